@@ -1,0 +1,246 @@
+//! Compare-and-swap registers: what a store *means*, as a pure state machine.
+//!
+//! A store is a map from [`Key`] to a register with a value and a
+//! [`Version`]. A write names the version it expects and succeeds only if
+//! nothing else was written in between. This one value is used four times:
+//! behind a lock it is the memory store, replicated it is the state machine
+//! of our own log, delayed and broken it is the simulator's store, and
+//! stepped it is the model that linearizability is checked against.
+//!
+//! Invariants:
+//! * a version is never used twice, not even for a name that was deleted and
+//!   created again, so a compare-and-swap can never hit a later register that
+//!   happens to look the same;
+//! * an operation that fails changes nothing;
+//! * every change is in the change log in the order it took effect, until
+//!   the log's limit pushes it out, and a reader that comes too late is told
+//!   so ([`TooOld`]) rather than given a gap.
+//!
+//! Left out on purpose: transactions over several registers (nothing above
+//! needs them), expiry (a lease is judged by its readers, see
+//! [`election`](crate::election)), and history of values.
+
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::sync::Arc;
+
+use crate::ids::{Key, Version};
+use crate::time::StoreTime;
+
+/// The value of a register: bytes that the store does not look into.
+pub type Bytes = Arc<[u8]>;
+
+/// The largest value a store takes, in bytes. Above it a write is refused
+/// before anything is sent. It fits every backend's own limit.
+pub const MAX_VALUE_BYTES: usize = 256 * 1024;
+
+/// One state of a register.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Register {
+    /// What was written.
+    pub value: Bytes,
+    /// The token to expect in the next compare-and-swap.
+    pub version: Version,
+    /// The store's time of the last write that asked for a stamp, for stores
+    /// with a clock.
+    pub stamp: Option<StoreTime>,
+}
+
+/// The answer to a read.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Reading {
+    /// The register, `None` if there is none by that name.
+    pub register: Option<Register>,
+    /// The store's time when the read took effect, for stores with a clock.
+    pub now: Option<StoreTime>,
+}
+
+/// What a write expects to find.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Expect {
+    /// No register by that name.
+    Absent,
+    /// Exactly this version.
+    Version(Version),
+}
+
+/// Whether a write moves the register's stamp.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Stamp {
+    /// Stamp it with the store's time: the writer renews or takes an office.
+    Now,
+    /// Leave the stamp as it is: the writer only adds a request, which must
+    /// not make an office look younger than its last renewal.
+    Keep,
+}
+
+/// A compare-and-swap.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Write {
+    /// Which register.
+    pub key: Key,
+    /// What it must hold for the write to happen.
+    pub expect: Expect,
+    /// The new value, at most [`MAX_VALUE_BYTES`].
+    pub value: Bytes,
+    /// Whether to move the stamp.
+    pub stamp: Stamp,
+}
+
+/// A write was refused because the register is not what was expected.
+/// Re-read, then decide.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Conflict;
+
+/// One change, in the order of effect.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Change {
+    /// Its place in the order, from 1.
+    pub revision: u64,
+    /// Which register.
+    pub key: Key,
+    /// Its state after the change, `None` if it was deleted.
+    pub register: Option<Register>,
+}
+
+/// A change log was asked for changes it no longer has: list again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TooOld;
+
+/// The registers and their recent changes.
+#[derive(Clone, Debug)]
+pub struct Registers {
+    registers: BTreeMap<Key, Register>,
+    revision: u64,
+    changes: VecDeque<Change>,
+    changes_max: usize,
+}
+
+impl Registers {
+    /// No registers, and a change log of at most `changes_max` entries, the
+    /// oldest of which is forgotten when another comes.
+    pub fn new(changes_max: usize) -> Self {
+        Self {
+            registers: BTreeMap::new(),
+            revision: 0,
+            changes: VecDeque::new(),
+            changes_max,
+        }
+    }
+
+    /// The place of the last change; 0 before the first.
+    pub const fn revision(&self) -> u64 {
+        self.revision
+    }
+
+    /// One register.
+    pub fn read(&self, key: &Key) -> Option<&Register> {
+        self.registers.get(key)
+    }
+
+    /// Writes if the register is as expected, and says its new version.
+    ///
+    /// # Errors
+    /// [`Conflict`] if it is not; then nothing has changed.
+    pub fn compare_and_swap(
+        &mut self,
+        write: Write,
+        now: Option<StoreTime>,
+    ) -> Result<Version, Conflict> {
+        let version = Version::from_u64(self.revision + 1);
+        self.swap_as(write, now, version)
+    }
+
+    /// Like [`compare_and_swap`](Self::compare_and_swap) with a version of
+    /// the caller's choosing: for stores whose versions are hashes of the
+    /// content, where never using one twice is the *writer's* care.
+    ///
+    /// # Errors
+    /// [`Conflict`] as there.
+    pub fn swap_as(
+        &mut self,
+        write: Write,
+        now: Option<StoreTime>,
+        version: Version,
+    ) -> Result<Version, Conflict> {
+        let Write {
+            key,
+            expect,
+            value,
+            stamp,
+        } = write;
+        let held = self.registers.get(&key);
+        let fits = match (&expect, held) {
+            (Expect::Absent, None) => true,
+            (Expect::Version(expected), Some(held)) => *expected == held.version,
+            (Expect::Absent, Some(_)) | (Expect::Version(_), None) => false,
+        };
+        if !fits {
+            return Err(Conflict);
+        }
+        let stamp = match stamp {
+            Stamp::Now => now,
+            Stamp::Keep => held.and_then(|held| held.stamp),
+        };
+        let register = Register {
+            value,
+            version: version.clone(),
+            stamp,
+        };
+        self.registers.insert(key.clone(), register.clone());
+        self.log(key, Some(register));
+        Ok(version)
+    }
+
+    /// Deletes the register if it has exactly this version.
+    ///
+    /// # Errors
+    /// [`Conflict`] if it has not or there is none; then nothing has changed.
+    pub fn delete(&mut self, key: &Key, expected: &Version) -> Result<(), Conflict> {
+        if self
+            .registers
+            .get(key)
+            .is_none_or(|held| held.version != *expected)
+        {
+            return Err(Conflict);
+        }
+        self.registers.remove(key);
+        self.log(key.clone(), None);
+        Ok(())
+    }
+
+    /// All registers whose key begins with `prefix`, sorted by key.
+    pub fn list<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = (&'a Key, &'a Register)> {
+        self.registers
+            .iter()
+            .skip_while(move |(key, _)| key.as_str() < prefix)
+            .take_while(move |(key, _)| key.as_str().starts_with(prefix))
+    }
+
+    /// The changes after `revision`, in order.
+    ///
+    /// # Errors
+    /// [`TooOld`] if some of them have been forgotten.
+    pub fn changes_after(&self, revision: u64) -> Result<impl Iterator<Item = &Change>, TooOld> {
+        let missed = self.revision.saturating_sub(revision);
+        let kept = self.changes.len() as u64;
+        let skip = kept.checked_sub(missed).ok_or(TooOld)?;
+        Ok(self
+            .changes
+            .iter()
+            .skip(usize::try_from(skip).unwrap_or(usize::MAX)))
+    }
+
+    fn log(&mut self, key: Key, register: Option<Register>) {
+        self.revision += 1;
+        if self.changes.len() >= self.changes_max {
+            self.changes.pop_front();
+        }
+        if self.changes_max > 0 {
+            self.changes.push_back(Change {
+                revision: self.revision,
+                key,
+                register,
+            });
+        }
+    }
+}

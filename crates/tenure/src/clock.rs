@@ -1,0 +1,73 @@
+//! The one place where system time is read.
+//!
+//! Everything else gets time as a parameter or asks here. Deadlines are kept
+//! on the boot-time clock, which unlike Rust's `Instant` on Linux goes on
+//! while the machine is suspended: a laptop that slept through its lease
+//! wakes up knowing it.
+//!
+//! A hypervisor that freezes the whole machine stops this clock too. Nothing
+//! inside the machine can see that; there only a fence protects.
+
+use std::sync::OnceLock;
+
+use tenure_core::time::{ClockId, Instant, Now, StoreTime, WallTime};
+
+/// Now on the boot-time clock. Below 50 ns: no system call where the kernel
+/// offers the clock in user space.
+#[inline]
+pub fn boot() -> Instant {
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    let id = rustix::time::ClockId::Boottime;
+    // Elsewhere (macOS) the monotonic clock is the one that goes on in sleep.
+    #[cfg(not(any(target_os = "linux", target_os = "android")))]
+    let id = rustix::time::ClockId::Monotonic;
+    Instant::from_nanos(nanos(rustix::time::clock_gettime(id)))
+}
+
+/// Now on the calendar.
+pub fn wall() -> WallTime {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
+    WallTime::from_millis(nanos(now) / 1_000_000)
+}
+
+/// Now on both.
+pub fn now() -> Now {
+    Now {
+        boot: boot(),
+        wall: wall(),
+    }
+}
+
+/// Now on the boot-time clock, as the clock of a store that every process of
+/// this machine shares.
+pub fn shared() -> StoreTime {
+    StoreTime {
+        clock: id(),
+        nanos: boot().as_nanos(),
+    }
+}
+
+/// Which boot of which machine this is, and which time namespace: two
+/// processes whose ids are equal read the very same boot-time clock.
+pub fn id() -> ClockId {
+    static ID: OnceLock<ClockId> = OnceLock::new();
+    *ID.get_or_init(|| ClockId {
+        boot: hash(&std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default()),
+        namespace: std::fs::read_link("/proc/self/ns/time")
+            .map(|link| hash(link.as_os_str().as_encoded_bytes()))
+            .unwrap_or_default(),
+    })
+}
+
+fn nanos(time: rustix::time::Timespec) -> u64 {
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    let rest = u64::try_from(time.tv_nsec).unwrap_or(0);
+    seconds.saturating_mul(1_000_000_000).saturating_add(rest)
+}
+
+/// FNV-1a, 64 bits: stable between builds, unlike the standard hasher.
+fn hash(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    })
+}

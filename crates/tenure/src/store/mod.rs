@@ -1,0 +1,125 @@
+//! The waist of the system: a store of compare-and-swap registers.
+//!
+//! Everything above (elections, membership, names) is built on this trait
+//! and nothing else; every backend implements it and nothing more. What the
+//! operations mean is written down as code in [`tenure_core::cas`]; the
+//! suite in `conformance` holds a backend to it.
+//!
+//! # Contract
+//!
+//! * One register is linearizable: a read sees every write acknowledged
+//!   before the read began.
+//! * An acknowledged write is not lost. Where a backend can be configured to
+//!   lose it, the store asks for the safe setting per statement.
+//! * A version is never used twice for one key, deletion included.
+//! * Every call returns within `within`, as nearly as the scheduler allows.
+//!   A write that runs out of time is [`StoreError::Unknown`], never
+//!   [`StoreError::Unavailable`], unless it was certainly not sent.
+//! * A store never retries a write by itself.
+//! * A value above [`MAX_VALUE_BYTES`] is refused as
+//!   [`StoreError::Broken`] before anything is sent.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::time::Duration;
+
+pub use tenure_core::cas::{Bytes, Expect, MAX_VALUE_BYTES, Reading, Register, Stamp, Write};
+pub use tenure_core::ids::{Key, Version};
+use tenure_core::time::StoreTime;
+
+use crate::error::StoreError;
+
+mod watch;
+
+pub use watch::{Selector, Sighting, Watch};
+
+/// A future that a trait object can return.
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// What a successful compare-and-swap says.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Written {
+    /// The version to expect next.
+    pub version: Version,
+    /// The store's time when the write took effect, for stores with a clock.
+    pub now: Option<StoreTime>,
+}
+
+/// One page of a listing.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Page {
+    /// Keys and registers, sorted by key.
+    pub registers: Vec<(Key, Register)>,
+    /// Where to go on, if there is more.
+    pub more_after: Option<Key>,
+}
+
+/// The most registers that one [`Store::list`] call returns.
+pub const PAGE_MAX: usize = 500;
+
+/// By which clock a grant in this store may be judged over
+/// (`docs/election.md`, clause 3).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Clock {
+    /// The store has none that can be trusted: judge by observed silence.
+    None,
+    /// The store's clock may step (a database server's): judge by silence,
+    /// or by it if the user asks.
+    MayStep,
+    /// The store's clock is the machine's boot-time clock, shared by all.
+    CannotStep,
+}
+
+/// What a store offers beyond the contract.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Features {
+    /// Its clock.
+    pub clock: Clock,
+    /// Whether the user asked that grants be judged by the store's clock
+    /// although it may step (`?expiry=store-clock`).
+    pub judge_by_store_clock: bool,
+}
+
+/// A set of named registers. See the [module](self) for the contract.
+pub trait Store: fmt::Debug + fmt::Display + Send + Sync + 'static {
+    /// What this store offers.
+    fn features(&self) -> Features;
+
+    /// Reads one register.
+    fn read<'a>(
+        &'a self,
+        key: &'a Key,
+        within: Duration,
+    ) -> BoxFuture<'a, Result<Reading, StoreError>>;
+
+    /// Writes one register if it is as expected.
+    fn compare_and_swap(
+        &self,
+        write: Write,
+        within: Duration,
+    ) -> BoxFuture<'_, Result<Written, StoreError>>;
+
+    /// Deletes one register if it has exactly this version. Deleting what is
+    /// not there is a [`StoreError::Conflict`].
+    fn delete<'a>(
+        &'a self,
+        key: &'a Key,
+        expected: &'a Version,
+        within: Duration,
+    ) -> BoxFuture<'a, Result<(), StoreError>>;
+
+    /// A page of at most [`PAGE_MAX`] registers whose keys begin with
+    /// `prefix`, sorted by key, from the first one greater than `after`.
+    fn list<'a>(
+        &'a self,
+        prefix: &'a str,
+        after: Option<&'a Key>,
+        within: Duration,
+    ) -> BoxFuture<'a, Result<Page, StoreError>>;
+
+    /// Follows one register, or all with a prefix. Watches of one process
+    /// share their cost: a register is fetched once per change, however many
+    /// follow it.
+    fn watch(&self, selector: Selector) -> Watch;
+}

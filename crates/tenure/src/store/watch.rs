@@ -1,0 +1,143 @@
+//! What following a register looks like to the follower.
+//!
+//! A watch is a *hint that carries the news*: each sighting is a state the
+//! register really had, in order, but some may be skipped (only the latest
+//! unseen one of each key is kept, so a slow follower costs no memory), and
+//! silence proves nothing (the line may be dead). Who must be sure reads.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::sync::Notify;
+
+use super::{Key, Register};
+
+/// What to follow.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Selector {
+    /// One register.
+    Key(Key),
+    /// All registers whose key begins with this.
+    Prefix(String),
+}
+
+impl Selector {
+    /// Whether it selects `key`.
+    pub fn selects(&self, key: &Key) -> bool {
+        match self {
+            Self::Key(wanted) => wanted == key,
+            Self::Prefix(prefix) => key.as_str().starts_with(prefix.as_str()),
+        }
+    }
+}
+
+/// What a watch saw.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Sighting {
+    /// The register of this key had this state (`None`: it did not exist).
+    /// The first sighting of a key is its state when the watch began.
+    State(Key, Option<Register>),
+    /// The watch is up: changes will be reported within the store's usual
+    /// delay.
+    Live,
+    /// The watch is down, and why. It is being mended; poll meanwhile.
+    Down(String),
+}
+
+/// The follower's end of a watch. Dropping it ends the watch.
+#[derive(Debug)]
+pub struct Watch {
+    shared: Arc<Shared>,
+}
+
+/// The store's end of a watch.
+#[derive(Clone, Debug)]
+pub struct Feed {
+    selector: Selector,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    pending: Mutex<Pending>,
+    news: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Pending {
+    /// `Some` when the line's condition has changed since it was last told.
+    line: Option<Sighting>,
+    states: BTreeMap<Key, Option<Register>>,
+}
+
+impl Watch {
+    /// A watch and the store's end of it.
+    pub fn new(selector: Selector) -> (Feed, Self) {
+        let shared = Arc::new(Shared::default());
+        (
+            Feed {
+                selector,
+                shared: Arc::clone(&shared),
+            },
+            Self { shared },
+        )
+    }
+
+    /// The next sighting. Never ends; waits while there is no news.
+    /// Cancelling it loses nothing.
+    pub async fn next(&mut self) -> Sighting {
+        loop {
+            let news = self.shared.news.notified();
+            if let Some(sighting) = self.take() {
+                return sighting;
+            }
+            news.await;
+        }
+    }
+
+    fn take(&self) -> Option<Sighting> {
+        let mut pending = self
+            .shared
+            .pending
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let line = pending.line.take();
+        match line {
+            Some(line) => Some(line),
+            None => pending
+                .states
+                .pop_first()
+                .map(|(key, register)| Sighting::State(key, register)),
+        }
+    }
+}
+
+impl Feed {
+    /// What the follower wants to see.
+    pub fn selector(&self) -> &Selector {
+        &self.selector
+    }
+
+    /// Whether the follower has gone, so that the feed can be dropped.
+    pub fn is_abandoned(&self) -> bool {
+        Arc::strong_count(&self.shared) == 1
+    }
+
+    /// Reports a sighting. One of a key that is not selected is dropped.
+    pub fn send(&self, sighting: Sighting) {
+        let mut pending = self
+            .shared
+            .pending
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        match sighting {
+            Sighting::State(key, register) if self.selector.selects(&key) => {
+                pending.states.insert(key, register);
+            }
+            Sighting::State(..) => return,
+            line => pending.line = Some(line),
+        }
+        drop(pending);
+        self.shared.news.notify_one();
+    }
+}
