@@ -1,0 +1,63 @@
+//! Deliberate mistakes, so that the checkers can prove themselves.
+//!
+//! A checker that has never caught anything is a decoration. Each of these is
+//! a one-line switch at the place in production code where the mistake would
+//! really be made; the feature `planted-bugs` compiles the switches in, and
+//! without it [`Config::planted`](super::Config) is the constant `false`. The
+//! list is the classical ways to get a lease wrong.
+
+/// One planted mistake.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Bug {
+    /// The grant is counted from the answer to a renewal, not from before it
+    /// was sent.
+    DeadlineFromEnd,
+    /// Neither holder nor judge allow for clocks that run at other rates.
+    DriftForgotten,
+    /// A race whose outcome is unknown is taken for won.
+    UnknownIsWon,
+    /// A race whose outcome is unknown is taken for lost.
+    UnknownIsLost,
+    /// Resigning sets the term back to zero.
+    TermReset,
+    /// The version that a check found is not taken over: the stale one is
+    /// expected again.
+    StaleVersion,
+    /// Under observed silence a grant is judged by the calendar.
+    JudgedByWall,
+    /// The holder goes on renewing after its deadline.
+    RenewAfterDeadline,
+    /// A candidate stands again under the id it was ousted with.
+    OldId,
+    /// The silence of a watch is taken for a verdict, without a fresh read.
+    SilentWatch,
+    /// A request that somebody wrote into the register is taken for an
+    /// ousting.
+    RequestIsOusting,
+    /// The sequence is not raised, so that two writes can be equal.
+    SequenceKept,
+    /// The version swapped is the latest seen, not the one that was judged.
+    SwapUnjudged,
+    /// The office is vacated before the work has ended.
+    VacateUndrained,
+}
+
+impl Bug {
+    /// All of them.
+    pub const ALL: [Self; 14] = [
+        Self::DeadlineFromEnd,
+        Self::DriftForgotten,
+        Self::UnknownIsWon,
+        Self::UnknownIsLost,
+        Self::TermReset,
+        Self::StaleVersion,
+        Self::JudgedByWall,
+        Self::RenewAfterDeadline,
+        Self::OldId,
+        Self::SilentWatch,
+        Self::RequestIsOusting,
+        Self::SequenceKept,
+        Self::SwapUnjudged,
+        Self::VacateUndrained,
+    ];
+}

@@ -1,0 +1,285 @@
+//! Holding office: renew, and be told to stop (§4.5).
+//!
+//! A renewal is a compare-and-swap on the version of the last write. It is
+//! sent once an interval and retried until `drain_at`, so that one failure
+//! never costs the office. A conflict or an unknown outcome is settled by
+//! reading: as long as the register shows this id in this term, the office is
+//! held, whoever wrote last (a late write of our own, or a stranger's
+//! request), and the version found is the one to go on from.
+
+use alloc::collections::VecDeque;
+
+use super::draining::Draining;
+use super::{
+    Answer, Bug, Call, Desk, Event, Expect, Failure, FailureClass, Grant, Instant, Pending,
+    Reading, Record, Register, State, Term, Version, Why,
+};
+use crate::election::Request;
+
+/// How many attempts of unknown outcome are remembered. One more pushes out
+/// the oldest, whose grant would have been the shortest.
+const ATTEMPTS_MAX: usize = 8;
+
+#[derive(Clone, Debug)]
+pub(super) struct Leading {
+    /// What the register holds as far as we know, and its version.
+    record: Record,
+    version: Version,
+    grant: Grant,
+    /// Attempts that may have landed: their sequence and when they were sent.
+    attempts: VecDeque<(u64, Instant)>,
+    stage: Stage,
+    /// A watch has shown something that is not ours: look when there is time.
+    look: bool,
+}
+
+#[derive(Clone, Debug)]
+enum Stage {
+    /// The next renewal is due then.
+    Idle { renew_at: Instant },
+    /// A renewal is under way.
+    Renewing(Pending),
+    /// It is unclear what the register holds; a read is under way.
+    Checking(Pending),
+    /// The same, and the read failed; read again then.
+    Unchecked { read_at: Instant },
+}
+
+impl Leading {
+    pub(super) fn new(desk: &Desk, record: Record, version: Version, grant: Grant) -> Self {
+        let renew_at = grant.start.after(desk.config.interval);
+        let stage = Stage::Idle { renew_at };
+        Self {
+            record,
+            version,
+            grant,
+            attempts: VecDeque::new(),
+            stage,
+            look: false,
+        }
+    }
+
+    pub(super) const fn term(&self) -> Term {
+        self.record.term
+    }
+
+    pub(super) const fn grant(&self) -> Grant {
+        self.grant
+    }
+
+    pub(super) fn answer(self, desk: &mut Desk, call: Call, answer: Answer) -> State {
+        let awaited = match &self.stage {
+            Stage::Renewing(pending) | Stage::Checking(pending) => pending.call == call,
+            Stage::Idle { .. } | Stage::Unchecked { .. } => false,
+        };
+        // A success that arrives after `drain_at` extends nothing: the work
+        // has been told to stop, and judges may have begun to count.
+        let late =
+            desk.now.boot >= self.grant.drain_at && !desk.config.planted(Bug::RenewAfterDeadline);
+        if !awaited || late {
+            return State::Leading(self);
+        }
+        match answer {
+            Answer::Wrote(Ok(version)) => State::Leading(self.renewed(desk, version)),
+            Answer::Wrote(Err(failure)) => State::Leading(self.renewal_failed(desk, &failure)),
+            Answer::Read(Ok(reading)) => self.checked(desk, &reading),
+            Answer::Read(Err(failure)) => {
+                let read_at = desk.now.boot.after(desk.failed(&failure));
+                State::Leading(Self {
+                    stage: Stage::Unchecked { read_at },
+                    ..self
+                })
+            }
+        }
+    }
+
+    /// A renewal was acknowledged.
+    fn renewed(mut self, desk: &mut Desk, version: Version) -> Self {
+        let Some((sequence, mut start)) = self.attempts.pop_back() else {
+            return self;
+        };
+        // The version of this attempt is the register's, so no other attempt
+        // can have landed, or ever will.
+        self.attempts.clear();
+        if desk.config.planted(Bug::DeadlineFromEnd) {
+            start = desk.now.boot;
+        }
+        self.version = version;
+        self.record.sequence = sequence;
+        self.record.renewal = sequence;
+        desk.succeeded();
+        self.extend(desk, start);
+        self
+    }
+
+    fn extend(&mut self, desk: &mut Desk, start: Instant) {
+        self.grant = Grant::new(start, &desk.config);
+        desk.wrote(&self.record, &self.version);
+        self.stage = Stage::Idle {
+            renew_at: start.after(desk.config.interval),
+        };
+        desk.event(Event::Renewed {
+            term: self.term(),
+            grant: self.grant,
+        });
+    }
+
+    fn renewal_failed(mut self, desk: &mut Desk, failure: &Failure) -> Self {
+        let stage = match failure.class {
+            FailureClass::Conflict => Stage::Checking(desk.ask()),
+            FailureClass::Unknown => {
+                desk.failed(failure);
+                Stage::Checking(desk.ask())
+            }
+            FailureClass::Unavailable | FailureClass::Broken => {
+                // It certainly did not land.
+                self.attempts.pop_back();
+                Stage::Idle {
+                    renew_at: desk.now.boot.after(desk.failed(failure)),
+                }
+            }
+        };
+        Self { stage, ..self }
+    }
+
+    /// A read has said what the register holds.
+    fn checked(mut self, desk: &mut Desk, reading: &Reading) -> State {
+        let Stage::Checking(asked) = self.stage.clone() else {
+            return State::Leading(self);
+        };
+        desk.learn(&asked, reading);
+        let register = reading.register.as_ref();
+        let shown = register.map(|register| (register, Record::decode(&register.value)));
+        let (register, shown) = match shown {
+            Some((register, Ok(shown))) => (register, shown),
+            Some((_, Err(_))) => {
+                let failure = Failure::new(FailureClass::Unknown, "the answer was not a record");
+                let read_at = desk.now.boot.after(desk.failed(&failure));
+                return State::Leading(Self {
+                    stage: Stage::Unchecked { read_at },
+                    ..self
+                });
+            }
+            None => return self.replaced(desk),
+        };
+        if !shown.is_held_by(desk.me, self.term())
+            || (desk.config.planted(Bug::RequestIsOusting) && shown.sequence != shown.renewal)
+        {
+            return self.replaced(desk);
+        }
+        desk.succeeded();
+        // Which of our attempts does it show? Those sent before it can only
+        // have failed; those sent after it may yet land.
+        let landed = self
+            .attempts
+            .iter()
+            .find(|(sequence, _)| *sequence == shown.renewal);
+        let landed = landed.map(|(_, start)| *start);
+        self.attempts
+            .retain(|(sequence, _)| *sequence > shown.renewal);
+        if !desk.config.planted(Bug::StaleVersion) {
+            self.version = register.version.clone();
+        }
+        self.record = shown;
+        // Unless the grant is as fresh as a renewal would make it.
+        let renew_at = self.grant.start.after(desk.config.interval);
+        self.stage = Stage::Idle { renew_at };
+        if let Some(start) = landed {
+            self.extend(desk, start);
+        }
+        State::Leading(self)
+    }
+
+    /// The register shows another leader, or none: too late to drain.
+    fn replaced(self, desk: &mut Desk) -> State {
+        Draining::replaced(desk, self.record)
+    }
+
+    /// Begins to give up the office.
+    pub(super) fn drain(self, desk: &mut Desk, why: Why) -> State {
+        let certain = self.attempts.is_empty();
+        Draining::begin(desk, self.record, self.version, certain, self.grant, why)
+    }
+
+    pub(super) fn hint(&mut self, desk: &Desk, register: Option<&Register>) {
+        self.look |= !self.is_echo(desk, register);
+    }
+
+    /// Whether a watch shows nothing but our own writes.
+    fn is_echo(&self, desk: &Desk, register: Option<&Register>) -> bool {
+        let shown = register.and_then(|register| Record::decode(&register.value).ok());
+        shown.is_some_and(|shown| {
+            shown.sequence <= self.record.sequence && shown.term <= self.term()
+                || shown.is_held_by(desk.me, self.term()) && shown.sequence == shown.renewal
+        })
+    }
+
+    pub(super) fn advance(mut self, desk: &mut Desk) -> State {
+        let now = desk.now.boot;
+        if now >= self.grant.drain_at && !desk.config.planted(Bug::RenewAfterDeadline) {
+            return self.drain(desk, Why::Unconfirmed);
+        }
+        match self
+            .record
+            .holder()
+            .and_then(|holder| holder.request.clone())
+        {
+            Some(Request::Resign) => return self.drain(desk, Why::Requested),
+            Some(Request::Transfer(to)) => return self.drain(desk, Why::Transferred(to)),
+            None => {}
+        }
+        if !desk.may_stand() {
+            return self.drain(desk, Why::AffinityEnded);
+        }
+        match self.stage.clone() {
+            Stage::Idle { .. } if self.look => self.check(desk),
+            Stage::Renewing(pending) if pending.is_given_up(now) => {
+                self = self.renewal_failed(desk, &Failure::no_answer());
+            }
+            Stage::Checking(pending) if pending.is_given_up(now) => {
+                let read_at = now.after(desk.failed(&Failure::no_answer()));
+                self.stage = Stage::Unchecked { read_at };
+            }
+            Stage::Unchecked { read_at } if now >= read_at => self.check(desk),
+            Stage::Idle { renew_at } if now >= renew_at => self.renew(desk),
+            Stage::Renewing(_)
+            | Stage::Checking(_)
+            | Stage::Unchecked { .. }
+            | Stage::Idle { .. } => {}
+        }
+        State::Leading(self)
+    }
+
+    fn check(&mut self, desk: &mut Desk) {
+        self.look = false;
+        self.stage = Stage::Checking(desk.ask());
+    }
+
+    fn renew(&mut self, desk: &mut Desk) {
+        let last = self.attempts.back().map_or(0, |(sequence, _)| *sequence);
+        let sequence = desk.next_sequence(self.record.sequence.max(last));
+        self.record.renewed_at = desk.now.wall;
+        let record = Record {
+            sequence,
+            renewal: sequence,
+            ..self.record.clone()
+        };
+        if self.attempts.len() >= ATTEMPTS_MAX {
+            self.attempts.pop_front();
+        }
+        self.attempts.push_back((sequence, desk.now.boot));
+        // A slow answer is better than none, but one lost answer must leave
+        // time for another try: half of what there is until draining.
+        let within = self.grant.drain_at.since(self.grant.start) / 2;
+        let expect = Expect::Version(self.version.clone());
+        self.stage = Stage::Renewing(desk.write(expect, &record, within));
+    }
+
+    pub(super) fn deadline(&self) -> Instant {
+        let next = match &self.stage {
+            Stage::Idle { renew_at: at } | Stage::Unchecked { read_at: at } => *at,
+            Stage::Renewing(pending) | Stage::Checking(pending) => pending.give_up_at,
+        };
+        next.min(self.grant.drain_at)
+    }
+}

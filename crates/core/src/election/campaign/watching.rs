@@ -1,0 +1,196 @@
+//! Waiting for the office to fall free (§4.3).
+//!
+//! A watcher keeps its [`Sight`](super::super::Sight) fresh (by the store's
+//! watch, or by polling once an interval), and when the grant may be over it
+//! reads. Only what a read says starts a race. An office that *ran out* is
+//! raced for after a jitter, one that was *resigned* at once: there the
+//! compare-and-swap picks the winner, and a stampede lasts one round trip.
+
+use super::racing::Racing;
+use super::{
+    Answer, Bug, Call, Desk, Event, Failure, FailureClass, Instant, News, Pending, Register,
+    Standing, State,
+};
+
+#[derive(Clone, Debug)]
+pub(super) struct Watching {
+    pending: Option<Pending>,
+    /// The next look, if nothing else calls for one before.
+    read_at: Instant,
+    /// When to race for what the last look found free.
+    race_at: Option<Instant>,
+    /// No race before this: others go first.
+    hold_until: Instant,
+    /// What was seen is known to be out of date: no race before a look.
+    outdated: bool,
+}
+
+impl Watching {
+    pub(super) const fn new(now: Instant) -> Self {
+        Self {
+            pending: None,
+            read_at: now,
+            race_at: None,
+            hold_until: now,
+            outdated: true,
+        }
+    }
+
+    /// After leaving office of its own accord: others go first.
+    pub(super) const fn holding_back(now: Instant, hold_until: Instant) -> Self {
+        Self {
+            pending: None,
+            read_at: now,
+            race_at: None,
+            hold_until,
+            outdated: true,
+        }
+    }
+
+    /// After a race that did not happen: what was seen still stands, so race
+    /// again at `at`.
+    pub(super) const fn racing_again(at: Instant) -> Self {
+        Self {
+            pending: None,
+            read_at: at,
+            race_at: Some(at),
+            hold_until: at,
+            outdated: false,
+        }
+    }
+
+    /// After a race that failed for want of a store: look again at `at`.
+    pub(super) const fn looking_again(at: Instant) -> Self {
+        Self {
+            pending: None,
+            read_at: at,
+            race_at: None,
+            hold_until: at,
+            outdated: true,
+        }
+    }
+
+    pub(super) fn answer(mut self, desk: &mut Desk, call: Call, answer: Answer) -> State {
+        let Some(pending) = self.pending.take_if(|pending| pending.call == call) else {
+            return State::Watching(self);
+        };
+        match answer {
+            Answer::Read(Ok(reading)) => {
+                let news = desk.learn(&pending, &reading);
+                self.read_at = desk.now.boot.after(desk.poll_gap());
+                self.note(desk, news);
+            }
+            Answer::Read(Err(failure)) => self.retry(desk, &failure),
+            Answer::Wrote(_) => {}
+        }
+        State::Watching(self)
+    }
+
+    pub(super) fn hint(&mut self, desk: &mut Desk, register: Option<&Register>) {
+        let news = desk.sight.hint(&desk.config, desk.now, register);
+        self.note(desk, news);
+    }
+
+    fn note(&mut self, desk: &mut Desk, news: News) {
+        match news {
+            News::Garbled(error) | News::Unreadable(error) => {
+                let text = alloc::string::ToString::to_string(&error);
+                self.retry(desk, &Failure::new(FailureClass::Broken, &text));
+                return;
+            }
+            News::Doubtful => self.read_at = desk.now.boot,
+            // Somebody wrote: what was to be raced for is gone.
+            News::LeaderChanged | News::Written if !desk.config.planted(Bug::SwapUnjudged) => {
+                self.race_at = None;
+            }
+            News::LeaderChanged | News::Written | News::JudgedOver | News::Nothing => {}
+        }
+        if news != News::Doubtful {
+            self.outdated = false;
+            desk.succeeded();
+        }
+    }
+
+    /// The store is in trouble: keep looking, less and less often.
+    fn retry(&mut self, desk: &mut Desk, failure: &Failure) {
+        let pause = desk.failed(failure);
+        self.read_at = desk.now.boot.after(pause);
+    }
+
+    pub(super) fn advance(mut self, desk: &mut Desk) -> State {
+        if desk.stopping {
+            desk.event(Event::Stopped);
+            return State::Stopped;
+        }
+        let now = desk.now.boot;
+        if self
+            .pending
+            .as_ref()
+            .is_some_and(|pending| pending.is_given_up(now))
+        {
+            self.pending = None;
+            self.retry(desk, &Failure::no_answer());
+        }
+        if desk.config.planted(Bug::SilentWatch) && desk.watching {
+            desk.sight.judge_unread(now);
+        }
+        self.plan(desk);
+        if let Some(race_at) = self.race_at
+            && now >= race_at
+            && desk.may_stand()
+        {
+            return Racing::begin(desk);
+        }
+        if self.pending.is_none() && now >= self.look_at(desk) {
+            self.pending = Some(desk.ask());
+            self.read_at = Instant::MAX;
+        }
+        State::Watching(self)
+    }
+
+    /// Decides when to race for what has just been found free.
+    fn plan(&mut self, desk: &mut Desk) {
+        let now = desk.now.boot;
+        let wait = match desk.sight.standing() {
+            _ if self.outdated => return self.race_at = None,
+            Standing::Unknown | Standing::Unreadable => return self.race_at = None,
+            Standing::Held { .. } => {
+                if !desk.config.planted(Bug::SwapUnjudged) {
+                    self.race_at = None;
+                }
+                return;
+            }
+            _ if self.race_at.is_some() => return,
+            Standing::Over(_) => desk.jitter(),
+            Standing::Vacant {
+                successor: Some(name),
+            } if name != desk.config.name => desk.config.interval,
+            Standing::Vacant { successor: Some(_) } => {
+                // The office was handed to this candidate.
+                self.hold_until = now;
+                return self.race_at = Some(now);
+            }
+            Standing::Vacant { successor: None } => core::time::Duration::ZERO,
+        };
+        let wait = wait + desk.config.priority.wait(desk.config.lease);
+        self.race_at = Some(now.after(wait).max(self.hold_until));
+    }
+
+    fn look_at(&self, desk: &Desk) -> Instant {
+        match desk.sight.standing() {
+            // In trouble the back-off rules; a grant may be over any time.
+            Standing::Held { over_at } if desk.failures == 0 => self.read_at.min(over_at),
+            _ => self.read_at,
+        }
+    }
+
+    pub(super) fn deadline(&self, desk: &Desk) -> Instant {
+        let look = match &self.pending {
+            Some(pending) => pending.give_up_at,
+            None => self.look_at(desk),
+        };
+        // A race that waits for the other election is woken by its news.
+        let race = self.race_at.filter(|_| desk.may_stand());
+        race.map_or(look, |race| race.min(look))
+    }
+}
