@@ -253,8 +253,7 @@ impl Draining {
     fn leave(self, desk: &mut Desk) -> State {
         desk.renew_id();
         if desk.stopping {
-            desk.event(Event::Stopped);
-            return State::Stopped;
+            return desk.stopped();
         }
         let now = desk.now.boot;
         let watching = if self.why.is_voluntary() {

@@ -245,9 +245,11 @@ impl Campaign {
             State::Racing(racing) => racing.advance(&mut self.desk),
             State::Leading(leading) => leading.advance(&mut self.desk),
             State::Draining(draining) => draining.advance(&mut self.desk),
-            State::Stopped => State::Stopped,
+            State::Stopped => return,
         };
-        self.desk.tell_leader();
+        if !self.is_stopped() {
+            self.desk.tell_leader();
+        }
     }
 }
 
@@ -403,6 +405,13 @@ impl Desk {
     fn wrote(&mut self, record: &Record, version: &Version) {
         self.sight
             .wrote(&self.config, self.now, record.clone(), version.clone());
+    }
+
+    /// The last thing the application hears.
+    fn stopped(&mut self) -> State {
+        self.tell_leader();
+        self.event(Event::Stopped);
+        State::Stopped
     }
 
     fn tell_leader(&mut self) {

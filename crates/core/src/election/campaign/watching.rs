@@ -8,8 +8,8 @@
 
 use super::racing::Racing;
 use super::{
-    Answer, Bug, Call, Desk, Event, Failure, FailureClass, Instant, News, Pending, Register,
-    Standing, State,
+    Answer, Bug, Call, Desk, Failure, FailureClass, Instant, News, Pending, Register, Standing,
+    State,
 };
 
 #[derive(Clone, Debug)]
@@ -119,8 +119,7 @@ impl Watching {
 
     pub(super) fn advance(mut self, desk: &mut Desk) -> State {
         if desk.stopping {
-            desk.event(Event::Stopped);
-            return State::Stopped;
+            return desk.stopped();
         }
         let now = desk.now.boot;
         if self
