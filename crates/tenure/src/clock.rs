@@ -9,6 +9,7 @@
 //! inside the machine can see that; there only a fence protects.
 
 use std::sync::OnceLock;
+use std::time::Duration;
 
 use tenure_core::time::{ClockId, Instant, Now, StoreTime, WallTime};
 
@@ -36,6 +37,13 @@ pub fn now() -> Now {
         boot: boot(),
         wall: wall(),
     }
+}
+
+/// How long this machine has been suspended since it booted. Grows while it
+/// sleeps, and so tells a process that it has slept.
+pub fn suspended() -> Duration {
+    let monotonic = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    Duration::from_nanos(boot().as_nanos().saturating_sub(nanos(monotonic)))
 }
 
 /// Now on the boot-time clock, as the clock of a store that every process of

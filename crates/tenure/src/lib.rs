@@ -1,9 +1,25 @@
 //! Who holds office now, until when, and how does everybody else find out?
-#![warn(missing_docs)]
+//!
+//! Tenure elects leaders over any highly available store. A process stands in
+//! an [`Election`]; whenever it leads it holds a [`Reign`], whose validity is
+//! a comparison with a clock and whose [`Fence`] protects everything outside.
+//!
+//! | layer | module | what it holds |
+//! |---|---|---|
+//! | 1 | [`error`], [`clock`] | errors by what to do next; the only reader of time |
+//! | 2 | [`store`] | the waist: compare-and-swap registers, and the stores |
+//! | 3 | [`drive`] | runs the pure machines of [`core`] on a thread of its own |
+//! | 4 | [`election`] | standing, holding office, observing, asking to go |
+//!
+//! A module uses only layers above it in this table.
 
 pub mod clock;
 pub mod drive;
+pub mod election;
 pub mod error;
 pub mod store;
 
+pub use election::{Election, Reign};
+pub use error::StoreError;
 pub use tenure_core as core;
+pub use tenure_core::ids::{Fence, LeaderId, Name, Term};

@@ -11,7 +11,7 @@
 use alloc::collections::VecDeque;
 use core::time::Duration;
 
-use super::campaign::{Call, Event, Failure, FailureClass, Input, Output};
+use super::campaign::{Call, Command, Event, Failure, FailureClass, Input, Output};
 use super::{Config, Expiry, Leader, News, Sight, Standing};
 use crate::cas::{Reading, Register};
 use crate::ids::{Key, LeaderId, Name, Term};
@@ -35,6 +35,7 @@ pub struct Observer {
     /// Whether to tell of every renewal.
     renewals: bool,
     watching: bool,
+    stopped: bool,
     pending: Option<(Call, Instant)>,
     read_at: Instant,
     /// The pause before the next poll, as learnt so far.
@@ -63,6 +64,7 @@ impl Observer {
             sight: Sight::new(),
             renewals,
             watching: false,
+            stopped: false,
             pending: None,
             read_at: now.boot,
             pause: PAUSE_MIN,
@@ -74,6 +76,11 @@ impl Observer {
         };
         observer.advance();
         observer
+    }
+
+    /// The keys that a watch should follow.
+    pub fn keys(&self) -> impl Iterator<Item = &Key> {
+        core::iter::once(&self.key)
     }
 
     /// What it has seen.
@@ -168,6 +175,9 @@ impl Observer {
     }
 
     fn advance(&mut self) {
+        if self.stopped {
+            return;
+        }
         let now = self.now.boot;
         if self
             .pending
@@ -211,6 +221,10 @@ impl Machine for Observer {
             Input::Read { call, result } => self.answer(call, result),
             Input::Seen { key, register } if key == self.key => self.seen(register.as_ref()),
             Input::Watching(up) => self.watching = up,
+            Input::Command(Command::Stop) => {
+                self.stopped = true;
+                self.outputs.push_back(Output::Event(Event::Stopped));
+            }
             // It stands for nothing and writes nothing.
             Input::Seen { .. } | Input::Wrote { .. } | Input::Command(_) | Input::Drained => {}
         }

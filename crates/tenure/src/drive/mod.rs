@@ -7,9 +7,14 @@
 //! little (a few wake-ups per election and interval), so one is enough for
 //! thousands of elections.
 
+mod machine;
+mod suspend;
+
 use std::sync::OnceLock;
 
 use tokio::runtime::{Builder, Handle};
+
+pub(crate) use machine::{Flow, Mailbox, drive};
 
 /// The runtime that elections and stores run on, started at first use.
 /// Stores spawn their connection tasks here, never on the caller's runtime.
@@ -28,7 +33,7 @@ pub fn background() -> &'static Handle {
                     .build()
                     .expect("a runtime needs an epoll descriptor from the operating system");
                 let _ = send.send(runtime.handle().clone());
-                runtime.block_on(std::future::pending::<()>());
+                runtime.block_on(suspend::notice());
             })
             .expect("a thread from the operating system");
         receive.recv().expect("the thread sends its handle first")

@@ -1,0 +1,201 @@
+//! Asking the leader to go, through the register (§4.7).
+//!
+//! The request is written by compare-and-swap beside what the leader wrote,
+//! without touching leader, term or renewal: only the holder empties the
+//! office, after its work has ended. Then we wait to see it happen.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tenure_core::cas::{Expect, Stamp, Write};
+use tenure_core::election::{Event, Leader, Observation, Office, Record, Request};
+use tenure_core::ids::{Key, LeaderId, Name};
+
+use super::observe::{Watcher, watch};
+use crate::drive;
+use crate::error::StoreError;
+use crate::store::Store;
+
+/// How often a request is tried when somebody else writes at the same time.
+/// A leader writes once an interval, so more than a few means a broken store.
+const TRIES_MAX: u32 = 16;
+
+/// Why a leader could not be asked.
+#[derive(Debug, thiserror::Error)]
+pub enum AskError {
+    /// Nobody leads.
+    #[error("expected a leader to ask, found the office vacant")]
+    Vacant,
+    /// Somebody else leads than was meant.
+    #[error(
+        "expected leader {expected}, found {found} in term {term}; look again with \
+         `tenure leader` before you depose the wrong one"
+    )]
+    AnotherLeader {
+        /// Who was meant.
+        expected: LeaderId,
+        /// Who leads.
+        found: LeaderId,
+        /// In which term.
+        term: u64,
+    },
+    /// The leader has been asked, but has not gone in time.
+    #[error(
+        "the leader was asked but still held the office after {waited:?}; it will go at its \
+         next renewal, or its lease runs out if it is dead"
+    )]
+    Unheard {
+        /// How long it was given.
+        waited: Duration,
+    },
+    /// The store failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// Asks the leader of `election` to resign, and waits until it has. With
+/// `only` it is asked only if it is that very incarnation. Returns who went.
+///
+/// # Errors
+/// See [`AskError`].
+pub async fn ask_to_resign(
+    store: Arc<dyn Store>,
+    election: &Name,
+    only: Option<LeaderId>,
+    within: Duration,
+) -> Result<Leader, AskError> {
+    let election = election.clone();
+    let asked = async move { ask(store, &election, only, Request::Resign, within).await };
+    on_background(asked).await.map(|(gone, _)| gone)
+}
+
+/// Asks the leader of `election` to hand over to the candidate named `to`,
+/// and waits until somebody else leads. Returns who.
+///
+/// # Errors
+/// See [`AskError`].
+pub async fn ask_to_transfer(
+    store: Arc<dyn Store>,
+    election: &Name,
+    to: Name,
+    within: Duration,
+) -> Result<Observation, AskError> {
+    let election = election.clone();
+    on_background(async move {
+        let mut watcher = watch(Arc::clone(&store), election.clone(), false);
+        let request = Request::Transfer(to);
+        let (gone, _) = ask(store, &election, None, request, within).await?;
+        let taken = until(&mut watcher, |seen| {
+            seen.leader.is_some() && seen.term > gone.term
+        });
+        let late = AskError::Unheard { waited: within };
+        tokio::time::timeout(within, taken)
+            .await
+            .ok()
+            .flatten()
+            .ok_or(late)
+    })
+    .await
+}
+
+/// The callers' executor may be any; time-outs need ours.
+async fn on_background<T: Send + 'static>(
+    work: impl Future<Output = Result<T, AskError>> + Send + 'static,
+) -> Result<T, AskError> {
+    let ended = drive::background().spawn(work).await;
+    ended.unwrap_or_else(|error| Err(StoreError::unknown(error).into()))
+}
+
+/// The first observation that fits.
+async fn until(watcher: &mut Watcher, fits: impl Fn(&Observation) -> bool) -> Option<Observation> {
+    while let Some(event) = watcher.next().await {
+        if let Event::LeaderChanged(seen) = event
+            && fits(&seen)
+        {
+            return Some(seen);
+        }
+    }
+    None
+}
+
+async fn ask(
+    store: Arc<dyn Store>,
+    election: &Name,
+    only: Option<LeaderId>,
+    request: Request,
+    within: Duration,
+) -> Result<(Leader, Observation), AskError> {
+    let asked = write_request(store.as_ref(), election, only, &request, within).await?;
+    let mut watcher = watch(store, election.clone(), false);
+    let gone = until(&mut watcher, |seen| {
+        seen.leader
+            .as_ref()
+            .is_none_or(|leader| leader.id != asked.id)
+    });
+    match tokio::time::timeout(within, gone).await {
+        Ok(Some(seen)) => Ok((asked, seen)),
+        Ok(None) | Err(_) => Err(AskError::Unheard { waited: within }),
+    }
+}
+
+async fn write_request(
+    store: &dyn Store,
+    election: &Name,
+    only: Option<LeaderId>,
+    request: &Request,
+    within: Duration,
+) -> Result<Leader, AskError> {
+    let key = Key::of_election(election);
+    let mut last = StoreError::Conflict;
+    for _ in 0..TRIES_MAX {
+        let (seen, record) = super::observe::leader(store, election, within).await?;
+        let (Some(leader), Some(record)) = (seen.leader, record) else {
+            return Err(AskError::Vacant);
+        };
+        if let Some(expected) = only.filter(|only| *only != leader.id) {
+            let (found, term) = (leader.id, leader.term.get());
+            return Err(AskError::AnotherLeader {
+                expected,
+                found,
+                term,
+            });
+        }
+        let reading = store.read(&key, within).await?;
+        let Some(register) = reading.register else {
+            return Err(AskError::Vacant);
+        };
+        // What is written must be what was just looked at.
+        if Record::decode(&register.value).as_ref() != Ok(&record) {
+            continue;
+        }
+        let Some(value) = with_request(record, request) else {
+            return Ok(leader);
+        };
+        let expect = Expect::Version(register.version);
+        let write = Write {
+            key: key.clone(),
+            expect,
+            value: value.encode(),
+            stamp: Stamp::Keep,
+        };
+        match store.compare_and_swap(write, within).await {
+            Ok(_) => return Ok(leader),
+            // Unknown: the next look shows whether it is there.
+            Err(error @ (StoreError::Conflict | StoreError::Unknown(_))) => last = error,
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Err(last.into())
+}
+
+/// The record with the request; `None` if it is there already.
+fn with_request(mut record: Record, request: &Request) -> Option<Record> {
+    if let Office::Held(holder) = &mut record.office {
+        if holder.request.as_ref() == Some(request) {
+            return None;
+        }
+        holder.request = Some(request.clone());
+        record.sequence = record.sequence.saturating_add(1);
+    }
+    Some(record)
+}

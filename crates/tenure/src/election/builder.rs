@@ -1,0 +1,203 @@
+//! Preparing to stand.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tenure_core::election::{Config, ConfigError, Expiry, Priority};
+use tenure_core::ids::{Name, NameError};
+use tenure_core::rng::Rng;
+use tenure_core::time::Drift;
+
+use super::Election;
+use super::observe::natural_expiry;
+use crate::store::Store;
+
+/// What a candidate is told before it stands. Every setting has a default;
+/// nothing is checked before [`start`](Self::start).
+#[derive(Debug)]
+#[must_use = "a builder does nothing until it is started"]
+pub struct Builder {
+    store: Arc<dyn Store>,
+    election: String,
+    name: Option<String>,
+    addresses: Vec<String>,
+    params: Vec<u8>,
+    lease: Duration,
+    interval: Option<Duration>,
+    grace: Option<Duration>,
+    kill_margin: Option<Duration>,
+    drift: Drift,
+    priority: Priority,
+    max_clock_skew: Option<Duration>,
+    affinity: Option<String>,
+}
+
+/// Why an election could not be started.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum StartError {
+    /// A name is not one.
+    #[error("{what}: {source}")]
+    Name {
+        /// Which.
+        what: &'static str,
+        /// Why.
+        source: NameError,
+    },
+    /// A relation between the times does not hold.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The operating system gives no random numbers, and a leader id that is
+    /// not unique is worth nothing.
+    #[error("no random numbers from the operating system: {0}")]
+    Entropy(String),
+}
+
+impl Builder {
+    pub(super) fn new(store: Arc<dyn Store>, election: String) -> Self {
+        Self {
+            store,
+            election,
+            name: None,
+            addresses: Vec::new(),
+            params: Vec::new(),
+            lease: Config::LEASE,
+            interval: None,
+            grace: None,
+            kill_margin: None,
+            drift: Drift::DEFAULT,
+            priority: Priority::HIGHEST,
+            max_clock_skew: None,
+            affinity: None,
+        }
+    }
+
+    /// The candidate's name for people; by default the host name.
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.name = Some(name.into());
+        self
+    }
+
+    /// Adds an address where clients connect while it leads.
+    pub fn address(mut self, address: impl Into<String>) -> Self {
+        self.addresses.push(address.into());
+        self
+    }
+
+    /// Opaque bytes for clients, e.g. a gRPC service config.
+    pub fn params(mut self, params: impl Into<Vec<u8>>) -> Self {
+        self.params = params.into();
+        self
+    }
+
+    /// How long a grant lasts without renewal; 10 s by default. Interval,
+    /// grace and kill margin follow from it unless they are set.
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.lease = lease;
+        self
+    }
+
+    /// How often to renew; a fifth of the lease by default.
+    pub fn interval(mut self, interval: Duration) -> Self {
+        self.interval = Some(interval);
+        self
+    }
+
+    /// How long work gets to stop; three tenths of the lease by default.
+    pub fn grace(mut self, grace: Duration) -> Self {
+        self.grace = Some(grace);
+        self
+    }
+
+    /// How long before the end of validity whatever still runs is killed; by
+    /// default the larger of 250 ms and 2 % of the lease.
+    pub fn kill_margin(mut self, margin: Duration) -> Self {
+        self.kill_margin = Some(margin);
+        self
+    }
+
+    /// The bound on how far the rate of any clock may be off; 1 % by default.
+    pub fn drift(mut self, drift: Drift) -> Self {
+        self.drift = drift;
+        self
+    }
+
+    /// How soon to race when the office falls free.
+    pub fn priority(mut self, priority: Priority) -> Self {
+        self.priority = priority;
+        self
+    }
+
+    /// Judge grants by the calendar, assuming that calendars differ by at
+    /// most this ([`Expiry::BoundedSkew`]). By default the store decides
+    /// ([`natural_expiry`]).
+    pub fn max_clock_skew(mut self, skew: Duration) -> Self {
+        self.max_clock_skew = Some(skew);
+        self
+    }
+
+    /// Stand only while this other election is led by a candidate of the
+    /// same name.
+    pub fn affinity(mut self, election: impl Into<String>) -> Self {
+        self.affinity = Some(election.into());
+        self
+    }
+
+    /// What the candidate would stand with.
+    ///
+    /// # Errors
+    /// The first thing that is wrong, with what was expected and found.
+    pub fn config(&self) -> Result<Config, StartError> {
+        let host = || {
+            rustix::system::uname()
+                .nodename()
+                .to_string_lossy()
+                .into_owned()
+        };
+        let name = named("name", &self.name.clone().unwrap_or_else(host))?;
+        let mut config =
+            Config::new(named("election", &self.election)?, name).with_lease(self.lease);
+        for address in &self.addresses {
+            config.addresses.push(named("address", address)?);
+        }
+        config.params = self.params.as_slice().into();
+        config.interval = self.interval.unwrap_or(config.interval);
+        config.grace = self.grace.unwrap_or(config.grace);
+        config.kill_margin = self.kill_margin.unwrap_or(config.kill_margin);
+        config.drift = self.drift;
+        config.priority = self.priority;
+        config.expiry = match self.max_clock_skew {
+            Some(skew) => Expiry::BoundedSkew(skew),
+            None => natural_expiry(self.store.features()),
+        };
+        config.affinity = match &self.affinity {
+            Some(election) => Some(named("affinity", election)?),
+            None => None,
+        };
+        config.validate()?;
+        Ok(config)
+    }
+
+    /// Begins to stand.
+    ///
+    /// # Errors
+    /// The first thing that is wrong, with what was expected and found.
+    /// Trouble with the store is no error here: it is an event, and the
+    /// campaign goes on.
+    pub fn start(self) -> Result<Election, StartError> {
+        let config = self.config()?;
+        let rng = entropy()?;
+        Ok(Election::start(config, self.store, rng))
+    }
+}
+
+fn named(what: &'static str, text: &str) -> Result<Name, StartError> {
+    Name::new(text).map_err(|source| StartError::Name { what, source })
+}
+
+fn entropy() -> Result<Rng, StartError> {
+    let mut seed = [0; 4];
+    for word in &mut seed {
+        *word = getrandom::u64().map_err(|error| StartError::Entropy(error.to_string()))?;
+    }
+    Ok(Rng::from_entropy(seed))
+}

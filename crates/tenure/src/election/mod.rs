@@ -1,0 +1,237 @@
+//! Standing for office, holding it, and seeing who does.
+//!
+//! An [`Election`] is this process's stand in one election. It campaigns for
+//! as long as it lives; whenever it holds office, [`Election::elected`]
+//! yields a [`Reign`]. The reign is the proof and the leash:
+//! [`Reign::is_valid`] compares a clock, so it tells the truth even if the
+//! runtime was starved or the machine slept; [`Reign::cancelled`] says when
+//! to stop; **dropping it says that the work has ended**. Only then is the
+//! office vacated, and only then does the candidate stand again. So the order
+//! (stop the work, make the grant invalid, release the office) is kept by
+//! ownership, not by discipline.
+//!
+//! ```no_run
+//! # async fn pay_everyone(_: tenure::Fence) {}
+//! # async fn demo() -> Result<(), Box<dyn std::error::Error>> {
+//! let store = tenure::store::open("sqlite:///var/lib/payroll.db").await?;
+//! let mut election = tenure::Election::builder(store, "payroll").start()?;
+//! while let Some(reign) = election.elected().await {
+//!     // Dropped at the deadline if the office cannot be held.
+//!     reign.guard(pay_everyone(reign.fence())).await;
+//! }
+//! # Ok(()) }
+//! ```
+//!
+//! Everything here runs on a thread of its own ([`crate::drive`]) and can be
+//! awaited from any executor.
+//!
+//! Left out on purpose: callbacks (an event stream and a value that drops say
+//! the same without deadlocks), and a way to extend a lease by hand.
+
+mod ask;
+mod builder;
+mod events;
+mod observe;
+mod reign;
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+pub use ask::{AskError, ask_to_resign, ask_to_transfer};
+pub use builder::{Builder, StartError};
+pub use events::{EVENTS_MAX, Events};
+pub use observe::{Watcher, leader, leader_confirmed, list, natural_expiry, watch};
+pub use reign::{Deposed, Reign};
+use tenure_core::election::Campaign;
+pub use tenure_core::election::{
+    Certainty, Command, Config, ConfigError, Event, Expiry, Failure, FailureClass, Grant, Leader,
+    Observation, Priority, Why,
+};
+use tenure_core::ids::{Fence, Name};
+use tenure_core::rng::Rng;
+use tokio::sync::watch as state;
+
+use crate::clock;
+use crate::drive::{self, Flow, Mailbox};
+use crate::store::Store;
+
+/// One process's stand in one election. Dropping it resigns, once the
+/// [`Reign`] is dropped too; [`stop`](Self::stop) waits for that.
+#[derive(Debug)]
+pub struct Election {
+    shared: Arc<Shared>,
+    stage: state::Receiver<Stage>,
+    /// The term of the reign handed out last.
+    handed_out: Option<Fence>,
+}
+
+/// What the driver and the application share.
+#[derive(Debug)]
+struct Shared {
+    config: Config,
+    mailbox: Arc<Mailbox>,
+    stage: state::Sender<Stage>,
+    events: events::Fan,
+    /// The reign that waits to be handed out.
+    waiting: Mutex<Option<Reign>>,
+    current: Mutex<Option<reign::Handle>>,
+    leader: state::Sender<Option<Observation>>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Stage {
+    Standing,
+    Elected(Fence),
+    Stopped,
+}
+
+impl Election {
+    /// Prepares to stand in the election of this name, in `store`.
+    pub fn builder(store: Arc<dyn Store>, election: impl Into<String>) -> Builder {
+        Builder::new(store, election.into())
+    }
+
+    fn start(config: Config, store: Arc<dyn Store>, rng: Rng) -> Self {
+        let (stage, stages) = state::channel(Stage::Standing);
+        let shared = Arc::new(Shared {
+            config: config.clone(),
+            mailbox: Arc::default(),
+            stage,
+            events: events::Fan::default(),
+            waiting: Mutex::default(),
+            current: Mutex::default(),
+            leader: state::Sender::new(None),
+        });
+        let driven = Arc::clone(&shared);
+        drive::background().spawn(async move {
+            let campaign = Campaign::new(config, rng, clock::now());
+            let keys = campaign.keys().cloned().collect();
+            let mailbox = Arc::clone(&driven.mailbox);
+            drive::drive(campaign, store, keys, mailbox, |event| {
+                driven.on_event(event)
+            })
+            .await;
+        });
+        Self {
+            shared,
+            stage: stages,
+            handed_out: None,
+        }
+    }
+
+    /// The configuration it stands with.
+    pub fn config(&self) -> &Config {
+        &self.shared.config
+    }
+
+    /// Waits until this candidate holds office and yields the proof; `None`
+    /// once the election has been stopped. A reign is yielded once: the next
+    /// call waits for the next reign. Cancelling this loses nothing.
+    pub async fn elected(&mut self) -> Option<Reign> {
+        loop {
+            match *self.stage.borrow_and_update() {
+                Stage::Stopped => return None,
+                Stage::Elected(fence) if self.handed_out != Some(fence) => {
+                    self.handed_out = Some(fence);
+                    if let Some(reign) = self.shared.take_waiting() {
+                        return Some(reign);
+                    }
+                }
+                Stage::Elected(_) | Stage::Standing => {}
+            }
+            if self.stage.changed().await.is_err() {
+                return None;
+            }
+        }
+    }
+
+    /// Everything that happens from now on, in order. See [`Events`].
+    pub fn events(&self) -> Events {
+        self.shared.events.subscribe()
+    }
+
+    /// Who leads, as this candidate sees it; `None` before the first look.
+    pub fn leader(&self) -> Option<Observation> {
+        self.shared.leader.borrow().clone()
+    }
+
+    /// Gives up the office, if it is held, and stands again a little later.
+    pub fn resign(&self) {
+        self.shared.mailbox.command(Command::Resign);
+    }
+
+    /// Gives up the office, if it is held, in favour of the candidate of this
+    /// name: the others hold back for one interval.
+    pub fn transfer(&self, to: Name) {
+        self.shared.mailbox.command(Command::Transfer(to));
+    }
+
+    /// Gives up the office, if it is held, and ends. Returns when the
+    /// register has been vacated (or its lease can no longer be saved), which
+    /// needs the [`Reign`] to be dropped: drop it before, or elsewhere.
+    pub async fn stop(mut self) {
+        self.shared.mailbox.command(Command::Stop);
+        let _ = self.stage.wait_for(|stage| *stage == Stage::Stopped).await;
+    }
+}
+
+impl Drop for Election {
+    fn drop(&mut self) {
+        self.shared.mailbox.command(Command::Stop);
+        drop(self.shared.take_waiting());
+    }
+}
+
+impl Shared {
+    fn take_waiting(&self) -> Option<Reign> {
+        self.waiting
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take()
+    }
+
+    /// What an event means for the handles that the application holds. Runs
+    /// on the driver's thread and blocks on nothing.
+    fn on_event(&self, event: Event) -> Flow {
+        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        match &event {
+            Event::Elected { fence, grant } => {
+                let reign = Reign::new(*fence, *grant, Arc::clone(&self.mailbox));
+                *current = Some(reign.handle());
+                *self.waiting.lock().unwrap_or_else(PoisonError::into_inner) = Some(reign);
+                self.stage.send_replace(Stage::Elected(*fence));
+            }
+            Event::Renewed { grant, .. } => {
+                if let Some(reign) = current.as_ref() {
+                    reign.extend(*grant);
+                }
+            }
+            Event::Draining { why, .. } => {
+                if let Some(reign) = current.as_ref() {
+                    reign.cancel(why.clone());
+                }
+            }
+            Event::Kill { .. } => {}
+            Event::Ousted { why, .. } => {
+                if let Some(reign) = current.take() {
+                    reign.revoke(why.clone());
+                }
+                self.stage.send_replace(Stage::Standing);
+            }
+            Event::LeaderChanged(observation) | Event::LeaderRenewed(observation) => {
+                self.leader.send_replace(Some(observation.clone()));
+            }
+            Event::Trouble { .. } | Event::Recovered => {}
+            Event::Stopped => {
+                self.stage.send_replace(Stage::Stopped);
+            }
+        }
+        drop(current);
+        let ends = matches!(event, Event::Stopped);
+        // A reign that nobody has picked up has no work to wait for.
+        if matches!(event, Event::Draining { .. } | Event::Ousted { .. }) {
+            drop(self.take_waiting());
+        }
+        self.events.send(&event);
+        if ends { Flow::End } else { Flow::On }
+    }
+}

@@ -1,0 +1,195 @@
+//! The proof that this process holds office, and the leash on its work.
+
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Poll;
+use std::time::Duration;
+
+use tenure_core::election::{Grant, Why};
+use tenure_core::ids::{Fence, Term};
+use tenure_core::time::Instant;
+use tokio::sync::watch;
+
+use crate::clock;
+use crate::drive::Mailbox;
+
+/// The proof that this process holds office. Clones are the same reign; when
+/// the last one is dropped, the work counts as ended and the office is given
+/// up (or, if it was being taken away, may be).
+#[derive(Clone)]
+pub struct Reign {
+    hold: Arc<Hold>,
+}
+
+/// Work was stopped because the office could not be held.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("the office was lost while the work was under way: {0}")]
+pub struct Deposed(pub Why);
+
+/// Says that the work has ended when it is dropped.
+#[derive(Debug)]
+struct Hold {
+    facts: Arc<Facts>,
+    mailbox: Arc<Mailbox>,
+}
+
+/// The driver's side of a reign.
+#[derive(Clone, Debug)]
+pub(super) struct Handle {
+    facts: Arc<Facts>,
+}
+
+#[derive(Debug)]
+struct Facts {
+    fence: Fence,
+    /// Nanoseconds on the boot-time clock; zero once revoked.
+    valid_until: AtomicU64,
+    grant: watch::Sender<Grant>,
+    ending: watch::Sender<Option<Why>>,
+}
+
+impl Reign {
+    pub(super) fn new(fence: Fence, grant: Grant, mailbox: Arc<Mailbox>) -> Self {
+        let facts = Arc::new(Facts {
+            fence,
+            valid_until: AtomicU64::new(grant.valid_until.as_nanos()),
+            grant: watch::Sender::new(grant),
+            ending: watch::Sender::new(None),
+        });
+        Self {
+            hold: Arc::new(Hold { facts, mailbox }),
+        }
+    }
+
+    pub(super) fn handle(&self) -> Handle {
+        Handle {
+            facts: Arc::clone(&self.hold.facts),
+        }
+    }
+
+    /// Whether the office is held *now*: an atomic load and a look at the
+    /// boot-time clock, no lock, no await. True means that no rival can have
+    /// been elected yet; it may turn false right after, so attach the
+    /// [`fence`](Self::fence) to whatever leaves the process.
+    #[inline]
+    pub fn is_valid(&self) -> bool {
+        // Acquire pairs with the release of the driver: whoever sees a
+        // revocation also sees what was done before it.
+        clock::boot().as_nanos() < self.hold.facts.valid_until.load(Ordering::Acquire)
+    }
+
+    /// The term of this reign.
+    pub fn term(&self) -> Term {
+        self.hold.facts.fence.term
+    }
+
+    /// What to attach to every effect outside this process.
+    pub fn fence(&self) -> Fence {
+        self.hold.facts.fence
+    }
+
+    /// Until when [`is_valid`](Self::is_valid) stays true if nothing more is
+    /// confirmed, on the boot-time clock ([`clock::boot`]);
+    /// [`Instant::ZERO`] once the office is lost.
+    pub fn valid_until(&self) -> Instant {
+        Instant::from_nanos(self.hold.facts.valid_until.load(Ordering::Acquire))
+    }
+
+    /// How long [`is_valid`](Self::is_valid) stays true if nothing more is
+    /// confirmed.
+    pub fn remaining(&self) -> Duration {
+        self.valid_until().since(clock::boot())
+    }
+
+    /// The whole time table of the latest grant.
+    pub fn grant(&self) -> Grant {
+        *self.hold.facts.grant.borrow()
+    }
+
+    /// Waits for a grant newer than the last one returned here or by
+    /// [`grant`](Self::grant) at the time of the call; `None` once the reign
+    /// is ending.
+    pub async fn extended(&self) -> Option<Grant> {
+        let mut grant = self.hold.facts.grant.subscribe();
+        let cancelled = pin!(self.cancelled());
+        let changed = pin!(grant.changed());
+        let extended = either(changed, cancelled).await.is_ok();
+        extended.then(|| self.grant())
+    }
+
+    /// Waits until the work must begin to stop, and says why. Drop the reign
+    /// when it has.
+    pub async fn cancelled(&self) -> Why {
+        let mut ending = self.hold.facts.ending.subscribe();
+        match ending.wait_for(Option::is_some).await {
+            Ok(why) => why.clone().unwrap_or(Why::Replaced),
+            Err(_) => Why::Replaced,
+        }
+    }
+
+    /// Runs `work` and drops it when it must stop.
+    ///
+    /// # Errors
+    /// [`Deposed`] if it was dropped unfinished.
+    pub async fn guard<T>(&self, work: impl Future<Output = T>) -> Result<T, Deposed> {
+        let (work, cancelled) = (pin!(work), pin!(self.cancelled()));
+        // The leash first: no step of the work once it has been pulled.
+        either(work, cancelled).await.map_err(Deposed)
+    }
+}
+
+/// The first of two futures, the second one being asked first.
+async fn either<T, E>(
+    mut first: impl Future<Output = T> + Unpin,
+    mut leash: impl Future<Output = E> + Unpin,
+) -> Result<T, E> {
+    poll_fn(|context| {
+        if let Poll::Ready(pulled) = std::pin::Pin::new(&mut leash).poll(context) {
+            return Poll::Ready(Err(pulled));
+        }
+        std::pin::Pin::new(&mut first).poll(context).map(Ok)
+    })
+    .await
+}
+
+impl fmt::Debug for Reign {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reign")
+            .field("fence", &self.fence())
+            .field("valid_until", &self.valid_until())
+            .finish()
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.mailbox.drained();
+    }
+}
+
+impl Handle {
+    pub(super) fn extend(&self, grant: Grant) {
+        self.facts
+            .valid_until
+            .store(grant.valid_until.as_nanos(), Ordering::Release);
+        self.facts.grant.send_replace(grant);
+    }
+
+    /// Pulls the leash; the grant stays valid.
+    pub(super) fn cancel(&self, why: Why) {
+        self.facts.ending.send_if_modified(|ending| {
+            let first = ending.is_none();
+            ending.get_or_insert(why);
+            first
+        });
+    }
+
+    /// Takes the office away: invalid first, told second.
+    pub(super) fn revoke(&self, why: Why) {
+        self.facts.valid_until.store(0, Ordering::Release);
+        self.cancel(why);
+    }
+}
