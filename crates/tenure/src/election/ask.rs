@@ -11,8 +11,7 @@ use tenure_core::cas::{Expect, Stamp, Write};
 use tenure_core::election::{Event, Leader, Observation, Office, Record, Request};
 use tenure_core::ids::{Key, LeaderId, Name};
 
-use super::observe::{Watcher, watch};
-use crate::drive;
+use super::observe::{Watcher, look, on_background, watch};
 use crate::error::StoreError;
 use crate::store::Store;
 
@@ -98,14 +97,6 @@ pub async fn ask_to_transfer(
     .await
 }
 
-/// The callers' executor may be any; time-outs need ours.
-async fn on_background<T: Send + 'static>(
-    work: impl Future<Output = Result<T, AskError>> + Send + 'static,
-) -> Result<T, AskError> {
-    let ended = drive::background().spawn(work).await;
-    ended.unwrap_or_else(|error| Err(StoreError::unknown(error).into()))
-}
-
 /// The first observation that fits.
 async fn until(watcher: &mut Watcher, fits: impl Fn(&Observation) -> bool) -> Option<Observation> {
     while let Some(event) = watcher.next().await {
@@ -148,7 +139,7 @@ async fn write_request(
     let key = Key::of_election(election);
     let mut last = StoreError::Conflict;
     for _ in 0..TRIES_MAX {
-        let (seen, record) = super::observe::leader(store, election, within).await?;
+        let (seen, record) = look(store, election, within).await?;
         let (Some(leader), Some(record)) = (seen.leader, record) else {
             return Err(AskError::Vacant);
         };

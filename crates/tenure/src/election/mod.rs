@@ -39,7 +39,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub use ask::{AskError, ask_to_resign, ask_to_transfer};
 pub use builder::{Builder, StartError};
 pub use events::{EVENTS_MAX, Events};
-pub use observe::{Watcher, leader, leader_confirmed, list, natural_expiry, watch};
+pub use observe::{Look, Watcher, leader, leader_confirmed, list, natural_expiry, watch};
 pub use reign::{Deposed, Reign};
 use tenure_core::election::Campaign;
 pub use tenure_core::election::{

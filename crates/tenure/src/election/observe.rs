@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tenure_core::cas::Reading;
 use tenure_core::election::{
-    Certainty, Command, Event, Expiry, Observation, Observer, Record, Sight,
+    Certainty, Command, Config, Event, Expiry, FailureClass, Observation, Observer, Record, Sight,
 };
 use tenure_core::ids::{Key, Name};
-use tenure_core::time::Drift;
+use tenure_core::time::{Drift, Instant};
 
 use super::events::{Events, Fan};
 use crate::clock;
@@ -69,6 +70,9 @@ impl Drop for Watcher {
     }
 }
 
+/// What one read says of an election: who leads, and the register behind it.
+pub type Look = (Observation, Option<Record>);
+
 /// Who leads, by one read. Where the store's clock cannot say, one read
 /// cannot prove that a grant is over: look at the certainty, or use
 /// [`leader_confirmed`].
@@ -76,25 +80,52 @@ impl Drop for Watcher {
 /// # Errors
 /// If the store fails, or the register is not an election's.
 pub async fn leader(
+    store: Arc<dyn Store>,
+    election: &Name,
+    within: Duration,
+) -> Result<Look, StoreError> {
+    let election = election.clone();
+    on_background(async move { look(store.as_ref(), &election, within).await }).await
+}
+
+/// The same on the runtime of the caller.
+pub(super) async fn look(
     store: &dyn Store,
     election: &Name,
     within: Duration,
-) -> Result<(Observation, Option<Record>), StoreError> {
-    let expiry = natural_expiry(store.features());
+) -> Result<Look, StoreError> {
     let asked = clock::boot();
-    let key = Key::of_election(election);
-    let reading = store.read(&key, within).await?;
+    let reading = store.read(&Key::of_election(election), within).await?;
+    judge(store.features(), election, asked, &reading)
+}
+
+/// What a reading amounts to.
+fn judge(
+    features: Features,
+    election: &Name,
+    asked: Instant,
+    reading: &Reading,
+) -> Result<Look, StoreError> {
     if let Some(register) = &reading.register {
         Record::decode(&register.value)
             .map_err(|error| StoreError::broken(format!("election {election}: {error}")))?;
     }
-    let config = super::Config {
+    let expiry = natural_expiry(features);
+    let config = Config {
         expiry,
-        ..super::Config::new(election.clone(), election.clone())
+        ..Config::new(election.clone(), election.clone())
     };
     let mut sight = Sight::new();
-    sight.read(&config, clock::now(), asked, &reading);
+    sight.read(&config, clock::now(), asked, reading);
     Ok((sight.observation(expiry), sight.record().cloned()))
+}
+
+/// The callers' executor may be any; stores need ours.
+pub(super) async fn on_background<T: Send + 'static, E: From<StoreError> + Send + 'static>(
+    work: impl Future<Output = Result<T, E>> + Send + 'static,
+) -> Result<T, E> {
+    let ended = drive::background().spawn(work).await;
+    ended.unwrap_or_else(|error| Err(StoreError::unknown(error).into()))
 }
 
 /// Who leads, for certain: watches for up to one lease where one read is not
@@ -114,7 +145,7 @@ pub async fn leader_confirmed(
             {
                 return Ok(seen);
             }
-            Event::Trouble { failure, .. } if failure.class == super::FailureClass::Broken => {
+            Event::Trouble { failure, .. } if failure.class == FailureClass::Broken => {
                 return Err(StoreError::broken(failure.why));
             }
             _ => {}
@@ -123,29 +154,35 @@ pub async fn leader_confirmed(
     Err(StoreError::unavailable("the watch ended"))
 }
 
-/// All elections of a store with what one read says of each, sorted by name.
+/// All elections of a store with what one look says of each, sorted by name.
 /// A register that is not readable is listed with the reason.
 ///
 /// # Errors
 /// If the store fails.
 pub async fn list(
-    store: &dyn Store,
+    store: Arc<dyn Store>,
     within: Duration,
-) -> Result<Vec<(Name, Result<(Observation, Option<Record>), StoreError>)>, StoreError> {
-    let mut names = Vec::new();
-    let mut after: Option<Key> = None;
-    loop {
-        let page = store.list(Key::ELECTIONS, after.as_ref(), within).await?;
-        names.extend(page.registers.iter().filter_map(|(key, _)| key.election()));
-        after = page.more_after;
-        if after.is_none() {
-            break;
+) -> Result<Vec<(Name, Result<Look, StoreError>)>, StoreError> {
+    on_background(async move {
+        let mut elections = Vec::new();
+        let mut after: Option<Key> = None;
+        loop {
+            let asked = clock::boot();
+            let page = store.list(Key::ELECTIONS, after.as_ref(), within).await?;
+            for (key, register) in page.registers {
+                let Some(name) = key.election() else { continue };
+                let reading = Reading {
+                    register: Some(register),
+                    now: page.now,
+                };
+                let seen = judge(store.features(), &name, asked, &reading);
+                elections.push((name, seen));
+            }
+            after = page.more_after;
+            if after.is_none() {
+                return Ok(elections);
+            }
         }
-    }
-    let mut elections = Vec::with_capacity(names.len());
-    for name in names {
-        let seen = leader(store, &name, within).await;
-        elections.push((name, seen));
-    }
-    Ok(elections)
+    })
+    .await
 }

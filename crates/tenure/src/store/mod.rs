@@ -53,6 +53,8 @@ pub struct Page {
     pub registers: Vec<(Key, Register)>,
     /// Where to go on, if there is more.
     pub more_after: Option<Key>,
+    /// The store's time when the page was read, for stores with a clock.
+    pub now: Option<StoreTime>,
 }
 
 /// The most registers that one [`Store::list`] call returns.
