@@ -1,2 +1,95 @@
-//! The `tenure` binary.
-fn main() {}
+//! The `tenure` binary: glue between the command line and the library.
+//!
+//! [`args`] is what was typed, [`config`] what it means, [`output`] the only
+//! printing; `commands/` has a file per family of commands.
+
+mod args;
+mod commands;
+mod config;
+mod failure;
+mod log;
+mod output;
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::{CommandFactory as _, Parser as _};
+use tenure::store::Store;
+
+use crate::args::{Cli, Command, Common};
+use crate::config::File;
+use crate::failure::Failure;
+use crate::output::Output;
+
+/// What every command needs.
+pub(crate) struct Context {
+    common: Common,
+    file: File,
+    output: Output,
+    timeout: Duration,
+}
+
+impl Context {
+    async fn open(&self) -> Result<Arc<dyn Store>, Failure> {
+        config::open(&self.common, &self.file).await
+    }
+
+    /// How long to wait for a leader to do what it was asked: it may have to
+    /// stop its work first.
+    fn patience(&self) -> Duration {
+        self.timeout.max(Duration::from_secs(60))
+    }
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let output = Output::new(cli.common.json);
+    match run(cli, output) {
+        Ok(code) => code,
+        Err(failure) => {
+            // Whoever closed our stdout does not want to hear about it.
+            if let Failure::Other(error) = &failure
+                && let Some(error) = error.downcast_ref::<std::io::Error>()
+                && error.kind() == std::io::ErrorKind::BrokenPipe
+            {
+                return ExitCode::SUCCESS;
+            }
+            output.error(&failure.to_string());
+            ExitCode::from(failure.code())
+        }
+    }
+}
+
+fn run(cli: Cli, output: Output) -> Result<ExitCode, Failure> {
+    let file = File::read(cli.common.config.as_deref())?;
+    log::start(&cli.common, &file);
+    let timeout = config::timeout(&cli.common, &file)?;
+    let context = Context {
+        common: cli.common,
+        file,
+        output,
+        timeout,
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    runtime.block_on(async {
+        match &cli.command {
+            Command::Run(_) => Err(failure::usage("not yet")),
+            Command::Leader(args) => commands::observe::leader(&context, args).await,
+            Command::Watch(args) => commands::observe::watch(&context, args).await,
+            Command::List => commands::observe::list(&context).await,
+            Command::Resign(args) => commands::ask::resign(&context, args).await,
+            Command::Transfer(args) => commands::ask::transfer(&context, args).await,
+            Command::Sim(args) => commands::sim::sim(&context, args),
+            Command::Completions(args) => {
+                let mut script = Vec::new();
+                let mut command = Cli::command();
+                clap_complete::generate(args.shell, &mut command, "tenure", &mut script);
+                Output::raw(&script)?;
+                Ok(ExitCode::SUCCESS)
+            }
+        }
+    })
+}

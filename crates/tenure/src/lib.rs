@@ -7,8 +7,8 @@
 //! | layer | module | what it holds |
 //! |---|---|---|
 //! | 1 | [`error`], [`clock`] | errors by what to do next; the only reader of time |
-//! | 2 | [`store`] | the waist: compare-and-swap registers, and the stores |
-//! | 3 | [`drive`] | runs the pure machines of [`core`] on a thread of its own |
+//! | 2 | [`drive`] | runs the pure machines of [`core`] on a thread of its own |
+//! | 3 | [`store`] | the waist: compare-and-swap registers, and the stores |
 //! | 4 | [`election`] | standing, holding office, observing, asking to go |
 //!
 //! A module uses only layers above it in this table.

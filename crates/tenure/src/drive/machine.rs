@@ -1,114 +1,48 @@
-//! The loop that runs one election machine against one store.
+//! The loop that runs any machine.
 //!
-//! It carries out what the machine asks, in no particular order, and hands
-//! back what came of it. There is no `if` about terms or leases here: a
-//! driver that waits, retries or decides is a second protocol that nobody
-//! has checked. The same machines run in the simulator.
+//! Everything it knows is the shape: do what the machine asks, tell it what
+//! happened, come back by its deadline. The simulator has a loop of its own
+//! around the very same machines.
 
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::future::Future;
 
 use tenure_core::Machine;
-use tenure_core::election::{Command, Event, Failure, FailureClass, Input, Output};
-use tenure_core::ids::Key;
 use tenure_core::time::Instant;
-use tokio::sync::Notify;
-use tokio::task::JoinSet;
 
 use super::suspend;
 use crate::clock;
-use crate::error::StoreError;
-use crate::store::{Selector, Sighting, Store, Watch};
 
-/// What an application tells a running machine. It holds at most one command
-/// (a stop beats what came before; otherwise the last one counts) and one
-/// note that work has ended, so it cannot grow.
-#[derive(Debug, Default)]
-pub(crate) struct Mailbox {
-    letters: Mutex<Letters>,
-    news: Notify,
+/// Whether to go on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Flow {
+    /// The machine has more to do.
+    On,
+    /// It has ended.
+    End,
 }
 
-#[derive(Debug, Default)]
-struct Letters {
-    drained: bool,
-    command: Option<Command>,
+/// What surrounds a machine.
+pub trait World<M: Machine>: Send {
+    /// Carries out, or begins to carry out, what the machine asks. Must not
+    /// block.
+    fn carry_out(&mut self, output: M::Output) -> Flow;
+
+    /// The next thing that happened. Cancelling this must lose nothing.
+    fn next(&mut self) -> impl Future<Output = M::Input> + Send;
 }
 
-impl Mailbox {
-    /// Leaves a command.
-    pub(crate) fn command(&self, command: Command) {
-        let mut letters = self.letters.lock().unwrap_or_else(PoisonError::into_inner);
-        if letters.command != Some(Command::Stop) {
-            letters.command = Some(command);
-        }
-        drop(letters);
-        self.news.notify_one();
-    }
-
-    /// Notes that the application's work has ended.
-    pub(crate) fn drained(&self) {
-        self.letters
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .drained = true;
-        self.news.notify_one();
-    }
-
-    async fn next(&self) -> Input {
-        loop {
-            let news = self.news.notified();
-            if let Some(input) = self.take() {
-                return input;
-            }
-            news.await;
-        }
-    }
-
-    fn take(&self) -> Option<Input> {
-        let mut letters = self.letters.lock().unwrap_or_else(PoisonError::into_inner);
-        // The command first: who stops and drops the work in one breath
-        // should not be heard to resign and stand again.
-        if let Some(command) = letters.command.take() {
-            return Some(Input::Command(command));
-        }
-        std::mem::take(&mut letters.drained).then_some(Input::Drained)
-    }
-}
-
-/// Runs `machine` until `on_event` says that it is enough. `keys` are the
-/// registers to watch.
-pub(crate) async fn drive<M>(
-    mut machine: M,
-    store: Arc<dyn Store>,
-    keys: Vec<Key>,
-    mailbox: Arc<Mailbox>,
-    mut on_event: impl FnMut(Event) -> Flow,
-) where
-    M: Machine<Input = Input, Output = Output>,
-{
-    let mut lines = Lines::new(store.as_ref(), keys);
-    let mut calls: JoinSet<Input> = JoinSet::new();
+/// Runs `machine` in `world` until an output ends it. To be spawned on
+/// [`background`](super::background).
+pub async fn drive<M: Machine>(mut machine: M, mut world: impl World<M>) {
     let mut resumed = suspend::resumed();
     loop {
         while let Some(output) = machine.poll() {
-            match output {
-                Output::Event(event) => {
-                    if on_event(event) == Flow::End {
-                        return;
-                    }
-                }
-                call => {
-                    calls.spawn(carry_out(Arc::clone(&store), call));
-                }
+            if world.carry_out(output) == Flow::End {
+                return;
             }
         }
         let input = tokio::select! {
-            // A store that panicked gives no input; the machine's patience
-            // covers it.
-            Some(ended) = calls.join_next(), if !calls.is_empty() => ended.ok(),
-            input = lines.next() => Some(input),
-            input = mailbox.next() => Some(input),
+            input = world.next() => Some(input),
             () = until(machine.deadline()) => None,
             _ = resumed.changed() => None,
         };
@@ -119,111 +53,9 @@ pub(crate) async fn drive<M>(
     }
 }
 
-/// Whether to go on.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Flow {
-    On,
-    End,
-}
-
 async fn until(deadline: Option<Instant>) {
     match deadline {
         Some(deadline) => tokio::time::sleep(deadline.since(clock::boot())).await,
         None => std::future::pending().await,
-    }
-}
-
-async fn carry_out(store: Arc<dyn Store>, output: Output) -> Input {
-    match output {
-        Output::Read { call, key, within } => {
-            let result = patient(within, store.read(&key, within)).await;
-            Input::Read { call, result }
-        }
-        Output::Write {
-            call,
-            write,
-            within,
-        } => {
-            let written = patient(within, store.compare_and_swap(write, within)).await;
-            Input::Wrote {
-                call,
-                result: written.map(|written| written.version),
-            }
-        }
-        Output::Event(_) => unreachable!("events are not calls"),
-    }
-}
-
-/// Holds a store to its time. A store keeps it by itself; one that does not
-/// must not keep a task alive for ever.
-async fn patient<T>(
-    within: Duration,
-    call: impl Future<Output = Result<T, StoreError>>,
-) -> Result<T, Failure> {
-    match tokio::time::timeout(within + Duration::from_secs(1), call).await {
-        Ok(result) => result.map_err(|error| failure(&error)),
-        Err(_) => Err(Failure::new(
-            FailureClass::Unknown,
-            "the store did not answer in time",
-        )),
-    }
-}
-
-fn failure(error: &StoreError) -> Failure {
-    let class = match error {
-        StoreError::Conflict => FailureClass::Conflict,
-        StoreError::Unavailable(_) => FailureClass::Unavailable,
-        StoreError::Unknown(_) => FailureClass::Unknown,
-        StoreError::Broken(_) => FailureClass::Broken,
-    };
-    Failure::new(class, &error.to_string())
-}
-
-/// The watches of one machine: its election's, and that of the election it
-/// goes with, if any.
-struct Lines {
-    own: Line,
-    other: Option<Line>,
-}
-
-struct Line {
-    watch: Watch,
-    up: bool,
-}
-
-impl Lines {
-    fn new(store: &dyn Store, keys: Vec<Key>) -> Self {
-        let mut lines = keys.into_iter().map(|key| Line {
-            watch: store.watch(Selector::Key(key)),
-            up: false,
-        });
-        let own = lines.next().expect("a machine follows its own register");
-        Self {
-            own,
-            other: lines.next(),
-        }
-    }
-
-    async fn next(&mut self) -> Input {
-        let (line, sighting) = match &mut self.other {
-            None => (&mut self.own, None),
-            Some(other) => tokio::select! {
-                sighting = self.own.watch.next() => (&mut self.own, Some(sighting)),
-                sighting = other.watch.next() => (other, Some(sighting)),
-            },
-        };
-        let sighting = match sighting {
-            Some(sighting) => sighting,
-            None => line.watch.next().await,
-        };
-        match sighting {
-            Sighting::State(key, register) => return Input::Seen { key, register },
-            Sighting::Live => line.up = true,
-            Sighting::Down(why) => {
-                tracing::debug!(why, "the watch is down; polling meanwhile");
-                line.up = false;
-            }
-        }
-        Input::Watching(self.own.up && self.other.as_ref().is_none_or(|other| other.up))
     }
 }

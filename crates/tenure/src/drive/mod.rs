@@ -1,4 +1,5 @@
-//! What runs the machines: one OS thread with a runtime of its own.
+//! What runs the machines: one OS thread with a runtime of its own, and a
+//! loop that fits them all.
 //!
 //! Renewals must not depend on the application's executor: an application
 //! that blocks its own threads would otherwise lose its office by accident.
@@ -14,7 +15,7 @@ use std::sync::OnceLock;
 
 use tokio::runtime::{Builder, Handle};
 
-pub(crate) use machine::{Flow, Mailbox, drive};
+pub use machine::{Flow, World, drive};
 
 /// The runtime that elections and stores run on, started at first use.
 /// Stores spawn their connection tasks here, never on the caller's runtime.

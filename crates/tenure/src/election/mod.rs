@@ -33,6 +33,7 @@ mod builder;
 mod events;
 mod observe;
 mod reign;
+mod world;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -50,8 +51,9 @@ use tenure_core::ids::{Fence, Name};
 use tenure_core::rng::Rng;
 use tokio::sync::watch as state;
 
+use self::world::{Mailbox, Surroundings};
 use crate::clock;
-use crate::drive::{self, Flow, Mailbox};
+use crate::drive::{self, Flow};
 use crate::store::Store;
 
 /// One process's stand in one election. Dropping it resigns, once the
@@ -106,10 +108,8 @@ impl Election {
             let campaign = Campaign::new(config, rng, clock::now());
             let keys = campaign.keys().cloned().collect();
             let mailbox = Arc::clone(&driven.mailbox);
-            drive::drive(campaign, store, keys, mailbox, |event| {
-                driven.on_event(event)
-            })
-            .await;
+            let world = Surroundings::new(store, keys, mailbox, |event| driven.on_event(event));
+            drive::drive(campaign, world).await;
         });
         Self {
             shared,

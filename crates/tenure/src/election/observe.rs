@@ -11,8 +11,9 @@ use tenure_core::ids::{Key, Name};
 use tenure_core::time::{Drift, Instant};
 
 use super::events::{Events, Fan};
+use super::world::{Mailbox, Surroundings};
 use crate::clock;
-use crate::drive::{self, Flow, Mailbox};
+use crate::drive::{self, Flow};
 use crate::error::StoreError;
 use crate::store::{Clock, Features, Store};
 
@@ -44,12 +45,12 @@ pub fn watch(store: Arc<dyn Store>, election: Name, renewals: bool) -> Watcher {
         let expiry = natural_expiry(store.features());
         let observer = Observer::new(election, expiry, Drift::DEFAULT, renewals, clock::now());
         let keys = observer.keys().cloned().collect();
-        drive::drive(observer, store, keys, letters, |event| {
+        let world = Surroundings::new(store, keys, letters, |event| {
             let ends = event == Event::Stopped;
             fan.send(&event);
             if ends { Flow::End } else { Flow::On }
-        })
-        .await;
+        });
+        drive::drive(observer, world).await;
     });
     Watcher { events, mailbox }
 }

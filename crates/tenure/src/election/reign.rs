@@ -13,8 +13,8 @@ use tenure_core::ids::{Fence, Term};
 use tenure_core::time::Instant;
 use tokio::sync::watch;
 
+use super::world::Mailbox;
 use crate::clock;
-use crate::drive::Mailbox;
 
 /// The proof that this process holds office. Clones are the same reign; when
 /// the last one is dropped, the work counts as ended and the office is given

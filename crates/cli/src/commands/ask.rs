@@ -1,0 +1,66 @@
+//! `tenure resign` and `tenure transfer`.
+
+use std::process::ExitCode;
+
+use serde_json::json;
+use tenure::election::{self, AskError};
+use tenure::{LeaderId, Name};
+
+use super::observe::name;
+use crate::config::store_failure;
+use crate::failure::{Failure, usage};
+use crate::{Context, args};
+
+pub(crate) async fn resign(context: &Context, args: &args::Resign) -> Result<ExitCode, Failure> {
+    let election = name(&args.election)?;
+    let leader_id = LeaderId::parse(&args.leader_id).ok_or_else(|| {
+        let found = &args.leader_id;
+        usage(format!(
+            "--leader-id: expected 32 hexadecimal digits as `tenure leader` prints them, found \
+             {found:?}"
+        ))
+    })?;
+    let store = context.open().await?;
+    let gone = election::ask_to_resign(store, &election, Some(leader_id), context.patience())
+        .await
+        .map_err(ask_failure)?;
+    let text = format!("{election}: {} has resigned term {}", gone.name, gone.term);
+    let object = json!({
+        "election": election.as_str(),
+        "resigned": gone.id.to_string(),
+        "name": gone.name.as_str(),
+        "term": gone.term.get(),
+    });
+    context.output.line(&text, &object)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(crate) async fn transfer(
+    context: &Context,
+    args: &args::Transfer,
+) -> Result<ExitCode, Failure> {
+    let election = name(&args.election)?;
+    let to = Name::new(&args.to).map_err(|error| usage(format!("--to: {error}")))?;
+    let store = context.open().await?;
+    let seen = election::ask_to_transfer(store, &election, to.clone(), context.patience())
+        .await
+        .map_err(ask_failure)?;
+    context.output.observation(election.as_str(), &seen, None)?;
+    match &seen.leader {
+        Some(leader) if leader.name == to => Ok(ExitCode::SUCCESS),
+        other => Err(Failure::Other(anyhow::anyhow!(
+            "expected {to} to take over, found {} leading: {to} was not standing, or not quick \
+             enough",
+            other
+                .as_ref()
+                .map_or("nobody", |leader| leader.name.as_str())
+        ))),
+    }
+}
+
+fn ask_failure(error: AskError) -> Failure {
+    match error {
+        AskError::Store(error) => store_failure(error),
+        other => Failure::Other(other.into()),
+    }
+}

@@ -1,0 +1,5 @@
+//! One file per command, or family of commands.
+
+pub(crate) mod ask;
+pub(crate) mod observe;
+pub(crate) mod sim;

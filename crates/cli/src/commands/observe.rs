@@ -1,0 +1,80 @@
+//! `tenure leader`, `watch` and `list`.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use serde_json::json;
+use tenure::Name;
+use tenure::election::{self, Event};
+
+use crate::config::store_failure;
+use crate::failure::{Failure, usage};
+use crate::{Context, args};
+
+/// The exit code of the contract for an office that nobody holds.
+const VACANT: u8 = 3;
+
+pub(crate) fn name(election: &str) -> Result<Name, Failure> {
+    Name::new(election).map_err(|error| usage(format!("ELECTION: {error}")))
+}
+
+pub(crate) async fn leader(context: &Context, args: &args::Leader) -> Result<ExitCode, Failure> {
+    let election = name(&args.election)?;
+    let store = context.open().await?;
+    let (mut seen, record) = election::leader(Arc::clone(&store), &election, context.timeout)
+        .await
+        .map_err(store_failure)?;
+    if args.confirm && seen.certainty < election::Certainty::Likely {
+        seen = election::leader_confirmed(store, &election)
+            .await
+            .map_err(store_failure)?;
+    }
+    context
+        .output
+        .observation(&args.election, &seen, record.as_ref())?;
+    Ok(if seen.leader.is_some() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::from(VACANT)
+    })
+}
+
+pub(crate) async fn watch(context: &Context, args: &args::Watch) -> Result<ExitCode, Failure> {
+    let election = name(&args.election)?;
+    let store = context.open().await?;
+    let mut watcher = election::watch(store, election, args.renewals);
+    while let Some(event) = watcher.next().await {
+        match event {
+            Event::LeaderChanged(seen) | Event::LeaderRenewed(seen) => {
+                context.output.observation(&args.election, &seen, None)?;
+            }
+            Event::Trouble { failure, in_a_row } if in_a_row == 1 => {
+                tracing::warn!("{}: {}", args.election, failure.why);
+            }
+            Event::Recovered => tracing::warn!("{}: the store answers again", args.election),
+            _ => {}
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(crate) async fn list(context: &Context) -> Result<ExitCode, Failure> {
+    let store = context.open().await?;
+    let elections = election::list(store, context.timeout)
+        .await
+        .map_err(store_failure)?;
+    for (name, seen) in elections {
+        match seen {
+            Ok((seen, record)) => {
+                context
+                    .output
+                    .observation(name.as_str(), &seen, record.as_ref())?;
+            }
+            Err(error) => {
+                let object = json!({ "election": name.as_str(), "error": error.to_string() });
+                context.output.line(&format!("{error}"), &object)?;
+            }
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,210 @@
+//! What was meant: a file, below the environment, below the flags.
+//!
+//! The file is TOML:
+//!
+//! ```toml
+//! store = "postgres://db/app"
+//! log = "json"
+//!
+//! [run]                # for every election
+//! lease = "10s"
+//! name = "web-1"
+//!
+//! [elections.payroll]  # for this one; beats [run]
+//! lease = "30s"
+//! ```
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use serde::Deserialize;
+use tenure::election::Priority;
+use tenure::store::Store;
+use tenure::{Election, StoreError, election};
+
+use crate::args::{self, LogFormat, Restart};
+use crate::failure::{Failure, usage};
+
+/// A settings file.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct File {
+    store: Option<String>,
+    pub(crate) log: Option<LogFormat>,
+    timeout: Option<String>,
+    #[serde(default)]
+    run: RunFile,
+    #[serde(default)]
+    elections: BTreeMap<String, RunFile>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct RunFile {
+    lease: Option<String>,
+    interval: Option<String>,
+    grace: Option<String>,
+    kill_margin: Option<String>,
+    max_clock_skew: Option<String>,
+    name: Option<String>,
+    #[serde(default)]
+    advertise: Vec<String>,
+    priority: Option<u8>,
+    with: Option<String>,
+    restart: Option<Restart>,
+}
+
+impl File {
+    /// Reads the file, if one was named.
+    pub(crate) fn read(path: Option<&Path>) -> Result<Self, Failure> {
+        let Some(path) = path else {
+            return Ok(Self::default());
+        };
+        let text = std::fs::read_to_string(path)
+            .map_err(|error| usage(format!("--config {}: {error}", path.display())))?;
+        toml::from_str(&text)
+            .map_err(|error| usage(format!("--config {}: {error}", path.display())))
+    }
+}
+
+/// The store's URL.
+pub(crate) fn store_url(common: &args::Common, file: &File) -> Result<String, Failure> {
+    match common.store.clone().or_else(|| file.store.clone()) {
+        Some(url) => Ok(url),
+        None => tenure::store::default_url().map_err(store_failure),
+    }
+}
+
+/// Opens the store that was meant.
+pub(crate) async fn open(
+    common: &args::Common,
+    file: &File,
+) -> Result<std::sync::Arc<dyn Store>, Failure> {
+    let url = store_url(common, file)?;
+    tenure::store::open(&url).await.map_err(store_failure)
+}
+
+/// What a store's failure means for the exit code: what a person must mend is
+/// configuration.
+pub(crate) fn store_failure(error: StoreError) -> Failure {
+    match error {
+        StoreError::Broken(_) => usage(error.to_string()),
+        _ => Failure::Other(error.into()),
+    }
+}
+
+/// How long to wait for a store's answer.
+pub(crate) fn timeout(common: &args::Common, file: &File) -> Result<Duration, Failure> {
+    let text = common.timeout.as_ref().or(file.timeout.as_ref());
+    let parsed = text.map(|text| duration("--timeout", text)).transpose()?;
+    Ok(parsed.unwrap_or(Duration::from_secs(5)))
+}
+
+/// What `tenure run` does besides standing.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RunPlan {
+    pub(crate) once: bool,
+    pub(crate) restart: Restart,
+}
+
+/// A candidate as `tenure run` was asked to be one.
+pub(crate) fn candidate(
+    run: &args::Run,
+    file: &File,
+    store: std::sync::Arc<dyn Store>,
+) -> Result<(election::Builder, RunPlan), Failure> {
+    let named = file
+        .elections
+        .get(&run.election)
+        .cloned()
+        .unwrap_or_default();
+    let both = |pick: fn(&RunFile) -> &Option<String>| {
+        pick(&named).clone().or_else(|| pick(&file.run).clone())
+    };
+    let time = |flag: &str, typed: &Option<String>, pick: fn(&RunFile) -> &Option<String>| {
+        let text = typed.clone().or_else(|| both(pick));
+        text.map(|text| duration(flag, &text)).transpose()
+    };
+    let times = &run.times;
+    let mut builder = Election::builder(store, run.election.as_str());
+    if let Some(lease) = time("--lease", &times.lease, |file| &file.lease)? {
+        builder = builder.lease(lease);
+    }
+    if let Some(interval) = time("--interval", &times.interval, |file| &file.interval)? {
+        builder = builder.interval(interval);
+    }
+    if let Some(grace) = time("--grace", &times.grace, |file| &file.grace)? {
+        builder = builder.grace(grace);
+    }
+    if let Some(margin) = time("--kill-margin", &times.kill_margin, |file| {
+        &file.kill_margin
+    })? {
+        builder = builder.kill_margin(margin);
+    }
+    let skew = time("--max-clock-skew", &times.max_clock_skew, |file| {
+        &file.max_clock_skew
+    })?;
+    if let Some(skew) = skew {
+        builder = builder.max_clock_skew(skew);
+    }
+    if let Some(name) = run.name.clone().or_else(|| both(|file| &file.name)) {
+        builder = builder.name(name);
+    }
+    if let Some(other) = run.with.clone().or_else(|| both(|file| &file.with)) {
+        builder = builder.affinity(other);
+    }
+    let addresses = [&run.advertise, &named.advertise, &file.run.advertise];
+    if let Some(addresses) = addresses
+        .into_iter()
+        .find(|addresses| !addresses.is_empty())
+    {
+        builder = addresses
+            .iter()
+            .cloned()
+            .fold(builder, election::Builder::address);
+    }
+    let typed = run.priority.as_deref().map(priority).transpose()?;
+    let filed = named
+        .priority
+        .or(file.run.priority)
+        .map(|n| priority(&n.to_string()))
+        .transpose()?;
+    if let Some(priority) = typed.or(filed) {
+        builder = builder.priority(priority);
+    }
+    let restart = run
+        .restart
+        .or(named.restart)
+        .or(file.run.restart)
+        .unwrap_or(Restart::Always);
+    Ok((
+        builder,
+        RunPlan {
+            once: run.once,
+            restart,
+        },
+    ))
+}
+
+fn priority(text: &str) -> Result<Priority, Failure> {
+    let parsed = text.parse().ok().and_then(Priority::new);
+    parsed.ok_or_else(|| usage(format!("--priority: expected 0 to 10, found {text:?}")))
+}
+
+/// A duration as people write it.
+fn duration(flag: &str, text: &str) -> Result<Duration, Failure> {
+    let fail = |why: &str| {
+        usage(format!(
+            "{flag}: expected a duration like 10s, 500ms or 2m, found {text:?}{why}"
+        ))
+    };
+    if text.trim_start().starts_with('-') {
+        return Err(fail(" (time does not run backwards)"));
+    }
+    match humantime::parse_duration(text) {
+        Ok(parsed) if parsed.is_zero() => Err(fail(" (expected more than nothing)")),
+        Ok(parsed) => Ok(parsed),
+        Err(_) => Err(fail("")),
+    }
+}

@@ -1,0 +1,40 @@
+//! Logs, on stderr: quiet by default except what matters.
+
+use std::fmt;
+use std::io::IsTerminal as _;
+
+use tenure::clock;
+use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::time::FormatTime;
+
+use crate::args::{Common, LogFormat};
+use crate::config::File;
+use crate::output::timestamp;
+
+struct Calendar;
+
+impl FormatTime for Calendar {
+    fn format_time(&self, out: &mut Writer<'_>) -> fmt::Result {
+        out.write_str(&timestamp(clock::wall()))
+    }
+}
+
+/// Begins to log as the flags and the file say.
+pub(crate) fn start(common: &Common, file: &File) {
+    let level = match (common.quiet, common.verbose) {
+        (true, _) => LevelFilter::ERROR,
+        (false, 0) => LevelFilter::INFO,
+        (false, 1) => LevelFilter::DEBUG,
+        (false, _) => LevelFilter::TRACE,
+    };
+    let log = tracing_subscriber::fmt()
+        .with_max_level(level)
+        .with_writer(std::io::stderr)
+        .with_target(false)
+        .with_timer(Calendar);
+    match common.log.or(file.log).unwrap_or(LogFormat::Human) {
+        LogFormat::Human => log.with_ansi(std::io::stderr().is_terminal()).init(),
+        LogFormat::Json => log.json().flatten_event(true).init(),
+    }
+}

@@ -1,0 +1,156 @@
+//! The only place that prints: text for people, JSON for programs.
+
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "this is where printing is done"
+)]
+
+use std::fmt::Write as _;
+use std::io::{self, Write as _};
+
+use serde_json::{Value, json};
+use tenure::clock;
+use tenure::core::election::Record;
+use tenure::core::time::WallTime;
+use tenure::election::Observation;
+
+/// How to print.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Output {
+    json: bool,
+}
+
+impl Output {
+    pub(crate) const fn new(json: bool) -> Self {
+        Self { json }
+    }
+
+    /// Prints a line on stdout: text, or the object in its place. A reader
+    /// that has gone away (`| head`) ends the program quietly.
+    pub(crate) fn line(self, text: &str, object: &Value) -> io::Result<()> {
+        let mut out = io::stdout().lock();
+        if self.json {
+            writeln!(out, "{object}")?
+        } else {
+            writeln!(out, "{text}")?
+        }
+        out.flush()
+    }
+
+    /// Prints who leads an election.
+    pub(crate) fn observation(
+        self,
+        election: &str,
+        seen: &Observation,
+        record: Option<&Record>,
+    ) -> io::Result<()> {
+        self.line(&describe(election, seen), &observed(election, seen, record))
+    }
+
+    /// Prints bytes as they are.
+    pub(crate) fn raw(bytes: &[u8]) -> io::Result<()> {
+        io::stdout().lock().write_all(bytes)
+    }
+
+    /// Prints an error on stderr.
+    pub(crate) fn error(self, text: &str) {
+        if self.json {
+            eprintln!("{}", json!({ "error": text }));
+        } else {
+            eprintln!("tenure: {text}");
+        }
+    }
+}
+
+/// Who leads, in a sentence.
+pub(crate) fn describe(election: &str, seen: &Observation) -> String {
+    let Some(leader) = &seen.leader else {
+        return format!(
+            "{election}: nobody leads (term {}, {})",
+            seen.term, seen.certainty
+        );
+    };
+    let mut text = format!("{election}: {} leads in term {}", leader.name, leader.term);
+    if !leader.addresses.is_empty() {
+        let addresses: Vec<&str> = leader.addresses.iter().map(tenure::Name::as_str).collect();
+        let _ = write!(text, " at {}", addresses.join(", "));
+    }
+    if let Some(over_at) = seen.over_at {
+        let left = over_at.since(clock::boot()).as_secs_f64();
+        let _ = write!(text, ", {left:.1}s left unless renewed");
+    }
+    let _ = write!(text, " ({}; id {})", seen.certainty, leader.id);
+    text
+}
+
+/// The same as an object.
+fn observed(election: &str, seen: &Observation, record: Option<&Record>) -> Value {
+    let mut object = json!({
+        "election": election,
+        "led": seen.leader.is_some(),
+        "term": seen.term.get(),
+        "certainty": seen.certainty.to_string(),
+    });
+    if let Some(leader) = &seen.leader {
+        let addresses: Vec<&str> = leader.addresses.iter().map(tenure::Name::as_str).collect();
+        object["leader_id"] = leader.id.to_string().into();
+        object["name"] = leader.name.as_str().into();
+        object["addresses"] = addresses.into();
+    }
+    if let Some(over_at) = seen.over_at {
+        let left = over_at.since(clock::boot()).as_millis();
+        object["left_ms"] = u64::try_from(left).unwrap_or(u64::MAX).into();
+    }
+    if let (Some(record), true) = (record, seen.leader.is_some()) {
+        object["acquired_at"] = timestamp(record.acquired_at).into();
+        object["renewed_at"] = timestamp(record.renewed_at).into();
+        let lease = u64::try_from(record.lease.as_millis()).unwrap_or(u64::MAX);
+        object["lease_ms"] = lease.into();
+    }
+    object
+}
+
+/// A calendar time as RFC 3339 in UTC, with milliseconds.
+pub(crate) fn timestamp(time: WallTime) -> String {
+    let (days, rest) = (time.as_millis() / 86_400_000, time.as_millis() % 86_400_000);
+    let (seconds, millis) = (rest / 1_000, rest % 1_000);
+    let (hour, minute, second) = (seconds / 3_600, seconds / 60 % 60, seconds % 60);
+    let (year, month, day) = civil(days);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{millis:03}Z")
+}
+
+/// The date of a day counted from 1970-01-01 (Hinnant, "chrono-compatible
+/// low-level date algorithms").
+fn civil(days: u64) -> (u64, u64, u64) {
+    let shifted = days + 719_468;
+    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
+    let year_of_era =
+        (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_from_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
+    let month = if month_from_march < 10 {
+        month_from_march + 3
+    } else {
+        month_from_march - 9
+    };
+    (year_of_era + era * 400 + u64::from(month <= 2), month, day)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{WallTime, timestamp};
+
+    #[test]
+    fn timestamps_are_rfc_3339() {
+        for (millis, text) in [
+            (0, "1970-01-01T00:00:00.000Z"),
+            (951_782_400_000, "2000-02-29T00:00:00.000Z"),
+            (1_763_705_412_345, "2025-11-21T06:10:12.345Z"),
+            (4_107_542_399_999, "2100-02-28T23:59:59.999Z"),
+        ] {
+            assert_eq!(timestamp(WallTime::from_millis(millis)), text);
+        }
+    }
+}

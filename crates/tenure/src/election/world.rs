@@ -1,0 +1,235 @@
+//! What surrounds an election machine in production: a store and its
+//! watches on one side, the application on the other.
+//!
+//! Store calls are carried out in no particular order and with no retries;
+//! what came of them is handed back. There is no `if` about terms or leases
+//! here: a driver that decides is a second protocol that nobody has checked.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tenure_core::Machine;
+use tenure_core::election::{Command, Event, Failure, FailureClass, Input, Output};
+use tenure_core::ids::Key;
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+
+use crate::drive::{Flow, World};
+use crate::error::StoreError;
+use crate::store::{Selector, Sighting, Store, Watch};
+
+/// What an application tells a running machine. It holds at most one command
+/// (a stop beats what came before; otherwise the last one counts) and one
+/// note that work has ended, so it cannot grow.
+#[derive(Debug, Default)]
+pub(super) struct Mailbox {
+    letters: Mutex<Letters>,
+    news: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Letters {
+    drained: bool,
+    command: Option<Command>,
+}
+
+impl Mailbox {
+    /// Leaves a command.
+    pub(super) fn command(&self, command: Command) {
+        let mut letters = self.letters.lock().unwrap_or_else(PoisonError::into_inner);
+        if letters.command != Some(Command::Stop) {
+            letters.command = Some(command);
+        }
+        drop(letters);
+        self.news.notify_one();
+    }
+
+    /// Notes that the application's work has ended.
+    pub(super) fn drained(&self) {
+        self.letters
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .drained = true;
+        self.news.notify_one();
+    }
+
+    async fn next(&self) -> Input {
+        loop {
+            let news = self.news.notified();
+            if let Some(input) = self.take() {
+                return input;
+            }
+            news.await;
+        }
+    }
+
+    fn take(&self) -> Option<Input> {
+        let mut letters = self.letters.lock().unwrap_or_else(PoisonError::into_inner);
+        // The command first: who stops and drops the work in one breath
+        // should not be heard to resign and stand again.
+        if let Some(command) = letters.command.take() {
+            return Some(Input::Command(command));
+        }
+        std::mem::take(&mut letters.drained).then_some(Input::Drained)
+    }
+}
+
+/// The world of one election machine: a store, its watches, and the
+/// application.
+pub(super) struct Surroundings<F> {
+    store: Arc<dyn Store>,
+    lines: Lines,
+    calls: JoinSet<Input>,
+    mailbox: Arc<Mailbox>,
+    on_event: F,
+}
+
+impl<F> Surroundings<F>
+where
+    F: FnMut(Event) -> Flow,
+{
+    /// `keys` are the registers to watch; `on_event` hears every event, on
+    /// the background thread, and must not block.
+    pub(super) fn new(
+        store: Arc<dyn Store>,
+        keys: Vec<Key>,
+        mailbox: Arc<Mailbox>,
+        on_event: F,
+    ) -> Self {
+        let lines = Lines::new(store.as_ref(), keys);
+        Self {
+            store,
+            lines,
+            calls: JoinSet::new(),
+            mailbox,
+            on_event,
+        }
+    }
+}
+
+impl<M, F> World<M> for Surroundings<F>
+where
+    M: Machine<Input = Input, Output = Output>,
+    F: FnMut(Event) -> Flow + Send,
+{
+    fn carry_out(&mut self, output: Output) -> Flow {
+        match output {
+            Output::Event(event) => return (self.on_event)(event),
+            call => {
+                self.calls.spawn(carry_out(Arc::clone(&self.store), call));
+            }
+        }
+        Flow::On
+    }
+
+    async fn next(&mut self) -> Input {
+        loop {
+            tokio::select! {
+                // A store that panicked gives no input; the machine's
+                // patience covers it.
+                Some(ended) = self.calls.join_next(), if !self.calls.is_empty() => {
+                    if let Ok(input) = ended {
+                        return input;
+                    }
+                }
+                input = self.lines.next() => return input,
+                input = self.mailbox.next() => return input,
+            }
+        }
+    }
+}
+
+async fn carry_out(store: Arc<dyn Store>, output: Output) -> Input {
+    match output {
+        Output::Read { call, key, within } => {
+            let result = patient(within, store.read(&key, within)).await;
+            Input::Read { call, result }
+        }
+        Output::Write {
+            call,
+            write,
+            within,
+        } => {
+            let written = patient(within, store.compare_and_swap(write, within)).await;
+            Input::Wrote {
+                call,
+                result: written.map(|written| written.version),
+            }
+        }
+        Output::Event(_) => unreachable!("events are not calls"),
+    }
+}
+
+/// Holds a store to its time. A store keeps it by itself; one that does not
+/// must not keep a task alive for ever.
+async fn patient<T>(
+    within: Duration,
+    call: impl Future<Output = Result<T, StoreError>>,
+) -> Result<T, Failure> {
+    match tokio::time::timeout(within + Duration::from_secs(1), call).await {
+        Ok(result) => result.map_err(|error| failure(&error)),
+        Err(_) => Err(Failure::new(
+            FailureClass::Unknown,
+            "the store did not answer in time",
+        )),
+    }
+}
+
+fn failure(error: &StoreError) -> Failure {
+    let class = match error {
+        StoreError::Conflict => FailureClass::Conflict,
+        StoreError::Unavailable(_) => FailureClass::Unavailable,
+        StoreError::Unknown(_) => FailureClass::Unknown,
+        StoreError::Broken(_) => FailureClass::Broken,
+    };
+    Failure::new(class, &error.to_string())
+}
+
+/// The watches of one machine: its election's, and that of the election it
+/// goes with, if any.
+struct Lines {
+    own: Line,
+    other: Option<Line>,
+}
+
+struct Line {
+    watch: Watch,
+    up: bool,
+}
+
+impl Lines {
+    fn new(store: &dyn Store, keys: Vec<Key>) -> Self {
+        let mut lines = keys.into_iter().map(|key| Line {
+            watch: store.watch(Selector::Key(key)),
+            up: false,
+        });
+        let own = lines.next().expect("a machine follows its own register");
+        Self {
+            own,
+            other: lines.next(),
+        }
+    }
+
+    async fn next(&mut self) -> Input {
+        let (line, sighting) = match &mut self.other {
+            None => (&mut self.own, None),
+            Some(other) => tokio::select! {
+                sighting = self.own.watch.next() => (&mut self.own, Some(sighting)),
+                sighting = other.watch.next() => (other, Some(sighting)),
+            },
+        };
+        let sighting = match sighting {
+            Some(sighting) => sighting,
+            None => line.watch.next().await,
+        };
+        match sighting {
+            Sighting::State(key, register) => return Input::Seen { key, register },
+            Sighting::Live => line.up = true,
+            Sighting::Down(why) => {
+                tracing::debug!(why, "the watch is down; polling meanwhile");
+                line.up = false;
+            }
+        }
+        Input::Watching(self.own.up && self.other.as_ref().is_none_or(|other| other.up))
+    }
+}
