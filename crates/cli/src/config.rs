@@ -122,32 +122,7 @@ pub(crate) fn candidate(
     let both = |pick: fn(&RunFile) -> &Option<String>| {
         pick(&named).clone().or_else(|| pick(&file.run).clone())
     };
-    let time = |flag: &str, typed: &Option<String>, pick: fn(&RunFile) -> &Option<String>| {
-        let text = typed.clone().or_else(|| both(pick));
-        text.map(|text| duration(flag, &text)).transpose()
-    };
-    let times = &run.times;
-    let mut builder = Election::builder(store, run.election.as_str());
-    if let Some(lease) = time("--lease", &times.lease, |file| &file.lease)? {
-        builder = builder.lease(lease);
-    }
-    if let Some(interval) = time("--interval", &times.interval, |file| &file.interval)? {
-        builder = builder.interval(interval);
-    }
-    if let Some(grace) = time("--grace", &times.grace, |file| &file.grace)? {
-        builder = builder.grace(grace);
-    }
-    if let Some(margin) = time("--kill-margin", &times.kill_margin, |file| {
-        &file.kill_margin
-    })? {
-        builder = builder.kill_margin(margin);
-    }
-    let skew = time("--max-clock-skew", &times.max_clock_skew, |file| {
-        &file.max_clock_skew
-    })?;
-    if let Some(skew) = skew {
-        builder = builder.max_clock_skew(skew);
-    }
+    let mut builder = times(run, &both, Election::builder(store, run.election.as_str()))?;
     if let Some(name) = run.name.clone().or_else(|| both(|file| &file.name)) {
         builder = builder.name(name);
     }
@@ -185,6 +160,40 @@ pub(crate) fn candidate(
             restart,
         },
     ))
+}
+
+/// The times that were typed or filed.
+fn times(
+    run: &args::Run,
+    filed: &dyn Fn(fn(&RunFile) -> &Option<String>) -> Option<String>,
+    mut builder: election::Builder,
+) -> Result<election::Builder, Failure> {
+    let typed = &run.times;
+    let time = |flag: &str, typed: &Option<String>, pick: fn(&RunFile) -> &Option<String>| {
+        let text = typed.clone().or_else(|| filed(pick));
+        text.map(|text| duration(flag, &text)).transpose()
+    };
+    if let Some(lease) = time("--lease", &typed.lease, |file| &file.lease)? {
+        builder = builder.lease(lease);
+    }
+    if let Some(interval) = time("--interval", &typed.interval, |file| &file.interval)? {
+        builder = builder.interval(interval);
+    }
+    if let Some(grace) = time("--grace", &typed.grace, |file| &file.grace)? {
+        builder = builder.grace(grace);
+    }
+    if let Some(margin) = time("--kill-margin", &typed.kill_margin, |file| {
+        &file.kill_margin
+    })? {
+        builder = builder.kill_margin(margin);
+    }
+    let skew = time("--max-clock-skew", &typed.max_clock_skew, |file| {
+        &file.max_clock_skew
+    })?;
+    if let Some(skew) = skew {
+        builder = builder.max_clock_skew(skew);
+    }
+    Ok(builder)
 }
 
 fn priority(text: &str) -> Result<Priority, Failure> {

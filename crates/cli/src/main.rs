@@ -7,8 +7,10 @@ mod args;
 mod commands;
 mod config;
 mod failure;
+mod guard;
 mod log;
 mod output;
+mod signals;
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -43,6 +45,9 @@ impl Context {
 }
 
 fn main() -> ExitCode {
+    if let Some(code) = guard::dispatch() {
+        return code;
+    }
     let cli = Cli::parse();
     let output = Output::new(cli.common.json);
     match run(cli, output) {
@@ -76,13 +81,13 @@ fn run(cli: Cli, output: Output) -> Result<ExitCode, Failure> {
         .build()?;
     runtime.block_on(async {
         match &cli.command {
-            Command::Run(_) => Err(failure::usage("not yet")),
+            Command::Run(args) => commands::run::run(&context, args).await,
             Command::Leader(args) => commands::observe::leader(&context, args).await,
             Command::Watch(args) => commands::observe::watch(&context, args).await,
             Command::List => commands::observe::list(&context).await,
             Command::Resign(args) => commands::ask::resign(&context, args).await,
             Command::Transfer(args) => commands::ask::transfer(&context, args).await,
-            Command::Sim(args) => commands::sim::sim(&context, args),
+            Command::Sim(_) => Err(failure::usage("not yet")),
             Command::Completions(args) => {
                 let mut script = Vec::new();
                 let mut command = Cli::command();

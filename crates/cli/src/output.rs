@@ -30,11 +30,12 @@ impl Output {
     /// that has gone away (`| head`) ends the program quietly.
     pub(crate) fn line(self, text: &str, object: &Value) -> io::Result<()> {
         let mut out = io::stdout().lock();
-        if self.json {
-            writeln!(out, "{object}")?
+        let line = if self.json {
+            object.to_string()
         } else {
-            writeln!(out, "{text}")?
-        }
+            text.to_owned()
+        };
+        writeln!(out, "{line}")?;
         out.flush()
     }
 

@@ -2,4 +2,5 @@
 
 pub(crate) mod ask;
 pub(crate) mod observe;
+pub(crate) mod run;
 pub(crate) mod sim;

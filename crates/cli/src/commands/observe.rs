@@ -48,7 +48,10 @@ pub(crate) async fn watch(context: &Context, args: &args::Watch) -> Result<ExitC
             Event::LeaderChanged(seen) | Event::LeaderRenewed(seen) => {
                 context.output.observation(&args.election, &seen, None)?;
             }
-            Event::Trouble { failure, in_a_row } if in_a_row == 1 => {
+            Event::Trouble {
+                failure,
+                in_a_row: 1,
+            } => {
                 tracing::warn!("{}: {}", args.election, failure.why);
             }
             Event::Recovered => tracing::warn!("{}: the store answers again", args.election),

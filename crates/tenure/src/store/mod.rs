@@ -30,9 +30,30 @@ use tenure_core::time::StoreTime;
 
 use crate::error::StoreError;
 
+mod hub;
+mod memory;
+mod open;
+#[cfg(feature = "sqlite")]
+mod sqlite;
 mod watch;
 
-pub use watch::{Selector, Sighting, Watch};
+pub use memory::Memory;
+pub use open::{default_url, open};
+#[cfg(feature = "sqlite")]
+pub use sqlite::Sqlite;
+pub use watch::{Feed, Selector, Sighting, Watch};
+
+/// Refuses a value that no store takes, before anything is sent.
+fn refuse_oversized(write: &Write) -> Result<(), StoreError> {
+    if write.value.len() <= MAX_VALUE_BYTES {
+        return Ok(());
+    }
+    Err(StoreError::broken(format!(
+        "expected a value of at most {MAX_VALUE_BYTES} bytes for {}, found {}",
+        write.key,
+        write.value.len()
+    )))
+}
 
 /// A future that a trait object can return.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;

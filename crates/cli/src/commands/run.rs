@@ -1,0 +1,318 @@
+//! `tenure run`: a command that runs only while this process leads.
+//!
+//! One loop waits for the election, the guardian and the signals, and keeps
+//! one order: stop the command, see that nothing of it is left, drop the
+//! reign. Dropping the reign is what vacates the office, so nobody else is
+//! elected before the command is gone.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tenure::core::ids::Key;
+use tenure::election::{Builder, Event as Happened, Events, Grant};
+use tenure::store::Store;
+use tenure::{Election, Reign, StoreError, clock};
+
+use super::observe::name;
+use crate::args::{self, Restart};
+use crate::config::{self, RunPlan, store_failure};
+use crate::failure::{Failure, usage};
+use crate::guard::{self, Deadlines, Event, Guardian};
+use crate::signals::{Asked, Signals};
+use crate::{Context, output};
+
+/// The first pause after a command that ended by itself; doubled each time,
+/// forgotten once a command has run for [`STEADY`].
+const PAUSE_MIN: Duration = Duration::from_secs(1);
+const PAUSE_MAX: Duration = Duration::from_secs(60);
+const STEADY: Duration = Duration::from_secs(60);
+
+pub(crate) async fn run(context: &Context, args: &args::Run) -> Result<ExitCode, Failure> {
+    let mut signals = Signals::catch()?;
+    let program = args
+        .command
+        .first()
+        .ok_or_else(|| usage("expected a command after --"))?;
+    guard::find(program).map_err(usage)?;
+    let election = name(&args.election)?;
+    let store = tokio::select! {
+        store = context.open() => store?,
+        Asked::Stop = signals.next() => return Ok(ExitCode::SUCCESS),
+    };
+    let (builder, _) = config::candidate(args, &context.file, Arc::clone(&store))?;
+    builder.config().map_err(|error| usage(error.to_string()))?;
+    check(
+        store.as_ref(),
+        &Key::of_election(&election),
+        context.timeout,
+    )
+    .await?;
+    guard::become_subreaper()?;
+    let url = config::store_url(&context.common, &context.file)?;
+    let runner = Runner {
+        args,
+        context,
+        store,
+        url,
+        signals,
+        stopping: false,
+    };
+    runner.run().await
+}
+
+/// Looks once whether the store will do, so that what a person must mend is
+/// told at once. One that is only away may come back: the campaign waits.
+async fn check(store: &dyn Store, key: &Key, within: Duration) -> Result<(), Failure> {
+    match store.read(key, within).await {
+        Ok(_) => Ok(()),
+        Err(error @ StoreError::Broken(_)) => Err(store_failure(error)),
+        Err(error) => {
+            tracing::warn!("{error}; standing anyway, and waiting for it");
+            Ok(())
+        }
+    }
+}
+
+struct Runner<'a> {
+    args: &'a args::Run,
+    context: &'a Context,
+    store: Arc<dyn Store>,
+    url: String,
+    signals: Signals,
+    stopping: bool,
+}
+
+/// How a reign ended.
+struct Ended {
+    /// The command's code, if it ran and ended by itself.
+    code: Option<i32>,
+    ran_for: Duration,
+}
+
+impl Runner<'_> {
+    async fn run(mut self) -> Result<ExitCode, Failure> {
+        let mut pause = PAUSE_MIN;
+        loop {
+            let (builder, plan) = self.candidate()?;
+            let Some(ended) = self.stand(builder, plan).await? else {
+                return Ok(ExitCode::SUCCESS);
+            };
+            let code = ended.code.unwrap_or(0);
+            let again = match plan.restart {
+                _ if plan.once || self.stopping => false,
+                Restart::Always => true,
+                Restart::OnFailure => code != 0,
+                Restart::Never => false,
+            };
+            if !again {
+                let clean = self.stopping && !plan.once;
+                let code = if clean {
+                    0
+                } else {
+                    u8::try_from(code).unwrap_or(1)
+                };
+                return Ok(ExitCode::from(code));
+            }
+            if ended.ran_for >= STEADY {
+                pause = PAUSE_MIN;
+            }
+            tracing::info!("{}: standing again in {pause:?}", self.args.election);
+            if self.is_stopped_within(pause).await {
+                return Ok(ExitCode::SUCCESS);
+            }
+            pause = (pause * 2).min(PAUSE_MAX);
+        }
+    }
+
+    fn candidate(&self) -> Result<(Builder, RunPlan), Failure> {
+        config::candidate(self.args, &self.context.file, Arc::clone(&self.store))
+    }
+
+    async fn is_stopped_within(&mut self, pause: Duration) -> bool {
+        let stopped = async { while self.signals.next().await != Asked::Stop {} };
+        tokio::time::timeout(pause, stopped).await.is_ok()
+    }
+
+    /// Stands until the command has ended by itself (`Some`), or until it is
+    /// asked to stop (`None`, or `Some` if the command ran then).
+    async fn stand(&mut self, builder: Builder, plan: RunPlan) -> Result<Option<Ended>, Failure> {
+        let mut election = builder.start().map_err(|error| usage(error.to_string()))?;
+        let mut events = election.events();
+        let ended = loop {
+            let mut guardian = Guardian::stand_by(&self.args.command)?;
+            let Some(reign) = self
+                .elected(&mut election, &mut events, &mut guardian)
+                .await
+            else {
+                break None;
+            };
+            let ended = self.reign(&reign, &mut events, &mut guardian).await;
+            // Nothing of the command is left: now the office may go.
+            drop(reign);
+            if ended.code.is_some() || self.stopping || plan.once {
+                break Some(ended);
+            }
+        };
+        election.stop().await;
+        while let Some(event) = events.next().await {
+            self.log(&event);
+        }
+        Ok(ended)
+    }
+
+    /// Waits for the office; `None` if it was asked to stop before.
+    async fn elected(
+        &mut self,
+        election: &mut Election,
+        events: &mut Events,
+        guardian: &mut Guardian,
+    ) -> Option<Reign> {
+        loop {
+            tokio::select! {
+                biased;
+                asked = self.signals.next() => if asked == Asked::Stop {
+                    self.stopping = true;
+                    let _ = guardian.kill();
+                    while !matches!(guardian.event().await, Event::Gone | Event::Lost) {}
+                    return None;
+                },
+                Some(event) = events.next() => self.log(&event),
+                reign = election.elected() => return reign,
+                _ = guardian.event() => {
+                    // Killed while standing by: another one.
+                    tracing::warn!("the guardian has died; starting another");
+                    match Guardian::stand_by(&self.args.command) {
+                        Ok(another) => *guardian = another,
+                        Err(error) => {
+                            tracing::error!("expected to start a guardian: {error}");
+                            tokio::time::sleep(PAUSE_MIN).await;
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Runs the command for one reign, and returns when nothing of it is left.
+    async fn reign(
+        &mut self,
+        reign: &Reign,
+        events: &mut Events,
+        guardian: &mut Guardian,
+    ) -> Ended {
+        let began = clock::boot();
+        let grace = Duration::from_nanos(
+            reign
+                .grant()
+                .kill_at
+                .since(reign.grant().drain_at)
+                .as_nanos()
+                .try_into()
+                .unwrap_or(0),
+        );
+        let mut code = None;
+        let mut told = false;
+        // A failure to speak to the guardian shows as its end below.
+        let _ = guardian.start(deadlines(reign.grant()), self.environment(reign));
+        loop {
+            tokio::select! {
+                biased;
+                event = guardian.event() => match event {
+                    Event::Started(pid) => tracing::debug!("the command runs as {pid}"),
+                    Event::Refused(why) => {
+                        tracing::error!("{}: {why}", self.args.election);
+                        code = Some(127);
+                    }
+                    Event::Exited(exit) if told => tracing::debug!("the command ended ({exit})"),
+                    Event::Exited(exit) => {
+                        tracing::info!("{}: the command exited with {exit}", self.args.election);
+                        code = Some(exit);
+                    }
+                    Event::Gone => break,
+                    Event::Lost => {
+                        tracing::error!("{}: the guardian has died", self.args.election);
+                        break;
+                    }
+                },
+                asked = self.signals.next() => match asked {
+                    Asked::Stop if self.stopping => { let _ = guardian.kill(); }
+                    Asked::Stop => {
+                        (self.stopping, told) = (true, true);
+                        let _ = guardian.stop(grace);
+                    }
+                    Asked::Forward(signal) => { let _ = guardian.signal(signal); }
+                },
+                Some(event) = events.next() => {
+                    self.log(&event);
+                    match event {
+                        Happened::Renewed { grant, .. } => {
+                            let _ = guardian.extend(deadlines(grant));
+                        }
+                        Happened::Draining { .. } if !told => {
+                            told = true;
+                            let _ = guardian.stop(grace);
+                        }
+                        Happened::Kill { .. } => { let _ = guardian.kill(); }
+                        _ => {}
+                    }
+                }
+            }
+        }
+        Ended {
+            code,
+            ran_for: clock::boot().since(began),
+        }
+    }
+
+    fn environment(&self, reign: &Reign) -> Vec<(String, String)> {
+        let fence = reign.fence();
+        [
+            ("TENURE_ELECTION", self.args.election.clone()),
+            ("TENURE_TERM", fence.term.to_string()),
+            ("TENURE_LEADER_ID", fence.leader.to_string()),
+            ("TENURE_STORE", self.url.clone()),
+        ]
+        .map(|(key, value)| (key.to_owned(), value))
+        .to_vec()
+    }
+
+    /// What matters, for the log: who leads, and why it changed.
+    fn log(&self, event: &Happened) {
+        let election = &self.args.election;
+        match event {
+            Happened::Elected { fence, .. } => {
+                tracing::info!("{election}: elected in term {}", fence.term);
+            }
+            Happened::Draining { term, why, .. } => {
+                tracing::info!("{election}: leaving term {term}: {why}");
+            }
+            Happened::Kill { term } => tracing::warn!("{election}: killing what is left of {term}"),
+            Happened::Ousted { term, why } => {
+                tracing::info!("{election}: term {term} is over for us: {why}");
+            }
+            Happened::LeaderChanged(seen) => {
+                tracing::info!("{}", output::describe(election, seen));
+            }
+            Happened::Trouble {
+                failure,
+                in_a_row: 1,
+            } => {
+                tracing::warn!("{election}: {}", failure.why);
+            }
+            Happened::Trouble { failure, in_a_row } => {
+                tracing::debug!("{election}: {} ({in_a_row} in a row)", failure.why);
+            }
+            Happened::Recovered => tracing::warn!("{election}: the store answers again"),
+            Happened::Renewed { term, .. } => tracing::debug!("{election}: renewed term {term}"),
+            Happened::LeaderRenewed(_) | Happened::Stopped => {}
+        }
+    }
+}
+
+fn deadlines(grant: Grant) -> Deadlines {
+    Deadlines {
+        drain_at: grant.drain_at,
+        kill_at: grant.kill_at,
+    }
+}

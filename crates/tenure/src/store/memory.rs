@@ -1,0 +1,168 @@
+//! Registers in this process's memory: [`tenure_core::cas`] behind a lock.
+//!
+//! For tests, examples, and programs whose candidates are threads. It forgets
+//! everything when the process ends, terms included.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tenure_core::cas::{Change, Registers};
+
+use super::hub::Hub;
+use super::{
+    BoxFuture, Clock, Features, Key, PAGE_MAX, Page, Reading, Selector, Store, Version, Watch,
+    Write, Written, refuse_oversized,
+};
+use crate::clock;
+use crate::error::StoreError;
+
+/// Registers in memory. Clones are the same store.
+#[derive(Clone, Debug)]
+pub struct Memory {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    registers: Mutex<Registers>,
+    hub: Hub,
+}
+
+impl Memory {
+    /// No registers yet.
+    pub fn new() -> Self {
+        let hub = Hub::default();
+        hub.up();
+        // Followers are told of every change as it happens: no log is needed.
+        let registers = Mutex::new(Registers::new(1));
+        Self {
+            shared: Arc::new(Shared { registers, hub }),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Registers> {
+        self.shared
+            .registers
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells the followers of the last change, in the order of effect: the
+    /// lock is still held.
+    fn publish_last(&self, registers: &Registers) {
+        let last = registers.revision().saturating_sub(1);
+        let Ok(mut changes) = registers.changes_after(last) else {
+            return;
+        };
+        if let Some(Change { key, register, .. }) = changes.next() {
+            self.shared.hub.publish(key, register.clone());
+        }
+    }
+
+    fn swap(&self, write: Write) -> Result<Written, StoreError> {
+        refuse_oversized(&write)?;
+        let now = Some(clock::shared());
+        let mut registers = self.lock();
+        let version = registers
+            .compare_and_swap(write, now)
+            .map_err(|_| StoreError::Conflict)?;
+        self.publish_last(&registers);
+        Ok(Written { version, now })
+    }
+
+    fn remove(&self, key: &Key, expected: &Version) -> Result<(), StoreError> {
+        let mut registers = self.lock();
+        registers
+            .delete(key, expected)
+            .map_err(|_| StoreError::Conflict)?;
+        self.publish_last(&registers);
+        Ok(())
+    }
+
+    fn page(&self, prefix: &str, after: Option<&Key>) -> Page {
+        let registers = self.lock();
+        let mut left = registers
+            .list(prefix)
+            .filter(|(key, _)| after.is_none_or(|after| *key > after))
+            .map(|(key, register)| (key.clone(), register.clone()));
+        let page: Vec<_> = left.by_ref().take(PAGE_MAX).collect();
+        let more_after = left
+            .next()
+            .and_then(|_| page.last())
+            .map(|(key, _)| key.clone());
+        Page {
+            registers: page,
+            more_after,
+            now: Some(clock::shared()),
+        }
+    }
+}
+
+impl Default for Memory {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Display for Memory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("memory:")
+    }
+}
+
+impl Store for Memory {
+    fn features(&self) -> Features {
+        Features {
+            clock: Clock::CannotStep,
+            judge_by_store_clock: false,
+        }
+    }
+
+    fn read<'a>(&'a self, key: &'a Key, _: Duration) -> BoxFuture<'a, Result<Reading, StoreError>> {
+        let register = self.lock().read(key).cloned();
+        let now = Some(clock::shared());
+        Box::pin(std::future::ready(Ok(Reading { register, now })))
+    }
+
+    fn compare_and_swap(
+        &self,
+        write: Write,
+        _: Duration,
+    ) -> BoxFuture<'_, Result<Written, StoreError>> {
+        Box::pin(std::future::ready(self.swap(write)))
+    }
+
+    fn delete<'a>(
+        &'a self,
+        key: &'a Key,
+        expected: &'a Version,
+        _: Duration,
+    ) -> BoxFuture<'a, Result<(), StoreError>> {
+        Box::pin(std::future::ready(self.remove(key, expected)))
+    }
+
+    fn list<'a>(
+        &'a self,
+        prefix: &'a str,
+        after: Option<&'a Key>,
+        _: Duration,
+    ) -> BoxFuture<'a, Result<Page, StoreError>> {
+        Box::pin(std::future::ready(Ok(self.page(prefix, after))))
+    }
+
+    fn watch(&self, selector: Selector) -> Watch {
+        // Under the lock, so that no change falls between follow and fetch.
+        let registers = self.lock();
+        let watch = self.shared.hub.follow(selector.clone());
+        match &selector {
+            Selector::Key(key) => self.shared.hub.publish(key, registers.read(key).cloned()),
+            Selector::Prefix(prefix) => {
+                for (key, register) in registers.list(prefix) {
+                    self.shared.hub.publish(key, Some(register.clone()));
+                }
+            }
+        }
+        watch
+    }
+}

@@ -1,0 +1,95 @@
+//! From a URL to a store.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::Store;
+use crate::error::StoreError;
+
+/// Schemes of stores that are planned and not in this version.
+const PLANNED: &[&str] = &[
+    "mysql", "file", "s3", "gs", "az", "etcd", "nats", "redis", "consul", "k8s", "tenure",
+];
+
+/// Opens the store that `url` names:
+///
+/// * `memory:` registers in this process;
+/// * `sqlite:///path/to.db` a file on this machine;
+/// * `postgres://user:password@host:5432/database` a PostgreSQL server, with
+///   the options of `docs/stores.md` in the query string.
+///
+/// # Errors
+/// [`StoreError::Broken`] if the URL is wrong or a person must do something
+/// first, [`StoreError::Unavailable`] if the store cannot be reached in a way
+/// that may mend itself.
+pub async fn open(url: &str) -> Result<Arc<dyn Store>, StoreError> {
+    let (scheme, rest) = url.split_once(':').unwrap_or((url, ""));
+    match scheme {
+        "memory" if rest.is_empty() => Ok(Arc::new(super::Memory::new())),
+        #[cfg(feature = "sqlite")]
+        "sqlite" => open_sqlite(rest).await,
+        _ => Err(unknown(url, scheme)),
+    }
+}
+
+#[cfg(feature = "sqlite")]
+async fn open_sqlite(rest: &str) -> Result<Arc<dyn Store>, StoreError> {
+    let path = rest.strip_prefix("//").unwrap_or(rest);
+    if path.is_empty() || path.contains('?') {
+        return Err(StoreError::broken(format!(
+            "expected sqlite:///path/to/file.db without options, found sqlite:{rest}"
+        )));
+    }
+    // Opening waits for the disk; not on the caller's executor.
+    let path = PathBuf::from(path);
+    let opened = tokio::task::spawn_blocking(move || super::Sqlite::open(path)).await;
+    Ok(Arc::new(opened.map_err(StoreError::unavailable)??))
+}
+
+fn unknown(url: &str, scheme: &str) -> StoreError {
+    let known = ["memory:", "sqlite:///path", "postgres://user@host/database"].join(", ");
+    if PLANNED.contains(&scheme) {
+        return StoreError::broken(format!(
+            "expected one of {known}, found {scheme}:, which this version does not have yet"
+        ));
+    }
+    if url.contains(':') {
+        StoreError::broken(format!(
+            "expected a store URL, one of {known}, found the unknown scheme {scheme:?}"
+        ))
+    } else {
+        StoreError::broken(format!(
+            "expected a store URL, one of {known}, found {url:?}"
+        ))
+    }
+}
+
+/// The store for those who name none: a SQLite file in the user's state
+/// directory, which coordinates the processes of this machine. Makes the
+/// directory.
+///
+/// # Errors
+/// [`StoreError::Broken`] if there is no such directory and none can be made.
+pub fn default_url() -> Result<String, StoreError> {
+    let named = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+    let state = named("XDG_STATE_HOME")
+        .map(PathBuf::from)
+        .or_else(|| named("HOME").map(|home| PathBuf::from(home).join(".local/state")))
+        .ok_or_else(|| {
+            StoreError::broken(
+                "expected --store, $TENURE_STORE, or a home directory for the default store, \
+                 found none of them",
+            )
+        })?;
+    let directory = state.join("tenure");
+    std::fs::create_dir_all(&directory).map_err(|error| {
+        StoreError::broken(format!(
+            "expected to make {} for the default store: {error}; name another with --store",
+            directory.display()
+        ))
+    })?;
+    Ok(format!(
+        "sqlite://{}",
+        directory.join("tenure.db").display()
+    ))
+}

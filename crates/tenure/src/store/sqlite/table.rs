@@ -1,0 +1,248 @@
+//! The table, and what can be done to it.
+//!
+//! A write deletes the row and inserts it again, because `AUTOINCREMENT`
+//! promises that an inserted row number was never used before, deletion
+//! included: the row number *is* the version.
+
+use std::path::Path;
+use std::time::Duration;
+
+use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension as _, Row, params};
+use tenure_core::cas::{Conflict, Expect, Stamp, Write};
+use tenure_core::time::{ClockId, StoreTime};
+
+use crate::clock;
+use crate::error::StoreError;
+use crate::store::{Key, PAGE_MAX, Page, Register, Version};
+
+const SCHEMA: &str = "\
+CREATE TABLE IF NOT EXISTS tenure_register (
+  version INTEGER PRIMARY KEY AUTOINCREMENT,
+  key TEXT NOT NULL UNIQUE,
+  value BLOB NOT NULL,
+  stamp_boot INTEGER,
+  stamp_namespace INTEGER,
+  stamp_ns INTEGER
+)";
+
+const COLUMNS: [&str; 6] = [
+    "version",
+    "key",
+    "value",
+    "stamp_boot",
+    "stamp_namespace",
+    "stamp_ns",
+];
+
+const SELECT: &str =
+    "SELECT version, value, stamp_boot, stamp_namespace, stamp_ns, key FROM tenure_register";
+
+/// Opens the file for reading and writing, and makes or checks the table.
+pub(super) fn open(path: &Path) -> Result<Connection, StoreError> {
+    let connection = connect(
+        path,
+        OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE,
+    )?;
+    let broken = |error| at_open(path, &error);
+    connection
+        .busy_timeout(Duration::from_secs(5))
+        .map_err(broken)?;
+    let mode: String = connection
+        .query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0))
+        .map_err(broken)?;
+    if !mode.eq_ignore_ascii_case("wal") {
+        return Err(StoreError::broken(format!(
+            "expected {} in WAL mode, found it in {mode:?} mode; it needs a local disk and \
+             a directory that can be written",
+            path.display()
+        )));
+    }
+    connection
+        .pragma_update(None, "synchronous", "FULL")
+        .map_err(broken)?;
+    check(path, &connection)?;
+    Ok(connection)
+}
+
+/// Opens the file to look for changes.
+pub(super) fn open_to_watch(path: &Path) -> Result<Connection, StoreError> {
+    // Read-write, because a reader of a WAL file writes its shared memory.
+    let connection = connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+    connection
+        .busy_timeout(Duration::from_secs(5))
+        .map_err(|error| at_open(path, &error))?;
+    Ok(connection)
+}
+
+fn connect(path: &Path, flags: OpenFlags) -> Result<Connection, StoreError> {
+    let flags = flags | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    Connection::open_with_flags(path, flags).map_err(|error| at_open(path, &error))
+}
+
+fn check(path: &Path, connection: &Connection) -> Result<(), StoreError> {
+    let broken = |error| at_open(path, &error);
+    let found = columns(connection).map_err(broken)?;
+    if found.is_empty() {
+        connection.execute(SCHEMA, []).map_err(broken)?;
+        return Ok(());
+    }
+    if found == COLUMNS {
+        return Ok(());
+    }
+    Err(StoreError::broken(format!(
+        "expected table tenure_register with columns {}, found {} in {}; it belongs to \
+         something else or to another version of tenure: use another file",
+        COLUMNS.join(", "),
+        found.join(", "),
+        path.display()
+    )))
+}
+
+fn columns(connection: &Connection) -> rusqlite::Result<Vec<String>> {
+    let mut statement =
+        connection.prepare("SELECT name FROM pragma_table_info('tenure_register')")?;
+    statement.query_map([], |row| row.get(0))?.collect()
+}
+
+/// What an error at opening means: mostly that a person must do something.
+fn at_open(path: &Path, error: &rusqlite::Error) -> StoreError {
+    let place = path.display();
+    let advice = match error.sqlite_error_code() {
+        Some(ErrorCode::CannotOpen) => {
+            "expected a file in an existing directory that this user may write"
+        }
+        Some(ErrorCode::ReadOnly | ErrorCode::PermissionDenied) => {
+            "expected a file and a directory that this user may write, found them read-only"
+        }
+        Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt) => {
+            "expected a SQLite database, found something else or a damaged one; move it away"
+        }
+        Some(ErrorCode::DiskFull) => {
+            return StoreError::unavailable(format!("{place}: the disk is full; free some space"));
+        }
+        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
+            return StoreError::unavailable(format!("{place} is locked by another process"));
+        }
+        _ => "cannot be used",
+    };
+    StoreError::broken(format!("{place}: {advice} ({error})"))
+}
+
+pub(super) fn read(connection: &Connection, key: &Key) -> rusqlite::Result<Option<Register>> {
+    let mut statement = connection.prepare_cached(&format!("{SELECT} WHERE key = ?1"))?;
+    statement.query_row([key.as_str()], register).optional()
+}
+
+/// A register from a row of [`SELECT`].
+pub(super) fn register(row: &Row<'_>) -> rusqlite::Result<Register> {
+    let version: i64 = row.get(0)?;
+    let value: Vec<u8> = row.get(1)?;
+    let stamp: (Option<i64>, Option<i64>, Option<i64>) = (row.get(2)?, row.get(3)?, row.get(4)?);
+    let stamp = match stamp {
+        (Some(boot), Some(namespace), Some(nanos)) => Some(StoreTime {
+            clock: ClockId {
+                boot: boot.cast_unsigned(),
+                namespace: namespace.cast_unsigned(),
+            },
+            nanos: nanos.cast_unsigned(),
+        }),
+        _ => None,
+    };
+    let version = Version::from_u64(version.cast_unsigned());
+    Ok(Register {
+        value: value.into(),
+        version,
+        stamp,
+    })
+}
+
+/// Carries out a compare-and-swap inside the current transaction.
+pub(super) fn write(
+    connection: &Connection,
+    write: &Write,
+) -> rusqlite::Result<Result<Register, Conflict>> {
+    let held = read(connection, &write.key)?;
+    let fits = match (&write.expect, &held) {
+        (Expect::Absent, None) => true,
+        (Expect::Version(expected), Some(held)) => *expected == held.version,
+        (Expect::Absent, Some(_)) | (Expect::Version(_), None) => false,
+    };
+    if !fits {
+        return Ok(Err(Conflict));
+    }
+    let stamp = match write.stamp {
+        Stamp::Now => Some(clock::shared()),
+        Stamp::Keep => held.as_ref().and_then(|held| held.stamp),
+    };
+    if held.is_some() {
+        remove(connection, &write.key)?;
+    }
+    let mut insert = connection.prepare_cached(
+        "INSERT INTO tenure_register (key, value, stamp_boot, stamp_namespace, stamp_ns) \
+         VALUES (?1, ?2, ?3, ?4, ?5)",
+    )?;
+    let version = insert.insert(params![
+        write.key.as_str(),
+        &*write.value,
+        stamp.map(|stamp| stamp.clock.boot.cast_signed()),
+        stamp.map(|stamp| stamp.clock.namespace.cast_signed()),
+        stamp.map(|stamp| stamp.nanos.cast_signed()),
+    ])?;
+    let version = Version::from_u64(version.cast_unsigned());
+    Ok(Ok(Register {
+        value: write.value.clone(),
+        version,
+        stamp,
+    }))
+}
+
+/// Deletes by version inside the current transaction.
+pub(super) fn delete(
+    connection: &Connection,
+    key: &Key,
+    expected: &Version,
+) -> rusqlite::Result<Result<(), Conflict>> {
+    match read(connection, key)? {
+        Some(held) if held.version == *expected => remove(connection, key).map(Ok),
+        _ => Ok(Err(Conflict)),
+    }
+}
+
+fn remove(connection: &Connection, key: &Key) -> rusqlite::Result<()> {
+    let mut statement = connection.prepare_cached("DELETE FROM tenure_register WHERE key = ?1")?;
+    statement.execute([key.as_str()]).map(|_| ())
+}
+
+/// A page of the registers whose keys begin with `prefix`.
+pub(super) fn list(
+    connection: &Connection,
+    prefix: &str,
+    after: Option<&Key>,
+) -> rusqlite::Result<Page> {
+    // Compared as bytes: LIKE would fold case and knows wildcards.
+    let mut statement = connection.prepare_cached(&format!(
+        "{SELECT} WHERE key >= ?1 AND substr(CAST(key AS BLOB), 1, ?2) = CAST(?1 AS BLOB) \
+         AND (?3 IS NULL OR key > ?3) ORDER BY key LIMIT ?4"
+    ))?;
+    let length = i64::try_from(prefix.len()).unwrap_or(i64::MAX);
+    let limit = i64::try_from(PAGE_MAX + 1).unwrap_or(i64::MAX);
+    let after = after.map(Key::as_str);
+    let rows = statement.query_map(params![prefix, length, after, limit], |row| {
+        Ok((row.get::<_, String>(5)?, register(row)?))
+    })?;
+    let mut page = Page {
+        now: Some(clock::shared()),
+        ..Page::default()
+    };
+    for row in rows {
+        let (key, register) = row?;
+        // A key that is not one was written by hand; it is nobody's register.
+        let Ok(key) = Key::new(&key) else { continue };
+        if page.registers.len() == PAGE_MAX {
+            page.more_after = page.registers.last().map(|(key, _)| key.clone());
+            break;
+        }
+        page.registers.push((key, register));
+    }
+    Ok(page)
+}
