@@ -119,9 +119,7 @@ pub(crate) fn candidate(
         .get(&run.election)
         .cloned()
         .unwrap_or_default();
-    let both = |pick: fn(&RunFile) -> &Option<String>| {
-        pick(&named).clone().or_else(|| pick(&file.run).clone())
-    };
+    let both = |pick: Field| pick(&named).clone().or_else(|| pick(&file.run).clone());
     let mut builder = times(run, &both, Election::builder(store, run.election.as_str()))?;
     if let Some(name) = run.name.clone().or_else(|| both(|file| &file.name)) {
         builder = builder.name(name);
@@ -162,14 +160,17 @@ pub(crate) fn candidate(
     ))
 }
 
+/// One field of a file's table.
+type Field = fn(&RunFile) -> &Option<String>;
+
 /// The times that were typed or filed.
 fn times(
     run: &args::Run,
-    filed: &dyn Fn(fn(&RunFile) -> &Option<String>) -> Option<String>,
+    filed: &dyn Fn(Field) -> Option<String>,
     mut builder: election::Builder,
 ) -> Result<election::Builder, Failure> {
     let typed = &run.times;
-    let time = |flag: &str, typed: &Option<String>, pick: fn(&RunFile) -> &Option<String>| {
+    let time = |flag: &str, typed: &Option<String>, pick: Field| {
         let text = typed.clone().or_else(|| filed(pick));
         text.map(|text| duration(flag, &text)).transpose()
     };

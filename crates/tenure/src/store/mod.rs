@@ -33,12 +33,16 @@ use crate::error::StoreError;
 mod hub;
 mod memory;
 mod open;
+#[cfg(feature = "postgres")]
+mod postgres;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 mod watch;
 
 pub use memory::Memory;
 pub use open::{default_url, open};
+#[cfg(feature = "postgres")]
+pub use postgres::{Postgres, migration};
 #[cfg(feature = "sqlite")]
 pub use sqlite::Sqlite;
 pub use watch::{Feed, Selector, Sighting, Watch};

@@ -28,6 +28,8 @@ pub async fn open(url: &str) -> Result<Arc<dyn Store>, StoreError> {
         "memory" if rest.is_empty() => Ok(Arc::new(super::Memory::new())),
         #[cfg(feature = "sqlite")]
         "sqlite" => open_sqlite(rest).await,
+        #[cfg(feature = "postgres")]
+        "postgres" | "postgresql" => Ok(Arc::new(super::Postgres::new(url)?)),
         _ => Err(unknown(url, scheme)),
     }
 }

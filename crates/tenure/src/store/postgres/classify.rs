@@ -1,0 +1,76 @@
+//! What an error of the server or of the line lets us conclude.
+
+use std::error::Error as _;
+
+use tokio_postgres::Error;
+use tokio_postgres::error::{DbError, SqlState};
+
+use crate::error::StoreError;
+
+/// The error with its causes, in one line.
+pub(super) fn text(error: &Error) -> String {
+    if let Some(db) = error.as_db_error() {
+        return describe(db);
+    }
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}
+
+fn describe(error: &DbError) -> String {
+    let mut text = format!("{} (SQLSTATE {})", error.message(), error.code().code());
+    for more in [error.detail(), error.hint()].into_iter().flatten() {
+        text = format!("{text}; {more}");
+    }
+    text
+}
+
+/// An error while connecting: nothing was asked yet.
+pub(super) fn connecting(server: &str, error: &Error) -> StoreError {
+    let text = format!("{server}: {}", text(error));
+    match error.as_db_error().map(DbError::code) {
+        // 28: wrong credentials. 3D: no such database. 42: not permitted.
+        Some(code) if is_broken(code) => StoreError::broken(format!(
+            "{text}; check the user, password and database in the store's URL (or $PGPASSWORD)"
+        )),
+        _ => StoreError::unavailable(text),
+    }
+}
+
+/// An error in answer to a read: nothing is changed by a read.
+pub(super) fn reading(server: &str, error: &Error) -> StoreError {
+    let text = format!("{server}: {}", text(error));
+    match error.as_db_error().map(DbError::code) {
+        Some(code) if is_broken(code) => StoreError::broken(text),
+        _ => StoreError::unavailable(text),
+    }
+}
+
+/// An error in answer to a write.
+pub(super) fn writing(server: &str, error: &Error) -> StoreError {
+    let text = format!("{server}: {}", text(error));
+    match error.as_db_error().map(DbError::code) {
+        // The line broke: the commit may have gone through.
+        None => StoreError::unknown(text),
+        // The server is going down: it may say so after the commit, while
+        // waiting for a standby. Of a transaction nobody is sure of, neither
+        // are we.
+        Some(code) if code.code().starts_with("57P") => StoreError::unknown(text),
+        Some(code) if code.code().starts_with("08") => StoreError::unknown(text),
+        Some(code) if is_broken(code) => StoreError::broken(text),
+        // Any other answer of the server means that it has rolled back.
+        Some(_) => StoreError::unavailable(text),
+    }
+}
+
+/// Whether a person must do something first.
+fn is_broken(code: &SqlState) -> bool {
+    let code = code.code();
+    ["28", "3D", "3F", "42", "0A", "22"]
+        .iter()
+        .any(|class| code.starts_with(class))
+}

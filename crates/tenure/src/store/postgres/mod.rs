@@ -1,0 +1,197 @@
+//! Registers in a PostgreSQL table.
+//!
+//! A write is **one round trip**: a conditional `UPDATE` or `INSERT` whose
+//! `RETURNING` says whether it happened, in an implicit transaction that also
+//! asks for the safe setting (`synchronous_commit`, raised to `on` if it is
+//! lower), bounds its own time, and notifies the followers. It goes out in
+//! the simple query protocol, so there is no prepared statement that a
+//! transaction-pooling proxy could misplace; values travel as hexadecimal
+//! literals, so there is nothing to escape.
+//!
+//! All calls of a process are pipelined over one connection; a second one
+//! listens for changes. A call without an answer in time makes its connection
+//! suspect: it is closed, and the next call opens another.
+//!
+//! Grants are judged by observed silence unless the user asks for
+//! `?expiry=store-clock`: a database server's clock may step, and after a
+//! fail-over it is another server's clock.
+//!
+//! Left out on purpose: reading from standbys (a read must see every
+//! acknowledged write; connections insist on a server that takes writes), and
+//! advisory locks (they do not survive a pooling proxy).
+
+mod classify;
+mod line;
+mod settings;
+mod sql;
+mod tls;
+mod watcher;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use self::line::Line;
+use self::settings::Settings;
+use self::watcher::Watcher;
+use super::hub::Hub;
+use super::{
+    BoxFuture, Clock, Features, Key, Page, Reading, Selector, Store, Version, Watch, Write,
+    Written, refuse_oversized,
+};
+use crate::error::StoreError;
+
+pub use self::sql::migration;
+
+/// Registers in a PostgreSQL table. Clones are the same store.
+#[derive(Clone, Debug)]
+pub struct Postgres {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    settings: Arc<Settings>,
+    line: Arc<Line>,
+    hub: Arc<Hub>,
+    watcher: Watcher,
+}
+
+impl Postgres {
+    /// Prepares to use the server that `url` names. Connects at the first
+    /// call, and then creates the table if it is missing.
+    ///
+    /// # Errors
+    /// [`StoreError::Broken`] if the URL is wrong.
+    pub fn new(url: &str) -> Result<Self, StoreError> {
+        let settings = Arc::new(Settings::parse(url)?);
+        let line = Arc::new(Line::new(Arc::clone(&settings)));
+        let hub = Arc::new(Hub::default());
+        let watcher = Watcher::start(Arc::clone(&settings), Arc::clone(&line), Arc::clone(&hub));
+        Ok(Self {
+            shared: Arc::new(Shared {
+                settings,
+                line,
+                hub,
+                watcher,
+            }),
+        })
+    }
+
+    async fn read_one(&self, key: &Key, within: Duration) -> Result<Reading, StoreError> {
+        let Shared { settings, line, .. } = &*self.shared;
+        let rows = line.read(&sql::read(&settings.table, key), within).await?;
+        sql::reading(&rows)
+    }
+
+    async fn swap(&self, write: Write, within: Duration) -> Result<Written, StoreError> {
+        refuse_oversized(&write)?;
+        let Shared {
+            settings,
+            line,
+            hub,
+            ..
+        } = &*self.shared;
+        let rows = line
+            .write(&sql::write(settings, &write, within), within)
+            .await?;
+        let Some((register, now)) = sql::written(&rows, &write.value)? else {
+            return Err(StoreError::Conflict);
+        };
+        let version = register.version.clone();
+        hub.publish(&write.key, Some(register));
+        Ok(Written { version, now })
+    }
+
+    async fn remove(
+        &self,
+        key: &Key,
+        expected: &Version,
+        within: Duration,
+    ) -> Result<(), StoreError> {
+        let Shared {
+            settings,
+            line,
+            hub,
+            ..
+        } = &*self.shared;
+        let Some(statement) = sql::delete(settings, key, expected, within) else {
+            // A version that is not a number is none of this store's.
+            return Err(StoreError::Conflict);
+        };
+        if line.write(&statement, within).await?.is_empty() {
+            return Err(StoreError::Conflict);
+        }
+        hub.publish(key, None);
+        Ok(())
+    }
+
+    async fn page(
+        &self,
+        prefix: &str,
+        after: Option<&Key>,
+        within: Duration,
+    ) -> Result<Page, StoreError> {
+        let Shared { settings, line, .. } = &*self.shared;
+        let rows = line
+            .read(&sql::list(&settings.table, prefix, after), within)
+            .await?;
+        sql::page(&rows)
+    }
+}
+
+impl fmt::Display for Postgres {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.shared.settings.fmt(f)
+    }
+}
+
+impl Store for Postgres {
+    fn features(&self) -> Features {
+        let judge_by_store_clock = self.shared.settings.judge_by_store_clock;
+        Features {
+            clock: Clock::MayStep,
+            judge_by_store_clock,
+        }
+    }
+
+    fn read<'a>(
+        &'a self,
+        key: &'a Key,
+        within: Duration,
+    ) -> BoxFuture<'a, Result<Reading, StoreError>> {
+        Box::pin(self.read_one(key, within))
+    }
+
+    fn compare_and_swap(
+        &self,
+        write: Write,
+        within: Duration,
+    ) -> BoxFuture<'_, Result<Written, StoreError>> {
+        Box::pin(self.swap(write, within))
+    }
+
+    fn delete<'a>(
+        &'a self,
+        key: &'a Key,
+        expected: &'a Version,
+        within: Duration,
+    ) -> BoxFuture<'a, Result<(), StoreError>> {
+        Box::pin(self.remove(key, expected, within))
+    }
+
+    fn list<'a>(
+        &'a self,
+        prefix: &'a str,
+        after: Option<&'a Key>,
+        within: Duration,
+    ) -> BoxFuture<'a, Result<Page, StoreError>> {
+        Box::pin(self.page(prefix, after, within))
+    }
+
+    fn watch(&self, selector: Selector) -> Watch {
+        let watch = self.shared.hub.follow(selector);
+        self.shared.watcher.wake();
+        watch
+    }
+}

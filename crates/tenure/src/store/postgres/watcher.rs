@@ -1,0 +1,297 @@
+//! Noticing what other processes write: LISTEN, or polling.
+//!
+//! Every write notifies in its own transaction, and a small value travels in
+//! the notification, so a follower needs no read. Whether notifications get
+//! through is not taken on trust: behind a transaction-pooling proxy LISTEN
+//! succeeds and nothing ever arrives. So the listener is *proven* by a
+//! notification with a token, sent over the other connection (over its own it
+//! could arrive by luck), at first and then every few seconds. If the proof
+//! does not come, we poll: one statement for all that is followed.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use tokio::sync::{Notify, mpsc};
+use tokio::time::timeout;
+
+use super::line::{Connected, Line, Notice};
+use super::settings::{Noticing, Settings};
+use super::sql;
+use crate::drive;
+use crate::error::StoreError;
+use crate::store::hub::Hub;
+use crate::store::{Key, Register, Version};
+
+/// How long a proof may take.
+const PROOF_WITHIN: Duration = Duration::from_secs(1);
+/// How often the line is proven again.
+const PROVE_EVERY: Duration = Duration::from_secs(5);
+/// How long a fetch may take.
+const FETCH_WITHIN: Duration = Duration::from_secs(5);
+/// The pauses between attempts to open the line again.
+const PAUSE_MIN: Duration = Duration::from_millis(50);
+const PAUSE_MAX: Duration = Duration::from_secs(2);
+
+/// A handle to the task. Dropping it ends the task.
+#[derive(Debug)]
+pub(super) struct Watcher {
+    interest: Arc<Notify>,
+    _alive: Arc<()>,
+}
+
+impl Watcher {
+    pub(super) fn start(settings: Arc<Settings>, line: Arc<Line>, hub: Arc<Hub>) -> Self {
+        let interest = Arc::new(Notify::new());
+        let alive = Arc::new(());
+        let desk = Desk {
+            settings,
+            line,
+            hub,
+            interest: Arc::clone(&interest),
+            alive: Arc::downgrade(&alive),
+        };
+        drive::background().spawn(desk.serve());
+        Self {
+            interest,
+            _alive: alive,
+        }
+    }
+
+    /// The interest has changed: fetch what is new in it.
+    pub(super) fn wake(&self) {
+        self.interest.notify_one();
+    }
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        self.interest.notify_one();
+    }
+}
+
+struct Desk {
+    settings: Arc<Settings>,
+    line: Arc<Line>,
+    hub: Arc<Hub>,
+    interest: Arc<Notify>,
+    alive: Weak<()>,
+}
+
+/// How a way of noticing came to its end.
+enum End {
+    /// Notifications do not get through.
+    Deaf,
+    /// The line broke, or never opened.
+    Broken(String),
+    /// Nobody follows anything any more, or the store is gone.
+    Idle,
+}
+
+impl Desk {
+    async fn serve(self) {
+        let mut pause = PAUSE_MIN;
+        let mut deaf = self.settings.noticing == Noticing::Poll;
+        while self.alive.strong_count() > 0 {
+            if self.hub.is_idle() {
+                self.interest.notified().await;
+                continue;
+            }
+            let end = if deaf {
+                self.poll().await
+            } else {
+                self.listen(&mut pause).await
+            };
+            match end {
+                End::Idle => {}
+                End::Deaf if self.settings.noticing == Noticing::Auto => {
+                    tracing::info!("{}: no notifications get through; polling", self.settings);
+                    deaf = true;
+                }
+                End::Deaf => {
+                    self.trouble("notifications do not get through", &mut pause)
+                        .await;
+                }
+                End::Broken(why) => self.trouble(&why, &mut pause).await,
+            }
+        }
+    }
+
+    async fn trouble(&self, why: &str, pause: &mut Duration) {
+        self.hub.down(why);
+        tokio::time::sleep(*pause).await;
+        *pause = (*pause * 2).min(PAUSE_MAX);
+    }
+
+    async fn listen(&self, pause: &mut Duration) -> End {
+        let opened = timeout(FETCH_WITHIN, self.line.connect()).await;
+        let (connected, mut notices) = match opened {
+            Ok(Ok(opened)) => opened,
+            Ok(Err(error)) => return End::Broken(error.to_string()),
+            Err(_) => return End::Broken("no connection in time".into()),
+        };
+        match self.begin(&connected, &mut notices).await {
+            Ok(true) => {}
+            Ok(false) => return End::Deaf,
+            Err(error) => return End::Broken(error.to_string()),
+        }
+        *pause = PAUSE_MIN;
+        loop {
+            tokio::select! {
+                notice = notices.recv() => match notice {
+                    Some(notice) => {
+                        if let Err(error) = self.take(&notice).await {
+                            return End::Broken(error.to_string());
+                        }
+                    }
+                    None => return End::Broken("the connection has ended".into()),
+                },
+                () = self.interest.notified() => {
+                    if self.hub.is_idle() || self.alive.strong_count() == 0 {
+                        return End::Idle;
+                    }
+                    if let Err(error) = self.fetch().await {
+                        return End::Broken(error.to_string());
+                    }
+                }
+                () = tokio::time::sleep(PROVE_EVERY) => {
+                    if self.hub.is_idle() {
+                        return End::Idle;
+                    }
+                    match self.prove(&mut notices).await {
+                        Ok(true) => {}
+                        Ok(false) => return End::Broken("a proof did not come".into()),
+                        Err(error) => return End::Broken(error.to_string()),
+                    }
+                }
+            }
+        }
+    }
+
+    /// Listens, proves, fetches; whether notifications get through.
+    async fn begin(
+        &self,
+        connected: &Connected,
+        notices: &mut mpsc::Receiver<Notice>,
+    ) -> Result<bool, StoreError> {
+        // Over the line first, so that the table is there.
+        self.line.read("SELECT 1", FETCH_WITHIN).await?;
+        let listen = format!("LISTEN {}", self.settings.table.channel());
+        connected
+            .ask(&listen)
+            .await
+            .map_err(StoreError::unavailable)?;
+        if !self.prove(notices).await? {
+            return Ok(false);
+        }
+        self.fetch().await?;
+        self.hub.up();
+        Ok(true)
+    }
+
+    /// Sends a token round; whether it came back.
+    async fn prove(&self, notices: &mut mpsc::Receiver<Notice>) -> Result<bool, StoreError> {
+        let token = getrandom::u64().map_err(StoreError::unavailable)?;
+        let payload = format!("proof {token:016x}");
+        let notify = format!("NOTIFY {}, '{payload}'", self.settings.table.channel());
+        self.line.read(&notify, FETCH_WITHIN).await?;
+        let came = async {
+            while let Some(notice) = notices.recv().await {
+                if notice.payload == payload {
+                    return Ok(true);
+                }
+                self.take(&notice).await?;
+            }
+            Err(StoreError::unavailable("the connection has ended"))
+        };
+        timeout(PROOF_WITHIN, came).await.unwrap_or(Ok(false))
+    }
+
+    async fn poll(&self) -> End {
+        loop {
+            match self.fetch().await {
+                Ok(()) => self.hub.up(),
+                Err(error) => return End::Broken(error.to_string()),
+            }
+            // News of interest is fetched at once.
+            let _ = timeout(self.settings.poll_every, self.interest.notified()).await;
+            if self.hub.is_idle() || self.alive.strong_count() == 0 {
+                return End::Idle;
+            }
+        }
+    }
+
+    /// Hands a notification on; one without a value is fetched.
+    async fn take(&self, notice: &Notice) -> Result<(), StoreError> {
+        match parse(&notice.payload) {
+            Some((key, Some(state))) => {
+                self.hub.publish(&key, state);
+                Ok(())
+            }
+            Some((_, None)) => self.fetch().await,
+            // A proof that came late, or a stranger on the channel.
+            None => Ok(()),
+        }
+    }
+
+    /// One statement for all followed keys, and one for each prefix.
+    async fn fetch(&self) -> Result<(), StoreError> {
+        let interest = self.hub.interest();
+        let table = &self.settings.table;
+        if let Some(statement) = sql::changed(table, &interest) {
+            let mut untold: Vec<&Key> = interest
+                .keys
+                .iter()
+                .filter(|key| !key.told)
+                .map(|known| &known.key)
+                .collect();
+            for row in self.line.read(&statement, FETCH_WITHIN).await? {
+                let key = sql::key(&row)?;
+                untold.retain(|other| **other != key);
+                self.hub.publish(&key, sql::register(&row)?);
+            }
+            for key in untold {
+                self.hub.publish(key, None);
+            }
+        }
+        for prefix in &interest.prefixes {
+            let mut after: Option<Key> = None;
+            loop {
+                let statement = sql::list(table, prefix, after.as_ref());
+                let page = sql::page(&self.line.read(&statement, FETCH_WITHIN).await?)?;
+                for (key, register) in page.registers {
+                    self.hub.publish(&key, Some(register));
+                }
+                after = page.more_after;
+                if after.is_none() {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The key of a notification, and its state if that travelled along.
+fn parse(payload: &str) -> Option<(Key, Option<Option<Register>>)> {
+    let mut words = payload.split(' ');
+    let key = sql::unhex(words.next()?)?;
+    let key = Key::new(std::str::from_utf8(&key).ok()?).ok()?;
+    let version = words.next()?;
+    if version == "gone" {
+        return Some((key, Some(None)));
+    }
+    let version = Version::from_u64(version.parse().ok()?);
+    let (Some(stamp), Some(value)) = (words.next(), words.next()) else {
+        return Some((key, None));
+    };
+    let stamp = stamp.parse().ok().map(sql::store_time);
+    let value = sql::unhex(value)?.into();
+    Some((
+        key,
+        Some(Some(Register {
+            value,
+            version,
+            stamp,
+        })),
+    ))
+}
