@@ -147,7 +147,9 @@ impl Runner<'_> {
             else {
                 break None;
             };
-            let ended = self.reign(&reign, &mut events, &mut guardian).await;
+            let ended = self
+                .reign(&election, &reign, &mut events, &mut guardian)
+                .await;
             // Nothing of the command is left: now the office may go.
             drop(reign);
             if ended.code.is_some() || self.stopping || plan.once {
@@ -197,6 +199,7 @@ impl Runner<'_> {
     /// Runs the command for one reign, and returns when nothing of it is left.
     async fn reign(
         &mut self,
+        election: &Election,
         reign: &Reign,
         events: &mut Events,
         guardian: &mut Guardian,
@@ -239,6 +242,8 @@ impl Runner<'_> {
                     Asked::Stop if self.stopping => { let _ = guardian.kill(); }
                     Asked::Stop => {
                         (self.stopping, told) = (true, true);
+                        // No more renewals: the deadlines stand from here on.
+                        election.resign();
                         let _ = guardian.stop(grace);
                     }
                     Asked::Forward(signal) => { let _ = guardian.signal(signal); }

@@ -10,6 +10,7 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, shutdown, socketpair};
 use rustix::process::{Pid, PidfdFlags, getpid, pidfd_open, set_child_subreaper};
+use tenure::clock;
 use tenure_core::time::Instant;
 use tokio::sync::mpsc;
 
@@ -20,7 +21,7 @@ use super::wire::{self, Deadlines, Order, Report};
 /// Reports that wait to be heard; there are five kinds and each comes once.
 const EVENTS_MAX: usize = 8;
 /// How long after `kill_at` a guardian that says nothing is given up.
-const PATIENCE: Duration = Duration::from_millis(50);
+const PATIENCE: Duration = Duration::from_millis(100);
 /// How often to look again for survivors.
 const SWEEP: Duration = Duration::from_millis(5);
 
@@ -46,7 +47,9 @@ pub(crate) enum Event {
 pub(crate) struct Guardian {
     line: Arc<Line>,
     events: mpsc::Receiver<Event>,
+    /// When everything must have ended: by the grant, and as we asked.
     kill_at: Option<Instant>,
+    stop_by: Option<Instant>,
 }
 
 /// What the handle and its listening thread share.
@@ -106,6 +109,7 @@ impl Guardian {
             line,
             events,
             kill_at: None,
+            stop_by: None,
         })
     }
 
@@ -128,12 +132,14 @@ impl Guardian {
     }
 
     /// TERM now, KILL after `grace` or at `kill_at`, whichever comes first.
-    pub(crate) fn stop(&self, grace: Duration) -> io::Result<()> {
+    pub(crate) fn stop(&mut self, grace: Duration) -> io::Result<()> {
+        self.expect_end_within(grace)?;
         self.order(&Order::Stop(grace), None)
     }
 
     /// KILL now.
-    pub(crate) fn kill(&self) -> io::Result<()> {
+    pub(crate) fn kill(&mut self) -> io::Result<()> {
+        self.expect_end_within(Duration::ZERO)?;
         self.order(&Order::Kill, None)
     }
 
@@ -149,9 +155,18 @@ impl Guardian {
     /// A guardian that is stopped does not keep its deadlines; we do.
     fn expect_end_by(&mut self, kill_at: Instant) -> io::Result<()> {
         self.kill_at = self.kill_at.max(Some(kill_at));
-        self.line
-            .timer
-            .set(self.kill_at.map(|at| at.after(PATIENCE)))
+        self.set_timer()
+    }
+
+    fn expect_end_within(&mut self, grace: Duration) -> io::Result<()> {
+        let by = clock::boot().after(grace);
+        self.stop_by = Some(self.stop_by.map_or(by, |known| known.min(by)));
+        self.set_timer()
+    }
+
+    fn set_timer(&self) -> io::Result<()> {
+        let by = [self.kill_at, self.stop_by].into_iter().flatten().min();
+        self.line.timer.set(by.map(|by| by.after(PATIENCE)))
     }
 
     /// What happens next. Cancelling this loses nothing.

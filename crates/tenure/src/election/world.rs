@@ -224,7 +224,10 @@ impl Lines {
         };
         match sighting {
             Sighting::State(key, register) => return Input::Seen { key, register },
-            Sighting::Live => line.up = true,
+            Sighting::Live => {
+                tracing::debug!("the watch is up");
+                line.up = true;
+            }
             Sighting::Down(why) => {
                 tracing::debug!(why, "the watch is down; polling meanwhile");
                 line.up = false;

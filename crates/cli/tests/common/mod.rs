@@ -1,0 +1,263 @@
+//! Real processes of the real binary, and what their commands wrote down.
+
+#![allow(
+    dead_code,
+    clippy::print_stderr,
+    reason = "each test binary uses a part of it"
+)]
+
+#[path = "../../../tenure/tests/common/postgres.rs"]
+pub(crate) mod postgres;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use tenure::clock;
+
+/// The binary under test.
+pub(crate) const TENURE: &str = env!("CARGO_BIN_EXE_tenure");
+
+/// A store that real processes share.
+pub(crate) enum Shared {
+    Sqlite(tempfile::TempDir),
+    Postgres(Box<postgres::Postgres>),
+}
+
+impl Shared {
+    pub(crate) fn sqlite() -> Self {
+        Self::Sqlite(tempfile::tempdir().expect("a directory"))
+    }
+
+    pub(crate) fn postgres() -> Self {
+        Self::Postgres(Box::new(postgres::Postgres::start()))
+    }
+
+    pub(crate) fn url(&self) -> String {
+        match self {
+            Self::Sqlite(directory) => {
+                format!("sqlite://{}", directory.path().join("tenure.db").display())
+            }
+            Self::Postgres(server) => server.url(),
+        }
+    }
+}
+
+/// What commands write to: a line `nanoseconds term process-id` every few
+/// milliseconds for as long as they run.
+pub(crate) struct Ledger {
+    directory: tempfile::TempDir,
+}
+
+/// When the command of one reign ran, in seconds of the calendar.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Run {
+    pub(crate) term: u64,
+    pub(crate) first: f64,
+    pub(crate) last: f64,
+}
+
+impl Ledger {
+    pub(crate) fn new() -> Self {
+        let directory = tempfile::tempdir().expect("a directory");
+        fs::write(directory.path().join("ledger"), "").expect("a file");
+        Self { directory }
+    }
+
+    pub(crate) fn path(&self) -> PathBuf {
+        self.directory.path().join("ledger")
+    }
+
+    /// A command that writes lines for ever, and ignores TERM if it is to be
+    /// stubborn.
+    pub(crate) fn command(&self, stubborn: bool) -> Vec<String> {
+        let trap = if stubborn { "trap '' TERM; " } else { "" };
+        let path = self.path().display().to_string();
+        let script = format!(
+            "{trap}while :; do echo \"$(date +%s.%N) $TENURE_TERM $$\" >> {path}; \
+             sleep 0.01; done"
+        );
+        ["sh", "-c", &script].map(str::to_owned).to_vec()
+    }
+
+    /// The runs of all commands, by their first line.
+    ///
+    /// # Panics
+    /// If two of them overlap, or terms do not grow.
+    pub(crate) fn runs(&self) -> Vec<Run> {
+        let text = fs::read_to_string(self.path()).expect("the ledger");
+        let mut runs: BTreeMap<(u64, u64), Run> = BTreeMap::new();
+        // A line that a kill has cut short has no end.
+        for line in text
+            .split_inclusive('\n')
+            .filter(|line| line.ends_with('\n'))
+        {
+            let mut words = line.split_whitespace();
+            let mut word = || {
+                words
+                    .next()
+                    .unwrap_or_else(|| panic!("a ledger line: {line:?}"))
+            };
+            let at: f64 = word().parse().expect("a time");
+            let term: u64 = word().parse().expect("a term");
+            let pid: u64 = word().parse().expect("a process id");
+            let run = runs.entry((term, pid)).or_insert(Run {
+                term,
+                first: at,
+                last: at,
+            });
+            run.first = run.first.min(at);
+            run.last = run.last.max(at);
+        }
+        let mut runs: Vec<Run> = runs.into_values().collect();
+        runs.sort_by(|a, b| a.first.total_cmp(&b.first));
+        for pair in runs.windows(2) {
+            let [before, after] = pair else {
+                unreachable!("pairs")
+            };
+            assert!(
+                before.last < after.first,
+                "two commands at once: {before:?} {after:?}"
+            );
+            assert!(
+                before.term < after.term,
+                "terms do not grow: {before:?} {after:?}"
+            );
+        }
+        runs
+    }
+
+    /// Waits until a command of a term above `term` writes.
+    pub(crate) fn await_term_above(&self, term: u64, within: Duration) -> Run {
+        let found = poll_until(within, || {
+            self.runs().into_iter().find(|run| run.term > term)
+        });
+        found.unwrap_or_else(|| panic!("no command of a term above {term} in {within:?}"))
+    }
+}
+
+/// Looks every 5 ms until `look` finds something.
+pub(crate) fn poll_until<T>(within: Duration, mut look: impl FnMut() -> Option<T>) -> Option<T> {
+    let until = clock::boot().after(within);
+    loop {
+        if let Some(found) = look() {
+            return Some(found);
+        }
+        if clock::boot() >= until {
+            return None;
+        }
+        std::thread::park_timeout(Duration::from_millis(5));
+    }
+}
+
+/// A `tenure run` of the test's own; killed when dropped.
+pub(crate) struct Candidate {
+    pub(crate) process: Child,
+    log: PathBuf,
+}
+
+impl Candidate {
+    pub(crate) fn start(url: &str, name: &str, ledger: &Ledger, flags: &[&str]) -> Self {
+        Self::start_with(url, name, ledger, flags, &ledger.command(false))
+    }
+
+    pub(crate) fn start_with(
+        url: &str,
+        name: &str,
+        ledger: &Ledger,
+        flags: &[&str],
+        command: &[String],
+    ) -> Self {
+        let log = ledger.directory.path().join(format!("{name}.log"));
+        let file = fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(&log)
+            .expect("a log");
+        let process = Command::new(TENURE)
+            .args(["run", "payroll", "--store", url, "--name", name, "-v"])
+            .args(flags)
+            .arg("--")
+            .args(command)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::from(file))
+            .spawn()
+            .expect("tenure runs");
+        Self { process, log }
+    }
+
+    pub(crate) fn pid(&self) -> Pid {
+        i32::try_from(self.process.id())
+            .ok()
+            .and_then(Pid::from_raw)
+            .expect("a process id")
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill_process(self.pid(), signal).expect("it runs");
+    }
+
+    pub(crate) fn log(&self) -> String {
+        fs::read_to_string(&self.log).unwrap_or_default()
+    }
+}
+
+impl Drop for Candidate {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+        if std::thread::panicking() {
+            eprintln!("--- {}\n{}", self.log.display(), self.log());
+        }
+    }
+}
+
+/// The children of a process, and theirs.
+pub(crate) fn descendants(of: u32) -> Vec<(i32, String)> {
+    let mut found = Vec::new();
+    let children = fs::read_to_string(Path::new("/proc").join(of.to_string()).join("task"))
+        .unwrap_or_default();
+    drop(children);
+    for entry in fs::read_dir("/proc").expect("/proc").flatten() {
+        let Some(pid) = entry
+            .file_name()
+            .to_str()
+            .and_then(|name| name.parse::<i32>().ok())
+        else {
+            continue;
+        };
+        let stat = fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
+        let fields = stat
+            .rsplit_once(')')
+            .map(|(_, rest)| rest)
+            .unwrap_or_default();
+        let parent = fields
+            .split_whitespace()
+            .nth(1)
+            .and_then(|field| field.parse::<u32>().ok());
+        if parent == Some(of) {
+            let line = fs::read_to_string(entry.path().join("cmdline")).unwrap_or_default();
+            found.push((pid, line.replace('\0', " ")));
+            found.extend(descendants(u32::try_from(pid).unwrap_or(0)));
+        }
+    }
+    found
+}
+
+/// The guardian of a candidate.
+pub(crate) fn guardian_of(candidate: &Candidate) -> Pid {
+    let all = descendants(candidate.process.id());
+    let found = all.iter().find(|(_, line)| line.contains("__guardian"));
+    let (pid, _) = found.unwrap_or_else(|| panic!("a guardian among {all:?}"));
+    Pid::from_raw(*pid).expect("a process id")
+}
+
+/// The median of some figures.
+pub(crate) fn median(figures: &mut [f64]) -> f64 {
+    figures.sort_by(f64::total_cmp);
+    figures.get(figures.len() / 2).copied().unwrap_or(f64::NAN)
+}

@@ -1,0 +1,312 @@
+//! Fail-overs of real processes, on SQLite and on a real PostgreSQL: by clean
+//! stop, by killing or stopping the supervisor or its guardian, by killing the
+//! command. What the commands wrote down must not overlap.
+//!
+//! `TENURE_TAKEOVERS=20` makes the measured ones run that often; run with
+//! `--nocapture` to see the figures.
+
+#![allow(clippy::print_stdout, reason = "figures are printed")]
+
+mod common;
+
+use std::time::Duration;
+
+use common::{Candidate, Ledger, Shared, descendants, guardian_of, median, poll_until};
+use rustix::process::{Pid, Signal, kill_process};
+
+const LEASE: &str = "2s";
+const SOON: Duration = Duration::from_secs(10);
+
+struct Pair {
+    shared: Shared,
+    ledger: Ledger,
+    leader: Candidate,
+    _heir: Candidate,
+    term: u64,
+}
+
+/// Two candidates, one of which leads.
+fn pair(shared: Shared, stubborn: bool) -> Pair {
+    let ledger = Ledger::new();
+    let url = shared.url();
+    let flags = ["--lease", LEASE];
+    let command = ledger.command(stubborn);
+    let leader = Candidate::start_with(&url, "first", &ledger, &flags, &command);
+    let run = ledger.await_term_above(0, SOON);
+    let heir = Candidate::start_with(&url, "second", &ledger, &flags, &command);
+    stands(&heir, "first");
+    Pair {
+        shared,
+        ledger,
+        leader,
+        _heir: heir,
+        term: run.term,
+    }
+}
+
+/// Waits until a candidate sees the leader, and hears of changes.
+fn stands(heir: &Candidate, leader: &str) {
+    let leads = format!("{leader} leads");
+    let seen = || {
+        let log = heir.log();
+        (log.contains(&leads) && log.contains("the watch is up")).then_some(())
+    };
+    poll_until(SOON, seen).expect("the heir sees the leader");
+}
+
+impl Pair {
+    /// Waits for the next command; returns the gap between the two.
+    fn take_over(&mut self) -> f64 {
+        let next = self.ledger.await_term_above(self.term, SOON);
+        let runs = self.ledger.runs();
+        let before = runs
+            .iter()
+            .rev()
+            .find(|run| run.term == self.term)
+            .expect("the old one");
+        self.term = next.term;
+        next.first - before.last
+    }
+}
+
+fn on_both(case: impl Fn(Shared)) {
+    case(Shared::sqlite());
+    case(Shared::postgres());
+}
+
+/// Gone, or a zombie that waits for whoever adopted it.
+fn is_gone(pid: Pid) -> Option<()> {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()));
+    let stat = stat.unwrap_or_default();
+    let state = stat
+        .rsplit_once(')')
+        .map(|(_, rest)| rest.trim_start().starts_with('Z'));
+    state.unwrap_or(true).then_some(())
+}
+
+#[test]
+fn a_clean_stop_hands_over_at_once() {
+    on_both(|shared| {
+        let mut pair = pair(shared, false);
+        pair.leader.signal(Signal::TERM);
+        let gap = pair.take_over();
+        assert_eq!(pair.leader.process.wait().expect("it ends").code(), Some(0));
+        assert!(gap < 1.0, "took {gap} s");
+    });
+}
+
+#[test]
+fn a_killed_supervisor_is_replaced_when_its_lease_is_over() {
+    on_both(|shared| {
+        let mut pair = pair(shared, false);
+        let children = descendants(pair.leader.process.id());
+        pair.leader.signal(Signal::KILL);
+        for (pid, line) in children {
+            let pid = Pid::from_raw(pid).expect("a process id");
+            poll_until(Duration::from_secs(1), || is_gone(pid))
+                .unwrap_or_else(|| panic!("{line} has outlived its supervisor"));
+        }
+        let gap = pair.take_over();
+        // The last renewal was at most an interval before the kill.
+        assert!(
+            gap > 1.5,
+            "took over after {gap} s, before the lease allows"
+        );
+        assert!(
+            gap < 2.0 * 1.2 + 0.3,
+            "took {gap} s, more than lease + 20 %"
+        );
+        drop(pair.shared);
+    });
+}
+
+#[test]
+fn a_stopped_supervisor_loses_its_command_before_the_heir_starts() {
+    on_both(|shared| {
+        let mut pair = pair(shared, true);
+        pair.leader.signal(Signal::STOP);
+        let gap = pair.take_over();
+        assert!(gap > 0.0, "overlap of {gap} s");
+        pair.leader.signal(Signal::CONT);
+        let told = || pair.leader.log().contains("is over for us").then_some(());
+        poll_until(SOON, told).expect("it learns that its term is over");
+        pair.ledger.runs();
+    });
+}
+
+#[test]
+fn a_killed_command_hands_over_at_once() {
+    on_both(|shared| {
+        let mut pair = pair(shared, false);
+        let all = descendants(pair.leader.process.id());
+        let (shell, _) = all
+            .iter()
+            .find(|(_, line)| line.starts_with("sh -c"))
+            .expect("the shell");
+        let shell = Pid::from_raw(*shell).expect("a process id");
+        kill_process(shell, Signal::KILL).expect("it runs");
+        let gap = pair.take_over();
+        assert!(gap < 1.0, "took {gap} s");
+        assert!(
+            pair.leader.log().contains("exited with 137"),
+            "{}",
+            pair.leader.log()
+        );
+    });
+}
+
+#[test]
+fn a_killed_guardian_takes_its_command_along_and_the_office_is_resigned() {
+    on_both(|shared| {
+        let mut pair = pair(shared, true);
+        let guardian = guardian_of(&pair.leader);
+        kill_process(guardian, Signal::KILL).expect("it runs");
+        let gap = pair.take_over();
+        assert!(gap < 1.0, "took {gap} s");
+        assert!(
+            pair.leader.log().contains("the guardian has died"),
+            "{}",
+            pair.leader.log()
+        );
+    });
+}
+
+#[test]
+fn a_stopped_guardian_is_killed_by_its_supervisor() {
+    let mut pair = pair(Shared::sqlite(), true);
+    let guardian = guardian_of(&pair.leader);
+    kill_process(guardian, Signal::STOP).expect("it runs");
+    // Told to stop, the guardian does nothing; the supervisor has to.
+    pair.leader.signal(Signal::TERM);
+    let gap = pair.take_over();
+    assert!(gap > 0.0 && gap < 3.0, "took {gap} s");
+    poll_until(SOON, || is_gone(guardian)).expect("it was killed");
+}
+
+#[test]
+fn a_supervisor_stopped_between_winning_and_starting_starts_nothing() {
+    // The go-ahead that leaves after the stop is older than the lease.
+    let shared = Shared::sqlite();
+    let ledger = Ledger::new();
+    let url = shared.url();
+    for _ in 0..5 {
+        let candidate = Candidate::start(&url, "paused", &ledger, &["--lease", LEASE]);
+        let leads = || candidate.log().contains("elected in term").then_some(());
+        poll_until(SOON, leads).expect("it leads");
+        candidate.signal(Signal::STOP);
+        let rival = Candidate::start(&url, "rival", &ledger, &["--lease", LEASE, "--once"]);
+        let leads = || rival.log().contains("elected in term").then_some(());
+        poll_until(SOON, leads).expect("the rival takes over");
+        candidate.signal(Signal::CONT);
+        let told = || candidate.log().contains("is over for us").then_some(());
+        poll_until(SOON, told).expect("it learns that its term is over");
+        drop((candidate, rival));
+        ledger.runs();
+    }
+}
+
+/// A command that forks away into a session of its own is ended too.
+#[test]
+fn a_command_that_daemonises_is_ended() {
+    let ledger = Ledger::new();
+    let shared = Shared::sqlite();
+    let inner = ledger
+        .command(true)
+        .last()
+        .expect("the script")
+        .replace('\'', "'\\''");
+    let script = format!("setsid sh -c '(setsid sh -c '\\''{inner}'\\'' &)' & sleep 1000");
+    let script = script.replace("trap '\\'''\\'' TERM; ", "");
+    let command = ["sh", "-c", &script].map(str::to_owned);
+    let candidate = Candidate::start_with(
+        &shared.url(),
+        "daemon",
+        &ledger,
+        &["--lease", LEASE],
+        &command,
+    );
+    ledger.await_term_above(0, SOON);
+    let all = descendants(candidate.process.id());
+    assert!(all.len() >= 4, "{all:?}");
+    candidate.signal(Signal::KILL);
+    for (pid, line) in all {
+        let pid = Pid::from_raw(pid).expect("a process id");
+        poll_until(Duration::from_secs(2), || is_gone(pid))
+            .unwrap_or_else(|| panic!("{line} has outlived its supervisor"));
+    }
+}
+
+#[test]
+fn take_overs_are_measured() {
+    let times = std::env::var("TENURE_TAKEOVERS")
+        .ok()
+        .and_then(|text| text.parse().ok());
+    let times: usize = times.unwrap_or(3);
+    for store in [Shared::sqlite(), Shared::postgres()] {
+        let url = store.url();
+        let ledger = Ledger::new();
+        let mut stops = Vec::new();
+        let mut crashes = Vec::new();
+        let mut kills = Vec::new();
+        for round in 0..times {
+            stops.push(measured(&url, &ledger, round, |leader| {
+                leader.signal(Signal::TERM);
+            }));
+            crashes.push(measured(&url, &ledger, round, |leader| {
+                let all = descendants(leader.process.id());
+                let shell = all.iter().find(|(_, line)| line.starts_with("sh -c"));
+                let (shell, _) = shell.expect("the shell");
+                let shell = Pid::from_raw(*shell).expect("a process id");
+                kill_process(shell, Signal::KILL).expect("it runs");
+            }));
+            kills.push(measured(&url, &ledger, round, |leader| {
+                leader.signal(Signal::KILL);
+            }));
+        }
+        let scheme = url.split(':').next().unwrap_or_default();
+        for (what, gaps) in [
+            ("clean stop", stops),
+            ("crash of CMD", crashes),
+            ("kill -9", kills),
+        ] {
+            let mut gaps = gaps;
+            let middle = median(&mut gaps) * 1_000.0;
+            let (low, high) = (gaps[0] * 1_000.0, gaps[gaps.len() - 1] * 1_000.0);
+            println!(
+                "{scheme}: take-over after {what}: median {middle:.0} ms of {times} \
+                 (from {low:.0} to {high:.0})"
+            );
+            let most = if what == "kill -9" {
+                2_400.0 + 100.0
+            } else {
+                500.0
+            };
+            assert!(middle < most, "{what} on {scheme}: {middle} ms");
+        }
+    }
+}
+
+/// The gap between the last line of a leader's command and the first of its
+/// heir's.
+fn measured(url: &str, ledger: &Ledger, round: usize, end: impl FnOnce(&Candidate)) -> f64 {
+    let flags = ["--lease", LEASE];
+    let before = ledger.runs().last().map_or(0, |run| run.term);
+    let leader = Candidate::start(url, &format!("leader-{round}"), ledger, &flags);
+    let first = ledger.await_term_above(before, SOON);
+    let heir = Candidate::start(url, &format!("heir-{round}"), ledger, &flags);
+    stands(&heir, &format!("leader-{round}"));
+    end(&leader);
+    let next = ledger.await_term_above(first.term, SOON);
+    let runs = ledger.runs();
+    let last = runs
+        .iter()
+        .rev()
+        .find(|run| run.term == first.term)
+        .expect("the leader's")
+        .last;
+    drop(leader);
+    heir.signal(Signal::TERM);
+    let mut heir = heir;
+    heir.process.wait().expect("it ends");
+    next.first - last
+}

@@ -1,0 +1,338 @@
+//! A private PostgreSQL (and PgBouncer) for one test: on a free port, in a
+//! directory of its own, stopped when dropped.
+//!
+//! The servers refuse to run as root, so as root they run as `postgres`.
+
+#![allow(dead_code, reason = "each test binary uses a part of it")]
+
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::net::TcpListener;
+use std::os::unix::fs::chown;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+/// How long a server may take to come up or go down.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A private server.
+pub(crate) struct Postgres {
+    directory: tempfile::TempDir,
+    port: u16,
+    server: Option<Child>,
+}
+
+/// A private transaction-pooling proxy before a [`Postgres`].
+pub(crate) struct Bouncer {
+    _directory: tempfile::TempDir,
+    port: u16,
+    server: Child,
+}
+
+/// The user that servers run as, when we are root.
+fn server_user() -> Option<(u32, u32)> {
+    if !rustix::process::geteuid().is_root() {
+        return None;
+    }
+    let users = fs::read_to_string("/etc/passwd").expect("users");
+    let line = users.lines().find(|line| line.starts_with("postgres:"));
+    let mut fields = line.expect("a user called postgres").split(':').skip(2);
+    let mut number = || {
+        fields
+            .next()
+            .and_then(|field| field.parse().ok())
+            .expect("an id")
+    };
+    Some((number(), number()))
+}
+
+fn as_server_user(program: impl AsRef<std::ffi::OsStr>) -> Command {
+    let mut command = Command::new(program);
+    if let Some((user, group)) = server_user() {
+        command.uid(user).gid(group);
+    }
+    // What the terminal sends is not for the server.
+    command.process_group(0);
+    command
+}
+
+fn binaries() -> PathBuf {
+    let versions = fs::read_dir("/usr/lib/postgresql").expect("PostgreSQL, by apt-get");
+    let mut versions: Vec<_> = versions
+        .flatten()
+        .map(|entry| entry.path().join("bin"))
+        .collect();
+    versions.sort();
+    versions.pop().expect("a version of PostgreSQL")
+}
+
+fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    listener.local_addr().expect("its address").port()
+}
+
+fn directory() -> tempfile::TempDir {
+    let directory = tempfile::tempdir().expect("a directory");
+    if let Some((user, group)) = server_user() {
+        chown(directory.path(), Some(user), Some(group)).expect("to give it away");
+    }
+    directory
+}
+
+/// Waits until the server says `ready` on its standard error, which is read
+/// on until it ends.
+fn await_line(server: &mut Child, ready: &'static str) {
+    let log = server.stderr.take().expect("its log");
+    let (send, told) = mpsc::channel();
+    std::thread::spawn(move || {
+        let mut lines = String::new();
+        for line in BufReader::new(log).lines().map_while(Result::ok) {
+            lines.push_str(&line);
+            lines.push('\n');
+            if line.contains(ready) {
+                let _ = send.send(());
+            }
+        }
+        lines
+    });
+    told.recv_timeout(PATIENCE)
+        .unwrap_or_else(|_| panic!("the server never said {ready:?}"));
+}
+
+fn pid(child: &Child) -> Pid {
+    i32::try_from(child.id())
+        .ok()
+        .and_then(Pid::from_raw)
+        .expect("a process id")
+}
+
+impl Postgres {
+    /// Makes a database cluster and starts its server.
+    pub(crate) fn start() -> Self {
+        let directory = directory();
+        let made = as_server_user(binaries().join("initdb"))
+            .args([
+                "--auth=scram-sha-256",
+                "--username=tenure",
+                "--no-locale",
+                "--encoding=UTF8",
+            ])
+            .arg("--no-sync")
+            .arg(format!(
+                "--pwfile={}",
+                password_file(directory.path()).display()
+            ))
+            .arg(directory.path().join("data"))
+            .current_dir(directory.path())
+            .output()
+            .expect("initdb runs");
+        assert!(
+            made.status.success(),
+            "{}",
+            String::from_utf8_lossy(&made.stderr)
+        );
+        let mut postgres = Self {
+            directory,
+            port: free_port(),
+            server: None,
+        };
+        postgres.launch();
+        postgres
+    }
+
+    fn launch(&mut self) {
+        let directory = self.directory.path();
+        let mut server = as_server_user(binaries().join("postgres"))
+            .arg("-D")
+            .arg(directory.join("data"))
+            .args(["-p", &self.port.to_string(), "-k"])
+            .arg(directory)
+            .args([
+                "-c",
+                "listen_addresses=127.0.0.1",
+                "-c",
+                "max_connections=200",
+            ])
+            .current_dir(directory)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("postgres runs");
+        await_line(&mut server, "ready to accept connections");
+        self.server = Some(server);
+    }
+
+    /// The store's URL.
+    pub(crate) fn url(&self) -> String {
+        url(self.port, PASSWORD)
+    }
+
+    /// The same with a wrong password.
+    pub(crate) fn url_with_wrong_password(&self) -> String {
+        url(self.port, "wrong")
+    }
+
+    /// The directory it lives in.
+    pub(crate) fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// Runs statements by `psql` and returns what it printed.
+    pub(crate) fn sql(&self, statements: &str) -> String {
+        let ran = Command::new(binaries().join("psql"))
+            .args([
+                "-X",
+                "-q",
+                "-A",
+                "-t",
+                "-v",
+                "ON_ERROR_STOP=1",
+                "-c",
+                statements,
+                &self.url(),
+            ])
+            .output()
+            .expect("psql runs");
+        assert!(
+            ran.status.success(),
+            "{}",
+            String::from_utf8_lossy(&ran.stderr)
+        );
+        String::from_utf8_lossy(&ran.stdout).trim().to_owned()
+    }
+
+    /// Stops it (connections are cut) and starts it again.
+    pub(crate) fn restart(&mut self) {
+        self.end(Signal::INT);
+        self.launch();
+    }
+
+    /// Kills it without a chance to clean up, and starts it again.
+    pub(crate) fn crash(&mut self) {
+        self.end(Signal::QUIT);
+        self.launch();
+    }
+
+    /// Stops it.
+    pub(crate) fn stop(&mut self) {
+        self.end(Signal::INT);
+    }
+
+    fn end(&mut self, signal: Signal) {
+        if let Some(mut server) = self.server.take() {
+            kill_process(pid(&server), signal).expect("it was running");
+            server.wait().expect("it ends");
+        }
+    }
+
+    /// Freezes every process of the server until [`resume`](Self::resume).
+    pub(crate) fn pause(&self) {
+        self.signal_all(Signal::STOP);
+    }
+
+    /// Ends a [`pause`](Self::pause).
+    pub(crate) fn resume(&self) {
+        self.signal_all(Signal::CONT);
+    }
+
+    fn signal_all(&self, signal: Signal) {
+        let server = self.server.as_ref().expect("it runs");
+        let postmaster = pid(server);
+        // Its children make sessions of their own; find them by their parent.
+        kill_process(postmaster, signal).expect("it runs");
+        for entry in fs::read_dir("/proc").expect("/proc").flatten() {
+            let stat = fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
+            let fields = stat
+                .rsplit_once(')')
+                .map(|(_, rest)| rest)
+                .unwrap_or_default();
+            let parent = fields
+                .split_whitespace()
+                .nth(1)
+                .and_then(|field| field.parse().ok());
+            let child = entry
+                .file_name()
+                .to_str()
+                .and_then(|name| name.parse().ok());
+            if parent == Some(server.id())
+                && let Some(child) = child.and_then(Pid::from_raw)
+            {
+                let _ = kill_process(child, signal);
+            }
+        }
+    }
+}
+
+const PASSWORD: &str = "open sesame";
+
+fn password_file(directory: &Path) -> PathBuf {
+    let file = directory.join("password");
+    fs::write(&file, PASSWORD).expect("to write it");
+    file
+}
+
+fn url(port: u16, password: &str) -> String {
+    let password = password.replace(' ', "%20");
+    format!("postgres://tenure:{password}@127.0.0.1:{port}/postgres")
+}
+
+impl Drop for Postgres {
+    fn drop(&mut self) {
+        if let Some(mut server) = self.server.take() {
+            let _ = kill_process(pid(&server), Signal::CONT);
+            let _ = kill_process(pid(&server), Signal::QUIT);
+            let _ = server.wait();
+        }
+    }
+}
+
+impl Bouncer {
+    /// Starts a proxy in transaction-pooling mode.
+    pub(crate) fn start(postgres: &Postgres) -> Self {
+        let directory = directory();
+        let port = free_port();
+        let users = directory.path().join("users");
+        fs::write(&users, format!("\"tenure\" \"{PASSWORD}\"\n")).expect("to write it");
+        let settings = directory.path().join("pgbouncer.ini");
+        let text = format!(
+            "[databases]\npostgres = host=127.0.0.1 port={} dbname=postgres\n\
+             [pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\n\
+             auth_type = scram-sha-256\nauth_file = {}\npool_mode = transaction\n\
+             default_pool_size = 4\n",
+            postgres.port,
+            users.display()
+        );
+        fs::write(&settings, text).expect("to write it");
+        let mut server = as_server_user("/usr/sbin/pgbouncer")
+            .arg(&settings)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("pgbouncer runs");
+        await_line(&mut server, "process up");
+        Self {
+            _directory: directory,
+            port,
+            server,
+        }
+    }
+
+    /// The store's URL.
+    pub(crate) fn url(&self) -> String {
+        url(self.port, PASSWORD)
+    }
+}
+
+impl Drop for Bouncer {
+    fn drop(&mut self) {
+        let _ = kill_process(pid(&self.server), Signal::QUIT);
+        let _ = self.server.wait();
+    }
+}
