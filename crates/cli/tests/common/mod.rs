@@ -11,7 +11,7 @@ pub(crate) mod postgres;
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -46,15 +46,16 @@ impl Shared {
     }
 }
 
-/// What commands write to: a line `nanoseconds term process-id` every few
-/// milliseconds for as long as they run.
+/// What commands write to: a line `seconds term process-id candidate` every
+/// few milliseconds for as long as they run.
 pub(crate) struct Ledger {
     directory: tempfile::TempDir,
 }
 
 /// When the command of one reign ran, in seconds of the calendar.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Run {
+    pub(crate) candidate: String,
     pub(crate) term: u64,
     pub(crate) first: f64,
     pub(crate) last: f64,
@@ -77,7 +78,7 @@ impl Ledger {
         let trap = if stubborn { "trap '' TERM; " } else { "" };
         let path = self.path().display().to_string();
         let script = format!(
-            "{trap}while :; do echo \"$(date +%s.%N) $TENURE_TERM $$\" >> {path}; \
+            "{trap}while :; do echo \"$(date +%s.%N) $TENURE_TERM $$ $CANDIDATE\" >> {path}; \
              sleep 0.01; done"
         );
         ["sh", "-c", &script].map(str::to_owned).to_vec()
@@ -104,11 +105,9 @@ impl Ledger {
             let at: f64 = word().parse().expect("a time");
             let term: u64 = word().parse().expect("a term");
             let pid: u64 = word().parse().expect("a process id");
-            let run = runs.entry((term, pid)).or_insert(Run {
-                term,
-                first: at,
-                last: at,
-            });
+            let candidate = word().to_owned();
+            let run = Run { candidate, term, first: at, last: at };
+            let run = runs.entry((term, pid)).or_insert(run);
             run.first = run.first.min(at);
             run.last = run.last.max(at);
         }
@@ -182,6 +181,7 @@ impl Candidate {
             .args(flags)
             .arg("--")
             .args(command)
+            .env("CANDIDATE", name)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::from(file))
@@ -219,9 +219,6 @@ impl Drop for Candidate {
 /// The children of a process, and theirs.
 pub(crate) fn descendants(of: u32) -> Vec<(i32, String)> {
     let mut found = Vec::new();
-    let children = fs::read_to_string(Path::new("/proc").join(of.to_string()).join("task"))
-        .unwrap_or_default();
-    drop(children);
     for entry in fs::read_dir("/proc").expect("/proc").flatten() {
         let Some(pid) = entry
             .file_name()

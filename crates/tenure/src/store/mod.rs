@@ -30,6 +30,7 @@ use tenure_core::time::StoreTime;
 
 use crate::error::StoreError;
 
+pub mod conformance;
 mod hub;
 mod memory;
 mod open;

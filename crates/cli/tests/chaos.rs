@@ -1,0 +1,228 @@
+//! Chaos: eight real processes stand in one election while one of them, drawn
+//! at random, is killed, stopped or asked to end every second, and the
+//! database is restarted under them. What their commands wrote down must not
+//! overlap, terms must grow, and nobody may lose the office while it and the
+//! store are healthy.
+//!
+//! The short form runs for 20 s per store. The long form:
+//!
+//! ```sh
+//! TENURE_CHAOS_SECONDS=120 cargo test --release -p tenure-cli --test chaos -- --nocapture --test-threads 1
+//! ```
+//!
+//! `TENURE_SEED` repeats the faults of a run (not its timing).
+
+#![allow(clippy::print_stdout, reason = "figures are printed")]
+
+mod common;
+
+use std::time::Duration;
+
+use common::{Candidate, Ledger, Run, Shared, poll_until};
+use rustix::process::Signal;
+use tenure::clock;
+use tenure_core::rng::Rng;
+use tenure_core::time::Instant;
+
+const CANDIDATES: usize = 8;
+const FLAGS: [&str; 2] = ["--lease", "2s"];
+const LEASE: f64 = 2.0;
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().and_then(|text| text.parse().ok())
+}
+
+/// What is to be done to a process later.
+#[derive(Clone, Copy)]
+enum Later {
+    Resume,
+    Restart,
+}
+
+struct Arena<'a> {
+    shared: &'a mut Shared,
+    url: String,
+    ledger: &'a Ledger,
+    candidates: Vec<(String, Candidate)>,
+    later: Vec<(Instant, usize, Later)>,
+    /// From when to when a fault touched whom (`None`: the store).
+    faults: Vec<(f64, f64, Option<String>)>,
+    counts: [u32; 4],
+    born: u32,
+}
+
+impl Arena<'_> {
+    fn spawn(&mut self) -> (String, Candidate) {
+        self.born += 1;
+        let name = format!("c{}", self.born);
+        let candidate = Candidate::start(&self.url, &name, self.ledger, &FLAGS);
+        (name, candidate)
+    }
+
+    /// A fault on a process drawn uniformly: 40 % KILL, 30 % STOP of 0.5 to
+    /// 5 s, 30 % TERM. Those that end are started again after a second.
+    fn strike(&mut self, rng: &mut Rng) {
+        let now = clock::boot();
+        let victim = usize::try_from(rng.below(CANDIDATES as u64)).unwrap_or(0);
+        if self.later.iter().any(|(_, busy, _)| *busy == victim) {
+            return;
+        }
+        let wall = seconds();
+        let dice = rng.below(100);
+        let (name, candidate) = &self.candidates[victim];
+        let name = Some(name.clone());
+        if dice < 40 {
+            self.counts[0] += 1;
+            candidate.signal(Signal::KILL);
+            self.later
+                .push((now.after(Duration::from_secs(1)), victim, Later::Restart));
+            self.faults.push((wall, wall + 1.0, name));
+        } else if dice < 70 {
+            self.counts[1] += 1;
+            let pause = Duration::from_millis(rng.between(500, 5_000));
+            candidate.signal(Signal::STOP);
+            self.later.push((now.after(pause), victim, Later::Resume));
+            self.faults.push((wall, wall + pause.as_secs_f64(), name));
+        } else {
+            self.counts[2] += 1;
+            candidate.signal(Signal::TERM);
+            self.later
+                .push((now.after(Duration::from_secs(1)), victim, Later::Restart));
+            self.faults.push((wall, wall + 1.0, name));
+        }
+    }
+
+    fn catch_up(&mut self) {
+        let now = clock::boot();
+        let due: Vec<_> = self
+            .later
+            .iter()
+            .filter(|(at, ..)| now >= *at)
+            .copied()
+            .collect();
+        self.later.retain(|(at, ..)| now < *at);
+        for (_, victim, what) in due {
+            match what {
+                Later::Resume => self.candidates[victim].1.signal(Signal::CONT),
+                Later::Restart => {
+                    let fresh = self.spawn();
+                    self.candidates[victim] = fresh;
+                }
+            }
+        }
+    }
+
+    fn restart_store(&mut self) {
+        let before = seconds();
+        if let Shared::Postgres(server) = &mut *self.shared {
+            server.restart();
+            self.counts[3] += 1;
+            self.faults.push((before, seconds(), None));
+        }
+    }
+}
+
+fn seconds() -> f64 {
+    Duration::from_millis(clock::wall().as_millis()).as_secs_f64()
+}
+
+fn chaos(mut shared: Shared) {
+    let lasting = number("TENURE_CHAOS_SECONDS").unwrap_or(20);
+    let seed = number("TENURE_SEED").unwrap_or_else(|| clock::boot().as_nanos());
+    let mut rng = Rng::from_seed(seed);
+    let ledger = Ledger::new();
+    let url = shared.url();
+    let name = url.split(':').next().unwrap_or_default().to_owned();
+    println!("chaos on {name} for {lasting} s, TENURE_SEED={seed}");
+    let mut arena = Arena {
+        shared: &mut shared,
+        url,
+        ledger: &ledger,
+        candidates: Vec::new(),
+        later: Vec::new(),
+        faults: Vec::new(),
+        counts: [0; 4],
+        born: 0,
+    };
+    for _ in 0..CANDIDATES {
+        let candidate = arena.spawn();
+        arena.candidates.push(candidate);
+    }
+    ledger.await_term_above(0, Duration::from_secs(20));
+    let (began, start) = (seconds(), clock::boot());
+    for second in 1..=lasting {
+        let until = start.after(Duration::from_secs(second));
+        poll_until(until.since(clock::boot()), || {
+            arena.catch_up();
+            None::<()>
+        });
+        arena.strike(&mut rng);
+        if second == lasting / 3 || second == lasting * 2 / 3 {
+            arena.restart_store();
+        }
+    }
+    let ended = seconds();
+    // Whatever was done, somebody leads again once it stops.
+    let term = ledger.runs().last().map_or(0, |run| run.term);
+    poll_until(Duration::from_secs(12), || {
+        arena.catch_up();
+        arena.later.is_empty().then_some(())
+    })
+    .expect("all are back");
+    arena
+        .candidates
+        .retain(|(_, candidate)| candidate.log().contains("leads"));
+    let alive = || {
+        ledger
+            .runs()
+            .last()
+            .filter(|run| run.last > ended + 6.0)
+            .cloned()
+    };
+    let last = poll_until(Duration::from_secs(20), alive).expect("somebody leads in the end");
+    assert!(last.term >= term);
+    report(&name, &arena, (began, ended), &ledger.runs());
+}
+
+/// Prints the figures, and fails on a take-over that nothing explains.
+fn report(name: &str, arena: &Arena<'_>, (began, ended): (f64, f64), runs: &[Run]) {
+    let held: f64 = runs
+        .iter()
+        .map(|run| (run.last.min(ended) - run.first.max(began)).max(0.0))
+        .sum();
+    let share = 100.0 * held / (ended - began);
+    let take_overs = runs
+        .iter()
+        .filter(|run| run.first > began && run.first < ended)
+        .count();
+    // The end of a reign is explained by a fault on its holder or on the
+    // store from a lease before to the end itself.
+    let explains = |run: &Run, (from, to, whom): &(f64, f64, Option<String>)| {
+        let concerned = whom.as_ref().is_none_or(|whom| *whom == run.candidate);
+        concerned && from - 0.2 <= run.last && run.last <= to + LEASE * 1.3
+    };
+    let healthy_end =
+        |run: &&Run| run.last < ended && !arena.faults.iter().any(|fault| explains(run, fault));
+    let falsely: Vec<_> = runs.iter().filter(healthy_end).collect();
+    let [kills, stops, terms, restarts] = arena.counts;
+    println!(
+        "{name}: {kills} KILL, {stops} STOP, {terms} TERM, {restarts} restarts of the store; \
+         {} reigns, {take_overs} take-overs, held {share:.1} % of the time, {} false oustings, \
+         no overlap, terms 1 to {}",
+        runs.len(),
+        falsely.len(),
+        runs.last().map_or(0, |run| run.term)
+    );
+    assert!(falsely.is_empty(), "lost without cause: {falsely:?}");
+    assert!(share > 20.0, "the office was held {share:.1} % of the time");
+}
+
+#[test]
+fn sqlite() {
+    chaos(Shared::sqlite());
+}
+
+#[test]
+fn postgres() {
+    chaos(Shared::postgres());
+}

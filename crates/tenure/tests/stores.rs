@@ -1,0 +1,148 @@
+//! Every store against the conformance suite, races between processes and
+//! between handles, how soon changes are noticed, and bad input.
+
+#![allow(clippy::print_stdout, reason = "figures are printed")]
+
+#[path = "common/postgres.rs"]
+mod postgres;
+
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tenure::clock;
+use tenure::store::conformance::{self, count_of, count_up};
+use tenure::store::{Expect, Key, Memory, Selector, Sighting, Stamp, Store, Write, open};
+
+const WITHIN: Duration = Duration::from_secs(20);
+const COUNTER: &str = "TENURE_TEST_COUNTER";
+
+fn sqlite_url(directory: &tempfile::TempDir) -> String {
+    format!("sqlite://{}", directory.path().join("tenure.db").display())
+}
+
+async fn opened(url: &str) -> Arc<dyn Store> {
+    open(url).await.expect("a store")
+}
+
+#[tokio::test]
+async fn memory_conforms() {
+    let store: Arc<dyn Store> = Arc::new(Memory::new());
+    conformance::all(&store, "try/").await;
+}
+
+#[tokio::test]
+async fn sqlite_conforms() {
+    let directory = tempfile::tempdir().expect("a directory");
+    conformance::all(&opened(&sqlite_url(&directory)).await, "try/").await;
+}
+
+#[tokio::test]
+async fn postgres_conforms() {
+    let server = postgres::Postgres::start();
+    conformance::all(&opened(&server.url()).await, "try/").await;
+    // By polling as well, and in a table of another name.
+    let polled = format!("{}?watch=poll&poll=20ms&table=others", server.url());
+    conformance::all(&opened(&polled).await, "try/").await;
+    let log = server.sql("SELECT count(*) FROM tenure_register");
+    assert_ne!(log, "0");
+}
+
+#[tokio::test]
+async fn postgres_conforms_behind_a_transaction_pooling_proxy() {
+    let server = postgres::Postgres::start();
+    let bouncer = postgres::Bouncer::start(&server);
+    conformance::all(&opened(&bouncer.url()).await, "try/").await;
+}
+
+/// Not a test of its own: what a child process of the races below does.
+#[tokio::test]
+async fn child_counts() {
+    let Ok(url) = std::env::var(COUNTER) else {
+        return;
+    };
+    let key = Key::new("processes/counter").expect("a key");
+    count_up(&opened(&url).await, &key, 25).await;
+}
+
+/// Six processes count in one register by compare-and-swap.
+async fn race_between_processes(url: &str) {
+    let program = std::env::current_exe().expect("this program");
+    let mut children: Vec<_> = (0..6)
+        .map(|_| {
+            let mut child = Command::new(&program);
+            child.args(["--exact", "child_counts"]).env(COUNTER, url);
+            child
+                .stdout(std::process::Stdio::null())
+                .spawn()
+                .expect("a child")
+        })
+        .collect();
+    for child in &mut children {
+        assert!(child.wait().expect("it ends").success());
+    }
+    let key = Key::new("processes/counter").expect("a key");
+    let found = opened(url).await.read(&key, WITHIN).await.expect("a read");
+    assert_eq!(found.register.as_ref().map(count_of), Some(150));
+}
+
+#[tokio::test]
+async fn processes_lose_no_update_on_sqlite() {
+    let directory = tempfile::tempdir().expect("a directory");
+    race_between_processes(&sqlite_url(&directory)).await;
+}
+
+#[tokio::test]
+async fn processes_lose_no_update_on_postgres() {
+    race_between_processes(&postgres::Postgres::start().url()).await;
+}
+
+/// How long after a write by one handle another one tells of it.
+async fn notice(url: &str) -> Vec<f64> {
+    let (writer, reader) = (opened(url).await, opened(url).await);
+    let key = Key::new("noticed").expect("a key");
+    let mut watch = reader.watch(Selector::Key(key.clone()));
+    while watch.next().await != Sighting::Live {}
+    let mut figures = Vec::new();
+    let mut expect = Expect::Absent;
+    for number in 0..100u8 {
+        let value = [number].as_slice().into();
+        let write = Write {
+            key: key.clone(),
+            expect,
+            value,
+            stamp: Stamp::Now,
+        };
+        let written = writer
+            .compare_and_swap(write, WITHIN)
+            .await
+            .expect("a write");
+        let done = clock::boot();
+        let shown = |seen: &Sighting| match seen {
+            Sighting::State(_, Some(held)) => held.version == written.version,
+            _ => false,
+        };
+        while !shown(&watch.next().await) {}
+        figures.push(clock::boot().since(done).as_secs_f64() * 1_000.0);
+        expect = Expect::Version(written.version);
+    }
+    figures.sort_by(f64::total_cmp);
+    figures
+}
+
+#[tokio::test]
+async fn sqlite_notices_the_writes_of_others_within_25_ms() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let figures = notice(&sqlite_url(&directory)).await;
+    let (median, most) = (figures[50], figures[99]);
+    println!("sqlite: noticed after a median of {median:.2} ms, at most {most:.2} ms, of 100");
+    assert!(median < 25.0, "{figures:?}");
+}
+
+#[tokio::test]
+async fn postgres_notices_the_writes_of_others() {
+    let figures = notice(&postgres::Postgres::start().url()).await;
+    let (median, most) = (figures[50], figures[99]);
+    println!("postgres: noticed after a median of {median:.2} ms, at most {most:.2} ms, of 100");
+    assert!(median < 25.0, "{figures:?}");
+}
