@@ -34,6 +34,11 @@ pub(crate) async fn run(context: &Context, args: &args::Run) -> Result<ExitCode,
         .command
         .first()
         .ok_or_else(|| usage("expected a command after --"))?;
+    if program == "--" {
+        return Err(usage(
+            "expected one -- before the command, found two; leave one out",
+        ));
+    }
     guard::find(program).map_err(usage)?;
     let election = name(&args.election)?;
     let store = tokio::select! {

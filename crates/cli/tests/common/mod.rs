@@ -106,7 +106,12 @@ impl Ledger {
             let term: u64 = word().parse().expect("a term");
             let pid: u64 = word().parse().expect("a process id");
             let candidate = word().to_owned();
-            let run = Run { candidate, term, first: at, last: at };
+            let run = Run {
+                candidate,
+                term,
+                first: at,
+                last: at,
+            };
             let run = runs.entry((term, pid)).or_insert(run);
             run.first = run.first.min(at);
             run.last = run.last.max(at);

@@ -143,6 +143,7 @@ impl Draining {
         };
         match answer {
             Answer::Wrote(Ok(version)) => {
+                desk.write_succeeded();
                 if let Stage::Vacating(_, vacant) = &self.stage {
                     desk.wrote(vacant, &version);
                 }

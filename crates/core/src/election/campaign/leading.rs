@@ -107,7 +107,7 @@ impl Leading {
         self.version = version;
         self.record.sequence = sequence;
         self.record.renewal = sequence;
-        desk.succeeded();
+        desk.write_succeeded();
         self.extend(desk, start);
         self
     }
@@ -128,14 +128,14 @@ impl Leading {
         let stage = match failure.class {
             FailureClass::Conflict => Stage::Checking(desk.ask()),
             FailureClass::Unknown => {
-                desk.failed(failure);
+                desk.write_failed(failure);
                 Stage::Checking(desk.ask())
             }
             FailureClass::Unavailable | FailureClass::Broken => {
                 // It certainly did not land.
                 self.attempts.pop_back();
                 Stage::Idle {
-                    renew_at: desk.now.boot.after(desk.failed(failure)),
+                    renew_at: desk.now.boot.after(desk.write_failed(failure)),
                 }
             }
         };
@@ -167,7 +167,7 @@ impl Leading {
         {
             return self.replaced(desk);
         }
-        desk.succeeded();
+        desk.read_succeeded();
         // Which of our attempts does it show? Those sent before it can only
         // have failed; those sent after it may yet land.
         let landed = self
@@ -185,6 +185,7 @@ impl Leading {
         let renew_at = self.grant.start.after(desk.config.interval);
         self.stage = Stage::Idle { renew_at };
         if let Some(start) = landed {
+            desk.write_succeeded();
             self.extend(desk, start);
         }
         State::Leading(self)

@@ -78,6 +78,9 @@ struct Desk {
     stopping: bool,
     /// Failures of the store in a row.
     failures: u32,
+    /// The last one was of a write. A read that succeeds does not end the
+    /// trouble then: a disk that is full can be read all day.
+    write_failed: bool,
     last_call: u64,
     /// Who led when it was last told; `None` before the first look.
     told: Option<Option<(Term, LeaderId)>>,
@@ -124,6 +127,7 @@ impl Campaign {
             watching: false,
             stopping: false,
             failures: 0,
+            write_failed: false,
             last_call: 0,
             told: None,
             outputs: VecDeque::new(),
@@ -388,8 +392,21 @@ impl Desk {
         (self.config.interval / 8).saturating_mul(doubled).min(most)
     }
 
-    fn succeeded(&mut self) {
-        if self.failures > 0 {
+    /// Like [`failed`](Self::failed), for a write.
+    fn write_failed(&mut self, failure: &Failure) -> Duration {
+        self.write_failed = true;
+        self.failed(failure)
+    }
+
+    /// A write has succeeded.
+    fn write_succeeded(&mut self) {
+        self.write_failed = false;
+        self.read_succeeded();
+    }
+
+    /// A read has succeeded, or a watch has brought news.
+    fn read_succeeded(&mut self) {
+        if self.failures > 0 && !self.write_failed {
             self.failures = 0;
             self.event(Event::Recovered);
         }

@@ -96,12 +96,12 @@ impl Racing {
                 State::Watching(Watching::new(now))
             }
             FailureClass::Unknown => {
-                desk.failed(failure);
+                desk.write_failed(failure);
                 let stage = Stage::Settling(desk.ask());
                 State::Racing(Self { stage, ..self })
             }
             FailureClass::Unavailable | FailureClass::Broken => {
-                let pause = desk.failed(failure);
+                let pause = desk.write_failed(failure);
                 State::Watching(Watching::looking_again(now.after(pause)))
             }
         }
@@ -114,7 +114,7 @@ impl Racing {
             Stage::Unsettled { .. } => return State::Racing(self),
         };
         desk.learn(&asked, reading);
-        desk.succeeded();
+        desk.read_succeeded();
         let register = reading.register.as_ref();
         let shown = register.and_then(|register| Record::decode(&register.value).ok());
         let unchanged = match (&self.expect, register) {
@@ -166,7 +166,7 @@ impl Racing {
         }
         let grant = Grant::new(start, &desk.config);
         let term = self.record.term;
-        desk.succeeded();
+        desk.write_succeeded();
         desk.wrote(&self.record, &version);
         if desk.now.boot >= grant.drain_at || desk.stopping {
             // Too late to begin anything; the application never knew.

@@ -107,7 +107,7 @@ impl Watching {
         }
         if news != News::Doubtful {
             self.outdated = false;
-            desk.succeeded();
+            desk.read_succeeded();
         }
     }
 

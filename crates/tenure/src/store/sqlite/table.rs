@@ -47,6 +47,13 @@ pub(super) fn open(path: &Path) -> Result<Connection, StoreError> {
     connection
         .busy_timeout(Duration::from_secs(5))
         .map_err(broken)?;
+    // Asked to write, SQLite opens what it may only read all the same.
+    if connection.is_readonly("main").map_err(broken)? {
+        return Err(StoreError::broken(format!(
+            "{}: expected a file and a directory that this user may write, found them read-only",
+            path.display()
+        )));
+    }
     let mode: String = connection
         .query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0))
         .map_err(broken)?;

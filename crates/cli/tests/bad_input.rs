@@ -1,0 +1,514 @@
+//! Bad input, each with the exit code of the contract and a message that says
+//! what was expected, what was found and what to do; and stores that go away
+//! under a running election.
+
+mod common;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use common::{Candidate, Ledger, Shared, TENURE, poll_until};
+use rustix::process::Signal;
+use tenure::core::cas::{Expect, Stamp, Write};
+use tenure::core::ids::{Key, Name};
+use tenure::store::open;
+
+const SOON: Duration = Duration::from_secs(15);
+const WITHIN: Duration = Duration::from_secs(5);
+
+fn tenure(args: &[&str]) -> Output {
+    Command::new(TENURE)
+        .args(args)
+        .output()
+        .expect("tenure runs")
+}
+
+/// Runs and expects this exit code and these words on standard error, without
+/// a backtrace.
+fn refused(code: i32, args: &[&str], words: &[&str]) {
+    let output = tenure(args);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{args:?}: {said}");
+    for word in words {
+        assert!(
+            said.contains(word),
+            "{args:?}: expected {word:?} in: {said}"
+        );
+    }
+    assert!(
+        !said.contains("panicked") && !said.contains("stack backtrace"),
+        "{said}"
+    );
+}
+
+fn run<'a>(url: &'a str, rest: &[&'a str]) -> Vec<&'a str> {
+    [&["run", "payroll", "--store", url], rest].concat()
+}
+
+#[test]
+fn stores_that_are_none() {
+    refused(
+        2,
+        &["leader", "x", "--store", "mongo://host/db"],
+        &["unknown scheme \"mongo\""],
+    );
+    refused(
+        2,
+        &["leader", "x", "--store", "s3://bucket/a"],
+        &["does not have yet"],
+    );
+    refused(
+        2,
+        &["leader", "x", "--store", "nonsense"],
+        &["expected a store URL", "sqlite:///path"],
+    );
+    refused(2, &run("mongo://h", &["--", "true"]), &["unknown scheme"]);
+    refused(
+        2,
+        &["leader", "x", "--store", "postgres://h/db?expiry=never"],
+        &["store-clock"],
+    );
+    refused(
+        2,
+        &["leader", "x", "--store", "postgres://h/db?table=a;b"],
+        &["table=", "a;b"],
+    );
+}
+
+#[test]
+fn servers_that_are_not_there_or_say_no() {
+    let nobody = "postgres://tenure@127.0.0.1:1/postgres";
+    refused(
+        1,
+        &["leader", "x", "--store", nobody, "--timeout", "2s"],
+        &["127.0.0.1:1", "refused"],
+    );
+    let server = common::postgres::Postgres::start();
+    let wrong = server.url_with_wrong_password();
+    let words = ["password authentication failed", "check the user, password"];
+    refused(2, &["leader", "x", "--store", &wrong], &words);
+    refused(2, &run(&wrong, &["--", "true"]), &words);
+    let output = tenure(&["leader", "x", "--store", &wrong]);
+    assert!(
+        !String::from_utf8_lossy(&output.stderr).contains("wrong"),
+        "the password is shown"
+    );
+    server.sql("CREATE TABLE tenure_register (id int)");
+    refused(
+        2,
+        &["leader", "x", "--store", &server.url()],
+        &["expected table", "id integer", "?table="],
+    );
+    server.sql("CREATE USER weak PASSWORD 'weak'; REVOKE CREATE ON SCHEMA public FROM PUBLIC");
+    let weak = server.url().replace("tenure:open%20sesame", "weak:weak") + "?table=other";
+    refused(
+        2,
+        &["leader", "x", "--store", &weak],
+        &["permission denied", "CREATE TABLE other"],
+    );
+}
+
+#[test]
+fn files_that_will_not_do() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let url = |name: &str| format!("sqlite://{}", directory.path().join(name).display());
+    refused(
+        2,
+        &["leader", "x", "--store", &url("no/such/t.db")],
+        &["existing directory"],
+    );
+    fs::write(
+        directory.path().join("text.db"),
+        "not a database, but long enough to be read",
+    )
+    .expect("to write");
+    refused(
+        2,
+        &["leader", "x", "--store", &url("text.db")],
+        &["expected a SQLite database"],
+    );
+    let other = rusqlite::Connection::open(directory.path().join("other.db")).expect("a file");
+    other
+        .execute_batch("CREATE TABLE tenure_register (id INTEGER)")
+        .expect("a table");
+    refused(
+        2,
+        &["leader", "x", "--store", &url("other.db")],
+        &["with columns version, key", "found id"],
+    );
+    read_only(directory.path());
+}
+
+/// A read-only file; as root by a mount, since root may write anything else.
+fn read_only(directory: &Path) {
+    let place = directory.join("sealed");
+    fs::create_dir(&place).expect("a directory");
+    let file = place.join("t.db");
+    let url = format!("sqlite://{}", file.display());
+    assert_eq!(tenure(&["list", "--store", &url]).status.code(), Some(0));
+    let mounted = rustix::process::geteuid().is_root() && {
+        let bind = ["--bind".as_ref(), place.as_os_str(), place.as_os_str()];
+        let bound = Command::new("mount")
+            .args(bind)
+            .status()
+            .is_ok_and(|status| status.success());
+        bound
+            && Command::new("mount")
+                .args(["-o", "remount,ro,bind"])
+                .arg(&place)
+                .status()
+                .is_ok_and(|status| status.success())
+    };
+    if !mounted {
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o444)).expect("to seal");
+        fs::set_permissions(&place, fs::Permissions::from_mode(0o555)).expect("to seal");
+    }
+    refused(
+        2,
+        &run(&url, &["--", "true"]),
+        &["t.db", "this user may write"],
+    );
+    if mounted {
+        Command::new("umount")
+            .arg(&place)
+            .status()
+            .expect("to unmount");
+    }
+}
+
+#[test]
+fn times_and_names_that_do_not_fit() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let url = format!("sqlite://{}", directory.path().join("t.db").display());
+    let with = |flags: &[&'static str]| [&run(&url, flags)[..], &["--", "true"]].concat();
+    refused(
+        2,
+        &with(&["--lease", "-5s"]),
+        &["--lease", "-5s", "backwards"],
+    );
+    refused(
+        2,
+        &with(&["--lease", "0s"]),
+        &["--lease", "more than nothing"],
+    );
+    refused(
+        2,
+        &with(&["--lease", "soon"]),
+        &["expected a duration like 10s", "soon"],
+    );
+    refused(
+        2,
+        &with(&["--lease", "10s", "--interval", "5s"]),
+        &["lease > 2 x interval", "10s <= 2 x 5s"],
+    );
+    refused(
+        2,
+        &with(&["--lease", "10s", "--grace", "9s"]),
+        &["room for two renewals", "grace 9s"],
+    );
+    refused(
+        2,
+        &with(&["--lease", "10s", "--max-clock-skew", "6s"]),
+        &["2 x max clock skew"],
+    );
+    refused(2, &with(&["--priority", "11"]), &["expected 0 to 10", "11"]);
+    let long = "x".repeat(10_000);
+    refused(
+        2,
+        &["leader", "pay\nroll", "--store", &url],
+        &["control characters"],
+    );
+    refused(
+        2,
+        &["leader", &long, "--store", &url],
+        &["at most 255 bytes", "10000"],
+    );
+    refused(2, &["leader", "", "--store", &url], &["empty"]);
+    refused(
+        2,
+        &["run", &long, "--store", &url, "--", "true"],
+        &["at most 255 bytes"],
+    );
+    refused(
+        2,
+        &["resign", "x", "--leader-id", "me", "--store", &url],
+        &["32 hexadecimal digits"],
+    );
+    let id = "0".repeat(32);
+    refused(
+        1,
+        &["resign", "x", "--leader-id", &id, "--store", &url],
+        &["vacant"],
+    );
+    assert_eq!(
+        tenure(&["leader", "x", "--store", &url]).status.code(),
+        Some(3)
+    );
+}
+
+#[test]
+fn commands_that_will_not_run() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let url = format!("sqlite://{}", directory.path().join("t.db").display());
+    refused(
+        2,
+        &run(&url, &["--", "no-such-command"]),
+        &["found none called \"no-such-command\""],
+    );
+    refused(
+        2,
+        &run(&url, &["--", "/no/such/command"]),
+        &["/no/such/command"],
+    );
+    let plain = directory.path().join("plain");
+    fs::write(&plain, "#!/bin/sh\n").expect("to write");
+    let plain = plain.display().to_string();
+    refused(2, &run(&url, &["--", &plain]), &["chmod +x"]);
+    refused(2, &run(&url, &["--", "/"]), &["a directory"]);
+    refused(2, &run(&url, &["--", "--", "true"]), &["found two"]);
+    refused(2, &run(&url, &[]), &["CMD"]);
+    // Its code is passed on.
+    let output = tenure(&run(&url, &["--once", "--", "sh", "-c", "exit 7"]));
+    assert_eq!(
+        output.status.code(),
+        Some(7),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let output = tenure(&run(
+        &url,
+        &["--restart", "never", "--", "sh", "-c", "kill -9 $$"],
+    ));
+    assert_eq!(
+        output.status.code(),
+        Some(137),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
+
+#[test]
+fn settings_come_from_file_environment_and_flags_in_this_order() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("tenure.toml");
+    let url = format!("sqlite://{}", directory.path().join("t.db").display());
+    let text = format!(
+        "store = \"{url}\"\n[run]\nlease = \"20s\"\nname = \"filed\"\n\
+         [elections.payroll]\nlease = \"30s\"\nadvertise = [\"h:1\", \"h:2\"]\n"
+    );
+    fs::write(&file, text).expect("to write");
+    let config = file.display().to_string();
+    let said = |env: &[(&str, &str)], flags: &[&str]| {
+        // The command asks who leads, while it is the one who does.
+        let ask = format!("{TENURE} leader payroll --json --store \"$TENURE_STORE\"");
+        let mut args = vec!["run", "payroll", "--once", "--config", &config];
+        args.extend(flags);
+        args.extend(["--", "sh", "-c", &ask]);
+        let output = Command::new(TENURE)
+            .args(args)
+            .envs(env.iter().copied())
+            .output()
+            .expect("it runs");
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        serde_json::from_str::<serde_json::Value>(&text)
+            .unwrap_or_else(|_| panic!("{text} {}", String::from_utf8_lossy(&output.stderr)))
+    };
+    let filed = said(&[], &[]);
+    assert_eq!(
+        (&filed["name"], &filed["lease_ms"]),
+        (&"filed".into(), &30_000.into()),
+        "{filed}"
+    );
+    assert_eq!(filed["addresses"], serde_json::json!(["h:1", "h:2"]));
+    let env = [("TENURE_NAME", "env"), ("TENURE_LEASE", "40s")];
+    let from_env = said(&env, &[]);
+    assert_eq!(
+        (&from_env["name"], &from_env["lease_ms"]),
+        (&"env".into(), &40_000.into())
+    );
+    let flagged = said(&env, &["--name", "flag", "--lease", "50s"]);
+    assert_eq!(
+        (&flagged["name"], &flagged["lease_ms"]),
+        (&"flag".into(), &50_000.into())
+    );
+    fs::write(&file, "laese = \"1s\"").expect("to write");
+    refused(2, &["list", "--config", &config], &["tenure.toml", "laese"]);
+}
+
+/// Writes bytes into an election's register, whatever is there.
+fn scribble(url: &str, bytes: &[u8]) {
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    runtime.block_on(async {
+        let store = open(url).await.expect("a store");
+        let key = Key::of_election(&Name::new("payroll").expect("a name"));
+        let held = store.read(&key, WITHIN).await.expect("a read").register;
+        let expect = held.map_or(Expect::Absent, |held| Expect::Version(held.version));
+        let write = Write {
+            key,
+            expect,
+            value: bytes.into(),
+            stamp: Stamp::Now,
+        };
+        store
+            .compare_and_swap(write, WITHIN)
+            .await
+            .expect("a write");
+    });
+}
+
+fn scribbled(url: &str) -> Vec<u8> {
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    runtime.block_on(async {
+        let store = open(url).await.expect("a store");
+        let key = Key::of_election(&Name::new("payroll").expect("a name"));
+        let held = store.read(&key, WITHIN).await.expect("a read").register;
+        held.expect("a register").value.to_vec()
+    })
+}
+
+#[test]
+fn a_register_that_is_not_ours_is_never_overwritten() {
+    let cases: [(&[u8], &str); 3] = [
+        (b"{\"json\": true}", "expected an election's register"),
+        (b"tenure-election 2\nnovelty 1\n", "upgrade this one"),
+        (
+            b"tenure-election 1\nelection payroll\ncrc32c 00000000\n",
+            "checksum",
+        ),
+    ];
+    for shared in [Shared::sqlite(), Shared::postgres()] {
+        let url = shared.url();
+        for (bytes, word) in cases {
+            scribble(&url, bytes);
+            refused(2, &["leader", "payroll", "--store", &url], &[word]);
+            let ledger = Ledger::new();
+            let candidate = Candidate::start(&url, "reader", &ledger, &["--lease", "2s"]);
+            let complains = || (candidate.log().matches(word).count() >= 3).then_some(());
+            poll_until(SOON, complains).expect("it says what is wrong, and keeps looking");
+            assert!(ledger.runs().is_empty(), "it leads all the same");
+            assert_eq!(scribbled(&url), bytes);
+        }
+    }
+}
+
+#[test]
+fn a_register_scribbled_over_under_a_leader_ends_its_reign() {
+    let shared = Shared::sqlite();
+    let ledger = Ledger::new();
+    let candidate = Candidate::start(&shared.url(), "leader", &ledger, &["--lease", "2s"]);
+    ledger.await_term_above(0, SOON);
+    scribble(&shared.url(), b"nonsense");
+    let over = || candidate.log().contains("is over for us").then_some(());
+    poll_until(SOON, over).expect("it stops in time");
+    assert_eq!(scribbled(&shared.url()), b"nonsense");
+}
+
+#[test]
+fn a_full_disk_loses_nothing_and_is_said() {
+    assert!(
+        rustix::process::geteuid().is_root(),
+        "this test mounts a small file system"
+    );
+    let directory = tempfile::tempdir().expect("a directory");
+    let mount = ["-t", "tmpfs", "-o", "size=1m", "tmpfs"];
+    let mounted = Command::new("mount")
+        .args(mount)
+        .arg(directory.path())
+        .status();
+    assert!(mounted.expect("mount runs").success());
+    let url = format!("sqlite://{}", directory.path().join("t.db").display());
+    let ledger = Ledger::new();
+    let candidate = Candidate::start(&url, "leader", &ledger, &["--lease", "2s"]);
+    let first = ledger.await_term_above(0, SOON);
+    let filler = directory.path().join("filler");
+    // Filled to the last byte; the write that fails is the point.
+    let _ = fs::write(&filler, vec![0; 2 << 20]);
+    let said = || candidate.log().contains("the disk full").then_some(());
+    poll_until(SOON, said).expect("it says that the disk is full");
+    let over = || candidate.log().contains("is over for us").then_some(());
+    poll_until(SOON, over).expect("it gives up the office it cannot confirm");
+    fs::remove_file(&filler).expect("to make room");
+    ledger.await_term_above(first.term, SOON);
+    drop(candidate);
+    let mut unmounted = || {
+        Command::new("umount")
+            .arg(directory.path())
+            .status()
+            .ok()?
+            .success()
+            .then_some(())
+    };
+    poll_until(SOON, &mut unmounted).expect("to unmount");
+}
+
+#[test]
+fn a_database_that_is_replaced_is_not_written() {
+    let shared = Shared::sqlite();
+    let ledger = Ledger::new();
+    let candidate = Candidate::start(&shared.url(), "leader", &ledger, &["--lease", "2s"]);
+    ledger.await_term_above(0, SOON);
+    let path = shared.url().replace("sqlite://", "");
+    fs::rename(&path, format!("{path}.old")).expect("to move it away");
+    let over = || {
+        candidate
+            .log()
+            .contains("found it deleted or replaced")
+            .then_some(())
+    };
+    poll_until(SOON, over).expect("it says so");
+    let over = || candidate.log().contains("is over for us").then_some(());
+    poll_until(SOON, over).expect("it stops in time");
+}
+
+/// What is done to the server under two candidates.
+fn outage(strike: impl FnOnce(&mut common::postgres::Postgres)) {
+    let mut server = common::postgres::Postgres::start();
+    let ledger = Ledger::new();
+    let url = server.url();
+    let one = Candidate::start(&url, "one", &ledger, &["--lease", "2s"]);
+    let two = Candidate::start(&url, "two", &ledger, &["--lease", "2s"]);
+    let before = ledger.await_term_above(0, SOON);
+    strike(&mut server);
+    let struck = ledger.runs().last().map_or(0.0, |run| run.last);
+    // Whoever it is, somebody leads afterwards, and never two at once.
+    let leads = || {
+        let last = ledger.runs().pop()?;
+        (last.last > struck + 3.0).then_some(last.term)
+    };
+    let after = poll_until(Duration::from_secs(30), leads).expect("somebody leads again");
+    assert!(after >= before.term);
+    for candidate in [&one, &two] {
+        candidate.signal(Signal::TERM);
+    }
+    let (mut one, mut two) = (one, two);
+    assert_eq!(one.process.wait().expect("it ends").code(), Some(0));
+    assert_eq!(two.process.wait().expect("it ends").code(), Some(0));
+    ledger.runs();
+}
+
+#[test]
+fn a_database_that_is_restarted() {
+    outage(common::postgres::Postgres::restart);
+}
+
+#[test]
+fn a_database_that_crashes() {
+    outage(common::postgres::Postgres::crash);
+}
+
+/// `TENURE_PAUSE_SECONDS=60` for the long form.
+#[test]
+fn a_database_that_is_paused() {
+    let seconds = std::env::var("TENURE_PAUSE_SECONDS")
+        .ok()
+        .and_then(|text| text.parse().ok());
+    outage(|server| {
+        server.pause();
+        // Time itself is under test: the pause outlives the lease.
+        std::thread::park_timeout(Duration::from_secs(seconds.unwrap_or(6)));
+        server.resume();
+    });
+}
