@@ -76,7 +76,7 @@ impl Ids {
         let version = &register.version;
         match Record::decode(&register.value) {
             Ok(record) => format!("{version} {}", self.record(&record)),
-            Err(error) => format!("{version} not a record: {error}"),
+            Err(error) => format!("{version} no record, {error:?}"),
         }
     }
 

@@ -51,8 +51,8 @@ pub(crate) fn run(world: &mut World, command: &str, args: &mut Args<'_>) -> Outc
         "register" | "state" | "sight" => return show(world, command, args),
         other => return Err(format!("unknown command {other}").into()),
     }
-    world.settle();
-    world.check_leaders();
+    // What the command made due at this very instant is part of it.
+    world.advance_to(world.at);
     Ok(world.take_trace())
 }
 
