@@ -259,9 +259,11 @@ fn answer(world: &mut World, command: &str, args: &mut Args<'_>) -> Outcome<()> 
         }
         // garble a: answer a read with its register's bytes damaged.
         "garble" => world.garble(index, call),
-        // hint a v3: the watch reports that state; without, the present one.
+        // hint a v3: the watch reports that state; hint a deleted; without
+        // either, the present one.
         _ => {
             let (key, register) = match args.maybe_word() {
+                Some("deleted") => (key_of(args)?, None),
                 Some(version) => {
                     let change = world.store.once(version)?;
                     (change.key, change.register)
