@@ -381,12 +381,9 @@ impl Sight {
                 ..
             }
         ) && same;
-        // Once over, over: a clock that is asked twice may have stepped back.
-        let verdict = if was_over && !written {
-            self.verdict()
-        } else {
-            verdict
-        };
+        // Once over, over: a clock that is asked twice may have stepped back,
+        // and a stranger's request makes no new grant of the old one.
+        let verdict = if was_over { self.verdict() } else { verdict };
         let version = register.version.clone();
         self.seen = Seen::Record {
             version,
