@@ -304,8 +304,13 @@ impl Sight {
             Err(_) => News::Doubtful,
             Ok(record) => match self.record() {
                 // A watch may deliver late what a read has overtaken.
-                Some(known) if record.sequence <= known.sequence => News::Nothing,
-                Some(known) if record.term < known.term => News::Doubtful,
+                Some(known) if record.sequence <= known.sequence && record.term <= known.term => {
+                    News::Nothing
+                }
+                // A register that began anew, or was restored.
+                Some(known) if record.sequence <= known.sequence || record.term < known.term => {
+                    News::Doubtful
+                }
                 _ => self.learn(&bench, register),
             },
         }
