@@ -101,7 +101,8 @@ impl Observer {
 
     fn note(&mut self, news: News, by_read: bool) {
         match &news {
-            News::Garbled(error) | News::Unreadable(error) => {
+            News::Garbled(_) => return self.failed(Failure::garbled()),
+            News::Unreadable(error) => {
                 let why = alloc::string::ToString::to_string(error);
                 return self.failed(Failure::new(FailureClass::Broken, &why));
             }

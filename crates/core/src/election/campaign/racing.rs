@@ -133,7 +133,7 @@ impl Racing {
                 .won(desk, version)
             }
             (Some(_), None) => {
-                let failure = Failure::new(FailureClass::Unknown, "the answer was not a record");
+                let failure = Failure::garbled();
                 self.unsettled(desk, &failure)
             }
             _ if unchanged => {

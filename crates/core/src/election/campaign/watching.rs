@@ -97,10 +97,10 @@ impl Watching {
 
     fn note(&mut self, desk: &mut Desk, news: News) {
         match news {
-            News::Garbled(error) | News::Unreadable(error) => {
+            News::Garbled(_) => return self.retry(desk, &Failure::garbled()),
+            News::Unreadable(error) => {
                 let text = alloc::string::ToString::to_string(&error);
-                self.retry(desk, &Failure::new(FailureClass::Broken, &text));
-                return;
+                return self.retry(desk, &Failure::new(FailureClass::Broken, &text));
             }
             News::Doubtful => self.read_at = desk.now.boot,
             // Somebody wrote: what was to be raced for is gone.
