@@ -282,7 +282,7 @@ impl Machine for Campaign {
     fn deadline(&self) -> Option<Instant> {
         let own = match &self.state {
             State::Watching(watching) => watching.deadline(&self.desk),
-            State::Racing(racing) => racing.deadline(),
+            State::Racing(racing) => racing.deadline(&self.desk),
             State::Leading(leading) => leading.deadline(),
             State::Draining(draining) => draining.deadline(),
             State::Stopped => return None,
