@@ -99,6 +99,14 @@ impl Observer {
         self.note(news, false);
     }
 
+    /// The watch came or went: something may have happened unreported.
+    fn watching(&mut self, up: bool) {
+        let changed = core::mem::replace(&mut self.watching, up) != up;
+        if changed && self.failures == 0 {
+            self.read_at = self.now.boot;
+        }
+    }
+
     fn note(&mut self, news: News, by_read: bool) {
         match &news {
             News::Garbled(_) => return self.failed(Failure::garbled()),
@@ -211,7 +219,7 @@ impl Machine for Observer {
         match input {
             Input::Read { call, result } => self.answer(call, result),
             Input::Seen { key, register } if key == self.key => self.seen(register.as_ref()),
-            Input::Watching(up) => self.watching = up,
+            Input::Watching(up) => self.watching(up),
             // It stands for nothing and writes nothing.
             Input::Seen { .. } | Input::Wrote { .. } | Input::Command(_) | Input::Drained => {}
         }

@@ -95,6 +95,10 @@ impl Watching {
         }
     }
 
+    pub(super) const fn look(&mut self, now: Instant) {
+        self.read_at = now;
+    }
+
     fn note(&mut self, desk: &mut Desk, news: News) {
         match news {
             News::Garbled(_) => return self.retry(desk, &Failure::garbled()),
