@@ -178,7 +178,7 @@ impl Config {
             });
         }
         // Seed 000: T > 2 I.
-        if self.lease <= self.interval * 2 {
+        if self.lease <= self.interval.saturating_mul(2) {
             return Err(ConfigError::Interval {
                 lease: self.lease,
                 interval: self.interval,
@@ -186,7 +186,7 @@ impl Config {
         }
         // Seed 001: TermLength >= 2 MaxClockSkew.
         if let Expiry::BoundedSkew(skew) = self.expiry
-            && self.lease < skew * 2
+            && self.lease < skew.saturating_mul(2)
         {
             return Err(ConfigError::Skew {
                 lease: self.lease,

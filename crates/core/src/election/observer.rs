@@ -106,9 +106,18 @@ impl Observer {
         self.note(news, false);
     }
 
+    /// The watch came or went: something may have happened unreported.
+    fn watching(&mut self, up: bool) {
+        let changed = core::mem::replace(&mut self.watching, up) != up;
+        if changed && self.failures == 0 {
+            self.read_at = self.now.boot;
+        }
+    }
+
     fn note(&mut self, news: News, by_read: bool) {
         match &news {
-            News::Garbled(error) | News::Unreadable(error) => {
+            News::Garbled(_) => return self.failed(Failure::garbled()),
+            News::Unreadable(error) => {
                 let why = alloc::string::ToString::to_string(error);
                 return self.failed(Failure::new(FailureClass::Broken, &why));
             }
@@ -220,7 +229,7 @@ impl Machine for Observer {
         match input {
             Input::Read { call, result } => self.answer(call, result),
             Input::Seen { key, register } if key == self.key => self.seen(register.as_ref()),
-            Input::Watching(up) => self.watching = up,
+            Input::Watching(up) => self.watching(up),
             Input::Command(Command::Stop) => {
                 self.stopped = true;
                 self.outputs.push_back(Output::Event(Event::Stopped));

@@ -304,8 +304,13 @@ impl Sight {
             Err(_) => News::Doubtful,
             Ok(record) => match self.record() {
                 // A watch may deliver late what a read has overtaken.
-                Some(known) if record.sequence <= known.sequence => News::Nothing,
-                Some(known) if record.term < known.term => News::Doubtful,
+                Some(known) if record.sequence <= known.sequence && record.term <= known.term => {
+                    News::Nothing
+                }
+                // A register that began anew, or was restored.
+                Some(known) if record.sequence <= known.sequence || record.term < known.term => {
+                    News::Doubtful
+                }
                 _ => self.learn(&bench, register),
             },
         }
@@ -381,12 +386,9 @@ impl Sight {
                 ..
             }
         ) && same;
-        // Once over, over: a clock that is asked twice may have stepped back.
-        let verdict = if was_over && !written {
-            self.verdict()
-        } else {
-            verdict
-        };
+        // Once over, over: a clock that is asked twice may have stepped back,
+        // and a stranger's request makes no new grant of the old one.
+        let verdict = if was_over { self.verdict() } else { verdict };
         let version = register.version.clone();
         self.seen = Seen::Record {
             version,

@@ -186,7 +186,7 @@ impl Draining {
                 };
             }
             Some((_, Err(_))) => {
-                let failure = Failure::new(FailureClass::Unknown, "the answer was not a record");
+                let failure = Failure::garbled();
                 self.failed(desk, &failure);
             }
             Some((_, Ok(_))) | None => self.stage = Stage::Done,

@@ -153,7 +153,7 @@ impl Leading {
         let (register, shown) = match shown {
             Some((register, Ok(shown))) => (register, shown),
             Some((_, Err(_))) => {
-                let failure = Failure::new(FailureClass::Unknown, "the answer was not a record");
+                let failure = Failure::garbled();
                 let read_at = desk.now.boot.after(desk.failed(&failure));
                 return State::Leading(Self {
                     stage: Stage::Unchecked { read_at },

@@ -214,6 +214,23 @@ impl Campaign {
         }
     }
 
+    /// The watch came or went. Either way something may have happened that
+    /// nobody has reported, so look; unless the store is in trouble anyway.
+    fn watching(&mut self, up: bool) {
+        if core::mem::replace(&mut self.desk.watching, up) == up {
+            return;
+        }
+        let now = self.desk.now.boot;
+        if let Some(other) = self.desk.affinity.as_mut().filter(|other| !other.failed) {
+            other.read_at = now;
+        }
+        if let State::Watching(watching) = &mut self.state
+            && self.desk.failures == 0
+        {
+            watching.look(now);
+        }
+    }
+
     fn command(&mut self, command: Command) {
         let why = match command {
             Command::Stop => {
@@ -267,7 +284,7 @@ impl Machine for Campaign {
             Input::Read { call, result } => self.answer(call, Answer::Read(result)),
             Input::Wrote { call, result } => self.answer(call, Answer::Wrote(result)),
             Input::Seen { key, register } => self.seen(&key, register.as_ref()),
-            Input::Watching(up) => self.desk.watching = up,
+            Input::Watching(up) => self.watching(up),
             Input::Command(command) => self.command(command),
             Input::Drained => self.drained(),
         }
@@ -286,7 +303,7 @@ impl Machine for Campaign {
     fn deadline(&self) -> Option<Instant> {
         let own = match &self.state {
             State::Watching(watching) => watching.deadline(&self.desk),
-            State::Racing(racing) => racing.deadline(),
+            State::Racing(racing) => racing.deadline(&self.desk),
             State::Leading(leading) => leading.deadline(),
             State::Draining(draining) => draining.deadline(),
             State::Stopped => return None,

@@ -133,7 +133,7 @@ impl Racing {
                 .won(desk, version)
             }
             (Some(_), None) => {
-                let failure = Failure::new(FailureClass::Unknown, "the answer was not a record");
+                let failure = Failure::garbled();
                 self.unsettled(desk, &failure)
             }
             _ if unchanged => {
@@ -184,6 +184,9 @@ impl Racing {
 
     pub(super) fn advance(self, desk: &mut Desk) -> State {
         let now = desk.now.boot;
+        if desk.stopping && now >= self.settle_until(desk) {
+            return desk.stopped();
+        }
         match &self.stage {
             Stage::Writing(pending) if pending.is_given_up(now) => {
                 self.write_failed(desk, &Failure::no_answer())
@@ -199,10 +202,21 @@ impl Racing {
         }
     }
 
-    pub(super) const fn deadline(&self) -> Instant {
-        match &self.stage {
+    /// Whoever wants to stop settles for as long as there may be an office
+    /// to vacate, and no longer: the store may be gone for good.
+    fn settle_until(&self, desk: &Desk) -> Instant {
+        Grant::new(self.start, &desk.config).valid_until
+    }
+
+    pub(super) fn deadline(&self, desk: &Desk) -> Instant {
+        let next = match &self.stage {
             Stage::Writing(pending) | Stage::Settling(pending) => pending.give_up_at,
             Stage::Unsettled { read_at } => *read_at,
+        };
+        if desk.stopping {
+            next.min(self.settle_until(desk))
+        } else {
+            next
         }
     }
 }

@@ -55,6 +55,12 @@ impl Failure {
         }
     }
 
+    /// Once undecodable proves nothing about the register: perhaps only the
+    /// answer was damaged.
+    pub(in crate::election) fn garbled() -> Self {
+        Self::new(FailureClass::Unknown, "the answer was not a record")
+    }
+
     pub(in crate::election) fn no_answer() -> Self {
         Self::new(FailureClass::Unknown, "the store did not answer in time")
     }

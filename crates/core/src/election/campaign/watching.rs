@@ -2,9 +2,10 @@
 //!
 //! A watcher keeps its [`Sight`](super::super::Sight) fresh (by the store's
 //! watch, or by polling once an interval), and when the grant may be over it
-//! reads. Only what a read says starts a race. An office that *ran out* is
-//! raced for after a jitter, one that was *resigned* at once: there the
-//! compare-and-swap picks the winner, and a stampede lasts one round trip.
+//! reads. Only what a read says ends a grant. An office that *ran out* is raced
+//! for after a jitter; one that was *resigned* at once, on the word of the watch
+//! alone: there the compare-and-swap picks the winner, and a stampede lasts one
+//! round trip.
 
 use super::racing::Racing;
 use super::{
@@ -88,15 +89,22 @@ impl Watching {
 
     pub(super) fn hint(&mut self, desk: &mut Desk, register: Option<&Register>) {
         let news = desk.sight.hint(&desk.config, desk.now, register);
-        self.note(desk, news);
+        // What a read has overtaken is no look, and no sign of a good store.
+        if news != News::Nothing {
+            self.note(desk, news);
+        }
+    }
+
+    pub(super) const fn look(&mut self, now: Instant) {
+        self.read_at = now;
     }
 
     fn note(&mut self, desk: &mut Desk, news: News) {
         match news {
-            News::Garbled(error) | News::Unreadable(error) => {
+            News::Garbled(_) => return self.retry(desk, &Failure::garbled()),
+            News::Unreadable(error) => {
                 let text = alloc::string::ToString::to_string(&error);
-                self.retry(desk, &Failure::new(FailureClass::Broken, &text));
-                return;
+                return self.retry(desk, &Failure::new(FailureClass::Broken, &text));
             }
             News::Doubtful => self.read_at = desk.now.boot,
             // Somebody wrote: what was to be raced for is gone.
