@@ -255,10 +255,10 @@ impl World {
             return;
         };
         let node = &self.nodes[self.procs[p].node];
-        let now = node.boot(self.now);
+        let kill_at = node.when(work.kill_at);
         self.works.rests(p);
         if !node.suspended && !self.waking && !told {
-            let finding = Works::ended(work.term, now, work.kill_at);
+            let finding = Works::ended(work.term, self.now, kill_at);
             self.judge(Check::Work, p, finding);
         }
         self.note(p, || format!("work of term {} has ended", work.term));

@@ -7,7 +7,7 @@
 //! three leases. Then comes an examination: the leader dies, or is asked to
 //! leave, and the next one must be there in time.
 
-use tenure_core::election::{Command, Input};
+use tenure_core::election::{Command, Expiry, Input};
 use tenure_core::ids::{Name, Term};
 
 use crate::checkers::{Check, Held};
@@ -88,7 +88,13 @@ impl World {
             .swarm
             .drift
             .lengthen(std::time::Duration::from_nanos(lease));
-        let local = judged.as_nanos() as u64 + lease / 10 + self.turn() + self.notice();
+        // By the calendar the skew comes on top: once by the rule, and once
+        // more because the judge's calendar may be behind by as much.
+        let skew = match self.swarm.expiry {
+            Expiry::BoundedSkew(skew) => 2 * skew.as_nanos() as u64,
+            _ => 0,
+        };
+        let local = judged.as_nanos() as u64 + skew + lease / 10 + self.turn() + self.notice();
         self.at_worst(local) + 6 * self.swarm.hop()
     }
 

@@ -5,9 +5,9 @@
 //! machine wakes.
 
 use tenure_core::ids::Term;
-use tenure_core::time::Instant;
 
 use super::Finding;
+use crate::clock::True;
 
 #[derive(Clone, Copy, Debug)]
 struct Running {
@@ -49,13 +49,11 @@ impl Works {
         self.running[process] = None;
     }
 
-    /// Work that ended at `now` should have by `kill_at`.
-    pub(crate) fn ended(term: Term, now: Instant, kill_at: Instant) -> Finding {
+    /// Work that ended at `now` should have by `kill_at`, both in true time.
+    pub(crate) fn ended(term: Term, now: True, kill_at: True) -> Finding {
         if now <= kill_at {
             return Ok(());
         }
-        Err(format!(
-            "work of term {term} ran until {now}, past its end at {kill_at}"
-        ))
+        Err(format!("work of term {term} ran until {now} ns, past its end at {kill_at} ns"))
     }
 }
