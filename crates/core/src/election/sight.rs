@@ -527,7 +527,13 @@ impl Bench<'_> {
     fn by_wall(&self, record: &Record, extra: Duration) -> (Instant, Verdict) {
         let span = record.lease.saturating_add(extra);
         let age = self.now.wall.since(record.renewed_at);
-        if age >= span && self.asked.is_some() {
+        // What counts is how old it was when it was *asked* for: an answer
+        // that waited for a process to be woken says nothing of the present.
+        let then = |asked| {
+            let waited = self.config.drift.lengthen(self.now.boot.since(asked));
+            age.saturating_sub(waited)
+        };
+        if self.asked.is_some_and(|asked| then(asked) >= span) {
             return (self.now.boot, Verdict::Over(Certainty::Likely));
         }
         (
