@@ -6,7 +6,9 @@
 use tenure_sim::{Options, run};
 
 fn main() {
-    let mut args = std::env::args().skip(1).filter_map(|text| text.parse().ok());
+    let mut args = std::env::args()
+        .skip(1)
+        .filter_map(|text| text.parse().ok());
     let (seed, runs): (u64, u64) = (args.next().unwrap_or(1), args.next().unwrap_or(1));
     for seed in seed..seed.saturating_add(runs) {
         match run(seed, &Options::default()).violation {

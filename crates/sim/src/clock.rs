@@ -119,7 +119,7 @@ impl Wall {
 
     fn at(&self, t: True) -> u64 {
         let running = Self::EPOCH_MS + (t / MILLI) as i64 + self.offset_ms;
-        self.frozen.unwrap_or(running.max(0) as u64)
+        self.frozen.unwrap_or_else(|| running.max(0) as u64)
     }
 
     pub(crate) const fn step_to(&mut self, offset_ms: i64) {

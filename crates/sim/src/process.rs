@@ -302,7 +302,8 @@ impl World {
         }
         let proc = &self.procs[p];
         if let Some(office) = &proc.office {
-            let now = self.nodes[proc.node].boot(self.now);
+            // As of a moment ago: its timer for this very moment may be next.
+            let now = self.nodes[proc.node].boot(self.now.saturating_sub(1));
             let finding = told(office, now);
             self.judge(Check::Told, p, finding);
         }

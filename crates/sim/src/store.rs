@@ -125,7 +125,8 @@ impl World {
             return;
         }
         let down = |until: Option<(True, bool)>| until.filter(|(until, _)| self.now < *until);
-        if let Some((_, says)) = down(self.store.outage).or(down(self.store.cuts[question.p])) {
+        let cut = down(self.store.cuts[question.p]);
+        if let Some((_, says)) = down(self.store.outage).or(cut) {
             self.stats.refused += 1;
             self.causes.disturb(question.p, self.now);
             if says {

@@ -54,6 +54,8 @@ impl Works {
         if now <= kill_at {
             return Ok(());
         }
-        Err(format!("work of term {term} ran until {now} ns, past its end at {kill_at} ns"))
+        Err(format!(
+            "work of term {term} ran until {now} ns, past its end at {kill_at} ns"
+        ))
     }
 }
