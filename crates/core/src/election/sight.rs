@@ -119,6 +119,8 @@ enum Seen {
         record: Record,
         /// When this renewal was first seen.
         first: Instant,
+        /// When this version was first seen.
+        learnt: Instant,
         /// Whether it was seen to replace another, so that it happened while
         /// this process was looking.
         witnessed: bool,
@@ -259,6 +261,7 @@ impl Sight {
             version,
             record,
             first,
+            learnt: now.boot,
             witnessed: true,
             over_at,
             verdict,
@@ -273,6 +276,9 @@ impl Sight {
 
     /// Takes note of an answer to a read that was asked at `asked`.
     pub fn read(&mut self, config: &Config, now: Now, asked: Instant, reading: &Reading) -> News {
+        if self.is_overtaken(asked, reading) {
+            return News::Nothing;
+        }
         let bench = Bench {
             config,
             now,
@@ -283,6 +289,24 @@ impl Sight {
             Some(register) => self.learn(&bench, register),
             None => self.absent(),
         }
+    }
+
+    /// Whether the news of a watch, or a write of this process's own, came
+    /// between the asking and this older answer. A register that is older
+    /// than what was known *before* it was asked for was restored or deleted,
+    /// and is believed.
+    fn is_overtaken(&self, asked: Instant, reading: &Reading) -> bool {
+        let Seen::Record { record, learnt, .. } = &self.seen else {
+            return false;
+        };
+        let shown = reading.register.as_ref();
+        let shown = shown.map(|register| Record::decode(&register.value));
+        let older = match shown {
+            None => true,
+            Some(Ok(shown)) => shown.sequence < record.sequence,
+            Some(Err(_)) => false,
+        };
+        older && asked <= *learnt
     }
 
     /// Takes note of the news of a watch, which was true at some time past.
@@ -389,11 +413,16 @@ impl Sight {
         // Once over, over: a clock that is asked twice may have stepped back,
         // and a stranger's request makes no new grant of the old one.
         let verdict = if was_over { self.verdict() } else { verdict };
+        let learnt = match &self.seen {
+            Seen::Record { learnt, .. } if !written => *learnt,
+            _ => bench.now.boot,
+        };
         let version = register.version.clone();
         self.seen = Seen::Record {
             version,
             record,
             first,
+            learnt,
             witnessed,
             over_at,
             verdict,
@@ -500,7 +529,13 @@ impl Bench<'_> {
     fn by_wall(&self, record: &Record, extra: Duration) -> (Instant, Verdict) {
         let span = record.lease.saturating_add(extra);
         let age = self.now.wall.since(record.renewed_at);
-        if age >= span && self.asked.is_some() {
+        // What counts is how old it was when it was *asked* for: an answer
+        // that waited for a process to be woken says nothing of the present.
+        let then = |asked| {
+            let waited = self.config.drift.lengthen(self.now.boot.since(asked));
+            age.saturating_sub(waited)
+        };
+        if self.asked.is_some_and(|asked| then(asked) >= span) {
             return (self.now.boot, Verdict::Over(Certainty::Likely));
         }
         (

@@ -402,7 +402,7 @@ fn show(world: &mut World, command: &str, args: &mut Args<'_>) -> Outcome<String
     let shown = world.ids.standing(actor, &sight.standing());
     let due = actor
         .deadline()
-        .map_or("never".to_string(), |at| moment(actor, at));
+        .map_or_else(|| "never".to_string(), |at| moment(actor, at));
     Ok(match (&actor.kind, command) {
         // state a
         (Kind::Campaign(campaign), "state") => {

@@ -1,0 +1,80 @@
+//! The checkers: what must be true of every run, each in a file of its own.
+//!
+//! A checker sees more than any process does: true time, the register itself,
+//! the clocks of all nodes. It says what it found wrong in a sentence; the
+//! world adds when, and the trace.
+
+mod causes;
+mod exclusivity;
+mod observers;
+mod own_id;
+mod races;
+mod requests;
+mod terms;
+mod told;
+mod work;
+
+use std::fmt;
+
+pub(crate) use causes::Causes;
+pub(crate) use exclusivity::{Exclusivity, Held};
+pub(crate) use observers::claim;
+pub(crate) use own_id::own_id;
+pub(crate) use races::race;
+pub(crate) use requests::Requests;
+pub(crate) use terms::Terms;
+pub(crate) use told::told;
+pub(crate) use work::Works;
+
+/// What a checker found wrong, in a sentence.
+pub(crate) type Finding = Result<(), String>;
+
+/// Which checker.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Check {
+    /// At most one reign is valid at any instant of true time.
+    Exclusivity,
+    /// A grant counts from before the write that gave it took effect.
+    Grants,
+    /// The term grows by exactly one whenever the leader changes, and every
+    /// reign has its own id.
+    Terms,
+    /// A process that runs at a deadline has been told by then.
+    Told,
+    /// Never two works at once, and none after its deadline.
+    Work,
+    /// No office is lost without a cause.
+    Causes,
+    /// A candidate that watches is not the holder it sees.
+    OwnId,
+    /// Nobody races for an office whose judged holder is still valid.
+    Races,
+    /// What is said to be proven is true.
+    Observers,
+    /// A healed world has a leader in time, and keeps it.
+    Liveness,
+    /// What was asked through the register is obeyed.
+    Requests,
+    /// A machine never asks to be woken at a time that has passed, again and
+    /// again.
+    Spin,
+}
+
+impl fmt::Display for Check {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Exclusivity => "exclusivity",
+            Self::Grants => "grants",
+            Self::Terms => "terms",
+            Self::Told => "told in time",
+            Self::Work => "work",
+            Self::Causes => "causes",
+            Self::OwnId => "own id",
+            Self::Races => "races",
+            Self::Observers => "observers",
+            Self::Liveness => "liveness",
+            Self::Requests => "requests",
+            Self::Spin => "spin",
+        })
+    }
+}

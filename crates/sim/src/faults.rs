@@ -1,0 +1,311 @@
+//! What befalls processes, machines and the store from time to time.
+//!
+//! Each kind comes at random moments whose mean distance the
+//! [swarm](crate::swarm) has drawn. Leaders are hit more often than others:
+//! most of what can go wrong goes wrong around them.
+
+use tenure_core::election::{Command, Expiry, Input, Request};
+use tenure_core::ids::Name;
+
+use crate::clock::{MILLI, SECOND, pick};
+use crate::process::{Actor, Mail};
+use crate::swarm::{Mishaps, StoreClock, candidate_name};
+use crate::world::{Happening, World};
+
+/// A kind of mishap.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Mishap {
+    Pause,
+    Stall,
+    Crash,
+    Suspend,
+    Reboot,
+    Outage,
+    Cut,
+    Calendar,
+    Line,
+    Command,
+    Petition,
+}
+
+impl Mishap {
+    const ALL: [Self; 11] = [
+        Self::Pause,
+        Self::Stall,
+        Self::Crash,
+        Self::Suspend,
+        Self::Reboot,
+        Self::Outage,
+        Self::Cut,
+        Self::Calendar,
+        Self::Line,
+        Self::Command,
+        Self::Petition,
+    ];
+
+    /// The mean pause between two of them in thousandths of a lease.
+    const fn rarity(self, mishaps: &Mishaps) -> u64 {
+        match self {
+            Self::Pause => mishaps.pause,
+            Self::Stall => mishaps.stall,
+            Self::Crash => mishaps.crash,
+            Self::Suspend => mishaps.suspend,
+            Self::Reboot => mishaps.reboot,
+            Self::Outage => mishaps.outage,
+            Self::Cut => mishaps.cut,
+            Self::Calendar => mishaps.calendar,
+            Self::Line => mishaps.line,
+            Self::Command => mishaps.command,
+            Self::Petition => mishaps.petition,
+        }
+    }
+}
+
+impl World {
+    pub(crate) fn schedule_mishaps(&mut self) {
+        for mishap in Mishap::ALL {
+            self.schedule(mishap);
+        }
+    }
+
+    fn schedule(&mut self, mishap: Mishap) {
+        let mean = mishap.rarity(&self.swarm.mishaps) * (self.swarm.lease / 1_000);
+        if mean > 0 {
+            let at = self.now + self.rng.between(MILLI, 2 * mean);
+            self.queue.push(at, Happening::Mishap(mishap));
+        }
+    }
+
+    pub(crate) fn mishap(&mut self, mishap: Mishap) {
+        if !self.faulty() {
+            return;
+        }
+        self.schedule(mishap);
+        let p = self.victim();
+        match mishap {
+            Mishap::Pause => {
+                let most = *pick(&mut self.rng, &[1, 2, 4]) * self.swarm.lease;
+                let span = self.rng.between(0, most);
+                self.pause(p, span);
+            }
+            Mishap::Stall => {
+                let span = self.rng.between(MILLI, 200 * MILLI);
+                self.pause(p, span);
+            }
+            Mishap::Crash => {
+                self.stats.crashes += 1;
+                self.crash(p);
+            }
+            Mishap::Suspend => self.suspend(self.procs[p].node),
+            Mishap::Reboot => self.reboot(self.procs[p].node),
+            Mishap::Outage => {
+                self.stats.outages += 1;
+                let until = self.now + self.rng.between(0, 2 * self.swarm.lease);
+                self.store.outage = Some((until, self.rng.chance(50)));
+            }
+            Mishap::Cut => {
+                self.stats.cuts += 1;
+                let until = self.now + self.rng.between(0, 3 * self.swarm.lease);
+                self.store.cuts[p] = Some((until, self.rng.chance(30)));
+            }
+            Mishap::Calendar => self.upset_calendar(p),
+            Mishap::Line => self.upset_line(),
+            Mishap::Command => self.command(p),
+            Mishap::Petition => self.ask_leader(),
+        }
+    }
+
+    /// Mostly a leader.
+    fn victim(&mut self) -> usize {
+        let leaders = |world: &Self, election| {
+            world
+                .reigns
+                .valid(election, world.now)
+                .map(|(p, _)| p)
+                .next()
+        };
+        let election = self.rng.below(self.swarm.elections as u64) as usize;
+        match leaders(self, election) {
+            Some(leader) if self.rng.chance(60) => leader,
+            _ => self.rng.below(self.procs.len() as u64 - 1) as usize,
+        }
+    }
+
+    fn pause(&mut self, p: usize, span: u64) {
+        if !self.procs[p].up || self.procs[p].paused {
+            return;
+        }
+        self.stats.pauses += 1;
+        self.note(p, || format!("is paused for {span} ns"));
+        self.procs[p].paused = true;
+        self.causes.disturb(p, self.now + span);
+        let life = self.procs[p].life;
+        self.queue
+            .push(self.now + span, Happening::Resume { p, life });
+    }
+
+    pub(crate) fn unpause(&mut self, p: usize) {
+        if self.procs[p].paused {
+            self.procs[p].paused = false;
+            self.causes.disturb(p, self.now);
+            self.note(p, || "goes on".into());
+            self.resume(p);
+        }
+    }
+
+    /// The process is gone; its guardian ends the work it left behind.
+    pub(crate) fn crash(&mut self, p: usize) {
+        if !self.procs[p].up {
+            return;
+        }
+        self.note(p, || "crashes".into());
+        let proc = &mut self.procs[p];
+        proc.up = false;
+        proc.life += 1;
+        proc.office = None;
+        proc.inbox.clear();
+        let (life, work, grace) = (proc.life, proc.work, proc.config.grace.as_nanos() as u64);
+        // No reign can be said to be valid that nobody holds.
+        let _ = self.reigns.note(p, self.now, None);
+        if let Some(work) = work {
+            let at = self.now + self.rng.between(0, grace);
+            self.queue
+                .push(at, Happening::WorkEnds { p, term: work.term });
+        }
+        for line in self.store.lines.iter_mut().filter(|line| line.p == p) {
+            line.up = false;
+        }
+        let at = self.now + self.rng.between(MILLI, 2 * self.swarm.lease);
+        self.queue.push(at, Happening::Restart { p, life });
+    }
+
+    fn suspend(&mut self, node: usize) {
+        if self.nodes[node].suspended {
+            return;
+        }
+        self.stats.suspends += 1;
+        self.nodes[node].suspended = true;
+        let span = self.rng.between(MILLI, 3 * self.swarm.lease);
+        for p in 0..self.procs.len() {
+            if self.procs[p].node == node {
+                self.works.rests(p);
+                self.causes.disturb(p, self.now + span);
+                self.note(p, || format!("is suspended for {span} ns"));
+            }
+        }
+        let boot = self.nodes[node].boot_id;
+        self.queue
+            .push(self.now + span, Happening::Wake { node, boot });
+    }
+
+    /// Guardians look first, at the clock that went on.
+    pub(crate) fn wake(&mut self, node: usize) {
+        if !self.nodes[node].suspended {
+            return;
+        }
+        self.nodes[node].suspended = false;
+        self.waking = true;
+        let local = self.nodes[node].boot(self.now);
+        for p in 0..self.procs.len() {
+            let Some(work) = self.procs[p].work.filter(|_| self.procs[p].node == node) else {
+                continue;
+            };
+            if local >= work.kill_at {
+                self.stats.kills += 1;
+                self.end_work(p, false);
+            } else {
+                let election = self.procs[p].election;
+                let finding = self.works.runs(p, election, work.term);
+                self.judge(crate::Check::Work, p, finding);
+                let at = self.nodes[node].when(work.kill_at);
+                self.queue.push(at, Happening::Kill { p, term: work.term });
+            }
+        }
+        self.waking = false;
+        for p in 0..self.procs.len() {
+            if self.procs[p].node == node {
+                self.causes.disturb(p, self.now);
+                self.note(p, || "wakes".into());
+                self.resume(p);
+            }
+        }
+    }
+
+    fn reboot(&mut self, node: usize) {
+        self.stats.reboots += 1;
+        self.nodes[node].suspended = false;
+        for p in 0..self.procs.len() {
+            if self.procs[p].node == node {
+                self.procs[p].work = None;
+                self.works.rests(p);
+                self.crash(p);
+            }
+        }
+        self.nodes[node].reboot(self.now);
+    }
+
+    fn upset_calendar(&mut self, p: usize) {
+        self.stats.calendar_steps += 1;
+        let most = self.swarm.calendar_ms;
+        let off = self.rng.between(0, 2 * most) as i64 - most as i64;
+        let bounded = matches!(self.swarm.expiry, Expiry::BoundedSkew(_));
+        let freeze = self.rng.chance(40);
+        let wall = &mut self.nodes[self.procs[p].node].wall;
+        if freeze && !bounded {
+            wall.freeze(self.now);
+        } else {
+            wall.step_to(off);
+        }
+        if self.swarm.store_clock == StoreClock::Stepping {
+            self.store.stepped = self.rng.below(3_600 * SECOND);
+        }
+    }
+
+    /// A watch loses its line, and says so or not.
+    fn upset_line(&mut self) {
+        let lines = self.store.lines.len() as u64;
+        let index = self.rng.below(lines) as usize;
+        let Some(line) = self.store.lines.get_mut(index).filter(|line| line.up) else {
+            return;
+        };
+        self.stats.lines_lost += 1;
+        line.up = false;
+        let p = line.p;
+        if self.rng.chance(50) {
+            let at = self.now + self.rng.between(0, SECOND);
+            self.post(p, at, Mail::Input(Input::Watching(false)));
+        }
+        let at = self.now + self.rng.between(MILLI, 4 * self.swarm.lease);
+        self.queue.push(at, Happening::LineUp { index });
+    }
+
+    fn somebody(&mut self) -> Option<Name> {
+        let stand = self.swarm.candidates.len() / self.swarm.elections;
+        candidate_name(self.rng.below(stand as u64) as usize).ok()
+    }
+
+    fn command(&mut self, p: usize) {
+        if !matches!(self.procs[p].actor, Actor::Candidate(_)) {
+            return;
+        }
+        self.stats.commands += 1;
+        let to = self.somebody();
+        let command = match (self.rng.below(5), to) {
+            (0, _) => Command::Stop,
+            (1 | 2, Some(to)) => Command::Transfer(to),
+            _ => Command::Resign,
+        };
+        if self.procs[p].up {
+            self.post(p, self.now, Mail::Input(Input::Command(command)));
+        }
+    }
+
+    fn ask_leader(&mut self) {
+        let operator = self.procs.len() - 1;
+        let to = self.somebody().filter(|_| self.rng.chance(50));
+        let request = to.map_or(Request::Resign, Request::Transfer);
+        if self.runs(operator) {
+            self.petition(operator, request);
+        }
+    }
+}

@@ -1,0 +1,475 @@
+//! Simulated processes: a candidate, an observer or an operator's command,
+//! and the driver around it.
+//!
+//! The driver is what the production driver is: it hands in inputs with the
+//! time of its own clocks, carries out every output, and wakes the machine
+//! at its deadline. While a process is paused or its machine sleeps, what
+//! arrives waits in its inbox.
+
+use std::collections::VecDeque;
+
+use tenure_core::Machine as _;
+use tenure_core::cas::{Expect, Reading, Register, Stamp, Write};
+use tenure_core::election::{
+    Call, Campaign, Config, Input, Observer, Office as Seat, Output, Record, Request,
+};
+use tenure_core::ids::{Key, LeaderId, Term};
+use tenure_core::time::{Instant, Now};
+
+use crate::app::{Office, Work};
+use crate::checkers::{Check, Held, own_id, race, told};
+use crate::clock::{MICRO, True};
+use crate::store::{Op, Question};
+use crate::world::{Happening, World};
+
+/// What waits in an inbox.
+#[derive(Clone, Debug)]
+pub(crate) enum Mail {
+    Input(Input),
+    /// A store's answer, and how many writes there had been by then.
+    Answer(Input, Option<u64>),
+    /// The go-ahead for work.
+    Begin(Term),
+}
+
+/// What runs in a process.
+#[derive(Clone, Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "a handful in a run, nearly all candidates"
+)]
+pub(crate) enum Actor {
+    Candidate(Campaign),
+    Observer(Observer),
+    Petitioner(Petitioner),
+}
+
+/// A command that writes a request into the register, like an operator's.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Petitioner {
+    pub(crate) request: Option<Request>,
+    pub(crate) calls: u64,
+    pub(crate) tries: u32,
+}
+
+/// A process, over all its lives.
+#[derive(Clone, Debug)]
+pub(crate) struct Proc {
+    pub(crate) name: String,
+    pub(crate) node: usize,
+    pub(crate) election: usize,
+    pub(crate) config: Config,
+    pub(crate) actor: Actor,
+    pub(crate) life: u32,
+    pub(crate) up: bool,
+    pub(crate) paused: bool,
+    pub(crate) inbox: VecDeque<Mail>,
+    pub(crate) office: Option<Office>,
+    pub(crate) work: Option<Work>,
+    /// When the timer is set, and which one counts.
+    pub(crate) timer: (True, u64),
+    /// Ticks in a row that moved no deadline.
+    pub(crate) spins: u32,
+    /// How many writes the last answer that counted had seen.
+    pub(crate) shown: u64,
+    /// The call whose answer counts, and until when on its own clock.
+    pub(crate) awaited: (Call, Instant),
+}
+
+/// The most inputs that one step hands in; as many as a kernel would buffer.
+const INBOX_MAX: usize = 4_096;
+
+impl World {
+    /// Whether `p` gets to do anything at present.
+    pub(crate) fn runs(&self, p: usize) -> bool {
+        let proc = &self.procs[p];
+        proc.up && !proc.paused && !self.nodes[proc.node].suspended
+    }
+
+    /// Sends `mail` to `p`, to be there at `at`.
+    pub(crate) fn post(&mut self, p: usize, at: True, mail: Mail) {
+        let life = self.procs[p].life;
+        self.queue.push(at, Happening::Mail { p, life, mail });
+    }
+
+    /// Mail has arrived.
+    pub(crate) fn deliver(&mut self, p: usize, mail: Mail) {
+        if self.runs(p) {
+            self.open(p, mail);
+            self.after_step(p);
+        } else if self.procs[p].inbox.len() < INBOX_MAX {
+            self.procs[p].inbox.push_back(mail);
+        }
+    }
+
+    /// `p` runs again: its timers are late and its inbox is full, and nobody
+    /// says which of them its driver looks at first.
+    pub(crate) fn resume(&mut self, p: usize) {
+        if !self.runs(p) {
+            return;
+        }
+        let timer_first = self.rng.chance(50);
+        if timer_first {
+            self.tick(p);
+        }
+        while let Some(mail) = self.procs[p].inbox.pop_front() {
+            self.open(p, mail);
+        }
+        self.tick(p);
+        self.after_step(p);
+    }
+
+    pub(crate) fn timer(&mut self, p: usize) {
+        self.procs[p].timer.0 = True::MAX;
+        if self.runs(p) {
+            self.tick(p);
+            self.after_step(p);
+        }
+    }
+
+    fn open(&mut self, p: usize, mail: Mail) {
+        match mail {
+            Mail::Input(input) => self.step(p, Some(input)),
+            Mail::Answer(input, writes) => {
+                self.remember(p, &input, writes);
+                self.step(p, Some(input));
+            }
+            Mail::Begin(term) => self.begin_work(p, term),
+        }
+    }
+
+    /// What a candidate has been shown, if it takes this answer.
+    fn remember(&mut self, p: usize, input: &Input, writes: Option<u64>) {
+        let proc = &mut self.procs[p];
+        let now = self.nodes[proc.node].boot(self.now);
+        let call = match input {
+            Input::Read { call, .. } | Input::Wrote { call, .. } => *call,
+            _ => return,
+        };
+        if let Some(writes) = writes
+            && proc.awaited.0 == call
+            && now < proc.awaited.1
+        {
+            proc.shown = writes;
+        }
+    }
+
+    fn tick(&mut self, p: usize) {
+        self.step(p, None);
+    }
+
+    /// One step of the machine, and everything it asks for.
+    fn step(&mut self, p: usize, input: Option<Input>) {
+        let now = self.nodes[self.procs[p].node].now(self.now);
+        self.stats.steps += 1;
+        if let Some(input) = &input
+            && self.trace.is_on()
+        {
+            let text = format!("<- {}", brief(input));
+            self.note(p, || text);
+        }
+        match (&mut self.procs[p].actor, input) {
+            (Actor::Candidate(campaign), Some(input)) => campaign.handle(now, input),
+            (Actor::Candidate(campaign), None) => campaign.tick(now),
+            (Actor::Observer(observer), Some(input)) => observer.handle(now, input),
+            (Actor::Observer(observer), None) => observer.tick(now),
+            (Actor::Petitioner(_), Some(input)) => return self.petition_step(p, input),
+            (Actor::Petitioner(_), None) => return,
+        }
+        self.carry_out(p, now);
+    }
+
+    /// Carries out what the machine of `p` asks for.
+    pub(crate) fn carry_out(&mut self, p: usize, now: Now) {
+        // The reign first: an event is told after the fact.
+        self.note_reign(p);
+        loop {
+            let output = match &mut self.procs[p].actor {
+                Actor::Candidate(campaign) => campaign.poll(),
+                Actor::Observer(observer) => observer.poll(),
+                Actor::Petitioner(_) => None,
+            };
+            match output {
+                None => return,
+                Some(Output::Event(event)) => {
+                    self.note(p, || format!("-- {event:?}"));
+                    self.tell(p, &event);
+                }
+                Some(Output::Read { call, key, within }) => {
+                    self.note(p, || format!("-> read {key} (call {})", call.0));
+                    self.procs[p].awaited = (call, now.boot.after(within));
+                    self.ask(p, call, key, Op::Read, now.boot.after(within));
+                }
+                Some(Output::Write {
+                    call,
+                    write,
+                    within,
+                }) => {
+                    self.note(p, || {
+                        format!("-> write {} (call {})", wording(&write), call.0)
+                    });
+                    self.procs[p].awaited = (call, now.boot.after(within));
+                    let election = self.procs[p].election;
+                    let terms = &self.terms[election];
+                    let finding = race(&write, election, self.now, terms, &self.reigns);
+                    self.judge(Check::Races, p, finding);
+                    let key = write.key.clone();
+                    self.ask(p, call, key, Op::Write(write), now.boot.after(within));
+                }
+            }
+        }
+    }
+
+    /// Takes note of the reign that `p` holds now, if it is another.
+    fn note_reign(&mut self, p: usize) {
+        let proc = &self.procs[p];
+        let Actor::Candidate(campaign) = &proc.actor else {
+            return;
+        };
+        let reign = campaign.reign();
+        let known = self.reigns.of(p);
+        let same = match (&reign, &known) {
+            (None, None) => true,
+            (Some((fence, grant)), Some(held)) => {
+                fence.term == held.term && grant.valid_until == held.valid_until
+            }
+            _ => false,
+        };
+        if same {
+            return;
+        }
+        let held = reign.map(|(fence, grant)| Held {
+            election: proc.election,
+            term: fence.term,
+            valid_until: grant.valid_until,
+            until: self.nodes[proc.node].when(grant.valid_until),
+        });
+        let finding = self.reigns.note(p, self.now, held);
+        self.judge(Check::Exclusivity, p, finding);
+    }
+
+    /// Sets the timer anew and lets the checkers look.
+    pub(crate) fn after_step(&mut self, p: usize) {
+        self.note_reign(p);
+        self.look(p);
+        let proc = &self.procs[p];
+        let deadline = match &proc.actor {
+            Actor::Candidate(campaign) => {
+                let finding = own_id(campaign);
+                let deadline = campaign.deadline();
+                self.judge(Check::OwnId, p, finding);
+                deadline
+            }
+            Actor::Observer(observer) => observer.deadline(),
+            Actor::Petitioner(_) => None,
+        };
+        let node = &self.nodes[self.procs[p].node];
+        let at = deadline
+            .filter(|deadline| *deadline < Instant::MAX)
+            .map(|deadline| node.when(deadline));
+        let proc = &mut self.procs[p];
+        let at = match at {
+            None => return proc.timer = (True::MAX, proc.timer.1 + 1),
+            Some(at) if at > self.now => {
+                proc.spins = 0;
+                at
+            }
+            Some(_) => {
+                // A deadline that has passed: come back very soon.
+                proc.spins += 1;
+                self.now + MICRO
+            }
+        };
+        if at != proc.timer.0 {
+            proc.timer = (at, proc.timer.1 + 1);
+            let happening = Happening::Timer {
+                p,
+                life: proc.life,
+                number: proc.timer.1,
+            };
+            self.queue.push(at, happening);
+        }
+        if self.procs[p].spins > 100 {
+            let finding = Err("asked a hundred times to be woken in the past".into());
+            self.judge(Check::Spin, p, finding);
+        }
+    }
+
+    /// Whether the application of `p` has been told in time.
+    pub(crate) fn look(&mut self, p: usize) {
+        if !self.runs(p) {
+            return;
+        }
+        let proc = &self.procs[p];
+        if let Some(office) = &proc.office {
+            // As of a moment ago: its timer for this very moment may be next.
+            let now = self.nodes[proc.node].boot(self.now.saturating_sub(1));
+            let finding = told(office, now);
+            self.judge(Check::Told, p, finding);
+        }
+    }
+
+    /// An operator begins to write `request` into the register.
+    pub(crate) fn petition(&mut self, p: usize, request: Request) {
+        if let Actor::Petitioner(petitioner) = &mut self.procs[p].actor {
+            petitioner.request = Some(request);
+            petitioner.tries = 0;
+        }
+        self.petition_read(p);
+    }
+
+    fn petition_read(&mut self, p: usize) {
+        let Actor::Petitioner(petitioner) = &mut self.procs[p].actor else {
+            return;
+        };
+        petitioner.tries += 1;
+        petitioner.calls += 1;
+        let call = Call(petitioner.calls);
+        if petitioner.tries > 3 {
+            petitioner.request = None;
+            return;
+        }
+        let key = Key::of_election(&self.procs[p].config.election);
+        self.ask(p, call, key, Op::Read, Instant::MAX);
+    }
+
+    fn petition_step(&mut self, p: usize, input: Input) {
+        let Actor::Petitioner(petitioner) = &mut self.procs[p].actor else {
+            return;
+        };
+        let (Input::Read { call, .. } | Input::Wrote { call, .. }) = &input else {
+            return;
+        };
+        if call.0 != petitioner.calls {
+            return;
+        }
+        let found = match input {
+            Input::Read {
+                result:
+                    Ok(Reading {
+                        register: Some(register),
+                        ..
+                    }),
+                ..
+            } => register,
+            Input::Wrote { result: Ok(_), .. } => {
+                petitioner.request = None;
+                return;
+            }
+            _ => return self.petition_read(p),
+        };
+        let request = petitioner.request.clone();
+        let Some(write) = request.and_then(|request| asked(&found, request)) else {
+            return;
+        };
+        petitioner.calls += 1;
+        let call = Call(petitioner.calls);
+        let key = Key::of_election(&self.procs[p].config.election);
+        self.ask(
+            p,
+            call,
+            key.clone(),
+            Op::Write(Write { key, ..write }),
+            Instant::MAX,
+        );
+    }
+
+    /// Sends a question to the store.
+    pub(crate) fn ask(&mut self, p: usize, call: Call, key: Key, op: Op, give_up: Instant) {
+        let proc = &self.procs[p];
+        let question = Question {
+            p,
+            life: proc.life,
+            call,
+            key,
+            op,
+            give_up_at: self.nodes[proc.node].when(give_up),
+            shown: proc
+                .office
+                .filter(|o| !o.draining && !o.ousted)
+                .map(|_| proc.shown),
+            slow: false,
+        };
+        self.send(question);
+    }
+}
+
+/// The register with a request added, if somebody holds it and was not asked
+/// before.
+fn asked(register: &Register, request: Request) -> Option<Write> {
+    let mut record = Record::decode(&register.value).ok()?;
+    let Seat::Held(holder) = &mut record.office else {
+        return None;
+    };
+    if holder.request.is_some() {
+        return None;
+    }
+    holder.request = Some(request);
+    record.sequence += 1;
+    Some(Write {
+        key: Key::of_election(&record.election),
+        expect: Expect::Version(register.version.clone()),
+        value: record.encode(),
+        stamp: Stamp::Keep,
+    })
+}
+
+fn wording(write: &Write) -> String {
+    let value = Record::decode(&write.value).map_or_else(|_| "garbage".into(), |r| sketch(&r));
+    match &write.expect {
+        Expect::Absent => format!("{value} where nothing is"),
+        Expect::Version(version) => format!("{value} over {version}"),
+    }
+}
+
+/// A record in a few words.
+pub(crate) fn sketch(record: &Record) -> String {
+    let short = |id: LeaderId| id.to_string()[..6].to_owned();
+    let holder = record.holder();
+    let asked = holder.and_then(|holder| holder.request.as_ref());
+    let holder = holder.map_or_else(
+        || "vacant".into(),
+        |h| format!("{} {}", h.name, short(h.id)),
+    );
+    let asked = asked.map_or_else(String::new, |request| format!(" asked {request:?}"));
+    let (term, sequence, renewal) = (record.term, record.sequence, record.renewal);
+    format!("[t{term} #{sequence} r{renewal} {holder}{asked}]")
+}
+
+fn shown(register: Option<&Register>) -> String {
+    register.map_or_else(
+        || "nothing".into(),
+        |register| {
+            let record = Record::decode(&register.value);
+            let text = record.map_or_else(|_| "garbage".into(), |record| sketch(&record));
+            format!("{} {text}", register.version)
+        },
+    )
+}
+
+fn brief(input: &Input) -> String {
+    match input {
+        Input::Read {
+            call,
+            result: Ok(reading),
+        } => {
+            format!("(call {}) {}", call.0, shown(reading.register.as_ref()))
+        }
+        Input::Wrote {
+            call,
+            result: Ok(version),
+        } => format!("(call {}) wrote {version}", call.0),
+        Input::Read {
+            call,
+            result: Err(failure),
+        }
+        | Input::Wrote {
+            call,
+            result: Err(failure),
+        } => {
+            format!("(call {}) {}: {}", call.0, failure.class, failure.why)
+        }
+        Input::Seen { key, register } => format!("watch: {key} {}", shown(register.as_ref())),
+        other => format!("{other:?}"),
+    }
+}

@@ -1,0 +1,121 @@
+//! What happened in a run, or in many.
+
+use std::fmt;
+
+macro_rules! stats {
+    ($($(#[$doc:meta])* $field:ident: $text:literal,)*) => {
+        /// How often what happened.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+        pub struct Stats {
+            $($(#[$doc])* pub $field: u64,)*
+        }
+
+        impl Stats {
+            /// Adds the counts of another run.
+            pub const fn add(&mut self, other: &Self) {
+                $(self.$field += other.$field;)*
+            }
+
+            /// Every count with its name for machines and its words for people.
+            pub fn fields(&self) -> impl Iterator<Item = (&'static str, &'static str, u64)> {
+                [$((stringify!($field), $text, self.$field),)*].into_iter()
+            }
+        }
+    };
+}
+
+stats! {
+    /// Runs.
+    runs: "runs",
+    /// Nanoseconds of true time.
+    simulated_ns: "simulated nanoseconds",
+    /// Steps of all machines.
+    steps: "steps of machines",
+    /// Writes that took effect.
+    writes: "writes that took effect",
+    /// Candidates that were elected.
+    elections: "elections",
+    /// Elections to an office that somebody had not left.
+    take_overs: "take-overs",
+    /// Renewals that were confirmed.
+    renewals: "renewals",
+    /// Leaders that left because no renewal was confirmed.
+    unconfirmed: "left unconfirmed",
+    /// Leaders that found themselves replaced.
+    replaced: "found themselves replaced",
+    /// Leaders that resigned.
+    resignations: "resignations",
+    /// Leaders that handed over.
+    transfers: "transfers",
+    /// Leaders that resigned because the register asked them to.
+    requested: "resigned on request",
+    /// Leaders that left because of the election they go with.
+    affinities: "left with another election",
+    /// Commands of applications.
+    commands: "commands of applications",
+    /// Requests written into the register.
+    petitions: "requests in the register",
+    /// Campaigns that were ended.
+    stops: "campaigns ended",
+    /// Works that began.
+    works: "works begun",
+    /// Go-aheads for work that came too late.
+    late_starts: "go-aheads that came too late",
+    /// Works that a guardian had to kill.
+    kills: "works killed by their guardian",
+    /// Processes that crashed, machines that rebooted aside.
+    crashes: "crashes",
+    /// Processes that were paused.
+    pauses: "pauses",
+    /// Machines that were suspended.
+    suspends: "suspends",
+    /// Machines that rebooted.
+    reboots: "reboots",
+    /// Times the store was down.
+    outages: "outages of the store",
+    /// Times one process could not reach the store.
+    cuts: "processes cut off",
+    /// Steps and stops of calendars.
+    calendar_steps: "steps and stops of calendars",
+    /// Watches that lost their line.
+    lines_lost: "watches that lost their line",
+    /// News that came late.
+    stale_news: "late news of watches",
+    /// Requests that were lost.
+    lost_requests: "lost requests",
+    /// Answers that were lost.
+    lost_answers: "lost answers",
+    /// Requests that met an outage.
+    refused: "requests that met an outage",
+    /// Calls refused as unavailable.
+    unavailable: "calls answered unavailable",
+    /// Calls answered unknown.
+    unknown: "calls answered unknown",
+    /// Calls answered broken.
+    broken: "calls answered broken",
+    /// Damaged answers.
+    corrupted: "damaged answers",
+    /// Compare-and-swaps that met a conflict.
+    conflicts: "conflicts",
+    /// Writes that took effect after their sender had given them up.
+    late_landings: "late landings",
+    /// Troubles that applications were told of.
+    troubles: "troubles told",
+    /// What processes said of who leads.
+    claims: "claims of who leads",
+    /// Examinations of healed worlds.
+    exams: "examinations",
+}
+
+impl fmt::Display for Stats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let runs = self.runs.max(1);
+        let hours = self.simulated_ns / 3_600_000_000_000;
+        writeln!(f, "{:>12}  runs, {hours} simulated hours", self.runs)?;
+        for (_, text, count) in self.fields().skip(2) {
+            let per_run = count as f64 / runs as f64;
+            writeln!(f, "{count:>12}  {text} ({per_run:.2} a run)")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,376 @@
+//! The store behind a network that does its worst.
+//!
+//! The registers are the core's own ([`Registers`]); around them messages are
+//! lost, late or damaged, answers lie about nothing but may say nothing, and
+//! a watch tells old news, loses its line, or dies without a word. A request
+//! can land long after its sender has given it up.
+//!
+//! Left out: stores that lose acknowledged writes or answer reads from the
+//! past. Against those the election promises nothing without a fence.
+
+use tenure_core::cas::{Reading, Register, Registers, Write};
+use tenure_core::election::{Call, Failure, FailureClass, Input, Record};
+use tenure_core::ids::{Key, Version};
+use tenure_core::time::{ClockId, StoreTime};
+
+use crate::checkers::{Causes, Check};
+use crate::clock::{Curve, MILLI, True};
+use crate::process::{Actor, Mail, sketch};
+use crate::swarm::StoreClock;
+use crate::world::{Happening, World};
+
+/// What is asked of a store.
+#[derive(Clone, Debug)]
+pub(crate) enum Op {
+    Read,
+    Write(Write),
+}
+
+/// A question on its way.
+#[derive(Clone, Debug)]
+pub(crate) struct Question {
+    pub(crate) p: usize,
+    pub(crate) life: u32,
+    pub(crate) call: Call,
+    pub(crate) key: Key,
+    pub(crate) op: Op,
+    /// When its sender stops waiting.
+    pub(crate) give_up_at: True,
+    /// For a renewal: how many writes its sender has been shown.
+    pub(crate) shown: Option<u64>,
+    pub(crate) slow: bool,
+}
+
+/// A line over which changes of one register are told to one process.
+#[derive(Clone, Debug)]
+pub(crate) struct Line {
+    pub(crate) p: usize,
+    pub(crate) election: usize,
+    pub(crate) up: bool,
+    /// News come in order.
+    last: True,
+}
+
+impl Line {
+    pub(crate) const fn new(p: usize, election: usize) -> Self {
+        Self {
+            p,
+            election,
+            up: false,
+            last: 0,
+        }
+    }
+}
+
+/// The store.
+#[derive(Clone, Debug)]
+pub(crate) struct Store {
+    pub(crate) registers: Registers,
+    pub(crate) keys: Vec<Key>,
+    pub(crate) curve: Curve,
+    /// By how much its clock has stepped.
+    pub(crate) stepped: u64,
+    pub(crate) lines: Vec<Line>,
+    /// Until when it is down, and whether it says so.
+    pub(crate) outage: Option<(True, bool)>,
+    /// The same for single processes.
+    pub(crate) cuts: Vec<Option<(True, bool)>>,
+}
+
+impl World {
+    /// A question leaves its sender.
+    pub(crate) fn send(&mut self, mut question: Question) {
+        let calls = self.swarm.calls;
+        let faulty = self.faulty();
+        let mut delay = self.hop();
+        if faulty && self.rng.chance(calls.lose_request) {
+            self.stats.lost_requests += 1;
+            return self.lost(&question);
+        }
+        if faulty && self.rng.chance(calls.slow_request) {
+            delay = self.rng.between(0, 2 * self.swarm.lease);
+            self.causes.disturb(question.p, self.now + delay);
+            question.slow = true;
+        }
+        self.queue
+            .push(self.now + delay, Happening::Arrive(Box::new(question)));
+    }
+
+    /// Nothing comes back, or in the end the connection says so.
+    fn lost(&mut self, question: &Question) {
+        self.causes.disturb(question.p, self.now);
+        if self.rng.chance(40) {
+            let delay = self.rng.between(MILLI, self.swarm.lease / 2);
+            self.causes.disturb(question.p, self.now + delay);
+            self.fail_at(question, FailureClass::Unknown, "connection lost", delay);
+        }
+    }
+
+    fn hop(&mut self) -> u64 {
+        let (least, most) = self.swarm.net;
+        // Mostly quick.
+        let most = if self.rng.chance(90) {
+            least + (most - least) / 4
+        } else {
+            most
+        };
+        self.rng.between(least, most)
+    }
+
+    /// A question arrives at the store.
+    pub(crate) fn arrive(&mut self, question: &Question) {
+        let faulty = self.faulty();
+        if question.slow && !faulty {
+            // Healing ends what was under way.
+            return;
+        }
+        let down = |until: Option<(True, bool)>| until.filter(|(until, _)| self.now < *until);
+        let cut = down(self.store.cuts[question.p]);
+        if let Some((_, says)) = down(self.store.outage).or(cut) {
+            self.stats.refused += 1;
+            self.causes.disturb(question.p, self.now);
+            if says {
+                self.fail(question, FailureClass::Unavailable, "the store is down");
+            }
+            return;
+        }
+        let calls = self.swarm.calls;
+        if faulty && self.rng.chance(calls.unavailable) {
+            self.stats.unavailable += 1;
+            return self.fail(question, FailureClass::Unavailable, "too busy");
+        }
+        if faulty && self.rng.chance(calls.broken) {
+            self.stats.broken += 1;
+            return self.fail(question, FailureClass::Broken, "permission denied");
+        }
+        let unknown = faulty && self.rng.chance(calls.unknown);
+        if unknown && self.rng.chance(50) {
+            self.stats.unknown += 1;
+            return self.fail(question, FailureClass::Unknown, "connection reset");
+        }
+        let (input, writes) = self.apply(question);
+        if unknown {
+            self.stats.unknown += 1;
+            return self.fail(question, FailureClass::Unknown, "connection reset");
+        }
+        if faulty && self.rng.chance(calls.lose_answer) {
+            self.stats.lost_answers += 1;
+            return self.lost(question);
+        }
+        let mut delay = self.hop();
+        if faulty && self.rng.chance(calls.slow_answer) {
+            delay = self.rng.between(0, self.swarm.lease);
+            self.causes.disturb(question.p, self.now + delay);
+        }
+        let mail = Mail::Answer(input, writes);
+        let (p, life) = (question.p, question.life);
+        self.queue
+            .push(self.now + delay, Happening::Mail { p, life, mail });
+    }
+
+    fn fail(&mut self, question: &Question, class: FailureClass, why: &str) {
+        let delay = self.hop();
+        self.causes.disturb(question.p, self.now + delay);
+        self.fail_at(question, class, why, delay);
+    }
+
+    fn fail_at(&mut self, question: &Question, class: FailureClass, why: &str, delay: u64) {
+        let (p, life, call) = (question.p, question.life, question.call);
+        let failure = Failure::new(class, why);
+        let input = match question.op {
+            Op::Read => Input::Read {
+                call,
+                result: Err(failure),
+            },
+            Op::Write(_) => Input::Wrote {
+                call,
+                result: Err(failure),
+            },
+        };
+        let mail = Mail::Answer(input, None);
+        self.queue
+            .push(self.now + delay, Happening::Mail { p, life, mail });
+    }
+
+    /// The question takes effect.
+    fn apply(&mut self, question: &Question) -> (Input, Option<u64>) {
+        let call = question.call;
+        let election = self.election_of(&question.key);
+        match &question.op {
+            Op::Read => {
+                let mut register = self.store.registers.read(&question.key).cloned();
+                let mut writes = Some(self.terms[election].writes());
+                if self.faulty() && self.rng.chance(self.swarm.calls.corrupt) {
+                    self.stats.corrupted += 1;
+                    self.causes.disturb(question.p, self.now);
+                    register = register.map(|register| self.damage(register));
+                    writes = None;
+                }
+                let now = self.store_time(question.p);
+                let writes = writes.filter(|_| self.procs[question.p].election == election);
+                (
+                    Input::Read {
+                        call,
+                        result: Ok(Reading { register, now }),
+                    },
+                    writes,
+                )
+            }
+            Op::Write(write) => {
+                let result = self.swap(question, write.clone(), election);
+                let writes = result.is_ok().then(|| self.terms[election].writes());
+                (Input::Wrote { call, result }, writes)
+            }
+        }
+    }
+
+    fn swap(
+        &mut self,
+        question: &Question,
+        write: Write,
+        election: usize,
+    ) -> Result<Version, Failure> {
+        let p = question.p;
+        let stamp = self.store_time(p);
+        let value = write.value.clone();
+        let swapped = if self.swarm.hashed {
+            let version = Version::from_u64(hash(&value));
+            self.store.registers.swap_as(write, stamp, version)
+        } else {
+            self.store.registers.compare_and_swap(write, stamp)
+        };
+        let Ok(version) = swapped else {
+            self.stats.conflicts += 1;
+            if let Some(shown) = question.shown {
+                let finding = Causes::conflict(shown, &self.terms[election]);
+                self.judge(Check::Causes, p, finding);
+            }
+            return Err(Failure::new(
+                FailureClass::Conflict,
+                "somebody else wrote first",
+            ));
+        };
+        self.stats.writes += 1;
+        if self.now > question.give_up_at || self.procs[p].life != question.life {
+            self.stats.late_landings += 1;
+            self.causes.disturb(p, self.now);
+        }
+        if let Ok(record) = Record::decode(&value) {
+            self.note(p, || {
+                format!("** the register is now {version} {}", sketch(&record))
+            });
+            let old = self.terms[election].last().and_then(|entry| entry.holder);
+            if record.holder().is_some_and(|holder| Some(holder.id) != old) {
+                self.held_before[election] = old.is_some();
+            }
+            let finding = self.terms[election].wrote(&record, &version, self.now);
+            self.judge(Check::Terms, p, finding);
+            if matches!(self.procs[p].actor, Actor::Petitioner(_)) {
+                self.requests.reached(election, record.term);
+                self.stats.petitions += 1;
+                let at = self.now + record.lease.as_nanos() as u64 + 1;
+                self.queue.push(
+                    at,
+                    Happening::RequestDue {
+                        election,
+                        term: record.term,
+                    },
+                );
+            }
+        }
+        self.spread(election);
+        Ok(version)
+    }
+
+    fn store_time(&self, p: usize) -> Option<StoreTime> {
+        let node = &self.nodes[self.procs[p].node];
+        let (clock, nanos) = match self.swarm.store_clock {
+            StoreClock::None => return None,
+            StoreClock::Steady => {
+                let namespace = if self.swarm.namespaces {
+                    p as u64 % 2
+                } else {
+                    0
+                };
+                let clock = ClockId {
+                    boot: node.boot_id,
+                    namespace,
+                };
+                // Each namespace shows the clock with a shift of its own.
+                (
+                    clock,
+                    node.boot(self.now).as_nanos() + namespace * 777 * self.swarm.lease,
+                )
+            }
+            StoreClock::Even | StoreClock::Stepping => {
+                let clock = ClockId {
+                    boot: 1,
+                    namespace: 0,
+                };
+                (clock, self.store.curve.at(self.now) + self.store.stepped)
+            }
+        };
+        Some(StoreTime { clock, nanos })
+    }
+
+    fn damage(&mut self, register: Register) -> Register {
+        let mut bytes = register.value.to_vec();
+        if self.rng.chance(30) {
+            bytes.truncate(self.rng.below(bytes.len() as u64) as usize);
+        } else if !bytes.is_empty() {
+            let at = self.rng.below(bytes.len() as u64) as usize;
+            bytes[at] ^= 1 << self.rng.below(8);
+        }
+        Register {
+            value: bytes.into(),
+            ..register
+        }
+    }
+
+    pub(crate) fn election_of(&self, key: &Key) -> usize {
+        self.store
+            .keys
+            .iter()
+            .position(|known| known == key)
+            .unwrap_or(0)
+    }
+
+    /// Tells a change to everybody who has a line.
+    fn spread(&mut self, election: usize) {
+        for index in 0..self.store.lines.len() {
+            let line = &self.store.lines[index];
+            if line.up && line.election == election {
+                self.tell_line(index);
+            }
+        }
+    }
+
+    /// Sends the present state down a line.
+    pub(crate) fn tell_line(&mut self, index: usize) {
+        let mut delay = self.hop();
+        let faulty = self.faulty();
+        if faulty && self.rng.chance(self.swarm.calls.stale_news) {
+            self.stats.stale_news += 1;
+            delay = self.rng.between(0, self.swarm.lease * 3 / 2);
+        }
+        let line = &mut self.store.lines[index];
+        let at = (self.now + delay).max(line.last + 1);
+        // Healing brings news up to date.
+        let at = if faulty { at } else { self.now + delay };
+        line.last = at;
+        let (p, election) = (line.p, line.election);
+        let key = self.store.keys[election].clone();
+        let mut register = self.store.registers.read(&key).cloned();
+        if faulty && self.rng.chance(self.swarm.calls.corrupt) {
+            register = register.map(|register| self.damage(register));
+        }
+        self.post(p, at, Mail::Input(Input::Seen { key, register }));
+    }
+}
+
+/// FNV-1a, which is as good a content hash as any here.
+fn hash(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}

@@ -1,0 +1,468 @@
+//! The world of one run: true time, what happens in it, and who is in it.
+//!
+//! Everything that will happen stands in one queue, ordered by true time and,
+//! at one time, by when it was put there. Nothing else moves the world, and
+//! nothing in it is asked of the machine that the simulator runs on: a run is
+//! a function of its seed and its options.
+//!
+//! ```text
+//! faults of all kinds ---------> heal ----> settled ----> stable ----> examined
+//!                                 somebody leads   nothing changes   a leader dies or leaves
+//! ```
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+
+use tenure_core::cas::Registers;
+use tenure_core::election::Call;
+use tenure_core::election::{Campaign, Config, Observation, Observer};
+use tenure_core::ids::{Key, Name, Term};
+use tenure_core::rng::Rng;
+use tenure_core::time::{Instant, Now};
+
+use crate::checkers::{Causes, Check, Exclusivity, Finding, Requests, Terms, Works, claim};
+use crate::clock::{Curve, MILLI, Node, SECOND, True, Wall};
+use crate::faults::Mishap;
+use crate::healing::Exam;
+use crate::process::{Actor, Mail, Petitioner, Proc};
+use crate::stats::Stats;
+use crate::store::{Line, Question, Store};
+use crate::swarm::Swarm;
+use crate::trace::Trace;
+use crate::{Error, Options};
+
+/// What can happen.
+#[derive(Clone, Debug)]
+pub(crate) enum Happening {
+    Mail {
+        p: usize,
+        life: u32,
+        mail: Mail,
+    },
+    Timer {
+        p: usize,
+        life: u32,
+        number: u64,
+    },
+    Arrive(Box<Question>),
+    /// A deadline that an application knows of has just passed.
+    Look {
+        p: usize,
+        life: u32,
+    },
+    /// A guardian's timer.
+    Kill {
+        p: usize,
+        term: Term,
+    },
+    WorkEnds {
+        p: usize,
+        term: Term,
+    },
+    RequestDue {
+        election: usize,
+        term: Term,
+    },
+    Mishap(Mishap),
+    Resume {
+        p: usize,
+        life: u32,
+    },
+    Restart {
+        p: usize,
+        life: u32,
+    },
+    Wake {
+        node: usize,
+        boot: u64,
+    },
+    LineUp {
+        index: usize,
+    },
+    Heal,
+    Settled,
+    Stable,
+    Examined,
+}
+
+/// Everything that will happen.
+#[derive(Debug, Default)]
+pub(crate) struct Queue {
+    heap: BinaryHeap<Reverse<(True, u64, Slot)>>,
+    sequence: u64,
+}
+
+/// A happening, which has no order of its own: the sequence before it is
+/// never equal.
+#[derive(Debug)]
+struct Slot(Happening);
+
+impl PartialEq for Slot {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Slot {}
+
+impl PartialOrd for Slot {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Slot {
+    fn cmp(&self, _: &Self) -> std::cmp::Ordering {
+        std::cmp::Ordering::Equal
+    }
+}
+
+impl Queue {
+    pub(crate) fn push(&mut self, at: True, happening: Happening) {
+        self.sequence += 1;
+        self.heap
+            .push(Reverse((at, self.sequence, Slot(happening))));
+    }
+
+    fn pop(&mut self) -> Option<(True, Happening)> {
+        let Reverse((at, _, Slot(happening))) = self.heap.pop()?;
+        Some((at, happening))
+    }
+}
+
+/// The world of one run.
+#[derive(Debug)]
+pub(crate) struct World {
+    pub(crate) now: True,
+    pub(crate) queue: Queue,
+    pub(crate) rng: Rng,
+    pub(crate) swarm: Swarm,
+    pub(crate) nodes: Vec<Node>,
+    pub(crate) procs: Vec<Proc>,
+    pub(crate) store: Store,
+    pub(crate) terms: Vec<Terms>,
+    pub(crate) reigns: Exclusivity,
+    pub(crate) works: Works,
+    pub(crate) causes: Causes,
+    pub(crate) requests: Requests,
+    pub(crate) stats: Stats,
+    pub(crate) trace: Trace,
+    /// Whether the last taking of each office was from a holder.
+    pub(crate) held_before: Vec<bool>,
+    /// Guardians look before anything else does.
+    pub(crate) waking: bool,
+    pub(crate) healed: bool,
+    pub(crate) exam: Option<Exam>,
+    pub(crate) found: Option<(Check, True, String)>,
+    done: bool,
+}
+
+impl World {
+    pub(crate) fn new(seed: u64, options: &Options, trace: usize) -> Result<Self, Error> {
+        let mut rng = Rng::from_seed(seed);
+        let swarm = Swarm::draw(&mut rng.fork(), options)?;
+        let until = swarm.faults_until * 3;
+        let bound = swarm.drift.ppm();
+        let stand = swarm.candidates.len() / swarm.elections;
+        let mut nodes = Vec::new();
+        for _ in 0..if swarm.one_machine {
+            1
+        } else {
+            stand + swarm.observers + 1
+        } {
+            let start = rng.below(1_000_000 * SECOND);
+            let curve = Curve::draw(&mut rng, start, bound, until);
+            let off = rng.between(0, swarm.calendar_ms * 2) as i64 - swarm.calendar_ms as i64;
+            nodes.push(Node::new(curve, Wall::new(off)));
+        }
+        let mut keys: Vec<Key> = Vec::new();
+        for config in &swarm.candidates {
+            let key = Key::of_election(&config.election);
+            if !keys.contains(&key) {
+                keys.push(key);
+            }
+        }
+        let procs = people(&swarm, &nodes, &mut rng)?;
+        let store = Store {
+            registers: Registers::new(0),
+            curve: Curve::draw(&mut rng, 1_000_000 * SECOND, bound, until),
+            stepped: 0,
+            lines: lines(&swarm, &procs),
+            outage: None,
+            cuts: vec![None; procs.len()],
+            keys,
+        };
+        let mut world = Self {
+            now: 0,
+            queue: Queue::default(),
+            rng,
+            nodes,
+            store,
+            terms: vec![Terms::default(); swarm.elections],
+            held_before: vec![false; swarm.elections],
+            reigns: Exclusivity::new(procs.len()),
+            works: Works::new(procs.len()),
+            causes: Causes::new(procs.len()),
+            requests: Requests::default(),
+            stats: Stats::default(),
+            trace: Trace::new(trace),
+            procs,
+            swarm,
+            waking: false,
+            healed: false,
+            exam: None,
+            found: None,
+            done: false,
+        };
+        world.open_up();
+        Ok(world)
+    }
+
+    /// Everybody starts within the first lease.
+    fn open_up(&mut self) {
+        for p in 0..self.procs.len() {
+            let at = self.rng.between(0, self.swarm.lease);
+            self.queue.push(at, Happening::Restart { p, life: 0 });
+        }
+        self.schedule_mishaps();
+        self.queue.push(self.swarm.faults_until, Happening::Heal);
+    }
+
+    /// Whether faults may happen still.
+    pub(crate) const fn faulty(&self) -> bool {
+        !self.healed
+    }
+
+    /// Lives until the end, or until a checker objects.
+    pub(crate) fn run(&mut self) {
+        while self.found.is_none() && !self.done {
+            let Some((at, happening)) = self.queue.pop() else {
+                break;
+            };
+            self.now = at;
+            self.happen(happening);
+        }
+        self.stats.runs = 1;
+        self.stats.simulated_ns = self.now;
+    }
+
+    pub(crate) const fn end(&mut self) {
+        self.done = true;
+    }
+
+    fn happen(&mut self, happening: Happening) {
+        let alive = |p: usize, life: u32, world: &Self| world.procs[p].life == life;
+        match happening {
+            Happening::Mail { p, life, mail } => {
+                if alive(p, life, self) && self.procs[p].up {
+                    self.deliver(p, mail);
+                }
+            }
+            Happening::Timer { p, life, number } => {
+                if alive(p, life, self) && self.procs[p].timer.1 == number {
+                    self.timer(p);
+                }
+            }
+            Happening::Arrive(question) => self.arrive(&question),
+            Happening::Look { p, life } => {
+                if alive(p, life, self) {
+                    self.look(p);
+                }
+            }
+            Happening::Kill { p, term } => self.guard(p, term),
+            Happening::WorkEnds { p, term } => self.work_ends(p, term),
+            Happening::RequestDue { election, term } => {
+                let finding = Requests::due(election, term, self.now, &self.reigns);
+                self.judge(Check::Requests, 0, finding);
+            }
+            Happening::Mishap(mishap) => self.mishap(mishap),
+            Happening::Resume { p, life } => {
+                if alive(p, life, self) {
+                    self.unpause(p);
+                }
+            }
+            Happening::Restart { p, life } => {
+                if alive(p, life, self) {
+                    self.restart(p);
+                }
+            }
+            Happening::Wake { node, boot } => {
+                if self.nodes[node].boot_id == boot {
+                    self.wake(node);
+                }
+            }
+            Happening::LineUp { index } => self.line_up(index),
+            Happening::Heal => self.heal(),
+            Happening::Settled => self.settled(),
+            Happening::Stable => self.stable(),
+            Happening::Examined => self.examined(),
+        }
+    }
+
+    /// Starts `p`, as another incarnation.
+    pub(crate) fn restart(&mut self, p: usize) {
+        let node = self.procs[p].node;
+        if self.nodes[node].suspended {
+            let at = self.now + SECOND;
+            let life = self.procs[p].life;
+            return self.queue.push(at, Happening::Restart { p, life });
+        }
+        let now = self.nodes[node].now(self.now);
+        let rng = self.rng.fork();
+        let proc = &mut self.procs[p];
+        proc.life += 1;
+        proc.up = true;
+        proc.paused = false;
+        proc.office = None;
+        proc.shown = 0;
+        proc.awaited = (Call(0), Instant::ZERO);
+        proc.timer = (True::MAX, proc.timer.1 + 1);
+        proc.inbox.clear();
+        proc.actor = actor(&proc.config, &proc.actor, rng, now);
+        self.causes.disturb(p, self.now);
+        self.note(p, || "starts".into());
+        self.carry_out(p, now);
+        self.after_step(p);
+        for index in 0..self.store.lines.len() {
+            if self.store.lines[index].p == p && self.swarm.watch {
+                self.line_up(index);
+            }
+        }
+    }
+
+    /// A line reports changes (again), from the present state on.
+    pub(crate) fn line_up(&mut self, index: usize) {
+        let p = self.store.lines[index].p;
+        if !self.procs[p].up {
+            return;
+        }
+        self.store.lines[index].up = true;
+        self.post(
+            p,
+            self.now,
+            Mail::Input(tenure_core::election::Input::Watching(true)),
+        );
+        self.tell_line(index);
+    }
+
+    /// A process says who leads.
+    pub(crate) fn claimed(&mut self, p: usize, seen: &Observation) {
+        let election = self.procs[p].election;
+        let finding = claim(
+            seen,
+            election,
+            self.now,
+            &self.terms[election],
+            &self.reigns,
+        );
+        self.stats.claims += 1;
+        self.judge(Check::Observers, p, finding);
+    }
+
+    /// Takes note of what a checker found; the first finding ends the run.
+    pub(crate) fn judge(&mut self, check: Check, p: usize, finding: Finding) {
+        if let Err(text) = finding
+            && self.found.is_none()
+        {
+            let text = format!("{}: {text}", self.procs[p].name);
+            self.note(p, || format!("!! {check}: {text}"));
+            self.found = Some((check, self.now, text));
+        }
+    }
+
+    /// A line of the trace.
+    pub(crate) fn note(&mut self, p: usize, what: impl FnOnce() -> String) {
+        if self.trace.is_on() {
+            let proc = &self.procs[p];
+            let local = self.nodes[proc.node].boot(self.now);
+            self.trace.note(self.now, &proc.name, Some(local), &what());
+        }
+    }
+}
+
+/// A fresh machine of the kind that `before` was.
+fn actor(config: &Config, before: &Actor, rng: Rng, now: Now) -> Actor {
+    match before {
+        Actor::Candidate(_) => Actor::Candidate(Campaign::new(config.clone(), rng, now)),
+        Actor::Observer(_) => Actor::Observer(observer(config, now)),
+        Actor::Petitioner(_) => Actor::Petitioner(Petitioner::default()),
+    }
+}
+
+fn observer(config: &Config, now: Now) -> Observer {
+    Observer::new(
+        config.election.clone(),
+        config.expiry,
+        config.drift,
+        true,
+        now,
+    )
+}
+
+/// Everybody: candidates, observers, and one operator.
+fn people(swarm: &Swarm, nodes: &[Node], rng: &mut Rng) -> Result<Vec<Proc>, Error> {
+    let stand = swarm.candidates.len() / swarm.elections;
+    let node = |wanted: usize| wanted.min(nodes.len() - 1);
+    let mut procs = Vec::new();
+    for (index, config) in swarm.candidates.iter().enumerate() {
+        let (election, who) = (index / stand, index % stand);
+        let mark = if election == 0 { "" } else { "+" };
+        let now = nodes[node(who)].now(0);
+        let actor = Actor::Candidate(Campaign::new(config.clone(), rng.fork(), now));
+        let name = format!("{}{mark}", config.name);
+        procs.push(proc(name, node(who), election, config, actor));
+    }
+    let first = swarm
+        .candidates
+        .first()
+        .ok_or_else(|| Error("expected a candidate".into()))?;
+    for who in 0..swarm.observers {
+        let at = node(stand + who);
+        let actor = Actor::Observer(observer(first, nodes[at].now(0)));
+        procs.push(proc(format!("seer-{}", who + 1), at, 0, first, actor));
+    }
+    let mut config = first.clone();
+    config.name = Name::new("operator").map_err(|error| Error(error.to_string()))?;
+    let actor = Actor::Petitioner(Petitioner::default());
+    let last = node(stand + swarm.observers);
+    procs.push(proc("operator".into(), last, 0, &config, actor));
+    Ok(procs)
+}
+
+fn proc(name: String, node: usize, election: usize, config: &Config, actor: Actor) -> Proc {
+    Proc {
+        name,
+        node,
+        election,
+        config: config.clone(),
+        actor,
+        life: 0,
+        up: false,
+        paused: false,
+        inbox: VecDeque::new(),
+        office: None,
+        work: None,
+        timer: (True::MAX, 0),
+        spins: 0,
+        shown: 0,
+        awaited: (Call(0), Instant::ZERO),
+    }
+}
+
+/// Who follows what.
+fn lines(swarm: &Swarm, procs: &[Proc]) -> Vec<Line> {
+    let mut lines = Vec::new();
+    for (p, proc) in procs.iter().enumerate() {
+        if matches!(proc.actor, Actor::Petitioner(_)) || !swarm.watch {
+            continue;
+        }
+        lines.push(Line::new(p, proc.election));
+        if proc.config.affinity.is_some() {
+            lines.push(Line::new(p, 0));
+        }
+    }
+    lines
+}
+
+/// A short while, for what must not happen at the very same moment.
+pub(crate) const SHORTLY: u64 = MILLI;

@@ -1,0 +1,55 @@
+//! Every planted mistake is caught by the ordinary workload.
+//!
+//! `cargo test -p tenure-sim --features planted-bugs --test planted`. A
+//! longer clean sweep: `TENURE_SIM_RUNS=100000`. The seeds are always the
+//! same, so the number of runs each mistake takes is, too.
+#![expect(clippy::print_stdout, reason = "a table for people")]
+
+use tenure_sim::{Bug, Options, Report, sweep};
+
+const RUNS_MAX: u64 = 5_000;
+const SEED: u64 = 1;
+
+/// The first run that a checker objects to.
+fn hunt(bug: Bug) -> Report {
+    let options = Options {
+        planted: Some(bug),
+        trace: 1,
+        ..Options::default()
+    };
+    let mut report = Report::default();
+    for number in 0..RUNS_MAX {
+        report.merge(sweep(SEED + number, 1, &options, |_| true));
+        if !report.is_clean() {
+            break;
+        }
+    }
+    report
+}
+
+#[test]
+fn every_planted_bug_is_caught() {
+    println!("{:<20} {:<14} {:>5}", "bug", "caught by", "runs");
+    let mut missed = Vec::new();
+    for bug in Bug::ALL {
+        let report = hunt(bug);
+        let name = format!("{bug:?}");
+        match report.violations.first() {
+            Some(violation) => {
+                let check = violation.check.to_string();
+                println!("{name:<20} {check:<14} {:>5}", report.stats.runs);
+            }
+            None => missed.push(name),
+        }
+    }
+    assert!(missed.is_empty(), "never caught: {missed:?}");
+}
+
+#[test]
+fn without_a_bug_nothing_is_violated() {
+    let asked = std::env::var("TENURE_SIM_RUNS").ok();
+    let runs = asked.and_then(|runs| runs.parse().ok()).unwrap_or(RUNS_MAX);
+    let report = sweep(SEED, runs, &Options::default(), |_| true);
+    println!("{report}");
+    assert!(report.is_clean(), "{report}");
+}

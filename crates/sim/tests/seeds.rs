@@ -1,0 +1,77 @@
+//! Seeds that once failed, a few fresh ones, and the promise that a seed is
+//! all there is to a run.
+#![expect(
+    clippy::print_stdout,
+    reason = "the seed of a fresh sweep must be seen"
+)]
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use tenure_sim::{Options, run, sweep, trace};
+
+#[test]
+fn seeds_that_once_failed_do_not_any_more() {
+    let lines = include_str!("../seeds.txt").lines();
+    let mut tried = 0;
+    for line in lines.filter(|line| !line.starts_with('#')) {
+        let seed = line.split_whitespace().next().expect("a seed");
+        let seed = seed.parse().expect("a number");
+        if let Some(violation) = run(seed, &Options::default()).violation {
+            panic!("{line}\n{violation}");
+        }
+        tried += 1;
+    }
+    assert!(tried > 0, "expected seeds");
+}
+
+#[test]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "fresh seeds come from the calendar"
+)]
+fn fresh_seeds_do_not_fail() {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let seed = now.map_or(1, |now| now.as_secs());
+    println!("a fresh sweep from seed {seed}");
+    let report = sweep(seed, 500, &Options::default(), |_| true);
+    println!("{report}");
+    assert!(report.is_clean(), "{report}");
+    // Under clocks that keep their promise a leader begins to drain before any
+    // rival can hold office, so it never finds itself replaced.
+    let never = report
+        .stats
+        .fields()
+        .filter(|(key, _, n)| *n == 0 && *key != "replaced");
+    let never: Vec<&str> = never.map(|(_, text, _)| text).collect();
+    assert!(never.is_empty(), "never happened: {never:?}");
+}
+
+#[test]
+fn the_same_seed_gives_the_same_trace_byte_for_byte() {
+    for seed in 1..=20 {
+        let (one, two) = (
+            trace(seed, &Options::default()),
+            trace(seed, &Options::default()),
+        );
+        assert!(
+            one.len() > 100,
+            "expected a trace, found {} lines",
+            one.len()
+        );
+        assert!(one == two, "seed {seed} went two ways");
+    }
+    assert!(trace(1, &Options::default()) != trace(2, &Options::default()));
+}
+
+#[test]
+fn a_sweep_ends_when_it_is_told_to() {
+    let mut report = sweep(1, 100, &Options::default(), |runs| runs < 3);
+    assert_eq!(report.stats.runs, 3);
+    report.merge(sweep(4, 2, &Options::default(), |_| true));
+    assert_eq!((report.stats.runs, report.first_seed), (5, 1));
+    let json = report.to_json();
+    assert!(
+        json.starts_with("{\"first_seed\":1,\"failed\":0,\"stats\":{\"runs\":5,"),
+        "{json}"
+    );
+}
