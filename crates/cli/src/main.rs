@@ -87,7 +87,7 @@ fn run(cli: Cli, output: Output) -> Result<ExitCode, Failure> {
             Command::List => commands::observe::list(&context).await,
             Command::Resign(args) => commands::ask::resign(&context, args).await,
             Command::Transfer(args) => commands::ask::transfer(&context, args).await,
-            Command::Sim(_) => Err(failure::usage("not yet")),
+            Command::Sim(args) => commands::sim::sim(&context, args),
             Command::Completions(args) => {
                 let mut script = Vec::new();
                 let mut command = Cli::command();

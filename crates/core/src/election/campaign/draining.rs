@@ -167,7 +167,7 @@ impl Draining {
         }
         let pause = match failure.class {
             FailureClass::Conflict => core::time::Duration::ZERO,
-            _ => desk.failed(failure),
+            _ => desk.write_failed(failure),
         };
         self.stage = Stage::Idle {
             next_at: desk.now.boot.after(pause),

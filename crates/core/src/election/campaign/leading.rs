@@ -84,7 +84,7 @@ impl Leading {
             Answer::Wrote(Err(failure)) => State::Leading(self.renewal_failed(desk, &failure)),
             Answer::Read(Ok(reading)) => self.checked(desk, &reading),
             Answer::Read(Err(failure)) => {
-                let read_at = desk.now.boot.after(desk.failed(&failure));
+                let read_at = desk.now.boot.after(desk.read_failed(&failure));
                 State::Leading(Self {
                     stage: Stage::Unchecked { read_at },
                     ..self
@@ -154,7 +154,7 @@ impl Leading {
             Some((register, Ok(shown))) => (register, shown),
             Some((_, Err(_))) => {
                 let failure = Failure::garbled();
-                let read_at = desk.now.boot.after(desk.failed(&failure));
+                let read_at = desk.now.boot.after(desk.read_failed(&failure));
                 return State::Leading(Self {
                     stage: Stage::Unchecked { read_at },
                     ..self
@@ -238,7 +238,7 @@ impl Leading {
                 self = self.renewal_failed(desk, &Failure::no_answer());
             }
             Stage::Checking(pending) if pending.is_given_up(now) => {
-                let read_at = now.after(desk.failed(&Failure::no_answer()));
+                let read_at = now.after(desk.read_failed(&Failure::no_answer()));
                 self.stage = Stage::Unchecked { read_at };
             }
             Stage::Unchecked { read_at } if now >= read_at => self.check(desk),

@@ -76,11 +76,10 @@ struct Desk {
     watching: bool,
     /// The application wants the campaign to end.
     stopping: bool,
-    /// Failures of the store in a row.
-    failures: u32,
-    /// The last one was of a write. A read that succeeds does not end the
-    /// trouble then: a disk that is full can be read all day.
-    write_failed: bool,
+    /// Failures of reads in a row, and of writes. A read that succeeds does
+    /// not end the trouble with writes: a full disk can be read all day.
+    read_failures: u32,
+    write_failures: u32,
     last_call: u64,
     /// Who led when it was last told; `None` before the first look.
     told: Option<Option<(Term, LeaderId)>>,
@@ -126,8 +125,8 @@ impl Campaign {
             affinity,
             watching: false,
             stopping: false,
-            failures: 0,
-            write_failed: false,
+            read_failures: 0,
+            write_failures: 0,
             last_call: 0,
             told: None,
             outputs: VecDeque::new(),
@@ -225,7 +224,7 @@ impl Campaign {
             other.read_at = now;
         }
         if let State::Watching(watching) = &mut self.state
-            && self.desk.failures == 0
+            && self.desk.read_failures == 0
         {
             watching.look(now);
         }
@@ -392,39 +391,43 @@ impl Desk {
         }
     }
 
-    /// Counts a failure and says how long to wait before the next try: an
-    /// eighth of the interval, doubled each time, at most an interval; at
-    /// most a lease where a person must do something first.
-    fn failed(&mut self, failure: &Failure) -> Duration {
+    /// Counts a failed read and says how long to wait before the next.
+    fn read_failed(&mut self, failure: &Failure) -> Duration {
+        self.read_failures = self.read_failures.saturating_add(1);
+        self.trouble(failure, self.read_failures)
+    }
+
+    /// Counts a failed write and says how long to wait before the next.
+    fn write_failed(&mut self, failure: &Failure) -> Duration {
+        self.write_failures = self.write_failures.saturating_add(1);
+        self.trouble(failure, self.write_failures)
+    }
+
+    /// Tells of a failure. The pause after it is an eighth of the interval,
+    /// doubled each time, at most an interval; at most a lease where a person
+    /// must do something first.
+    fn trouble(&mut self, failure: &Failure, in_a_row: u32) -> Duration {
         let most = match failure.class {
             FailureClass::Broken => self.config.lease,
             _ => self.config.interval,
         };
-        self.failures = self.failures.saturating_add(1);
-        self.event(Event::Trouble {
-            failure: failure.clone(),
-            in_a_row: self.failures,
-        });
-        let doubled = 1u32 << (self.failures - 1).min(8);
+        let failure = failure.clone();
+        self.event(Event::Trouble { failure, in_a_row });
+        let doubled = 1u32 << (in_a_row - 1).min(8);
         (self.config.interval / 8).saturating_mul(doubled).min(most)
     }
 
-    /// Like [`failed`](Self::failed), for a write.
-    fn write_failed(&mut self, failure: &Failure) -> Duration {
-        self.write_failed = true;
-        self.failed(failure)
-    }
-
-    /// A write has succeeded.
-    fn write_succeeded(&mut self) {
-        self.write_failed = false;
-        self.read_succeeded();
-    }
-
-    /// A read has succeeded, or a watch has brought news.
+    /// A read has succeeded.
     fn read_succeeded(&mut self) {
-        if self.failures > 0 && !self.write_failed {
-            self.failures = 0;
+        if core::mem::take(&mut self.read_failures) > 0 && self.write_failures == 0 {
+            self.event(Event::Recovered);
+        }
+    }
+
+    /// A write has succeeded, ours or somebody else's.
+    fn write_succeeded(&mut self) {
+        if core::mem::take(&mut self.write_failures) + core::mem::take(&mut self.read_failures) > 0
+        {
             self.event(Event::Recovered);
         }
     }

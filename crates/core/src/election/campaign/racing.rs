@@ -40,7 +40,7 @@ impl Racing {
         let Some(term) = desk.sight.top_term().next() else {
             // Two hundred million years of elections: a damaged register.
             let why = "the register holds the largest possible term";
-            desk.failed(&Failure::new(FailureClass::Broken, why));
+            desk.write_failed(&Failure::new(FailureClass::Broken, why));
             return State::Watching(Watching::looking_again(now.boot.after(desk.config.lease)));
         };
         let known = desk.sight.record();
@@ -151,7 +151,7 @@ impl Racing {
     }
 
     fn unsettled(self, desk: &mut Desk, failure: &Failure) -> State {
-        let pause = desk.failed(failure);
+        let pause = desk.read_failed(failure);
         let read_at = desk.now.boot.after(pause);
         State::Racing(Self {
             stage: Stage::Unsettled { read_at },

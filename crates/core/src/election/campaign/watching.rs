@@ -115,13 +115,17 @@ impl Watching {
         }
         if news != News::Doubtful {
             self.outdated = false;
-            desk.read_succeeded();
+            match news {
+                // Somebody's write has got through.
+                News::LeaderChanged | News::Written => desk.write_succeeded(),
+                _ => desk.read_succeeded(),
+            }
         }
     }
 
     /// The store is in trouble: keep looking, less and less often.
     fn retry(&mut self, desk: &mut Desk, failure: &Failure) {
-        let pause = desk.failed(failure);
+        let pause = desk.read_failed(failure);
         self.read_at = desk.now.boot.after(pause);
     }
 
@@ -186,7 +190,7 @@ impl Watching {
     fn look_at(&self, desk: &Desk) -> Instant {
         match desk.sight.standing() {
             // In trouble the back-off rules; a grant may be over any time.
-            Standing::Held { over_at } if desk.failures == 0 => self.read_at.min(over_at),
+            Standing::Held { over_at } if desk.read_failures == 0 => self.read_at.min(over_at),
             _ => self.read_at,
         }
     }
