@@ -10,7 +10,7 @@ mod failure;
 mod guard;
 mod log;
 mod output;
-mod signals;
+mod program;
 
 use std::process::ExitCode;
 use std::sync::Arc;

@@ -18,9 +18,8 @@ use super::observe::name;
 use crate::args::{self, Restart};
 use crate::config::{self, RunPlan, store_failure};
 use crate::failure::{Failure, usage};
-use crate::guard::{self, Deadlines, Event, Guardian};
-use crate::signals::{Asked, Signals};
-use crate::{Context, output};
+use crate::guard::{Ask, Asks, Event, Guardian, Start};
+use crate::{Context, output, program};
 
 /// The first pause after a command that ended by itself; doubled each time,
 /// forgotten once a command has run for [`STEADY`].
@@ -29,21 +28,21 @@ const PAUSE_MAX: Duration = Duration::from_secs(60);
 const STEADY: Duration = Duration::from_secs(60);
 
 pub(crate) async fn run(context: &Context, args: &args::Run) -> Result<ExitCode, Failure> {
-    let mut signals = Signals::catch()?;
-    let program = args
+    let mut asks = Asks::install()?;
+    let command = args
         .command
         .first()
         .ok_or_else(|| usage("expected a command after --"))?;
-    if program == "--" {
+    if command == "--" {
         return Err(usage(
             "expected one -- before the command, found two; leave one out",
         ));
     }
-    guard::find(program).map_err(usage)?;
+    program::find(command).map_err(usage)?;
     let election = name(&args.election)?;
     let store = tokio::select! {
         store = context.open() => store?,
-        Asked::Stop = signals.next() => return Ok(ExitCode::SUCCESS),
+        Ask::Stop | Ask::Kill = asks.next() => return  Ok(ExitCode::SUCCESS),
     };
     let (builder, _) = config::candidate(args, &context.file, Arc::clone(&store))?;
     builder.config().map_err(|error| usage(error.to_string()))?;
@@ -53,14 +52,14 @@ pub(crate) async fn run(context: &Context, args: &args::Run) -> Result<ExitCode,
         context.timeout,
     )
     .await?;
-    guard::become_subreaper()?;
+
     let url = config::store_url(&context.common, &context.file)?;
     let runner = Runner {
         args,
         context,
         store,
         url,
-        signals,
+        asks,
         stopping: false,
     };
     runner.run().await
@@ -84,7 +83,7 @@ struct Runner<'a> {
     context: &'a Context,
     store: Arc<dyn Store>,
     url: String,
-    signals: Signals,
+    asks: Asks,
     stopping: bool,
 }
 
@@ -135,7 +134,7 @@ impl Runner<'_> {
     }
 
     async fn is_stopped_within(&mut self, pause: Duration) -> bool {
-        let stopped = async { while self.signals.next().await != Asked::Stop {} };
+        let stopped = async { while let Ask::Forward(_) = self.asks.next().await {} };
         tokio::time::timeout(pause, stopped).await.is_ok()
     }
 
@@ -145,7 +144,7 @@ impl Runner<'_> {
         let mut election = builder.start().map_err(|error| usage(error.to_string()))?;
         let mut events = election.events();
         let ended = loop {
-            let mut guardian = Guardian::stand_by(&self.args.command)?;
+            let mut guardian = Guardian::stand_by()?;
             let Some(reign) = self
                 .elected(&mut election, &mut events, &mut guardian)
                 .await
@@ -178,18 +177,19 @@ impl Runner<'_> {
         loop {
             tokio::select! {
                 biased;
-                asked = self.signals.next() => if asked == Asked::Stop {
+                ask = self.asks.next() => if !matches!(ask, Ask::Forward(_)) {
                     self.stopping = true;
-                    let _ = guardian.kill();
-                    while !matches!(guardian.event().await, Event::Gone | Event::Lost) {}
+                    guardian.kill();
+                    while !matches!(guardian.event().await, Event::Gone | Event::Lost { .. }) {}
                     return None;
                 },
                 Some(event) = events.next() => self.log(&event),
                 reign = election.elected() => return reign,
-                _ = guardian.event() => {
+                event = guardian.event() => if event != Event::Ready {
                     // Killed while standing by: another one.
+
                     tracing::warn!("the guardian has died; starting another");
-                    match Guardian::stand_by(&self.args.command) {
+                    match Guardian::stand_by() {
                         Ok(another) => *guardian = another,
                         Err(error) => {
                             tracing::error!("expected to start a guardian: {error}");
@@ -221,49 +221,49 @@ impl Runner<'_> {
         );
         let mut code = None;
         let mut told = false;
-        // A failure to speak to the guardian shows as its end below.
-        let _ = guardian.start(deadlines(reign.grant()), self.environment(reign));
+        guardian.start(self.start(reign));
         loop {
             tokio::select! {
                 biased;
                 event = guardian.event() => match event {
-                    Event::Started(pid) => tracing::debug!("the command runs as {pid}"),
-                    Event::Refused(why) => {
+                    Event::Ready => {}
+                    Event::Started { pid } => tracing::debug!("the command runs as {pid}"),
+                    Event::Refused { why } => {
                         tracing::error!("{}: {why}", self.args.election);
-                        code = Some(127);
+                        code = Some(i32::from(why.code()));
                     }
-                    Event::Exited(exit) if told => tracing::debug!("the command ended ({exit})"),
-                    Event::Exited(exit) => {
-                        tracing::info!("{}: the command exited with {exit}", self.args.election);
-                        code = Some(exit);
+                    Event::Exited { status } if told => tracing::debug!("the command {status}"),
+                    Event::Exited { status } => {
+                        tracing::info!("{}: the command {status}", self.args.election);
+                        code = Some(i32::from(status.code()));
                     }
                     Event::Gone => break,
-                    Event::Lost => {
-                        tracing::error!("{}: the guardian has died", self.args.election);
+                    Event::Lost { why } => {
+                        tracing::error!("{}: the guardian has died: {why}", self.args.election);
                         break;
                     }
                 },
-                asked = self.signals.next() => match asked {
-                    Asked::Stop if self.stopping => { let _ = guardian.kill(); }
-                    Asked::Stop => {
+                ask = self.asks.next() => match ask {
+                    Ask::Kill => guardian.kill(),
+                    Ask::Stop => {
                         (self.stopping, told) = (true, true);
                         // No more renewals: the deadlines stand from here on.
                         election.resign();
-                        let _ = guardian.stop(grace);
+                        guardian.stop(grace);
                     }
-                    Asked::Forward(signal) => { let _ = guardian.signal(signal); }
+                    Ask::Forward(signal) => guardian.signal(signal),
                 },
                 Some(event) = events.next() => {
                     self.log(&event);
                     match event {
                         Happened::Renewed { grant, .. } => {
-                            let _ = guardian.extend(deadlines(grant));
+                            guardian.extend(grant.drain_at, grant.kill_at);
                         }
                         Happened::Draining { .. } if !told => {
                             told = true;
-                            let _ = guardian.stop(grace);
+                            guardian.stop(grace);
                         }
-                        Happened::Kill { .. } => { let _ = guardian.kill(); }
+                        Happened::Kill { .. } => guardian.kill(),
                         _ => {}
                     }
                 }
@@ -275,16 +275,24 @@ impl Runner<'_> {
         }
     }
 
-    fn environment(&self, reign: &Reign) -> Vec<(String, String)> {
+    fn start(&self, reign: &Reign) -> Start {
+        let Grant {
+            drain_at, kill_at, ..
+        } = reign.grant();
         let fence = reign.fence();
-        [
+        let env = [
             ("TENURE_ELECTION", self.args.election.clone()),
             ("TENURE_TERM", fence.term.to_string()),
             ("TENURE_LEADER_ID", fence.leader.to_string()),
             ("TENURE_STORE", self.url.clone()),
-        ]
-        .map(|(key, value)| (key.to_owned(), value))
-        .to_vec()
+        ];
+        let env = env.map(|(key, value)| (key.into(), value.into())).to_vec();
+        Start {
+            drain_at,
+            kill_at,
+            argv: self.args.command.clone(),
+            env,
+        }
     }
 
     /// What matters, for the log: who leads, and why it changed.
@@ -317,12 +325,5 @@ impl Runner<'_> {
             Happened::Renewed { term, .. } => tracing::debug!("{election}: renewed term {term}"),
             Happened::LeaderRenewed(_) | Happened::Stopped => {}
         }
-    }
-}
-
-fn deadlines(grant: Grant) -> Deadlines {
-    Deadlines {
-        drain_at: grant.drain_at,
-        kill_at: grant.kill_at,
     }
 }

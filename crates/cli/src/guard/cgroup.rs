@@ -1,57 +1,73 @@
-//! Where the system lets us, a control group of the command's own.
+//! A cgroup for CMD, where one can be had: `cgroup.kill` ends all in it at
+//! one stroke, even a program that forks faster than it can be killed.
 //!
-//! `cgroup.kill` ends all members at once, forks under way included; it is
-//! the thorough way. It needs cgroup version 2 and a subtree that this user
-//! may write (systemd's `Delegate=yes`, or root). Without it [`super::end`]
-//! does the work by itself, so nothing here is ever an error.
+//! The group is a child of the one the guardian is in, named after the
+//! guardian, so that the supervisor finds it without being told. It is made
+//! while standing by and without a word if that fails: no cgroup v2, not
+//! writable (nothing delegated to this user), a kernel before 5.14. It limits
+//! and measures nothing; whoever does not want it sets `TENURE_CGROUP=off`. The tree of processes (`tree.rs`) is ended in any
+//! case, because a privileged CMD may leave its cgroup.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A group for one command; removed when dropped.
-#[derive(Debug)]
-pub(super) struct Group {
-    path: PathBuf,
-}
+/// A cgroup of our own; removed when dropped.
+pub(super) struct Leaf(PathBuf);
 
-impl Group {
-    /// Makes a group below our own, if we may.
-    pub(super) fn make() -> Option<Self> {
-        let own = fs::read_to_string("/proc/self/cgroup").ok()?;
-        let own = own
-            .lines()
-            .find_map(|line| line.strip_prefix("0::/"))?
-            .to_owned();
-        let root = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"]
-            .into_iter()
-            .find(|root| Path::new(root).join("cgroup.procs").exists())?;
-        let path = Path::new(root)
-            .join(own)
-            .join(format!("tenure-{}", std::process::id()));
-        fs::create_dir(&path).ok()?;
-        let group = Self { path };
-        // Without the file the kernel is too old; the drop removes the group.
-        group.path.join("cgroup.kill").exists().then_some(group)
+impl Leaf {
+    /// Makes the cgroup of the guardian with this process id.
+    pub(super) fn make(guardian: i32) -> Option<Self> {
+        if std::env::var_os("TENURE_CGROUP").is_some_and(|value| value == "off") {
+            return None;
+        }
+        let dir = path(guardian)?;
+        fs::create_dir(&dir).ok()?;
+        let leaf = Self(dir);
+        leaf.0.join("cgroup.kill").exists().then_some(leaf)
     }
 
-    /// Where it is, for the shim to join.
-    pub(super) fn path(&self) -> &Path {
-        &self.path
+    /// The one a guardian made, if it did.
+    pub(super) fn find(guardian: i32) -> Option<Self> {
+        let dir = path(guardian)?;
+        dir.join("cgroup.kill").exists().then_some(Self(dir))
     }
 
-    /// Kills every member.
+    /// Moves a process, and all it will start, into the group.
+    pub(super) fn add(&self, pid: i32) {
+        let _ = fs::write(self.0.join("cgroup.procs"), pid.to_string());
+    }
+
+    /// KILLs everything in it.
     pub(super) fn kill(&self) {
-        let _ = fs::write(self.path.join("cgroup.kill"), "1");
+        let _ = fs::write(self.0.join("cgroup.kill"), "1");
     }
 }
 
-impl Drop for Group {
+impl Drop for Leaf {
     fn drop(&mut self) {
-        let _ = fs::remove_dir(&self.path);
+        let _ = fs::remove_dir(&self.0);
     }
 }
 
-/// Moves this process into a group, if it can be.
-pub(super) fn join(path: &Path) {
-    let _ = fs::write(path.join("cgroup.procs"), "0");
+/// Where the cgroup of a guardian is: below the one this process is in.
+fn path(guardian: i32) -> Option<PathBuf> {
+    let own = fs::read_to_string("/proc/self/cgroup").ok()?;
+    let own = own.lines().find_map(|line| line.strip_prefix("0::"))?;
+    let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
+    let dir = mounts.lines().find_map(|line| below_mount(line, own))?;
+    Some(dir.join(format!("tenure-{guardian}")))
+}
+
+/// Where `own` is, if this line of mountinfo ("ID PARENT DEV ROOT POINT
+/// OPTIONS... - TYPE ...") is a mount of cgroup v2 that shows it.
+fn below_mount(line: &str, own: &str) -> Option<PathBuf> {
+    let (mount, kind) = line.split_once(" - ")?;
+    if !kind.starts_with("cgroup2 ") {
+        return None;
+    }
+    let mut fields = mount.split(' ').skip(3);
+    let (root, point) = (fields.next()?, fields.next()?);
+    let rest = Path::new(own).strip_prefix(root).ok()?;
+    let inside = !rest.components().any(|part| part.as_os_str() == "..");
+    inside.then(|| Path::new(point).join(rest))
 }

@@ -1,286 +1,391 @@
-//! The guardian's own life: one thread, no configuration, little memory.
+//! The guardian: parent of CMD, and keeper of its two times.
 //!
-//! It waits on four descriptors (the control socket, its timer, a pipe that
-//! tells of ended children) and does what is due. It exits when nothing of
-//! the command is left.
+//! It is a process of its own so that the supervisor's death, or a stop, or a
+//! runtime that hangs, cannot keep CMD alive. It is small so that there is
+//! little in it that could fail: one thread, one loop, no configuration, no
+//! network. Each turn of the loop reads the supervisor's orders, hears of
+//! children that ended, looks at the boot-time clock, and sleeps until one of
+//! these has news.
+//!
+//! ```text
+//!   Waiting ─Hello─► StandingBy ─Start─► Running ─drain_at, Stop─► Draining
+//!      │                 │                  │                         │
+//!      └── Kill, end of the channel, CMD has ended, kill_at ──────────┴─► Ending
+//! ```
+//!
+//! Why it is safe:
+//! * Nothing is started at or after `drain_at`, and the clock is asked here,
+//!   not where the order was given.
+//! * Orders are read before the clock, so that a renewal that was sent in
+//!   time counts even if this process was not running when it came. An order
+//!   holds times, not spans: one that grew old in the socket does no harm.
+//! * `drain_at` and `kill_at` only ever move later, and not at all once the
+//!   office drains: the supervisor has told everybody that it ends.
+//! * The end of the channel, a message that is none, and CMD's own end all
+//!   lead to Ending, which ends only when the kernel says that no child is
+//!   left (ECHILD).
+//! * Signals meant for a whole cgroup (a service manager's TERM) are caught
+//!   and ignored: the supervisor gets them too and decides.
+//!
+//! Left out: the guardian restarts nothing and serves one CMD at most.
 
-use std::ffi::OsString;
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt as _;
-use std::process::{ExitCode, Stdio};
+use std::process::{Command, ExitCode, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, poll};
-use rustix::process::{Pid, Signal, getpid, kill_process_group, set_child_subreaper, setsid};
+use rustix::event::PollFlags;
+use rustix::io::Errno;
+use rustix::process::{
+    Pid, Signal, WaitOptions, WaitStatus, getpid, kill_process_group, set_child_subreaper, setsid,
+    wait,
+};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use tenure::clock;
+use tenure::core::time::Instant;
 
-use super::cgroup::Group;
-use super::end::{self, Left};
-use super::shim;
-use super::timer::Timer;
-use super::wire::{self, Deadlines, Order, Report};
+use super::cgroup::Leaf;
+use super::poll::{self, Alarm};
+use super::status::{Refusal, Status};
+use super::tree;
+use super::wire::{Channel, Order, Report, Start};
 
-/// How often to look again for survivors while ending.
-const SWEEP: std::time::Duration = std::time::Duration::from_millis(5);
+/// How long to wait between rounds of killing that had no effect.
+const RETRY: Duration = Duration::from_millis(5);
 
-pub(super) fn main(command: Vec<OsString>) -> ExitCode {
-    match Guardian::new(command).and_then(Guardian::serve) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(_) => {
-            // Nothing may be left behind, whatever went wrong.
-            while end::reap(|_, _| {}) == Left::Some {
-                end::kill_all(None);
-                std::thread::sleep(SWEEP);
-            }
-            ExitCode::FAILURE
-        }
-    }
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Phase {
+    /// For the supervisor's first word.
+    Waiting,
+    /// The shim is there; the go-ahead is not.
+    StandingBy,
+    /// The go-ahead was given.
+    Running,
+    /// CMD has been asked to end.
+    Draining,
+    /// Everything is being killed.
+    Ending,
 }
 
 struct Guardian {
-    control: OwnedFd,
-    timer: Timer,
-    children: UnixStream,
-    command: Vec<OsString>,
-    group: Option<Group>,
-    state: State,
-    /// The supervisor is there to be told.
-    heard: bool,
+    supervisor: Channel,
+    /// Until it has become CMD, or failed to.
+    shim: Option<Channel>,
+    /// The process that is, or will become, CMD; leads a group of that number.
+    cmd: Option<Pid>,
+    stdin: Option<OwnedFd>,
+    leaf: Option<Leaf>,
+    phase: Phase,
+    /// The office drains: its times are final.
+    final_times: bool,
+    drain_at: Instant,
+    kill_at: Instant,
+    /// The end of a requested stop's grace.
+    stop_by: Instant,
+    /// The shim was told to go on.
+    go: bool,
+    /// The shim has become CMD, and the supervisor was told.
+    started: bool,
+    /// CMD was not started, and the supervisor was told.
+    refused: bool,
+    fault: bool,
 }
 
-enum State {
-    /// Waiting for the go-ahead.
-    StandingBy,
-    Running(Running),
-    /// Killing whatever is left of it.
-    Ending(Option<Pid>),
-    Gone,
+/// Guards until nothing is left.
+pub(super) fn main() -> ExitCode {
+    match run() {
+        Ok(code) => ExitCode::from(code),
+        Err(error) => {
+            // The supervisor learns from the exit; this is for who runs the
+            // hidden subcommand by hand.
+            use std::io::Write as _;
+            let _ = writeln!(io::stderr(), "tenure: guardian: {error}");
+            ExitCode::from(2)
+        }
+    }
 }
 
-struct Running {
-    pid: Pid,
-    deadlines: Deadlines,
-    told_to_stop: bool,
+fn run() -> io::Result<u8> {
+    let (children, _) = poll::child_signals()?;
+    let ignored = Arc::new(AtomicBool::new(false));
+    for signal in [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2] {
+        // Caught, not ignored: what is ignored would be so in CMD too.
+        signal_hook::flag::register(signal, Arc::clone(&ignored))?;
+    }
+    // Fails only for the leader of a group, whom no terminal signals reach
+    // through the supervisor's group either.
+    let _ = setsid();
+    set_child_subreaper(Some(getpid()))?;
+    let socket = io::stdin().as_fd().try_clone_to_owned()?;
+    rustix::stdio::dup2_stdin(std::fs::File::open("/dev/null")?)?;
+
+    let mut alarm = Alarm::new()?;
+    let mut guardian = Guardian::new(Channel::new(UnixStream::from(socket))?);
+    loop {
+        poll::drain(&children);
+        guardian.hear_supervisor();
+        guardian.hear_shim();
+        let left = guardian.reap();
+        guardian.look_at_clock(clock::boot());
+        if guardian.phase == Phase::Ending {
+            if !left {
+                return Ok(guardian.finish());
+            }
+            guardian.kill();
+        }
+        guardian.sleep(&mut alarm, &children)?;
+    }
 }
 
 impl Guardian {
-    fn new(command: Vec<OsString>) -> io::Result<Self> {
-        // A session of its own: what the terminal sends is the supervisor's.
-        // It fails only if we lead a session already.
-        let _ = setsid();
-        set_child_subreaper(Some(getpid()))?;
-        let (children, told) = UnixStream::pair()?;
-        signal_hook::low_level::pipe::register(signal_hook::consts::SIGCHLD, told)?;
-        children.set_nonblocking(true)?;
-        Ok(Self {
-            control: io::stdin().as_fd().try_clone_to_owned()?,
-            timer: Timer::new()?,
-            children,
-            command,
-            group: None,
-            state: State::StandingBy,
-            heard: true,
-        })
+    fn new(supervisor: Channel) -> Self {
+        Self {
+            supervisor,
+            shim: None,
+            cmd: None,
+            stdin: None,
+            leaf: Leaf::make(tree::me()),
+            phase: Phase::Waiting,
+            final_times: false,
+            drain_at: Instant::MAX,
+            kill_at: Instant::MAX,
+            stop_by: Instant::MAX,
+            go: false,
+            started: false,
+            refused: false,
+            fault: false,
+        }
     }
 
-    fn serve(mut self) -> io::Result<()> {
-        while !matches!(self.state, State::Gone) {
-            self.timer.set(self.wake_at())?;
-            let [spoken, ended] = self.wait()?;
-            if ended {
-                self.reap();
-            }
-            if spoken {
-                self.listen();
-            }
-            self.advance();
+    fn tell(&mut self, report: Report) {
+        if self.supervisor.send(&report).is_err() {
+            self.phase = Phase::Ending;
         }
-        if self.heard {
-            // It may have gone away meanwhile; then nobody waits for this.
-            let _ = wire::send_report(&self.control, &Report::Gone);
+    }
+
+    fn hear_supervisor(&mut self) {
+        if self.phase == Phase::Ending {
+            let _ = self.supervisor.flush();
+            return;
+        }
+        let result = self.follow_orders();
+        // A supervisor that is gone, and one that talks nonsense, guard no
+        // office any more.
+        if !matches!(result, Ok(true)) {
+            self.fault |= result.is_err();
+            self.phase = Phase::Ending;
+        }
+    }
+
+    fn follow_orders(&mut self) -> io::Result<bool> {
+        self.supervisor.flush()?;
+        let open = self.supervisor.fill()?;
+        while open && let Some(order) = self.supervisor.next()? {
+            match order {
+                Order::Hello => self.arm()?,
+                Order::Start(start) => self.start(&start)?,
+                Order::Extend { drain_at, kill_at } => self.extend(drain_at, kill_at),
+                Order::Stop { grace } => self.stop(grace),
+                Order::Kill => self.phase = Phase::Ending,
+                Order::Signal(number) => self.forward(number),
+            }
+        }
+        Ok(open)
+    }
+
+    /// Starts the shim: all that can be done before the go-ahead.
+    fn arm(&mut self) -> io::Result<()> {
+        if self.phase != Phase::Waiting {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        self.stdin = self.supervisor.passed();
+        let (ours, theirs) = UnixStream::pair()?;
+        let shim = Command::new(super::SELF)
+            .args([super::SHIM, &tree::me().to_string()])
+            .stdin(Stdio::from(OwnedFd::from(theirs)))
+            .process_group(0)
+            .spawn();
+        self.phase = Phase::StandingBy;
+        match shim {
+            Ok(child) => {
+                self.cmd = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+                self.shim = Some(Channel::new(ours)?);
+            }
+            Err(error) => self.refuse(Refusal::System(error.raw_os_error().unwrap_or(0))),
+        }
+        if let (Some(leaf), Some(cmd)) = (&self.leaf, self.cmd) {
+            leaf.add(cmd.as_raw_nonzero().get());
         }
         Ok(())
     }
 
-    fn wake_at(&self) -> Option<tenure_core::time::Instant> {
-        match &self.state {
-            State::StandingBy | State::Gone => None,
-            State::Running(running) if running.told_to_stop => Some(running.deadlines.kill_at),
-            State::Running(running) => Some(running.deadlines.drain_at),
-            State::Ending(_) => Some(clock::boot().after(SWEEP)),
+    fn start(&mut self, start: &Start) -> io::Result<()> {
+        if self.phase != Phase::StandingBy {
+            // Stopped or refused before it was started, or started twice: the
+            // latter would be a fault, the former is a race that nobody lost.
+            return match self.phase {
+                Phase::Ending => Ok(()),
+                _ => Err(io::ErrorKind::InvalidData.into()),
+            };
+        }
+        self.kill_at = start.kill_at;
+        self.drain_at = start.drain_at.min(start.kill_at);
+        if clock::boot() >= self.drain_at {
+            self.refuse(Refusal::Late);
+            return Ok(());
+        }
+        let (Some(shim), Some(stdin)) = (&mut self.shim, self.stdin.take()) else {
+            return Err(io::ErrorKind::InvalidData.into());
+        };
+        // A shim that has died is noticed when it is reaped.
+        let _ = shim.send_with(&Order::Start(start.clone()), stdin.as_fd());
+        self.go = true;
+        self.phase = Phase::Running;
+        Ok(())
+    }
+
+    fn extend(&mut self, drain_at: Instant, kill_at: Instant) {
+        let held = matches!(self.phase, Phase::Running | Phase::Draining);
+        if held && !self.final_times {
+            self.kill_at = self.kill_at.max(kill_at);
+            self.drain_at = self.drain_at.max(drain_at).min(self.kill_at);
         }
     }
 
-    /// Waits; says whether the supervisor has spoken and a child has ended.
-    fn wait(&mut self) -> io::Result<[bool; 2]> {
-        let mut polled = vec![
-            PollFd::new(&self.timer, PollFlags::IN),
-            PollFd::new(&self.children, PollFlags::IN),
-        ];
-        if self.heard {
-            polled.push(PollFd::new(&self.control, PollFlags::IN));
-        }
-        match poll(&mut polled, None) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
-        let ready = |at: usize| polled.get(at).is_some_and(|fd| !fd.revents().is_empty());
-        let (ended, spoken) = (ready(1), ready(2));
-        drop(polled);
-        if ended {
-            let mut buffer = [0; 64];
-            while rustix::io::read(&self.children, &mut buffer).is_ok_and(|read| read > 0) {}
-        }
-        Ok([spoken, ended])
-    }
-
-    fn listen(&mut self) {
-        match wire::receive_order(&self.control) {
-            Ok(Some((order, descriptor))) => self.obey(order, descriptor),
-            // The supervisor has gone, or talks nonsense: end it all, now.
-            Ok(None) | Err(_) => {
-                self.heard = false;
-                self.end();
-            }
-        }
-    }
-
-    fn obey(&mut self, order: Order, stdin: Option<OwnedFd>) {
-        match (order, &mut self.state) {
-            (Order::Start { deadlines, env }, State::StandingBy) => {
-                self.start(deadlines, env, stdin);
-            }
-            (Order::Extend(later), State::Running(running)) => {
-                // Only ever later: what was promised to rivals stands.
-                let now = &mut running.deadlines;
-                now.kill_at = now.kill_at.max(later.kill_at);
-                if !running.told_to_stop {
-                    now.drain_at = now.drain_at.max(later.drain_at);
+    fn stop(&mut self, grace: Duration) {
+        match self.phase {
+            Phase::Waiting | Phase::StandingBy => self.phase = Phase::Ending,
+            Phase::Running | Phase::Draining => {
+                self.stop_by = self.stop_by.min(clock::boot().after(grace));
+                if self.phase == Phase::Running {
+                    self.drain();
                 }
             }
-            (Order::Stop(grace), State::Running(running)) => {
-                let by = clock::boot().after(grace);
-                running.deadlines.kill_at = running.deadlines.kill_at.min(by);
-                running.ask_to_stop();
-            }
-            (Order::Signal(signal), State::Running(running)) => {
-                if let Some(signal) = Signal::from_named_raw(signal) {
-                    let _ = kill_process_group(running.pid, signal);
-                }
-            }
-            (Order::Kill | Order::Stop(_), State::StandingBy) => self.state = State::Gone,
-            (Order::Kill, State::Running(_)) => self.end(),
-            // Orders that have been overtaken.
-            (Order::Start { .. }, _)
-            | (Order::Extend(_) | Order::Signal(_), State::StandingBy)
-            | (_, State::Ending(_) | State::Gone) => {}
+            Phase::Ending => {}
         }
     }
 
-    fn start(&mut self, deadlines: Deadlines, env: Vec<(String, String)>, stdin: Option<OwnedFd>) {
-        let now = clock::boot();
-        if now >= deadlines.drain_at {
-            let late = now.since(deadlines.drain_at);
-            return self.refuse(format!("the go-ahead came {late:?} too late"));
-        }
-        if let Some(Err(why)) = self.command.first().map(|program| shim::find(program)) {
-            return self.refuse(why);
-        }
-        self.group = Group::make();
-        let own = getpid().as_raw_nonzero().get();
-        let mut shim = shim::command(own, self.group.as_ref().map(Group::path), &self.command);
-        shim.process_group(0).envs(env);
-        shim.stdin(stdin.map_or_else(Stdio::null, Stdio::from));
-        // Spawned by the only thread there is: the parent-death signal goes
-        // off when the spawning *thread* ends.
-        let spawned = shim.spawn().map_err(|error| error.to_string());
-        let pid = spawned.and_then(|child| {
-            i32::try_from(child.id())
-                .ok()
-                .and_then(Pid::from_raw)
-                .ok_or_else(|| "no pid".into())
-        });
-        match pid {
-            Ok(pid) => {
-                self.state = State::Running(Running {
-                    pid,
-                    deadlines,
-                    told_to_stop: false,
-                });
-                self.report(&Report::Started(pid.as_raw_nonzero().get()));
-            }
-            Err(why) => self.refuse(format!("expected to start the command: {why}")),
+    fn forward(&mut self, number: i32) {
+        let running = matches!(self.phase, Phase::Running | Phase::Draining);
+        if let (true, Some(signal)) = (running, Signal::from_named_raw(number)) {
+            self.signal(signal);
         }
     }
 
-    fn refuse(&mut self, why: String) {
-        self.report(&Report::Refused(why));
-        self.state = State::Gone;
-    }
-
-    fn report(&self, report: &Report) {
-        if self.heard {
-            // If it has gone, the end of the socket says so.
-            let _ = wire::send_report(&self.control, report);
+    /// Signals CMD's group, which is CMD's to name until CMD is reaped.
+    fn signal(&self, signal: Signal) {
+        if let Some(cmd) = self.cmd {
+            let _ = kill_process_group(cmd, signal);
         }
     }
 
-    fn reap(&mut self) {
-        let running = match &self.state {
-            State::Running(running) => Some(running.pid),
-            _ => None,
+    fn drain(&mut self) {
+        self.phase = Phase::Draining;
+        self.signal(Signal::TERM);
+        // A stopped CMD can only hear it when it goes on.
+        self.signal(Signal::CONT);
+    }
+
+    fn refuse(&mut self, why: Refusal) {
+        self.refused = true;
+        self.tell(Report::Refused(why));
+        self.phase = Phase::Ending;
+    }
+
+    fn look_at_clock(&mut self, now: Instant) {
+        if !matches!(self.phase, Phase::Running | Phase::Draining) {
+            return;
+        }
+        self.final_times |= now >= self.drain_at;
+        if now >= self.kill_at.min(self.stop_by) {
+            self.phase = Phase::Ending;
+        } else if self.phase == Phase::Running && now >= self.drain_at {
+            self.drain();
+        }
+    }
+
+    /// What the shim says. The end of its channel without a word means that
+    /// it is CMD now (or was killed on the way, which its status will tell).
+    fn hear_shim(&mut self) {
+        let Some(mut shim) = self.shim.take() else {
+            return;
         };
-        let mut exited = None;
-        end::reap(|pid, status| {
-            if Some(pid) == running {
-                exited = end::code(status);
+        let open = shim.flush().is_ok() & shim.fill().unwrap_or(false);
+        while let Ok(Some(report)) = shim.next() {
+            match report {
+                Report::Ready => self.tell(Report::Ready),
+                Report::Refused(why) => return self.refuse(why),
+                Report::Started(_) | Report::Exited(_) | Report::Gone => {}
             }
-        });
-        if let Some(code) = exited {
-            self.report(&Report::Exited(code));
-            // What it forked away ends with it: the next leader's command
-            // must not meet it.
-            self.end();
+        }
+        if open {
+            self.shim = Some(shim);
+        } else if let (true, Some(cmd)) = (self.go, self.cmd) {
+            self.started = true;
+            self.tell(Report::Started(cmd.as_raw_nonzero().get()));
         }
     }
 
-    fn end(&mut self) {
-        self.state = match &self.state {
-            State::StandingBy | State::Gone => State::Gone,
-            State::Running(running) => State::Ending(Some(running.pid)),
-            State::Ending(group) => State::Ending(*group),
-        };
-    }
-
-    fn advance(&mut self) {
-        let now = clock::boot();
-        if let State::Running(running) = &mut self.state {
-            if now >= running.deadlines.kill_at {
-                self.end();
-            } else if now >= running.deadlines.drain_at {
-                running.ask_to_stop();
-            }
-        }
-        if let State::Ending(pid) = self.state {
-            if let Some(group) = &self.group {
-                group.kill();
-            }
-            end::kill_all(pid);
-            if end::reap(|_, _| {}) == Left::None {
-                self.group = None;
-                self.state = State::Gone;
+    /// Reaps what has ended; false once no child is left.
+    fn reap(&mut self) -> bool {
+        loop {
+            match wait(WaitOptions::NOHANG) {
+                Ok(Some((pid, status))) if Some(pid) == self.cmd => self.cmd_ended(status),
+                Ok(Some(_)) | Err(Errno::INTR) => {}
+                Ok(None) => return true,
+                Err(_) => return false,
             }
         }
     }
-}
 
-impl Running {
-    /// TERM to the group, once; and CONT, so that one that was stopped hears.
-    fn ask_to_stop(&mut self) {
-        if !std::mem::replace(&mut self.told_to_stop, true) {
-            let _ = kill_process_group(self.pid, Signal::TERM);
-            let _ = kill_process_group(self.pid, Signal::CONT);
+    fn cmd_ended(&mut self, status: WaitStatus) {
+        // Its last words are in the socket already, and say whether it was
+        // CMD that ended or a shim.
+        self.hear_shim();
+        self.cmd = None;
+        if self.refused {
+            // Said already.
+        } else if let (true, Some(status)) = (self.started, Status::of(status)) {
+            self.tell(Report::Exited(status));
+        } else if self.phase != Phase::Ending {
+            self.refuse(Refusal::System(0));
         }
+        // What CMD leaves behind is not CMD: it ends with it.
+        self.phase = Phase::Ending;
+    }
+
+    fn kill(&mut self) {
+        if let Some(leaf) = &self.leaf {
+            leaf.kill();
+        }
+        self.signal(Signal::KILL);
+        tree::kill_below(tree::me(), &BTreeSet::new());
+    }
+
+    fn sleep(&mut self, alarm: &mut Alarm, children: &UnixStream) -> io::Result<()> {
+        let ending = self.phase == Phase::Ending;
+        alarm.set(match self.phase {
+            Phase::Running => Some(self.drain_at.min(self.stop_by)),
+            Phase::Draining => Some(self.kill_at.min(self.stop_by)),
+            Phase::Waiting | Phase::StandingBy | Phase::Ending => None,
+        })?;
+        let mut fds = vec![(children.as_fd(), PollFlags::IN)];
+        if !ending {
+            fds.push(self.supervisor.interest());
+            fds.extend(self.shim.as_ref().map(Channel::interest));
+        }
+        poll::wait(alarm, &fds, ending.then_some(RETRY))
+    }
+
+    /// Says the last word. Whoever should hear it may be gone.
+    fn finish(mut self) -> u8 {
+        self.leaf = None;
+        self.tell(Report::Gone);
+        u8::from(self.fault)
     }
 }

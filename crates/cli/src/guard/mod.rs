@@ -1,67 +1,75 @@
-//! The guardian: what keeps a command on the leash even when the process
-//! that holds the leash is killed or stopped.
+//! The process side of `tenure run`: a command that runs only in office.
+//!
+//! `tenure run` (the *supervisor*) holds the office and must make sure that
+//! CMD ends before anybody else can be elected, whatever happens to the
+//! supervisor itself. A parent alone cannot promise that: it may be killed,
+//! stopped or hung at the very moment that counts. So three processes share
+//! the work, each of them the same binary:
 //!
 //! ```text
-//! tenure run            supervisor: stands in the election
-//!    │  control socket: start, extend, stop … │ started, exited, gone
-//! tenure __guardian     its own session, subreaper, keeps the deadlines
-//!    │  parent-death signal
-//! CMD and its group, and whatever it forks away
+//!   supervisor ──control channel──► guardian ──► CMD ──► whatever CMD starts
+//!   (elects)                        (own session,  (own process group,
+//!                                    one thread)     first a shim that execs)
 //! ```
 //!
-//! A supervisor that is stopped (`kill -STOP`) cannot end its command in
-//! time, and one that is killed cannot end it at all. So the command is the
-//! child of a second process that does one thing: it knows the deadlines, on
-//! the machine's boot-time clock, and they only ever move later. At
-//! `drain_at` it sends TERM, at `kill_at` it kills the group and everything
-//! that it adopted, and when the control socket ends it kills at once.
+//! * The **guardian** (`guardian.rs`) starts CMD, knows two times on the
+//!   boot-time clock, `drain_at` and `kill_at`, and keeps them on its own: TERM
+//!   at the first, KILL at the second or as soon as the supervisor is gone.
+//! * The **shim** (`shim.rs`) asks the kernel for a KILL should the guardian
+//!   die, and then becomes CMD.
+//! * The supervisor's **keeper** (`keeper.rs`), a thread, takes over when the
+//!   guardian dies or does nothing after `kill_at`.
 //!
-//! # Why do never two commands run?
+//! Why it is safe: times are only ever moved later by the supervisor, which
+//! moves them only after a renewal that succeeded. Whichever *one* of the two
+//! is killed or stopped, the other still ends CMD by `kill_at`. Everything CMD
+//! has started ends with it, because supervisor and guardian are both
+//! subreapers: an orphan cannot leave their tree (`tree.rs`), and where a
+//! cgroup can be had nothing leaves that either (`cgroup.rs`).
 //!
-//! | what happens | what ends the command |
-//! |---|---|
-//! | supervisor killed | the control socket ends; the guardian kills at once |
-//! | supervisor stopped | no extension comes; the guardian kills at `kill_at` |
-//! | guardian killed | the parent-death signal kills CMD; the supervisor, a subreaper too, adopts and kills the rest |
-//! | guardian stopped | after `kill_at` the supervisor kills the guardian, and the line above follows |
-//! | go-ahead arrives late | the guardian looks at its own clock and starts nothing |
-//!
-//! Not covered: both stopped at once, and a machine that is frozen whole.
-//! There the fence (`TENURE_TERM`) protects whoever checks it. A set-user-id
-//! CMD loses the parent-death signal.
-//!
-//! All of it by safe calls: the guardian and the shim that becomes CMD are
-//! this same binary, executed again under hidden names.
+//! Left out on purpose: both stopped at once, a machine frozen as a whole,
+//! processes that another daemon starts at CMD's request. See docs/run.md;
+//! there the fence is the answer.
 
-mod cgroup;
-mod end;
-mod guardian;
-mod handle;
-mod shim;
-mod timer;
-mod wire;
-
-use std::ffi::OsStr;
 use std::process::ExitCode;
 
-pub(crate) use handle::{Event, Guardian, become_subreaper};
-pub(crate) use shim::find;
-pub(crate) use wire::Deadlines;
+mod cgroup;
+mod forward;
+mod guardian;
+mod handle;
+mod keeper;
+mod poll;
+mod shim;
+mod status;
+mod tree;
+mod wire;
 
-/// The hidden name of the guardian.
+pub(crate) use forward::{Ask, Asks};
+pub(crate) use handle::{Event, Guardian};
+#[allow(unused_imports, reason = "the tests of the guardian name them")]
+pub(crate) use status::{Refusal, Status};
+pub(crate) use wire::Start;
+
+/// The hidden subcommand that makes this process a guardian.
 const GUARDIAN: &str = "__guardian";
-/// The hidden name of the shim.
+/// The hidden subcommand that makes this process the one that becomes CMD.
 const SHIM: &str = "__exec";
+/// This very binary, even if its file has been replaced meanwhile.
+const SELF: &str = "/proc/self/exe";
 
-/// If this process was started as a guardian or a shim, be one.
+/// Runs the hidden subcommand this process was started for, if any.
+///
+/// To be called first of all in `main`, while there is one thread: the
+/// guardian must spawn from a thread that lives as long as it does, because a
+/// parent-death signal is sent when the *thread* that spawned ends.
 pub(crate) fn dispatch() -> Option<ExitCode> {
     let mut args = std::env::args_os().skip(1);
-    let first = args.next()?;
-    if first == OsStr::new(GUARDIAN) {
-        return Some(guardian::main(args.collect()));
+    let name = args.next()?;
+    if name == GUARDIAN {
+        Some(guardian::main())
+    } else if name == SHIM {
+        Some(shim::main(args.next().as_deref()))
+    } else {
+        None
     }
-    if first == OsStr::new(SHIM) {
-        return Some(shim::main(args.collect()));
-    }
-    None
 }

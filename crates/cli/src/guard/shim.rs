@@ -1,90 +1,92 @@
-//! What becomes the command: it asks to die with its guardian, looks whether
-//! the guardian is still there, and turns into CMD.
+//! The process that becomes CMD.
 //!
-//! The parent-death signal can only be asked for by the process itself, and
-//! survives turning into another program. A process that asks after its
-//! parent has died gets no signal, hence the look.
+//! Between fork and exec some things must be done *in the new process*, and
+//! doing them there needs code that the compiler cannot check. So the
+//! guardian starts this same binary again, which does them at leisure and in
+//! safe Rust, waits, and turns into CMD by exec at the go-ahead:
+//!
+//! 1. It asks the kernel for a KILL when its parent ends. Should the guardian
+//!    have died before that, its parent is now another, and it gives up.
+//! 2. It reports that it stands by, and waits for the go-ahead.
+//! 3. It takes CMD's standard input, which came with the go-ahead, and marks
+//!    every descriptor but 0, 1 and 2 to be closed by exec.
+//! 4. It looks at the clock for the last time, and becomes CMD. The standard
+//!    library gives CMD an empty signal mask and a default SIGPIPE; handlers
+//!    are undone by exec itself.
+//!
+//! The socket to the guardian closes with a successful exec; that is how the
+//! guardian learns of it. A failure is told in words before it.
+//!
+//! Left out: a set-user-ID CMD loses the parent-death signal at exec, so says
+//! the kernel. The guardian's own times hold for it all the same, as far as
+//! it may be signalled.
 
-use std::ffi::{OsStr, OsString};
-use std::os::unix::fs::PermissionsExt as _;
+use std::ffi::OsStr;
+use std::io;
+use std::os::fd::AsFd as _;
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt as _;
-use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 
-/// As shells say: found, but not to be executed; and not found.
-const NOT_EXECUTABLE: u8 = 126;
-const NOT_FOUND: u8 = 127;
+use super::status::Refusal;
+use super::wire::{Channel, Order, Report, Start};
 
-/// The command line of the shim: the guardian's process id, the control group
-/// to join (empty: none), then the command.
-pub(super) fn command(guardian: i32, group: Option<&Path>, command: &[OsString]) -> Command {
-    let mut shim = Command::new("/proc/self/exe");
-    shim.arg(super::SHIM).arg(guardian.to_string());
-    shim.arg(group.unwrap_or_else(|| Path::new("")));
-    shim.args(command);
-    shim
+/// Exit codes of a shim that never became CMD. Only the guardian sees them.
+const GAVE_UP: u8 = 125;
+
+/// Becomes CMD, or says why not.
+pub(super) fn main(guardian: Option<&OsStr>) -> ExitCode {
+    ExitCode::from(stand_by(guardian).unwrap_or(GAVE_UP))
 }
 
-pub(super) fn main(args: Vec<OsString>) -> ExitCode {
-    let [guardian, group, program, rest @ ..] = args.as_slice() else {
-        return ExitCode::from(NOT_FOUND);
+fn stand_by(guardian: Option<&OsStr>) -> io::Result<u8> {
+    set_parent_process_death_signal(Some(Signal::KILL))?;
+    let parent = getppid().map_or(0, |pid| pid.as_raw_nonzero().get());
+    if guardian.and_then(OsStr::to_str) != Some(parent.to_string().as_str()) {
+        return Ok(GAVE_UP);
+    }
+    let socket = io::stdin().as_fd().try_clone_to_owned()?;
+    let mut guardian = Channel::new(UnixStream::from(socket))?;
+    guardian.send(&Report::Ready)?;
+    let Some(start) = go_ahead(&mut guardian)? else {
+        return Ok(GAVE_UP);
     };
-    if !group.is_empty() {
-        super::cgroup::join(Path::new(group));
-    }
-    if set_parent_process_death_signal(Some(Signal::KILL)).is_err() {
-        return ExitCode::from(NOT_EXECUTABLE);
-    }
-    let parent = getppid().map(|pid| pid.as_raw_nonzero().get().to_string());
-    if parent.map(OsString::from).as_ref() != Some(guardian) {
-        return ExitCode::from(NOT_EXECUTABLE);
-    }
-    let error = Command::new(program).args(rest).exec();
-    match error.kind() {
-        std::io::ErrorKind::NotFound => ExitCode::from(NOT_FOUND),
-        _ => ExitCode::from(NOT_EXECUTABLE),
-    }
+    let stdin = guardian.passed();
+    rustix::stdio::dup2_stdin(&stdin.ok_or(io::ErrorKind::InvalidData)?)?;
+    close_fds::set_fds_cloexec(3, &[]);
+    let refusal = become_cmd(&start);
+    guardian.send(&Report::Refused(refusal))?;
+    Ok(refusal.code())
 }
 
-/// Finds the program as the system would, so that a typing error is told
-/// before anybody stands for office.
-pub(crate) fn find(program: &OsStr) -> Result<PathBuf, String> {
-    let shown = program.to_string_lossy().into_owned();
-    let direct = Path::new(program);
-    if shown.contains('/') {
-        return executable(direct).map(|()| direct.to_owned());
-    }
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let mut refused = None;
-    for directory in std::env::split_paths(&path) {
-        let candidate = directory.join(direct);
-        match executable(&candidate) {
-            Ok(()) => return Ok(candidate),
-            Err(why) if candidate.exists() => refused = Some(why),
-            Err(_) => {}
+/// Waits for the go-ahead; `None` if the guardian has decided otherwise.
+fn go_ahead(guardian: &mut Channel) -> io::Result<Option<Start>> {
+    loop {
+        guardian.block()?;
+        let open = guardian.fill()?;
+        match guardian.next()? {
+            Some(Order::Start(start)) => return Ok(Some(start)),
+            Some(_) => return Err(io::ErrorKind::InvalidData.into()),
+            None if open => {}
+            None => return Ok(None),
         }
     }
-    Err(refused.unwrap_or_else(|| {
-        format!("expected a command in $PATH, found none called {shown:?}; give its full path")
-    }))
 }
 
-fn executable(path: &Path) -> Result<(), String> {
-    let shown = path.display();
-    let found = std::fs::metadata(path)
-        .map_err(|error| format!("expected a command at {shown}: {error}"))?;
-    if !found.is_file() {
-        return Err(format!(
-            "expected a command at {shown}, found a directory or device"
-        ));
+/// Returns only if that failed.
+fn become_cmd(start: &Start) -> Refusal {
+    let Some((program, args)) = start.argv.split_first() else {
+        return Refusal::NotFound(rustix::io::Errno::NOENT.raw_os_error());
+    };
+    let mut command = Command::new(program);
+    command
+        .args(args)
+        .envs(start.env.iter().map(|(key, value)| (key, value)));
+    // The process may have stood still since the guardian looked.
+    if tenure::clock::boot() >= start.drain_at {
+        return Refusal::Late;
     }
-    if found.permissions().mode() & 0o111 == 0 {
-        return Err(format!(
-            "expected an executable command at {shown}, found one without permission to execute; \
-             chmod +x it, or run it by its interpreter"
-        ));
-    }
-    Ok(())
+    Refusal::of_exec(&command.exec())
 }

@@ -1,274 +1,498 @@
-//! What supervisor and guardian say to each other: one packet a message, over
-//! a sequenced-packet socket, as text.
+//! What supervisor, guardian and shim say to each other, and how.
 //!
-//! A packet that is not understood ends everything: the two are the same
-//! binary, so it can only mean that something is badly wrong.
+//! A message is a length (four bytes, little-endian), a tag and a body, over
+//! a stream socket that only the two of them hold. Its end is a message too:
+//! whoever is on the other side is dead. Both ends are the same binary, so
+//! there is no version; anything that does not parse means that memory or
+//! descriptors have gone wrong, and is answered by ending everything.
+//!
+//! Sending never blocks: what the socket does not take is kept and sent when
+//! it does, because a supervisor that waits for a stopped guardian could not
+//! kill it at `kill_at`. Limits: [`LIMIT`] bytes a message.
 
-use std::io;
+use std::ffi::{OsStr, OsString};
+use std::io::{self, IoSlice, IoSliceMut, Write as _};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use rustix::io::{IoSlice, IoSliceMut};
+use rustix::event::PollFlags;
+use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
-use tenure_core::time::Instant;
+use tenure::core::time::Instant;
 
-/// The longest packet, in bytes. Only the environment of `start` has a
-/// length of its own, and that is a few hundred.
-const PACKET_MAX: usize = 64 * 1024;
+use super::status::{Refusal, Status};
 
-/// When to begin to stop, and when to kill, on the boot-time clock.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Deadlines {
+/// The longest message: above what exec(2) takes for arguments and
+/// environment by default (2 MiB), below what could hurt.
+pub(super) const LIMIT: usize = 4 << 20;
+
+/// What to run and until when.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Start {
+    /// From here on: TERM. A go-ahead that arrives later starts nothing.
     pub(crate) drain_at: Instant,
+    /// From here on: KILL.
     pub(crate) kill_at: Instant,
+    /// The program, looked up in `PATH`, and its arguments.
+    pub(crate) argv: Vec<OsString>,
+    /// Added to the environment `tenure run` itself was given.
+    pub(crate) env: Vec<(OsString, OsString)>,
 }
 
-/// What a supervisor tells its guardian.
+/// From the supervisor to the guardian; `Start` also from there to the shim.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Order {
-    /// Run the command, with these additions to its environment. Its standard
-    /// input travels along.
-    Start {
-        deadlines: Deadlines,
-        env: Vec<(String, String)>,
-    },
-    /// The deadlines are later now.
-    Extend(Deadlines),
-    /// TERM now, KILL after this.
-    Stop(Duration),
+    /// The first message; CMD's standard input travels with it.
+    Hello,
+    /// Run this.
+    Start(Start),
+    /// The lease was renewed: the new times, if they are later.
+    Extend { drain_at: Instant, kill_at: Instant },
+    /// TERM now, KILL after this long if `kill_at` is not earlier.
+    Stop { grace: Duration },
     /// KILL now.
     Kill,
-    /// Send this signal to the command's group.
+    /// Pass this signal on to CMD's group.
     Signal(i32),
 }
 
-/// What a guardian tells its supervisor.
-#[derive(Clone, PartialEq, Eq, Debug)]
+/// From the guardian to the supervisor; the first and third also from the
+/// shim to the guardian.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Report {
-    /// The command runs.
+    /// Standing by: a go-ahead now costs no fork.
+    Ready,
+    /// CMD runs under this process id.
     Started(i32),
-    /// The command was not started, and why.
-    Refused(String),
-    /// The command itself has ended, with this code (128 + n if signal n
-    /// killed it). What it left behind may still run.
-    Exited(i32),
-    /// Nothing of it runs any more.
+    /// CMD was not started.
+    Refused(Refusal),
+    /// CMD has ended; what it left behind is being ended.
+    Exited(Status),
+    /// Nothing is left.
     Gone,
 }
 
-impl Order {
-    fn encode(&self) -> String {
+/// A message that can be put in bytes.
+pub(super) trait Message: Sized {
+    fn encode(&self, to: &mut Vec<u8>);
+    fn decode(from: &mut Reader<'_>) -> Option<Self>;
+}
+
+impl Message for Order {
+    fn encode(&self, to: &mut Vec<u8>) {
         match self {
-            Self::Start { deadlines, env } => {
-                let mut text = format!("start {}", times(deadlines));
-                for (key, value) in env {
-                    text.extend(["\0", key, "=", value]);
+            Self::Hello => to.push(0),
+            Self::Start(start) => {
+                to.push(1);
+                put_u64(to, start.drain_at.as_nanos());
+                put_u64(to, start.kill_at.as_nanos());
+                put_count(to, start.argv.len());
+                for arg in &start.argv {
+                    put_text(to, arg);
                 }
-                text
+                put_count(to, start.env.len());
+                for (key, value) in &start.env {
+                    put_text(to, key);
+                    put_text(to, value);
+                }
             }
-            Self::Extend(deadlines) => format!("extend {}", times(deadlines)),
-            Self::Stop(grace) => format!("stop {}", grace.as_nanos()),
-            Self::Kill => "kill".into(),
-            Self::Signal(signal) => format!("signal {signal}"),
-        }
-    }
-
-    fn decode(text: &str) -> Option<Self> {
-        let (head, env) = text
-            .split_once('\0')
-            .map_or((text, None), |(h, e)| (h, Some(e)));
-        let mut words = head.split(' ');
-        let verb = words.next()?;
-        let mut number = || words.next()?.parse::<u64>().ok();
-        let order = match verb {
-            "start" => {
-                let deadlines = deadlines(&mut number)?;
-                let pair = |pair: &str| {
-                    pair.split_once('=')
-                        .map(|(key, value)| (key.to_owned(), value.to_owned()))
-                };
-                let env =
-                    env.map_or(Some(Vec::new()), |env| env.split('\0').map(pair).collect())?;
-                Self::Start { deadlines, env }
+            Self::Extend { drain_at, kill_at } => {
+                to.push(2);
+                put_u64(to, drain_at.as_nanos());
+                put_u64(to, kill_at.as_nanos());
             }
-            "extend" => Self::Extend(deadlines(&mut number)?),
-            "stop" => Self::Stop(Duration::from_nanos(number()?)),
-            "kill" => Self::Kill,
-            "signal" => Self::Signal(i32::try_from(number()?).ok()?),
-            _ => return None,
-        };
-        Some(order)
-    }
-}
-
-fn times(deadlines: &Deadlines) -> String {
-    format!(
-        "{} {}",
-        deadlines.drain_at.as_nanos(),
-        deadlines.kill_at.as_nanos()
-    )
-}
-
-fn deadlines(number: &mut impl FnMut() -> Option<u64>) -> Option<Deadlines> {
-    let drain_at = Instant::from_nanos(number()?);
-    Some(Deadlines {
-        drain_at,
-        kill_at: Instant::from_nanos(number()?),
-    })
-}
-
-impl Report {
-    fn encode(&self) -> String {
-        match self {
-            Self::Started(pid) => format!("started {pid}"),
-            Self::Refused(why) => format!("refused {why}"),
-            Self::Exited(code) => format!("exited {code}"),
-            Self::Gone => "gone".into(),
+            Self::Stop { grace } => {
+                to.push(3);
+                put_u64(to, u64::try_from(grace.as_nanos()).unwrap_or(u64::MAX));
+            }
+            Self::Kill => to.push(4),
+            Self::Signal(number) => {
+                to.push(5);
+                to.extend(number.to_le_bytes());
+            }
         }
     }
 
-    fn decode(text: &str) -> Option<Self> {
-        let (verb, rest) = text.split_once(' ').unwrap_or((text, ""));
-        let report = match verb {
-            "started" => Self::Started(rest.parse().ok()?),
-            "refused" => Self::Refused(rest.to_owned()),
-            "exited" => Self::Exited(rest.parse().ok()?),
-            "gone" => Self::Gone,
+    fn decode(from: &mut Reader<'_>) -> Option<Self> {
+        Some(match from.u8()? {
+            0 => Self::Hello,
+            1 => Self::Start(Start {
+                drain_at: from.instant()?,
+                kill_at: from.instant()?,
+                argv: (0..from.u32()?)
+                    .map(|_| from.text())
+                    .collect::<Option<_>>()?,
+                env: (0..from.u32()?)
+                    .map(|_| Some((from.text()?, from.text()?)))
+                    .collect::<Option<_>>()?,
+            }),
+            2 => Self::Extend {
+                drain_at: from.instant()?,
+                kill_at: from.instant()?,
+            },
+            3 => Self::Stop {
+                grace: Duration::from_nanos(from.u64()?),
+            },
+            4 => Self::Kill,
+            5 => Self::Signal(from.i32()?),
             _ => return None,
+        })
+    }
+}
+
+impl Message for Report {
+    fn encode(&self, to: &mut Vec<u8>) {
+        let (tag, number) = match *self {
+            Self::Ready => (0, 0),
+            Self::Started(pid) => (1, pid),
+            Self::Refused(Refusal::Late) => (2, 0),
+            Self::Refused(Refusal::NotFound(number)) => (3, number),
+            Self::Refused(Refusal::NotExecutable(number)) => (4, number),
+            Self::Refused(Refusal::System(number)) => (5, number),
+            Self::Exited(Status::Code(code)) => (6, i32::from(code)),
+            Self::Exited(Status::Signal(signal)) => (7, i32::from(signal)),
+            Self::Gone => (8, 0),
         };
-        Some(report)
+        to.push(tag);
+        to.extend(number.to_le_bytes());
+    }
+
+    fn decode(from: &mut Reader<'_>) -> Option<Self> {
+        let (tag, number) = (from.u8()?, from.i32()?);
+        Some(match tag {
+            0 => Self::Ready,
+            1 => Self::Started(number),
+            2 => Self::Refused(Refusal::Late),
+            3 => Self::Refused(Refusal::NotFound(number)),
+            4 => Self::Refused(Refusal::NotExecutable(number)),
+            5 => Self::Refused(Refusal::System(number)),
+            6 => Self::Exited(Status::Code(u8::try_from(number).ok()?)),
+            7 => Self::Exited(Status::Signal(u8::try_from(number).ok()?)),
+            8 => Self::Gone,
+            _ => return None,
+        })
     }
 }
 
-/// Sends an order, with a descriptor if there is one.
-pub(super) fn send_order(
-    socket: impl AsFd,
-    order: &Order,
-    descriptor: Option<BorrowedFd<'_>>,
-) -> io::Result<()> {
-    send(socket, &order.encode(), descriptor)
+fn put_u64(to: &mut Vec<u8>, number: u64) {
+    to.extend(number.to_le_bytes());
 }
 
-/// Sends a report.
-pub(super) fn send_report(socket: impl AsFd, report: &Report) -> io::Result<()> {
-    send(socket, &report.encode(), None)
+fn put_count(to: &mut Vec<u8>, count: usize) {
+    // A count that does not fit belongs to a message far beyond the limit,
+    // which is refused as a whole.
+    to.extend(u32::try_from(count).unwrap_or(u32::MAX).to_le_bytes());
 }
 
-fn send(socket: impl AsFd, text: &str, descriptor: Option<BorrowedFd<'_>>) -> io::Result<()> {
-    let descriptors: Vec<_> = descriptor.into_iter().collect();
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut ancillary = SendAncillaryBuffer::new(&mut space);
-    if !descriptors.is_empty() {
-        ancillary.push(SendAncillaryMessage::ScmRights(&descriptors));
+fn put_text(to: &mut Vec<u8>, text: &OsStr) {
+    put_count(to, text.len());
+    to.extend(text.as_bytes());
+}
+
+/// Takes a message apart; `None` wherever it is shorter than it claims.
+pub(super) struct Reader<'a>(&'a [u8]);
+
+impl Reader<'_> {
+    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (head, rest) = self.0.split_first_chunk::<N>()?;
+        self.0 = rest;
+        Some(*head)
     }
-    sendmsg(
-        socket,
-        &[IoSlice::new(text.as_bytes())],
-        &mut ancillary,
-        SendFlags::NOSIGNAL,
-    )?;
-    Ok(())
-}
 
-/// Receives an order and the descriptor that came along; `None` at the end.
-pub(super) fn receive_order(socket: impl AsFd) -> io::Result<Option<(Order, Option<OwnedFd>)>> {
-    let Some((text, descriptor)) = receive(socket)? else {
-        return Ok(None);
-    };
-    Ok(Some((
-        Order::decode(&text).ok_or_else(|| garbled(&text))?,
-        descriptor,
-    )))
-}
-
-/// Receives a report; `None` at the end.
-pub(super) fn receive_report(socket: impl AsFd) -> io::Result<Option<Report>> {
-    let Some((text, _)) = receive(socket)? else {
-        return Ok(None);
-    };
-    Ok(Some(Report::decode(&text).ok_or_else(|| garbled(&text))?))
-}
-
-fn receive(socket: impl AsFd) -> io::Result<Option<(String, Option<OwnedFd>)>> {
-    let mut packet = vec![0; PACKET_MAX];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-    let flags = RecvFlags::CMSG_CLOEXEC;
-    let received = recvmsg(
-        socket,
-        &mut [IoSliceMut::new(&mut packet)],
-        &mut ancillary,
-        flags,
-    )?;
-    if received.bytes == 0 {
-        return Ok(None);
+    fn u8(&mut self) -> Option<u8> {
+        self.take().map(u8::from_le_bytes)
     }
-    packet.truncate(received.bytes);
-    let text = String::from_utf8(packet).map_err(|_| garbled("bytes"))?;
-    let mut descriptor = None;
-    for message in ancillary.drain() {
-        if let RecvAncillaryMessage::ScmRights(descriptors) = message {
-            descriptor = descriptors.last();
+
+    fn u32(&mut self) -> Option<u32> {
+        self.take().map(u32::from_le_bytes)
+    }
+
+    fn i32(&mut self) -> Option<i32> {
+        self.take().map(i32::from_le_bytes)
+    }
+
+    fn u64(&mut self) -> Option<u64> {
+        self.take().map(u64::from_le_bytes)
+    }
+
+    fn instant(&mut self) -> Option<Instant> {
+        self.u64().map(Instant::from_nanos)
+    }
+
+    fn text(&mut self) -> Option<OsString> {
+        let length = usize::try_from(self.u32()?).ok()?;
+        let (head, rest) = self.0.split_at_checked(length)?;
+        self.0 = rest;
+        Some(OsString::from_vec(head.to_vec()))
+    }
+}
+
+/// One end of a channel.
+pub(super) struct Channel {
+    socket: UnixStream,
+    inbox: Vec<u8>,
+    outbox: Vec<u8>,
+    passed: Option<OwnedFd>,
+}
+
+impl Channel {
+    pub(super) fn new(socket: UnixStream) -> io::Result<Self> {
+        socket.set_nonblocking(true)?;
+        Ok(Self {
+            socket,
+            inbox: Vec::new(),
+            outbox: Vec::new(),
+            passed: None,
+        })
+    }
+
+    /// Sends, or keeps for later what cannot be sent now. An error means that
+    /// the other side is gone or the message is beyond the limit.
+    pub(super) fn send(&mut self, message: &impl Message) -> io::Result<()> {
+        self.enqueue(message)?;
+        self.flush()
+    }
+
+    /// The same, with a descriptor that travels along.
+    pub(super) fn send_with(
+        &mut self,
+        message: &impl Message,
+        passenger: BorrowedFd<'_>,
+    ) -> io::Result<()> {
+        self.enqueue(message)?;
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        let fds = [passenger];
+        if !control.push(SendAncillaryMessage::ScmRights(&fds)) {
+            return Err(io::Error::other("no room for a descriptor"));
+        }
+        let slices = [IoSlice::new(&self.outbox)];
+        let sent = sendmsg(&self.socket, &slices, &mut control, SendFlags::NOSIGNAL)?;
+        self.outbox.drain(..sent);
+        self.flush()
+    }
+
+    fn enqueue(&mut self, message: &impl Message) -> io::Result<()> {
+        let mut body = Vec::with_capacity(64);
+        message.encode(&mut body);
+        let length = u32::try_from(body.len()).ok();
+        let length = length.filter(|_| body.len() <= LIMIT).ok_or_else(|| {
+            io::Error::new(
+                io::ErrorKind::InvalidInput,
+                format!("arguments and environment are longer than {LIMIT} bytes"),
+            )
+        })?;
+        self.outbox.extend(length.to_le_bytes());
+        self.outbox.extend(body);
+        Ok(())
+    }
+
+    /// Sends what was kept.
+    pub(super) fn flush(&mut self) -> io::Result<()> {
+        while !self.outbox.is_empty() {
+            match self.socket.write(&self.outbox) {
+                Ok(sent) => drop(self.outbox.drain(..sent)),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Bytes that wait for the other side to read.
+    pub(super) fn backlog(&self) -> usize {
+        self.outbox.len()
+    }
+
+    /// Takes in all there is; false once the other side has closed its end.
+    pub(super) fn fill(&mut self) -> io::Result<bool> {
+        let mut bytes = [0; 4096];
+        loop {
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+            let mut control = RecvAncillaryBuffer::new(&mut space);
+            let mut slices = [IoSliceMut::new(&mut bytes)];
+            let flags = RecvFlags::CMSG_CLOEXEC;
+            let count = match recvmsg(&self.socket, &mut slices, &mut control, flags) {
+                Ok(message) => message.bytes,
+                Err(Errno::INTR) => continue,
+                Err(Errno::AGAIN) => return Ok(true),
+                Err(Errno::CONNRESET) => return Ok(false),
+                Err(error) => return Err(error.into()),
+            };
+            for message in control.drain() {
+                if let RecvAncillaryMessage::ScmRights(fds) = message {
+                    self.passed = fds.last();
+                }
+            }
+            if count == 0 {
+                return Ok(false);
+            }
+            self.inbox.extend(&bytes[..count]);
+            if self.inbox.len() > LIMIT + bytes.len() {
+                return Ok(true);
+            }
         }
     }
-    Ok(Some((text, descriptor)))
-}
 
-fn garbled(text: &str) -> io::Error {
-    let shown: String = text.chars().take(60).collect();
-    io::Error::new(
-        io::ErrorKind::InvalidData,
-        format!("a garbled message: {shown:?}"),
-    )
+    /// The next whole message, if it has arrived.
+    pub(super) fn next<M: Message>(&mut self) -> io::Result<Option<M>> {
+        let Some((head, rest)) = self.inbox.split_first_chunk::<4>() else {
+            return Ok(None);
+        };
+        let garbled = || io::Error::new(io::ErrorKind::InvalidData, "a message that is none");
+        let length = usize::try_from(u32::from_le_bytes(*head)).map_err(|_| garbled())?;
+        if length > LIMIT {
+            return Err(garbled());
+        }
+        let Some((body, _)) = rest.split_at_checked(length) else {
+            return Ok(None);
+        };
+        let mut reader = Reader(body);
+        let message = M::decode(&mut reader).filter(|_| reader.0.is_empty());
+        self.inbox.drain(..length + 4);
+        message.map(Some).ok_or_else(garbled)
+    }
+
+    /// The descriptor that came with the messages read so far.
+    pub(super) fn passed(&mut self) -> Option<OwnedFd> {
+        self.passed.take()
+    }
+
+    /// What to poll for.
+    pub(super) fn interest(&self) -> (BorrowedFd<'_>, PollFlags) {
+        let mut flags = PollFlags::IN;
+        if !self.outbox.is_empty() {
+            flags |= PollFlags::OUT;
+        }
+        (self.socket.as_fd(), flags)
+    }
+
+    /// Waits until there is something to read. For the shim, which has
+    /// nothing else to do.
+    pub(super) fn block(&self) -> io::Result<()> {
+        let (fd, flags) = self.interest();
+        let mut fds = [rustix::event::PollFd::from_borrowed_fd(fd, flags)];
+        match rustix::event::poll(&mut fds, None) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Deadlines, Duration, Instant, Order, Report};
+    use super::*;
+
+    fn pair() -> (Channel, Channel) {
+        let (a, b) = UnixStream::pair().expect("a pair");
+        let channel = |socket| Channel::new(socket).expect("a channel");
+        (channel(a), channel(b))
+    }
 
     #[test]
-    fn orders_and_reports_survive_the_wire() {
+    fn what_is_sent_arrives() {
+        let (mut a, mut b) = pair();
         let at = Instant::from_nanos;
-        let deadlines = Deadlines {
+        let start = Start {
             drain_at: at(1),
             kill_at: at(u64::MAX),
+            argv: vec![
+                "cmd".into(),
+                OsString::from_vec(vec![0xff, 0x20]),
+                "".into(),
+            ],
+            env: vec![("A".into(), "b=c".into())],
         };
-        let env = vec![("A".into(), "b=c d\n".into()), ("E".into(), String::new())];
-        for order in [
-            Order::Start { deadlines, env },
-            Order::Start {
-                deadlines,
-                env: Vec::new(),
+        let orders = [
+            Order::Hello,
+            Order::Start(start),
+            Order::Extend {
+                drain_at: at(3),
+                kill_at: at(4),
             },
-            Order::Extend(deadlines),
-            Order::Stop(Duration::from_millis(1)),
+            Order::Stop {
+                grace: Duration::from_millis(5),
+            },
             Order::Kill,
-            Order::Signal(15),
-        ] {
-            assert_eq!(Order::decode(&order.encode()), Some(order));
+            Order::Signal(-7),
+        ];
+        for order in &orders {
+            a.send(order).expect("sent");
         }
-        for report in [
-            Report::Started(7),
-            Report::Refused("no such".into()),
-            Report::Exited(137),
+        assert!(b.fill().expect("read"));
+        for order in orders {
+            assert_eq!(b.next().expect("parsed"), Some(order));
+        }
+        assert_eq!(b.next::<Order>().expect("nothing"), None);
+        drop(a);
+        assert!(!b.fill().expect("read"), "the end of the channel is told");
+    }
+
+    #[test]
+    fn every_report_survives() {
+        let reports = [
+            Report::Ready,
+            Report::Started(4711),
+            Report::Refused(Refusal::Late),
+            Report::Refused(Refusal::NotFound(2)),
+            Report::Refused(Refusal::NotExecutable(13)),
+            Report::Refused(Refusal::System(11)),
+            Report::Exited(Status::Code(255)),
+            Report::Exited(Status::Signal(64)),
             Report::Gone,
-        ] {
-            assert_eq!(Report::decode(&report.encode()), Some(report));
+        ];
+        for report in reports {
+            let mut bytes = Vec::new();
+            report.encode(&mut bytes);
+            assert_eq!(Report::decode(&mut Reader(&bytes)), Some(report));
+            bytes.pop();
+            assert_eq!(Report::decode(&mut Reader(&bytes)), None, "cut short");
         }
-        for garbled in [
-            "",
-            "start",
-            "start 1",
-            "extend 1 x",
-            "stop -1",
-            "signal",
-            "dance",
-        ] {
-            assert_eq!(Order::decode(garbled), None, "{garbled:?}");
+    }
+
+    #[test]
+    fn a_message_larger_than_the_socket_is_sent_in_parts() {
+        let (mut a, mut b) = pair();
+        let start = Order::Start(Start {
+            drain_at: Instant::ZERO,
+            kill_at: Instant::ZERO,
+            argv: vec![OsString::from("x".repeat(LIMIT - 100))],
+            env: Vec::new(),
+        });
+        let stdin = io::stdin();
+        a.send_with(&start, stdin.as_fd()).expect("taken");
+        assert!(a.backlog() > 0, "it does not fit at once");
+        while a.backlog() > 0 {
+            assert!(b.fill().expect("read"));
+            a.flush().expect("sent");
         }
+        assert!(b.fill().expect("read"));
+        assert!(b.passed().is_some(), "the descriptor came along");
+        assert!(b.next().expect("parsed") == Some(start));
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        for bytes in [&[0xff; 8][..], &[1, 0, 0, 0, 99], &[2, 0, 0, 0, 4, 0]] {
+            let (a, mut b) = pair();
+            (&a.socket).write_all(bytes).expect("written");
+            b.fill().expect("read");
+            assert!(b.next::<Order>().is_err(), "{bytes:?}");
+        }
+        let (mut a, _b) = pair();
+        let long = Order::Start(Start {
+            drain_at: Instant::ZERO,
+            kill_at: Instant::ZERO,
+            argv: vec![OsString::from("x".repeat(LIMIT))],
+            env: Vec::new(),
+        });
+        assert!(a.send(&long).is_err());
     }
 }

@@ -1,0 +1,79 @@
+//! What people and service managers ask of `tenure run` by signals.
+//!
+//! To be installed before anything else is done: a TERM that comes while the
+//! store is still being opened must end the program in order, and one that
+//! comes between the election and the start must not leave an office held by
+//! nobody.
+//!
+//! INT and TERM ask to stop: CMD gets TERM and its grace, then the office is
+//! resigned. A second one of either asks to kill at once. The rest goes to
+//! CMD's process group as it is. CMD sees each signal once, since it is not
+//! in the terminal's process group.
+//!
+//! Left out: TSTP (Ctrl-Z). It stops the supervisor, whose lease then runs
+//! out and whose CMD the guardian ends in time, as if it had died.
+
+use std::io;
+use std::thread;
+
+use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH};
+use signal_hook::iterator::Signals;
+use tokio::sync::mpsc::{Receiver, channel};
+
+/// Signals that wait to be looked at; more of the forwarded kind are dropped,
+/// as the kernel itself does with signals of one kind.
+const ASKS: usize = 64;
+
+/// What a signal asks for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Ask {
+    /// End CMD with its grace, resign, exit.
+    Stop,
+    /// The same without grace.
+    Kill,
+    /// Pass this signal number on.
+    Forward(i32),
+}
+
+/// The signals sent to this process, as they come.
+pub(crate) struct Asks(Receiver<Ask>);
+
+impl Asks {
+    /// Takes over the signals of this process.
+    pub(crate) fn install() -> io::Result<Self> {
+        let mut signals = Signals::new([
+            SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGWINCH, SIGCONT,
+        ])?;
+        let (send, receive) = channel(ASKS);
+        let relay = move || {
+            let mut asked = false;
+            for signal in signals.forever() {
+                let sent = match signal {
+                    SIGINT | SIGTERM => {
+                        let ask = if asked { Ask::Kill } else { Ask::Stop };
+                        asked = true;
+                        // Never dropped, however long it has to wait.
+                        send.blocking_send(ask).is_ok()
+                    }
+                    other => send.try_send(Ask::Forward(other)).is_ok() || !send.is_closed(),
+                };
+                if !sent {
+                    return;
+                }
+            }
+        };
+        thread::Builder::new()
+            .name("tenure-signals".into())
+            .spawn(relay)?;
+        Ok(Self(receive))
+    }
+
+    /// The next one. May be cancelled without loss.
+    pub(crate) async fn next(&mut self) -> Ask {
+        match self.0.recv().await {
+            Some(ask) => ask,
+            // The relay ends only with this value.
+            None => std::future::pending().await,
+        }
+    }
+}

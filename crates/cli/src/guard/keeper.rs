@@ -1,0 +1,334 @@
+//! The supervisor's side: a thread that keeps the guardian honest.
+//!
+//! It passes orders on, turns reports into events, and knows the same
+//! `kill_at` as the guardian. [`SLACK`] after that time it stops trusting: it
+//! KILLs the guardian, whereupon the kernel KILLs CMD (the parent-death
+//! signal) and hands everything CMD has started to this process, which is a
+//! subreaper too and ends it. The same follows when the guardian dies on its
+//! own. So a guardian that was stopped, hangs or is killed delays the end by
+//! `SLACK` and a few milliseconds; the default margin between `kill_at` and
+//! the end of the lease is twice that and more.
+//!
+//! It is a thread with plain poll(2), not a task, so that an application or
+//! a runtime that hangs cannot hold it up.
+//!
+//! Why nothing else is hit: this process may have children that are not
+//! ours. Those that were there before the first guardian (a shell's
+//! background jobs before `exec tenure run`) are spared, and so is every
+//! guardian that lives, with all below it. Children started otherwise and
+//! later would be taken for orphans of CMD: `tenure run` starts none.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::mpsc::{Receiver, TryRecvError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rustix::event::PollFlags;
+use rustix::process::{
+    Pid, Signal, WaitOptions, WaitStatus, getpid, kill_process, set_child_subreaper, waitpid,
+};
+use tenure::clock;
+use tenure::core::time::Instant;
+use tokio::sync::mpsc::Sender;
+
+use super::cgroup::Leaf;
+use super::handle::Event;
+use super::poll::{self, Alarm};
+use super::status::Status;
+use super::tree;
+use super::wire::{Channel, Order, Report};
+
+/// How long after `kill_at` a guardian is taken for hung. It needs a few
+/// milliseconds; the margin before the lease ends is at least 250.
+const SLACK: Duration = Duration::from_millis(100);
+/// How long to wait between rounds of killing that had no effect.
+const RETRY: Duration = Duration::from_millis(5);
+/// Bytes that may wait for a guardian that does not read. Beyond that only
+/// what matters is sent on: times and ends, not forwarded signals.
+const BACKLOG: usize = 64 << 10;
+
+/// Which children of this process are not orphans of a CMD.
+#[derive(Default)]
+struct Spared {
+    strangers: Option<BTreeSet<i32>>,
+    guardians: BTreeSet<i32>,
+}
+
+static SPARED: Mutex<Spared> = Mutex::new(Spared {
+    strangers: None,
+    guardians: BTreeSet::new(),
+});
+
+fn spared() -> MutexGuard<'static, Spared> {
+    SPARED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Spared {
+    fn all(&self) -> BTreeSet<i32> {
+        let strangers = self.strangers.iter().flatten();
+        strangers.chain(&self.guardians).copied().collect()
+    }
+}
+
+/// Starts a guardian; the first half of the handshake.
+pub(super) fn spawn(program: &Path) -> io::Result<(Pid, Channel)> {
+    // Held until the child is known: another keeper must not take it for an
+    // orphan.
+    let mut spared = spared();
+    set_child_subreaper(Some(getpid()))?;
+    let mut strangers = spared.strangers.take();
+    spared.strangers = Some(strangers.take().unwrap_or_else(|| {
+        let children = tree::children(tree::me());
+        children.into_iter().collect()
+    }));
+    let (ours, theirs) = UnixStream::pair()?;
+    // Reaped by its number in `Keeper`, together with what it leaves behind.
+    let child = Command::new(program)
+        .arg(super::GUARDIAN)
+        .stdin(Stdio::from(OwnedFd::from(theirs)))
+        .spawn()?;
+    let raw = i32::try_from(child.id()).unwrap_or_default();
+    let pid = Pid::from_raw(raw).ok_or_else(|| io::Error::other("a process without a number"))?;
+    spared.guardians.insert(raw);
+    let mut channel = Channel::new(ours)?;
+    // A guardian that is dead already is noticed by the keeper.
+    let _ = channel.send_with(&Order::Hello, io::stdin().as_fd());
+    Ok((pid, channel))
+}
+
+pub(super) struct Keeper {
+    guardian: Pid,
+    channel: Channel,
+    channel_open: bool,
+    orders: Option<Receiver<Order>>,
+    wake: UnixStream,
+    children: UnixStream,
+    children_id: signal_hook::SigId,
+    alarm: Alarm,
+    events: Sender<Event>,
+    kill_at: Instant,
+    stop_by: Instant,
+    cmd: Option<i32>,
+    exited: bool,
+    gone: bool,
+    hung: bool,
+}
+
+impl Keeper {
+    pub(super) fn new(
+        (guardian, channel): (Pid, Channel),
+        orders: Receiver<Order>,
+        wake: UnixStream,
+        events: Sender<Event>,
+    ) -> io::Result<Self> {
+        let (children, children_id) = poll::child_signals()?;
+        wake.set_nonblocking(true)?;
+        Ok(Self {
+            guardian,
+            channel,
+            channel_open: true,
+            orders: Some(orders),
+            wake,
+            children,
+            children_id,
+            alarm: Alarm::new()?,
+            events,
+            kill_at: Instant::MAX,
+            stop_by: Instant::MAX,
+            cmd: None,
+            exited: false,
+            gone: false,
+            hung: false,
+        })
+    }
+
+    /// Keeps until nothing is left, and says so.
+    pub(super) fn run(mut self) {
+        let status = self.keep();
+        self.orders = None;
+        if self.channel_open {
+            self.hear_guardian();
+        }
+        let orderly = status.is_some_and(|status| status.exit_status() == Some(0));
+        let last = if self.gone && orderly {
+            Event::Gone
+        } else {
+            self.end_orphans();
+            Event::Lost {
+                why: self.blame(status),
+            }
+        };
+        signal_hook::low_level::unregister(self.children_id);
+        self.tell(last);
+    }
+
+    /// Until the guardian has ended; how.
+    fn keep(&mut self) -> Option<WaitStatus> {
+        loop {
+            poll::drain(&self.children);
+            poll::drain(&self.wake);
+            self.take_orders();
+            if self.channel_open {
+                self.hear_guardian();
+            }
+            if let Some(ended) = self.reap_guardian() {
+                return ended;
+            }
+            self.look_at_clock(clock::boot());
+            if self.sleep().is_err() {
+                // Without a way to wait there is no way to keep time.
+                self.hung = true;
+                let _ = kill_process(self.guardian, Signal::KILL);
+            }
+        }
+    }
+
+    fn tell(&self, event: Event) {
+        // There are fewer events in a guardian's life than the queue has
+        // room for; it fails only if nobody listens any more.
+        let _ = self.events.try_send(event);
+    }
+
+    fn take_orders(&mut self) {
+        while let Some(orders) = &self.orders {
+            let order = match orders.try_recv() {
+                Ok(order) => order,
+                Err(TryRecvError::Empty) => return,
+                Err(TryRecvError::Disconnected) => {
+                    self.orders = None;
+                    Order::Kill
+                }
+            };
+            match &order {
+                Order::Start(start) => self.kill_at = start.kill_at,
+                Order::Extend { kill_at, .. } if self.kill_at < Instant::MAX => {
+                    self.kill_at = self.kill_at.max(*kill_at);
+                }
+                Order::Stop { grace } => {
+                    self.stop_by = self.stop_by.min(clock::boot().after(*grace));
+                }
+                Order::Kill => self.stop_by = self.stop_by.min(clock::boot()),
+                Order::Signal(_) if self.channel.backlog() > BACKLOG => continue,
+                Order::Signal(_) | Order::Extend { .. } | Order::Hello => {}
+            }
+            // A guardian that is gone is noticed when it is reaped.
+            let _ = self.channel.send(&order);
+        }
+    }
+
+    fn hear_guardian(&mut self) {
+        let flushed = self.channel.flush();
+        let open = self.channel.fill().unwrap_or(false);
+        self.channel_open = open && flushed.is_ok();
+        loop {
+            match self.channel.next() {
+                Ok(Some(report)) => self.note(report),
+                Ok(None) => break,
+                Err(_) => {
+                    self.channel_open = false;
+                    break;
+                }
+            }
+        }
+        if !self.channel_open {
+            // It is about to end, or out of its mind.
+            self.stop_by = self.stop_by.min(clock::boot());
+        }
+    }
+
+    fn note(&mut self, report: Report) {
+        match report {
+            Report::Ready => self.tell(Event::Ready),
+            Report::Started(pid) => {
+                self.cmd = Some(pid);
+                self.tell(Event::Started { pid });
+            }
+            Report::Refused(why) => self.tell(Event::Refused { why }),
+            Report::Exited(status) => {
+                self.exited = true;
+                self.tell(Event::Exited { status });
+            }
+            Report::Gone => self.gone = true,
+        }
+    }
+
+    /// `Some` once the guardian has ended; within, how, if that can be known.
+    fn reap_guardian(&mut self) -> Option<Option<WaitStatus>> {
+        let mut spared = spared();
+        let ended = match waitpid(Some(self.guardian), WaitOptions::NOHANG) {
+            Ok(None) | Err(rustix::io::Errno::INTR) => return None,
+            Ok(Some((_, status))) => Some(status),
+            Err(_) => None,
+        };
+        spared
+            .guardians
+            .remove(&self.guardian.as_raw_nonzero().get());
+        Some(ended)
+    }
+
+    fn look_at_clock(&mut self, now: Instant) {
+        if now >= self.give_up_at() && !self.hung {
+            self.hung = true;
+            let _ = kill_process(self.guardian, Signal::KILL);
+        }
+    }
+
+    fn give_up_at(&self) -> Instant {
+        self.kill_at.min(self.stop_by).after(SLACK)
+    }
+
+    /// Ends what the guardian left to us.
+    fn end_orphans(&mut self) {
+        let leaf = Leaf::find(self.guardian.as_raw_nonzero().get());
+        loop {
+            if let Some(leaf) = &leaf {
+                leaf.kill();
+            }
+            poll::drain(&self.children);
+            let mut cmd_status = None;
+            let left = {
+                let spared = spared();
+                tree::end_adopted(&spared.all(), |pid, status| {
+                    if Some(pid) == self.cmd {
+                        cmd_status = Status::of(status);
+                    }
+                })
+            };
+            if let (Some(status), false) = (cmd_status, self.exited) {
+                self.exited = true;
+                self.tell(Event::Exited { status });
+            }
+            if !left {
+                return;
+            }
+            let fds = [(self.children.as_fd(), PollFlags::IN)];
+            let _ = poll::wait(&mut self.alarm, &fds, Some(RETRY));
+        }
+    }
+
+    fn blame(&self, status: Option<WaitStatus>) -> String {
+        match status.and_then(Status::of) {
+            _ if self.hung => "the guardian did not answer in time and was killed".into(),
+            Some(status) => format!("the guardian {status}"),
+            None => "the guardian was reaped by somebody else".into(),
+        }
+    }
+
+    fn sleep(&mut self) -> io::Result<()> {
+        let at = Some(self.give_up_at()).filter(|at| *at < Instant::MAX && !self.hung);
+        self.alarm.set(at)?;
+        let mut fds = vec![(self.children.as_fd(), PollFlags::IN)];
+        if self.orders.is_some() {
+            fds.push((self.wake.as_fd(), PollFlags::IN));
+        }
+        if self.channel_open {
+            fds.push(self.channel.interest());
+        }
+        poll::wait(&mut self.alarm, &fds, None)
+    }
+}

@@ -1,0 +1,165 @@
+//! One of supervisor and guardian is killed or stopped: the other ends CMD.
+//!
+//! In every case CMD ignores TERM and has left a process in a session of its
+//! own behind, and each case is tried with a cgroup where one can be had, and
+//! without.
+
+use std::io::Write as _;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::process::{Command, Stdio};
+
+use rustix::process::Signal;
+use tenure::clock;
+use tenure::core::time::Instant;
+
+use crate::scene::{Cmd, Scene, assert_between, ended, hold, ms, send};
+
+/// The latest a keeper waits after `kill_at`; see `SLACK` in keeper.rs.
+const SLACK: std::time::Duration = std::time::Duration::from_millis(100);
+
+struct Stage {
+    scene: Scene,
+    cmd: Cmd,
+    held: Vec<OwnedFd>,
+}
+
+/// CMD and its detached grandchild, for as long as they run.
+fn stage(env: &[(&str, &str)], drain: u64, kill: u64) -> Stage {
+    let mut scene = Scene::with(env);
+    let script = "trap '' TERM; deep=$(setsid sh -c 'sleep 1000 >/dev/null & echo $!')";
+    let cmd = scene.script(ms(drain), ms(kill), script);
+    let pids = [Some(cmd.pid), cmd.deep].into_iter().flatten();
+    let held: Vec<_> = pids.filter_map(hold).collect();
+    assert_eq!(held.len(), 2, "CMD and what it left");
+    Stage { scene, cmd, held }
+}
+
+impl Stage {
+    fn wait(&self) -> Instant {
+        self.held.iter().for_each(ended);
+        clock::boot()
+    }
+}
+
+fn each_way(case: fn(&[(&str, &str)])) {
+    case(&[]);
+    case(&[("TENURE_CGROUP", "off")]);
+}
+
+#[test]
+fn supervisor_killed() {
+    each_way(|env| {
+        let stage = stage(env, 60_000, 70_000);
+        let guardian = hold(stage.cmd.guardian).expect("it lives");
+        let killed = clock::boot();
+        stage.scene.signal(Signal::KILL);
+        assert_between(stage.wait(), killed, killed);
+        ended(&guardian);
+    });
+}
+
+#[test]
+fn supervisor_stopped() {
+    each_way(|env| {
+        let stage = stage(env, 900, 1600);
+        stage.scene.signal(Signal::STOP);
+        let kill = stage.cmd.times.kill;
+        assert_between(stage.wait(), kill, kill);
+    });
+}
+
+#[test]
+fn guardian_killed() {
+    each_way(|env| {
+        let mut stage = stage(env, 60_000, 70_000);
+        let killed = clock::boot();
+        send(stage.cmd.guardian, Signal::KILL);
+        assert_between(stage.wait(), killed, killed);
+        let (_, status) = stage.scene.expect("Exited");
+        assert_eq!(status, "Exited { status: Signal(9) }");
+        let (_, why) = stage.scene.expect("Lost");
+        assert_eq!(why, "Lost { why: \"the guardian ended by signal 9\" }");
+        stage.scene.assert_nothing_left();
+    });
+}
+
+#[test]
+fn guardian_stopped() {
+    each_way(|env| {
+        let mut stage = stage(env, 900, 1600);
+        send(stage.cmd.guardian, Signal::STOP);
+        let kill = stage.cmd.times.kill;
+        assert_between(stage.wait(), kill, kill.after(SLACK));
+        stage.scene.expect("Lost");
+        stage.scene.assert_nothing_left();
+    });
+}
+
+#[test]
+fn guardian_stopped_while_standing_by() {
+    let mut scene = Scene::new();
+    let supervisor = scene.pid();
+    let guardian = crate::scene::children(supervisor)
+        .parse()
+        .expect("its only child");
+    send(guardian, Signal::STOP);
+    let times = scene.start(ms(300), ms(700), &["echo", "started"]);
+    let (at, _) = scene.expect("Lost");
+    assert_between(at, times.kill, times.kill.after(SLACK));
+    scene.assert_nothing_left();
+}
+
+#[test]
+fn guardian_killed_while_standing_by() {
+    let mut scene = Scene::new();
+    let guardian = crate::scene::children(scene.pid())
+        .parse()
+        .expect("its only child");
+    send(guardian, Signal::KILL);
+    scene.expect("Lost");
+    scene.assert_nothing_left();
+}
+
+#[test]
+fn cmd_killed_from_outside() {
+    each_way(|env| {
+        let mut stage = stage(env, 60_000, 70_000);
+        send(stage.cmd.pid, Signal::KILL);
+        stage.scene.expect("Exited");
+        stage.scene.expect("Gone");
+        stage.wait();
+        stage.scene.assert_nothing_left();
+    });
+}
+
+#[test]
+fn signals_for_a_whole_service_do_not_end_the_guardian() {
+    let mut scene = Scene::new();
+    let cmd = scene.script(ms(60_000), ms(70_000), "trap '' TERM");
+    for signal in [Signal::TERM, Signal::HUP, Signal::INT, Signal::QUIT] {
+        send(cmd.guardian, signal);
+    }
+    scene.say("stop", &["300".into()]);
+    let (_, status) = scene.expect("Exited");
+    assert_eq!(status, "Exited { status: Signal(9) }");
+    scene.expect("Gone");
+}
+
+#[test]
+fn nonsense_on_the_channel_ends_the_guardian() {
+    for bytes in [
+        &[0xff; 64][..],
+        &[1, 0, 0, 0, 77],
+        &[9, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0],
+    ] {
+        let (mut ours, theirs) = UnixStream::pair().expect("a pair");
+        let mut guardian = Command::new(env!("CARGO_BIN_EXE_tenure"))
+            .arg("__guardian")
+            .stdin(Stdio::from(OwnedFd::from(theirs)))
+            .spawn()
+            .expect("a guardian");
+        ours.write_all(bytes).expect("it reads");
+        assert_eq!(guardian.wait().expect("it ends").code(), Some(1));
+    }
+}
