@@ -4,6 +4,18 @@
 //! an [`Election`]; whenever it leads it holds a [`Reign`], whose validity is
 //! a comparison with a clock and whose [`Fence`] protects everything outside.
 //!
+//! ```no_run
+//! # async fn pay_everyone(_: tenure::Fence) {}
+//! # async fn demo() -> Result<(), Box<dyn std::error::Error>> {
+//! let store = tenure::store::open("sqlite:///var/lib/payroll.db").await?;
+//! let mut election = tenure::Election::builder(store, "payroll").start()?;
+//! while let Some(reign) = election.elected().await {
+//!     // Dropped at the deadline if the office cannot be held.
+//!     reign.guard(pay_everyone(reign.fence())).await;
+//! }
+//! # Ok(()) }
+//! ```
+//!
 //! | layer | module | what it holds |
 //! |---|---|---|
 //! | 1 | [`error`], [`clock`] | errors by what to do next; the only reader of time |

@@ -10,18 +10,6 @@
 //! (stop the work, make the grant invalid, release the office) is kept by
 //! ownership, not by discipline.
 //!
-//! ```no_run
-//! # async fn pay_everyone(_: tenure::Fence) {}
-//! # async fn demo() -> Result<(), Box<dyn std::error::Error>> {
-//! let store = tenure::store::open("sqlite:///var/lib/payroll.db").await?;
-//! let mut election = tenure::Election::builder(store, "payroll").start()?;
-//! while let Some(reign) = election.elected().await {
-//!     // Dropped at the deadline if the office cannot be held.
-//!     reign.guard(pay_everyone(reign.fence())).await;
-//! }
-//! # Ok(()) }
-//! ```
-//!
 //! Everything here runs on a thread of its own ([`crate::drive`]) and can be
 //! awaited from any executor.
 //!

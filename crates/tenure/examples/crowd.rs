@@ -1,0 +1,158 @@
+//! Many candidates for many elections in one process: do they hold their
+//! offices, and at what cost?
+//!
+//! ```sh
+//! cargo run --release -p tenure --example crowd -- sqlite:///tmp/crowd.db 50 10 60
+//! ```
+//!
+//! Arguments: the store's URL, elections, candidates for each, seconds. Prints
+//! the processor time of this process, the changes of leader after all offices
+//! were first held, and the statements per second where the server counts
+//! them.
+
+#![allow(clippy::print_stdout, reason = "an example that prints its figures")]
+
+use std::error::Error;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tenure::election::Event;
+use tenure::store::{
+    BoxFuture, Features, Key, Page, Reading, Selector, Store, Version, Watch, Write, Written, open,
+};
+use tenure::{Election, StoreError};
+
+/// Counts what candidates ask of a store.
+#[derive(Debug)]
+struct Counted {
+    store: Arc<dyn Store>,
+    reads: AtomicU64,
+    writes: AtomicU64,
+}
+
+impl std::fmt::Display for Counted {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.store.fmt(f)
+    }
+}
+
+impl Store for Counted {
+    fn features(&self) -> Features {
+        self.store.features()
+    }
+
+    fn read<'a>(
+        &'a self,
+        key: &'a Key,
+        within: Duration,
+    ) -> BoxFuture<'a, Result<Reading, StoreError>> {
+        self.reads.fetch_add(1, Ordering::Relaxed);
+        self.store.read(key, within)
+    }
+
+    fn compare_and_swap(
+        &self,
+        write: Write,
+        within: Duration,
+    ) -> BoxFuture<'_, Result<Written, StoreError>> {
+        self.writes.fetch_add(1, Ordering::Relaxed);
+        self.store.compare_and_swap(write, within)
+    }
+
+    fn delete<'a>(
+        &'a self,
+        key: &'a Key,
+        expected: &'a Version,
+        within: Duration,
+    ) -> BoxFuture<'a, Result<(), StoreError>> {
+        self.store.delete(key, expected, within)
+    }
+
+    fn list<'a>(
+        &'a self,
+        prefix: &'a str,
+        after: Option<&'a Key>,
+        within: Duration,
+    ) -> BoxFuture<'a, Result<Page, StoreError>> {
+        self.store.list(prefix, after, within)
+    }
+
+    fn watch(&self, selector: Selector) -> Watch {
+        self.store.watch(selector)
+    }
+}
+
+/// Seconds of processor time that this process has used.
+fn processor_time() -> f64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let mut args = std::env::args().skip(1);
+    let url = args.next().ok_or("expected a store URL")?;
+    let mut number = |default: u64| args.next().map_or(Ok(default), |text| text.parse());
+    let (elections, candidates, seconds) = (number(50)?, number(10)?, number(60)?);
+    let store = open(&url).await?;
+    let store = Arc::new(Counted {
+        store,
+        reads: 0.into(),
+        writes: 0.into(),
+    });
+    let elected = Arc::new(AtomicU64::new(0));
+    let lost = Arc::new(AtomicU64::new(0));
+    let mut crowd = Vec::new();
+    for number in 0..elections {
+        for candidate in 0..candidates {
+            let shared: Arc<dyn Store> = Arc::clone(&store) as _;
+            let mut election = Election::builder(shared, format!("office-{number}"))
+                .name(format!("candidate-{candidate}"))
+                .lease(Duration::from_secs(5))
+                .start()?;
+            let mut events = election.events();
+            let (elected, lost) = (Arc::clone(&elected), Arc::clone(&lost));
+            let told = async move {
+                while let Some(event) = events.next().await {
+                    match event {
+                        Event::Elected { .. } => elected.fetch_add(1, Ordering::Relaxed),
+                        Event::Ousted { .. } => lost.fetch_add(1, Ordering::Relaxed),
+                        _ => 0,
+                    };
+                }
+            };
+            crowd.push(tokio::spawn(async move {
+                let working = async {
+                    // Held for as long as it can be.
+                    while let Some(reign) = election.elected().await {
+                        reign.cancelled().await;
+                    }
+                };
+                tokio::join!(working, told);
+            }));
+        }
+    }
+    while elected.load(Ordering::Relaxed) < elections {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let count = || {
+        (
+            store.reads.load(Ordering::Relaxed),
+            store.writes.load(Ordering::Relaxed),
+        )
+    };
+    let (before, reads_before) = (processor_time(), count());
+    tokio::time::sleep(Duration::from_secs(seconds)).await;
+    let (used, now) = (processor_time() - before, count());
+    let per_second = |now: u64, before: u64| (now - before) as f64 / seconds as f64;
+    println!(
+        "{elections} elections x {candidates} candidates on {store} for {seconds} s: \
+         {:.3} of a core, {:.1} writes and {:.1} reads per second, {} offices lost",
+        used / seconds as f64,
+        per_second(now.1, reads_before.1),
+        per_second(now.0, reads_before.0),
+        lost.load(Ordering::Relaxed)
+    );
+    Ok(())
+}
