@@ -52,6 +52,8 @@ pub struct Options {
     pub candidates: Option<usize>,
     /// How many lines of the trace a violation shows.
     pub trace: usize,
+    /// The one checker to heed; all of them if `None`.
+    pub only: Option<Check>,
     /// A mistake that every candidate makes.
     #[cfg(feature = "planted-bugs")]
     pub planted: Option<Bug>,
@@ -64,6 +66,7 @@ impl Default for Options {
             faults: true,
             candidates: None,
             trace: 200,
+            only: None,
             #[cfg(feature = "planted-bugs")]
             planted: None,
         }

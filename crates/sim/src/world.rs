@@ -154,6 +154,7 @@ pub(crate) struct World {
     pub(crate) healed: bool,
     pub(crate) exam: Option<Exam>,
     pub(crate) found: Option<(Check, True, String)>,
+    only: Option<Check>,
     done: bool,
 }
 
@@ -212,6 +213,7 @@ impl World {
             healed: false,
             exam: None,
             found: None,
+            only: options.only,
             done: false,
         };
         world.open_up();
@@ -363,6 +365,7 @@ impl World {
     pub(crate) fn judge(&mut self, check: Check, p: usize, finding: Finding) {
         if let Err(text) = finding
             && self.found.is_none()
+            && self.only.is_none_or(|only| only == check)
         {
             let text = format!("{}: {text}", self.procs[p].name);
             self.note(p, || format!("!! {check}: {text}"));

@@ -5,16 +5,17 @@
 //! same, so the number of runs each mistake takes is, too.
 #![expect(clippy::print_stdout, reason = "a table for people")]
 
-use tenure_sim::{Bug, Options, Report, sweep};
+use tenure_sim::{Bug, Check, Options, Report, sweep};
 
 const RUNS_MAX: u64 = 5_000;
 const SEED: u64 = 1;
 
-/// The first run that a checker objects to.
-fn hunt(bug: Bug) -> Report {
+/// The first run that a checker objects to, or `only` this one.
+fn hunt(bug: Bug, only: Option<Check>) -> Report {
     let options = Options {
         planted: Some(bug),
         trace: 1,
+        only,
         ..Options::default()
     };
     let mut report = Report::default();
@@ -32,7 +33,7 @@ fn every_planted_bug_is_caught() {
     println!("{:<20} {:<14} {:>5}", "bug", "caught by", "runs");
     let mut missed = Vec::new();
     for bug in Bug::ALL {
-        let report = hunt(bug);
+        let report = hunt(bug, None);
         let name = format!("{bug:?}");
         match report.violations.first() {
             Some(violation) => {
@@ -43,6 +44,34 @@ fn every_planted_bug_is_caught() {
         }
     }
     assert!(missed.is_empty(), "never caught: {missed:?}");
+}
+
+/// The checkers that look for causes object long before harm is done. That
+/// those that look for the harm itself can see it is tried without them.
+#[test]
+fn the_harm_itself_is_seen_too() {
+    let alone = [
+        (Check::Exclusivity, Bug::DeadlineFromEnd),
+        (Check::Exclusivity, Bug::DriftForgotten),
+        (Check::Exclusivity, Bug::UnknownIsWon),
+        (Check::Exclusivity, Bug::JudgedByWall),
+        (Check::Exclusivity, Bug::SequenceKept),
+        (Check::Exclusivity, Bug::VacateUndrained),
+        (Check::Work, Bug::DeadlineFromEnd),
+        (Check::Work, Bug::DriftForgotten),
+        (Check::Work, Bug::UnknownIsWon),
+        (Check::Work, Bug::JudgedByWall),
+        (Check::Work, Bug::SequenceKept),
+        (Check::Work, Bug::VacateUndrained),
+        (Check::Liveness, Bug::SequenceKept),
+    ];
+    for (check, bug) in alone {
+        let report = hunt(bug, Some(check));
+        let name = format!("{bug:?}");
+        let (check, runs) = (check.to_string(), report.stats.runs);
+        println!("{name:<20} {check:<14} {runs:>5}");
+        assert!(!report.is_clean(), "{check} alone never saw {name}");
+    }
 }
 
 #[test]

@@ -5,8 +5,8 @@
 //! is asked of what candidates are told: an election nobody else could see,
 //! or an id that has led before, is one leader too many.
 //!
-//! The same ledger of writes answers the question of [`Check::Grants`]
-//! (super::Check): did the write that gave a grant take effect after the
+//! The same ledger of writes answers the question of
+//! [`Check::Grants`](super::Check::Grants): did the write that gave a grant take effect after the
 //! moment from which the grant counts?
 
 use std::collections::BTreeSet;
