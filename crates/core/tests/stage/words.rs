@@ -48,7 +48,7 @@ pub(crate) fn run(world: &mut World, command: &str, args: &mut Args<'_>) -> Outc
         }
         "ok" | "land" | "fail" | "garble" | "hint" => answer(world, command, args)?,
         "put" | "request" | "restore" | "delete" => write(world, command, args)?,
-        "register" | "state" | "sight" => return show(world, command, args),
+        "register" | "bytes" | "state" | "sight" => return show(world, command, args),
         other => return Err(format!("unknown command {other}").into()),
     }
     // What the command made due at this very instant is part of it.
@@ -389,6 +389,12 @@ fn value(world: &mut World, key: &Key, args: &mut Args<'_>) -> Outcome<Bytes> {
 }
 
 fn show(world: &mut World, command: &str, args: &mut Args<'_>) -> Outcome<String> {
+    // bytes: what the register really holds.
+    if command == "bytes" {
+        let register = world.store.registers.read(&key_of(args)?).cloned();
+        let register = register.ok_or("nothing there")?;
+        return Ok(String::from_utf8_lossy(&register.value).into_owned());
+    }
     if command == "register" {
         let key = key_of(args)?;
         return Ok(world.ids.register(world.store.registers.read(&key)));
