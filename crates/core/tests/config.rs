@@ -57,11 +57,11 @@ fn refused(config: &Config, parts: &[&str]) -> ConfigError {
 fn the_defaults_of_every_lease_from_863_ms_are_good() {
     for lease in [863, 1_000, 2_000, 5_000, 10_000, 60_000, 3_600_000] {
         good(&with(|config| {
-            *config = config.clone().with_lease(ms(lease))
+            *config = config.clone().with_lease(ms(lease));
         }));
     }
     good(&with(|config| {
-        *config = config.clone().with_lease(Config::LEASE_MAX)
+        *config = config.clone().with_lease(Config::LEASE_MAX);
     }));
     let short = with(|config| *config = config.clone().with_lease(ms(862)));
     refused(&short, &["344.78ms < 2 x interval 172.4ms"]);
