@@ -299,7 +299,7 @@ impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::TooShort { what, found } => {
-                write!(f, "expected a {what} of at least 1ms, found {found:?}")
+                write!(f, "expected {what} >= 1ms, found {found:?}")
             }
             Self::LeaseTooLong { found } => write!(
                 f,

@@ -125,7 +125,8 @@ impl Observer {
                 self.read_at = self.now.boot;
                 return;
             }
-            News::Written | News::LeaderChanged => self.learn_pace(),
+            News::Written => self.learn_pace(self.renewed_at),
+            News::LeaderChanged => self.learn_pace(None),
             News::JudgedOver => {}
             News::Nothing if by_read && self.sight.leader().is_none() => {
                 self.pause = (self.pause * 2).min(PAUSE_MAX);
@@ -147,15 +148,19 @@ impl Observer {
         self.tell(news == News::Written);
     }
 
-    /// Half the time between two renewals seen is when to look again.
-    fn learn_pace(&mut self) {
-        let most = self
-            .sight
-            .record()
-            .map_or(PAUSE_MAX, |record| record.lease / 4);
-        let seen = self.renewed_at.replace(self.now.boot);
-        let gap = seen.map_or(PAUSE_MIN, |seen| self.now.boot.since(seen) / 2);
+    /// Half the time between two renewals seen is when to look again; until
+    /// two were seen, half of the usual interval of a fifth of the lease.
+    fn learn_pace(&mut self, last: Option<Instant>) {
+        let led = self.sight.leader().is_some();
+        let Some(record) = self.sight.record().filter(|_| led) else {
+            self.renewed_at = None;
+            self.pause = PAUSE_MIN;
+            return;
+        };
+        let (usual, most) = (record.lease / 10, record.lease / 4);
+        let gap = last.map_or(usual, |last| self.now.boot.since(last) / 2);
         self.pause = gap.min(most).max(PAUSE_MIN);
+        self.renewed_at = Some(self.now.boot);
     }
 
     fn failed(&mut self, failure: Failure) {

@@ -124,6 +124,8 @@ enum Seen {
         /// Whether it was seen to replace another, so that it happened while
         /// this process was looking.
         witnessed: bool,
+        /// Whether the store's clock could say how old it is.
+        dated: bool,
         over_at: Instant,
         verdict: Verdict,
     },
@@ -228,11 +230,16 @@ impl Sight {
                 verdict: Verdict::Over(certainty),
                 ..
             } => *certainty,
-            Seen::Record { witnessed, .. } => match expiry {
-                Expiry::Session | Expiry::SteadyClock => Certainty::Proven,
-                Expiry::StoreClock | Expiry::BoundedSkew(_) => Certainty::Likely,
-                Expiry::Silence if *witnessed => Certainty::Proven,
-                Expiry::Silence => Certainty::Assumed,
+            Seen::Record {
+                witnessed, dated, ..
+            } => match expiry {
+                Expiry::Session => Certainty::Proven,
+                Expiry::BoundedSkew(_) => Certainty::Likely,
+                // It is silence that judges where a clock cannot say.
+                Expiry::Silence if !*witnessed => Certainty::Assumed,
+                _ if !*witnessed && !*dated => Certainty::Assumed,
+                Expiry::StoreClock => Certainty::Likely,
+                Expiry::Silence | Expiry::SteadyClock => Certainty::Proven,
             },
         }
     }
@@ -263,6 +270,7 @@ impl Sight {
             first,
             learnt: now.boot,
             witnessed: true,
+            dated: false,
             over_at,
             verdict,
         };
@@ -424,6 +432,7 @@ impl Sight {
             first,
             learnt,
             witnessed,
+            dated: bench.dates(register),
             over_at,
             verdict,
         };
@@ -465,6 +474,12 @@ impl Sight {
 }
 
 impl Bench<'_> {
+    /// Whether the store's clock can say how old this renewal is.
+    fn dates(&self, register: &Register) -> bool {
+        let age = |(stamp, now): (StoreTime, StoreTime)| now.since(stamp);
+        register.stamp.zip(self.store_now).and_then(age).is_some()
+    }
+
     /// When a grant may be over, and whether it is by this look.
     fn judge(
         &self,

@@ -6,7 +6,8 @@
 //! | `words` | the commands, and what each of them does |
 //! | `world` | time, and carrying out what the actors ask for |
 //! | `actor` | one campaign or observer with its own clocks and its own link |
-//! | `store` | the registers, what a script writes into them, the watch |
+//! | `store` | the registers, their clock, the changes for the watch |
+//! | `strangers` | what a script writes into the registers |
 //! | `show` | the notation of the trace |
 //! | `tables` | commands without a world: time tables, records, registers |
 
@@ -14,6 +15,7 @@ mod actor;
 mod args;
 mod show;
 mod store;
+mod strangers;
 mod tables;
 mod words;
 mod world;

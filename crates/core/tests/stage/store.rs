@@ -82,9 +82,13 @@ impl Store {
     }
 
     /// Writes whatever is there now, as a stranger.
-    pub(crate) fn put(&mut self, at: Duration, key: &Key, value: Bytes, stamp: Stamp) -> Version {
-        let version = Version::from_u64(self.registers.revision() + 1);
-        self.put_as(at, key, value, stamp, version)
+    pub(crate) fn put(&mut self, at: Duration, key: &Key, value: Bytes, stamp: Stamp) {
+        let version = self.next_version();
+        self.put_as(at, key, value, stamp, version);
+    }
+
+    pub(crate) fn next_version(&self) -> Version {
+        Version::from_u64(self.registers.revision() + 1)
     }
 
     /// The same under a version of the script's choosing.
@@ -95,7 +99,7 @@ impl Store {
         value: Bytes,
         stamp: Stamp,
         version: Version,
-    ) -> Version {
+    ) {
         let held = self.registers.read(key);
         let expect = held.map_or(Expect::Absent, |held: &Register| {
             Expect::Version(held.version.clone())
@@ -110,6 +114,6 @@ impl Store {
         };
         self.registers
             .swap_as(write, now, version)
-            .expect("nobody writes in between")
+            .expect("nobody writes in between");
     }
 }

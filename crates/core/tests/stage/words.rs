@@ -6,18 +6,17 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use tenure_core::cas::{Bytes, Stamp};
 use tenure_core::election::{
-    Campaign, Command, Config, Expiry, FailureClass, Holder, Input, Observer, Office, Priority,
-    Record, Request,
+    Campaign, Command, Config, Expiry, FailureClass, Input, Observer, Priority,
 };
-use tenure_core::ids::{Key, LeaderId, Name, Term};
+use tenure_core::ids::{Key, Name};
 use tenure_core::rng::Rng;
-use tenure_core::time::{ClockId, Drift, WallTime};
+use tenure_core::time::{ClockId, Drift};
 
-use super::actor::{Actor, DAWN_MS, Kind, Link, Watch, local, seen};
+use super::actor::{Actor, Kind, Link, Watch, local, seen};
 use super::args::{Args, Outcome, shift, span};
 use super::show::{moment, show_grant, time};
+use super::strangers;
 use super::world::World;
 
 pub(crate) fn run(world: &mut World, command: &str, args: &mut Args<'_>) -> Outcome<String> {
@@ -47,8 +46,8 @@ pub(crate) fn run(world: &mut World, command: &str, args: &mut Args<'_>) -> Outc
             surround(world, command, args)?;
         }
         "ok" | "land" | "fail" | "garble" | "hint" => answer(world, command, args)?,
-        "put" | "request" | "restore" | "delete" => write(world, command, args)?,
-        "register" | "state" | "sight" => return show(world, command, args),
+        "put" | "request" | "restore" | "delete" => strangers::write(world, command, args)?,
+        "register" | "bytes" | "state" | "sight" => return show(world, command, args),
         other => return Err(format!("unknown command {other}").into()),
     }
     // What the command made due at this very instant is part of it.
@@ -280,115 +279,20 @@ fn answer(world: &mut World, command: &str, args: &mut Args<'_>) -> Outcome<()> 
     }
 }
 
-fn key_of(args: &mut Args<'_>) -> Outcome<Key> {
+pub(crate) fn key_of(args: &mut Args<'_>) -> Outcome<Key> {
     let election = args
         .name("election")?
         .map_or_else(|| Name::new("payroll"), Ok)?;
     Ok(Key::of_election(&election))
 }
 
-/// What strangers write.
-fn write(world: &mut World, command: &str, args: &mut Args<'_>) -> Outcome<()> {
-    let key = key_of(args)?;
-    let at = world.at;
-    let version = match command {
-        // request resign, request transfer to=b
-        "request" => {
-            let request = match args.word()? {
-                "resign" => Request::Resign,
-                _ => Request::Transfer(args.name("to")?.ok_or("to whom?")?),
-            };
-            let mut record = world.store.record(&key).ok_or("nobody to ask")?;
-            record.sequence += 1;
-            if let Office::Held(holder) = &mut record.office {
-                holder.request = Some(request);
-            }
-            world.store.put(at, &key, record.encode(), Stamp::Keep)
-        }
-        // restore v1: an old state comes back as=v1 or under a new version.
-        "restore" => {
-            let old = world.store.once(args.word()?)?.register.ok_or("deleted")?;
-            match args.key("as") {
-                Some(_) => {
-                    let version = old.version.clone();
-                    world.store.put_as(at, &key, old.value, Stamp::Now, version)
-                }
-                None => world.store.put(at, &key, old.value, Stamp::Now),
-            }
-        }
-        "delete" => {
-            let held = world
-                .store
-                .registers
-                .read(&key)
-                .ok_or("nothing to delete")?;
-            let version = held.version.clone();
-            world
-                .store
-                .registers
-                .delete(&key, &version)
-                .map_err(|_| "a conflict")?;
-            version
-        }
-        _ => {
-            let value = value(world, &key, args)?;
-            world.store.put(at, &key, value, Stamp::Now)
-        }
-    };
-    let shown = world.ids.register(world.store.registers.read(&key));
-    let _ = version;
-    world.say(&format!("{key}: {shown}"));
-    Ok(())
-}
-
-/// put by=x term=5 seq=9 renewal=8 lease=10s renewed=-3s; put vacant for=b;
-/// put garbage; put newer.
-fn value(world: &mut World, key: &Key, args: &mut Args<'_>) -> Outcome<Bytes> {
-    let known = world.store.record(key);
-    let word = args.maybe_word();
-    match word {
-        Some("garbage") => return Ok(Bytes::from(*b"it is not ours")),
-        Some("newer") => return Ok(Bytes::from(*b"tenure-election 2\nelection payroll\n")),
-        _ => {}
-    }
-    let last = known.as_ref().map_or(0, |known| known.sequence);
-    let sequence = args.parsed("seq")?.unwrap_or(last + 1);
-    let term = known.as_ref().map_or(1, |known| known.term.get());
-    let term = args.parsed("term")?.unwrap_or(term);
-    let millis = DAWN_MS + i128::try_from(world.at.as_millis())?;
-    let millis = millis + args.shift("renewed")?.unwrap_or(0) / 1_000_000;
-    let renewed_at = WallTime::from_millis(u64::try_from(millis)?);
-    let office = match args.key("by") {
-        Some(by) => {
-            let id = by.bytes().fold(0, |id, byte| id << 8 | u128::from(byte));
-            let id = LeaderId::from_u128(id);
-            world.ids.name(id, by);
-            Office::Held(Holder {
-                id,
-                name: args.name("name")?.map_or_else(|| Name::new(by), Ok)?,
-                addresses: [].into(),
-                params: Bytes::from([]),
-                request: None,
-            })
-        }
-        None => Office::Vacant {
-            successor: args.name("for")?,
-        },
-    };
-    let record = Record {
-        election: key.election().ok_or("not an election")?,
-        term: Term::new(term).ok_or("that is no term")?,
-        sequence,
-        renewal: args.parsed("renewal")?.unwrap_or(sequence),
-        lease: args.span("lease")?.unwrap_or(Config::LEASE),
-        acquired_at: renewed_at,
-        renewed_at,
-        office,
-    };
-    Ok(record.encode())
-}
-
 fn show(world: &mut World, command: &str, args: &mut Args<'_>) -> Outcome<String> {
+    // bytes: what the register really holds.
+    if command == "bytes" {
+        let register = world.store.registers.read(&key_of(args)?).cloned();
+        let register = register.ok_or("nothing there")?;
+        return Ok(String::from_utf8_lossy(&register.value).into_owned());
+    }
     if command == "register" {
         let key = key_of(args)?;
         return Ok(world.ids.register(world.store.registers.read(&key)));
