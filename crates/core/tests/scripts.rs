@@ -14,12 +14,59 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+/// How many random stories are told.
+const SEEDS: u64 = 120;
+
 test_each_file::test_each_path! { in "crates/core/tests/scripts" => script }
 
 fn script(path: &Path) {
     let mut stage = stage::Stage::new();
     if let Err(error) = goldenscript::run(&mut stage, path) {
         panic!("{}: {error}", path.display());
+    }
+}
+
+/// Tells random stories until one goes wrong, and says how.
+fn first_mishap(seeds: u64, extra: &str) -> Option<String> {
+    (0..seeds).find_map(|seed| {
+        let script = stage::chaos::script(seed, 120, extra);
+        let trace = goldenscript::generate(&mut stage::Stage::new(), &script);
+        let (why, trace) = match trace {
+            Ok(trace) => (stage::chaos::check(&trace).err()?, trace),
+            Err(error) => (error.to_string(), script),
+        };
+        Some(format!("seed {seed}: {why}\n{trace}"))
+    })
+}
+
+#[test]
+fn random_stories_never_have_two_leaders_and_end_with_one() {
+    if let Some(mishap) = first_mishap(SEEDS, "") {
+        panic!("{mishap}");
+    }
+}
+
+/// A check that never caught anything is a decoration. The mistakes that are
+/// missing here cost time or tell the wrong story, but elect nobody twice.
+#[cfg(feature = "planted-bugs")]
+#[test]
+fn random_stories_catch_planted_mistakes() {
+    use tenure_core::election::Bug;
+    let caught = [
+        Bug::DeadlineFromEnd,
+        Bug::DriftForgotten,
+        Bug::UnknownIsWon,
+        Bug::TermReset,
+        Bug::StaleVersion,
+        Bug::JudgedByWall,
+        Bug::RenewAfterDeadline,
+        Bug::SequenceKept,
+        Bug::SwapUnjudged,
+        Bug::VacateUndrained,
+    ];
+    for bug in caught {
+        let mishap = first_mishap(1_000, &format!("bug={bug:?}"));
+        assert!(mishap.is_some(), "{bug:?} was not caught");
     }
 }
 

@@ -53,6 +53,11 @@ impl<'a> Args<'a> {
         self.key(key).map(shift).transpose()
     }
 
+    /// Passes over what has not been read.
+    pub(crate) fn forget(&mut self) {
+        while self.0.next().is_some() {}
+    }
+
     pub(crate) fn finish(self) -> Outcome<()> {
         self.0.reject_next()
     }

@@ -9,10 +9,12 @@
 //! | `store` | the registers, their clock, the changes for the watch |
 //! | `strangers` | what a script writes into the registers |
 //! | `show` | the notation of the trace |
+//! | `chaos` | scripts drawn at random, and what must hold of their traces |
 //! | `tables` | commands without a world: time tables, records, registers |
 
 mod actor;
 mod args;
+pub(crate) mod chaos;
 mod show;
 mod store;
 mod strangers;

@@ -20,6 +20,16 @@ use super::strangers;
 use super::world::World;
 
 pub(crate) fn run(world: &mut World, command: &str, args: &mut Args<'_>) -> Outcome<String> {
+    // maybe ok a: the same, and no matter if there is nothing to answer.
+    if command == "maybe" {
+        let result = run(world, args.word()?, args);
+        args.forget();
+        return if world.spins {
+            result
+        } else {
+            Ok(result.unwrap_or_default())
+        };
+    }
     match command {
         // campaign a lease=10s interval=2s grace=3s kill=250ms drift=10000
         //   priority=10 expiry=silence|session|steady|store|skew:2s
@@ -42,7 +52,7 @@ pub(crate) fn run(world: &mut World, command: &str, args: &mut Args<'_>) -> Outc
             world.advance_to(target);
         }
         "resign" | "transfer" | "stop" | "drained" => order(world, command, args)?,
-        "link" | "watch" | "suspend" | "resume" | "crash" | "clock" | "store" => {
+        "link" | "watch" | "suspend" | "resume" | "crash" | "clock" | "work" | "store" => {
             surround(world, command, args)?;
         }
         "ok" | "land" | "fail" | "garble" | "hint" => answer(world, command, args)?,
@@ -52,6 +62,9 @@ pub(crate) fn run(world: &mut World, command: &str, args: &mut Args<'_>) -> Outc
     }
     // What the command made due at this very instant is part of it.
     world.advance_to(world.at);
+    if world.spins {
+        return Err(format!("an actor spins at {}", time(world.at)).into());
+    }
     Ok(world.take_trace())
 }
 
@@ -73,6 +86,11 @@ pub(crate) fn configure(args: &mut Args<'_>, name: &str) -> Outcome<Config> {
     }
     config.affinity = args.name("affinity")?;
     config.expiry = expiry(args)?;
+    #[cfg(feature = "planted-bugs")]
+    if let Some(bug) = args.key("bug") {
+        let known = tenure_core::election::Bug::ALL;
+        config.planted = known.into_iter().find(|known| format!("{known:?}") == bug);
+    }
     Ok(config)
 }
 
@@ -227,6 +245,11 @@ fn surround(world: &mut World, command: &str, args: &mut Args<'_>) -> Outcome<()
             for input in waiting {
                 world.send(index, input);
             }
+        }
+        // work a: from now on its work ends when it is told to.
+        "work" => {
+            actor.obedient = true;
+            world.send(index, Input::Drained);
         }
         "crash" => {
             world.actors.remove(index);
