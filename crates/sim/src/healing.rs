@@ -161,7 +161,7 @@ impl World {
         // Its work ends, the office is vacated, that is noticed, and one who
         // may have to hold back races.
         let grace = self.swarm.candidates[leader].grace.as_nanos() as u64;
-        let mut bound = self.at_worst(interval * 5 / 2 + self.turn() + self.notice());
+        let mut bound = self.at_worst(interval * 3 + self.turn() + self.notice());
         bound += grace + self.swarm.reap + 10 * self.swarm.hop();
         if !prompt {
             bound += self.at_worst(self.swarm.lease) + self.swarm.reap + self.take_over();

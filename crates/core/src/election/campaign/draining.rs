@@ -259,7 +259,7 @@ impl Draining {
         let now = desk.now.boot;
         let watching = if self.why.is_voluntary() {
             // The named one goes first; then the others; then this one.
-            Watching::holding_back(now, now.after(desk.config.interval * 3 / 2))
+            Watching::holding_back(now, now.after(desk.config.interval * 2))
         } else {
             Watching::new(now)
         };

@@ -480,14 +480,14 @@ impl Desk {
     }
 
     fn affinity_answer(&mut self, call: Call, answer: &Answer) -> bool {
-        let (now, poll) = (self.now, self.poll_gap());
+        let (now, look) = (self.now, self.next_look(false));
         let Some(other) = &mut self.affinity else {
             return false;
         };
         let Some(pending) = other.pending.take_if(|pending| pending.call == call) else {
             return false;
         };
-        other.read_at = now.boot.after(poll);
+        other.read_at = look;
         other.failed = !matches!(answer, Answer::Read(Ok(_)));
         if let Answer::Read(Ok(reading)) = answer {
             other.sight.read(&other.config, now, pending.asked, reading);
@@ -531,16 +531,24 @@ impl Desk {
         }
     }
 
-    /// How long until the next look when nothing else calls for one: an
-    /// interval, a little more or less so that candidates spread out; a lease
-    /// where a watch reports changes.
-    fn poll_gap(&mut self) -> Duration {
-        let gap = if self.watching {
-            self.config.lease
-        } else {
-            self.config.interval
+    /// When to look again if nothing else calls for it: after an interval, a
+    /// little more or less so that candidates spread out. Where a watch
+    /// reports changes, after a lease; and not at all while somebody holds the
+    /// office, for then the end of the grant calls for a look anyway. So a
+    /// crowd of watchers costs the store nothing while its leaders renew.
+    fn next_look(&mut self, held: bool) -> Instant {
+        let gap = match (self.watching, held) {
+            (true, true) => return Instant::MAX,
+            (true, false) => self.config.lease,
+            (false, _) => self.config.interval,
         };
-        gap / 10 * 9 + self.rng.span(gap / 5)
+        let spread = self.rng.span(gap / 5);
+        self.now.boot.after(gap / 10 * 9 + spread)
+    }
+
+    fn is_held(&self) -> bool {
+        // A session has no such end, so it is polled all the same.
+        matches!(self.sight.standing(), Standing::Held { over_at } if over_at < Instant::MAX)
     }
 
     /// At most 10 % of the lease, so that candidates do not stampede.

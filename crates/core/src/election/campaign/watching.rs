@@ -78,7 +78,7 @@ impl Watching {
         match answer {
             Answer::Read(Ok(reading)) => {
                 let news = desk.learn(&pending, &reading);
-                self.read_at = desk.now.boot.after(desk.poll_gap());
+                self.read_at = desk.next_look(desk.is_held());
                 self.note(desk, news);
             }
             Answer::Read(Err(failure)) => self.retry(desk, &failure),
@@ -175,7 +175,7 @@ impl Watching {
             Standing::Over(_) => desk.jitter(),
             Standing::Vacant {
                 successor: Some(name),
-            } if name != desk.config.name => desk.config.interval,
+            } if name != desk.config.name => desk.config.interval * 3 / 2,
             Standing::Vacant { successor: Some(_) } => {
                 // The office was handed to this candidate.
                 self.hold_until = now;
