@@ -271,7 +271,8 @@ impl Leading {
         self.attempts.push_back((sequence, desk.now.boot));
         // A slow answer is better than none, but one lost answer must leave
         // time for another try: half of what there is until draining.
-        let within = self.grant.drain_at.since(self.grant.start) / 2;
+        let left = self.grant.drain_at.since(desk.now.boot);
+        let within = (left / 2).max(desk.config.interval / 8);
         let expect = Expect::Version(self.version.clone());
         self.stage = Stage::Renewing(desk.write(expect, &record, within));
     }
