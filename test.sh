@@ -45,4 +45,7 @@ step 'the simulator, and the bugs planted to prove its checkers'
 cargo test --release -p tenure-sim --features planted-bugs --locked
 cargo run --release -p tenure-cli --locked --no-default-features -- sim --runs 10000
 
+step 'the released binary'
+dist/build.sh
+
 step 'done'
