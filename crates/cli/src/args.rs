@@ -28,8 +28,15 @@ Examples:
 
 Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 3 vacant, 4 unfit store.";
 
+const LEADER_EXAMPLES: &str = "\
+Examples:
+  tenure leader payroll
+  tenure leader payroll --json | jq -r '.addresses[0]'
+  tenure leader payroll --confirm || echo 'nobody leads'";
+
 /// Flags that every command takes.
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Everywhere")]
 pub(crate) struct Common {
     /// Where the registers are: sqlite:///path, postgres://user@host/db, …
     ///
@@ -80,16 +87,32 @@ pub(crate) enum LogFormat {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Run a command only while this process leads the election.
+    ///
+    /// CMD is started when the office is won and stopped (TERM, then KILL,
+    /// both inside the lease) when it is lost; then this process stands again.
+    /// CMD sees TENURE_ELECTION, TENURE_TERM (the fence: attach it to whatever
+    /// CMD does outside, and refuse lower ones there), TENURE_LEADER_ID and
+    /// TENURE_STORE. It ends with everything it has started.
     Run(Box<Run>),
     /// Say who leads. Exits with 3 if nobody does.
+    ///
+    /// Where the store's clock cannot say whether a grant is over, one read is
+    /// only an assumption; --confirm watches for up to one lease.
+    #[command(after_help = LEADER_EXAMPLES)]
     Leader(Leader),
     /// Print a line per change of leader, beginning with the state now.
     Watch(Watch),
     /// List all elections of the store.
     List,
     /// Ask the leader to resign, and wait until it has.
+    ///
+    /// The leader stops its work first, so this takes as long as that does.
     Resign(Resign),
     /// Ask the leader to hand over to another candidate, and wait until it leads.
+    ///
+    /// The others hold back for a moment; if the one named does not take
+    /// over, anybody may, and this command fails.
+    #[command(after_help = "Example:\n  tenure transfer payroll --to web-2")]
     Transfer(Transfer),
     /// Run the deterministic simulator and its checkers. Exits with 1 on a violation.
     Sim(Sim),
@@ -97,11 +120,7 @@ pub(crate) enum Command {
     Completions(Completions),
 }
 
-/// Run a command only while this process leads the election.
-///
-/// CMD is started when the office is won and stopped (TERM, then KILL, both
-/// inside the lease) when it is lost. It sees TENURE_ELECTION, TENURE_TERM (the
-/// fence: attach it to what CMD does outside), TENURE_LEADER_ID and TENURE_STORE.
+/// What `tenure run` takes.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

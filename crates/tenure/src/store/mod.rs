@@ -31,6 +31,10 @@ use tenure_core::time::StoreTime;
 use crate::error::StoreError;
 
 pub mod conformance;
+#[cfg_attr(
+    not(any(feature = "sqlite", feature = "postgres")),
+    allow(dead_code, reason = "what only stores that fetch need")
+)]
 mod hub;
 mod memory;
 mod open;
