@@ -18,7 +18,7 @@ use super::observe::name;
 use crate::args::{self, Restart};
 use crate::config::{self, RunPlan, store_failure};
 use crate::failure::{Failure, usage};
-use crate::guard::{Ask, Asks, Event, Guardian, Start};
+use crate::guard::{Ask, Asks, Event, Guardian, Refusal, Start};
 use crate::{Context, output, program};
 
 /// The first pause after a command that ended by itself; doubled each time,
@@ -89,9 +89,31 @@ struct Runner<'a> {
 
 /// How a reign ended.
 struct Ended {
-    /// The command's code, if it ran and ended by itself.
-    code: Option<i32>,
+    outcome: Outcome,
     ran_for: Duration,
+}
+
+/// What became of the command.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Outcome {
+    /// It ended by itself, or could not be started, with this code.
+    ByItself(u8),
+    /// It was ended, because the office was lost or we were asked to stop,
+    /// with this code if it is known.
+    Ended(Option<u8>),
+    /// It was never started: the go-ahead came too late.
+    Late,
+}
+
+impl Outcome {
+    /// The code to pass on.
+    fn code(self) -> u8 {
+        match self {
+            Self::ByItself(code) => code,
+            Self::Ended(code) => code.unwrap_or(0),
+            Self::Late => 0,
+        }
+    }
 }
 
 impl Runner<'_> {
@@ -102,7 +124,7 @@ impl Runner<'_> {
             let Some(ended) = self.stand(builder, plan).await? else {
                 return Ok(ExitCode::SUCCESS);
             };
-            let code = ended.code.unwrap_or(0);
+            let code = ended.outcome.code();
             let again = match plan.restart {
                 _ if plan.once || self.stopping => false,
                 Restart::Always => true,
@@ -111,12 +133,7 @@ impl Runner<'_> {
             };
             if !again {
                 let clean = self.stopping && !plan.once;
-                let code = if clean {
-                    0
-                } else {
-                    u8::try_from(code).unwrap_or(1)
-                };
-                return Ok(ExitCode::from(code));
+                return Ok(ExitCode::from(if clean { 0 } else { code }));
             }
             if ended.ran_for >= STEADY {
                 pause = PAUSE_MIN;
@@ -156,11 +173,17 @@ impl Runner<'_> {
                 .await;
             // Nothing of the command is left: now the office may go.
             drop(reign);
-            if ended.code.is_some() || self.stopping || plan.once {
+            let ran_once = plan.once && ended.outcome != Outcome::Late;
+            if matches!(ended.outcome, Outcome::ByItself(_)) || self.stopping || ran_once {
                 break Some(ended);
             }
         };
-        election.stop().await;
+        let killed = async { while self.asks.next().await != Ask::Kill {} };
+        tokio::select! {
+            () = election.stop() => {}
+            // The lease then runs out by itself.
+            () = killed => return Ok(ended),
+        }
         while let Some(event) = events.next().await {
             self.log(&event);
         }
@@ -210,16 +233,11 @@ impl Runner<'_> {
         guardian: &mut Guardian,
     ) -> Ended {
         let began = clock::boot();
-        let grace = Duration::from_nanos(
-            reign
-                .grant()
-                .kill_at
-                .since(reign.grant().drain_at)
-                .as_nanos()
-                .try_into()
-                .unwrap_or(0),
-        );
-        let mut code = None;
+        let Grant {
+            drain_at, kill_at, ..
+        } = reign.grant();
+        let grace = kill_at.since(drain_at);
+        let mut outcome = Outcome::Ended(None);
         let mut told = false;
         guardian.start(self.start(reign));
         loop {
@@ -230,12 +248,18 @@ impl Runner<'_> {
                     Event::Started { pid } => tracing::debug!("the command runs as {pid}"),
                     Event::Refused { why } => {
                         tracing::error!("{}: {why}", self.args.election);
-                        code = Some(i32::from(why.code()));
+                        outcome = match why {
+                            Refusal::Late => Outcome::Late,
+                            _ => Outcome::ByItself(why.code()),
+                        };
                     }
-                    Event::Exited { status } if told => tracing::debug!("the command {status}"),
+                    Event::Exited { status } if told => {
+                        tracing::debug!("the command {status}");
+                        outcome = Outcome::Ended(Some(status.code()));
+                    }
                     Event::Exited { status } => {
                         tracing::info!("{}: the command {status}", self.args.election);
-                        code = Some(i32::from(status.code()));
+                        outcome = Outcome::ByItself(status.code());
                     }
                     Event::Gone => break,
                     Event::Lost { why } => {
@@ -270,7 +294,7 @@ impl Runner<'_> {
             }
         }
         Ended {
-            code,
+            outcome,
             ran_for: clock::boot().since(began),
         }
     }
