@@ -1,0 +1,196 @@
+//! The commands that look at an election and ask of its leader, against real
+//! candidates on SQLite and PostgreSQL.
+
+mod common;
+
+use std::io::{BufRead as _, BufReader};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use common::{Candidate, Ledger, Shared, TENURE, poll_until};
+use rustix::process::Signal;
+use serde_json::Value;
+
+const SOON: Duration = Duration::from_secs(15);
+
+fn tenure(args: &[&str]) -> Output {
+    Command::new("timeout")
+        .args(["60", TENURE])
+        .args(args)
+        .output()
+        .expect("tenure runs")
+}
+
+fn json(args: &[&str]) -> Value {
+    let output = tenure(args);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    serde_json::from_str(&text).unwrap_or_else(|_| {
+        panic!(
+            "{args:?}: {text} {}",
+            String::from_utf8_lossy(&output.stderr)
+        )
+    })
+}
+
+/// Two candidates named `a` and `b`, of which the first leads.
+fn stand(shared: &Shared, ledger: &Ledger) -> (Candidate, Candidate) {
+    let flags = ["--lease", "2s", "--advertise", "h:1"];
+    let a = Candidate::start(&shared.url(), "a", ledger, &flags);
+    ledger.await_term_above(0, SOON);
+    let b = Candidate::start(&shared.url(), "b", ledger, &flags);
+    let hears = || b.log().contains("the watch is up").then_some(());
+    poll_until(SOON, hears).expect("b hears of changes");
+    (a, b)
+}
+
+/// Asks `b`, which leads in term 2; first under the id of a leader that has
+/// gone, so that the wrong one is not deposed by accident.
+fn ask_b_to_resign(url: &str, stale: &str) {
+    let refused = tenure(&["resign", "payroll", "--leader-id", stale, "--store", url]);
+    assert_eq!(refused.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(said.contains("look again with `tenure leader`"), "{said}");
+    let now = json(&["leader", "payroll", "--json", "--store", url]);
+    let id = now["leader_id"].as_str().expect("an id");
+    let gone = json(&[
+        "resign",
+        "payroll",
+        "--leader-id",
+        id,
+        "--json",
+        "--store",
+        url,
+    ]);
+    assert_eq!(
+        (&gone["name"], &gone["term"]),
+        (&"b".into(), &2.into()),
+        "{gone}"
+    );
+}
+
+#[test]
+fn leader_list_watch_resign_and_transfer() {
+    for shared in [Shared::sqlite(), Shared::postgres()] {
+        let url = shared.url();
+        let ledger = Ledger::new();
+        let (a, b) = stand(&shared, &ledger);
+
+        let seen = json(&["leader", "payroll", "--json", "--confirm", "--store", &url]);
+        assert_eq!(
+            (&seen["name"], &seen["term"]),
+            (&"a".into(), &1.into()),
+            "{seen}"
+        );
+        assert_eq!(seen["addresses"], serde_json::json!(["h:1"]));
+        assert_eq!(seen["certainty"], "proven");
+        assert_eq!(
+            json(&["list", "--json", "--store", &url])["election"],
+            "payroll"
+        );
+
+        let mut watch = Command::new(TENURE)
+            .args(["watch", "payroll", "--json", "--store", &url])
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("tenure runs");
+        let mut lines = BufReader::new(watch.stdout.take().expect("its output")).lines();
+        let mut next = || -> Value {
+            let line = lines.next().expect("a line").expect("text");
+            serde_json::from_str(&line).expect("an object")
+        };
+        assert_eq!(next()["name"], "a");
+
+        let handed = json(&[
+            "transfer", "payroll", "--to", "b", "--json", "--store", &url,
+        ]);
+        assert_eq!(
+            (&handed["name"], &handed["term"]),
+            (&"b".into(), &2.into()),
+            "{handed}"
+        );
+        let mut shown = next();
+        while shown["led"] == false {
+            shown = next();
+        }
+        assert_eq!(
+            (&shown["name"], &shown["term"]),
+            (&"b".into(), &2.into()),
+            "{shown}"
+        );
+
+        let stale = seen["leader_id"].as_str().expect("an id");
+        ask_b_to_resign(&url, stale);
+        ledger.await_term_above(2, SOON);
+        let runs = ledger.runs();
+        assert_eq!(
+            runs.last().map(|run| run.candidate.as_str()),
+            Some("a"),
+            "b holds back"
+        );
+
+        let nobody = tenure(&["transfer", "payroll", "--to", "nobody", "--store", &url]);
+        assert_eq!(nobody.status.code(), Some(1));
+        assert!(String::from_utf8_lossy(&nobody.stderr).contains("expected nobody to take over"));
+
+        a.signal(Signal::TERM);
+        b.signal(Signal::TERM);
+        let (mut a, mut b) = (a, b);
+        assert_eq!(a.process.wait().expect("it ends").code(), Some(0));
+        assert_eq!(b.process.wait().expect("it ends").code(), Some(0));
+        let vacant = tenure(&["leader", "payroll", "--store", &url]);
+        assert_eq!(vacant.status.code(), Some(3));
+        watch.kill().expect("to end it");
+        watch.wait().expect("it ends");
+    }
+}
+
+#[test]
+fn logs_are_for_people_or_for_programs() {
+    let shared = Shared::sqlite();
+    let url = shared.url();
+    let run = ["run", "payroll", "--once", "--store", &url];
+    let output = tenure(&[&run[..], &["--log", "json", "--", "true"]].concat());
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    let lines: Vec<Value> = text
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("an object"))
+        .collect();
+    let elected = |line: &Value| line["message"] == "payroll: elected in term 1";
+    assert!(lines.iter().any(elected), "{text}");
+    let output = tenure(&[&run[..], &["--", "true"]].concat());
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(text.contains("INFO payroll: elected in term 2"), "{text}");
+    let output = tenure(&[&run[..], &["--quiet", "--", "true"]].concat());
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+}
+
+#[test]
+fn completions_and_version() {
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let output = tenure(&["completions", shell]);
+        assert!(
+            output.status.success() && output.stdout.len() > 1_000,
+            "{shell}"
+        );
+    }
+    let output = tenure(&["--version"]);
+    let version = format!("tenure {}\n", env!("CARGO_PKG_VERSION"));
+    assert_eq!(String::from_utf8_lossy(&output.stdout), version);
+}
+
+#[test]
+fn the_simulator_runs_and_says_how_fast() {
+    let found = json(&["sim", "--runs", "50", "--seed", "7", "--json"]);
+    assert_eq!(
+        (&found["runs"], &found["report"]["failed"]),
+        (&50.into(), &0.into()),
+        "{found}"
+    );
+    assert!(found["runs_per_second"].as_f64().expect("a number") > 0.0);
+    assert_eq!(
+        tenure(&["sim", "--runs", "1", "--threads", "0"])
+            .status
+            .code(),
+        Some(2)
+    );
+}
