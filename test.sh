@@ -42,7 +42,7 @@ step 'documentation'
 RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps --locked
 
 step 'the simulator, and the bugs planted to prove its checkers'
-cargo test --release -p tenure-sim --features planted-bugs --locked
+cargo test --release -p tenure-sim --features planted-bugs --locked -- --nocapture
 cargo run --release -p tenure-cli --locked --no-default-features -- sim --runs 10000
 
 step 'the released binary'
