@@ -127,6 +127,17 @@ impl Registers {
         }
     }
 
+    /// Registers as they were at `revision`, with a change log that begins
+    /// there: earlier changes are [`TooOld`].
+    pub fn restored(registers: BTreeMap<Key, Register>, revision: u64, changes_max: usize) -> Self {
+        Self {
+            registers,
+            revision,
+            changes: VecDeque::new(),
+            changes_max,
+        }
+    }
+
     /// The place of the last change; 0 before the first.
     pub const fn revision(&self) -> u64 {
         self.revision

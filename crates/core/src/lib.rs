@@ -13,11 +13,13 @@
 //! | [`ids`] | terms, versions, leader ids, fences, names and keys |
 //! | [`rng`] | the seeded generator that is handed in |
 //! | [`cas`] | compare-and-swap registers, the meaning of a store |
+//! | [`alpo`] | the replicated log: elections, replication, sessions |
 //! | [`election`] | the lease campaign and its observer |
 #![no_std]
 
 extern crate alloc;
 
+pub mod alpo;
 pub mod cas;
 pub mod election;
 pub mod ids;

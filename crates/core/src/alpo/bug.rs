@@ -1,0 +1,117 @@
+//! Deliberate mistakes, so that the checkers can prove themselves.
+//!
+//! Each is a one-line switch at the place in production code where the
+//! mistake would really be made. The list is the design's own: each hole of
+//! the sources as they left it (H1 to H16), and the classical ways to get a
+//! replicated log wrong. The feature `planted-bugs` compiles the switches
+//! in; without it they are the constant `false`.
+
+/// One planted mistake.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Bug {
+    /// H1: the vote is not made durable, so a restarted server votes twice.
+    VoteForgotten,
+    /// H1: the term is not made durable and begins again at that of the
+    /// last entry.
+    TermForgotten,
+    /// H2: an earlier term's entry is committed by counting.
+    EarlierTermCounted,
+    /// H3: logs are compared by length alone.
+    LengthRanks,
+    /// H3: a longer *or* a newer log refuses, so two servers can refuse each
+    /// other for ever.
+    EitherRefuses,
+    /// H4: logs are compared by the last reign that was heard.
+    ReignRanks,
+    /// H5: a leader answers reads without asking whether it still leads.
+    ReadUnconfirmed,
+    /// H5: a leader that hears nobody goes on.
+    NeverStepsDown,
+    /// H6: a candidate waits for ever.
+    CandidateWaits,
+    /// H7: a single better log drops a candidate out, every time.
+    SingleVeto,
+    /// H8: any candidate's message restarts the timer.
+    AnyoneCalms,
+    /// H9: a server that hears a leader takes over a candidate's term.
+    NotSticky,
+    /// H9: nobody is polled before the term is raised.
+    NoPoll,
+    /// H10: whoever deferred stands again at once.
+    DeferImpatient,
+    /// H11: votes of an earlier cycle are counted.
+    StaleVotes,
+    /// H11: replies of an earlier reign are counted.
+    StaleMatches,
+    /// H12: a leader counts itself before its disk has the entry.
+    CountedUnsynced,
+    /// H13: a passive server takes the leader's commit for its own log.
+    CommitUnverified,
+    /// H14: a damaged log is cut where the damage begins, whatever follows.
+    DamageCut,
+    /// H15: a passive server reports its own last id as matched.
+    LastIdMatches,
+    /// H16: a retry is not looked for in the uncommitted tail.
+    TailUnsearched,
+    /// H16: a request done before is skipped but its answer is not kept.
+    AnswerLost,
+    /// H16: each server ends sessions by its own clock.
+    LocalExpiry,
+    /// A passive server acknowledges entries before its disk has them.
+    AckUnsynced,
+    /// A duplicate append truncates what came after it.
+    DuplicateTruncates,
+    /// A snapshot leaves out the sessions.
+    SnapshotForgets,
+    /// Half is taken for a majority.
+    HalfIsMajority,
+    /// The lease is counted from the end of the round.
+    LeaseFromEnd,
+    /// Reads are answered before an entry of the leader's own term has
+    /// committed.
+    ReadBeforeNoOp,
+    /// Learners are counted.
+    LearnerCounted,
+    /// A change of members begins while another is under way.
+    ChangesOverlap,
+    /// An entry is applied when it arrives, not when it commits.
+    AppliedEarly,
+}
+
+impl Bug {
+    /// All of them.
+    pub const ALL: [Self; 32] = [
+        Self::VoteForgotten,
+        Self::TermForgotten,
+        Self::EarlierTermCounted,
+        Self::LengthRanks,
+        Self::EitherRefuses,
+        Self::ReignRanks,
+        Self::ReadUnconfirmed,
+        Self::NeverStepsDown,
+        Self::CandidateWaits,
+        Self::SingleVeto,
+        Self::AnyoneCalms,
+        Self::NotSticky,
+        Self::NoPoll,
+        Self::DeferImpatient,
+        Self::StaleVotes,
+        Self::StaleMatches,
+        Self::CountedUnsynced,
+        Self::CommitUnverified,
+        Self::DamageCut,
+        Self::LastIdMatches,
+        Self::TailUnsearched,
+        Self::AnswerLost,
+        Self::LocalExpiry,
+        Self::AckUnsynced,
+        Self::DuplicateTruncates,
+        Self::SnapshotForgets,
+        Self::HalfIsMajority,
+        Self::LeaseFromEnd,
+        Self::ReadBeforeNoOp,
+        Self::LearnerCounted,
+        Self::ChangesOverlap,
+        Self::AppliedEarly,
+    ];
+}

@@ -1,0 +1,170 @@
+//! What the log holds.
+//!
+//! An entry carries the term it was created in and keeps it for ever, also
+//! when a later leader copies it to others: that is what makes equal (id,
+//! term) mean equal entries and equal prefixes. It also carries the log's
+//! own time, stamped by the leader from its monotonic clock and never going
+//! back, so that whatever is decided by time is decided at the same entry on
+//! every server.
+
+use alloc::vec::Vec;
+
+use crate::cas::{Bytes, Write};
+use crate::ids::{Key, Term, Version};
+
+use super::ids::{LogId, Position};
+use super::membership::Membership;
+
+/// The log's own time, in nanoseconds since the log began. It runs only
+/// while somebody leads.
+pub type LogTime = u64;
+
+/// Which session: the id of the entry that opened it.
+pub type SessionId = LogId;
+
+/// The number a client gives a request; the first of a session is 1.
+pub type Serial = u64;
+
+/// The largest payload of one entry, in bytes; a proposal above it is
+/// refused before anything is written.
+pub const MAX_ENTRY_BYTES: usize = 1024 * 1024;
+
+/// One entry of the log.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Entry {
+    /// Its place; ids have no gaps.
+    pub id: LogId,
+    /// The term of the leader that created it.
+    pub term: Term,
+    /// The log's time when it was created; never less than the one before.
+    pub time: LogTime,
+    /// What it says.
+    pub payload: Payload,
+}
+
+impl Entry {
+    /// Where it stands.
+    pub const fn position(&self) -> Position {
+        Position::new(self.term, self.id)
+    }
+
+    /// About how many bytes it takes in memory, on the wire and on disk.
+    /// Windows, batches and the bound on the log are counted in these.
+    pub fn weight(&self) -> usize {
+        40 + match &self.payload {
+            Payload::NoOp | Payload::Open { .. } | Payload::Expire { .. } => 0,
+            Payload::Members(members) => 64 * members.len(),
+            Payload::Command(command) => 32 + command.operation.weight(),
+        }
+    }
+}
+
+/// What an entry says.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Payload {
+    /// Nothing: a leader's first entry, by which everything before it
+    /// commits (`docs/alpo.md`, H2).
+    NoOp,
+    /// The members from here on; effective when appended.
+    Members(Membership),
+    /// A client opens a session, whose id is this entry's. Nobody can open
+    /// one twice by retrying: a session that nobody uses expires.
+    Open {
+        /// How long it lives without being heard of, in nanoseconds of the
+        /// log's time.
+        ttl: LogTime,
+    },
+    /// A client's request.
+    Command(Command),
+    /// The session ends, if it has in fact not been heard of for its time to
+    /// live when this entry was stamped.
+    Expire {
+        /// Which.
+        session: SessionId,
+    },
+}
+
+/// A client's request, as it stands in the log.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Command {
+    /// Whose.
+    pub session: SessionId,
+    /// The client's number for it; takes effect once.
+    pub serial: Serial,
+    /// The lowest serial whose answer the client still waits for: answers
+    /// below it are forgotten. At least 1, at most `serial`.
+    pub outstanding: Serial,
+    /// What to do.
+    pub operation: Operation,
+}
+
+/// What a client can ask for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Operation {
+    /// Append to the plain log.
+    Append(Bytes),
+    /// Compare and swap a register.
+    Swap(Write),
+    /// Delete a register that has this version.
+    Delete {
+        /// Which register.
+        key: Key,
+        /// What it must hold.
+        expect: Version,
+    },
+    /// Nothing but a sign of life.
+    KeepAlive,
+    /// End the session now.
+    Close,
+}
+
+impl Operation {
+    fn weight(&self) -> usize {
+        match self {
+            Self::Append(bytes) => bytes.len(),
+            Self::Swap(write) => write.key.as_str().len() + write.value.len() + 16,
+            Self::Delete { key, .. } => key.as_str().len() + 16,
+            Self::KeepAlive | Self::Close => 0,
+        }
+    }
+}
+
+/// What became of an entry when it was applied. Saved with the session until
+/// the client no longer waits for it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    /// The session is open; its id is the entry's.
+    Opened(SessionId),
+    /// The plain log holds it, as its entry number this.
+    Appended(u64),
+    /// The register was written and has this version now.
+    Swapped(Version),
+    /// The register was not as expected.
+    Conflict,
+    /// The register was deleted.
+    Deleted,
+    /// The session lives on.
+    Alive,
+    /// The session is closed.
+    Closed,
+    /// There are as many sessions as there may be; nothing was done.
+    TooManySessions,
+    /// No such session (any more); nothing was done.
+    SessionExpired,
+    /// The serial was done long ago and its answer is forgotten: the client
+    /// itself said that it no longer waits for it.
+    TooOld,
+    /// A serial that does not follow the one before; nothing was done. A
+    /// leader never writes such an entry.
+    OutOfOrder {
+        /// The serial that would have followed.
+        expected: Serial,
+    },
+    /// The members are as the entry says.
+    Members,
+    /// Nothing to tell.
+    Nothing,
+}
+
+/// A list of entries that follow one another.
+pub type Entries = Vec<Entry>;

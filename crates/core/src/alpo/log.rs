@@ -1,0 +1,156 @@
+//! The log in memory: everything after the last compaction.
+//!
+//! Invariants:
+//! * ids have no gaps: the first entry follows `base`, each the one before;
+//! * terms and times never go back along the log;
+//! * `base` is a position that is known to be committed; what lies at or
+//!   below it is equal on all servers and is never looked at again.
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use crate::ids::Term;
+
+use super::entry::{Entry, LogTime};
+use super::ids::{LogId, Position};
+
+/// The entries that are still needed one by one.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Log {
+    base: Position,
+    entries: VecDeque<Entry>,
+    bytes: usize,
+}
+
+impl Log {
+    /// A log that begins after `base`.
+    pub fn after(base: Position) -> Self {
+        Self {
+            base,
+            entries: VecDeque::new(),
+            bytes: 0,
+        }
+    }
+
+    /// The position before the first entry.
+    pub const fn base(&self) -> Position {
+        self.base
+    }
+
+    /// The position of the last entry, or the base.
+    pub fn last(&self) -> Position {
+        self.entries.back().map_or(self.base, Entry::position)
+    }
+
+    /// How much memory the entries take, about.
+    pub const fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// How many entries there are.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// All entries in order.
+    pub fn iter(&self) -> impl Iterator<Item = &Entry> {
+        self.entries.iter()
+    }
+
+    /// The time of the last entry, if it is still here.
+    pub fn last_time(&self) -> Option<LogTime> {
+        self.entries.back().map(|entry| entry.time)
+    }
+
+    /// Entry `id`, if it is still (or already) here.
+    pub fn get(&self, id: LogId) -> Option<&Entry> {
+        let index = id.checked_sub(self.base.id)?.checked_sub(1)?;
+        self.entries.get(usize::try_from(index).ok()?)
+    }
+
+    /// The term of entry `id`; also of the base. `None` outside.
+    pub fn term_at(&self, id: LogId) -> Option<Term> {
+        if id == self.base.id {
+            return Some(self.base.term);
+        }
+        self.get(id).map(|entry| entry.term)
+    }
+
+    /// Whether the log has this very entry, by id and term.
+    pub fn has(&self, position: Position) -> bool {
+        self.term_at(position.id) == Some(position.term)
+    }
+
+    /// The first entry of the term of entry `id`, as far as it is here.
+    pub fn first_of_term(&self, id: LogId) -> Option<Position> {
+        let term = self.term_at(id)?;
+        let before = self.entries.partition_point(|entry| entry.term < term);
+        let first = self.entries.get(before).map_or(self.base, Entry::position);
+        Some(if self.base.term == term {
+            self.base
+        } else {
+            first
+        })
+    }
+
+    /// The last id whose term is at most `term`, at or above the base.
+    pub fn last_up_to_term(&self, term: Term) -> LogId {
+        let count = self.entries.partition_point(|entry| entry.term <= term);
+        self.base.id + count as u64
+    }
+
+    /// Appends an entry.
+    ///
+    /// # Panics
+    /// If it does not follow: a broken invariant, whoever broke it.
+    pub fn append(&mut self, entry: Entry) {
+        let last = self.last();
+        assert!(entry.id == last.id + 1, "a gap in the log after {last}");
+        assert!(entry.term >= last.term, "the term fell after {last}");
+        self.bytes += entry.weight();
+        self.entries.push_back(entry);
+    }
+
+    /// Removes entry `from` and everything after it.
+    pub fn truncate(&mut self, from: LogId) {
+        assert!(from > self.base.id, "truncation below the base");
+        let keep = usize::try_from(from - self.base.id - 1).unwrap_or(usize::MAX);
+        for entry in self.entries.drain(keep.min(self.entries.len())..) {
+            self.bytes -= entry.weight();
+        }
+    }
+
+    /// Forgets entries up to and including `id`, which becomes the base.
+    pub fn compact(&mut self, id: LogId) {
+        while let Some(first) = self.entries.front().filter(|entry| entry.id <= id) {
+            self.base = first.position();
+            self.bytes -= first.weight();
+            self.entries.pop_front();
+        }
+    }
+
+    /// Entries from `from` on: at most `count`, and at most `bytes` of them
+    /// but at least one.
+    pub fn slice(&self, from: LogId, count: usize, bytes: usize) -> Vec<Entry> {
+        let Some(skip) = from.checked_sub(self.base.id + 1) else {
+            return Vec::new();
+        };
+        let skip = usize::try_from(skip).unwrap_or(usize::MAX);
+        if skip >= self.entries.len() {
+            return Vec::new();
+        }
+        let mut weight = 0;
+        let fits = self.entries.range(skip..).take(count).take_while(|entry| {
+            let first = weight == 0;
+            weight += entry.weight();
+            first || weight <= bytes
+        });
+        let fitting = fits.count();
+        self.entries.range(skip..skip + fitting).cloned().collect()
+    }
+}

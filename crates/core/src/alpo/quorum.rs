@@ -1,0 +1,28 @@
+//! The arithmetic of majorities, which knows only ids and numbers.
+//!
+//! A majority of `n` is `n / 2 + 1`, for even `n` too: two of four are no
+//! majority, because the other two are none the less (`docs/alpo.md`, H18).
+
+use alloc::vec::Vec;
+
+use super::ids::ServerId;
+use super::membership::Membership;
+
+/// How many of `voters` are a majority.
+pub const fn majority(voters: usize) -> usize {
+    voters / 2 + 1
+}
+
+/// Whether the voters among `those` are a majority of `members`. `those` are
+/// distinct.
+pub fn is_majority(members: &Membership, those: impl IntoIterator<Item = ServerId>) -> bool {
+    let count = those.into_iter().filter(|id| members.is_voter(*id)).count();
+    count >= majority(members.voters().count())
+}
+
+/// The largest number that a majority of `numbers` has reached: of `n`
+/// numbers in ascending order, the one at `(n - 1) / 2`. `None` of none.
+pub fn reached(mut numbers: Vec<u64>) -> Option<u64> {
+    numbers.sort_unstable();
+    numbers.get(numbers.len().checked_sub(1)? / 2).copied()
+}

@@ -1,0 +1,267 @@
+//! The state as bytes, for snapshots.
+//!
+//! A version, the state, and a checksum over both, so that a snapshot which
+//! crossed a network in pieces, or lay on a disk for a year, is taken whole
+//! or not at all. The change log of the registers is not part of it: a watch
+//! that resumes on a server which was given a snapshot may be told to list
+//! again.
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use core::fmt;
+
+use crate::cas::{Register, Registers};
+use crate::ids::{Key, Term, Version};
+use crate::time::{ClockId, StoreTime};
+
+use super::super::codec::{
+    DecodeError, Reader, crc32c, put_bytes, put_u64, read_membership, write_membership,
+};
+use super::super::entry::Outcome;
+use super::super::ids::Position;
+use super::{Journal, Limits, MAX_WINDOW, Session, Sessions, State};
+
+/// The version of the format this code writes, and the only one it reads.
+const VERSION: u8 = 1;
+
+/// Why bytes are no snapshot.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ImageError {
+    /// They were written by another version.
+    Version(u8),
+    /// The checksum is wrong.
+    Checksum,
+    /// They make no sense.
+    Decode(DecodeError),
+}
+
+impl fmt::Display for ImageError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Version(found) => {
+                write!(
+                    f,
+                    "expected a snapshot of version {VERSION}, found version {found}"
+                )
+            }
+            Self::Checksum => f.write_str("the snapshot is damaged: its checksum is wrong"),
+            Self::Decode(error) => write!(f, "the snapshot makes no sense: {error}"),
+        }
+    }
+}
+
+impl core::error::Error for ImageError {}
+
+impl From<DecodeError> for ImageError {
+    fn from(error: DecodeError) -> Self {
+        Self::Decode(error)
+    }
+}
+
+impl State {
+    /// The whole state as bytes; equal states give equal bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut to = Vec::new();
+        to.push(VERSION);
+        for limit in [
+            self.limits.journal_bytes,
+            self.limits.sessions,
+            self.limits.changes,
+        ] {
+            put_u64(&mut to, limit);
+        }
+        put_u64(&mut to, self.clock.boot);
+        put_u64(&mut to, self.clock.namespace);
+        put_u64(&mut to, self.applied.term.get());
+        put_u64(&mut to, self.applied.id);
+        put_u64(&mut to, self.time);
+        write_membership(&mut to, &self.members);
+        self.encode_registers(&mut to);
+        self.encode_journal(&mut to);
+        self.encode_sessions(&mut to);
+        let checksum = crc32c(&to);
+        to.extend_from_slice(&checksum.to_le_bytes());
+        to
+    }
+
+    /// The state that was written.
+    ///
+    /// # Errors
+    /// If the bytes are not those of a whole state.
+    pub fn decode(bytes: &[u8]) -> Result<Self, ImageError> {
+        let (content, checksum) = bytes
+            .split_last_chunk::<4>()
+            .ok_or(DecodeError::Truncated)?;
+        if crc32c(content) != u32::from_le_bytes(*checksum) {
+            return Err(ImageError::Checksum);
+        }
+        let from = &mut Reader::new(content);
+        let version = from.u8()?;
+        if version != VERSION {
+            return Err(ImageError::Version(version));
+        }
+        let limits = Limits {
+            journal_bytes: from.u64()?,
+            sessions: from.u64()?,
+            changes: from.u64()?,
+        };
+        let clock = ClockId {
+            boot: from.u64()?,
+            namespace: from.u64()?,
+        };
+        let term = Term::new(from.u64()?).ok_or(DecodeError::Number)?;
+        let applied = Position::new(term, from.u64()?);
+        let time = from.u64()?;
+        let members = read_membership(from)?;
+        let registers = decode_registers(from, limits, clock)?;
+        let journal = decode_journal(from, limits)?;
+        let sessions = decode_sessions(from)?;
+        from.end()?;
+        Ok(Self {
+            limits,
+            clock,
+            applied,
+            time,
+            members,
+            registers,
+            journal,
+            sessions,
+        })
+    }
+
+    fn encode_registers(&self, to: &mut Vec<u8>) {
+        put_u64(to, self.registers.revision());
+        put_u64(to, self.registers.list("").count() as u64);
+        for (key, register) in self.registers.list("") {
+            put_bytes(to, key.as_str().as_bytes());
+            put_bytes(to, &register.value);
+            put_bytes(to, register.version.as_bytes());
+            // All stamps are of the log's own clock.
+            to.push(u8::from(register.stamp.is_some()));
+            if let Some(stamp) = register.stamp {
+                put_u64(to, stamp.nanos);
+            }
+        }
+    }
+
+    fn encode_journal(&self, to: &mut Vec<u8>) {
+        put_u64(to, self.journal.first());
+        put_u64(to, self.journal.entries().len() as u64);
+        for entry in self.journal.entries() {
+            put_bytes(to, entry);
+        }
+    }
+
+    fn encode_sessions(&self, to: &mut Vec<u8>) {
+        put_u64(to, self.sessions.len() as u64);
+        for (id, session) in self.sessions.iter() {
+            put_u64(to, id);
+            put_u64(to, session.ttl);
+            put_u64(to, session.heard);
+            put_u64(to, session.completed);
+            put_u64(to, session.saved.len() as u64);
+            for outcome in &session.saved {
+                encode_outcome(to, outcome);
+            }
+        }
+    }
+}
+
+fn decode_registers(
+    from: &mut Reader<'_>,
+    limits: Limits,
+    clock: ClockId,
+) -> Result<Registers, DecodeError> {
+    let revision = from.u64()?;
+    let registers = (0..from.count()?).map(|_| {
+        let key = core::str::from_utf8(from.bytes()?).map_err(|_| DecodeError::Name)?;
+        let key = Key::new(key).map_err(|_| DecodeError::Name)?;
+        let value = from.bytes()?.into();
+        let version = Version::from_bytes(from.bytes()?);
+        let stamp = if from.bool()? {
+            let nanos = from.u64()?;
+            Some(StoreTime { clock, nanos })
+        } else {
+            None
+        };
+        let register = Register {
+            value,
+            version,
+            stamp,
+        };
+        Ok((key, register))
+    });
+    let registers: Result<_, DecodeError> = registers.collect();
+    let changes = usize::try_from(limits.changes).map_err(|_| DecodeError::Number)?;
+    Ok(Registers::restored(registers?, revision, changes))
+}
+
+fn decode_journal(from: &mut Reader<'_>, limits: Limits) -> Result<Journal, DecodeError> {
+    let first = from.u64()?;
+    let entries = (0..from.count()?).map(|_| Ok(from.bytes()?.into()));
+    let entries = entries.collect::<Result<VecDeque<_>, DecodeError>>()?;
+    if first.checked_add(entries.len() as u64).is_none() {
+        return Err(DecodeError::Number);
+    }
+    Ok(Journal::restored(limits.journal_bytes, first, entries))
+}
+
+fn decode_sessions(from: &mut Reader<'_>) -> Result<Sessions, DecodeError> {
+    let mut sessions = Sessions::default();
+    for _ in 0..from.count()? {
+        let id = from.u64()?;
+        let (ttl, heard, completed) = (from.u64()?, from.u64()?, from.u64()?);
+        let saved = from.count()?;
+        if saved as u64 > MAX_WINDOW.min(completed) || completed == u64::MAX {
+            return Err(DecodeError::Number);
+        }
+        let saved = (0..saved).map(|_| decode_outcome(from));
+        let saved = saved.collect::<Result<_, DecodeError>>()?;
+        let session = Session {
+            ttl,
+            heard,
+            completed,
+            saved,
+        };
+        sessions.insert(id, session);
+    }
+    Ok(sessions)
+}
+
+/// Only outcomes that are saved with a session can be met here; those of a
+/// request that was refused are not.
+fn encode_outcome(to: &mut Vec<u8>, outcome: &Outcome) {
+    match outcome {
+        Outcome::Appended(number) => {
+            to.push(0);
+            put_u64(to, *number);
+        }
+        Outcome::Swapped(version) => {
+            to.push(1);
+            put_bytes(to, version.as_bytes());
+        }
+        Outcome::Conflict => to.push(2),
+        Outcome::Deleted => to.push(3),
+        Outcome::Alive => to.push(4),
+        Outcome::Opened(_)
+        | Outcome::Closed
+        | Outcome::TooManySessions
+        | Outcome::SessionExpired
+        | Outcome::TooOld
+        | Outcome::OutOfOrder { .. }
+        | Outcome::Members
+        | Outcome::Nothing => to.push(5),
+    }
+}
+
+fn decode_outcome(from: &mut Reader<'_>) -> Result<Outcome, DecodeError> {
+    Ok(match from.u8()? {
+        0 => Outcome::Appended(from.u64()?),
+        1 => Outcome::Swapped(Version::from_bytes(from.bytes()?)),
+        2 => Outcome::Conflict,
+        3 => Outcome::Deleted,
+        4 => Outcome::Alive,
+        5 => Outcome::Nothing,
+        kind => return Err(DecodeError::Kind(kind)),
+    })
+}
