@@ -14,7 +14,7 @@ use std::fmt;
 use tenure_core::ids::Key;
 
 use super::history::{Call, CallId, shown};
-use super::model::{Held, State};
+use super::model::{ANY, Held, State};
 use super::search::{Found, Op, search};
 use super::{Names, Part};
 
@@ -98,6 +98,7 @@ fn describe(state: &State, names: &Names) -> String {
                 names.version(*version)
             )
         }
+        Held::Unseen { value: ANY, .. } => "what nobody was ever shown".to_owned(),
         Held::Unseen { value, .. } => {
             format!(
                 "{} of a version nobody was told",
@@ -110,15 +111,17 @@ fn describe(state: &State, names: &Names) -> String {
 /// The ops whose answers contradict each other, `at` being the first that
 /// could not be explained.
 fn core(part: &Part<'_>, at: usize) -> Vec<usize> {
-    // What was answered later is not to blame.
-    let deadline = part.ops[at].returned;
-    let mut answered: Vec<usize> = (0..part.ops.len())
-        .filter(|op| {
-            part.ops[*op]
-                .returned
-                .is_some_and(|on| Some(on) <= deadline)
-        })
+    let all = 0..part.ops.len();
+    let mut answered: Vec<usize> = all.filter(|op| part.ops[*op].returned.is_some()).collect();
+    // What was answered later is not to blame, unless it was open then.
+    let earlier: Vec<usize> = answered
+        .iter()
+        .copied()
+        .filter(|op| part.ops[*op].returned <= part.ops[at].returned)
         .collect();
+    if contradict(part, &earlier) {
+        answered = earlier;
+    }
     let mut size = answered.len().div_ceil(2);
     while size > 0 {
         let mut start = 0;
@@ -126,7 +129,7 @@ fn core(part: &Part<'_>, at: usize) -> Vec<usize> {
         while start < answered.len() {
             let end = answered.len().min(start + size);
             let rest = [&answered[..start], &answered[end..]].concat();
-            if contradict(part, &rest, deadline) {
+            if contradict(part, &rest) {
                 answered = rest;
                 shrunk = true;
             } else {
@@ -141,14 +144,10 @@ fn core(part: &Part<'_>, at: usize) -> Vec<usize> {
     answered
 }
 
-/// Whether the calls up to `deadline` contradict each other by the answers
-/// to these ops alone.
-fn contradict(part: &Part<'_>, answered: &[usize], deadline: Option<usize>) -> bool {
+/// Whether the answers to these ops alone contradict each other.
+fn contradict(part: &Part<'_>, answered: &[usize]) -> bool {
     let mut ops: Vec<Op> = Vec::with_capacity(part.ops.len());
     for (number, op) in part.ops.iter().enumerate() {
-        if Some(op.invoked) > deadline {
-            continue;
-        }
         if answered.binary_search(&number).is_ok() {
             ops.push(*op);
         } else if let Some(step) = part.names.step(&part.call(number).ask, None) {

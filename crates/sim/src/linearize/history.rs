@@ -74,8 +74,8 @@ pub struct Call {
     pub invoked_ns: u64,
     /// What was answered and when, `None` if nothing was.
     pub answer: Option<(u64, Answer)>,
-    pub(super) invoked: usize,
-    pub(super) returned: Option<usize>,
+    invoked: usize,
+    returned: Option<usize>,
     withdrawn: bool,
 }
 
@@ -146,6 +146,14 @@ impl History {
         let all = self.calls.iter().enumerate();
         all.filter(|(_, call)| !call.withdrawn)
             .map(|(number, call)| (CallId(number), call))
+    }
+}
+
+impl Call {
+    /// The places of its start and of its answer among all events of the
+    /// history.
+    pub const fn order(&self) -> (usize, Option<usize>) {
+        (self.invoked, self.returned)
     }
 }
 

@@ -23,6 +23,9 @@ use super::history::{Answer, Ask, Call};
 /// A version, from 1 in the order of versions.
 pub(super) type Mark = u32;
 
+/// Stands for every value that nobody was ever shown.
+pub(super) const ANY: u32 = u32::MAX;
+
 /// What a call of the sequential machine is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Step {

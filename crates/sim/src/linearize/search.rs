@@ -9,17 +9,21 @@
 //! time", Lowe 2017, after Wing and Gong 1993). If no configuration is left,
 //! no order exists.
 //!
-//! Three things keep the set small, none of which loses an answer:
+//! Four things keep the set small, none of which loses an answer:
 //! * equal configurations are one (Lowe's memoisation);
 //! * an answered call that would leave a state as it is takes effect at once
 //!   where its answer fits, since later it could explain no more;
-//! * of two configurations that differ only in calls which were never
-//!   answered, the one in which fewer of them have taken effect can do
-//!   everything that the other can, and more.
+//! * of two configurations that hold the same, the one with the lower floor,
+//!   in which fewer calls that were never answered have taken effect, can do
+//!   everything that the other can, and more;
+//! * of calls that were never answered and ask for the same, the oldest takes
+//!   effect first: from the time the second is made they cannot be told
+//!   apart. Two that would write different values ask for the same if
+//!   nobody's answer shows either value.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::model::{State, Step};
+use super::model::{ANY, Held, State, Step};
 
 /// A call as the search sees it.
 #[derive(Clone, Copy, Debug)]
@@ -51,8 +55,8 @@ struct Configuration {
     spent: Vec<usize>,
 }
 
-struct Search<'a> {
-    ops: &'a [Op],
+struct Search {
+    ops: Vec<Op>,
     /// Calls that were made and not answered yet.
     open: BTreeSet<usize>,
     visited: u64,
@@ -69,7 +73,7 @@ pub(super) fn search(ops: &[Op], limit: u64, visited: &mut u64) -> Found {
     }
     events.sort_unstable();
     let mut search = Search {
-        ops,
+        ops: alike(ops),
         open: BTreeSet::new(),
         visited: 0,
         limit,
@@ -103,7 +107,7 @@ pub(super) fn search(ops: &[Op], limit: u64, visited: &mut u64) -> Found {
     found
 }
 
-impl Search<'_> {
+impl Search {
     /// All configurations in which `wanted` has taken effect, reached from
     /// those of now by letting open calls take effect until it has. `None`
     /// if the limit was reached.
@@ -113,8 +117,13 @@ impl Search<'_> {
         wanted: usize,
     ) -> Option<BTreeSet<Configuration>> {
         let mut reached = BTreeSet::new();
-        let mut seen = now.clone();
-        let mut todo: Vec<Configuration> = now.iter().cloned().collect();
+        let mut seen = Best::default();
+        let mut todo: Vec<Configuration> = Vec::new();
+        for configuration in now {
+            if seen.admit(configuration) {
+                todo.push(configuration.clone());
+            }
+        }
         while let Some(mut from) = todo.pop() {
             self.visited += 1;
             if self.visited > self.limit {
@@ -125,12 +134,21 @@ impl Search<'_> {
                 reached.insert(from);
                 continue;
             }
+            let mut asked: Vec<Step> = Vec::new();
             for number in &self.open {
+                let op = &self.ops[*number];
+                if op.returned.is_none() {
+                    let spent = from.spent.binary_search(number).is_ok();
+                    if spent || asked.contains(&op.step) {
+                        continue;
+                    }
+                    asked.push(op.step);
+                }
                 let Some(next) = self.taken(&from, *number) else {
                     continue;
                 };
                 let next = self.settled(next);
-                if seen.insert(next.clone()) {
+                if seen.admit(&next) {
                     todo.push(next);
                 }
             }
@@ -174,34 +192,61 @@ impl Search<'_> {
     }
 }
 
-/// Without those that another can stand in for.
-fn dominant(all: BTreeSet<Configuration>) -> BTreeSet<Configuration> {
-    let mut kept: BTreeSet<Configuration> = BTreeSet::new();
-    let mut group: Vec<Configuration> = Vec::new();
-    // Those of one state and one set of answered calls follow one another.
-    for configuration in all {
-        let alike = |other: &Configuration| {
-            other.state == configuration.state && other.done == configuration.done
+/// What configurations are compared by: those that hold the same and in
+/// which the same answered calls have taken effect.
+#[derive(Default)]
+struct Best(BTreeMap<(Held, Vec<usize>), Vec<(u32, Vec<usize>)>>);
+
+impl Best {
+    /// Whether no configuration that was admitted before can stand in for
+    /// this one.
+    fn admit(&mut self, configuration: &Configuration) -> bool {
+        let Configuration { state, done, spent } = configuration;
+        let alike = self.0.entry((state.held.clone(), done.clone()));
+        let alike = alike.or_default();
+        let covers = |(floor, other): &(u32, Vec<usize>)| {
+            *floor <= state.floor && other.iter().all(|n| spent.binary_search(n).is_ok())
         };
-        if !group.first().is_some_and(alike) {
-            kept.extend(minimal(std::mem::take(&mut group)));
+        let new = !alike.iter().any(covers);
+        if new {
+            alike.push((state.floor, spent.clone()));
         }
-        group.push(configuration);
+        new
     }
-    kept.extend(minimal(group));
-    kept
 }
 
-fn minimal(mut group: Vec<Configuration>) -> Vec<Configuration> {
-    group.sort_by_key(|configuration| configuration.spent.len());
-    let mut kept: Vec<Configuration> = Vec::new();
-    for configuration in group {
-        let spent = &configuration.spent;
-        let covers =
-            |other: &Configuration| other.spent.iter().all(|n| spent.binary_search(n).is_ok());
-        if !kept.iter().any(covers) {
-            kept.push(configuration);
+/// Without those that another can stand in for.
+fn dominant(all: BTreeSet<Configuration>) -> BTreeSet<Configuration> {
+    let mut all: Vec<Configuration> = all.into_iter().collect();
+    all.sort_by_key(|configuration| (configuration.spent.len(), configuration.state.floor));
+    let mut best = Best::default();
+    all.retain(|configuration| best.admit(configuration));
+    all.into_iter().collect()
+}
+
+/// The ops, with one value for all that would be written by calls without an
+/// answer and that no answer shows.
+fn alike(ops: &[Op]) -> Vec<Op> {
+    let found = |op: &Op| match op.step {
+        Step::Found { value, .. } => Some(value),
+        Step::Nothing
+        | Step::Swapped { .. }
+        | Step::Deleted { .. }
+        | Step::Refused { .. }
+        | Step::Nonsense => None,
+    };
+    let shown: BTreeSet<u32> = ops.iter().filter_map(found).collect();
+    let mut ops = ops.to_vec();
+    for op in &mut ops {
+        if let Step::Swapped {
+            value,
+            version: None,
+            ..
+        } = &mut op.step
+            && !shown.contains(value)
+        {
+            *value = ANY;
         }
     }
-    kept
+    ops
 }
