@@ -173,9 +173,15 @@ fn decode_registers(
     clock: ClockId,
 ) -> Result<Registers, DecodeError> {
     let revision = from.u64()?;
+    let mut last = "";
     let registers = (0..from.count()?).map(|_| {
-        let key = core::str::from_utf8(from.bytes()?).map_err(|_| DecodeError::Name)?;
-        let key = Key::new(key).map_err(|_| DecodeError::Name)?;
+        let text = core::str::from_utf8(from.bytes()?).map_err(|_| DecodeError::Name)?;
+        let key = Key::new(text).map_err(|_| DecodeError::Name)?;
+        // Ascending, so that there is one way to write them.
+        if text <= last {
+            return Err(DecodeError::Name);
+        }
+        last = text;
         let value = from.bytes()?.into();
         let version = Version::from_bytes(from.bytes()?);
         let stamp = if from.bool()? {
@@ -208,8 +214,13 @@ fn decode_journal(from: &mut Reader<'_>, limits: Limits) -> Result<Journal, Deco
 
 fn decode_sessions(from: &mut Reader<'_>) -> Result<Sessions, DecodeError> {
     let mut sessions = Sessions::default();
+    let mut last = None;
     for _ in 0..from.count()? {
         let id = from.u64()?;
+        if last >= Some(id) {
+            return Err(DecodeError::Number);
+        }
+        last = Some(id);
         let (ttl, heard, completed) = (from.u64()?, from.u64()?, from.u64()?);
         let saved = from.count()?;
         if saved as u64 > MAX_WINDOW.min(completed) || completed == u64::MAX {
