@@ -23,7 +23,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::model::{ANY, Held, State, Step};
+use super::model::{ANY, Held, Mark, State, Step};
 
 /// A call as the search sees it.
 #[derive(Clone, Copy, Debug)]
@@ -192,10 +192,14 @@ impl Search {
     }
 }
 
-/// What configurations are compared by: those that hold the same and in
-/// which the same answered calls have taken effect.
+/// What configurations must have in common to be compared: what is held, and
+/// which answered calls have taken effect.
+type Common = (Held, Vec<usize>);
+
+/// The best configurations so far, by what they have in common: their floors,
+/// and the calls without an answer that they spent.
 #[derive(Default)]
-struct Best(BTreeMap<(Held, Vec<usize>), Vec<(u32, Vec<usize>)>>);
+struct Best(BTreeMap<Common, Vec<(Mark, Vec<usize>)>>);
 
 impl Best {
     /// Whether no configuration that was admitted before can stand in for
@@ -204,7 +208,7 @@ impl Best {
         let Configuration { state, done, spent } = configuration;
         let alike = self.0.entry((state.held.clone(), done.clone()));
         let alike = alike.or_default();
-        let covers = |(floor, other): &(u32, Vec<usize>)| {
+        let covers = |(floor, other): &(Mark, Vec<usize>)| {
             *floor <= state.floor && other.iter().all(|n| spent.binary_search(n).is_ok())
         };
         let new = !alike.iter().any(covers);
