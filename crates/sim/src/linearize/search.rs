@@ -13,9 +13,10 @@
 //! * equal configurations are one (Lowe's memoisation);
 //! * an answered call that would leave a state as it is takes effect at once
 //!   where its answer fits, since later it could explain no more;
-//! * of two configurations that hold the same, the one with the lower floor,
-//!   in which fewer calls that were never answered have taken effect, can do
-//!   everything that the other can, and more;
+//! * of two configurations that hold the same, the one in which fewer calls
+//!   that were never answered have taken effect can do everything that the
+//!   other can, and more (its floor is no higher: calls that take effect are
+//!   all that raises a floor);
 //! * of calls that were never answered and ask for the same, the oldest takes
 //!   effect first: from the time the second is made they cannot be told
 //!   apart. Two that would write different values ask for the same if
@@ -23,7 +24,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::model::{ANY, Held, Mark, State, Step};
+use super::model::{ANY, Held, State, Step};
 
 /// A call as the search sees it.
 #[derive(Clone, Copy, Debug)]
@@ -196,24 +197,22 @@ impl Search {
 /// which answered calls have taken effect.
 type Common = (Held, Vec<usize>);
 
-/// The best configurations so far, by what they have in common: their floors,
-/// and the calls without an answer that they spent.
+/// The best configurations so far, by what they have in common: the calls
+/// without an answer that they spent.
 #[derive(Default)]
-struct Best(BTreeMap<Common, Vec<(Mark, Vec<usize>)>>);
+struct Best(BTreeMap<Common, Vec<Vec<usize>>>);
 
 impl Best {
     /// Whether no configuration that was admitted before can stand in for
     /// this one.
     fn admit(&mut self, configuration: &Configuration) -> bool {
         let Configuration { state, done, spent } = configuration;
-        let alike = self.0.entry((state.held.clone(), done.clone()));
-        let alike = alike.or_default();
-        let covers = |(floor, other): &(Mark, Vec<usize>)| {
-            *floor <= state.floor && other.iter().all(|n| spent.binary_search(n).is_ok())
-        };
+        let common = (state.held.clone(), done.clone());
+        let alike = self.0.entry(common).or_default();
+        let covers = |other: &Vec<usize>| other.iter().all(|n| spent.binary_search(n).is_ok());
         let new = !alike.iter().any(covers);
         if new {
-            alike.push((state.floor, spent.clone()));
+            alike.push(spent.clone());
         }
         new
     }
@@ -222,7 +221,7 @@ impl Best {
 /// Without those that another can stand in for.
 fn dominant(all: BTreeSet<Configuration>) -> BTreeSet<Configuration> {
     let mut all: Vec<Configuration> = all.into_iter().collect();
-    all.sort_by_key(|configuration| (configuration.spent.len(), configuration.state.floor));
+    all.sort_by_key(|configuration| configuration.spent.len());
     let mut best = Best::default();
     all.retain(|configuration| best.admit(configuration));
     all.into_iter().collect()
