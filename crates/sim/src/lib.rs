@@ -16,6 +16,7 @@
 //! | `store`, `clock` | the store behind its network; clocks |
 //! | `faults`, `healing` | what goes wrong, and what must be right after |
 //! | `checkers` | what must be true, a file each |
+//! | [`linearize`] | what clients of a store may have been told |
 //!
 //! Left out: threads (a sweep is split by whoever calls it), real time, and
 //! printing (everything is handed back as a value).
@@ -25,6 +26,7 @@ mod checkers;
 mod clock;
 mod faults;
 mod healing;
+pub mod linearize;
 mod process;
 mod stats;
 mod store;
