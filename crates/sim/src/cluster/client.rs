@@ -69,7 +69,9 @@ impl Client {
 
     fn value(&mut self) -> Bytes {
         self.made += 1;
-        format!("c{}-{}", self.number, self.made).into_bytes().into()
+        format!("c{}-{}", self.number, self.made)
+            .into_bytes()
+            .into()
     }
 
     pub(super) fn wish(&mut self) -> Wish {
@@ -101,10 +103,13 @@ impl Client {
 
     /// The lowest serial still waited for.
     pub(super) fn outstanding(&self) -> Serial {
-        let serials = self.pending.values().filter_map(|pending| match &pending.ask {
-            Ask::Command(command) => Some(command.serial),
-            _ => None,
-        });
+        let serials = self
+            .pending
+            .values()
+            .filter_map(|pending| match &pending.ask {
+                Ask::Command(command) => Some(command.serial),
+                _ => None,
+            });
         serials.min().unwrap_or(self.next_serial)
     }
 

@@ -65,7 +65,8 @@ impl Leader {
         let last = server.log.last().id;
         let time = server.time.max(server.log.last_time().unwrap_or(0));
         let peers = server.members.now().peers(server.id());
-        let hopeful = |peer| (peer, Progress::hopeful(last));
+        let newest = server.number;
+        let hopeful = |peer| (peer, Progress::hopeful(last, newest));
         let mut leader = Self {
             peers: peers.into_iter().map(hopeful).collect(),
             no_op: last + 1,
@@ -157,6 +158,9 @@ impl Leader {
         let Some(peer) = self.peers.get_mut(&from) else {
             return;
         };
+        if !peer.knows(number) && !server.planted(Bug::StaleMatches) {
+            return;
+        }
         let round = match reply {
             Reply::Appended { matched, round } => {
                 // A peer cannot match more than there is; one that says so

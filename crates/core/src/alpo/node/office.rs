@@ -73,11 +73,11 @@ impl Leader {
     fn meet_members(&mut self, server: &Server) {
         let members = server.members.now();
         self.peers.retain(|id, _| members.get(*id).is_some());
-        let last = server.log.last().id;
+        let (last, newest) = (server.log.last().id, server.number);
         for peer in members.peers(server.id()) {
             self.peers
                 .entry(peer)
-                .or_insert_with(|| Progress::hopeful(last));
+                .or_insert_with(|| Progress::hopeful(last, newest));
         }
     }
 

@@ -29,8 +29,12 @@ pub(super) struct Progress {
     /// The latest round of confirmation that the peer answered.
     pub(super) round: u64,
     pub(super) mode: Mode,
-    /// Answers to requests up to this number tell nothing any more.
+    /// Refusals of requests up to this number tell nothing any more.
     floor: u64,
+    /// Requests up to this number were sent before this peer was one. It may
+    /// have been one earlier, with another disk: what that disk accepted says
+    /// nothing about this one.
+    born: u64,
 }
 
 #[derive(Clone, Debug)]
@@ -54,15 +58,22 @@ pub(super) enum Mode {
 }
 
 impl Progress {
-    /// At the start of a reign: hope that the peer has everything.
-    pub(super) const fn hopeful(last: LogId) -> Self {
+    /// At the start of a reign, or of a membership: hope that the peer has
+    /// everything. `newest` is the number of the last request that was sent.
+    pub(super) const fn hopeful(last: LogId, newest: u64) -> Self {
         Self {
             matched: 0,
             next: last + 1,
             round: 0,
             mode: Mode::Probing { asked: false },
-            floor: 0,
+            floor: newest,
+            born: newest,
         }
+    }
+
+    /// Whether an answer to request `number` is one of this peer.
+    pub(super) const fn knows(&self, number: u64) -> bool {
+        number > self.born
     }
 
     /// The peer has the leader's log up to `matched`.
