@@ -65,28 +65,29 @@ impl World {
         self.tokens.insert(token, (client, request));
         let lost = self.network.unruly && self.rng.below(1_000) < self.swarm.loss;
         if !lost {
-            let delay = self.swarm.latency + self.rng.below(self.swarm.latency);
+            // One connection: what is asked first arrives first.
+            let delay = self.swarm.latency;
             self.after(delay, Event::Asked { server, token, ask });
         }
     }
 
-    /// What was not answered for long is asked again, of the next server.
+    /// If something was not answered for long, everything is asked again, in
+    /// order, of the next server.
     fn retry_late(&mut self, client: usize) {
         let patience = 2 * self.timeout();
         let now = self.now;
         let own = &mut self.clients[client];
-        let late: Vec<_> = own
-            .pending
-            .iter()
-            .filter(|(_, pending)| now > pending.since + patience * pending.tries)
-            .map(|(request, _)| *request)
-            .collect();
-        if late.is_empty() {
-            return;
+        let late = |p: &Pending| now > p.since + patience * p.tries.min(5);
+        if own.pending.values().any(late) && now > own.turned + patience {
+            own.turned = now;
+            own.turn(self.swarm.servers);
+            self.ask_all(client);
         }
-        let servers = self.swarm.servers;
-        self.clients[client].turn(None, servers);
-        for request in late {
+    }
+
+    fn ask_all(&mut self, client: usize) {
+        let requests: Vec<_> = self.clients[client].pending.keys().copied().collect();
+        for request in requests {
             self.ask(client, request);
         }
     }
@@ -101,6 +102,11 @@ impl World {
         let Some(pending) = self.clients[client].pending.get(&request).cloned() else {
             return Ok(());
         };
+        if self.trace.is_on() {
+            let what = format!("{:?}: {answer:?}", pending.ask);
+            self.trace
+                .note(self.now, &format!("client {client}"), None, &what);
+        }
         match answer {
             Answer::Done(outcome) => self.done(client, request, &pending, &outcome),
             Answer::Read(found) => {
@@ -126,10 +132,16 @@ impl World {
     }
 
     fn redirect(&mut self, client: usize, request: u64, leader: Option<ServerId>) {
-        let servers = self.swarm.servers;
-        self.clients[client].turn(leader, servers);
-        if leader.is_some() {
+        // Who knows no leader is asked no more until the request is late.
+        let Some(leader) = leader else {
+            return;
+        };
+        let target = leader.get() as usize - 1;
+        if target == self.clients[client].target {
             self.ask(client, request);
+        } else {
+            self.clients[client].target = target;
+            self.ask_all(client);
         }
     }
 

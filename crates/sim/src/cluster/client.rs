@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use tenure_core::alpo::{Ask, Command, Operation, Outcome, Query, Serial, ServerId, SessionId};
+use tenure_core::alpo::{Ask, Command, Operation, Outcome, Query, Serial, SessionId};
 use tenure_core::cas::{Bytes, Expect, Stamp, Write};
 use tenure_core::ids::{Key, Version};
 use tenure_core::rng::Rng;
@@ -31,6 +31,8 @@ pub(super) struct Client {
     pub(super) rng: Rng,
     /// Whom it takes for the leader.
     pub(super) target: usize,
+    /// When it last went on to another server.
+    pub(super) turned: u64,
     pub(super) session: Option<SessionId>,
     pub(super) next_serial: Serial,
     /// By the client's own number of the request.
@@ -58,6 +60,7 @@ impl Client {
             number,
             rng,
             target: 0,
+            turned: 0,
             session: None,
             next_serial: 1,
             pending: BTreeMap::new(),
@@ -156,11 +159,8 @@ impl Client {
         self.pending.clear();
     }
 
-    /// Whom to ask next: who is said to lead, or the next in turn.
-    pub(super) fn turn(&mut self, hint: Option<ServerId>, servers: usize) {
-        self.target = match hint {
-            Some(leader) => (leader.get() as usize - 1) % servers,
-            None => (self.target + 1) % servers,
-        };
+    /// Asks the next server from now on.
+    pub(super) fn turn(&mut self, servers: usize) {
+        self.target = (self.target + 1) % servers;
     }
 }

@@ -68,6 +68,7 @@ impl World {
         if round >= 6 || self.swarm.servers < 3 {
             let bound = 10 * timeout + 3 * SECOND;
             self.after(1, Event::Quiet);
+            self.after(bound - 3 * timeout, Event::Settle);
             self.after(bound, Event::End);
             return Ok(());
         }
@@ -157,9 +158,9 @@ impl World {
             {
                 continue;
             }
-            if node.state().applied().id != self.committed.len() {
+            if node.state().applied().id < self.settled {
                 let all: Vec<_> = self.hosts.iter().map(describe).collect();
-                let detail = format!("{} committed; {}", self.committed.len(), all.join("; "));
+                let detail = format!("{} committed; {}", self.settled, all.join("; "));
                 return broken(Check::Agreement, detail);
             }
             self.committed.same_state(node)?;

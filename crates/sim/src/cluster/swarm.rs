@@ -134,7 +134,7 @@ impl Swarm {
                 .map(|_| rng.between(0, 2 * drift_max as u64) as i64 - drift_max)
                 .collect(),
             kinds,
-            mute: servers >= 3 && rng.chance(30) && kinds.partitions,
+            mute: servers >= 3 && !kinds.members && rng.chance(30) && kinds.partitions,
         }
     }
 }

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BinaryHeap};
 
 use tenure_core::Machine;
 use tenure_core::alpo::{
-    Answer, Ask, Envelope, Event as Told, Input, Membership, Node, Output, Position, ServerId,
-    Snapshot, State, Status, invariants,
+    Answer, Ask, Envelope, Event as Told, Input, LogId, Membership, Node, Output, Position,
+    ServerId, Snapshot, State, Status, invariants,
 };
 use tenure_core::rng::Rng;
 use tenure_core::time::{ClockId, Now};
@@ -66,6 +66,8 @@ pub(super) enum Event {
         round: u64,
     },
     Quiet,
+    /// What is committed now must be everywhere at the end.
+    Settle,
     End,
 }
 
@@ -121,6 +123,8 @@ pub(super) struct World {
     pub(super) quiet: bool,
     /// Whoever leads from here on must not be disturbed.
     pub(super) undisturbed: Option<(ServerId, tenure_core::ids::Term)>,
+    /// What was committed a while before the end.
+    pub(super) settled: LogId,
     /// Counts storages, so that each is new.
     pub(super) storages: u128,
 }
@@ -172,6 +176,7 @@ impl World {
             healed: false,
             quiet: false,
             undisturbed: None,
+            settled: 0,
             storages: 1_000,
             rng,
             swarm,
@@ -264,6 +269,10 @@ impl World {
             Event::Flap { round } => self.flap(round),
             Event::Quiet => {
                 self.quiet = true;
+                Ok(())
+            }
+            Event::Settle => {
+                self.settled = self.committed.len();
                 Ok(())
             }
             Event::End => Ok(()),

@@ -31,6 +31,8 @@ pub(super) struct Progress {
     pub(super) mode: Mode,
     /// Refusals of requests up to this number tell nothing any more.
     floor: u64,
+    /// The last heartbeat that the peer answered.
+    heard: u64,
     /// Requests up to this number were sent before this peer was one. It may
     /// have been one earlier, with another disk: what that disk accepted says
     /// nothing about this one.
@@ -67,6 +69,7 @@ impl Progress {
             round: 0,
             mode: Mode::Probing { asked: false },
             floor: newest,
+            heard: newest,
             born: newest,
         }
     }
@@ -135,15 +138,19 @@ impl Progress {
 
     /// A heartbeat numbered `number` found the peer's log ending at `last`,
     /// which is not where the leader's ended. If it should have been given
-    /// more by then, a request was lost.
+    /// more by then, a request was lost; if it was given it longer ago than a
+    /// whole heartbeat and has not said so, an answer was (or its disk is
+    /// slow, and asking it once more does no harm).
     pub(super) fn heard_short(&mut self, number: u64, newest: u64, last: Position, log: &Log) {
+        let before = self.heard;
+        self.heard = before.max(number);
         if number <= self.floor {
             return;
         }
         let lost = match &self.mode {
             Mode::Streaming { window } => window
                 .iter()
-                .any(|(sent, end)| *sent < number && *end > last.id),
+                .any(|(sent, end)| *sent < before || (*sent < number && *end > last.id)),
             Mode::Probing { .. } => last.id + 1 < self.next,
             Mode::Installing { .. } => false,
         };

@@ -74,9 +74,12 @@ impl Node {
         }
     }
 
-    /// Somebody with a worse log stands: this server had better.
+    /// Somebody with a worse log stands: this server had better. Not if it
+    /// has a part in this term's election already: who gave its vote away, or
+    /// stood and stepped back, would undo the progress of another (H10).
     fn hurry(&mut self) {
-        if !self.server.may_stand() || self.server.is_led() {
+        let involved = self.server.hard.vote.is_some();
+        if involved || !self.server.may_stand() || self.server.is_led() {
             return;
         }
         let soon = self.server.soon(self.server.config.timeout / 4);
