@@ -24,6 +24,7 @@
 mod app;
 mod checkers;
 mod clock;
+pub mod cluster;
 mod faults;
 mod healing;
 pub mod linearize;

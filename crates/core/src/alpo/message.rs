@@ -47,9 +47,9 @@ pub enum Body {
     },
 }
 
-/// In which role a request is sent.
+/// Who sends a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Role {
+pub enum Asker {
     /// By one that would lead.
     Candidate,
     /// By one that leads.
@@ -120,13 +120,13 @@ pub enum Request {
 
 impl Request {
     /// Who sends such a thing.
-    pub const fn role(&self) -> Role {
+    pub const fn asker(&self) -> Asker {
         match self {
-            Self::Poll { .. } | Self::Vote { .. } | Self::Defer { .. } => Role::Candidate,
+            Self::Poll { .. } | Self::Vote { .. } | Self::Defer { .. } => Asker::Candidate,
             Self::Append { .. }
             | Self::Heartbeat { .. }
             | Self::Install { .. }
-            | Self::TransferNow => Role::Leader,
+            | Self::TransferNow => Asker::Leader,
         }
     }
 }
@@ -141,8 +141,9 @@ pub enum Reply {
     /// To a poll or a vote: somebody leads, and I hear of it. The asker's
     /// term is not taken over.
     Led {
-        /// Who leads.
-        leader: ServerId,
+        /// Who leads, if that is known. It is not on a server that has only
+        /// just started and must take it that somebody does.
+        leader: Option<ServerId>,
     },
     /// To a poll or a vote: my log is better than yours.
     LogIncomplete {

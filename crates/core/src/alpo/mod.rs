@@ -6,9 +6,11 @@ mod config;
 mod durable;
 mod entry;
 mod ids;
+pub mod invariants;
 mod log;
 mod membership;
 mod message;
+mod node;
 pub mod quorum;
 mod state;
 
@@ -22,7 +24,11 @@ pub use entry::{
 pub use ids::{ClusterId, LogId, Position, Rank, ServerId, StorageId};
 pub use log::Log;
 pub use membership::{Change, ChangeError, MAX_MEMBERS, Member, Membership, Part};
-pub use message::{Body, Envelope, Reply, Request, Role};
+pub use message::{Asker, Body, Envelope, Reply, Request};
+pub use node::{
+    Answer, Ask, Event, Fault, Found, Input, MAX_SNAPSHOT_BYTES, Node, Output, Query, Refusal,
+    Status, Why,
+};
 pub use state::{
     ImageError, Journal, Limits, MAX_WINDOW, Session, Sessions, Standing, State, TooOld,
 };

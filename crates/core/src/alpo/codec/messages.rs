@@ -10,6 +10,7 @@ use alloc::vec::Vec;
 use core::fmt;
 
 use super::super::entry::Entry;
+use super::super::ids::ServerId;
 use super::super::message::{Body, Envelope, Reply, Request};
 use super::crc::crc32c;
 use super::entries::{
@@ -300,7 +301,7 @@ fn write_reply(to: &mut Vec<u8>, reply: &Reply) {
         Reply::WouldGrant => to.push(kind(1)),
         Reply::Led { leader } => {
             to.push(kind(2));
-            put_u64(to, leader.get());
+            put_u64(to, leader.map_or(0, ServerId::get));
         }
         Reply::LogIncomplete { last } => {
             to.push(kind(3));
@@ -370,7 +371,7 @@ fn read_reply(kind: u8, from: &mut Reader<'_>) -> Result<Reply, DecodeError> {
         0 => Reply::StaleTerm,
         1 => Reply::WouldGrant,
         2 => Reply::Led {
-            leader: read_server(from)?,
+            leader: ServerId::new(from.u64()?),
         },
         3 => Reply::LogIncomplete {
             last: read_position(from)?,

@@ -81,6 +81,14 @@ impl State {
         }
     }
 
+    /// Before the first entry of a cluster that is founded with `members`.
+    pub fn founded(limits: Limits, clock: ClockId, members: Membership) -> Self {
+        Self {
+            members,
+            ..Self::new(limits, clock)
+        }
+    }
+
     /// The last entry that was applied.
     pub const fn applied(&self) -> Position {
         self.applied
@@ -117,6 +125,15 @@ impl State {
     /// The sessions.
     pub const fn sessions(&self) -> &Sessions {
         &self.sessions
+    }
+
+    /// The state as it would be if a snapshot had forgotten the sessions:
+    /// one of the mistakes that the checkers must notice.
+    pub(super) fn without_sessions(&self) -> Self {
+        Self {
+            sessions: Sessions::default(),
+            ..self.clone()
+        }
     }
 
     /// Applies the next entry and says what became of it.

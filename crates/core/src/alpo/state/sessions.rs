@@ -31,6 +31,11 @@ impl Session {
         self.completed
     }
 
+    /// How long it lives without being heard of, in the log's time.
+    pub const fn ttl(&self) -> LogTime {
+        self.ttl
+    }
+
     /// When it ends if nothing more is heard.
     pub const fn expires(&self) -> LogTime {
         self.heard.saturating_add(self.ttl)

@@ -1,0 +1,256 @@
+//! A candidate: it would lead.
+//!
+//! It first *polls*: would you vote for me? That changes nothing anywhere, so
+//! a server that was cut off and comes back cannot disturb a reign (H9). With
+//! a majority of would-be votes it *stands*: raises the term, votes for
+//! itself, and asks for votes, durably. When votes are split, rank decides:
+//! the better candidate asks the others to defer, and as soon as its own
+//! voters and those of the deferred are a majority, nobody else can win this
+//! term, so it begins the next one at once instead of waiting for a timer.
+//!
+//! Deferring is a courtesy that saves time; no safety rests on it. Who wins
+//! rests on one vote per server and term alone.
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec::Vec;
+
+use crate::time::Instant;
+
+use super::super::bug::Bug;
+use super::super::ids::{Rank, ServerId};
+use super::super::message::{Reply, Request};
+use super::super::quorum;
+use super::server::Server;
+use super::types::{Event, Why};
+
+#[derive(Clone, Debug)]
+pub(super) struct Candidate {
+    pub(super) phase: Phase,
+    /// Answers to requests up to this number are of an earlier cycle.
+    before: u64,
+    /// Who would vote, or has voted, for this server; itself not among them.
+    granted: BTreeSet<ServerId>,
+    /// Voters of others, and of whom.
+    owned: BTreeMap<ServerId, Rank>,
+    /// Who stepped back for this server.
+    deferred: BTreeSet<ServerId>,
+    /// Who has answered and need not be asked again.
+    answered: BTreeSet<ServerId>,
+    /// When this cycle ends without a result (H6).
+    pub(super) deadline: Instant,
+    /// When the silent are asked again.
+    pub(super) retry_at: Instant,
+    /// The leader asked for this election.
+    transfer: bool,
+    /// Cycles without a result, this one not among them.
+    pub(super) cycles: u32,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Phase {
+    Polling,
+    Standing,
+}
+
+/// What becomes of the candidacy.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Next {
+    /// It goes on.
+    Wait,
+    /// The poll is won (or there is none): stand.
+    Stand,
+    /// Nobody else can win: the next cycle begins at once.
+    Again,
+    /// It is won.
+    Lead,
+    /// It is over.
+    Passive(Why),
+}
+
+impl Candidate {
+    /// Asks who would vote for this server.
+    pub(super) fn poll(server: &mut Server, cycles: u32) -> Self {
+        server.tell(Event::Polling);
+        Self::begin(server, Phase::Polling, false, cycles)
+    }
+
+    /// Raises the term and asks for votes.
+    pub(super) fn stand(server: &mut Server, transfer: bool, cycles: u32) -> Option<Self> {
+        let term = server.term().next()?;
+        server.adopt(term);
+        let rank = Rank {
+            last: server.log.last(),
+            server: server.id(),
+        };
+        server.vote_for(rank);
+        server.tell(Event::Standing { term });
+        Some(Self::begin(server, Phase::Standing, transfer, cycles))
+    }
+
+    fn begin(server: &mut Server, phase: Phase, transfer: bool, cycles: u32) -> Self {
+        // Longer from cycle to cycle, so that candidates who disturb each
+        // other get out of step; shorter than the patience of the passive.
+        let base = (server.config.timeout / 4) * (1 << cycles.min(2));
+        let deadline = server.soon(base).after(base);
+        let mut candidate = Self {
+            phase,
+            before: server.number,
+            granted: BTreeSet::new(),
+            owned: BTreeMap::new(),
+            deferred: BTreeSet::new(),
+            answered: BTreeSet::new(),
+            deadline,
+            retry_at: Instant::ZERO,
+            transfer,
+            cycles,
+        };
+        candidate.ask(server);
+        candidate
+    }
+
+    /// Asks everybody who has not answered; and once more those who should
+    /// defer.
+    pub(super) fn ask(&mut self, server: &mut Server) {
+        self.retry_at = server.now.after(server.config.heartbeat);
+        let last = server.rank().last;
+        let me = server.id();
+        let voters: Vec<_> = server.members.now().voters().collect();
+        for voter in voters {
+            if voter == me || self.answered.contains(&voter) {
+                continue;
+            }
+            let transfer = self.transfer;
+            let request = match self.phase {
+                Phase::Polling => Request::Poll { last },
+                Phase::Standing => Request::Vote { last, transfer },
+            };
+            server.ask(voter, request);
+        }
+        for owner in self.outranked(server) {
+            server.ask(owner, Request::Defer { last });
+        }
+    }
+
+    /// Owners of votes this server wants, who have not stepped back.
+    fn outranked(&self, server: &Server) -> BTreeSet<ServerId> {
+        let mine = server.rank();
+        let owners = self.owned.values().filter(|owner| mine > **owner);
+        owners
+            .map(|owner| owner.server)
+            .filter(|owner| *owner != server.id() && !self.deferred.contains(owner))
+            .collect()
+    }
+
+    /// Whether the votes are enough. A server's own counts when it is on its
+    /// own disk.
+    pub(super) fn outcome(&self, server: &Server) -> Next {
+        let own = self.phase == Phase::Polling || server.disk.hard_is_durable();
+        let me = own.then(|| server.id());
+        if majority(server, self.granted.iter().copied().chain(me)) {
+            return match self.phase {
+                Phase::Polling => Next::Stand,
+                Phase::Standing => Next::Lead,
+            };
+        }
+        Next::Wait
+    }
+
+    /// An answer of `from` to request `number` of this term.
+    pub(super) fn replied(
+        &mut self,
+        server: &mut Server,
+        from: ServerId,
+        number: u64,
+        reply: &Reply,
+    ) -> Next {
+        if number <= self.before && !server.planted(Bug::StaleVotes) {
+            return Next::Wait;
+        }
+        self.answered.insert(from);
+        match reply {
+            Reply::WouldGrant if self.phase == Phase::Polling => {
+                self.granted.insert(from);
+            }
+            Reply::Granted if self.phase == Phase::Standing => {
+                self.granted.insert(from);
+            }
+            Reply::Taken { owner } if self.phase == Phase::Standing => {
+                self.owned.insert(from, *owner);
+                if server.rank() > *owner && !self.deferred.contains(&owner.server) {
+                    let last = server.rank().last;
+                    server.ask(owner.server, Request::Defer { last });
+                }
+                return self.early(server);
+            }
+            Reply::Deferred if self.phase == Phase::Standing => {
+                self.deferred.insert(from);
+                return self.early(server);
+            }
+            Reply::AlreadyLeader => {
+                server.hear(from);
+                return Next::Passive(Why::Led);
+            }
+            Reply::LogIncomplete { .. } if self.phase == Phase::Standing => {
+                return Self::vetoed(server);
+            }
+            // Refusals of a poll, or answers that change nothing.
+            _ => {}
+        }
+        self.outcome(server)
+    }
+
+    /// A server with a better log would rather lead itself: the first time,
+    /// let it. If nobody has reigned when this server stands again, it cannot
+    /// (it may be able to answer but not to ask), and a majority of the
+    /// others is enough for safety (H7).
+    fn vetoed(server: &mut Server) -> Next {
+        if server.vetoed && !server.planted(Bug::SingleVeto) {
+            return Next::Wait;
+        }
+        server.vetoed = true;
+        server.tell(Event::Vetoed);
+        Next::Passive(Why::Led)
+    }
+
+    /// Whether this server's voters, those who deferred to it and *their*
+    /// voters are a majority. Then no other candidate can win this term (the
+    /// deferred ignore votes, the rest are too few), and waiting is idle.
+    /// Voters are counted once each, whoever's they are.
+    fn early(&self, server: &mut Server) -> Next {
+        let theirs = self
+            .owned
+            .iter()
+            .filter(|(_, owner)| self.deferred.contains(&owner.server))
+            .map(|(voter, _)| *voter);
+        let all: BTreeSet<_> = theirs
+            .chain(self.granted.iter().copied())
+            .chain(self.deferred.iter().copied())
+            .chain([server.id()])
+            .collect();
+        if majority(server, all) && !self.deferred.is_empty() {
+            server.tell(Event::EarlyCycle);
+            return Next::Again;
+        }
+        Next::Wait
+    }
+
+    /// Time has passed.
+    pub(super) fn tick(&mut self, server: &mut Server) -> bool {
+        if server.now >= self.deadline && !server.planted(Bug::CandidateWaits) {
+            return true;
+        }
+        if server.now >= self.retry_at {
+            self.ask(server);
+        }
+        false
+    }
+}
+
+fn majority(server: &Server, those: impl IntoIterator<Item = ServerId>) -> bool {
+    let members = server.members.now();
+    if server.planted(Bug::HalfIsMajority) {
+        let count = those.into_iter().filter(|id| members.is_voter(*id)).count();
+        return count >= members.voters().count().div_ceil(2);
+    }
+    quorum::is_majority(members, those)
+}

@@ -1,0 +1,130 @@
+//! Who waits for which entry, and which requests a leader takes in.
+//!
+//! A request is looked for in three places before it is appended, so that it
+//! stands in the log once: among those done (the session remembers them),
+//! among the uncommitted ones (the *tail* of its session, kept here), and
+//! only then is it new. The first is only complete once this leader's no-op
+//! is applied, since an earlier leader's entries may hold it; until then
+//! requests wait in the anteroom (`docs/alpo.md`, H16).
+
+use alloc::collections::{BTreeMap, VecDeque};
+
+use super::super::bug::Bug;
+use super::super::entry::{Command, Entry, Outcome, Payload, SessionId};
+use super::super::ids::LogId;
+use super::super::state::{MAX_WINDOW, Standing};
+use super::server::Server;
+use super::types::{Answer, Ask, Refusal};
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct Desk {
+    /// Entries and who is told what became of them, by entry.
+    waiters: VecDeque<(LogId, u64)>,
+    /// For each session its uncommitted commands of this reign, in the order
+    /// of their serials, which follow the last completed one.
+    tails: BTreeMap<SessionId, VecDeque<LogId>>,
+    /// Asked before the leader was ready.
+    pub(super) anteroom: VecDeque<(u64, Ask)>,
+    /// Bytes of entries that are not applied yet.
+    uncommitted: usize,
+}
+
+/// What to do with a request.
+#[derive(Debug)]
+pub(super) enum Admission {
+    /// Append it.
+    Append,
+    /// It is in the log already, there.
+    Attach(LogId),
+    /// Answer at once.
+    Answer(Answer),
+}
+
+impl Desk {
+    /// Whether there is room for `payload`.
+    pub(super) fn has_room(&self, server: &Server, weight: usize) -> bool {
+        self.uncommitted == 0 || self.uncommitted + weight <= server.config.uncommitted_bytes
+    }
+
+    pub(super) fn judge(&self, server: &Server, command: &Command) -> Admission {
+        let sessions = server.state.sessions();
+        match sessions.standing(command.session, command.serial) {
+            Standing::Done(_) if server.planted(Bug::AnswerLost) => {
+                Admission::Answer(Answer::Done(Outcome::Nothing))
+            }
+            Standing::Done(outcome) => Admission::Answer(Answer::Done(outcome)),
+            Standing::Forgotten => Admission::Answer(Answer::Done(Outcome::TooOld)),
+            // That there is no such session is for the log to say: a leader
+            // that was deposed without knowing it might say so of one that
+            // was opened since.
+            Standing::NoSession => Admission::Append,
+            Standing::Next | Standing::Ahead { .. } => self.judge_new(server, command),
+        }
+    }
+
+    fn judge_new(&self, server: &Server, command: &Command) -> Admission {
+        let session = server.state.sessions().get(command.session);
+        let completed = session.map_or(0, super::super::state::Session::completed);
+        let empty = VecDeque::new();
+        let tail = self.tails.get(&command.session).unwrap_or(&empty);
+        let ahead = usize::try_from(command.serial - completed - 1).unwrap_or(usize::MAX);
+        if let Some(id) = tail.get(ahead) {
+            if server.planted(Bug::TailUnsearched) {
+                return Admission::Append;
+            }
+            return Admission::Attach(*id);
+        }
+        if ahead > tail.len() {
+            let expected = completed + tail.len() as u64 + 1;
+            return Admission::Answer(Answer::Refused(Refusal::OutOfOrder { expected }));
+        }
+        if command.serial.saturating_sub(command.outstanding) >= MAX_WINDOW {
+            return Admission::Answer(Answer::Refused(Refusal::Window));
+        }
+        Admission::Append
+    }
+
+    /// `entry` was appended for `token`.
+    pub(super) fn appended(&mut self, server: &Server, entry: &Entry, token: Option<u64>) {
+        self.uncommitted += entry.weight();
+        if let Some(token) = token {
+            self.waiters.push_back((entry.id, token));
+        }
+        if let Payload::Command(command) = &entry.payload
+            && server.state.sessions().get(command.session).is_some()
+        {
+            let tail = self.tails.entry(command.session).or_default();
+            tail.push_back(entry.id);
+        }
+    }
+
+    /// `token` waits for entry `id` too.
+    pub(super) fn attach(&mut self, id: LogId, token: u64) {
+        let at = self.waiters.partition_point(|(waited, _)| *waited <= id);
+        self.waiters.insert(at, (id, token));
+    }
+
+    /// `entry` was applied: says whom to tell.
+    pub(super) fn applied(&mut self, entry: &Entry, mut tell: impl FnMut(u64)) {
+        // Entries of earlier reigns were never counted.
+        self.uncommitted = self.uncommitted.saturating_sub(entry.weight());
+        if let Payload::Command(command) = &entry.payload
+            && let Some(tail) = self.tails.get_mut(&command.session)
+        {
+            tail.pop_front_if(|id| *id <= entry.id);
+            if tail.is_empty() {
+                self.tails.remove(&command.session);
+            }
+        }
+        while let Some((_, token)) = self.waiters.pop_front_if(|(id, _)| *id <= entry.id) {
+            tell(token);
+        }
+    }
+
+    /// Everybody who still waits, and those who had not been let in.
+    pub(super) fn abandon(self) -> (impl Iterator<Item = u64>, impl Iterator<Item = u64>) {
+        let waiting = self.waiters.into_iter().map(|(_, token)| token);
+        let outside = self.anteroom.into_iter().map(|(token, _)| token);
+        (waiting, outside)
+    }
+}

@@ -1,0 +1,141 @@
+//! What was handed to the disk, what came back, and what waits for it.
+//!
+//! Why nothing leaves too early: every message goes through [`Disk::hold`],
+//! which names the batch it depends on. That is at least the batch with the
+//! last change of term or vote, so no message ever carries a term or a vote
+//! that a crash could undo (`docs/alpo.md`, H1); and for messages that
+//! promise entries it is the batch that is being filled. They come out when
+//! that batch is acknowledged, or never.
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use crate::ids::Term;
+
+use super::super::durable::{Batch, HardState, Snapshot};
+use super::super::entry::Entry;
+use super::super::ids::LogId;
+use super::super::message::Envelope;
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct Disk {
+    /// What goes out with the next batch.
+    staged: Batch,
+    /// The number of the last batch that went out.
+    sent: u64,
+    /// The number of the last batch that is durable.
+    durable: u64,
+    /// The batch with the last change of term or vote.
+    hard: u64,
+    /// For each batch on its way the last id of the log after it.
+    under_way: VecDeque<(u64, LogId)>,
+    /// Up to here the log in memory is on disk.
+    durable_id: LogId,
+    held: VecDeque<(u64, Envelope)>,
+}
+
+impl Disk {
+    /// After a restart: everything that was read back is durable.
+    pub(super) fn after_recovery(last: LogId) -> Self {
+        Self {
+            durable_id: last,
+            ..Self::default()
+        }
+    }
+
+    /// Up to where the log is durable.
+    pub(super) const fn durable_id(&self) -> LogId {
+        self.durable_id
+    }
+
+    /// The batch that holds everything staged so far.
+    fn pending(&self) -> u64 {
+        self.sent + u64::from(!self.staged.is_empty())
+    }
+
+    /// Whether the last change of term or vote is durable.
+    pub(super) const fn hard_is_durable(&self) -> bool {
+        self.hard <= self.durable
+    }
+
+    /// A new hard state. `binding` if term or vote changed: then everything
+    /// said from now on waits for it.
+    pub(super) fn stage_hard(&mut self, hard: HardState, binding: bool) {
+        self.staged.hard = Some(hard);
+        if binding {
+            self.hard = self.sent + 1;
+        }
+    }
+
+    /// One more entry.
+    pub(super) fn stage_entry(&mut self, entry: Entry) {
+        self.staged.entries.push(entry);
+    }
+
+    /// Entries from `from` on are gone.
+    pub(super) fn stage_truncate(&mut self, from: LogId) {
+        self.staged.entries.retain(|entry| entry.id < from);
+        let earlier = self.staged.truncate.unwrap_or(from);
+        self.staged.truncate = Some(earlier.min(from));
+        self.durable_id = self.durable_id.min(from - 1);
+        for (_, last) in &mut self.under_way {
+            *last = (*last).min(from - 1);
+        }
+    }
+
+    /// A snapshot; with `reset` the log before it goes too.
+    pub(super) fn stage_snapshot(&mut self, snapshot: Snapshot, reset: bool) {
+        if reset {
+            self.staged.entries.clear();
+            self.staged.truncate = None;
+            self.durable_id = 0;
+            self.under_way.iter_mut().for_each(|(_, last)| *last = 0);
+        }
+        self.staged.reset |= reset;
+        self.staged.snapshot = Some(snapshot);
+    }
+
+    /// What is to be made durable, if anything; `last` is where the log in
+    /// memory ends.
+    pub(super) fn take(&mut self, last: LogId) -> Option<Batch> {
+        if self.staged.is_empty() {
+            return None;
+        }
+        self.sent += 1;
+        let mut batch = core::mem::take(&mut self.staged);
+        batch.number = self.sent;
+        self.under_way.push_back((self.sent, last));
+        Some(batch)
+    }
+
+    /// Whether `envelope` may go now; if not it is kept. `promise` if it says
+    /// that what was staged so far is durable.
+    pub(super) fn hold(&mut self, envelope: Envelope, promise: bool) -> Option<Envelope> {
+        let wanted = if promise { self.pending() } else { self.hard };
+        let wanted = wanted.max(self.hard);
+        if wanted <= self.durable {
+            return Some(envelope);
+        }
+        self.held.push_back((wanted, envelope));
+        None
+    }
+
+    /// Batches up to `number` are durable: what may go now. Messages of an
+    /// earlier term promise nothing that still matters and are dropped.
+    pub(super) fn persisted(&mut self, number: u64, term: Term) -> Vec<Envelope> {
+        assert!(number <= self.sent, "a batch came back that never went out");
+        self.durable = self.durable.max(number);
+        while let Some((_, last)) = self.under_way.pop_front_if(|(n, _)| *n <= number) {
+            self.durable_id = self.durable_id.max(last);
+        }
+        let mut free = Vec::new();
+        for (wanted, envelope) in core::mem::take(&mut self.held) {
+            if wanted > self.durable {
+                self.held.push_back((wanted, envelope));
+            } else if envelope.term == term {
+                free.push(envelope);
+            }
+        }
+        free
+    }
+}

@@ -1,0 +1,463 @@
+//! A leader: it appends, replicates, commits, and answers.
+//!
+//! Why what it commits stays: an entry of its *own* term that a majority has
+//! on disk is in the log of some voter of every later election, and a log
+//! without it is not eligible there. An entry of an *earlier* term is not
+//! committed by being counted, since a log with a later term's entry in its
+//! place may still be better (Raft's figure 8; `docs/alpo.md`, H2); it is
+//! committed along with the first entry of this term. The leader's no-op
+//! makes sure that there is one.
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec::Vec;
+
+use crate::ids::Term;
+use crate::time::{Instant, nanos};
+
+use super::super::bug::Bug;
+use super::super::durable::Snapshot;
+use super::super::entry::{Entry, LogTime, MAX_ENTRY_BYTES, Payload, SessionId};
+use super::super::ids::{LogId, Position, ServerId};
+use super::super::message::{Reply, Request};
+use super::super::quorum;
+use super::desk::{Admission, Desk};
+use super::progress::{Mode, Progress};
+use super::rounds::Rounds;
+use super::server::Server;
+use super::types::{Answer, Ask, Refusal};
+
+/// Entries in one request, at most.
+const APPEND_ENTRIES: usize = 1_024;
+
+#[derive(Clone, Debug)]
+pub(super) struct Leader {
+    pub(super) peers: BTreeMap<ServerId, Progress>,
+    pub(super) no_op: LogId,
+    pub(super) rounds: Rounds,
+    pub(super) desk: Desk,
+    pub(super) transfer: Option<Transfer>,
+    pub(super) heartbeat_at: Instant,
+    /// No lease any more in this reign: the leadership was offered to
+    /// another.
+    pub(super) lease_given_up: bool,
+    /// The log's time when the reign began, and this server's.
+    began: (LogTime, Instant),
+    /// The log's time when this leader became ready: until a session's time
+    /// to live after that, nobody could have been expected to be heard.
+    ready_at: Option<LogTime>,
+    /// Sessions whose end is proposed.
+    expiring: BTreeSet<SessionId>,
+}
+
+/// A hand-over under way.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Transfer {
+    pub(super) to: ServerId,
+    pub(super) until: Instant,
+    pub(super) told: bool,
+    pub(super) token: Option<u64>,
+}
+
+impl Leader {
+    /// Takes office: a majority has voted for this server in this term.
+    pub(super) fn take_office(server: &mut Server) -> Self {
+        server.hear(server.id());
+        let last = server.log.last().id;
+        let time = server.time.max(server.log.last_time().unwrap_or(0));
+        let peers = server.members.now().peers(server.id());
+        let newest = server.number;
+        let hopeful = |peer| (peer, Progress::hopeful(last, newest));
+        let mut leader = Self {
+            peers: peers.into_iter().map(hopeful).collect(),
+            no_op: last + 1,
+            rounds: Rounds::new(server.now),
+            desk: Desk::default(),
+            transfer: None,
+            heartbeat_at: server.now.after(server.config.heartbeat),
+            lease_given_up: false,
+            began: (time, server.now),
+            ready_at: None,
+            expiring: BTreeSet::new(),
+        };
+        leader.append(server, Payload::NoOp, None);
+        leader.rounds.begin(server.now);
+        leader
+    }
+
+    /// The log's time now.
+    fn time(&self, server: &Server) -> LogTime {
+        let (time, at) = self.began;
+        time.saturating_add(nanos(server.now.since(at)))
+    }
+
+    /// Whether everything that was committed before this reign is applied.
+    pub(super) fn is_ready(&self, server: &Server) -> bool {
+        server.commit >= self.no_op || server.planted(Bug::ReadBeforeNoOp)
+    }
+
+    pub(super) fn append(&mut self, server: &mut Server, payload: Payload, token: Option<u64>) {
+        let time = self.time(server).max(server.log.last_time().unwrap_or(0));
+        let entry = Entry {
+            id: server.log.last().id + 1,
+            term: server.term(),
+            time,
+            payload,
+        };
+        server.time = server.time.max(time);
+        self.desk.appended(server, &entry, token);
+        server.append(entry);
+    }
+
+    /// Somebody wants something.
+    pub(super) fn asked(&mut self, server: &mut Server, token: u64, ask: Ask) {
+        if !self.is_ready(server) {
+            if self.desk.anteroom.len() >= server.config.waiting {
+                return server.answer(token, Answer::Refused(Refusal::Busy));
+            }
+            return self.desk.anteroom.push_back((token, ask));
+        }
+        match ask {
+            Ask::Open { ttl } => self.propose(server, token, Payload::Open { ttl }),
+            Ask::Command(command) => match self.desk.judge(server, &command) {
+                Admission::Append => self.propose(server, token, Payload::Command(command)),
+                Admission::Attach(id) => self.desk.attach(id, token),
+                Admission::Answer(answer) => server.answer(token, answer),
+            },
+            Ask::Read(query) => self.read(server, token, query),
+            Ask::Change(change) => self.change(server, token, change),
+            Ask::Transfer(to) => self.hand_over(server, Some(token), to),
+        }
+    }
+
+    fn propose(&mut self, server: &mut Server, token: u64, payload: Payload) {
+        let probe = Entry {
+            id: 0,
+            term: Term::ZERO,
+            time: 0,
+            payload,
+        };
+        let weight = probe.weight();
+        if weight > MAX_ENTRY_BYTES {
+            server.answer(token, Answer::Refused(Refusal::TooLarge));
+        } else if self.transfer.is_some() || !self.desk.has_room(server, weight) {
+            server.answer(token, Answer::Refused(Refusal::Busy));
+        } else {
+            self.append(server, probe.payload, Some(token));
+        }
+    }
+
+    /// An answer of `from` to request `number` of this reign.
+    pub(super) fn replied(
+        &mut self,
+        server: &mut Server,
+        from: ServerId,
+        number: u64,
+        reply: Reply,
+    ) {
+        let newest = server.number;
+        let Some(peer) = self.peers.get_mut(&from) else {
+            return;
+        };
+        if !peer.knows(number) && !server.planted(Bug::StaleMatches) {
+            return;
+        }
+        let round = match reply {
+            Reply::Appended { matched, round } => {
+                // A peer cannot match more than there is; one that says so
+                // is not believed.
+                if matched <= server.log.last().id {
+                    peer.appended(matched);
+                }
+                round
+            }
+            Reply::Mismatch {
+                last,
+                conflict,
+                round,
+            } => {
+                peer.mismatched(number, newest, &server.log, (last, conflict));
+                round
+            }
+            Reply::Heard {
+                matched,
+                last,
+                round,
+            } => {
+                match matched {
+                    Some(matched) if matched <= server.log.last().id => peer.appended(matched),
+                    Some(_) => {}
+                    None => peer.heard_short(number, newest, last, &server.log),
+                }
+                round
+            }
+            Reply::Installed {
+                last,
+                offset,
+                done,
+                round,
+            } => {
+                peer.installed(last, offset, done);
+                round
+            }
+            _ => return,
+        };
+        peer.round = peer.round.max(round.min(self.rounds.current()));
+        self.confirm(server);
+        self.advance(server);
+    }
+
+    /// Counts who has answered which round, and answers the reads that may
+    /// be answered now.
+    pub(super) fn confirm(&mut self, server: &mut Server) {
+        let rounds = self.tally(server, self.rounds.current(), |peer| peer.round);
+        if let Some(round) = quorum::reached(rounds) {
+            let from_end = server.planted(Bug::LeaseFromEnd).then_some(server.now);
+            self.rounds.confirm(round, from_end);
+        }
+        while self.is_ready(server)
+            && let Some((token, query)) = self.rounds.next_read()
+        {
+            let found = server.find(query);
+            server.answer(token, Answer::Read(found));
+        }
+    }
+
+    /// `own` for this server and `of` each other voter.
+    fn tally(&self, server: &Server, own: u64, of: impl Fn(&Progress) -> u64) -> Vec<u64> {
+        let members = server.members.now();
+        let counted = members.iter().map(|(id, _)| id);
+        let counted =
+            counted.filter(|id| members.is_voter(*id) || server.planted(Bug::LearnerCounted));
+        let number = |id| {
+            if id == server.id() {
+                own
+            } else {
+                self.peers.get(&id).map_or(0, &of)
+            }
+        };
+        counted.map(number).collect()
+    }
+
+    /// Commits what a majority has on disk.
+    pub(super) fn advance(&mut self, server: &mut Server) {
+        // The leader's own log counts up to where its own disk has it, like
+        // anybody's (H12).
+        let mut own = server.disk.durable_id();
+        if server.planted(Bug::CountedUnsynced) {
+            own = server.log.last().id;
+        }
+        let mut matched = self.tally(server, own, |peer| peer.matched);
+        let reached = if server.planted(Bug::HalfIsMajority) {
+            matched.sort_unstable();
+            matched.get(matched.len() / 2).copied()
+        } else {
+            quorum::reached(matched)
+        };
+        let Some(reached) = reached.filter(|id| *id > server.commit) else {
+            return;
+        };
+        let own_term = server.log.term_at(reached) == Some(server.term());
+        if !own_term && !server.planted(Bug::EarlierTermCounted) {
+            return;
+        }
+        self.commit(server, reached);
+    }
+
+    fn commit(&mut self, server: &mut Server, reached: LogId) {
+        let mut answers = Vec::new();
+        let desk = &mut self.desk;
+        let expiring = &mut self.expiring;
+        server.commit_to(reached, |entry, outcome| {
+            if let Payload::Expire { session } = &entry.payload {
+                expiring.remove(session);
+            }
+            desk.applied(entry, |token| {
+                answers.push((token, Answer::Done(outcome.clone())));
+            });
+        });
+        for (token, answer) in answers {
+            server.answer(token, answer);
+        }
+        if self.ready_at.is_none() && reached >= self.no_op {
+            self.ready_at = Some(self.time(server));
+            self.open_doors(server);
+        }
+    }
+
+    /// Everybody in the anteroom may come in.
+    fn open_doors(&mut self, server: &mut Server) {
+        for (token, ask) in core::mem::take(&mut self.desk.anteroom) {
+            self.asked(server, token, ask);
+        }
+    }
+
+    /// Sends what there is to send, as far as the windows allow, and begins
+    /// a round if reads wait for one.
+    pub(super) fn flush(&mut self, server: &mut Server) {
+        if self.rounds.wants_another() {
+            self.rounds.begin(server.now);
+            self.confirm(server);
+            self.heartbeats(server);
+        }
+        let round = self.rounds.current();
+        for (id, peer) in &mut self.peers {
+            replicate(server, *id, peer, round);
+        }
+        self.offer(server);
+    }
+
+    /// Time has passed. `false` when this server must lead no more.
+    pub(super) fn tick(&mut self, server: &mut Server) -> bool {
+        // Nobody can know whether it still leads if no majority answers; it
+        // is likely that it does not (H5).
+        let silent = server.now.since(self.rounds.confirmed_at());
+        if silent >= server.config.timeout && !server.planted(Bug::NeverStepsDown) {
+            return false;
+        }
+        if server.now >= self.heartbeat_at {
+            self.heartbeat_at = server.now.after(server.config.heartbeat);
+            self.rounds.begin(server.now);
+            self.confirm(server);
+            self.peers.values_mut().for_each(Progress::retry);
+            self.heartbeats(server);
+            self.expire(server);
+        }
+        self.give_up_transfer(server);
+        true
+    }
+
+    fn heartbeats(&mut self, server: &mut Server) {
+        let last = server.log.last();
+        let (commit, round) = (server.commit, self.rounds.current());
+        let time = self.time(server);
+        server.time = server.time.max(time);
+        for peer in self.peers.keys() {
+            let request = Request::Heartbeat {
+                last,
+                commit,
+                round,
+                time,
+            };
+            server.ask(*peer, request);
+        }
+    }
+
+    /// Proposes the end of sessions that were not heard of for too long.
+    fn expire(&mut self, server: &mut Server) {
+        let Some(ready_at) = self.ready_at else {
+            return;
+        };
+        let now = self.time(server);
+        let since_ready = now.saturating_sub(ready_at);
+        let over: Vec<_> = server
+            .state
+            .sessions()
+            .iter()
+            .filter(|(_, session)| session.expires() <= now && session.ttl() <= since_ready)
+            .map(|(id, _)| id)
+            .filter(|id| !self.expiring.contains(id))
+            .collect();
+        for session in over {
+            self.expiring.insert(session);
+            self.append(server, Payload::Expire { session }, None);
+        }
+    }
+
+    /// Leaves office: tells everybody who waits that it is not known what
+    /// became of their requests.
+    pub(super) fn leave(self, server: &mut Server) {
+        let leader = server.leader.filter(|leader| *leader != server.id());
+        let (waiting, outside) = self.desk.abandon();
+        for token in waiting {
+            server.answer(token, Answer::Interrupted);
+        }
+        let refused = Answer::Refused(Refusal::NotLeader { leader });
+        for token in outside.chain(self.rounds.abandon()) {
+            server.answer(token, refused.clone());
+        }
+        if let Some(token) = self.transfer.and_then(|transfer| transfer.token) {
+            server.answer(token, Answer::HandedOver);
+        }
+    }
+}
+
+/// Sends `peer` what it lacks, as far as its window allows.
+fn replicate(server: &mut Server, id: ServerId, peer: &mut Progress, round: u64) {
+    loop {
+        if let Mode::Installing { .. } = peer.mode {
+            return send_chunk(server, id, peer, round);
+        }
+        let may = match &peer.mode {
+            Mode::Probing { asked } => !asked,
+            Mode::Streaming { window } => window.len() < server.config.window,
+            Mode::Installing { .. } => false,
+        };
+        let last = server.log.last().id;
+        if !may || peer.next > last {
+            return;
+        }
+        let before = peer.next - 1;
+        let Some(term) = server.log.term_at(before) else {
+            // What it needs next is compacted.
+            let Some(Snapshot { last, .. }) = server.snapshot else {
+                return;
+            };
+            peer.install(last);
+            continue;
+        };
+        let bytes = server.config.append_bytes;
+        let entries = server.log.slice(peer.next, APPEND_ENTRIES, bytes);
+        let end = before + entries.len() as u64;
+        let commit = server.commit;
+        let request = Request::Append {
+            prev: Position::new(term, before),
+            entries,
+            commit,
+            round,
+        };
+        let number = server.ask(id, request);
+        match &mut peer.mode {
+            Mode::Probing { asked } => *asked = true,
+            Mode::Streaming { window } => {
+                window.push_back((number, end));
+                peer.next = end + 1;
+            }
+            Mode::Installing { .. } => {}
+        }
+    }
+}
+
+/// Sends the next chunk of a snapshot, one at a time: that is its flow
+/// control. Heartbeats go on beside it.
+fn send_chunk(server: &mut Server, id: ServerId, peer: &mut Progress, round: u64) {
+    let Mode::Installing {
+        last,
+        offset,
+        asked,
+    } = &mut peer.mode
+    else {
+        return;
+    };
+    let Some(snapshot) = server.snapshot.clone() else {
+        return;
+    };
+    if snapshot.last != *last {
+        // A newer one has taken its place; the peer begins it anew.
+        (*last, *offset, *asked) = (snapshot.last, 0, false);
+    }
+    if *asked {
+        return;
+    }
+    *asked = true;
+    let total = snapshot.bytes.len();
+    let from = usize::try_from(*offset).unwrap_or(usize::MAX).min(total);
+    let to = from.saturating_add(server.config.chunk_bytes).min(total);
+    let request = Request::Install {
+        last: snapshot.last,
+        offset: from as u64,
+        bytes: snapshot.bytes[from..to].into(),
+        total: total as u64,
+        round,
+    };
+    server.ask(id, request);
+}

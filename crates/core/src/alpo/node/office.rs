@@ -1,0 +1,189 @@
+//! What a leader does besides replicating: reads, changes of members, and
+//! handing over.
+
+use crate::time::Instant;
+
+use super::super::bug::Bug;
+use super::super::entry::Payload;
+use super::super::ids::{LogId, ServerId};
+use super::super::membership::Change;
+use super::super::message::Request;
+use super::leader::{Leader, Transfer};
+use super::progress::{Mode, Progress};
+use super::server::Server;
+use super::types::{Answer, Query, Refusal};
+
+/// How many entries a learner may lack when it is promoted.
+const PROMOTION_LAG: LogId = 1_000;
+
+impl Leader {
+    /// Answers from the applied state as soon as it is certain that nobody
+    /// else has led and committed since the question came.
+    pub(super) fn read(&mut self, server: &mut Server, token: u64, query: Query) {
+        if server.planted(Bug::ReadUnconfirmed) || self.has_lease(server) {
+            let found = server.find(query);
+            return server.answer(token, Answer::Read(found));
+        }
+        if self.rounds.waiting() >= server.config.waiting {
+            return server.answer(token, Answer::Refused(Refusal::Busy));
+        }
+        self.rounds.wait(token, query);
+    }
+
+    /// Whether nobody else can have been elected: voters that answered the
+    /// last confirmed round refuse votes for a timeout from when they heard
+    /// of it, which was not before it began, on clocks that are at most
+    /// `drift` off.
+    fn has_lease(&self, server: &Server) -> bool {
+        let span = server.config.drift.shorten(server.config.timeout);
+        server.config.lease_reads
+            && !self.lease_given_up
+            && server.now < self.rounds.confirmed_at().after(span)
+    }
+
+    pub(super) fn change(&mut self, server: &mut Server, token: u64, change: Change) {
+        // A second change before the first is committed could make two
+        // majorities that share nobody.
+        let under_way = server.members.last_change().is_some();
+        if under_way && !server.planted(Bug::ChangesOverlap) {
+            return server.answer(token, Answer::Refused(Refusal::ChangeUnderWay));
+        }
+        if change == Change::Remove(server.id()) {
+            // It hands over first; the new leader is asked again.
+            self.hand_over(server, None, None);
+            let leader = self.transfer.map(|transfer| transfer.to);
+            return server.answer(token, Answer::Refused(Refusal::NotLeader { leader }));
+        }
+        if let Change::Promote(learner) = change {
+            let matched = self.peers.get(&learner).map_or(0, |peer| peer.matched);
+            if matched + PROMOTION_LAG < server.log.last().id || matched == 0 {
+                return server.answer(token, Answer::Refused(Refusal::Behind));
+            }
+        }
+        match server.members.now().after(change) {
+            Ok(members) => {
+                self.append(server, Payload::Members(members), Some(token));
+                self.meet_members(server);
+            }
+            Err(error) => server.answer(token, Answer::Refused(Refusal::Change(error))),
+        }
+    }
+
+    /// Peers come and go with the members, as soon as the entry is appended.
+    fn meet_members(&mut self, server: &Server) {
+        let members = server.members.now();
+        self.peers.retain(|id, _| members.get(*id).is_some());
+        let (last, newest) = (server.log.last().id, server.number);
+        for peer in members.peers(server.id()) {
+            self.peers
+                .entry(peer)
+                .or_insert_with(|| Progress::hopeful(last, newest));
+        }
+    }
+
+    /// Stops taking proposals and brings another up to date, to lead.
+    pub(super) fn hand_over(
+        &mut self,
+        server: &mut Server,
+        token: Option<u64>,
+        to: Option<ServerId>,
+    ) {
+        let members = server.members.now();
+        let can = |id: &ServerId| members.is_voter(*id) && *id != server.id();
+        let best = || {
+            let heirs = self.peers.iter().filter(|(id, _)| can(id));
+            let best = heirs.max_by_key(|(_, peer)| (peer.round, peer.matched));
+            best.map(|(id, _)| *id)
+        };
+        let target = match to {
+            Some(to) => Some(to).filter(can),
+            None => best(),
+        };
+        let busy = self.transfer.is_some();
+        let Some(to) = target.filter(|_| !busy) else {
+            if let Some(token) = token {
+                let refusal = if busy {
+                    Refusal::Busy
+                } else {
+                    Refusal::NotHandedOver
+                };
+                server.answer(token, Answer::Refused(refusal));
+            }
+            return;
+        };
+        let until = server.now.after(server.config.timeout);
+        self.transfer = Some(Transfer {
+            to,
+            until,
+            told: false,
+            token,
+        });
+    }
+
+    /// Tells the heir to stand as soon as it has everything.
+    pub(super) fn offer(&mut self, server: &mut Server) {
+        let Some(transfer) = &mut self.transfer else {
+            return;
+        };
+        let caught_up = self
+            .peers
+            .get(&transfer.to)
+            .is_some_and(|peer| peer.matched == server.log.last().id);
+        if caught_up && !transfer.told {
+            transfer.told = true;
+            // From here on somebody may be elected although voters hear this
+            // leader: it never again counts on a lease in this term.
+            self.lease_given_up = true;
+            server.ask(transfer.to, Request::TransferNow);
+        }
+    }
+
+    pub(super) fn give_up_transfer(&mut self, server: &mut Server) {
+        let over = |transfer: &mut Transfer| server.now >= transfer.until;
+        if let Some(Transfer {
+            token: Some(token), ..
+        }) = self.transfer.take_if(over)
+        {
+            server.answer(token, Answer::Refused(Refusal::NotHandedOver));
+        }
+    }
+
+    /// When something is to be done at the latest.
+    pub(super) fn deadline(&self, server: &Server) -> Instant {
+        let silent = self.rounds.confirmed_at().after(server.config.timeout);
+        let transfer = self.transfer.map_or(Instant::MAX, |t| t.until);
+        let silent = if server.planted(Bug::NeverStepsDown) {
+            Instant::MAX
+        } else {
+            silent
+        };
+        self.heartbeat_at.min(silent).min(transfer)
+    }
+}
+
+impl Progress {
+    /// The snapshot that ends at `last` is sent from its first byte.
+    pub(super) fn install(&mut self, last: super::super::ids::Position) {
+        self.mode = Mode::Installing {
+            last,
+            offset: 0,
+            asked: false,
+        };
+    }
+
+    /// The peer wants byte `wanted` of the snapshot next, or has all of it.
+    pub(super) fn installed(&mut self, of: super::super::ids::Position, wanted: u64, done: bool) {
+        if done {
+            return self.appended(of.id);
+        }
+        if let Mode::Installing {
+            last,
+            offset,
+            asked,
+        } = &mut self.mode
+            && *last == of
+        {
+            (*offset, *asked) = (wanted, false);
+        }
+    }
+}

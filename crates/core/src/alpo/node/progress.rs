@@ -1,0 +1,176 @@
+//! How far one peer is, as the leader sees it.
+//!
+//! ```text
+//!              mismatch, or a request was lost
+//!        ┌────────────────────────────────────┐
+//!        ▼               appended             │
+//!     Probing ───────────────────────────► Streaming
+//!        │                                    │
+//!        │ the entry it needs is compacted    │
+//!        └──────────► Installing ◄────────────┘
+//!                        │  snapshot durable at the peer
+//!                        └──► Streaming
+//! ```
+//!
+//! Probing sends one request at a time until the peer's log and the leader's
+//! meet; streaming keeps a window of them under way and does not wait.
+
+use alloc::collections::VecDeque;
+
+use super::super::ids::{LogId, Position};
+use super::super::log::Log;
+
+#[derive(Clone, Debug)]
+pub(super) struct Progress {
+    /// Up to here the peer's log is durably the leader's.
+    pub(super) matched: LogId,
+    /// The next entry to send; above `matched`.
+    pub(super) next: LogId,
+    /// The latest round of confirmation that the peer answered.
+    pub(super) round: u64,
+    pub(super) mode: Mode,
+    /// Refusals of requests up to this number tell nothing any more.
+    floor: u64,
+    /// The last heartbeat that the peer answered.
+    heard: u64,
+    /// Requests up to this number were sent before this peer was one. It may
+    /// have been one earlier, with another disk: what that disk accepted says
+    /// nothing about this one.
+    born: u64,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Mode {
+    Probing {
+        /// One request is under way, since the last heartbeat.
+        asked: bool,
+    },
+    Streaming {
+        /// Requests under way: their number and the last entry in them.
+        window: VecDeque<(u64, LogId)>,
+    },
+    Installing {
+        /// The snapshot that is being sent.
+        last: Position,
+        /// The next byte the peer wants.
+        offset: u64,
+        /// A chunk is under way, since the last heartbeat.
+        asked: bool,
+    },
+}
+
+impl Progress {
+    /// At the start of a reign, or of a membership: hope that the peer has
+    /// everything. `newest` is the number of the last request that was sent.
+    pub(super) const fn hopeful(last: LogId, newest: u64) -> Self {
+        Self {
+            matched: 0,
+            next: last + 1,
+            round: 0,
+            mode: Mode::Probing { asked: false },
+            floor: newest,
+            heard: newest,
+            born: newest,
+        }
+    }
+
+    /// Whether an answer to request `number` is one of this peer.
+    pub(super) const fn knows(&self, number: u64) -> bool {
+        number > self.born
+    }
+
+    /// The peer has the leader's log up to `matched`.
+    pub(super) fn appended(&mut self, matched: LogId) {
+        self.matched = self.matched.max(matched);
+        self.next = self.next.max(self.matched + 1);
+        let reached = self.matched;
+        match &mut self.mode {
+            Mode::Streaming { window } => {
+                while window.pop_front_if(|(_, last)| *last <= reached).is_some() {}
+            }
+            Mode::Probing { .. } => self.stream(),
+            Mode::Installing { last, .. } if last.id <= reached => self.stream(),
+            Mode::Installing { .. } => {}
+        }
+    }
+
+    fn stream(&mut self) {
+        self.next = self.matched + 1;
+        self.mode = Mode::Streaming {
+            window: VecDeque::new(),
+        };
+    }
+
+    /// The peer refused request `number`, whose `prev` was not in its log:
+    /// goes back by a whole term, so that a long stale tail costs a round
+    /// trip for each term in it and not for each entry. `newest` is the
+    /// number of the last request that was sent to anybody.
+    pub(super) fn mismatched(
+        &mut self,
+        number: u64,
+        newest: u64,
+        log: &Log,
+        peer: (Position, Option<Position>),
+    ) {
+        if number <= self.floor || matches!(self.mode, Mode::Installing { .. }) {
+            return;
+        }
+        let (last, conflict) = peer;
+        let back = match conflict {
+            // It has other entries there, of a term that begins at `first`
+            // in its log and ends at `ours` in the leader's. If the leader
+            // has entries of that term from there on, they are the same.
+            Some(first) => {
+                let ours = log.last_up_to_term(first.term);
+                if ours >= first.id && log.term_at(ours) == Some(first.term) {
+                    ours
+                } else {
+                    ours.min(first.id.saturating_sub(1))
+                }
+            }
+            // Its log ends before.
+            None => last.id.min(log.last_up_to_term(last.term)),
+        };
+        let most = self.next.saturating_sub(1).max(1);
+        self.next = (back + 1).min(most).max(self.matched + 1);
+        self.probe(newest);
+    }
+
+    /// A heartbeat numbered `number` found the peer's log ending at `last`,
+    /// which is not where the leader's ended. If it should have been given
+    /// more by then, a request was lost; if it was given it longer ago than a
+    /// whole heartbeat and has not said so, an answer was (or its disk is
+    /// slow, and asking it once more does no harm).
+    pub(super) fn heard_short(&mut self, number: u64, newest: u64, last: Position, log: &Log) {
+        let before = self.heard;
+        self.heard = before.max(number);
+        if number <= self.floor {
+            return;
+        }
+        let lost = match &self.mode {
+            Mode::Streaming { window } => window
+                .iter()
+                .any(|(sent, end)| *sent < before || (*sent < number && *end > last.id)),
+            Mode::Probing { .. } => last.id + 1 < self.next,
+            Mode::Installing { .. } => false,
+        };
+        if lost {
+            let meet = last.id.min(log.last().id);
+            self.next = (meet + 1).max(self.matched + 1).min(self.next);
+            self.probe(newest);
+        }
+    }
+
+    fn probe(&mut self, newest: u64) {
+        self.floor = newest;
+        self.mode = Mode::Probing { asked: false };
+    }
+
+    /// A heartbeat passed: what was asked before may be asked again.
+    pub(super) const fn retry(&mut self) {
+        match &mut self.mode {
+            Mode::Probing { asked } | Mode::Installing { asked, .. } => *asked = false,
+            Mode::Streaming { .. } => {}
+        }
+    }
+}

@@ -1,0 +1,294 @@
+//! What a server has in every role: its term and vote, its log, its state,
+//! and the ways things leave it.
+
+use alloc::collections::VecDeque;
+use core::time::Duration;
+
+use crate::ids::Term;
+use crate::rng::Rng;
+use crate::time::Instant;
+
+use super::super::bug::Bug;
+use super::super::config::Config;
+use super::super::durable::{HardState, Identity, Snapshot};
+use super::super::entry::{Entry, LogTime, Outcome};
+use super::super::ids::{LogId, Position, Rank, ServerId};
+use super::super::log::Log;
+use super::super::message::{Body, Envelope, Reply, Request};
+use super::super::state::State;
+use super::disk::Disk;
+use super::members::Members;
+use super::types::{Answer, Event, Fault, Output};
+
+#[derive(Clone, Debug)]
+pub(super) struct Server {
+    pub(super) config: Config,
+    pub(super) identity: Identity,
+    pub(super) rng: Rng,
+    pub(super) now: Instant,
+    pub(super) hard: HardState,
+    pub(super) log: Log,
+    pub(super) members: Members,
+    pub(super) commit: LogId,
+    pub(super) state: State,
+    pub(super) disk: Disk,
+    /// The newest snapshot, for peers that need it.
+    pub(super) snapshot: Option<Snapshot>,
+    /// Who leads in this term, if that is known.
+    pub(super) leader: Option<ServerId>,
+    /// Until then a leader is taken to be alive, whoever asks for votes.
+    pub(super) sticky_until: Instant,
+    /// In this term, the log is known to be the leader's up to here.
+    pub(super) verified: LogId,
+    /// A better log vetoed this server's candidacy, and nobody has reigned
+    /// since (H7).
+    pub(super) vetoed: bool,
+    /// The highest log time heard of.
+    pub(super) time: LogTime,
+    pub(super) outbox: VecDeque<Output>,
+    /// Numbers of requests that were sent; the last one used.
+    pub(super) number: u64,
+    pub(super) fault: Option<Fault>,
+}
+
+impl Server {
+    pub(super) const fn id(&self) -> ServerId {
+        self.identity.server
+    }
+
+    pub(super) const fn term(&self) -> Term {
+        self.hard.term
+    }
+
+    /// This server's rank as a candidate.
+    pub(super) fn rank(&self) -> Rank {
+        let mut last = self.log.last();
+        if self.planted(Bug::LengthRanks) {
+            last.term = Term::ZERO;
+        }
+        if self.planted(Bug::ReignRanks) {
+            last.term = self.hard.last_reign;
+        }
+        Rank {
+            last,
+            server: self.id(),
+        }
+    }
+
+    pub(super) fn planted(&self, bug: Bug) -> bool {
+        self.config.planted(bug)
+    }
+
+    /// Whether this server was ever admitted, with this very disk: only then
+    /// may it vote. A wiped disk has forgotten what it voted and what it
+    /// accepted.
+    pub(super) fn may_vote(&self) -> bool {
+        let member = self.members.now().get(self.id());
+        member.is_some_and(|member| member.storage == self.identity.storage)
+    }
+
+    /// Whether this server may stand for election.
+    pub(super) fn may_stand(&self) -> bool {
+        self.may_vote() && self.members.now().is_voter(self.id())
+    }
+
+    /// Whether a leader is taken to be alive (H9).
+    pub(super) fn is_led(&self) -> bool {
+        let reign = self.config.lease_reads || self.hard.last_reign == self.hard.term;
+        reign && self.now < self.sticky_until && !self.planted(Bug::NotSticky)
+    }
+
+    /// A wait before standing, drawn anew: one to two timeouts.
+    pub(super) fn patience(&mut self) -> Instant {
+        let least = self.config.drift.lengthen(self.config.timeout);
+        let more = self.rng.span(self.config.timeout);
+        self.now.after(least).after(more)
+    }
+
+    /// A short wait, up to `most`.
+    pub(super) fn soon(&mut self, most: Duration) -> Instant {
+        let wait = self.rng.span(most);
+        self.now.after(wait)
+    }
+
+    /// Takes over a higher term; the vote is free again.
+    pub(super) fn adopt(&mut self, term: Term) {
+        debug_assert!(term > self.hard.term, "terms never fall");
+        self.hard.term = term;
+        self.hard.vote = None;
+        self.leader = None;
+        self.verified = 0;
+        self.stage_hard(true);
+    }
+
+    /// Gives this server's vote, to itself or another.
+    pub(super) fn vote_for(&mut self, rank: Rank) {
+        self.hard.vote = Some(rank);
+        self.stage_hard(true);
+    }
+
+    /// A leader of the current term was heard.
+    pub(super) fn hear(&mut self, leader: ServerId) {
+        if self.hard.last_reign != self.hard.term {
+            self.hard.last_reign = self.hard.term;
+            // Kept for people, and for nothing that safety needs: no message
+            // waits for it.
+            self.stage_hard(false);
+        }
+        if self.leader != Some(leader) {
+            self.leader = Some(leader);
+            let term = self.term();
+            self.tell(Event::Led { leader, term });
+        }
+        self.vetoed = false;
+        let sticky = self.config.drift.lengthen(self.config.timeout);
+        self.sticky_until = self.now.after(sticky);
+    }
+
+    fn stage_hard(&mut self, binding: bool) {
+        let mut hard = self.hard;
+        if self.planted(Bug::VoteForgotten) {
+            hard.vote = None;
+        }
+        if self.planted(Bug::TermForgotten) {
+            hard = HardState::default();
+        }
+        self.disk.stage_hard(hard, binding);
+    }
+
+    /// Appends to the log, in memory and towards the disk.
+    pub(super) fn append(&mut self, entry: Entry) {
+        self.members.appended(&entry);
+        self.disk.stage_entry(entry.clone());
+        self.log.append(entry);
+    }
+
+    /// Removes entries that another leader never committed.
+    pub(super) fn truncate(&mut self, from: LogId) {
+        assert!(from > self.commit, "committed entries are never removed");
+        self.log.truncate(from);
+        self.members.truncated(from);
+        self.disk.stage_truncate(from);
+    }
+
+    /// Entries up to `to` are committed: applies them, telling `each`.
+    pub(super) fn commit_to(&mut self, to: LogId, mut each: impl FnMut(&Entry, Outcome)) {
+        if to <= self.commit {
+            return;
+        }
+        self.commit = to;
+        self.members.committed(to);
+        let from = self.state.applied().id + 1;
+        while self.state.applied().id < to {
+            let next = self.state.applied().id + 1;
+            let Some(entry) = self.log.get(next) else {
+                self.halt(Fault::MissingEntry { id: next });
+                return;
+            };
+            let outcome = self.state.apply(entry);
+            each(entry, outcome);
+        }
+        self.outbox.push_back(Output::Applied { from, to });
+    }
+
+    /// Takes a snapshot and forgets old entries if there are too many.
+    pub(super) fn compact(&mut self) {
+        let last = self.snapshot.as_ref().map_or(0, |s| s.bytes.len());
+        let applied = self.state.applied();
+        if self.log.bytes() <= self.config.log_bytes.max(last) || applied <= self.log.base() {
+            return;
+        }
+        let fresh = self.snapshot.as_ref().is_none_or(|s| s.last < applied);
+        if fresh {
+            let bytes = if self.planted(Bug::SnapshotForgets) {
+                self.state.without_sessions().encode()
+            } else {
+                self.state.encode()
+            };
+            let snapshot = Snapshot {
+                last: applied,
+                bytes: bytes.into(),
+            };
+            self.snapshot = Some(snapshot.clone());
+            self.disk.stage_snapshot(snapshot, false);
+            self.tell(Event::Compacted { upto: applied });
+        }
+        self.log
+            .compact(applied.id.saturating_sub(self.config.kept_entries));
+    }
+
+    pub(super) fn ask(&mut self, to: ServerId, request: Request) -> u64 {
+        self.number += 1;
+        let number = self.number;
+        self.send(to, Body::Request { number, request }, false);
+        number
+    }
+
+    /// Answers at once (as far as the term allows).
+    pub(super) fn reply(&mut self, to: &Asked, reply: Reply) {
+        self.send(to.by, to.body(reply), false);
+    }
+
+    /// Answers when everything staged so far is durable.
+    pub(super) fn promise(&mut self, to: &Asked, reply: Reply) {
+        let hasty = self.planted(Bug::AckUnsynced) && matches!(reply, Reply::Appended { .. });
+        self.send(to.by, to.body(reply), !hasty);
+    }
+
+    fn send(&mut self, to: ServerId, body: Body, promise: bool) {
+        let envelope = Envelope {
+            from: self.id(),
+            to,
+            term: self.term(),
+            body,
+        };
+        if let Some(envelope) = self.disk.hold(envelope, promise) {
+            self.outbox.push_back(Output::Send(envelope));
+        }
+    }
+
+    pub(super) fn answer(&mut self, token: u64, answer: Answer) {
+        self.outbox.push_back(Output::Answer { token, answer });
+    }
+
+    pub(super) fn tell(&mut self, event: Event) {
+        self.outbox.push_back(Output::Event(event));
+    }
+
+    /// A rule of the protocol is broken, by this server or another: says so
+    /// once, and does nothing any more.
+    pub(super) fn halt(&mut self, fault: Fault) {
+        if self.fault.is_none() {
+            self.fault = Some(fault.clone());
+            self.outbox.push_back(Output::Halt(fault));
+        }
+    }
+
+    /// Whether `last` is at least as good as this log: the condition for
+    /// having this server's vote. Server ids play no part in it.
+    pub(super) fn eligible(&self, last: Position) -> bool {
+        let mine = self.rank().last;
+        if self.planted(Bug::EitherRefuses) {
+            return last.id >= mine.id && last.term >= mine.term;
+        }
+        last >= mine
+    }
+}
+
+/// A request that is to be answered.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asked {
+    pub(super) by: ServerId,
+    pub(super) number: u64,
+    pub(super) term: Term,
+}
+
+impl Asked {
+    const fn body(&self, reply: Reply) -> Body {
+        Body::Reply {
+            number: self.number,
+            asked_in: self.term,
+            reply,
+        }
+    }
+}

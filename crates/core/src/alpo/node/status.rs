@@ -1,0 +1,130 @@
+//! Looking at a node from outside.
+
+use crate::ids::Term;
+
+use super::super::durable::{HardState, Identity, Snapshot};
+use super::super::ids::{LogId, ServerId};
+use super::super::log::Log;
+use super::super::membership::{Membership, Part};
+use super::super::state::State;
+use super::candidate::Phase;
+use super::types::Fault;
+use super::{Node, Role};
+
+/// What a server is, in one word.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Status {
+    /// It leads.
+    Leader,
+    /// It stands for election.
+    Candidate,
+    /// It asks whether it would be elected.
+    Polling,
+    /// It follows, and votes.
+    Passive,
+    /// It follows, and does not count (yet, or any more).
+    Learner,
+    /// It found a broken rule and does nothing any more.
+    Halted,
+}
+
+impl Node {
+    /// What it is.
+    pub fn status(&self) -> Status {
+        if self.server.fault.is_some() {
+            return Status::Halted;
+        }
+        match &self.role {
+            Role::Leader(_) => Status::Leader,
+            Role::Candidate(candidate) => match Self::phase_of(candidate) {
+                Phase::Polling => Status::Polling,
+                Phase::Standing => Status::Candidate,
+            },
+            Role::Passive(_) => match self.members().get(self.id()).map(|m| m.part) {
+                Some(Part::Voter) => Status::Passive,
+                Some(Part::Learner) | None => Status::Learner,
+            },
+        }
+    }
+
+    /// Its number.
+    pub const fn id(&self) -> ServerId {
+        self.server.identity.server
+    }
+
+    /// Who it is.
+    pub const fn identity(&self) -> Identity {
+        self.server.identity
+    }
+
+    /// Its term, last reign and vote, as in memory.
+    pub const fn hard_state(&self) -> HardState {
+        self.server.hard
+    }
+
+    /// Its current term.
+    pub const fn term(&self) -> Term {
+        self.server.hard.term
+    }
+
+    /// Who leads in its term, if it knows.
+    pub const fn leader(&self) -> Option<ServerId> {
+        self.server.leader
+    }
+
+    /// Its log after the last compaction.
+    pub const fn log(&self) -> &Log {
+        &self.server.log
+    }
+
+    /// Up to where it knows the log to be committed.
+    pub const fn commit(&self) -> LogId {
+        self.server.commit
+    }
+
+    /// Up to where its log is on its disk.
+    pub const fn durable(&self) -> LogId {
+        self.server.disk.durable_id()
+    }
+
+    /// Its applied state.
+    pub const fn state(&self) -> &State {
+        &self.server.state
+    }
+
+    /// The newest snapshot.
+    pub const fn snapshot(&self) -> Option<&Snapshot> {
+        self.server.snapshot.as_ref()
+    }
+
+    /// The members as of the end of its log.
+    pub fn members(&self) -> &Membership {
+        self.server.members.now()
+    }
+
+    /// Up to here the log is on the disks of all members, as far as the
+    /// leader knows; 0 on others.
+    pub fn all_accepted(&self) -> LogId {
+        match &self.role {
+            Role::Leader(leader) => {
+                let least = leader.peers.values().map(|peer| peer.matched).min();
+                let own = self.server.disk.durable_id();
+                least.map_or(own, |least| least.min(own))
+            }
+            Role::Passive(_) | Role::Candidate(_) => 0,
+        }
+    }
+
+    /// Whether it leads and everything before its reign is applied.
+    pub fn is_ready(&self) -> bool {
+        match &self.role {
+            Role::Leader(leader) => leader.is_ready(&self.server),
+            Role::Passive(_) | Role::Candidate(_) => false,
+        }
+    }
+
+    /// The broken rule it found, if any.
+    pub const fn fault(&self) -> Option<&Fault> {
+        self.server.fault.as_ref()
+    }
+}

@@ -1,0 +1,253 @@
+//! What the world tells a node and what a node asks of the world.
+
+use core::fmt;
+
+use crate::cas::{Bytes, Register};
+use crate::ids::{Key, Term};
+use crate::time::StoreTime;
+
+use super::super::durable::Batch;
+use super::super::entry::{Command, LogTime, Outcome, Serial};
+use super::super::ids::{LogId, Position, ServerId};
+use super::super::membership::{Change, ChangeError};
+use super::super::message::Envelope;
+
+use alloc::vec::Vec;
+
+/// What happened.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Input {
+    /// A message arrived.
+    Received(Envelope),
+    /// Batches up to this number are durable.
+    Persisted(u64),
+    /// Somebody wants something; the answer carries the same token.
+    Asked {
+        /// The driver's name for it, unique in the life of the node.
+        token: u64,
+        /// What is wanted.
+        ask: Ask,
+    },
+    /// The connection to a peer broke: its kernel says the process is gone.
+    Closed(ServerId),
+}
+
+/// What clients and operators want.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Ask {
+    /// Open a session.
+    Open {
+        /// How long it lives without being heard of, in nanoseconds.
+        ttl: LogTime,
+    },
+    /// Do this, once.
+    Command(Command),
+    /// Read what is true at some moment between asking and answering.
+    Read(Query),
+    /// Change the members.
+    Change(Change),
+    /// Hand the leadership over, to the best of the others if `None`.
+    Transfer(Option<ServerId>),
+}
+
+/// What to read.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Query {
+    /// One register.
+    Register(Key),
+    /// All registers whose key begins so.
+    List(alloc::string::String),
+    /// The plain log.
+    Journal {
+        /// From this number on.
+        from: u64,
+        /// At most so many entries.
+        count: usize,
+    },
+    /// Nothing: whoever is answered knows that this server led, and may look
+    /// at its state.
+    Barrier,
+}
+
+/// What a query found.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Found {
+    /// The register, if there is one, and the log's time.
+    Register(Option<Register>, StoreTime),
+    /// Registers in the order of their keys.
+    List(Vec<(Key, Register)>),
+    /// Entries with their numbers; or the oldest number that is still kept.
+    Journal(Result<Vec<(u64, Bytes)>, u64>),
+    /// The entry up to which everything had been applied.
+    Barrier(LogId),
+}
+
+/// An answer.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Answer {
+    /// It is committed and applied.
+    Done(Outcome),
+    /// It was read.
+    Read(Found),
+    /// The leadership went over.
+    HandedOver,
+    /// It was not done, and never will be by this asking.
+    Refused(Refusal),
+    /// It may or may not happen: this server leads no more. Ask again,
+    /// unchanged.
+    Interrupted,
+}
+
+/// Why something was not done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Refusal {
+    /// Another leads, perhaps this one.
+    NotLeader {
+        /// Who, if that is known.
+        leader: Option<ServerId>,
+    },
+    /// Too much is under way; try again soon.
+    Busy,
+    /// It is larger than one entry may be.
+    TooLarge,
+    /// A request before it is missing.
+    OutOfOrder {
+        /// The serial that comes next.
+        expected: Serial,
+    },
+    /// The client has too many requests under way.
+    Window,
+    /// The change of members makes no sense.
+    Change(ChangeError),
+    /// A change of members is under way.
+    ChangeUnderWay,
+    /// The learner is too far behind to be promoted.
+    Behind,
+    /// The leadership could not be handed over in time.
+    NotHandedOver,
+}
+
+/// What to do.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Output {
+    /// Make this durable, then say so.
+    Persist(Batch),
+    /// Send this.
+    Send(Envelope),
+    /// Answer this.
+    Answer {
+        /// Which question.
+        token: u64,
+        /// With what.
+        answer: Answer,
+    },
+    /// These entries were applied. They are in the log until the next input.
+    Applied {
+        /// The first.
+        from: LogId,
+        /// The last.
+        to: LogId,
+    },
+    /// For people, metrics and tests.
+    Event(Event),
+    /// A rule is broken: stop the process. The node does nothing any more.
+    Halt(Fault),
+}
+
+/// What people want to know.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Event {
+    /// Somebody leads (perhaps this server).
+    Led {
+        /// Who.
+        leader: ServerId,
+        /// In which term.
+        term: Term,
+    },
+    /// This server asks whether it would be elected.
+    Polling,
+    /// This server stands for election.
+    Standing {
+        /// In this term.
+        term: Term,
+    },
+    /// This server stepped back for a candidate of higher rank.
+    Deferred {
+        /// For whom.
+        to: ServerId,
+    },
+    /// Others stepped back and hold votes enough: a new cycle begins at once.
+    EarlyCycle,
+    /// A single better log made this server drop out.
+    Vetoed,
+    /// This server leads no more (or no longer stands).
+    SteppedDown(Why),
+    /// Entries from this one on, which were never committed, were removed.
+    Truncated {
+        /// The first of them.
+        from: LogId,
+    },
+    /// A snapshot was taken.
+    Compacted {
+        /// Its last entry.
+        upto: Position,
+    },
+    /// A snapshot was taken over from the leader.
+    Installed {
+        /// Its last entry.
+        upto: Position,
+    },
+}
+
+/// Why a leader stepped down or a candidate gave up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Why {
+    /// A higher term was seen.
+    HigherTerm,
+    /// Another leads in this term.
+    Led,
+    /// No majority was heard for a timeout (H5).
+    NoMajority,
+}
+
+/// A broken rule of the protocol.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Fault {
+    /// Two servers lead in one term.
+    TwoLeaders {
+        /// The term.
+        term: Term,
+        /// The other one.
+        other: ServerId,
+    },
+    /// A leader wants an entry removed that was committed.
+    CommittedConflict {
+        /// Which entry.
+        id: LogId,
+        /// The leader.
+        leader: ServerId,
+    },
+    /// A committed entry is not in the log.
+    MissingEntry {
+        /// Which entry.
+        id: LogId,
+    },
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TwoLeaders { term, other } => write!(
+                f,
+                "{other} leads in term {term} and so does this server: one of them \
+                 forgot a vote (was a disk wiped or restored from a backup?)"
+            ),
+            Self::CommittedConflict { id, leader } => write!(
+                f,
+                "leader {leader} has another entry {id} than the one committed here \
+                 (was a disk wiped or restored from a backup?)"
+            ),
+            Self::MissingEntry { id } => write!(f, "committed entry {id} is not in the log"),
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! How a server judges those who would lead.
+//!
+//! Why nobody is elected twice in one term: a vote is given to one candidate
+//! in a term, is on disk before the candidate hears of it, and two
+//! majorities share a voter. Why whoever is elected has everything that was
+//! committed: it was on the disks of a majority, and one of those voters
+//! judged the candidate's log to be at least as good as its own.
+
+use super::super::bug::Bug;
+use super::super::ids::{Position, Rank};
+use super::super::message::{Reply, Request};
+use super::candidate::{Candidate, Phase};
+use super::passive::Passive;
+use super::server::Asked;
+use super::types::{Event, Why};
+use super::{Node, Role};
+
+impl Node {
+    /// Judged before the asker's term is taken over, so that somebody who
+    /// was away cannot depose a leader that a majority hears: polls always,
+    /// votes if a leader is heard of. An election that the leader itself
+    /// asked for is no disturbance.
+    pub(super) fn refuse_to_be_disturbed(&self, request: &Request) -> Option<Reply> {
+        let leads = matches!(self.role, Role::Leader(_)) && !self.server.planted(Bug::NotSticky);
+        let led = (leads || self.server.is_led()).then_some(Reply::Led {
+            leader: self.server.leader,
+        });
+        match request {
+            Request::Poll { last } => Some(if let Some(led) = led {
+                led
+            } else if !self.server.may_vote() {
+                Reply::NoVote
+            } else if !self.server.eligible(*last) {
+                let last = self.server.log.last();
+                Reply::LogIncomplete { last }
+            } else {
+                Reply::WouldGrant
+            }),
+            Request::Vote { transfer, .. } if !transfer => led,
+            _ => None,
+        }
+    }
+
+    pub(super) fn vote(&mut self, asked: &Asked, last: Position) {
+        let candidate = Rank {
+            last,
+            server: asked.by,
+        };
+        let server = &mut self.server;
+        if !server.may_vote() {
+            return server.reply(asked, Reply::NoVote);
+        }
+        if !server.eligible(last) {
+            let last = server.log.last();
+            server.reply(asked, Reply::LogIncomplete { last });
+            return self.hurry();
+        }
+        match server.hard.vote {
+            Some(owner) if owner.server != asked.by => {
+                server.reply(asked, Reply::Taken { owner });
+                self.calm_for(candidate);
+            }
+            given => {
+                if given.is_none() {
+                    // Who gives its vote away does not stand in this term.
+                    if let Role::Candidate(_) = self.role {
+                        self.passivate(Why::HigherTerm);
+                    }
+                    self.server.vote_for(candidate);
+                }
+                self.server.promise(asked, Reply::Granted);
+                self.calm();
+            }
+        }
+    }
+
+    /// Somebody with a worse log stands: this server had better. Not if it
+    /// has a part in this term's election already: who gave its vote away, or
+    /// stood and stepped back, would undo the progress of another (H10).
+    fn hurry(&mut self) {
+        let involved = self.server.hard.vote.is_some();
+        if involved || !self.server.may_stand() || self.server.is_led() {
+            return;
+        }
+        let soon = self.server.soon(self.server.config.timeout / 4);
+        if let Role::Passive(passive) = &mut self.role {
+            passive.deadline = passive.deadline.min(soon);
+        }
+    }
+
+    /// A candidate's message keeps a passive server waiting only if that
+    /// candidate is better than itself; else one that cannot win could keep
+    /// everybody quiet (H8).
+    fn calm_for(&mut self, candidate: Rank) {
+        if candidate > self.server.rank() {
+            self.calm();
+        }
+    }
+
+    /// A candidate of this term asks this server to step back.
+    pub(super) fn defer(&mut self, asked: &Asked, last: Position) {
+        let theirs = Rank {
+            last,
+            server: asked.by,
+        };
+        match &self.role {
+            Role::Leader(_) => self.server.reply(asked, Reply::AlreadyLeader),
+            Role::Candidate(_) => {
+                let mine = self.server.rank();
+                if theirs < mine {
+                    return self.server.reply(asked, Reply::NotOutranked { mine });
+                }
+                self.server.tell(Event::Deferred { to: asked.by });
+                // A full wait: standing again too early would undo the
+                // progress of the one deferred to (H10).
+                let passive = if self.server.planted(Bug::DeferImpatient) {
+                    let soon = self.server.soon(self.server.config.heartbeat);
+                    Passive::until(soon)
+                } else {
+                    Passive::new(&mut self.server)
+                };
+                self.role = Role::Passive(passive);
+                self.server.reply(asked, Reply::Deferred);
+            }
+            Role::Passive(_) => {
+                self.server.reply(asked, Reply::Deferred);
+                self.calm_for(theirs);
+            }
+        }
+    }
+
+    /// The leader asks this server to lead instead.
+    pub(super) fn stand_by_request(&mut self, asked: &Asked) {
+        if !self.server.may_stand() {
+            return;
+        }
+        self.server.reply(asked, Reply::Standing);
+        self.stand(true, 0);
+    }
+
+    /// The phase of a candidacy, for those who look.
+    pub(super) const fn phase_of(candidate: &Candidate) -> Phase {
+        candidate.phase
+    }
+}

@@ -1,0 +1,31 @@
+//! Runs worlds of clusters: `cluster [first seed] [runs] [trace]`.
+
+#![allow(clippy::print_stdout, clippy::disallowed_methods)]
+
+use std::time::Instant;
+
+use tenure_sim::cluster::{Options, run, shrink, sweep};
+
+fn main() {
+    let mut args = std::env::args().skip(1).filter_map(|arg| arg.parse().ok());
+    let first = args.next().unwrap_or(1);
+    let runs = args.next().unwrap_or(100);
+    let trace = args.next().unwrap_or(0) as usize;
+    let options = Options::default();
+    let start = Instant::now();
+    let report = sweep(first, runs, &options, |_| true);
+    let seconds = start.elapsed().as_secs_f64();
+    println!("{report}");
+    println!(
+        "{} runs in {seconds:.1} s, {:.1} a second",
+        report.stats.runs,
+        report.stats.runs as f64 / seconds
+    );
+    if let Some(violation) = report.violation
+        && trace > 0
+    {
+        let (options, _) = shrink(report.seed, &options, violation.check, 0);
+        println!("{options:?}");
+        println!("{}", run(report.seed, &Options { trace, ..options }));
+    }
+}

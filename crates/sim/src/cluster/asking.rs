@@ -1,0 +1,204 @@
+//! Clients and servers talking.
+
+use tenure_core::alpo::{Answer, Ask, Outcome, Refusal, ServerId};
+
+use super::checkers::Verdict;
+use super::client::Pending;
+use super::swarm::{MILLI, SECOND};
+use super::world::{Event, World};
+
+impl World {
+    /// A client's turn: it asks again what it waits for, and perhaps for
+    /// something new.
+    pub(super) fn client(&mut self, client: usize) {
+        let think = self.swarm.think;
+        let again = self.clients[client].rng.between(think / 2, think * 3 / 2);
+        self.after(again, Event::Client { client });
+        self.retry_late(client);
+        let own = &mut self.clients[client];
+        if own.session.is_none() {
+            if own.pending.is_empty() && !self.quiet {
+                let ttl = self.swarm.session_ttl;
+                self.begin(client, Ask::Open { ttl });
+            }
+            return;
+        }
+        if self.quiet || own.pending.len() as u64 >= self.swarm.pipeline {
+            return;
+        }
+        let Some(session) = own.session else {
+            return;
+        };
+        let wish = own.wish();
+        let ask = own.request(wish, session);
+        self.begin(client, ask);
+    }
+
+    fn begin(&mut self, client: usize, ask: Ask) {
+        let operation = self.calls.invoke(self.now, client, &ask);
+        let own = &mut self.clients[client];
+        own.next_request += 1;
+        let request = own.next_request;
+        let pending = Pending {
+            ask,
+            since: self.now,
+            tries: 0,
+            operation,
+        };
+        own.pending.insert(request, pending);
+        self.ask(client, request);
+    }
+
+    /// Sends a request to whoever the client takes for the leader.
+    fn ask(&mut self, client: usize, request: u64) {
+        let server = self.clients[client].target;
+        let Some(pending) = self.clients[client].pending.get_mut(&request) else {
+            return;
+        };
+        pending.tries += 1;
+        if pending.tries > 1 {
+            self.stats.retries += 1;
+        }
+        let ask = pending.ask.clone();
+        self.next_token += 1;
+        let token = self.next_token;
+        self.tokens.insert(token, (client, request));
+        let lost = self.network.unruly && self.rng.below(1_000) < self.swarm.loss;
+        if !lost {
+            // One connection: what is asked first arrives first.
+            let delay = self.swarm.latency;
+            self.after(delay, Event::Asked { server, token, ask });
+        }
+    }
+
+    /// If something was not answered for long, everything is asked again, in
+    /// order, of the next server.
+    fn retry_late(&mut self, client: usize) {
+        let patience = 2 * self.timeout();
+        let now = self.now;
+        let own = &mut self.clients[client];
+        let late = |p: &Pending| now > p.since + patience * p.tries.min(5);
+        if own.pending.values().any(late) && now > own.turned + patience {
+            own.turned = now;
+            own.turn(self.swarm.servers);
+            self.ask_all(client);
+        }
+    }
+
+    fn ask_all(&mut self, client: usize) {
+        let requests: Vec<_> = self.clients[client].pending.keys().copied().collect();
+        for request in requests {
+            self.ask(client, request);
+        }
+    }
+
+    pub(super) fn answered(&mut self, token: u64, answer: Answer) -> Verdict {
+        let Some((client, request)) = self.tokens.remove(&token) else {
+            return Ok(());
+        };
+        if self.network.unruly && self.rng.below(1_000) < self.swarm.loss {
+            return Ok(());
+        }
+        let Some(pending) = self.clients[client].pending.get(&request).cloned() else {
+            return Ok(());
+        };
+        if self.trace.is_on() {
+            let what = format!("{:?}: {answer:?}", pending.ask);
+            self.trace
+                .note(self.now, &format!("client {client}"), None, &what);
+        }
+        match answer {
+            Answer::Done(outcome) => self.done(client, request, &pending, &outcome),
+            Answer::Read(found) => {
+                self.stats.answers += 1;
+                self.calls.read(self.now, pending.operation, &found);
+                if let (Ask::Read(query), tenure_core::alpo::Found::Register(register, _)) =
+                    (&pending.ask, &found)
+                    && let tenure_core::alpo::Query::Register(key) = query
+                {
+                    let version = register.as_ref().map(|r| r.version.clone());
+                    self.clients[client].seen.insert(key.clone(), version);
+                }
+                self.clients[client].pending.remove(&request);
+                Ok(())
+            }
+            Answer::Refused(Refusal::NotLeader { leader }) => {
+                self.redirect(client, request, leader);
+                Ok(())
+            }
+            // In order, later, or elsewhere: the same request again.
+            Answer::Refused(_) | Answer::Interrupted | Answer::HandedOver => Ok(()),
+        }
+    }
+
+    fn redirect(&mut self, client: usize, request: u64, leader: Option<ServerId>) {
+        // Who knows no leader is asked no more until the request is late.
+        let Some(leader) = leader else {
+            return;
+        };
+        let target = leader.get() as usize - 1;
+        if target == self.clients[client].target {
+            self.ask(client, request);
+        } else {
+            self.clients[client].target = target;
+            self.ask_all(client);
+        }
+    }
+
+    fn done(
+        &mut self,
+        client: usize,
+        request: u64,
+        pending: &Pending,
+        outcome: &Outcome,
+    ) -> Verdict {
+        self.stats.answers += 1;
+        self.stats.slowest = self.stats.slowest.max(self.now - pending.since);
+        self.calls.done(self.now, pending.operation, outcome)?;
+        let own = &mut self.clients[client];
+        match outcome {
+            Outcome::Opened(session) => {
+                own.session = Some(*session);
+                own.next_serial = 1;
+            }
+            Outcome::SessionExpired => {
+                self.stats.expired += 1;
+                own.start_over();
+                return Ok(());
+            }
+            Outcome::Conflict => own.seen.clear(),
+            _ => own.learn(&pending.ask, outcome),
+        }
+        own.pending.remove(&request);
+        Ok(())
+    }
+
+    /// An operator asks the leader for something.
+    pub(super) fn order(&mut self, ask: Ask) {
+        let Some(server) = self.leader() else {
+            return;
+        };
+        self.next_token += 1;
+        let token = self.next_token;
+        self.after(MILLI, Event::Asked { server, token, ask });
+    }
+
+    /// Requests that wait longer than is right when all is well.
+    pub(super) fn overdue(&self) -> Option<String> {
+        let late = |since: u64| self.now - since > 10 * self.timeout() + 2 * SECOND;
+        for client in &self.clients {
+            for pending in client.pending.values() {
+                if late(pending.since) {
+                    let seconds = (self.now - pending.since) / SECOND;
+                    let tries = pending.tries;
+                    let number = client.number;
+                    let ask = &pending.ask;
+                    return Some(format!(
+                        "client {number} waits for {ask:?} since {seconds} s, asked {tries} times"
+                    ));
+                }
+            }
+        }
+        None
+    }
+}

@@ -1,0 +1,143 @@
+//! What clients were told has to make sense: there is an order of all calls
+//! that explains every answer (I12), and what was appended stands in the
+//! plain log once, where its client was told.
+
+use std::collections::BTreeMap;
+
+use tenure_core::alpo::{Ask as NodeAsk, Found, Operation, Outcome, Query, State};
+
+use super::{Check, Verdict, Violation, broken};
+use crate::linearize::{self, Answer, Append, Ask, CallId, History, exactly_once};
+
+/// What clients asked and were told.
+#[derive(Default)]
+pub(in super::super) struct Calls {
+    history: History,
+    appends: Vec<Append>,
+    events: u64,
+    /// By operation: the call on a register, or the append.
+    kinds: BTreeMap<usize, Kind>,
+    count: usize,
+    /// Registers whose search was given up.
+    pub(in super::super) inconclusive: u64,
+}
+
+#[derive(Clone, Copy)]
+enum Kind {
+    Call(CallId),
+    Append(usize),
+}
+
+impl Calls {
+    /// A client asks; gives the number of the operation.
+    pub(in super::super) fn invoke(&mut self, at: u64, client: usize, ask: &NodeAsk) -> usize {
+        self.events += 1;
+        self.count += 1;
+        let number = self.count;
+        let client = client as u64;
+        let call = match ask {
+            NodeAsk::Read(Query::Register(key)) => {
+                self.history.invoke(at, client, key.clone(), Ask::Read)
+            }
+            NodeAsk::Command(command) => match &command.operation {
+                Operation::Swap(write) => {
+                    let ask = Ask::Swap {
+                        expect: write.expect.clone(),
+                        value: write.value.clone(),
+                    };
+                    self.history.invoke(at, client, write.key.clone(), ask)
+                }
+                Operation::Delete { key, expect } => {
+                    let expect = expect.clone();
+                    self.history
+                        .invoke(at, client, key.clone(), Ask::Delete { expect })
+                }
+                Operation::Append(bytes) => {
+                    self.kinds.insert(number, Kind::Append(self.appends.len()));
+                    self.appends.push(Append {
+                        session: command.session,
+                        serial: command.serial,
+                        payload: bytes.clone(),
+                        invoked: self.events,
+                        answered: None,
+                    });
+                    return number;
+                }
+                Operation::KeepAlive | Operation::Close => return number,
+            },
+            _ => return number,
+        };
+        self.kinds.insert(number, Kind::Call(call));
+        number
+    }
+
+    /// Operation `number` was done with this outcome.
+    pub(in super::super) fn done(&mut self, at: u64, number: usize, outcome: &Outcome) -> Verdict {
+        self.events += 1;
+        let answer = match (self.kinds.get(&number), outcome) {
+            // Not done, and never will be.
+            (_, Outcome::SessionExpired) | (None, _) => return Ok(()),
+            (Some(Kind::Append(index)), Outcome::Appended(told)) => {
+                self.appends[*index].answered = Some((self.events, *told));
+                return Ok(());
+            }
+            (Some(Kind::Call(_)), Outcome::Swapped(version)) => Answer::Swapped(version.clone()),
+            (Some(Kind::Call(_)), Outcome::Deleted) => Answer::Deleted,
+            (Some(Kind::Call(_)), Outcome::Conflict) => Answer::Conflict,
+            (Some(_), outcome) => {
+                let detail = format!("a client was told {outcome:?}");
+                return broken(Check::ExactlyOnce, detail);
+            }
+        };
+        if let Some(Kind::Call(call)) = self.kinds.get(&number) {
+            self.history.answer(at, *call, answer);
+        }
+        Ok(())
+    }
+
+    /// Read `number` found this.
+    pub(in super::super) fn read(&mut self, at: u64, number: usize, found: &Found) {
+        self.events += 1;
+        let (Some(Kind::Call(call)), Found::Register(register, _)) =
+            (self.kinds.get(&number), found)
+        else {
+            return;
+        };
+        let answer = match register {
+            None => Answer::Absent,
+            Some(register) => Answer::Holds {
+                value: register.value.clone(),
+                version: register.version.clone(),
+            },
+        };
+        self.history.answer(at, *call, answer);
+    }
+
+    /// How many operations there were.
+    pub(in super::super) const fn count(&self) -> usize {
+        self.count
+    }
+
+    /// At the end: does it all make sense?
+    pub(in super::super) fn judge(&mut self, everything: &State) -> Verdict {
+        let log: Vec<_> = everything
+            .journal()
+            .read(1)
+            .into_iter()
+            .flatten()
+            .map(|(number, bytes)| (number, bytes.clone()))
+            .collect();
+        exactly_once(&self.appends, &log)
+            .map_err(|misdeeds| Violation::new(Check::ExactlyOnce, format!("{:?}", misdeeds[0])))?;
+        match linearize::check(&self.history) {
+            linearize::Verdict::Linearizable { .. } => Ok(()),
+            linearize::Verdict::Inconclusive { .. } => {
+                self.inconclusive += 1;
+                Ok(())
+            }
+            linearize::Verdict::Violation(contradiction) => {
+                broken(Check::Linearizable, contradiction.to_string())
+            }
+        }
+    }
+}

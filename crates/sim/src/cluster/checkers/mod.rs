@@ -1,0 +1,91 @@
+//! What must be true of a cluster, a file each.
+//!
+//! They see what no server can: all of them at once, in true time.
+
+pub(super) mod clients;
+pub(super) mod committed;
+pub(super) mod leaders;
+pub(super) mod patience;
+
+use std::fmt;
+
+/// Which rule was broken.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Check {
+    /// A rule that a server can break on its own (`core::alpo::invariants`).
+    Invariant,
+    /// Two servers led in one term (I1).
+    OneLeader,
+    /// A leader lacks what was committed before its term (I7).
+    Completeness,
+    /// Two servers applied different entries at one place (I8), or a
+    /// (session, serial) stands in the committed log twice (I9).
+    Committed,
+    /// Equal logs gave different states.
+    State,
+    /// Same id and term, different entries (I4).
+    Matching,
+    /// No order of the clients' calls explains their answers (I12).
+    Linearizable,
+    /// An append is lost, doubled, out of order, or was never made.
+    ExactlyOnce,
+    /// A passive server asked something (I11).
+    PassiveAsks,
+    /// A server stood again too soon after it had stepped back (H10).
+    Patience,
+    /// A server stopped because it found a broken rule, or panicked.
+    Halted,
+    /// After all was well again, nobody led in time.
+    Election,
+    /// A healthy leader was deposed by a server that came back (H9).
+    Disturbed,
+    /// After all was well again, a client was not answered in time.
+    Answers,
+    /// After all was well again, the logs did not become equal.
+    Agreement,
+}
+
+impl fmt::Display for Check {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Invariant => "invariant",
+            Self::OneLeader => "one leader",
+            Self::Completeness => "completeness",
+            Self::Committed => "committed",
+            Self::State => "state",
+            Self::Matching => "matching",
+            Self::Linearizable => "linearizable",
+            Self::ExactlyOnce => "exactly once",
+            Self::PassiveAsks => "passive asks",
+            Self::Patience => "patience",
+            Self::Halted => "halted",
+            Self::Election => "election",
+            Self::Disturbed => "disturbed",
+            Self::Answers => "answers",
+            Self::Agreement => "agreement",
+        })
+    }
+}
+
+/// A rule that was broken, and how.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Violation {
+    /// Which rule.
+    pub check: Check,
+    /// What was seen.
+    pub detail: String,
+}
+
+impl Violation {
+    pub(super) fn new(check: Check, detail: impl Into<String>) -> Self {
+        let detail = detail.into();
+        Self { check, detail }
+    }
+}
+
+/// What a checker says.
+pub(super) type Verdict = Result<(), Violation>;
+
+pub(super) fn broken(check: Check, detail: impl Into<String>) -> Verdict {
+    Err(Violation::new(check, detail))
+}

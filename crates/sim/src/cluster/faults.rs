@@ -1,0 +1,147 @@
+//! What goes wrong, at which pace, and how it ends.
+//!
+//! While the storm lasts, something happens every now and then: a crash, a
+//! pause, a partition, a rotten record, a change of members, a hand-over.
+//! Then everything is healed but perhaps one server that cannot ask, or one
+//! whose disk was lost, and the cluster must work again within a bound: see
+//! `judging`.
+
+use tenure_core::alpo::{Ask, Change, Membership, Part};
+
+use super::checkers::Verdict;
+use super::disk::Disk;
+use super::swarm::SECOND;
+use super::world::{Event, World};
+
+impl World {
+    /// Something goes wrong, or is mended.
+    pub(super) fn fault(&mut self) -> Verdict {
+        if self.healed {
+            return Ok(());
+        }
+        let next = self
+            .rng
+            .between(self.swarm.pace / 4, self.swarm.pace * 7 / 4);
+        self.after(next, Event::Fault);
+        let kinds = self.swarm.kinds;
+        let server = self.rng.below(self.swarm.servers as u64) as usize;
+        match self.rng.below(12) {
+            0..3 if kinds.crashes => self.crash_some(server),
+            3 if kinds.crashes && self.rng.chance(30) => {
+                self.stats.blackouts += 1;
+                for server in 0..self.swarm.servers {
+                    let delay = self.rng.between(SECOND / 10, 2 * SECOND);
+                    self.crash(server, Some(delay));
+                }
+            }
+            4 | 5 if kinds.pauses => {
+                self.stats.pauses += 1;
+                let span = self.rng.between(self.timeout() / 4, self.timeout() * 5);
+                let host = &mut self.hosts[server];
+                host.paused_until = self.now + span;
+                self.note(server, "pauses");
+            }
+            6..9 if kinds.partitions => self.part(server),
+            9 if kinds.transfers => {
+                self.stats.transfers += 1;
+                self.order(Ask::Transfer(None));
+            }
+            10 if kinds.members => return self.change_members(),
+            11 if kinds.rot => self.rot(server),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// A server crashes; more often than not the leader.
+    fn crash_some(&mut self, server: usize) {
+        let server = match self.leader() {
+            Some(leader) if self.rng.chance(60) => leader,
+            _ => server,
+        };
+        let delay = self.rng.between(SECOND / 20, 4 * SECOND);
+        self.crash(server, Some(delay));
+    }
+
+    fn part(&mut self, server: usize) {
+        self.stats.partitions += 1;
+        match self.rng.below(5) {
+            0 | 1 => self.network.heal(),
+            2 => {
+                self.network.heal();
+                self.network.split(&mut self.rng);
+            }
+            kind => {
+                let server = match self.leader() {
+                    Some(leader) if kind == 3 => leader,
+                    _ => server,
+                };
+                let one_way = self.rng.below(3);
+                self.network.isolate(server, one_way);
+            }
+        }
+    }
+
+    /// A disk rots, but never so many that a majority could be gone.
+    fn rot(&mut self, server: usize) {
+        let lost = self
+            .hosts
+            .iter()
+            .filter(|host| host.disk.rotten.is_some() || host.dead);
+        if lost.count() > 0 || self.swarm.founders < 3 || self.swarm.kinds.members {
+            return;
+        }
+        let delay = self.rng.between(SECOND / 10, SECOND);
+        self.crash(server, Some(delay));
+        if self.hosts[server].disk.rot(&mut self.rng) {
+            self.stats.rotten += 1;
+        }
+    }
+
+    /// An operator takes a server in, promotes it, or takes one out.
+    fn change_members(&mut self) -> Verdict {
+        let members: Membership = self.committed.reference.members().clone();
+        let learner = members
+            .iter()
+            .find(|(_, member)| member.part == Part::Learner);
+        let stranger =
+            (0..self.swarm.servers).find(|server| members.get(self.hosts[*server].id).is_none());
+        let voters: Vec<_> = members.voters().collect();
+        if let Some((learner, _)) = learner {
+            self.stats.changes += 1;
+            self.order(Ask::Change(Change::Promote(learner)));
+        } else if let Some(server) = stranger {
+            self.stats.changes += 1;
+            return self.admit(server);
+        } else if voters.len() > 2 {
+            self.stats.changes += 1;
+            let index = self.rng.below(voters.len() as u64) as usize;
+            self.order(Ask::Change(Change::Remove(voters[index])));
+        }
+        Ok(())
+    }
+
+    /// A server that is no member comes with a new disk. One that already
+    /// waits blank is asked for once more: its order may have been lost.
+    fn admit(&mut self, server: usize) -> Verdict {
+        let fresh = self.hosts[server]
+            .node
+            .as_ref()
+            .is_some_and(|node| node.members().is_empty());
+        if !fresh {
+            self.crash(server, None);
+            self.storages += 1;
+            let host = &mut self.hosts[server];
+            host.disk = Disk::default();
+            host.storage = tenure_core::alpo::StorageId::from_u128(self.storages);
+            self.start(server)?;
+        }
+        let host = &self.hosts[server];
+        let change = Change::Admit {
+            server: host.id,
+            storage: host.storage,
+        };
+        self.order(Ask::Change(change));
+        Ok(())
+    }
+}

@@ -1,0 +1,76 @@
+//! A machine with a server on it: its disk, its clock, its process.
+
+use tenure_core::alpo::{ClusterId, Identity, Node, ServerId, StorageId};
+use tenure_core::time::{Instant, Now, WallTime};
+
+use super::disk::Disk;
+
+/// One machine.
+pub(super) struct Host {
+    pub(super) id: ServerId,
+    pub(super) storage: StorageId,
+    pub(super) disk: Disk,
+    /// The process, if one runs.
+    pub(super) node: Option<Node>,
+    /// Counts processes; what was meant for an earlier one is dropped.
+    pub(super) epoch: u64,
+    /// How far its clock is ahead, in nanoseconds.
+    offset: u64,
+    /// How fast it is, in parts per million off.
+    rate: i64,
+    /// The process does nothing until then.
+    pub(super) paused_until: u64,
+    /// The next time it is woken, in true time.
+    pub(super) wake_at: u64,
+    /// A sync is under way.
+    pub(super) syncing: bool,
+    /// It must not start again: its disk is damaged.
+    pub(super) dead: bool,
+}
+
+impl Host {
+    pub(super) fn new(id: ServerId, offset: u64, rate: i64) -> Self {
+        Self {
+            id,
+            storage: StorageId::from_u128(u128::from(id.get())),
+            disk: Disk::default(),
+            node: None,
+            epoch: 0,
+            offset,
+            rate,
+            paused_until: 0,
+            wake_at: u64::MAX,
+            syncing: false,
+            dead: false,
+        }
+    }
+
+    pub(super) fn identity(&self) -> Identity {
+        Identity {
+            cluster: ClusterId::from_u128(1),
+            server: self.id,
+            storage: self.storage,
+        }
+    }
+
+    /// Its clock at a true time.
+    pub(super) fn now(&self, true_time: u64) -> Now {
+        let skew = i128::from(true_time) * i128::from(self.rate) / 1_000_000;
+        let local = i128::from(true_time) + skew + i128::from(self.offset);
+        Now {
+            boot: Instant::from_nanos(local as u64),
+            wall: WallTime::default(),
+        }
+    }
+
+    /// The first true time at which its clock has reached `local`.
+    pub(super) fn true_time(&self, local: Instant) -> u64 {
+        if local == Instant::MAX {
+            return u64::MAX;
+        }
+        let past = i128::from(local.as_nanos()) - i128::from(self.offset);
+        let time = past * 1_000_000 / (1_000_000 + i128::from(self.rate));
+        // Rounding may come out a nanosecond or two early.
+        (time.max(0) as u64).saturating_add(2)
+    }
+}

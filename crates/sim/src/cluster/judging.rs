@@ -1,0 +1,184 @@
+//! What must be right again after everything is healed.
+//!
+//! ```text
+//!   storm ──► heal ──► calm ──► flapping ──► quiet ──► end
+//!              │  a leader    nobody deposes   all answered,
+//!              │  in time     it               all logs equal
+//! ```
+//!
+//! The bounds: somebody leads and is ready within 25 timeouts and 3 seconds
+//! (twice that if one server can only answer); from then on one server that
+//! is not the leader is cut off and comes back, again and again, and the
+//! leader stays; every request is answered within 10 timeouts and 2 seconds;
+//! and at the end all members have the same log and the same state.
+
+use super::checkers::committed::matching;
+use super::checkers::{Check, Verdict, broken};
+use super::swarm::SECOND;
+use super::world::{Event, World};
+
+impl World {
+    /// The storm is over.
+    pub(super) fn heal(&mut self) -> Verdict {
+        self.healed = true;
+        self.network.heal();
+        self.network.unruly = false;
+        for server in 0..self.swarm.servers {
+            self.hosts[server].paused_until = 0;
+            self.start(server)?;
+        }
+        let mute = self.swarm.mute && !self.hosts.iter().any(|host| host.dead);
+        if mute {
+            // It answers whoever asks, and can ask nobody: most of all the
+            // one with the best log.
+            let best = (0..self.swarm.servers)
+                .max_by_key(|server| self.hosts[*server].node.as_ref().map(|n| n.log().last()));
+            self.network.isolate(best.unwrap_or(0), 1);
+            self.stats.mutes += 1;
+        }
+        let bound = 25 * self.timeout() + 3 * SECOND;
+        self.after(if mute { 2 * bound } else { bound }, Event::Calm);
+        Ok(())
+    }
+
+    /// Somebody must lead now.
+    pub(super) fn calm(&mut self) -> Verdict {
+        let ready = self.leader().filter(|leader| {
+            let node = self.hosts[*leader].node.as_ref();
+            node.is_some_and(tenure_core::alpo::Node::is_ready)
+        });
+        let Some(leader) = ready else {
+            let all: Vec<_> = self.hosts.iter().map(describe).collect();
+            return broken(Check::Election, all.join("; "));
+        };
+        if let Some(node) = &self.hosts[leader].node {
+            self.undisturbed = Some((node.id(), node.term()));
+        }
+        self.after(1, Event::Flap { round: 0 });
+        Ok(())
+    }
+
+    /// A server is cut off and comes back; the leader must not notice.
+    pub(super) fn flap(&mut self, round: u64) -> Verdict {
+        self.still_leads()?;
+        let timeout = self.timeout();
+        let others: Vec<_> = (0..self.swarm.servers)
+            .filter(|server| Some(*server) != self.leader())
+            .collect();
+        if round >= 6 || self.swarm.servers < 3 {
+            let bound = 10 * timeout + 3 * SECOND;
+            self.after(1, Event::Quiet);
+            self.after(bound - 3 * timeout, Event::Settle);
+            self.after(bound, Event::End);
+            return Ok(());
+        }
+        let even = round.is_multiple_of(2);
+        if even && !self.swarm.mute {
+            let victim = others[self.rng.below(others.len() as u64) as usize];
+            let one_way = self.rng.below(3);
+            self.network.isolate(victim, one_way);
+        } else if !self.swarm.mute {
+            self.network.heal();
+        }
+        self.after(3 * timeout, Event::Flap { round: round + 1 });
+        Ok(())
+    }
+
+    fn still_leads(&self) -> Verdict {
+        let Some((id, term)) = self.undisturbed else {
+            return Ok(());
+        };
+        let now = self
+            .leader()
+            .and_then(|leader| self.hosts[leader].node.as_ref());
+        match now {
+            // With few voters the cut may be one too many.
+            Some(node) if node.id() == id && node.term() == term => Ok(()),
+            _ if self.majority_is_thin() => Ok(()),
+            Some(node) => {
+                let (new, next) = (node.id(), node.term());
+                let detail =
+                    format!("{id} led term {term} and was healthy; now {new} leads {next}");
+                broken(Check::Disturbed, detail)
+            }
+            None => broken(
+                Check::Disturbed,
+                format!("{id} led term {term}; now nobody does"),
+            ),
+        }
+    }
+
+    /// Whether losing one more voter may leave no majority.
+    fn majority_is_thin(&self) -> bool {
+        let members = self.committed.reference.members();
+        let voters = members.voters().count();
+        let alive = members
+            .voters()
+            .filter(|id| self.hosts[id.get() as usize - 1].node.is_some());
+        alive.count() <= voters / 2 + 1
+    }
+
+    /// The end: everything must add up.
+    pub(super) fn judge_end(&mut self) -> Verdict {
+        self.still_leads()?;
+        if let Some(overdue) = self.overdue() {
+            return broken(Check::Answers, overdue);
+        }
+        self.agree()?;
+        for (index, a) in self.hosts.iter().enumerate() {
+            for b in &self.hosts[..index] {
+                if let (Some(a), Some(b)) = (&a.node, &b.node) {
+                    matching(a.log(), b.log())?;
+                }
+            }
+        }
+        let Self {
+            calls, committed, ..
+        } = self;
+        calls.judge(&committed.everything)?;
+        self.stats.calls += self.calls.count() as u64;
+        self.stats.inconclusive += self.calls.inconclusive;
+        Ok(())
+    }
+
+    /// All members that live have everything that is committed.
+    fn agree(&self) -> Verdict {
+        let members = self.committed.reference.members();
+        for host in &self.hosts {
+            let Some(node) = host
+                .node
+                .as_ref()
+                .filter(|_| members.get(host.id).is_some())
+            else {
+                continue;
+            };
+            if members
+                .get(host.id)
+                .is_some_and(|m| m.storage != host.storage)
+            {
+                continue;
+            }
+            if node.state().applied().id < self.settled {
+                let all: Vec<_> = self.hosts.iter().map(describe).collect();
+                let detail = format!("{} committed; {}", self.settled, all.join("; "));
+                return broken(Check::Agreement, detail);
+            }
+            self.committed.same_state(node)?;
+        }
+        Ok(())
+    }
+}
+
+fn describe(host: &super::host::Host) -> String {
+    match &host.node {
+        None => format!("{} down", host.id),
+        Some(node) => format!(
+            "{} {:?} term {} log {} commit {}",
+            host.id,
+            node.status(),
+            node.term(),
+            node.log().last(),
+            node.commit()
+        ),
+    }
+}

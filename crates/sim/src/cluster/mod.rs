@@ -1,0 +1,235 @@
+//! A deterministic simulator of clusters.
+//!
+//! It drives the very node that runs in production (`tenure_core::alpo`)
+//! with 1 to 7 servers, clients, disks and a network of which everything can
+//! go wrong, and checks after every step what no server can see. A run is a
+//! function of its seed. `docs/simulation.md` tells the whole of it.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | `world` | true time, the queue of what will happen, everybody in it |
+//! | `swarm` | what kind of world, drawn from the seed |
+//! | `host`, `disk`, `network` | machines and what joins them |
+//! | `client`, `asking` | who asks for things, and how |
+//! | `faults`, `judging` | what goes wrong, and what must be right after |
+//! | `checkers` | what must be true, a file each |
+
+mod asking;
+mod checkers;
+mod client;
+mod disk;
+mod faults;
+mod host;
+mod judging;
+mod network;
+mod stats;
+mod swarm;
+mod world;
+
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+pub use checkers::{Check, Violation};
+pub use stats::Stats;
+pub use swarm::Kinds;
+#[cfg(feature = "planted-bugs")]
+pub use tenure_core::alpo::Bug;
+
+use world::World;
+
+/// How to run.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Options {
+    /// How long faults last, in simulated seconds. What must be right after
+    /// takes another 20 or so.
+    pub seconds: u64,
+    /// How many servers; drawn from the seed if `None`.
+    pub servers: Option<usize>,
+    /// Kinds of faults that may happen, if the seed wants them.
+    pub kinds: Kinds,
+    /// How many lines of the trace a violation shows.
+    pub trace: usize,
+    /// A mistake that every server makes.
+    #[cfg(feature = "planted-bugs")]
+    pub planted: Option<Bug>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            seconds: 40,
+            servers: None,
+            kinds: Kinds {
+                crashes: true,
+                pauses: true,
+                partitions: true,
+                unruly: true,
+                disks: true,
+                rot: true,
+                members: true,
+                transfers: true,
+            },
+            trace: 0,
+            #[cfg(feature = "planted-bugs")]
+            planted: None,
+        }
+    }
+}
+
+impl Options {
+    const fn allow(&self, drawn: Kinds) -> Kinds {
+        let allowed = self.kinds;
+        Kinds {
+            crashes: drawn.crashes && allowed.crashes,
+            pauses: drawn.pauses && allowed.pauses,
+            partitions: drawn.partitions && allowed.partitions,
+            unruly: drawn.unruly && allowed.unruly,
+            disks: drawn.disks && allowed.disks,
+            rot: drawn.rot && allowed.rot,
+            members: drawn.members && allowed.members,
+            transfers: drawn.transfers && allowed.transfers,
+        }
+    }
+}
+
+/// What became of a run.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Report {
+    /// The seed.
+    pub seed: u64,
+    /// What happened.
+    pub stats: Stats,
+    /// The rule that was broken, if one was.
+    pub violation: Option<Violation>,
+    /// The last lines of the trace, if one was asked for.
+    pub trace: Vec<String>,
+}
+
+/// Runs one world.
+pub fn run(seed: u64, options: &Options) -> Report {
+    let mut world = World::new(seed, options);
+    let verdict = catch_unwind(AssertUnwindSafe(|| world.run()));
+    let violation = match verdict {
+        Ok(verdict) => verdict.err(),
+        Err(panic) => {
+            let text = panic
+                .downcast_ref::<String>()
+                .cloned()
+                .or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string));
+            let detail = text.unwrap_or_else(|| "a panic".to_string());
+            Some(Violation::new(Check::Halted, detail))
+        }
+    };
+    world.stats.runs = 1;
+    Report {
+        seed,
+        stats: world.stats,
+        violation,
+        trace: world.trace.into_lines(),
+    }
+}
+
+/// Runs worlds from seed `first` on, until one breaks a rule or `go_on` says
+/// no. The report of the last one has the stats of all.
+pub fn sweep(
+    first: u64,
+    runs: u64,
+    options: &Options,
+    mut go_on: impl FnMut(&Stats) -> bool,
+) -> Report {
+    let mut stats = Stats::default();
+    let mut last = first;
+    for seed in first..first.saturating_add(runs) {
+        let report = run(seed, options);
+        stats.add(&report.stats);
+        last = seed;
+        if report.violation.is_some() {
+            return Report { stats, ..report };
+        }
+        if !go_on(&stats) {
+            break;
+        }
+    }
+    Report {
+        seed: last,
+        stats,
+        violation: None,
+        trace: Vec::new(),
+    }
+}
+
+/// The smallest world that still breaks the same rule: shorter, with fewer
+/// servers and fewer kinds of faults. Gives the options and the report with
+/// a trace of `trace` lines.
+pub fn shrink(seed: u64, options: &Options, check: Check, trace: usize) -> (Options, Report) {
+    let breaks = |options: &Options| {
+        let found = run(seed, options).violation;
+        found.is_some_and(|violation| violation.check == check)
+    };
+    let mut best = options.clone();
+    let mut without = Vec::new();
+    for index in 0..8 {
+        without.push(move |options: &Options| {
+            let mut less = options.clone();
+            let kinds = &mut less.kinds;
+            let all = [
+                &mut kinds.crashes,
+                &mut kinds.pauses,
+                &mut kinds.partitions,
+                &mut kinds.unruly,
+                &mut kinds.disks,
+                &mut kinds.rot,
+                &mut kinds.members,
+                &mut kinds.transfers,
+            ];
+            if let Some(kind) = all.into_iter().nth(index) {
+                *kind = false;
+            }
+            less
+        });
+    }
+    for less in without {
+        let less = less(&best);
+        if less != best && breaks(&less) {
+            best = less;
+        }
+    }
+    for servers in 1..=5 {
+        let less = Options {
+            servers: Some(servers),
+            ..best.clone()
+        };
+        if breaks(&less) {
+            best = less;
+            break;
+        }
+    }
+    while best.seconds > 1 {
+        let less = Options {
+            seconds: best.seconds / 2,
+            ..best.clone()
+        };
+        if !breaks(&less) {
+            break;
+        }
+        best = less;
+    }
+    best.trace = trace;
+    let report = run(seed, &best);
+    (best, report)
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for line in &self.trace {
+            writeln!(f, "{line}")?;
+        }
+        writeln!(f, "{}", self.stats)?;
+        match &self.violation {
+            None => write!(f, "nothing was violated"),
+            Some(Violation { check, detail }) => {
+                write!(f, "seed {} violates '{check}': {detail}", self.seed)
+            }
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! The network between servers.
+//!
+//! A server asks over connections that it opened, and is answered on the same
+//! ones; so a cut is of *connections*: `cut[a][b]` takes away what `a` asks
+//! `b` and what `b` answers to that, and leaves what `b` asks `a`. That is how
+//! a server can be able to answer and unable to ask (H7). Besides, messages
+//! are lost, late, doubled and out of order.
+
+use tenure_core::alpo::{Body, Envelope};
+use tenure_core::rng::Rng;
+
+use super::swarm::Swarm;
+
+/// The state of the network.
+#[derive(Clone, Debug)]
+pub(super) struct Network {
+    size: usize,
+    cut: Vec<bool>,
+    /// Whether messages are lost, doubled and out of order.
+    pub(super) unruly: bool,
+}
+
+impl Network {
+    pub(super) fn new(size: usize) -> Self {
+        Self {
+            size,
+            cut: vec![false; size * size],
+            unruly: true,
+        }
+    }
+
+    pub(super) fn heal(&mut self) {
+        self.cut.fill(false);
+    }
+
+    /// Whether what `a` asks of `b` gets there (both counted from 0).
+    pub(super) fn is_cut(&self, a: usize, b: usize) -> bool {
+        self.cut[a * self.size + b]
+    }
+
+    pub(super) fn cut(&mut self, a: usize, b: usize, cut: bool) {
+        self.cut[a * self.size + b] = cut;
+    }
+
+    /// Cuts the servers in two at random, in both directions.
+    pub(super) fn split(&mut self, rng: &mut Rng) {
+        let side: Vec<bool> = (0..self.size).map(|_| rng.chance(50)).collect();
+        for a in 0..self.size {
+            for b in 0..self.size {
+                self.cut(a, b, side[a] != side[b]);
+            }
+        }
+    }
+
+    /// Cuts one server off; only from those it asks if `one_way` is 1, only
+    /// from those who ask it if 2.
+    pub(super) fn isolate(&mut self, server: usize, one_way: u64) {
+        for other in (0..self.size).filter(|other| *other != server) {
+            if one_way != 2 {
+                self.cut(server, other, true);
+            }
+            if one_way != 1 {
+                self.cut(other, server, true);
+            }
+        }
+    }
+
+    /// When a message arrives, in nanoseconds from now; twice if it was
+    /// doubled, never if it was lost.
+    pub(super) fn send(
+        &self,
+        envelope: &Envelope,
+        swarm: &Swarm,
+        rng: &mut Rng,
+    ) -> [Option<u64>; 2] {
+        let from = envelope.from.get() as usize - 1;
+        let to = envelope.to.get() as usize - 1;
+        let (a, b) = match envelope.body {
+            Body::Request { .. } => (from, to),
+            Body::Reply { .. } => (to, from),
+        };
+        if a >= self.size || b >= self.size || self.is_cut(a, b) {
+            return [None, None];
+        }
+        let latency = swarm.latency;
+        if !self.unruly {
+            return [Some(latency), None];
+        }
+        if rng.below(1_000) < swarm.loss {
+            return [None, None];
+        }
+        let delay = if rng.below(1_000) < swarm.late {
+            latency + rng.below(latency * 20)
+        } else {
+            latency + rng.below(latency / 4 + 1)
+        };
+        let twice = (rng.below(1_000) < swarm.doubled).then(|| delay + rng.below(latency * 10));
+        [Some(delay), twice]
+    }
+}

@@ -1,0 +1,102 @@
+//! What happened, counted: a sweep in which something never happened has not
+//! tested it.
+
+use std::fmt;
+
+use tenure_core::alpo::{Event, Why};
+
+macro_rules! stats {
+    ($($(#[$doc:meta])* $name:ident: $text:literal,)*) => {
+        /// What happened in a run, or in many.
+        #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+        pub struct Stats {
+            /// Runs.
+            pub runs: u64,
+            /// The longest wait of a client, in nanoseconds.
+            pub slowest: u64,
+            $($(#[$doc])* #[doc = $text] pub $name: u64,)*
+        }
+
+        impl Stats {
+            /// Adds another run's.
+            pub fn add(&mut self, other: &Self) {
+                self.runs += other.runs;
+                self.slowest = self.slowest.max(other.slowest);
+                $(self.$name += other.$name;)*
+            }
+
+            /// Everything that is counted, with its name.
+            pub fn all(&self) -> Vec<(&'static str, u64)> {
+                vec![$(($text, self.$name),)*]
+            }
+        }
+    };
+}
+
+stats! {
+    events: "events",
+    ticks: "timers that ran out",
+    messages: "messages",
+    lost: "messages lost",
+    doubled: "messages doubled",
+    batches: "batches written",
+    applied: "entries applied",
+    polls: "polls",
+    elections: "elections",
+    reigns: "reigns",
+    defers: "candidates that deferred",
+    early: "early cycles",
+    vetoes: "vetoes by a better log",
+    deposed: "leaders deposed by a higher term",
+    unfollowed: "leaders that heard no majority",
+    truncations: "truncations",
+    snapshots: "snapshots taken",
+    installs: "snapshots taken over",
+    changes: "changes of members asked for",
+    transfers: "hand-overs asked for",
+    crashes: "crashes",
+    blackouts: "crashes of all at once",
+    lost_writes: "crashes that lost writes",
+    slow_syncs: "slow syncs",
+    failed_syncs: "failed syncs",
+    rotten: "rotten records",
+    refused_starts: "starts refused for damage",
+    pauses: "pauses",
+    partitions: "changes of the network",
+    mutes: "servers that could only answer",
+    calls: "calls of clients",
+    answers: "answers",
+    retries: "requests sent again",
+    expired: "sessions found expired",
+    inconclusive: "histories too hard to judge",
+}
+
+impl Stats {
+    pub(super) fn told(&mut self, event: &Event) {
+        match event {
+            Event::Polling => self.polls += 1,
+            Event::Standing { .. } => self.elections += 1,
+            Event::Deferred { .. } => self.defers += 1,
+            Event::EarlyCycle => self.early += 1,
+            Event::Vetoed => self.vetoes += 1,
+            Event::SteppedDown(Why::NoMajority) => self.unfollowed += 1,
+            Event::SteppedDown(Why::HigherTerm) => self.deposed += 1,
+            Event::Truncated { .. } => self.truncations += 1,
+            Event::Compacted { .. } => self.snapshots += 1,
+            Event::Installed { .. } => self.installs += 1,
+            Event::SteppedDown(Why::Led) | Event::Led { .. } => {}
+        }
+    }
+}
+
+impl fmt::Display for Stats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{:>12}  runs", self.runs)?;
+        let runs = self.runs.max(1) as f64;
+        for (name, count) in self.all() {
+            writeln!(f, "{count:>12}  {name} ({:.2} a run)", count as f64 / runs)?;
+        }
+        let slowest = self.slowest as f64 / 1e9;
+        write!(f, "{slowest:>12.1}  seconds a client waited at most")
+    }
+}

@@ -1,0 +1,140 @@
+//! What kind of world, drawn from the seed.
+//!
+//! Each run has its own mixture of faults and of sizes ("swarm testing"): a
+//! world in which everything happens at once hides what only shows when some
+//! things do *not* happen.
+
+use std::time::Duration;
+
+use tenure_core::alpo::{Config, Limits};
+use tenure_core::rng::Rng;
+use tenure_core::time::Drift;
+
+use super::Options;
+
+/// A second in nanoseconds.
+pub(super) const SECOND: u64 = 1_000_000_000;
+/// A millisecond in nanoseconds.
+pub(super) const MILLI: u64 = 1_000_000;
+
+/// The kinds of faults, each of which a run may have or not have.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Kinds {
+    /// Servers crash and start again.
+    pub crashes: bool,
+    /// Servers stop for a while and go on.
+    pub pauses: bool,
+    /// The network falls apart.
+    pub partitions: bool,
+    /// Messages are lost, late and doubled.
+    pub unruly: bool,
+    /// Disks are slow, full, or fail.
+    pub disks: bool,
+    /// Acknowledged records rot.
+    pub rot: bool,
+    /// Members come and go.
+    pub members: bool,
+    /// Leaders are asked to hand over.
+    pub transfers: bool,
+}
+
+/// One world.
+#[derive(Clone, PartialEq, Debug)]
+pub(super) struct Swarm {
+    pub(super) servers: usize,
+    /// Those of them that the cluster is founded with.
+    pub(super) founders: usize,
+    pub(super) clients: usize,
+    pub(super) pipeline: u64,
+    pub(super) config: Config,
+    pub(super) limits: Limits,
+    /// How long faults last.
+    pub(super) storm: u64,
+    /// One way through the network, when nothing is wrong.
+    pub(super) latency: u64,
+    /// In 1,000 messages, how many are lost, late, doubled.
+    pub(super) loss: u64,
+    pub(super) late: u64,
+    pub(super) doubled: u64,
+    /// How long a sync takes.
+    pub(super) sync: u64,
+    /// The mean time between two faults.
+    pub(super) pace: u64,
+    /// How often a client asks for something.
+    pub(super) think: u64,
+    pub(super) session_ttl: u64,
+    pub(super) drift: Vec<i64>,
+    pub(super) kinds: Kinds,
+    /// One server cannot open connections when the rest is healed (H7).
+    pub(super) mute: bool,
+}
+
+impl Swarm {
+    pub(super) fn draw(rng: &mut Rng, options: &Options) -> Self {
+        let servers = options
+            .servers
+            .unwrap_or_else(|| [1, 2, 3, 3, 3, 4, 5, 5, 6, 7][rng.below(10) as usize]);
+        let mut kinds = Kinds {
+            crashes: rng.chance(70),
+            pauses: rng.chance(40),
+            partitions: rng.chance(60),
+            unruly: rng.chance(70),
+            disks: rng.chance(30),
+            rot: rng.chance(15),
+            members: servers > 1 && rng.chance(30),
+            transfers: rng.chance(30),
+        };
+        kinds = options.allow(kinds);
+        let founders = if kinds.members && servers > 2 {
+            servers - rng.between(0, 1) as usize
+        } else {
+            servers
+        };
+        let lease_reads = rng.chance(25);
+        let timeout = Duration::from_millis(rng.between(200, 1_000));
+        let small_log = rng.chance(60);
+        let config = Config {
+            timeout,
+            heartbeat: timeout / rng.between(4, 8) as u32,
+            drift: Drift::DEFAULT,
+            lease_reads,
+            fast_detection: !lease_reads && rng.chance(70),
+            window: rng.between(1, 8) as usize,
+            append_bytes: [200, 1_000, 65_536][rng.below(3) as usize],
+            chunk_bytes: [100, 700, 65_536][rng.below(3) as usize],
+            uncommitted_bytes: [2_000, 1_000_000][rng.below(2) as usize],
+            waiting: 64,
+            log_bytes: if small_log { 2_000 } else { 1_000_000 },
+            kept_entries: rng.between(0, 16),
+            #[cfg(feature = "planted-bugs")]
+            planted: options.planted,
+        };
+        let drift_max = i64::from(Drift::DEFAULT.ppm()) * 9 / 20;
+        Self {
+            servers,
+            founders,
+            clients: rng.between(1, 4) as usize,
+            pipeline: rng.between(1, 4),
+            config,
+            limits: Limits {
+                journal_bytes: [1_000, 1_000_000][rng.below(2) as usize],
+                sessions: 64,
+                changes: 32,
+            },
+            storm: options.seconds * SECOND,
+            latency: rng.between(MILLI / 5, 8 * MILLI),
+            loss: rng.below(80),
+            late: rng.below(100),
+            doubled: rng.below(50),
+            sync: rng.between(MILLI / 10, 10 * MILLI),
+            pace: rng.between(SECOND / 2, 4 * SECOND),
+            think: rng.between(50 * MILLI, 400 * MILLI),
+            session_ttl: rng.between(2, 20) * SECOND,
+            drift: (0..servers)
+                .map(|_| rng.between(0, 2 * drift_max as u64) as i64 - drift_max)
+                .collect(),
+            kinds,
+            mute: servers >= 3 && !kinds.members && rng.chance(30) && kinds.partitions,
+        }
+    }
+}

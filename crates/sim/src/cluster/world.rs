@@ -1,0 +1,594 @@
+//! True time, the queue of what will happen, and everybody in it.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+
+use tenure_core::Machine;
+use tenure_core::alpo::{
+    Answer, Ask, Envelope, Event as Told, Input, LogId, Membership, Node, Output, Position,
+    ServerId, Snapshot, State, Status, invariants,
+};
+use tenure_core::rng::Rng;
+use tenure_core::time::{ClockId, Now};
+
+use super::Options;
+use super::checkers::clients::Calls;
+use super::checkers::committed::Committed;
+use super::checkers::leaders::Leaders;
+use super::checkers::patience::Patience;
+use super::checkers::{Check, Verdict, broken};
+use super::client::Client;
+use super::disk::Disk;
+use super::host::Host;
+use super::network::Network;
+use super::stats::Stats;
+use super::swarm::{SECOND, Swarm};
+use crate::trace::Trace;
+
+/// What will happen.
+#[derive(Clone, Debug)]
+pub(super) enum Event {
+    Deliver(Envelope),
+    Wake {
+        server: usize,
+        epoch: u64,
+    },
+    Synced {
+        server: usize,
+        epoch: u64,
+        upto: u64,
+        fails: bool,
+    },
+    Closed {
+        server: usize,
+        epoch: u64,
+        peer: ServerId,
+    },
+    Restart {
+        server: usize,
+    },
+    Asked {
+        server: usize,
+        token: u64,
+        ask: Ask,
+    },
+    Answered {
+        token: u64,
+        answer: Answer,
+    },
+    Client {
+        client: usize,
+    },
+    Fault,
+    Heal,
+    Calm,
+    Flap {
+        round: u64,
+    },
+    Quiet,
+    /// What is committed now must be everywhere at the end.
+    Settle,
+    End,
+}
+
+/// What is in the queue: ordered by time, then by when it was put there.
+struct Queued {
+    at: u64,
+    order: u64,
+    event: Event,
+}
+
+impl PartialEq for Queued {
+    fn eq(&self, other: &Self) -> bool {
+        (self.at, self.order) == (other.at, other.order)
+    }
+}
+
+impl Eq for Queued {}
+
+impl PartialOrd for Queued {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Queued {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.at, self.order).cmp(&(other.at, other.order))
+    }
+}
+
+/// Everything.
+pub(super) struct World {
+    pub(super) now: u64,
+    queue: BinaryHeap<Reverse<Queued>>,
+    order: u64,
+    pub(super) rng: Rng,
+    pub(super) swarm: Swarm,
+    pub(super) hosts: Vec<Host>,
+    pub(super) network: Network,
+    pub(super) clients: Vec<Client>,
+    /// Who asked with a token, and which of its requests it was.
+    pub(super) tokens: BTreeMap<u64, (usize, u64)>,
+    pub(super) next_token: u64,
+    pub(super) committed: Committed,
+    pub(super) leaders: Leaders,
+    pub(super) patience: Patience,
+    pub(super) calls: Calls,
+    pub(super) stats: Stats,
+    pub(super) trace: Trace,
+    /// Faults are over.
+    pub(super) healed: bool,
+    /// Clients ask for nothing new.
+    pub(super) quiet: bool,
+    /// Whoever leads from here on must not be disturbed.
+    pub(super) undisturbed: Option<(ServerId, tenure_core::ids::Term)>,
+    /// What was committed a while before the end.
+    pub(super) settled: LogId,
+    /// Counts storages, so that each is new.
+    pub(super) storages: u128,
+}
+
+impl World {
+    pub(super) fn new(seed: u64, options: &Options) -> Self {
+        let mut rng = Rng::from_seed(seed);
+        let swarm = Swarm::draw(&mut rng, options);
+        let hosts = (0..swarm.servers).map(|index| {
+            let id = ServerId::new(index as u64 + 1).expect("not zero");
+            Host::new(id, rng.below(1_000 * SECOND), swarm.drift[index])
+        });
+        let mut hosts: Vec<_> = hosts.collect();
+        let founders = hosts.iter().take(swarm.founders);
+        let members = Membership::founded(founders.map(|host| (host.id, host.storage)));
+        let clock = ClockId::default();
+        let founded = State::founded(swarm.limits, clock, members.clone());
+        let mut wide = swarm.limits;
+        wide.journal_bytes = u64::MAX;
+        let everything = State::founded(wide, clock, members);
+        let snapshot = Snapshot {
+            last: Position::ZERO,
+            bytes: founded.encode().into(),
+        };
+        for host in hosts.iter_mut().take(swarm.founders) {
+            host.disk = Disk::founded(tenure_core::alpo::Recovered {
+                snapshot: Some(snapshot.clone()),
+                ..Default::default()
+            });
+        }
+        let clients = (0..swarm.clients).map(|number| Client::new(number, rng.fork()));
+        let clients: Vec<_> = clients.collect();
+        let timeout = swarm.config.timeout.as_nanos() as u64;
+        Self {
+            now: 0,
+            queue: BinaryHeap::new(),
+            order: 0,
+            hosts,
+            network: Network::new(swarm.servers),
+            clients,
+            tokens: BTreeMap::new(),
+            next_token: 0,
+            committed: Committed::new(founded, everything),
+            leaders: Leaders::default(),
+            patience: Patience::new(swarm.servers, timeout),
+            calls: Calls::default(),
+            stats: Stats::default(),
+            trace: Trace::new(options.trace),
+            healed: false,
+            quiet: false,
+            undisturbed: None,
+            settled: 0,
+            storages: 1_000,
+            rng,
+            swarm,
+        }
+    }
+
+    pub(super) fn after(&mut self, delay: u64, event: Event) {
+        self.order += 1;
+        self.queue.push(Reverse(Queued {
+            at: self.now.saturating_add(delay),
+            order: self.order,
+            event,
+        }));
+    }
+
+    /// Runs to the end, or to the first broken rule.
+    pub(super) fn run(&mut self) -> Verdict {
+        self.network.unruly = self.swarm.kinds.unruly;
+        for server in 0..self.swarm.servers {
+            self.start(server)?;
+        }
+        for client in 0..self.clients.len() {
+            let first = self.rng.below(self.swarm.think);
+            self.after(first, Event::Client { client });
+        }
+        self.after(self.swarm.pace, Event::Fault);
+        self.after(self.swarm.storm, Event::Heal);
+        while let Some(Reverse(Queued { at, event, .. })) = self.queue.pop() {
+            self.now = at;
+            self.stats.events += 1;
+            if let Event::End = event {
+                return self.judge_end();
+            }
+            self.happen(event)?;
+        }
+        Ok(())
+    }
+
+    fn happen(&mut self, event: Event) -> Verdict {
+        match event {
+            Event::Deliver(envelope) => {
+                let server = envelope.to.get() as usize - 1;
+                if let Some(event) = self.postponed(server, || Event::Deliver(envelope.clone())) {
+                    return self.put_off(server, event);
+                }
+                self.step(server, |node, now| {
+                    node.handle(now, Input::Received(envelope));
+                })
+            }
+            Event::Wake { server, epoch } => self.wake(server, epoch),
+            Event::Synced {
+                server,
+                epoch,
+                upto,
+                fails,
+            } => self.synced(server, epoch, upto, fails),
+            Event::Closed {
+                server,
+                epoch,
+                peer,
+            } => {
+                if self.hosts[server].epoch != epoch {
+                    return Ok(());
+                }
+                self.patience.excuse(server);
+                self.step(server, |node, now| node.handle(now, Input::Closed(peer)))
+            }
+            Event::Restart { server } => self.start(server),
+            Event::Asked { server, token, ask } => {
+                let again = || Event::Asked {
+                    server,
+                    token,
+                    ask: ask.clone(),
+                };
+                if let Some(event) = self.postponed(server, again) {
+                    return self.put_off(server, event);
+                }
+                self.step(server, |node, now| {
+                    node.handle(now, Input::Asked { token, ask });
+                })
+            }
+            Event::Answered { token, answer } => self.answered(token, answer),
+            Event::Client { client } => {
+                self.client(client);
+                Ok(())
+            }
+            Event::Fault => self.fault(),
+            Event::Heal => self.heal(),
+            Event::Calm => self.calm(),
+            Event::Flap { round } => self.flap(round),
+            Event::Quiet => {
+                self.quiet = true;
+                Ok(())
+            }
+            Event::Settle => {
+                self.settled = self.committed.len();
+                Ok(())
+            }
+            Event::End => Ok(()),
+        }
+    }
+
+    /// The event, if the process does nothing at the moment.
+    fn postponed(&self, server: usize, event: impl FnOnce() -> Event) -> Option<Event> {
+        (self.hosts[server].paused_until > self.now).then(event)
+    }
+
+    fn put_off(&mut self, server: usize, event: Event) -> Verdict {
+        let delay = self.hosts[server].paused_until - self.now;
+        self.after(delay, event);
+        Ok(())
+    }
+
+    fn wake(&mut self, server: usize, epoch: u64) -> Verdict {
+        let host = &mut self.hosts[server];
+        if host.epoch != epoch || host.wake_at != self.now {
+            return Ok(());
+        }
+        if host.paused_until > self.now {
+            host.wake_at = host.paused_until;
+            let delay = host.wake_at - self.now;
+            self.after(delay, Event::Wake { server, epoch });
+            return Ok(());
+        }
+        host.wake_at = u64::MAX;
+        let due = host.node.as_ref().and_then(Machine::deadline);
+        let now = host.now(self.now).boot;
+        if due.is_some_and(|due| due <= now) {
+            self.stats.ticks += 1;
+            return self.step(server, Machine::tick);
+        }
+        self.plan_wake(server);
+        Ok(())
+    }
+
+    fn plan_wake(&mut self, server: usize) {
+        let host = &mut self.hosts[server];
+        let Some(due) = host.node.as_ref().and_then(Machine::deadline) else {
+            return;
+        };
+        let at = host.true_time(due).max(self.now + 1);
+        if at < host.wake_at {
+            host.wake_at = at;
+            let (delay, epoch) = (at - self.now, host.epoch);
+            self.after(delay, Event::Wake { server, epoch });
+        }
+    }
+
+    /// Lets a server handle something, and does what it asks for.
+    pub(super) fn step(&mut self, server: usize, act: impl FnOnce(&mut Node, Now)) -> Verdict {
+        let now = self.hosts[server].now(self.now);
+        let Some(node) = &mut self.hosts[server].node else {
+            return Ok(());
+        };
+        let before = invariants::View::of(node);
+        act(node, now);
+        self.watch(server, &before)?;
+        while let Some(output) = self.hosts[server].node.as_mut().and_then(Machine::poll) {
+            self.carry_out(server, output)?;
+        }
+        self.plan_wake(server);
+        Ok(())
+    }
+
+    fn watch(&mut self, server: usize, before: &invariants::View) -> Verdict {
+        let Some(node) = &self.hosts[server].node else {
+            return Ok(());
+        };
+        let after = invariants::View::of(node);
+        let fault =
+            invariants::check_state(node).or_else(|| invariants::check_step(before, &after));
+        if let Some(fault) = fault {
+            return broken(Check::Invariant, format!("{}: {fault:?}", node.id()));
+        }
+        if self.trace.is_on() && (before.status != after.status || before.hard != after.hard) {
+            let what = format!(
+                "{:?} term {} vote {:?} log {} commit {}",
+                after.status, after.hard.term, after.hard.vote, after.last, after.commit
+            );
+            self.note(server, &what);
+        }
+        let Some(node) = &self.hosts[server].node else {
+            return Ok(());
+        };
+        if self.leaders.look(node)? {
+            self.stats.reigns += 1;
+            self.committed.complete(node)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn note(&mut self, server: usize, what: &str) {
+        if self.trace.is_on() {
+            let host = &self.hosts[server];
+            let local = host.now(self.now).boot;
+            let who = host.id.to_string();
+            self.trace.note(self.now, &who, Some(local), what);
+        }
+    }
+
+    fn carry_out(&mut self, server: usize, output: Output) -> Verdict {
+        match output {
+            Output::Persist(batch) => {
+                self.stats.batches += 1;
+                self.hosts[server].disk.write(batch);
+                self.sync(server);
+            }
+            Output::Send(envelope) => {
+                if let Some(node) = &self.hosts[server].node {
+                    Leaders::sends(node, &envelope)?;
+                }
+                self.send(server, envelope);
+            }
+            Output::Answer { token, answer } => {
+                let delay = self.swarm.latency;
+                self.after(delay, Event::Answered { token, answer });
+            }
+            Output::Applied { from, to } => {
+                self.stats.applied += to + 1 - from;
+                if let Some(node) = &self.hosts[server].node {
+                    self.committed.applied(node, from, to)?;
+                }
+            }
+            Output::Event(event) => self.told(server, &event)?,
+            Output::Halt(fault) => {
+                return broken(Check::Halted, format!("{}: {fault}", self.hosts[server].id));
+            }
+        }
+        Ok(())
+    }
+
+    fn send(&mut self, server: usize, envelope: Envelope) {
+        self.stats.messages += 1;
+        if self.trace.is_on() {
+            self.note(server, &format!("to {}: {:?}", envelope.to, envelope.body));
+        }
+        let [once, twice] = self.network.send(&envelope, &self.swarm, &mut self.rng);
+        if once.is_none() {
+            self.stats.lost += 1;
+        }
+        if let Some(delay) = twice {
+            self.stats.doubled += 1;
+            self.after(delay, Event::Deliver(envelope.clone()));
+        }
+        if let Some(delay) = once {
+            self.after(delay, Event::Deliver(envelope));
+        }
+    }
+
+    fn told(&mut self, server: usize, event: &Told) -> Verdict {
+        let host = &self.hosts[server];
+        let local = host.now(self.now).boot.as_nanos();
+        self.patience.event(server, host.id, event, local)?;
+        self.stats.told(event);
+        if let (Told::Compacted { .. } | Told::Installed { .. }, Some(node)) = (event, &host.node)
+            && let Some(snapshot) = node.snapshot()
+        {
+            self.committed.snapshot(snapshot)?;
+        }
+        if self.trace.is_on() {
+            self.note(server, &format!("{event:?}"));
+        }
+        Ok(())
+    }
+
+    /// Begins a sync of everything that waits, if none is under way.
+    fn sync(&mut self, server: usize) {
+        let host = &mut self.hosts[server];
+        let Some(upto) = host.disk.last_waiting() else {
+            return;
+        };
+        if std::mem::replace(&mut host.syncing, true) {
+            return;
+        }
+        let epoch = host.epoch;
+        let mut delay = self.swarm.sync + self.rng.below(self.swarm.sync + 1);
+        let disks = self.swarm.kinds.disks && !self.healed;
+        if disks && self.rng.below(100) == 0 {
+            self.stats.slow_syncs += 1;
+            delay *= 50;
+        }
+        let fails = disks && self.rng.below(1_000) == 0;
+        let event = Event::Synced {
+            server,
+            epoch,
+            upto,
+            fails,
+        };
+        self.after(delay, event);
+    }
+
+    fn synced(&mut self, server: usize, epoch: u64, upto: u64, fails: bool) -> Verdict {
+        if self.hosts[server].epoch != epoch {
+            return Ok(());
+        }
+        if fails {
+            // A sync that failed must not be tried again: the process stops
+            // and reads what is really there when it comes back.
+            self.stats.failed_syncs += 1;
+            let delay = self.rng.between(SECOND / 10, 3 * SECOND);
+            self.crash(server, Some(delay));
+            return Ok(());
+        }
+        let event = Event::Synced {
+            server,
+            epoch,
+            upto,
+            fails,
+        };
+        if let Some(event) = self.postponed(server, || event) {
+            return self.put_off(server, event);
+        }
+        self.hosts[server].syncing = false;
+        self.hosts[server].disk.sync(upto);
+        self.step(server, |node, now| {
+            node.handle(now, Input::Persisted(upto));
+        })?;
+        self.sync(server);
+        Ok(())
+    }
+
+    /// Starts a server's process, for the first time or again.
+    pub(super) fn start(&mut self, server: usize) -> Verdict {
+        let cut = self.cuts_damage();
+        let host = &mut self.hosts[server];
+        if host.node.is_some() || host.dead {
+            return Ok(());
+        }
+        let Some(recovered) = host.disk.read(cut) else {
+            host.dead = true;
+            self.stats.refused_starts += 1;
+            return Ok(());
+        };
+        let blank = State::new(self.swarm.limits, ClockId::default());
+        let config = self.swarm.config.clone();
+        let now = host.now(self.now).boot;
+        let rng = self.rng.fork();
+        match Node::start(config, host.identity(), recovered, blank, rng, now) {
+            Ok(node) => host.node = Some(node),
+            Err(error) => return broken(Check::State, format!("{}: {error}", host.id)),
+        }
+        host.epoch += 1;
+        host.wake_at = u64::MAX;
+        host.syncing = false;
+        self.patience.excuse(server);
+        if self.trace.is_on() {
+            self.note(server, "starts");
+        }
+        self.plan_wake(server);
+        Ok(())
+    }
+
+    /// Whether servers make the mistake of H14.
+    fn cuts_damage(&self) -> bool {
+        #[cfg(feature = "planted-bugs")]
+        {
+            self.swarm.config.planted == Some(tenure_core::alpo::Bug::DamageCut)
+        }
+        #[cfg(not(feature = "planted-bugs"))]
+        {
+            false
+        }
+    }
+
+    /// Ends a server's process; it comes back after `restart`.
+    pub(super) fn crash(&mut self, server: usize, restart: Option<u64>) {
+        let host = &mut self.hosts[server];
+        if host.node.take().is_none() {
+            return;
+        }
+        host.epoch += 1;
+        host.paused_until = 0;
+        let id = host.id;
+        self.stats.crashes += 1;
+        if host.disk.crash(&mut self.rng) {
+            self.stats.lost_writes += 1;
+        }
+        if self.trace.is_on() {
+            self.note(server, "crashes");
+        }
+        // The kernel of its machine closes its connections.
+        for other in 0..self.swarm.servers {
+            if other != server && !self.network.is_cut(server, other) {
+                let epoch = self.hosts[other].epoch;
+                let event = Event::Closed {
+                    server: other,
+                    epoch,
+                    peer: id,
+                };
+                self.after(self.swarm.latency, event);
+            }
+        }
+        if let Some(delay) = restart {
+            self.after(delay, Event::Restart { server });
+        }
+    }
+
+    /// Who leads with the highest term, if anybody does.
+    pub(super) fn leader(&self) -> Option<usize> {
+        let leads = |host: &Host| {
+            let node = host.node.as_ref()?;
+            (node.status() == Status::Leader).then(|| node.term())
+        };
+        let leaders = self.hosts.iter().enumerate();
+        leaders
+            .filter_map(|(index, host)| Some((leads(host)?, index)))
+            .max()
+            .map(|(_, index)| index)
+    }
+
+    /// The timeout in nanoseconds.
+    pub(super) fn timeout(&self) -> u64 {
+        self.swarm.config.timeout.as_nanos() as u64
+    }
+}
