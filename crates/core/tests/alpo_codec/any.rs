@@ -216,7 +216,7 @@ impl Any for Rng {
             0 => Reply::StaleTerm,
             1 => Reply::WouldGrant,
             2 => Reply::Led {
-                leader: self.server(),
+                leader: self.chance(50).then(|| self.server()),
             },
             3 => Reply::LogIncomplete { last },
             4 => Reply::NoVote,
