@@ -46,11 +46,63 @@ impl World {
                 self.stats.transfers += 1;
                 self.order(Ask::Transfer(None));
             }
-            10 if kinds.members => return self.change_members(),
+            10 if kinds.members => {
+                self.change_members()?;
+                // A hasty operator asks for the next thing at once.
+                if self.rng.chance(30) {
+                    self.change_members()?;
+                }
+            }
             11 if kinds.rot => self.rot(server),
+            _ if kinds.slow_links => self.slow_down(server),
             _ => {}
         }
         Ok(())
+    }
+
+    /// Something happened in an election. A sniper waits for that.
+    pub(super) fn snipe(&mut self) {
+        if self.healed || !self.swarm.kinds.snipers || !self.rng.chance(30) {
+            return;
+        }
+        let server = self.rng.below(self.swarm.servers as u64) as usize;
+        let delay = self.rng.below(3 * self.swarm.latency + 2 * self.swarm.sync);
+        self.after(delay, Event::Snipe { server });
+    }
+
+    /// A server crashes and is back before anybody noticed; or somebody is
+    /// cut off just now.
+    pub(super) fn sniped(&mut self, server: usize) {
+        if self.healed {
+            return;
+        }
+        self.stats.snipes += 1;
+        if self.rng.chance(70) {
+            let back = self.rng.below(4 * self.swarm.latency) + 1;
+            self.crash(server, Some(back));
+        } else if self.swarm.kinds.partitions {
+            let one_way = self.rng.below(3);
+            self.network.heal();
+            self.network.isolate(server, one_way);
+        }
+    }
+
+    /// What one server asks, or is asked, or both, becomes slow.
+    fn slow_down(&mut self, server: usize) {
+        self.stats.slow_links += 1;
+        let server = match self.leader() {
+            Some(leader) if self.rng.chance(60) => leader,
+            _ => server,
+        };
+        let by = self.rng.below(self.timeout() * 3 / 2);
+        for other in (0..self.swarm.servers).filter(|other| *other != server) {
+            if self.rng.chance(70) {
+                self.network.slow(server, other, by);
+            }
+            if self.rng.chance(20) {
+                self.network.slow(other, server, by);
+            }
+        }
     }
 
     /// A server crashes; more often than not the leader.
@@ -107,12 +159,13 @@ impl World {
         let stranger =
             (0..self.swarm.servers).find(|server| members.get(self.hosts[*server].id).is_none());
         let voters: Vec<_> = members.voters().collect();
-        if let Some((learner, _)) = learner {
-            self.stats.changes += 1;
-            self.order(Ask::Change(Change::Promote(learner)));
-        } else if let Some(server) = stranger {
+        let first = self.rng.chance(50);
+        if let Some(server) = stranger.filter(|_| first || learner.is_none()) {
             self.stats.changes += 1;
             return self.admit(server);
+        } else if let Some((learner, _)) = learner {
+            self.stats.changes += 1;
+            self.order(Ask::Change(Change::Promote(learner)));
         } else if voters.len() > 2 {
             self.stats.changes += 1;
             let index = self.rng.below(voters.len() as u64) as usize;

@@ -36,6 +36,27 @@ pub struct Kinds {
     pub members: bool,
     /// Leaders are asked to hand over.
     pub transfers: bool,
+    /// Servers crash in the middle of elections and are back at once.
+    pub snipers: bool,
+    /// Connections become slow for a while.
+    pub slow_links: bool,
+}
+
+impl Kinds {
+    fn draw(rng: &mut Rng, servers: usize) -> Self {
+        Self {
+            crashes: rng.chance(70),
+            pauses: rng.chance(40),
+            partitions: rng.chance(60),
+            unruly: rng.chance(70),
+            disks: rng.chance(30),
+            rot: rng.chance(15),
+            members: servers > 1 && rng.chance(30),
+            transfers: rng.chance(30),
+            snipers: rng.chance(40),
+            slow_links: rng.chance(40),
+        }
+    }
 }
 
 /// One world.
@@ -74,19 +95,9 @@ impl Swarm {
         let servers = options
             .servers
             .unwrap_or_else(|| [1, 2, 3, 3, 3, 4, 5, 5, 6, 7][rng.below(10) as usize]);
-        let mut kinds = Kinds {
-            crashes: rng.chance(70),
-            pauses: rng.chance(40),
-            partitions: rng.chance(60),
-            unruly: rng.chance(70),
-            disks: rng.chance(30),
-            rot: rng.chance(15),
-            members: servers > 1 && rng.chance(30),
-            transfers: rng.chance(30),
-        };
-        kinds = options.allow(kinds);
-        let founders = if kinds.members && servers > 2 {
-            servers - rng.between(0, 1) as usize
+        let kinds = options.allow(Kinds::draw(rng, servers));
+        let founders = if kinds.members && servers > 3 {
+            (servers - rng.between(0, 3) as usize).max(2)
         } else {
             servers
         };
@@ -127,7 +138,12 @@ impl Swarm {
             late: rng.below(100),
             doubled: rng.below(50),
             sync: rng.between(MILLI / 10, 10 * MILLI),
-            pace: rng.between(SECOND / 2, 4 * SECOND),
+            // Some worlds have no rest at all.
+            pace: if rng.chance(25) {
+                rng.between(SECOND / 20, SECOND / 3)
+            } else {
+                rng.between(SECOND / 2, 4 * SECOND)
+            },
             think: rng.between(50 * MILLI, 400 * MILLI),
             session_ttl: rng.between(2, 20) * SECOND,
             drift: (0..servers)

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BinaryHeap};
 
 use tenure_core::Machine;
 use tenure_core::alpo::{
-    Answer, Ask, Envelope, Event as Told, Input, LogId, Membership, Node, Output, Position,
+    Answer, Ask, Body, Envelope, Event as Told, Input, LogId, Membership, Node, Output, Position,
     ServerId, Snapshot, State, Status, invariants,
 };
 use tenure_core::rng::Rng;
@@ -14,6 +14,7 @@ use tenure_core::time::{ClockId, Now};
 use super::Options;
 use super::checkers::clients::Calls;
 use super::checkers::committed::Committed;
+use super::checkers::followed::Followed;
 use super::checkers::leaders::Leaders;
 use super::checkers::patience::Patience;
 use super::checkers::{Check, Verdict, broken};
@@ -60,6 +61,9 @@ pub(super) enum Event {
         client: usize,
     },
     Fault,
+    Snipe {
+        server: usize,
+    },
     Heal,
     Calm,
     Flap {
@@ -114,6 +118,7 @@ pub(super) struct World {
     pub(super) committed: Committed,
     pub(super) leaders: Leaders,
     pub(super) patience: Patience,
+    followed: Followed,
     pub(super) calls: Calls,
     pub(super) stats: Stats,
     pub(super) trace: Trace,
@@ -170,6 +175,7 @@ impl World {
             committed: Committed::new(founded, everything),
             leaders: Leaders::default(),
             patience: Patience::new(swarm.servers, timeout),
+            followed: Followed::new(swarm.servers, timeout),
             calls: Calls::default(),
             stats: Stats::default(),
             trace: Trace::new(options.trace),
@@ -222,6 +228,9 @@ impl World {
                 if let Some(event) = self.postponed(server, || Event::Deliver(envelope.clone())) {
                     return self.put_off(server, event);
                 }
+                if let (Body::Reply { .. }, from) = (&envelope.body, envelope.from) {
+                    self.followed.heard(server, from, self.now);
+                }
                 self.step(server, |node, now| {
                     node.handle(now, Input::Received(envelope));
                 })
@@ -264,6 +273,10 @@ impl World {
                 Ok(())
             }
             Event::Fault => self.fault(),
+            Event::Snipe { server } => {
+                self.sniped(server);
+                Ok(())
+            }
             Event::Heal => self.heal(),
             Event::Calm => self.calm(),
             Event::Flap { round } => self.flap(round),
@@ -306,7 +319,10 @@ impl World {
         let now = host.now(self.now).boot;
         if due.is_some_and(|due| due <= now) {
             self.stats.ticks += 1;
-            return self.step(server, Machine::tick);
+            self.step(server, Machine::tick)?;
+            return self
+                .followed
+                .look(server, self.hosts[server].node.as_ref(), self.now);
         }
         self.plan_wake(server);
         Ok(())
@@ -364,6 +380,7 @@ impl World {
         if self.leaders.look(node)? {
             self.stats.reigns += 1;
             self.committed.complete(node)?;
+            self.snipe();
         }
         Ok(())
     }
@@ -435,6 +452,9 @@ impl World {
             && let Some(snapshot) = node.snapshot()
         {
             self.committed.snapshot(snapshot)?;
+        }
+        if let Told::Standing { .. } | Told::Deferred { .. } | Told::Truncated { .. } = event {
+            self.snipe();
         }
         if self.trace.is_on() {
             self.note(server, &format!("{event:?}"));

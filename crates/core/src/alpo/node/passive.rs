@@ -150,7 +150,7 @@ fn take_over(server: &mut Server, state: State, bytes: Vec<u8>) {
     let reset = !server.log.has(last);
     if reset {
         server.log = Log::after(last);
-        server.members = Members::new(state.members().clone());
+        server.members = Members::new(state.members().clone(), last.id);
     } else {
         server.log.compact(last.id);
         server.members.committed(last.id);
