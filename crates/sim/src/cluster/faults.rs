@@ -77,10 +77,14 @@ impl World {
             return;
         }
         self.stats.snipes += 1;
-        if self.rng.chance(70) {
+        let kind = self.rng.below(10);
+        if kind < 7 {
             let back = self.rng.below(4 * self.swarm.latency) + 1;
             self.crash(server, Some(back));
-        } else if self.swarm.kinds.partitions {
+        }
+        // Whoever has just won is cut off, and one of its voters forgets.
+        if kind >= 5 && self.swarm.kinds.partitions {
+            let server = self.leader().filter(|_| kind < 9).unwrap_or(server);
             let one_way = self.rng.below(3);
             self.network.heal();
             self.network.isolate(server, one_way);
@@ -129,6 +133,9 @@ impl World {
                     _ => server,
                 };
                 let one_way = self.rng.below(3);
+                if self.rng.chance(50) {
+                    self.hang_up(server);
+                }
                 self.network.isolate(server, one_way);
             }
         }
@@ -170,8 +177,26 @@ impl World {
             self.stats.changes += 1;
             let index = self.rng.below(voters.len() as u64) as usize;
             self.order(Ask::Change(Change::Remove(voters[index])));
+            // Its disk is replaced, and it comes back under its old number.
+            if self.rng.chance(50) {
+                let server = voters[index].get() as usize - 1;
+                let soon = self.rng.below(self.timeout());
+                self.after(soon, Event::Readmit { server });
+            }
         }
         Ok(())
+    }
+
+    pub(super) fn readmit(&mut self, server: usize) -> Verdict {
+        let gone = self
+            .committed
+            .reference
+            .members()
+            .get(self.hosts[server].id);
+        if self.healed || gone.is_some() {
+            return Ok(());
+        }
+        self.admit(server)
     }
 
     /// A server that is no member comes with a new disk. One that already

@@ -102,7 +102,14 @@ impl Swarm {
             servers
         };
         let lease_reads = rng.chance(25);
-        let timeout = Duration::from_millis(rng.between(200, 1_000));
+        let latency = rng.between(MILLI / 5, 8 * MILLI);
+        let sync = rng.between(MILLI / 10, 10 * MILLI);
+        // Some clusters are set up so tightly that candidates often meet.
+        let timeout = if rng.chance(30) {
+            Duration::from_nanos(12 * latency + 6 * sync).max(Duration::from_millis(20))
+        } else {
+            Duration::from_millis(rng.between(200, 1_000))
+        };
         let small_log = rng.chance(60);
         let config = Config {
             timeout,
@@ -111,7 +118,7 @@ impl Swarm {
             lease_reads,
             fast_detection: !lease_reads && rng.chance(70),
             window: rng.between(1, 8) as usize,
-            append_bytes: [200, 1_000, 65_536][rng.below(3) as usize],
+            append_bytes: [1, 200, 65_536][rng.below(3) as usize],
             chunk_bytes: [100, 700, 65_536][rng.below(3) as usize],
             uncommitted_bytes: [2_000, 1_000_000][rng.below(2) as usize],
             waiting: 64,
@@ -133,11 +140,11 @@ impl Swarm {
                 changes: 32,
             },
             storm: options.seconds * SECOND,
-            latency: rng.between(MILLI / 5, 8 * MILLI),
+            latency,
             loss: rng.below(80),
             late: rng.below(100),
             doubled: rng.below(50),
-            sync: rng.between(MILLI / 10, 10 * MILLI),
+            sync,
             // Some worlds have no rest at all.
             pace: if rng.chance(25) {
                 rng.between(SECOND / 20, SECOND / 3)

@@ -64,6 +64,9 @@ pub(super) enum Event {
     Snipe {
         server: usize,
     },
+    Readmit {
+        server: usize,
+    },
     Heal,
     Calm,
     Flap {
@@ -277,6 +280,7 @@ impl World {
                 self.sniped(server);
                 Ok(())
             }
+            Event::Readmit { server } => self.readmit(server),
             Event::Heal => self.heal(),
             Event::Calm => self.calm(),
             Event::Flap { round } => self.flap(round),
@@ -569,7 +573,6 @@ impl World {
         }
         host.epoch += 1;
         host.paused_until = 0;
-        let id = host.id;
         self.stats.crashes += 1;
         if host.disk.crash(&mut self.rng) {
             self.stats.lost_writes += 1;
@@ -578,6 +581,16 @@ impl World {
             self.note(server, "crashes");
         }
         // The kernel of its machine closes its connections.
+        self.hang_up(server);
+        if let Some(delay) = restart {
+            self.after(delay, Event::Restart { server });
+        }
+    }
+
+    /// Everybody who can hear it is told that the connection to a server is
+    /// closed. That may be a lie: a middlebox can reset connections too.
+    pub(super) fn hang_up(&mut self, server: usize) {
+        let id = self.hosts[server].id;
         for other in 0..self.swarm.servers {
             if other != server && !self.network.is_cut(server, other) {
                 let epoch = self.hosts[other].epoch;
@@ -588,9 +601,6 @@ impl World {
                 };
                 self.after(self.swarm.latency, event);
             }
-        }
-        if let Some(delay) = restart {
-            self.after(delay, Event::Restart { server });
         }
     }
 
