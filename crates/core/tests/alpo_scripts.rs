@@ -1,0 +1,52 @@
+//! Runs the golden scripts of `tests/scripts/alpo`, one `#[test]` each.
+//!
+//! A script is a schedule of the replicated log: commands, and below `---`
+//! the trace they made. Its name is the behaviour it shows, and its first
+//! comment cites the clause of `docs/alpo.md`. `UPDATE_GOLDENFILES=1 cargo
+//! test -p tenure-core --test alpo_scripts` writes the traces anew; read
+//! every changed line before you commit it. The commands are described where
+//! they are dispatched, in `alpo_stage::words`. The list of scripts is made
+//! when this file is compiled: touch it after adding one.
+
+mod alpo_stage;
+#[path = "stage/args.rs"]
+#[expect(dead_code, reason = "written for the election's scripts too")]
+mod args;
+
+use std::fs;
+use std::path::Path;
+
+test_each_file::test_each_path! { in "crates/core/tests/scripts/alpo" as alpo => script }
+
+fn script(path: &Path) {
+    let mut stage = alpo_stage::Stage::default();
+    if let Err(error) = goldenscript::run(&mut stage, path) {
+        panic!("{}: {error}", path.display());
+    }
+}
+
+/// `H3`, `E4`, `R17`: a capital letter and a number.
+fn clauses(text: &str) -> impl Iterator<Item = &str> {
+    let words = text.split(|c: char| !c.is_ascii_alphanumeric());
+    words.filter(|word| {
+        let number = word.trim_start_matches(['E', 'G', 'H', 'I', 'L', 'R', 'T', 'X']);
+        let number = number.trim_end_matches(|c: char| c.is_ascii_lowercase());
+        word.len() - number.len() >= 1 && !number.is_empty() && number.parse::<u8>().is_ok()
+    })
+}
+
+#[test]
+fn every_script_begins_with_a_clause() {
+    let home = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/scripts/alpo");
+    for entry in fs::read_dir(home).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        let text = fs::read_to_string(&path).expect("a script");
+        let comment = text.lines().take_while(|line| line.starts_with('#'));
+        let comment = comment.collect::<Vec<_>>().join(" ");
+        assert!(
+            clauses(&comment).next().is_some(),
+            "{} cites no clause",
+            path.display()
+        );
+    }
+}
