@@ -21,6 +21,7 @@ pub(crate) fn cluster(world: &mut World, args: &mut Args<'_>) -> Outcome<()> {
     let spare = args.parsed("spare")?.unwrap_or(0);
     let leader = args.key("leader").map(show::server).transpose()?;
     let term = args.parsed("term")?.unwrap_or(0);
+    let lost = args.key("hard") == Some("lost");
     let config = configure(args)?;
     let ids: Vec<_> = (1..=count + spare).filter_map(ServerId::new).collect();
     let founders = ids.iter().take(usize::try_from(count)?);
@@ -34,11 +35,14 @@ pub(crate) fn cluster(world: &mut World, args: &mut Args<'_>) -> Outcome<()> {
         let entries = args.key(&id.to_string()).map(log).transpose()?;
         let entries = entries.unwrap_or_default();
         let last = entries.last().map_or(Term::ZERO, |entry: &Entry| entry.term);
-        let hard = HardState {
+        let mut hard = HardState {
             term: last.max(Term::new(term).ok_or("no such term")?),
             last_reign: last,
             vote: None,
         };
+        if lost {
+            hard = HardState::default();
+        }
         let synced = if id.get() <= count {
             Recovered {
                 hard,

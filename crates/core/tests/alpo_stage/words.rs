@@ -6,9 +6,11 @@
 
 use std::time::Duration;
 
+use tenure_core::Machine;
 use tenure_core::alpo::{Ask, Change, Command, Input, Operation, Query, ServerId};
 use tenure_core::cas::{Expect, Stamp, Write};
 use tenure_core::ids::{Key, Version};
+use tenure_core::time::Instant;
 
 use super::network::Meant;
 use super::setup;
@@ -20,7 +22,7 @@ pub(crate) fn run(world: &mut World, command: &str, args: &mut Args<'_>) -> Outc
     match command {
         // cluster 3: founded, nobody leads. leader=s1: s1 was elected in term
         //   1 and a session is open. s2=1-3@1/4@2: what s2's log holds.
-        //   term=4: all have seen it. spare=1: one more server, a stranger.
+        //   term=4: all have seen it. hard=lost: term and vote are not on disk. spare=1: one more server, a stranger.
         //   timeout= heartbeat= lease=on detection=off window= chunk= append=
         //   log= kept=: settings.
         "cluster" => setup::cluster(world, args)?,
@@ -55,6 +57,13 @@ pub(crate) fn run(world: &mut World, command: &str, args: &mut Args<'_>) -> Outc
             world.tell(&format!("{id} knows {members}"));
         }
         "sessions" => sessions(world)?,
+        // timer s1: when the timer of s1 ends.
+        "timer" => {
+            let id = server(args.word()?)?;
+            let deadline = world.node(id)?.deadline().ok_or("it waits for nothing")?;
+            let deadline = deadline.since(Instant::ZERO).as_millis();
+            world.tell(&format!("{id} waits until {deadline}ms"));
+        }
         // queue: what is under way.
         "queue" => {
             let lines = world.network.queue.iter();
