@@ -18,6 +18,9 @@ use super::show::{self, server};
 use super::world::World;
 use crate::args::{Args, Outcome, span};
 
+/// More lost messages than this are only counted.
+const MANY: usize = 12;
+
 pub(crate) fn run(world: &mut World, command: &str, args: &mut Args<'_>) -> Outcome<()> {
     match command {
         // cluster 3: founded, nobody leads. leader=s1: s1 was elected in term
@@ -98,8 +101,13 @@ fn network(world: &mut World, command: &str, args: &mut Args<'_>) -> Outcome<()>
     if messages.is_empty() {
         return Err("no such message is under way".into());
     }
+    let many = messages.len() > MANY;
+    if command == "drop" && many {
+        world.tell(&format!("-x {} messages", messages.len()));
+    }
     for envelope in messages {
         match command {
+            "drop" if many => {}
             "drop" => world.tell(&show::message(&envelope, "-x")),
             // Put aside: neither calm nor run delivers it.
             "hold" => world.network.held.push_back(envelope),
