@@ -35,6 +35,16 @@ use crate::args::Args;
 #[derive(Default)]
 pub(crate) struct Stage(world::World);
 
+#[cfg(feature = "planted-bugs")]
+impl Stage {
+    /// One on which every server makes the same mistake.
+    pub(crate) fn with(bug: tenure_core::alpo::Bug) -> Self {
+        let mut stage = Self::default();
+        stage.0.planted = Some(bug);
+        stage
+    }
+}
+
 impl goldenscript::Runner for Stage {
     type Command = goldenscript::Command;
 

@@ -22,7 +22,12 @@ pub(crate) fn cluster(world: &mut World, args: &mut Args<'_>) -> Outcome<()> {
     let leader = args.key("leader").map(show::server).transpose()?;
     let term = args.parsed("term")?.unwrap_or(0);
     let lost = args.key("hard") == Some("lost");
-    let config = configure(args)?;
+    #[cfg_attr(not(feature = "planted-bugs"), expect(unused_mut))]
+    let mut config = configure(args)?;
+    #[cfg(feature = "planted-bugs")]
+    {
+        config.planted = world.planted;
+    }
     let ids: Vec<_> = (1..=count + spare).filter_map(ServerId::new).collect();
     let founders = ids.iter().take(usize::try_from(count)?);
     let members = Membership::founded(founders.map(|id| (*id, storage(*id))));

@@ -23,6 +23,9 @@ pub(crate) struct World {
     pub(crate) hosts: BTreeMap<ServerId, Host>,
     pub(crate) network: Network,
     checks: Checks,
+    /// The mistake that every server makes, if any.
+    #[cfg(feature = "planted-bugs")]
+    pub(crate) planted: Option<tenure_core::alpo::Bug>,
     /// What was asked, by token; and what had been answered by then.
     asked: BTreeMap<u64, (String, LogId)>,
     /// The session opened last, and the last serial used in it.
