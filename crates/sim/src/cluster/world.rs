@@ -64,6 +64,9 @@ pub(super) enum Event {
     Snipe {
         server: usize,
     },
+    Dethrone {
+        server: usize,
+    },
     Readmit {
         server: usize,
     },
@@ -271,28 +274,27 @@ impl World {
                 })
             }
             Event::Answered { token, answer } => self.answered(token, answer),
-            Event::Client { client } => {
-                self.client(client);
-                Ok(())
-            }
             Event::Fault => self.fault(),
-            Event::Snipe { server } => {
-                self.sniped(server);
-                Ok(())
-            }
             Event::Readmit { server } => self.readmit(server),
             Event::Heal => self.heal(),
             Event::Calm => self.calm(),
             Event::Flap { round } => self.flap(round),
-            Event::Quiet => {
-                self.quiet = true;
+            other => {
+                self.just_happen(other);
                 Ok(())
             }
-            Event::Settle => {
-                self.settled = self.committed.len();
-                Ok(())
-            }
-            Event::End => Ok(()),
+        }
+    }
+
+    /// What breaks no rule by itself.
+    fn just_happen(&mut self, event: Event) {
+        match event {
+            Event::Client { client } => self.client(client),
+            Event::Snipe { server } => self.sniped(server),
+            Event::Dethrone { server } => self.dethrone(server),
+            Event::Quiet => self.quiet = true,
+            Event::Settle => self.settled = self.committed.len(),
+            _ => {}
         }
     }
 
@@ -378,13 +380,21 @@ impl World {
             );
             self.note(server, &what);
         }
+        let voted = after
+            .hard
+            .vote
+            .filter(|_| after.hard.vote != before.hard.vote);
+        let id = self.hosts[server].id;
+        if voted.is_some_and(|vote| vote.server != id) {
+            self.snipe(server, false);
+        }
         let Some(node) = &self.hosts[server].node else {
             return Ok(());
         };
         if self.leaders.look(node)? {
             self.stats.reigns += 1;
             self.committed.complete(node)?;
-            self.snipe();
+            self.snipe(server, true);
         }
         Ok(())
     }
@@ -458,7 +468,7 @@ impl World {
             self.committed.snapshot(snapshot)?;
         }
         if let Told::Standing { .. } | Told::Deferred { .. } | Told::Truncated { .. } = event {
-            self.snipe();
+            self.snipe(server, false);
         }
         if self.trace.is_on() {
             self.note(server, &format!("{event:?}"));
@@ -545,7 +555,7 @@ impl World {
         host.epoch += 1;
         host.wake_at = u64::MAX;
         host.syncing = false;
-        self.patience.excuse(server);
+        self.patience.restart(server);
         if self.trace.is_on() {
             self.note(server, "starts");
         }
