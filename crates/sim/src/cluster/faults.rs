@@ -90,6 +90,23 @@ impl World {
         }
     }
 
+    /// A vote is on its way to a candidate. The worst moment for it to be cut
+    /// off from everybody else, and for the voter to crash.
+    pub(super) fn tempt(&mut self, voter: usize, winner: usize) {
+        let sniper = self.swarm.kinds.snipers && self.swarm.kinds.partitions;
+        if !self.healed && sniper && self.rng.chance(15) {
+            self.after(1, Event::Betray { voter, winner });
+        }
+    }
+
+    pub(super) fn betray(&mut self, voter: usize, winner: usize) {
+        self.stats.snipes += 1;
+        self.network.heal();
+        self.network.isolate(winner, 0);
+        let back = self.rng.below(3 * self.swarm.latency) + 1;
+        self.crash(voter, Some(back));
+    }
+
     /// A server crashes and is back before anybody noticed; or somebody is
     /// cut off just now.
     pub(super) fn sniped(&mut self, server: usize) {

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BinaryHeap};
 use tenure_core::Machine;
 use tenure_core::alpo::{
     Answer, Ask, Body, Envelope, Event as Told, Input, LogId, Membership, Node, Output, Position,
-    ServerId, Snapshot, State, Status, invariants,
+    Reply, ServerId, Snapshot, State, Status, invariants,
 };
 use tenure_core::rng::Rng;
 use tenure_core::time::{ClockId, Now};
@@ -63,6 +63,10 @@ pub(super) enum Event {
     Fault,
     Snipe {
         server: usize,
+    },
+    Betray {
+        voter: usize,
+        winner: usize,
     },
     Dethrone {
         server: usize,
@@ -292,6 +296,7 @@ impl World {
             Event::Client { client } => self.client(client),
             Event::Snipe { server } => self.sniped(server),
             Event::Dethrone { server } => self.dethrone(server),
+            Event::Betray { voter, winner } => self.betray(voter, winner),
             Event::Quiet => self.quiet = true,
             Event::Settle => self.settled = self.committed.len(),
             _ => {}
@@ -443,6 +448,13 @@ impl World {
         self.stats.messages += 1;
         if self.trace.is_on() {
             self.note(server, &format!("to {}: {:?}", envelope.to, envelope.body));
+        }
+        if let Body::Reply {
+            reply: Reply::Granted,
+            ..
+        } = envelope.body
+        {
+            self.tempt(server, envelope.to.get() as usize - 1);
         }
         let [once, twice] = self.network.send(&envelope, &self.swarm, &mut self.rng);
         if once.is_none() {
