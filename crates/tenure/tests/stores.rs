@@ -10,7 +10,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure::clock;
+use tenure::{StoreError, clock};
 use tenure::store::conformance::{self, count_of, count_up};
 use tenure::store::{Expect, Key, Memory, Selector, Sighting, Stamp, Store, Write, open};
 
@@ -145,4 +145,39 @@ async fn postgres_notices_the_writes_of_others() {
     let (median, most) = (figures[50], figures[99]);
     println!("postgres: noticed after a median of {median:.2} ms, at most {most:.2} ms, of 100");
     assert!(median < 25.0, "{figures:?}");
+}
+
+/// How many connections to the server this process holds. Those of other
+/// tests go to other ports.
+fn connections_to(server: &postgres::Postgres) -> usize {
+    const ESTABLISHED: &str = "01";
+    let port = format!(":{:04X}", server.port());
+    let table = std::fs::read_to_string("/proc/self/net/tcp").expect("the kernel's table");
+    let to_server = |line: &&str| {
+        let mut fields = line.split_whitespace().skip(2);
+        fields.next().is_some_and(|remote| remote.ends_with(&port))
+            && fields.next() == Some(ESTABLISHED)
+    };
+    table.lines().filter(to_server).count()
+}
+
+#[tokio::test]
+async fn calls_that_run_out_of_time_leave_no_connections_behind() {
+    let server = postgres::Postgres::start();
+    let key = Key::new("key").expect("a key");
+    server.pause();
+    let store = opened(&server.url()).await;
+    for _ in 0..12 {
+        let late = store.read(&key, Duration::from_millis(30)).await;
+        assert!(
+            matches!(late, Err(StoreError::Unavailable(_))),
+            "a paused server answered: {late:?}"
+        );
+    }
+    // The background thread works in order: after this it has ended whatever
+    // the calls gave up.
+    let turn = tenure::drive::background().spawn(async {});
+    turn.await.expect("the background thread's turn");
+    assert!(connections_to(&server) <= 2, "connections are left behind");
+    server.resume();
 }
