@@ -108,8 +108,16 @@ fn judge(
     reading: &Reading,
 ) -> Result<Look, StoreError> {
     if let Some(register) = &reading.register {
-        Record::decode(&register.value)
+        let record = Record::decode(&register.value)
             .map_err(|error| StoreError::broken(format!("election {election}: {error}")))?;
+        // Sight would ignore it, and a vacancy that it is not would be told.
+        if record.election != *election {
+            return Err(StoreError::broken(format!(
+                "expected the record of {election}, found that of {}; it was copied or restored \
+                 to the wrong key: delete it, or put it back where it belongs",
+                record.election
+            )));
+        }
     }
     let expiry = natural_expiry(features);
     let config = Config {
