@@ -1,9 +1,15 @@
 //! Looking at elections and asking leaders to go, over stores in memory that
 //! may go wrong.
 
+#[path = "common/faulty.rs"]
+mod faulty;
+
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use faulty::{Faulty, garble};
+use tenure::election::{Event, FailureClass};
 use tenure::store::{Expect, Key, Memory, Stamp, Store, Write};
 use tenure::{Election, Name, StoreError, election};
 
@@ -16,9 +22,25 @@ fn name(text: &str) -> Name {
 /// A candidate that leads, and its proof.
 async fn leading(store: Arc<dyn Store>, election: &str) -> (Election, tenure::Reign) {
     let builder = Election::builder(store, election).name("web-1");
+    let builder = builder.lease(Duration::from_secs(2));
     let mut election = builder.start().expect("a candidate");
     let reign = election.elected().await.expect("an office");
     (election, reign)
+}
+
+/// Writes what a register holds already, which changes its version.
+async fn write_again(store: &dyn Store, election: &str) {
+    let key = Key::of_election(&name(election));
+    let found = store.read(&key, WITHIN).await.expect("a read").register;
+    let found = found.expect("a register");
+    let write = Write {
+        key,
+        expect: Expect::Version(found.version),
+        value: found.value,
+        stamp: Stamp::Keep,
+    };
+    let written = store.compare_and_swap(write, WITHIN).await;
+    written.expect("nobody wrote in between");
 }
 
 /// Puts what one key holds under another, as a careless restore would.
@@ -58,4 +80,69 @@ async fn the_record_of_another_election_is_nobodys_vacancy() {
     let listed = election::list(store, WITHIN).await.expect("a list");
     let states: Vec<_> = listed.iter().map(|(_, seen)| seen.is_ok()).collect();
     assert_eq!(states, [false, true]);
+}
+
+/// A store that garbles the answers whose numbers, from zero, fit.
+fn garbling(inner: &Memory, fits: fn(usize) -> bool) -> Arc<dyn Store> {
+    let answers = AtomicUsize::new(0);
+    Arc::new(Faulty::new(inner.clone(), move |reading| {
+        let number = answers.fetch_add(1, Ordering::Relaxed);
+        Ok(if fits(number) {
+            garble(reading)
+        } else {
+            reading
+        })
+    }))
+}
+
+#[tokio::test]
+async fn one_garbled_answer_is_asked_for_again() {
+    let memory = Memory::new();
+    let (_election, reign) = leading(Arc::new(memory.clone()), "payroll").await;
+    let payroll = name("payroll");
+    let once = garbling(&memory, |number| number == 0);
+    let (seen, record) = election::leader(once, &payroll, WITHIN)
+        .await
+        .expect("a look");
+    assert_eq!(
+        seen.leader.map(|leader| leader.id),
+        Some(reign.fence().leader)
+    );
+    assert!(record.is_some());
+    let always = garbling(&memory, |_| true);
+    let looked = election::leader(always, &payroll, WITHIN).await;
+    let why = broken(looked.err());
+    assert!(why.contains("expected an election's register"), "{why}");
+}
+
+#[tokio::test]
+async fn a_leader_keeps_its_office_through_a_garbled_answer() {
+    let memory = Memory::new();
+    let armed = Arc::new(AtomicBool::new(false));
+    let arm = Arc::clone(&armed);
+    let store = Faulty::new(memory.clone(), move |reading| {
+        let garbled = armed.swap(false, Ordering::Relaxed);
+        Ok(if garbled { garble(reading) } else { reading })
+    });
+    let (election, reign) = leading(Arc::new(store), "payroll").await;
+    let mut events = election.events();
+    // A stranger's write makes the next renewal a conflict, which the leader
+    // settles by a read: the one that is garbled.
+    arm.store(true, Ordering::Relaxed);
+    write_again(&memory, "payroll").await;
+    let mut renewals = 0;
+    while renewals < 2 {
+        match events.next().await.expect("an event") {
+            Event::Renewed { .. } => renewals += 1,
+            Event::Draining { why, .. } | Event::Ousted { why, .. } => {
+                panic!("the office was given up: {why}")
+            }
+            Event::Trouble { failure, .. } => assert_ne!(failure.class, FailureClass::Broken),
+            _ => {}
+        }
+    }
+    assert!(!arm.load(Ordering::Relaxed), "nothing was garbled");
+    assert!(reign.is_valid());
+    drop(reign);
+    election.stop().await;
 }

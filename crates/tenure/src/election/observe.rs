@@ -15,7 +15,7 @@ use super::world::{Mailbox, Surroundings};
 use crate::clock;
 use crate::drive::{self, Flow};
 use crate::error::StoreError;
-use crate::store::{Clock, Features, Store};
+use crate::store::{Clock, Features, Store, Version};
 
 /// By what a grant in a store with these features is judged over, unless the
 /// user wants something else.
@@ -89,36 +89,57 @@ pub async fn leader(
     on_background(async move { look(store.as_ref(), &election, within).await }).await
 }
 
-/// The same on the runtime of the caller.
+/// The same on the runtime of the caller. An answer that cannot be decoded is
+/// asked for once more, because perhaps only the answer was damaged; the same
+/// version undecodable twice is a damaged register.
 pub(super) async fn look(
     store: &dyn Store,
     election: &Name,
     within: Duration,
 ) -> Result<Look, StoreError> {
-    let asked = clock::boot();
-    let reading = store.read(&Key::of_election(election), within).await?;
-    judge(store.features(), election, asked, &reading)
+    let key = Key::of_election(election);
+    let ask = async || {
+        let asked = clock::boot();
+        let reading = store.read(&key, within).await;
+        reading.map(|reading| (asked, reading))
+    };
+    let (mut asked, mut reading) = ask().await?;
+    if decoded(election, &reading).is_err() {
+        let version = version(&reading);
+        (asked, reading) = ask().await?;
+        decoded(election, &reading).map_err(|damage| match self::version(&reading) {
+            again if again == version => damage,
+            _ => StoreError::unknown(format!("two answers were damaged, ask again: {damage}")),
+        })?;
+    }
+    Ok(judge(store.features(), election, asked, &reading))
 }
 
-/// What a reading amounts to.
-fn judge(
-    features: Features,
-    election: &Name,
-    asked: Instant,
-    reading: &Reading,
-) -> Result<Look, StoreError> {
-    if let Some(register) = &reading.register {
-        let record = Record::decode(&register.value)
-            .map_err(|error| StoreError::broken(format!("election {election}: {error}")))?;
-        // Sight would ignore it, and a vacancy that it is not would be told.
-        if record.election != *election {
-            return Err(StoreError::broken(format!(
-                "expected the record of {election}, found that of {}; it was copied or restored \
-                 to the wrong key: delete it, or put it back where it belongs",
-                record.election
-            )));
-        }
+fn version(reading: &Reading) -> Option<Version> {
+    let register = reading.register.as_ref();
+    register.map(|register| register.version.clone())
+}
+
+/// Whether a reading shows the record of this election, or none.
+fn decoded(election: &Name, reading: &Reading) -> Result<(), StoreError> {
+    let Some(register) = &reading.register else {
+        return Ok(());
+    };
+    let record = Record::decode(&register.value)
+        .map_err(|error| StoreError::broken(format!("election {election}: {error}")))?;
+    if record.election == *election {
+        return Ok(());
     }
+    // Sight would ignore it, and a vacancy that it is not would be told.
+    Err(StoreError::broken(format!(
+        "expected the record of {election}, found that of {}; it was copied or restored to the \
+         wrong key: delete it, or put it back where it belongs",
+        record.election
+    )))
+}
+
+/// What a reading that can be decoded amounts to.
+fn judge(features: Features, election: &Name, asked: Instant, reading: &Reading) -> Look {
     let expiry = natural_expiry(features);
     let config = Config {
         expiry,
@@ -126,7 +147,7 @@ fn judge(
     };
     let mut sight = Sight::new();
     sight.read(&config, clock::now(), asked, reading);
-    Ok((sight.observation(expiry), sight.record().cloned()))
+    (sight.observation(expiry), sight.record().cloned())
 }
 
 /// The callers' executor may be any; stores need ours.
@@ -184,7 +205,10 @@ pub async fn list(
                     register: Some(register),
                     now: page.now,
                 };
-                let seen = judge(store.features(), &name, asked, &reading);
+                let seen = match decoded(&name, &reading) {
+                    Ok(()) => Ok(judge(store.features(), &name, asked, &reading)),
+                    Err(_) => look(store.as_ref(), &name, within).await,
+                };
                 elections.push((name, seen));
             }
             after = page.more_after;

@@ -1,0 +1,98 @@
+//! A store in memory that goes wrong where a test wants it to.
+//!
+//! What is read passes through a function that may damage it, refuse it or
+//! panic; everything else is [`Memory`]'s own.
+
+#![allow(dead_code, reason = "each test binary uses a part of it")]
+
+use std::fmt;
+use std::time::Duration;
+
+use tenure::StoreError;
+use tenure::store::{
+    BoxFuture, Features, Key, Memory, Page, Reading, Selector, Store, Version, Watch, Write,
+    Written,
+};
+
+type OnRead = dyn Fn(Reading) -> Result<Reading, StoreError> + Send + Sync;
+
+/// See the [module](self).
+pub(crate) struct Faulty {
+    inner: Memory,
+    on_read: Box<OnRead>,
+}
+
+impl Faulty {
+    /// A store that shows what `on_read` makes of what `inner` holds.
+    pub(crate) fn new(
+        inner: Memory,
+        on_read: impl Fn(Reading) -> Result<Reading, StoreError> + Send + Sync + 'static,
+    ) -> Self {
+        let on_read = Box::new(on_read);
+        Self { inner, on_read }
+    }
+}
+
+/// The answer as a line that garbles would bring it.
+pub(crate) fn garble(mut reading: Reading) -> Reading {
+    if let Some(register) = &mut reading.register {
+        register.value = b"gar?led".as_slice().into();
+    }
+    reading
+}
+
+impl fmt::Debug for Faulty {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Faulty")
+    }
+}
+
+impl fmt::Display for Faulty {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("faulty:")
+    }
+}
+
+impl Store for Faulty {
+    fn features(&self) -> Features {
+        self.inner.features()
+    }
+
+    fn read<'a>(
+        &'a self,
+        key: &'a Key,
+        within: Duration,
+    ) -> BoxFuture<'a, Result<Reading, StoreError>> {
+        Box::pin(async move { (self.on_read)(self.inner.read(key, within).await?) })
+    }
+
+    fn compare_and_swap(
+        &self,
+        write: Write,
+        within: Duration,
+    ) -> BoxFuture<'_, Result<Written, StoreError>> {
+        self.inner.compare_and_swap(write, within)
+    }
+
+    fn delete<'a>(
+        &'a self,
+        key: &'a Key,
+        expected: &'a Version,
+        within: Duration,
+    ) -> BoxFuture<'a, Result<(), StoreError>> {
+        self.inner.delete(key, expected, within)
+    }
+
+    fn list<'a>(
+        &'a self,
+        prefix: &'a str,
+        after: Option<&'a Key>,
+        within: Duration,
+    ) -> BoxFuture<'a, Result<Page, StoreError>> {
+        self.inner.list(prefix, after, within)
+    }
+
+    fn watch(&self, selector: Selector) -> Watch {
+        self.inner.watch(selector)
+    }
+}
