@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use faulty::{Faulty, garble};
-use tenure::election::{Event, FailureClass};
+use tenure::election::{Certainty, Event, FailureClass};
 use tenure::store::{Expect, Key, Memory, Stamp, Store, Write};
 use tenure::{Election, Name, StoreError, election};
 
@@ -22,7 +22,7 @@ fn name(text: &str) -> Name {
 /// A candidate that leads, and its proof.
 async fn leading(store: Arc<dyn Store>, election: &str) -> (Election, tenure::Reign) {
     let builder = Election::builder(store, election).name("web-1");
-    let builder = builder.lease(Duration::from_secs(2));
+    let builder = builder.lease(Duration::from_secs(1));
     let mut election = builder.start().expect("a candidate");
     let reign = election.elected().await.expect("an office");
     (election, reign)
@@ -145,4 +145,46 @@ async fn a_leader_keeps_its_office_through_a_garbled_answer() {
     assert!(reign.is_valid());
     drop(reign);
     election.stop().await;
+}
+
+#[tokio::test]
+async fn a_leader_is_confirmed_by_its_renewal_or_by_its_silence() {
+    let memory = Memory::new();
+    let clockless = || Arc::new(Faulty::new(memory.clone(), Ok).without_clock());
+    let payroll = name("payroll");
+    let (election, reign) = leading(clockless(), "payroll").await;
+    let confirmed = election::leader_confirmed(clockless(), &payroll, WITHIN).await;
+    let (seen, record) = confirmed.expect("an answer");
+    assert_eq!(seen.certainty, Certainty::Proven);
+    assert_eq!(
+        seen.leader.map(|leader| leader.id),
+        Some(reign.fence().leader)
+    );
+    let renewal = record.expect("the record that was seen").renewal;
+    assert!(renewal > 1, "it was not a renewal that proved it");
+    drop(reign);
+    election.stop().await;
+}
+
+#[tokio::test]
+async fn confirming_ends_when_the_store_goes_away() {
+    let memory = Memory::new();
+    let (_election, _reign) = leading(Arc::new(memory.clone()), "payroll").await;
+    let answers = AtomicUsize::new(0);
+    let gone = Faulty::new(memory, move |reading| {
+        match answers.fetch_add(1, Ordering::Relaxed) {
+            0 => Ok(reading),
+            _ => Err(StoreError::unavailable("gone")),
+        }
+    });
+    let gone = Arc::new(gone.without_clock());
+    let patience = Duration::from_millis(200);
+    let payroll = name("payroll");
+    let confirming = election::leader_confirmed(gone, &payroll, patience);
+    let confirmed = tokio::time::timeout(WITHIN, confirming).await;
+    let confirmed = confirmed.expect("an end");
+    assert!(
+        matches!(confirmed, Err(StoreError::Unavailable(_))),
+        "{confirmed:?}"
+    );
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tenure::StoreError;
 use tenure::store::{
-    BoxFuture, Features, Key, Memory, Page, Reading, Selector, Store, Version, Watch, Write,
+    BoxFuture, Clock, Features, Key, Memory, Page, Reading, Selector, Store, Version, Watch, Write,
     Written,
 };
 
@@ -20,6 +20,7 @@ type OnRead = dyn Fn(Reading) -> Result<Reading, StoreError> + Send + Sync;
 pub(crate) struct Faulty {
     inner: Memory,
     on_read: Box<OnRead>,
+    clock: Clock,
 }
 
 impl Faulty {
@@ -28,8 +29,17 @@ impl Faulty {
         inner: Memory,
         on_read: impl Fn(Reading) -> Result<Reading, StoreError> + Send + Sync + 'static,
     ) -> Self {
-        let on_read = Box::new(on_read);
-        Self { inner, on_read }
+        Self {
+            clock: inner.features().clock,
+            inner,
+            on_read: Box::new(on_read),
+        }
+    }
+
+    /// The same without a clock, so that grants are judged by silence.
+    pub(crate) fn without_clock(self) -> Self {
+        let clock = Clock::None;
+        Self { clock, ..self }
     }
 }
 
@@ -55,7 +65,10 @@ impl fmt::Display for Faulty {
 
 impl Store for Faulty {
     fn features(&self) -> Features {
-        self.inner.features()
+        Features {
+            clock: self.clock,
+            ..self.inner.features()
+        }
     }
 
     fn read<'a>(
