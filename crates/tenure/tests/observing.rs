@@ -4,8 +4,8 @@
 #[path = "common/faulty.rs"]
 mod faulty;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use faulty::{Faulty, garble};
@@ -187,4 +187,24 @@ async fn confirming_ends_when_the_store_goes_away() {
         matches!(confirmed, Err(StoreError::Unavailable(_))),
         "{confirmed:?}"
     );
+}
+
+#[tokio::test]
+async fn a_request_gives_each_call_its_own_time() {
+    let memory = Memory::new();
+    let (_election, _reign) = leading(Arc::new(memory.clone()), "payroll").await;
+    let given = Arc::new(Mutex::new(Vec::new()));
+    let noted = Arc::clone(&given);
+    let store =
+        Faulty::new(memory, Ok).timing(move |within| noted.lock().expect("no panic").push(within));
+    let (within, patience) = (Duration::from_millis(700), Duration::from_millis(100));
+    let resigned =
+        election::ask_to_resign(Arc::new(store), &name("payroll"), None, within, patience).await;
+    // The reign is never dropped, so nobody goes.
+    let waited = resigned.expect_err("it cannot go");
+    assert!(
+        matches!(&waited, election::AskError::Unheard { waited } if *waited == patience),
+        "{waited:?}"
+    );
+    assert_eq!(*given.lock().expect("no panic"), [within]);
 }

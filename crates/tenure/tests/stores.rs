@@ -10,9 +10,9 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure::{StoreError, clock};
 use tenure::store::conformance::{self, count_of, count_up};
 use tenure::store::{Expect, Key, Memory, Selector, Sighting, Stamp, Store, Write, open};
+use tenure::{StoreError, clock};
 
 const WITHIN: Duration = Duration::from_secs(20);
 const COUNTER: &str = "TENURE_TEST_COUNTER";

@@ -181,11 +181,7 @@ pub async fn leader_confirmed(
     on_background(async move { confirm(store.as_ref(), &election, within).await }).await
 }
 
-async fn confirm(
-    store: &dyn Store,
-    election: &Name,
-    within: Duration,
-) -> Result<Look, StoreError> {
+async fn confirm(store: &dyn Store, election: &Name, within: Duration) -> Result<Look, StoreError> {
     let key = Key::of_election(election);
     let mut watch = store.watch(Selector::Key(key.clone()));
     let (mut sight, config) = (Sight::new(), judging(store.features(), election));
@@ -212,7 +208,11 @@ async fn confirm(
         if let Some(over_at) = seen.over_at {
             until = over_at.after(within);
             // Past its end only a read that fails brings us here.
-            again = if now < over_at { again.min(over_at) } else { again };
+            again = if now < over_at {
+                again.min(over_at)
+            } else {
+                again
+            };
         }
         if now >= until {
             return Err(failed.unwrap_or_else(|| {

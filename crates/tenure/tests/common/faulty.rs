@@ -15,11 +15,13 @@ use tenure::store::{
 };
 
 type OnRead = dyn Fn(Reading) -> Result<Reading, StoreError> + Send + Sync;
+type OnWrite = dyn Fn(Duration) + Send + Sync;
 
 /// See the [module](self).
 pub(crate) struct Faulty {
     inner: Memory,
     on_read: Box<OnRead>,
+    on_write: Box<OnWrite>,
     clock: Clock,
 }
 
@@ -33,7 +35,14 @@ impl Faulty {
             clock: inner.features().clock,
             inner,
             on_read: Box::new(on_read),
+            on_write: Box::new(|_| ()),
         }
+    }
+
+    /// The same with a look at how long each write may take.
+    pub(crate) fn timing(self, on_write: impl Fn(Duration) + Send + Sync + 'static) -> Self {
+        let on_write = Box::new(on_write);
+        Self { on_write, ..self }
     }
 
     /// The same without a clock, so that grants are judged by silence.
@@ -84,6 +93,7 @@ impl Store for Faulty {
         write: Write,
         within: Duration,
     ) -> BoxFuture<'_, Result<Written, StoreError>> {
+        (self.on_write)(within);
         self.inner.compare_and_swap(write, within)
     }
 

@@ -159,9 +159,7 @@ impl Line {
         // be blocked when the answer comes.
         let connecting = async move { config.connect(tls).await };
         let mut connecting = Task(drive::background().spawn(connecting));
-        let connected = (&mut connecting.0)
-            .await
-            .map_err(StoreError::unavailable)?;
+        let connected = (&mut connecting.0).await.map_err(StoreError::unavailable)?;
         let (client, mut connection) =
             connected.map_err(|error| classify::connecting(&server, &error))?;
         let serve = async move {
