@@ -208,3 +208,20 @@ async fn a_request_gives_each_call_its_own_time() {
     );
     assert_eq!(*given.lock().expect("no panic"), [within]);
 }
+
+#[tokio::test]
+async fn a_transfer_to_the_leader_changes_nothing() {
+    let memory = Memory::new();
+    let store: Arc<dyn Store> = Arc::new(memory.clone());
+    let (_election, reign) = leading(Arc::clone(&store), "payroll").await;
+    let writes = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&writes);
+    let store = Faulty::new(memory, Ok).timing(move |_| {
+        counted.fetch_add(1, Ordering::Relaxed);
+    });
+    let (payroll, to) = (name("payroll"), name("web-1"));
+    let seen = election::ask_to_transfer(Arc::new(store), &payroll, to, WITHIN, WITHIN).await;
+    let leader = seen.expect("an answer").leader;
+    assert_eq!(leader.map(|leader| leader.id), Some(reign.fence().leader));
+    assert_eq!(writes.load(Ordering::Relaxed), 0);
+}

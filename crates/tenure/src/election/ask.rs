@@ -69,7 +69,7 @@ pub async fn ask_to_resign(
     on_background(async move {
         let mut watcher = watch(Arc::clone(&store), election.clone(), false);
         let store = store.as_ref();
-        let asked = write_request(store, &election, only, &Request::Resign, within).await?;
+        let (asked, _) = write_request(store, &election, only, &Request::Resign, within).await?;
         let gone = until(&mut watcher, patience, |seen| {
             let leader = seen.leader.as_ref();
             seen.term >= asked.term && leader.is_none_or(|leader| leader.id != asked.id)
@@ -81,7 +81,9 @@ pub async fn ask_to_resign(
 
 /// Asks the leader of `election` to hand over to the candidate named `to`,
 /// and waits up to `patience` until somebody else leads; each call of the
-/// store may take `within`. Returns who.
+/// store may take `within`. Returns who. If the leader has that name already,
+/// nothing is written and it is what is returned: it would resign, and since
+/// it is also the one that all others hold back for, take the office again.
 ///
 /// # Errors
 /// See [`AskError`].
@@ -95,8 +97,12 @@ pub async fn ask_to_transfer(
     let election = election.clone();
     on_background(async move {
         let mut watcher = watch(Arc::clone(&store), election.clone(), false);
-        let request = Request::Transfer(to);
-        let asked = write_request(store.as_ref(), &election, None, &request, within).await?;
+        let request = Request::Transfer(to.clone());
+        let store = store.as_ref();
+        let (asked, seen) = write_request(store, &election, None, &request, within).await?;
+        if asked.name == to {
+            return Ok(seen);
+        }
         let taken = |seen: &Observation| seen.leader.is_some() && seen.term > asked.term;
         until(&mut watcher, patience, taken).await
     })
@@ -124,18 +130,20 @@ async fn until(
     found.ok().flatten().ok_or(unheard)
 }
 
+/// Leaves the request unless it is there already, or has nothing to change.
+/// Returns whom it concerns, and what was seen of them.
 async fn write_request(
     store: &dyn Store,
     election: &Name,
     only: Option<LeaderId>,
     request: &Request,
     within: Duration,
-) -> Result<Leader, AskError> {
+) -> Result<(Leader, Observation), AskError> {
     let key = Key::of_election(election);
     let mut last = StoreError::Conflict;
     for _ in 0..TRIES_MAX {
         let (seen, record) = look(store, election, within).await?;
-        let (Some(leader), Some(record)) = (seen.leader, record) else {
+        let (Some(leader), Some(record)) = (seen.leader.clone(), record) else {
             return Err(AskError::Vacant);
         };
         if let Some(expected) = only.filter(|only| *only != leader.id) {
@@ -146,6 +154,9 @@ async fn write_request(
                 term,
             });
         }
+        if matches!(request, Request::Transfer(to) if *to == leader.name) {
+            return Ok((leader, seen));
+        }
         let reading = store.read(&key, within).await?;
         let Some(register) = reading.register else {
             return Err(AskError::Vacant);
@@ -155,7 +166,7 @@ async fn write_request(
             continue;
         }
         let Some(value) = with_request(record, request) else {
-            return Ok(leader);
+            return Ok((leader, seen));
         };
         let expect = Expect::Version(register.version);
         let write = Write {
@@ -165,7 +176,7 @@ async fn write_request(
             stamp: Stamp::Keep,
         };
         match store.compare_and_swap(write, within).await {
-            Ok(_) => return Ok(leader),
+            Ok(_) => return Ok((leader, seen)),
             // Unknown: the next look shows whether it is there.
             Err(error @ (StoreError::Conflict | StoreError::Unknown(_))) => last = error,
             Err(error) => return Err(error.into()),
