@@ -225,3 +225,15 @@ async fn a_transfer_to_the_leader_changes_nothing() {
     assert_eq!(leader.map(|leader| leader.id), Some(reign.fence().leader));
     assert_eq!(writes.load(Ordering::Relaxed), 0);
 }
+
+#[tokio::test]
+async fn a_store_that_panics_ends_the_election_and_the_watch() {
+    let store: Arc<dyn Store> = Arc::new(Faulty::new(Memory::new(), Ok).panicking());
+    let builder = Election::builder(Arc::clone(&store), "payroll");
+    let mut standing = builder.start().expect("a candidate");
+    let elected = tokio::time::timeout(WITHIN, standing.elected()).await;
+    assert!(elected.expect("an end").is_none());
+    let mut watcher = election::watch(store, name("payroll"), false);
+    let last = tokio::time::timeout(WITHIN, watcher.next()).await;
+    assert!(matches!(last.expect("an end"), None | Some(Event::Stopped)));
+}

@@ -171,6 +171,10 @@ impl Drop for Hold {
 }
 
 impl Handle {
+    pub(super) fn term(&self) -> Term {
+        self.facts.fence.term
+    }
+
     pub(super) fn extend(&self, grant: Grant) {
         self.facts
             .valid_until

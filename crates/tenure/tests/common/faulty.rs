@@ -23,6 +23,7 @@ pub(crate) struct Faulty {
     on_read: Box<OnRead>,
     on_write: Box<OnWrite>,
     clock: Clock,
+    panics: bool,
 }
 
 impl Faulty {
@@ -36,7 +37,14 @@ impl Faulty {
             inner,
             on_read: Box::new(on_read),
             on_write: Box::new(|_| ()),
+            panics: false,
         }
+    }
+
+    /// The same with a mistake in it: whoever follows a register panics.
+    pub(crate) fn panicking(self) -> Self {
+        let panics = true;
+        Self { panics, ..self }
     }
 
     /// The same with a look at how long each write may take.
@@ -116,6 +124,7 @@ impl Store for Faulty {
     }
 
     fn watch(&self, selector: Selector) -> Watch {
+        assert!(!self.panics, "a mistake in a store");
         self.inner.watch(selector)
     }
 }
