@@ -1,0 +1,87 @@
+//! SQLite files that somebody else has had hands on.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rusqlite::Connection;
+use tenure::store::{Expect, Key, Selector, Sighting, Sqlite, Stamp, Store, Version, Watch, Write};
+use tenure::{Name, StoreError, election};
+
+const WITHIN: Duration = Duration::from_secs(20);
+
+fn file(directory: &tempfile::TempDir) -> PathBuf {
+    directory.path().join("tenure.db")
+}
+
+fn key(name: &str) -> Key {
+    Key::new(name).expect("a key")
+}
+
+async fn put(store: &Sqlite, key: &Key, expect: Expect, value: &[u8]) -> Version {
+    let write = Write {
+        key: key.clone(),
+        expect,
+        value: value.into(),
+        stamp: Stamp::Now,
+    };
+    let written = store.compare_and_swap(write, WITHIN).await;
+    written.expect("a write").version
+}
+
+/// What somebody does with another program.
+fn by_hand(file: &Path, statements: &str) {
+    let connection = Connection::open(file).expect("to open it");
+    connection.execute_batch(statements).expect("statements");
+}
+
+/// Waits until a watch shows this value.
+async fn shown(watch: &mut Watch, value: &[u8]) {
+    let showing = async {
+        loop {
+            match watch.next().await {
+                Sighting::State(_, Some(held)) if *held.value == *value => return,
+                Sighting::Down(why) => panic!("the watch went down: {why}"),
+                _ => {}
+            }
+        }
+    };
+    let shown = tokio::time::timeout(WITHIN, showing).await;
+    shown.unwrap_or_else(|_| panic!("it never showed {value:?}"));
+}
+
+#[tokio::test]
+async fn a_row_edited_by_hand_troubles_only_itself() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let store = Sqlite::open(file(&directory)).expect("a store");
+    let keys = ["elections/a", "elections/b", "elections/c"].map(key);
+    let mut versions = Vec::new();
+    for key in &keys {
+        versions.push(put(&store, key, Expect::Absent, b"text").await);
+    }
+    by_hand(
+        &file(&directory),
+        "UPDATE tenure_register SET value = 'text', stamp_ns = 'soon' WHERE key = 'elections/a';
+         UPDATE tenure_register SET value = 42 WHERE key = 'elections/b';
+         INSERT INTO tenure_register (key, value) VALUES (x'ff', 1.5);",
+    );
+    let mut watches = keys
+        .clone()
+        .map(|key| store.watch(Selector::Key(key)))
+        .into_iter();
+    for value in [b"text".as_slice(), b"42", b"text"] {
+        shown(&mut watches.next().expect("a watch"), value).await;
+    }
+    let page = store.list("", None, WITHIN).await.expect("a list");
+    let values: Vec<_> = page
+        .registers
+        .iter()
+        .map(|(_, held)| &*held.value)
+        .collect();
+    assert_eq!(values, [b"text".as_slice(), b"42", b"text"]);
+    let expect = Expect::Version(versions[2].clone());
+    put(&store, &keys[2], expect, b"next").await;
+    let name = Name::new("b").expect("a name");
+    let looked = election::leader(Arc::new(store), &name, WITHIN).await;
+    assert!(matches!(looked, Err(StoreError::Broken(_))), "{looked:?}");
+}
