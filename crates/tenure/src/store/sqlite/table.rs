@@ -12,6 +12,7 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension as _, Row, pa
 use tenure_core::cas::{Conflict, Expect, Stamp, Write};
 use tenure_core::time::{ClockId, StoreTime};
 
+use super::place;
 use crate::clock;
 use crate::error::StoreError;
 use crate::store::{Key, PAGE_MAX, Page, Register, Version};
@@ -40,6 +41,7 @@ const SELECT: &str =
 
 /// Opens the file for reading and writing, and makes or checks the table.
 pub(super) fn open(path: &Path) -> Result<Connection, StoreError> {
+    place::check(path)?;
     let connection = connect(
         path,
         OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE,
