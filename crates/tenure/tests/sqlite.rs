@@ -85,3 +85,29 @@ async fn a_row_edited_by_hand_troubles_only_itself() {
     let looked = election::leader(Arc::new(store), &name, WITHIN).await;
     assert!(matches!(looked, Err(StoreError::Broken(_))), "{looked:?}");
 }
+
+#[tokio::test]
+async fn a_follower_hears_on_after_versions_went_back() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (store, other) = (
+        Sqlite::open(file(&directory)).expect("a store"),
+        Sqlite::open(file(&directory)).expect("a store"),
+    );
+    let key = key("elections/payroll");
+    let mut version = put(&store, &key, Expect::Absent, b"0").await;
+    let mut watch = other.watch(Selector::Key(key.clone()));
+    for value in [b"1", b"2", b"3"] {
+        version = put(&store, &key, Expect::Version(version), value).await;
+    }
+    shown(&mut watch, b"3").await;
+    // What restoring a backup amounts to.
+    by_hand(
+        &file(&directory),
+        "UPDATE tenure_register SET version = 1, value = x'72';
+         UPDATE sqlite_sequence SET seq = 1 WHERE name = 'tenure_register';",
+    );
+    shown(&mut watch, b"r").await;
+    let first = Expect::Version(Version::from_u64(1));
+    put(&store, &key, first, b"s").await;
+    shown(&mut watch, b"s").await;
+}

@@ -181,3 +181,35 @@ async fn calls_that_run_out_of_time_leave_no_connections_behind() {
     assert!(connections_to(&server) <= 2, "connections are left behind");
     server.resume();
 }
+
+#[tokio::test]
+async fn a_follower_hears_on_after_a_table_was_made_anew() {
+    let server = postgres::Postgres::start();
+    let (writer, reader) = (opened(&server.url()).await, opened(&server.url()).await);
+    let key = Key::new("key").expect("a key");
+    let mut watch = reader.watch(Selector::Key(key.clone()));
+    while watch.next().await != Sighting::Live {}
+    let mut write = Write {
+        key,
+        expect: Expect::Absent,
+        value: b"before".as_slice().into(),
+        stamp: Stamp::Now,
+    };
+    for _ in 0..3 {
+        let written = writer.compare_and_swap(write.clone(), WITHIN).await;
+        write.expect = Expect::Version(written.expect("a write").version);
+    }
+    server.sql("TRUNCATE tenure_register RESTART IDENTITY");
+    (write.expect, write.value) = (Expect::Absent, b"after".as_slice().into());
+    writer
+        .compare_and_swap(write, WITHIN)
+        .await
+        .expect("a write");
+    let anew = |seen: &Sighting| match seen {
+        Sighting::State(_, Some(held)) => *held.value == *b"after",
+        _ => false,
+    };
+    let heard = async { while !anew(&watch.next().await) {} };
+    let heard = tokio::time::timeout(WITHIN, heard).await;
+    heard.expect("to hear of the write");
+}

@@ -224,8 +224,11 @@ impl Desk {
     async fn take(&self, notice: &Notice) -> Result<(), StoreError> {
         match parse(&notice.payload) {
             Some((key, Some(state))) => {
-                self.hub.publish(&key, state);
-                Ok(())
+                if self.hub.publish(&key, state) {
+                    return Ok(());
+                }
+                // Late, or the versions have gone back: a read tells.
+                self.fetch().await
             }
             Some((_, None)) => self.fetch().await,
             // A proof that came late, or a stranger on the channel.
@@ -247,10 +250,10 @@ impl Desk {
             for row in self.line.read(&statement, FETCH_WITHIN).await? {
                 let key = sql::key(&row)?;
                 untold.retain(|other| **other != key);
-                self.hub.publish(&key, sql::register(&row)?);
+                self.hub.fetched(&interest, &key, sql::register(&row)?);
             }
             for key in untold {
-                self.hub.publish(key, None);
+                self.hub.fetched(&interest, key, None);
             }
         }
         for prefix in &interest.prefixes {
@@ -259,7 +262,7 @@ impl Desk {
                 let statement = sql::list(table, prefix, after.as_ref());
                 let page = sql::page(&self.line.read(&statement, FETCH_WITHIN).await?)?;
                 for (key, register) in page.registers {
-                    self.hub.publish(&key, Some(register));
+                    self.hub.fetched(&interest, &key, Some(register));
                 }
                 after = page.more_after;
                 if after.is_none() {
