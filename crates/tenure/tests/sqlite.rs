@@ -2,11 +2,12 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::task::{Context, Poll, Wake};
 use std::time::Duration;
 
 use rusqlite::Connection;
 use tenure::store::{Expect, Key, Selector, Sighting, Sqlite, Stamp, Store, Version, Watch, Write};
-use tenure::{Name, StoreError, election};
+use tenure::{Election, Name, StoreError, election};
 
 const WITHIN: Duration = Duration::from_secs(20);
 
@@ -110,4 +111,43 @@ async fn a_follower_hears_on_after_versions_went_back() {
     let first = Expect::Version(Version::from_u64(1));
     put(&store, &key, first, b"s").await;
     shown(&mut watch, b"s").await;
+}
+
+/// Waits on this thread, without any runtime.
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    struct Unpark(std::thread::Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Arc::new(Unpark(std::thread::current())).into();
+    let mut future = std::pin::pin!(future);
+    loop {
+        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(value) => return value,
+            Poll::Pending => std::thread::park(),
+        }
+    }
+}
+
+#[test]
+fn no_runtime_of_the_application_is_needed() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let url = format!("sqlite://{}", file(&directory).display());
+    let name = Name::new("payroll").expect("a name");
+    block_on(async {
+        let store = tenure::store::open(&url).await.expect("a store");
+        let builder = Election::builder(Arc::clone(&store), "payroll");
+        let mut election = builder.start().expect("a candidate");
+        let reign = election.elected().await.expect("an office");
+        let (seen, _) = election::leader(Arc::clone(&store), &name, WITHIN)
+            .await
+            .expect("a look");
+        assert_eq!(seen.term, reign.term());
+        let confirmed = election::leader_confirmed(store, &name, WITHIN).await;
+        assert!(confirmed.is_ok());
+        drop(reign);
+        election.stop().await;
+    });
 }
