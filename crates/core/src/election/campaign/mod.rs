@@ -30,9 +30,6 @@ mod racing;
 mod types;
 mod watching;
 
-use alloc::collections::VecDeque;
-use core::time::Duration;
-
 pub use types::{Call, Command, Event, Failure, FailureClass, Input, Output, Why};
 
 use self::affinity::Affinity;
@@ -42,8 +39,8 @@ use self::leading::Leading;
 use self::racing::Racing;
 use self::types::Pending;
 use self::watching::Watching;
-use super::{Bug, Config, Grant, Holder, Leader, News, Office, Record, Sight, Standing};
-use crate::cas::{Expect, Reading, Register, Stamp, Write};
+use super::{Bug, Config, Grant, News, Office, Record, Sight, Standing};
+use crate::cas::{Expect, Reading, Register};
 use crate::ids::{Fence, Key, LeaderId, Term, Version};
 use crate::machine::Machine;
 use crate::rng::Rng;
