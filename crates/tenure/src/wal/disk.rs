@@ -91,8 +91,8 @@ pub trait DiskFile: Send {
 pub struct Directory {
     path: PathBuf,
     handle: File,
-    /// Locked for as long as it is open; none for those who only look.
-    _lock: Option<File>,
+    /// Locked for as long as this lives; none for those who only look.
+    lock: Option<File>,
 }
 
 impl Directory {
@@ -111,8 +111,16 @@ impl Directory {
     /// [`WalError::InUse`] if another process has it, [`WalError::Disk`] if
     /// it cannot be made or opened.
     pub fn lock(path: &Path) -> Result<Self, WalError> {
-        let made = std::fs::create_dir_all(path);
-        made.map_err(|error| WalError::disk(path.into(), None, "make the directory", error))?;
+        let not_made = |error| WalError::disk(path.into(), None, "make the directory", error);
+        if !path.try_exists().map_err(not_made)? {
+            std::fs::create_dir_all(path).map_err(not_made)?;
+            // Its own name must be durable too.
+            if let Some(parent) = path.canonicalize().map_err(not_made)?.parent() {
+                File::open(parent)
+                    .and_then(|dir| dir.sync_all())
+                    .map_err(not_made)?;
+            }
+        }
         let file = path.join(LOCK);
         let lock = OpenOptions::new()
             .create(true)
@@ -140,8 +148,18 @@ impl Directory {
         Ok(Self {
             path: path.to_owned(),
             handle,
-            _lock: lock,
+            lock,
         })
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        // Closing the file is not enough if another thread is just starting
+        // a process, which holds everything open until it is another program.
+        if let Some(lock) = &self.lock {
+            let _ = rustix::fs::flock(lock, FlockOperation::Unlock);
+        }
     }
 }
 

@@ -38,7 +38,7 @@
 //! A file that has become shorter is always damage: its full length is on
 //! disk before its first group is.
 
-use super::record::{FRAME_BYTES, Frame, GROUP, Record, SEAL, frame, put};
+use super::record::{FRAME_BYTES, Frame, GROUP, Record, SEAL, chain, frame, frame_again, put};
 
 /// What a disk writes whole or not at all, in bytes.
 pub(super) const SECTOR: usize = 512;
@@ -59,8 +59,9 @@ pub(super) struct Place {
     pub(super) offset: u64,
     /// The number of the group, counted over all segments.
     pub(super) group: u64,
-    /// The checksum of the header of the group before, so that the groups are
-    /// a chain and none can be missing or from elsewhere.
+    /// A checksum of the checksums of all records of the group before, its
+    /// header among them, which holds that of the one before it: so the groups
+    /// are a chain, and none can be missing or from elsewhere.
     pub(super) chain: u32,
 }
 
@@ -68,8 +69,8 @@ impl Place {
     /// The place of the group after one of `bytes` at this place.
     pub(super) const fn after(self, bytes: usize, chain: u32) -> Self {
         Self {
-            offset: self.offset + bytes as u64,
-            group: self.group + 1,
+            offset: self.offset.saturating_add(bytes as u64),
+            group: self.group.saturating_add(1),
             chain,
             ..self
         }
@@ -115,11 +116,20 @@ pub(super) fn finish(buffer: &mut Vec<u8>, place: &Place) -> u32 {
         to.push(MARK);
     });
     buffer[..HEADER_BYTES].copy_from_slice(&header);
-    chain_of(&header)
+    let end = length - 1;
+    frames(&buffer[..end]).fold(0, |so_far, (_, frame)| chain(so_far, frame.checksum))
 }
 
-fn chain_of(header: &[u8]) -> u32 {
-    u32::from_le_bytes([header[4], header[5], header[6], header[7]])
+/// The records that fill `bytes`, which were checked before, each with its
+/// offset.
+fn frames(bytes: &[u8]) -> impl Iterator<Item = (usize, Frame<'_>)> {
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        let frame = frame_again(bytes.get(at..)?)?;
+        let offset = at;
+        at += frame.bytes;
+        Some((offset, frame))
+    })
 }
 
 /// The seal that ends a segment at `place`: a sector.
@@ -145,8 +155,8 @@ pub(super) struct Group<'a> {
     pub(super) body_at: usize,
     /// All of it with its padding, in bytes.
     pub(super) bytes: usize,
-    /// Its chain value.
-    pub(super) chain: u32,
+    /// Its header's part of the chain.
+    head: u32,
 }
 
 /// What is wrong at a place of a segment.
@@ -158,7 +168,7 @@ pub(super) struct Damage {
 }
 
 impl Damage {
-    fn new(offset: usize, (expected, found): (String, String)) -> Self {
+    pub(super) fn new(offset: usize, (expected, found): (String, String)) -> Self {
         Self {
             offset: offset as u64,
             expected,
@@ -170,7 +180,7 @@ impl Damage {
 /// What stands where a group should.
 #[derive(Clone, Debug)]
 pub(super) enum Found<'a> {
-    /// A group. Its frame and bounds are checked, its records are not yet.
+    /// A group. Its header and bounds are checked, its records are not yet.
     Group(Group<'a>),
     /// Nothing but zeros up to the end of the segment.
     End,
@@ -189,7 +199,10 @@ pub(super) fn look<'a>(segment: &'a [u8], place: &Place) -> Found<'a> {
         return Found::End;
     };
     let first = &rest[..rest.len().min(SECTOR)];
-    if is_zero(first) {
+    // Nothing where the header belongs, whatever stands behind it: so it is
+    // while a torn write is being cleared, and after one that lost its first
+    // sector.
+    if is_zero(&first[..first.len().min(HEADER_BYTES)]) {
         return without_header(segment, at, place, None);
     }
     match frame(first) {
@@ -199,7 +212,7 @@ pub(super) fn look<'a>(segment: &'a [u8], place: &Place) -> Found<'a> {
                 body: &rest[HEADER_BYTES..length - 1],
                 body_at: at + HEADER_BYTES,
                 bytes: padded(length),
-                chain: frame.checksum,
+                head: chain(0, frame.checksum),
             })
             .whole_or(segment, at, length, blank),
             Err(wrong) => Found::Damaged(Damage::new(at, wrong)),
@@ -227,22 +240,16 @@ impl<'a> Found<'a> {
     }
 }
 
-/// Checks a group's records: `Ok` if each is whole and they fill the group.
-/// `each` is given every frame with its offset in the segment and says what
-/// is wrong with it, if anything is.
-pub(super) fn records<'a>(
-    segment: &'a [u8],
-    group: &Group<'a>,
-    mut each: impl FnMut(usize, Frame<'a>) -> Result<(), (String, String)>,
-) -> Result<(), Found<'a>> {
+/// Checks a group's records: each must be whole, and they must fill the group.
+/// The group's value for the chain comes back.
+pub(super) fn check<'a>(segment: &[u8], group: &Group<'a>) -> Result<u32, Found<'a>> {
     let mut at = 0;
+    let mut so_far = group.head;
     while at < group.body.len() {
         match frame(&group.body[at..]) {
             Ok(frame) => {
-                let offset = group.body_at + at;
+                so_far = chain(so_far, frame.checksum);
                 at += frame.bytes;
-                // The checksum is right, so this is no tear, whatever it is.
-                each(offset, frame).map_err(|wrong| Found::Damaged(Damage::new(offset, wrong)))?;
             }
             Err(wrong) => {
                 let start = group.body_at - HEADER_BYTES;
@@ -253,7 +260,14 @@ pub(super) fn records<'a>(
             }
         }
     }
-    Ok(())
+    Ok(so_far)
+}
+
+/// The records of a group that was checked, each with its offset in the
+/// segment.
+pub(super) fn records<'a>(group: &Group<'a>) -> impl Iterator<Item = (usize, Frame<'a>)> {
+    let start = group.body_at;
+    frames(group.body).map(move |(at, frame)| (start + at, frame))
 }
 
 /// Decodes a frame of a group's record.
@@ -303,7 +317,7 @@ fn without_header<'a>(
     match (wrong, first_not_zero(rest)) {
         (None, None) => Found::End,
         (None, Some(byte)) => Found::Torn(format!(
-            "its first sector was never written, but bytes at {} were",
+            "its header was never written, but bytes at {} were",
             at + byte
         )),
         // Nothing after a part of a header, not even the end of that part.
@@ -351,7 +365,7 @@ fn header(frame: &Frame<'_>, place: &Place, room: usize) -> Result<(usize, u32),
         ));
     }
     match usize::try_from(length) {
-        Ok(length) if length > HEADER_BYTES && padded(length) <= room => {
+        Ok(length) if length > HEADER_BYTES && length <= room && padded(length) <= room => {
             Ok((length, word(&frame.payload[40..])))
         }
         _ => Err((

@@ -20,6 +20,10 @@ use super::tail::Tail;
 /// The version this code writes, and the only one it reads.
 pub const FORMAT_VERSION: u32 = 1;
 
+/// No log counts anything beyond this: at a million a second it takes 292,000
+/// years. So one more can always be counted.
+pub(super) const NUMBER_MAX: u64 = i64::MAX as u64;
+
 /// Magic, version, checksum.
 const LEAD_BYTES: usize = 16;
 /// Cluster, server, storage.
@@ -282,11 +286,29 @@ impl SegmentStart {
                 previous,
             },
         };
+        let Tail {
+            last,
+            newest,
+            previous,
+            ..
+        } = start.tail;
+        let numbers = [
+            start.segment,
+            start.group,
+            start.previous_end,
+            last,
+            newest.id,
+            previous.id,
+        ];
+        if let Some(absurd) = numbers.into_iter().find(|number| *number > NUMBER_MAX) {
+            let expected = format!("numbers up to {NUMBER_MAX}");
+            return Err(damaged(56, expected, format!("{absurd}")));
+        }
         if start.segment != segment {
             let found = format!("segment {} under this name", start.segment);
             return Err(damaged(56, format!("segment {segment}"), found));
         }
-        if start.bytes != bytes.len() as u64 || bytes.len() % SECTOR != 0 {
+        if start.bytes != bytes.len() as u64 || !bytes.len().is_multiple_of(SECTOR) {
             let expected = format!("a file of {} bytes", start.bytes);
             return Err(damaged(
                 bytes.len(),

@@ -107,12 +107,9 @@ pub(super) fn check_identity(
 ) -> Result<Identity, WalError> {
     if !listing.identity {
         let file = disk.path(names::IDENTITY);
-        let found = "no identity file";
-        return Err(if listing.segments.is_empty() {
-            WalError::misplaced(file, "the data directory of a server", found)
-        } else {
-            WalError::damaged(file, 0, "the identity that goes with the log", found)
-        });
+        refuse_orphans(disk, listing)?;
+        let expected = "the data directory of a server";
+        return Err(WalError::misplaced(file, expected, "no identity file"));
     }
     let found = recover::identity(disk)?;
     if let Some(wanted) = wanted {
@@ -510,9 +507,17 @@ fn mend(disk: &dyn Disk, log: &Log) -> Result<Box<dyn DiskFile>, WalError> {
         .map_err(|error| failed("write again", *offset, error))?;
     let end = last.place.offset;
     if last.dirty_end > end {
-        let zeros = vec![0; usize::try_from(last.dirty_end - end).unwrap_or(0)];
-        file.write_at(end, &zeros)
-            .map_err(|error| failed("clear a torn write", end, error))?;
+        // First the header and then the rest: whatever is left of a write
+        // without a header is torn, but half of one with its header may look
+        // like damage if this is cut short in turn.
+        let length = usize::try_from(last.dirty_end - end).unwrap_or(0);
+        let zeros = vec![0; group::padded(length)];
+        let (first, rest) = zeros.split_at(SECTOR);
+        for (at, part) in [(end, first), (end + SECTOR as u64, rest)] {
+            file.write_at(at, part)
+                .and_then(|()| file.sync())
+                .map_err(|error| failed("clear a torn write", at, error))?;
+        }
     }
     file.sync()
         .map_err(|error| failed("sync", *offset, error))?;

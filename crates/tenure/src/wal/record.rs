@@ -115,6 +115,11 @@ fn frame_checksum(length: u32, kind_and_payload: &[u8]) -> u32 {
     crc32c::crc32c_append(checksum(&length.to_le_bytes()), kind_and_payload)
 }
 
+/// Goes on with a checksum of checksums.
+pub(super) fn chain(so_far: u32, checksum: u32) -> u32 {
+    crc32c::crc32c_append(so_far, &checksum.to_le_bytes())
+}
+
 /// A record's frame, checked.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Frame<'a> {
@@ -155,6 +160,19 @@ pub(super) fn frame(bytes: &[u8]) -> Result<Frame<'_>, (String, String)> {
         payload: &body[1..],
         checksum,
         bytes: FRAME_BYTES + length as usize,
+    })
+}
+
+/// The record at the start of `bytes` that [`frame`] has checked before.
+pub(super) fn frame_again(bytes: &[u8]) -> Option<Frame<'_>> {
+    let (head, body) = bytes.split_first_chunk::<FRAME_BYTES>()?;
+    let [l0, l1, l2, l3, c0, c1, c2, c3, kind] = *head;
+    let length = u32::from_le_bytes([l0, l1, l2, l3]) as usize;
+    Some(Frame {
+        kind,
+        payload: body.get(..length)?,
+        checksum: u32::from_le_bytes([c0, c1, c2, c3]),
+        bytes: FRAME_BYTES + length,
     })
 }
 

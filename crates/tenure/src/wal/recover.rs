@@ -119,26 +119,14 @@ pub(super) fn read(
     listing: &Listing,
     see: &mut dyn FnMut(Item<'_>),
 ) -> Result<Log, WalError> {
-    let missing = |number: u64, expected: String| {
-        let file = disk.path(&names::segment(number));
-        WalError::damaged(file, 0, expected, "no such file")
-    };
-    let Some(first) = listing.segments.first() else {
-        return Err(missing(1, "at least one segment".to_owned()));
-    };
-    for pair in listing.segments.windows(2) {
-        if pair[0] + 1 != pair[1] {
-            let expected = format!("all segments between {} and {}", pair[0], pair[1]);
-            return Err(missing(pair[0] + 1, expected));
-        }
-    }
+    let first = check_numbers(disk, listing)?;
     let mut reading = Reading {
         disk,
         identity,
         see,
         tail: Tail::default(),
         entries: Vec::new(),
-        first: *first,
+        first,
         closed: Vec::new(),
         groups: 0,
         torn: None,
@@ -160,15 +148,15 @@ pub(super) fn read(
         before = Some(stop);
     }
     let (Some(start), Some(stop)) = (last, before) else {
-        return Err(missing(*first, "at least one segment".to_owned()));
+        return Err(missing(disk, first, "at least one segment".to_owned()));
     };
     if stop.sealed {
-        let number = start.segment + 1;
+        let number = start.segment.saturating_add(1);
         let expected = format!(
             "segment {number}, because segment {} is sealed",
             start.segment
         );
-        return Err(missing(number, expected));
+        return Err(missing(disk, number, expected));
     }
     let Reading {
         tail,
@@ -195,6 +183,25 @@ pub(super) fn read(
         groups,
         torn,
     })
+}
+
+fn missing(disk: &dyn Disk, segment: u64, expected: String) -> WalError {
+    let file = disk.path(&names::segment(segment));
+    WalError::damaged(file, 0, expected, "no such file")
+}
+
+/// Checks that there are segments, without a gap; gives the first.
+fn check_numbers(disk: &dyn Disk, listing: &Listing) -> Result<u64, WalError> {
+    let Some(first) = listing.segments.first() else {
+        return Err(missing(disk, 1, "at least one segment".to_owned()));
+    };
+    for pair in listing.segments.windows(2) {
+        if pair[0] + 1 != pair[1] {
+            let expected = format!("all segments between {} and {}", pair[0], pair[1]);
+            return Err(missing(disk, pair[0] + 1, expected));
+        }
+    }
+    Ok(*first)
 }
 
 /// How far a segment was read.
@@ -344,9 +351,9 @@ impl Reading<'_> {
         group: &group::Group<'b>,
         stop: &mut Stop,
     ) -> Result<(), Found<'b>> {
-        // Only the newest group can be torn, and finding that out means
-        // reading all of it. So nothing is taken in before all was checked.
-        group::records(bytes, group, |_, _| Ok(()))?;
+        // Whether it is torn is known only after all of it was looked at, so
+        // nothing is taken in before.
+        let chain = group::check(bytes, group)?;
         let segment = stop.place.segment;
         (self.see)(Item::Group {
             segment,
@@ -354,19 +361,21 @@ impl Reading<'_> {
             number: stop.place.group,
             bytes: group.bytes,
         });
-        group::records(bytes, group, |offset, frame| {
-            let record = group::decode(&frame)?;
+        for (offset, frame) in group::records(group) {
+            // Its checksum is right: whatever is wrong with it is no tear.
+            let bad = |wrong| Found::Damaged(Damage::new(offset, wrong));
+            let record = group::decode(&frame).map_err(bad)?;
             (self.see)(Item::Record {
                 segment,
                 offset: offset as u64,
                 bytes: frame.bytes,
                 record: &record,
             });
-            self.take(record, stop)
-        })?;
+            self.take(record, stop).map_err(bad)?;
+        }
         let at = usize::try_from(stop.place.offset).unwrap_or(usize::MAX);
         stop.newest = (at, at + group.bytes);
-        stop.place = stop.place.after(group.bytes, group.chain);
+        stop.place = stop.place.after(group.bytes, chain);
         self.groups += 1;
         Ok(())
     }
@@ -387,7 +396,7 @@ impl Reading<'_> {
             }
             Record::Snapshot { last, reset: true } => {
                 self.entries.clear();
-                self.first = last.id + 1;
+                self.first = last.id.saturating_add(1);
                 stop.highest = 0;
                 for closed in &mut self.closed {
                     closed.highest = 0;
@@ -448,8 +457,9 @@ pub(super) fn assemble(
             break;
         }
         match snapshot(disk, identity, at) {
-            Ok(snapshot) if log.first <= at.id + 1 => {
-                let covered = usize::try_from(at.id + 1 - log.first).unwrap_or(usize::MAX);
+            Ok(snapshot) if log.first <= at.id.saturating_add(1) => {
+                let covered =
+                    usize::try_from(at.id.saturating_add(1) - log.first).unwrap_or(usize::MAX);
                 let mut entries = std::mem::take(&mut log.entries);
                 entries.drain(..covered.min(entries.len()));
                 let recovered = Recovered {
@@ -480,7 +490,7 @@ fn not_covered(disk: &dyn Disk, log: &Log, at: Position) -> WalError {
         .first()
         .map_or(log.last.start.segment, |closed| closed.number);
     let file = disk.path(&names::segment(first.saturating_sub(1)));
-    let expected = format!("the entries from {} on", at.id + 1);
+    let expected = format!("the entries after {}", at.id);
     let found = format!("nothing before entry {} (is a segment missing?)", log.first);
     WalError::damaged(file, 0, expected, found)
 }

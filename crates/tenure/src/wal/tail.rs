@@ -7,6 +7,7 @@
 
 use tenure_core::alpo::{HardState, LogId, Position};
 
+use super::header::NUMBER_MAX;
 use super::record::Record;
 
 /// A log in sum.
@@ -64,7 +65,7 @@ impl Tail {
 
     pub(super) fn snapshot(&mut self, at: Position, reset: bool) -> Result<(), (String, String)> {
         let newer = at.id > self.newest.id || at == self.newest;
-        if at.id == 0 || !newer || (!reset && at.id > self.last) {
+        if at.id == 0 || at.id > NUMBER_MAX || !newer || (!reset && at.id > self.last) {
             let expected = format!(
                 "a snapshot newer than {} and within the log up to {}",
                 self.newest, self.last

@@ -48,7 +48,7 @@ impl Writer {
         let directory = wal.directory();
         let thread = std::thread::Builder::new()
             .name("tenure-wal".into())
-            .spawn(move || serve(wal, &batches, report))
+            .spawn(move || serve(wal, batches, report))
             .map_err(|error| WalError::disk(directory, None, "start a thread for", error))?;
         Ok(Self { queue, thread })
     }
@@ -76,7 +76,7 @@ impl Writer {
 
 fn serve(
     mut wal: Wal,
-    queue: &Receiver<Batch>,
+    queue: Receiver<Batch>,
     mut report: impl FnMut(Result<u64, WalError>),
 ) -> Wal {
     let mut batches = Vec::new();
@@ -91,12 +91,13 @@ fn serve(
             batches.push(next);
         }
         let number = batches.last().map_or(0, |batch| batch.number);
-        let written = wal.append(&batches).map(|()| number);
-        let failed = written.is_err();
-        report(written);
-        if failed {
-            break;
+        if let Err(error) = wal.append(&batches) {
+            // Whoever hears of the failure must find the door closed.
+            drop(queue);
+            report(Err(error));
+            return wal;
         }
+        report(Ok(number));
         batches.clear();
     }
     wal
