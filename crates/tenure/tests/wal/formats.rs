@@ -155,7 +155,7 @@ fn dump(bytes: &[u8]) -> String {
             let gap = if column == 8 { " " } else { "" };
             let _ = write!(text, "{gap} {byte:02x}");
         }
-        let width = 10 + 16 * 3 + 1;
+        let width = 10 + 16 * 3 + 2;
         let so_far = 9 + line.len() * 3 + usize::from(line.len() > 8);
         let _ = write!(text, "{:1$}|", "", width - so_far);
         for byte in line {
