@@ -74,7 +74,7 @@ fn segment(rng: &mut Rng) -> Vec<u8> {
 
 fn frame(rng: &mut Rng) -> Vec<u8> {
     let last = Position::new(model::term(rng.below(300)), rng.below(1 << 40));
-    let server = ServerId::new(1 + rng.below(300)).unwrap_or(model::identity().server);
+    let server = ServerId::new(1 + rng.below(300)).unwrap_or_else(|| model::identity().server);
     let rank = Rank { last, server };
     let entries = (0..rng.below(4))
         .map(|i| model::entry(i + 1, 3, b"something"))

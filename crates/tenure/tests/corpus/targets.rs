@@ -68,22 +68,17 @@ fn wal(bytes: &[u8]) -> String {
     format!("accepted with {} entries", before.entries.len().min(3))
 }
 
+/// What was missed, without numbers and without what stood in the file.
 fn kind(error: &WalError) -> String {
     let text = match error {
         WalError::Damaged(fault) | WalError::Misplaced(fault) => {
-            format!("{} {}", fault.expected, fault.found)
+            let late = fault.found.contains("acknowledged");
+            format!("{}{}", fault.expected, if late { " behind" } else { "" })
         }
         other => other.to_string(),
     };
-    // Without numbers, checksums and whatever stood in the file.
-    let plain = |word: &&str| {
-        let letters = word.trim_matches(|c: char| c.is_ascii_punctuation());
-        letters.len() > 2
-            && letters.chars().all(|c| c.is_ascii_lowercase())
-            && letters.chars().any(|c| c > 'f')
-    };
-    let words: Vec<_> = text.split_whitespace().filter(plain).collect();
-    words.join(" ")
+    let digits = |c: char| !c.is_ascii_digit() && !('a'..='f').contains(&c);
+    text.chars().filter(|c| digits(*c)).take(100).collect()
 }
 
 /// `bytes` as a frame of the wire, as a message, an entry and a hard state.

@@ -141,7 +141,7 @@ pub(crate) fn covers(found: &Recovered, wanted: &Recovered) -> bool {
         .iter()
         .zip(base(found) + 1..)
         .all(|(e, id)| e.id == id);
-    let end = |it: &Recovered| it.entries.last().map_or(base(it), |entry| entry.id);
+    let end = |it: &Recovered| it.entries.last().map_or_else(|| base(it), |entry| entry.id);
     found.hard == wanted.hard
         && base(found) < base(wanted)
         && gapless

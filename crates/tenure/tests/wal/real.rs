@@ -30,7 +30,7 @@ fn batches_come_back_from_a_real_disk() {
     assert!(report.torn.is_none() && report.spare_used.is_none());
     let mut records = 0;
     wal::inspect(&dir, |item| {
-        records += usize::from(matches!(item, wal::Item::Record { .. }))
+        records += usize::from(matches!(item, wal::Item::Record { .. }));
     })
     .expect("a sound log");
     assert!(records > 0);
@@ -126,7 +126,7 @@ fn without_permission_the_file_is_named() {
             log.join(closed)
         };
         let before = std::fs::metadata(&path).expect("it is there").permissions();
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0)).expect("its owner");
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o000)).expect("its owner");
         // Everything else may be read and written by anybody.
         for name in names
             .iter()
@@ -178,6 +178,7 @@ fn as_nobody(dir: &Path, log: &Path) -> String {
 }
 
 /// The other half of the test above; on its own it has nothing to open.
+#[allow(clippy::print_stdout, reason = "tells its parent what it was told")]
 #[test]
 fn child_opens_a_log() {
     if let Some(dir) = std::env::var_os(DIR) {

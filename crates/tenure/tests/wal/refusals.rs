@@ -320,7 +320,7 @@ fn a_reset_leaves_nothing_to_fall_back_on() {
         .files()
         .into_iter()
         .filter(|name| name.ends_with(".snap"));
-    assert_eq!(snapshots.collect::<Vec<_>>(), [name.clone()]);
+    assert_eq!(snapshots.collect::<Vec<_>>(), std::slice::from_ref(&name));
     disk.delete(&name);
     says(open(&disk), &[&name]);
 }
