@@ -23,7 +23,7 @@ use super::error::WalError;
 const LOCK: &str = "lock";
 
 /// A directory with files.
-pub trait Disk: Send {
+pub trait Disk: Send + Sync {
     /// Where a file is, for messages; of the directory itself for `""`.
     fn path(&self, name: &str) -> PathBuf;
 

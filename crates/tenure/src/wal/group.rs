@@ -122,7 +122,7 @@ pub(super) fn finish(buffer: &mut Vec<u8>, place: &Place) -> u32 {
 
 /// The records that fill `bytes`, which were checked before, each with its
 /// offset.
-fn frames(bytes: &[u8]) -> impl Iterator<Item = (usize, Frame<'_>)> {
+pub(super) fn frames(bytes: &[u8]) -> impl Iterator<Item = (usize, Frame<'_>)> {
     let mut at = 0;
     std::iter::from_fn(move || {
         let frame = frame_again(bytes.get(at..)?)?;
@@ -261,13 +261,6 @@ pub(super) fn check<'a>(segment: &[u8], group: &Group<'a>) -> Result<u32, Found<
         }
     }
     Ok(so_far)
-}
-
-/// The records of a group that was checked, each with its offset in the
-/// segment.
-pub(super) fn records<'a>(group: &Group<'a>) -> impl Iterator<Item = (usize, Frame<'a>)> {
-    let start = group.body_at;
-    frames(group.body).map(move |(at, frame)| (start + at, frame))
 }
 
 /// Decodes a frame of a group's record.

@@ -18,7 +18,7 @@
 //! One idea per file: `disk` is the few things asked of a file system,
 //! `record` and `group` are what is in a segment and the argument how a torn
 //! write is told from damage, `header` is how each file begins, `tail` is what
-//! may follow what, `recover` reads, `log` writes, `writer` is the thread that
+//! may follow what, `walk` and `recover` read, `log` writes, `writer` is the thread that
 //! makes many batches share a sync, `inspect` looks without touching.
 //!
 //! Left out on purpose: compression (the log is short-lived), encryption (the
@@ -37,6 +37,7 @@ mod names;
 mod record;
 mod recover;
 mod tail;
+mod walk;
 mod writer;
 
 pub use disk::{Directory, Disk, DiskFile, holder};

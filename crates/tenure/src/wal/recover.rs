@@ -19,11 +19,12 @@ use tenure_core::alpo::{Entry, Identity, LogId, Position, Recovered, Snapshot};
 
 use super::disk::Disk;
 use super::error::WalError;
-use super::group::{self, Damage, Found, Place, SECTOR};
+use super::group::{self, Damage, Place, SECTOR};
 use super::header::{self, SegmentStart};
 use super::names::{self, Listing};
 use super::record::Record;
 use super::tail::Tail;
+use super::walk::{self, End, Span, Walked};
 
 /// What is met on the way through a log, in order.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -131,23 +132,17 @@ pub(super) fn read(
         groups: 0,
         torn: None,
     };
-    let mut bytes = Vec::new();
-    let mut before: Option<Stop> = None;
-    let mut unsealed = None;
-    let mut last = None;
-    for number in &listing.segments {
-        if let Some(place) = unsealed {
-            return Err(reading.no_seal(&place));
-        }
-        let name = names::segment(*number);
-        disk.read(&name, &mut bytes)
-            .map_err(|error| WalError::disk(disk.path(&name), None, "read", error))?;
-        let (start, stop) = reading.segment(*number, &bytes, before.take())?;
-        unsealed = stop.unsealed_before;
-        last = Some(start);
-        before = Some(stop);
-    }
-    let (Some(start), Some(stop)) = (last, before) else {
+    let mut last: Option<(Walked, Stop)> = None;
+    walk::each(disk, identity, &listing.segments, |walked| {
+        let (room, before) = last
+            .take()
+            .map(|(walked, stop)| (walked.bytes, stop))
+            .unzip();
+        let stop = reading.segment(&walked, before)?;
+        last = Some((walked, stop));
+        Ok(room)
+    })?;
+    let Some((Walked { bytes, start, .. }, stop)) = last else {
         return Err(missing(disk, first, "at least one segment".to_owned()));
     };
     if stop.sealed {
@@ -244,24 +239,21 @@ impl Reading<'_> {
         self.damaged(place.segment, damage)
     }
 
-    fn segment(
-        &mut self,
-        number: u64,
-        bytes: &[u8],
-        before: Option<Stop>,
-    ) -> Result<(SegmentStart, Stop), WalError> {
-        let file = self.disk.path(&names::segment(number));
-        let start = SegmentStart::decode(&file, bytes, number, self.identity)?;
-        (self.see)(Item::Segment(&start));
+    fn segment(&mut self, walked: &Walked, before: Option<Stop>) -> Result<Stop, WalError> {
+        let start = &walked.start;
+        if let Some(place) = before.as_ref().and_then(|before| before.unsealed_before) {
+            return Err(self.no_seal(&place));
+        }
+        (self.see)(Item::Segment(start));
         let unsealed = match before {
-            Some(before) => self.joint(&before, &start)?,
+            Some(before) => self.joint(&before, start)?,
             None => {
                 self.tail = start.tail;
                 self.first = start.tail.last.saturating_add(1);
                 None
             }
         };
-        let mut stop = self.groups(&start, bytes)?;
+        let mut stop = self.groups(walked)?;
         if let Some(place) = unsealed {
             let untouched = stop.newest.0 == 0 && stop.torn.is_none() && !stop.sealed;
             if !untouched {
@@ -269,7 +261,7 @@ impl Reading<'_> {
             }
             stop.unsealed_before = Some(place);
         }
-        Ok((start, stop))
+        Ok(stop)
     }
 
     /// Checks that a segment begins where the one before it ended. Gives the
@@ -302,80 +294,69 @@ impl Reading<'_> {
         Ok((!before.sealed).then_some(place))
     }
 
-    fn groups(&mut self, start: &SegmentStart, bytes: &[u8]) -> Result<Stop, WalError> {
-        let segment = start.segment;
+    fn groups(&mut self, walked: &Walked) -> Result<Stop, WalError> {
+        let segment = walked.start.segment;
         let mut stop = Stop {
-            place: start.place(self.identity),
+            place: walked.place,
             sealed: false,
             torn: None,
             newest: (0, SECTOR),
             highest: 0,
             unsealed_before: None,
         };
-        loop {
-            let offset = stop.place.offset;
-            let mut found = group::look(bytes, &stop.place);
-            if let Found::Group(group) = &found {
-                match self.group(bytes, group, &mut stop) {
-                    Ok(()) => continue,
-                    Err(bad) => found = bad,
-                }
-            }
-            match found {
-                Found::Group(_) | Found::End => return Ok(stop),
-                Found::Seal => {
-                    (self.see)(Item::Seal { segment, offset });
-                    stop.sealed = true;
-                    return Ok(stop);
-                }
-                Found::Torn(why) => {
-                    let torn = why.clone();
-                    (self.see)(Item::Torn {
-                        segment,
-                        offset,
-                        why,
-                    });
-                    self.torn = Some(format!("segment {segment}, byte {offset}: {torn}"));
-                    stop.torn = Some(torn);
-                    return Ok(stop);
-                }
-                Found::Damaged(damage) => return Err(self.damaged(segment, damage)),
-            }
+        for span in &walked.groups {
+            self.group(&walked.bytes, span, &mut stop)?;
         }
+        let offset = walked.place.offset;
+        match &walked.end {
+            End::Zeros => {}
+            End::Seal => {
+                (self.see)(Item::Seal { segment, offset });
+                stop.sealed = true;
+            }
+            End::Torn(why) => {
+                self.torn = Some(format!("segment {segment}, byte {offset}: {why}"));
+                stop.torn = Some(why.clone());
+                let why = why.clone();
+                (self.see)(Item::Torn {
+                    segment,
+                    offset,
+                    why,
+                });
+            }
+            End::Damaged(damage) => return Err(self.damaged(segment, damage.clone())),
+        }
+        Ok(stop)
     }
 
-    /// Takes a group in: all of its records or, if one is bad, none.
-    fn group<'b>(
-        &mut self,
-        bytes: &'b [u8],
-        group: &group::Group<'b>,
-        stop: &mut Stop,
-    ) -> Result<(), Found<'b>> {
-        // Whether it is torn is known only after all of it was looked at, so
-        // nothing is taken in before.
-        let chain = group::check(bytes, group)?;
-        let segment = stop.place.segment;
+    /// Takes the records of a group in.
+    fn group(&mut self, bytes: &[u8], span: &Span, stop: &mut Stop) -> Result<(), WalError> {
+        let (segment, offset) = (span.place.segment, span.place.offset);
         (self.see)(Item::Group {
             segment,
-            offset: stop.place.offset,
-            number: stop.place.group,
-            bytes: group.bytes,
+            offset,
+            number: span.place.group,
+            bytes: span.bytes,
         });
-        for (offset, frame) in group::records(group) {
+        for (at, frame) in group::frames(&bytes[span.body.clone()]) {
+            let offset = span.body.start + at;
             // Its checksum is right: whatever is wrong with it is no tear.
-            let bad = |wrong| Found::Damaged(Damage::new(offset, wrong));
-            let record = group::decode(&frame).map_err(bad)?;
+            let record = match group::decode(&frame) {
+                Ok(record) => record,
+                Err(wrong) => return Err(self.damaged(segment, Damage::new(offset, wrong))),
+            };
             (self.see)(Item::Record {
                 segment,
                 offset: offset as u64,
                 bytes: frame.bytes,
                 record: &record,
             });
-            self.take(record, stop).map_err(bad)?;
+            if let Err(wrong) = self.take(record, stop) {
+                return Err(self.damaged(segment, Damage::new(offset, wrong)));
+            }
         }
-        let at = usize::try_from(stop.place.offset).unwrap_or(usize::MAX);
-        stop.newest = (at, at + group.bytes);
-        stop.place = stop.place.after(group.bytes, chain);
+        let at = usize::try_from(offset).unwrap_or(usize::MAX);
+        stop.newest = (at, at + span.bytes);
         self.groups += 1;
         Ok(())
     }
