@@ -123,7 +123,6 @@ pub(super) fn read(
     let first = check_numbers(disk, listing)?;
     let mut reading = Reading {
         disk,
-        identity,
         see,
         tail: Tail::default(),
         entries: Vec::new(),
@@ -214,7 +213,6 @@ struct Stop {
 
 struct Reading<'a> {
     disk: &'a dyn Disk,
-    identity: &'a Identity,
     see: &'a mut dyn FnMut(Item<'_>),
     tail: Tail,
     entries: Vec<Entry>,
