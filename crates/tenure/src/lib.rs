@@ -22,8 +22,9 @@
 //! |---|---|---|
 //! | 1 | [`error`], [`clock`] | errors by what to do next; the only reader of time |
 //! | 2 | [`drive`] | runs the pure machines of [`core`] on a thread of its own |
-//! | 3 | [`store`] | the waist: compare-and-swap registers, and the stores |
-//! | 4 | [`election`] | standing, holding office, observing, asking to go |
+//! | 3 | [`wal`] | what a server must not forget, on disk |
+//! | 4 | [`store`] | the waist: compare-and-swap registers, and the stores |
+//! | 5 | [`election`] | standing, holding office, observing, asking to go |
 //!
 //! A module uses only layers above it in this table.
 
@@ -32,6 +33,7 @@ pub mod drive;
 pub mod election;
 pub mod error;
 pub mod store;
+pub mod wal;
 
 pub use election::{Election, Reign};
 pub use error::StoreError;
