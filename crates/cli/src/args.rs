@@ -116,6 +116,8 @@ pub(crate) enum Command {
     Transfer(Transfer),
     /// Run the deterministic simulator and its checkers. Exits with 1 on a violation.
     Sim(Sim),
+    /// Look into the data directory of a server; nothing in it is changed.
+    Wal(Wal),
     /// Print a completion script for a shell.
     Completions(Completions),
 }
@@ -275,6 +277,29 @@ pub(crate) enum World {
     Election,
     /// Servers that replicate a log, and their clients.
     Cluster,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Wal {
+    #[command(subcommand)]
+    pub(crate) command: WalCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum WalCommand {
+    /// Print the log, a line per record. Exits with 1 where it is damaged.
+    Inspect(DataDir),
+    /// Say whether a server could start from it. Exits with 1 if it is damaged.
+    ///
+    /// A write that never finished is no damage: nobody was told that it was
+    /// durable, and it is cut when a server starts.
+    Verify(DataDir),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DataDir {
+    /// The data directory.
+    pub(crate) dir: PathBuf,
 }
 
 #[derive(Debug, Args)]

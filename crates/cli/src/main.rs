@@ -88,6 +88,7 @@ fn run(cli: Cli, output: Output) -> Result<ExitCode, Failure> {
             Command::Resign(args) => commands::ask::resign(&context, args).await,
             Command::Transfer(args) => commands::ask::transfer(&context, args).await,
             Command::Sim(args) => commands::sim::sim(&context, args),
+            Command::Wal(args) => commands::wal::wal(&context, args),
             Command::Completions(args) => {
                 let mut script = Vec::new();
                 let mut command = Cli::command();

@@ -17,8 +17,9 @@ const LAYERS: &[(&str, u32)] = &[
     ("error", 1),
     ("clock", 1),
     ("drive", 2),
-    ("store", 3),
-    ("election", 4),
+    ("wal", 3),
+    ("store", 4),
+    ("election", 5),
     ("lib", 9),
 ];
 

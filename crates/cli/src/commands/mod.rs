@@ -5,3 +5,4 @@ pub(crate) mod observe;
 pub(crate) mod run;
 pub(crate) mod sim;
 pub(crate) mod sim_cluster;
+pub(crate) mod wal;

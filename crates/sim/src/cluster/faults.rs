@@ -6,7 +6,7 @@
 //! whose disk was lost, and the cluster must work again within a bound: see
 //! `judging`.
 
-use tenure_core::alpo::{Ask, Change, Membership, Part};
+use tenure_core::alpo::{Ask, Change, Membership, Part, StorageId};
 
 use super::checkers::Verdict;
 use super::disk::Disk;
@@ -60,14 +60,51 @@ impl World {
         Ok(())
     }
 
-    /// Something happened in an election. A sniper waits for that.
-    pub(super) fn snipe(&mut self) {
-        if self.healed || !self.swarm.kinds.snipers || !self.rng.chance(30) {
+    /// Something happened in an election, to `server`. A sniper waits for
+    /// that.
+    pub(super) fn snipe(&mut self, server: usize, won: bool) {
+        if self.healed || !self.swarm.kinds.snipers {
             return;
         }
-        let server = self.rng.below(self.swarm.servers as u64) as usize;
-        let delay = self.rng.below(3 * self.swarm.latency + 2 * self.swarm.sync);
-        self.after(delay, Event::Snipe { server });
+        let step = 2 * self.swarm.latency + self.swarm.sync;
+        if won && self.swarm.fickle {
+            // Whoever has won is cut off some steps later, and whoever was
+            // cut off before is back: figure 8 of the Raft paper, again and
+            // again.
+            let delay = self.rng.below(6 * step);
+            self.after(delay, Event::Dethrone { server });
+        } else if self.rng.chance(30) {
+            let other = self.rng.below(self.swarm.servers as u64) as usize;
+            let server = if self.rng.chance(60) { server } else { other };
+            let delay = self.rng.below(2 * step);
+            self.after(delay, Event::Snipe { server });
+        }
+    }
+
+    pub(super) fn dethrone(&mut self, server: usize) {
+        if !self.healed {
+            self.stats.snipes += 1;
+            self.network.heal();
+            self.hang_up(server);
+            self.network.isolate(server, 0);
+        }
+    }
+
+    /// A vote is on its way to a candidate. The worst moment for it to be cut
+    /// off from everybody else, and for the voter to crash.
+    pub(super) fn tempt(&mut self, voter: usize, winner: usize) {
+        let sniper = self.swarm.kinds.snipers && self.swarm.kinds.partitions;
+        if !self.healed && sniper && self.rng.chance(15) {
+            self.after(1, Event::Betray { voter, winner });
+        }
+    }
+
+    pub(super) fn betray(&mut self, voter: usize, winner: usize) {
+        self.stats.snipes += 1;
+        self.network.heal();
+        self.network.isolate(winner, 0);
+        let back = self.rng.below(3 * self.swarm.latency) + 1;
+        self.crash(voter, Some(back));
     }
 
     /// A server crashes and is back before anybody noticed; or somebody is
@@ -160,6 +197,10 @@ impl World {
     /// An operator takes a server in, promotes it, or takes one out.
     fn change_members(&mut self) -> Verdict {
         let members: Membership = self.committed.reference.members().clone();
+        for host in &mut self.hosts {
+            let member = members.get(host.id);
+            host.fresh &= member.is_none_or(|member| member.storage != host.storage);
+        }
         let learner = members
             .iter()
             .find(|(_, member)| member.part == Part::Learner);
@@ -199,19 +240,17 @@ impl World {
         self.admit(server)
     }
 
-    /// A server that is no member comes with a new disk. One that already
-    /// waits blank is asked for once more: its order may have been lost.
+    /// A server that is no member comes with a new disk. One whose admission
+    /// was asked for before is asked for again as it is: the order may have
+    /// been lost, or it may still come true, and then its disk must be there.
     fn admit(&mut self, server: usize) -> Verdict {
-        let fresh = self.hosts[server]
-            .node
-            .as_ref()
-            .is_some_and(|node| node.members().is_empty());
-        if !fresh {
+        if !self.hosts[server].fresh {
             self.crash(server, None);
             self.storages += 1;
             let host = &mut self.hosts[server];
+            host.fresh = true;
             host.disk = Disk::default();
-            host.storage = tenure_core::alpo::StorageId::from_u128(self.storages);
+            host.storage = StorageId::from_u128(self.storages);
             self.start(server)?;
         }
         let host = &self.hosts[server];

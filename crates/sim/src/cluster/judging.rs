@@ -68,7 +68,7 @@ impl World {
             .filter(|server| Some(*server) != self.leader())
             .collect();
         if round >= 6 || self.swarm.servers < 3 {
-            let bound = 10 * timeout + 3 * SECOND;
+            let bound = 10 * timeout + 10 * SECOND;
             self.after(1, Event::Quiet);
             self.after(bound - 3 * timeout, Event::Settle);
             self.after(bound, Event::End);

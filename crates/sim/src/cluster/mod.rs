@@ -9,7 +9,7 @@
 //! |---|---|
 //! | `world` | true time, the queue of what will happen, everybody in it |
 //! | `swarm` | what kind of world, drawn from the seed |
-//! | `host`, `disk`, `network` | machines and what joins them |
+//! | `host`, `process`, `disk`, `network` | machines and what joins them |
 //! | `client`, `asking` | who asks for things, and how |
 //! | `faults`, `judging` | what goes wrong, and what must be right after |
 //! | `checkers` | what must be true, a file each |
@@ -22,6 +22,7 @@ mod faults;
 mod host;
 mod judging;
 mod network;
+mod process;
 mod stats;
 mod swarm;
 mod world;

@@ -86,6 +86,8 @@ pub(super) struct Swarm {
     pub(super) session_ttl: u64,
     pub(super) drift: Vec<i64>,
     pub(super) kinds: Kinds,
+    /// Nobody who wins an election keeps its connections for long.
+    pub(super) fickle: bool,
     /// One server cannot open connections when the rest is healed (H7).
     pub(super) mute: bool,
 }
@@ -157,6 +159,7 @@ impl Swarm {
                 .map(|_| rng.between(0, 2 * drift_max as u64) as i64 - drift_max)
                 .collect(),
             kinds,
+            fickle: kinds.snipers && rng.chance(30),
             mute: servers >= 3 && !kinds.members && rng.chance(30) && kinds.partitions,
         }
     }

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BinaryHeap};
 
 use tenure_core::Machine;
 use tenure_core::alpo::{
-    Answer, Ask, Body, Envelope, Event as Told, Input, LogId, Membership, Node, Output, Position,
-    ServerId, Snapshot, State, Status, invariants,
+    Answer, Ask, Body, Envelope, Input, LogId, Membership, Node, Position, ServerId, Snapshot,
+    State, Status, invariants,
 };
 use tenure_core::rng::Rng;
 use tenure_core::time::{ClockId, Now};
@@ -16,7 +16,7 @@ use super::checkers::clients::Calls;
 use super::checkers::committed::Committed;
 use super::checkers::followed::Followed;
 use super::checkers::leaders::Leaders;
-use super::checkers::patience::Patience;
+use super::checkers::patience::{Calm, Patience};
 use super::checkers::{Check, Verdict, broken};
 use super::client::Client;
 use super::disk::Disk;
@@ -62,6 +62,13 @@ pub(super) enum Event {
     },
     Fault,
     Snipe {
+        server: usize,
+    },
+    Betray {
+        voter: usize,
+        winner: usize,
+    },
+    Dethrone {
         server: usize,
     },
     Readmit {
@@ -231,12 +238,7 @@ impl World {
                 if let Some(event) = self.postponed(server, || Event::Deliver(envelope.clone())) {
                     return self.put_off(server, event);
                 }
-                if let (Body::Reply { .. }, from) = (&envelope.body, envelope.from) {
-                    self.followed.heard(server, from, self.now);
-                }
-                self.step(server, |node, now| {
-                    node.handle(now, Input::Received(envelope));
-                })
+                self.deliver(server, envelope)
             }
             Event::Wake { server, epoch } => self.wake(server, epoch),
             Event::Synced {
@@ -271,37 +273,53 @@ impl World {
                 })
             }
             Event::Answered { token, answer } => self.answered(token, answer),
-            Event::Client { client } => {
-                self.client(client);
-                Ok(())
-            }
             Event::Fault => self.fault(),
-            Event::Snipe { server } => {
-                self.sniped(server);
-                Ok(())
-            }
             Event::Readmit { server } => self.readmit(server),
             Event::Heal => self.heal(),
             Event::Calm => self.calm(),
             Event::Flap { round } => self.flap(round),
-            Event::Quiet => {
-                self.quiet = true;
+            other => {
+                self.just_happen(other);
                 Ok(())
             }
-            Event::Settle => {
-                self.settled = self.committed.len();
-                Ok(())
-            }
-            Event::End => Ok(()),
+        }
+    }
+
+    fn deliver(&mut self, server: usize, envelope: Envelope) -> Verdict {
+        let from = envelope.from;
+        if let Body::Reply { .. } = &envelope.body {
+            self.followed.heard(server, from, self.now);
+        }
+        let node = self.hosts[server].node.as_ref();
+        let calm = node.and_then(|node| Calm::before(node, &envelope));
+        self.step(server, |node, now| {
+            node.handle(now, Input::Received(envelope));
+        })?;
+        match (calm, &self.hosts[server].node) {
+            (Some(calm), Some(node)) => calm.after(node),
+            _ => Ok(()),
+        }
+    }
+
+    /// What breaks no rule by itself.
+    fn just_happen(&mut self, event: Event) {
+        match event {
+            Event::Client { client } => self.client(client),
+            Event::Snipe { server } => self.sniped(server),
+            Event::Dethrone { server } => self.dethrone(server),
+            Event::Betray { voter, winner } => self.betray(voter, winner),
+            Event::Quiet => self.quiet = true,
+            Event::Settle => self.settled = self.committed.len(),
+            _ => {}
         }
     }
 
     /// The event, if the process does nothing at the moment.
-    fn postponed(&self, server: usize, event: impl FnOnce() -> Event) -> Option<Event> {
+    pub(super) fn postponed(&self, server: usize, event: impl FnOnce() -> Event) -> Option<Event> {
         (self.hosts[server].paused_until > self.now).then(event)
     }
 
-    fn put_off(&mut self, server: usize, event: Event) -> Verdict {
+    pub(super) fn put_off(&mut self, server: usize, event: Event) -> Verdict {
         let delay = self.hosts[server].paused_until - self.now;
         self.after(delay, event);
         Ok(())
@@ -332,7 +350,7 @@ impl World {
         Ok(())
     }
 
-    fn plan_wake(&mut self, server: usize) {
+    pub(super) fn plan_wake(&mut self, server: usize) {
         let host = &mut self.hosts[server];
         let Some(due) = host.node.as_ref().and_then(Machine::deadline) else {
             return;
@@ -378,13 +396,21 @@ impl World {
             );
             self.note(server, &what);
         }
+        let voted = after
+            .hard
+            .vote
+            .filter(|_| after.hard.vote != before.hard.vote);
+        let id = self.hosts[server].id;
+        if voted.is_some_and(|vote| vote.server != id) {
+            self.snipe(server, false);
+        }
         let Some(node) = &self.hosts[server].node else {
             return Ok(());
         };
         if self.leaders.look(node)? {
             self.stats.reigns += 1;
             self.committed.complete(node)?;
-            self.snipe();
+            self.snipe(server, true);
         }
         Ok(())
     }
@@ -395,212 +421,6 @@ impl World {
             let local = host.now(self.now).boot;
             let who = host.id.to_string();
             self.trace.note(self.now, &who, Some(local), what);
-        }
-    }
-
-    fn carry_out(&mut self, server: usize, output: Output) -> Verdict {
-        match output {
-            Output::Persist(batch) => {
-                self.stats.batches += 1;
-                self.hosts[server].disk.write(batch);
-                self.sync(server);
-            }
-            Output::Send(envelope) => {
-                if let Some(node) = &self.hosts[server].node {
-                    Leaders::sends(node, &envelope)?;
-                }
-                self.send(server, envelope);
-            }
-            Output::Answer { token, answer } => {
-                let delay = self.swarm.latency;
-                self.after(delay, Event::Answered { token, answer });
-            }
-            Output::Applied { from, to } => {
-                self.stats.applied += to + 1 - from;
-                if let Some(node) = &self.hosts[server].node {
-                    self.committed.applied(node, from, to)?;
-                }
-            }
-            Output::Event(event) => self.told(server, &event)?,
-            Output::Halt(fault) => {
-                return broken(Check::Halted, format!("{}: {fault}", self.hosts[server].id));
-            }
-        }
-        Ok(())
-    }
-
-    fn send(&mut self, server: usize, envelope: Envelope) {
-        self.stats.messages += 1;
-        if self.trace.is_on() {
-            self.note(server, &format!("to {}: {:?}", envelope.to, envelope.body));
-        }
-        let [once, twice] = self.network.send(&envelope, &self.swarm, &mut self.rng);
-        if once.is_none() {
-            self.stats.lost += 1;
-        }
-        if let Some(delay) = twice {
-            self.stats.doubled += 1;
-            self.after(delay, Event::Deliver(envelope.clone()));
-        }
-        if let Some(delay) = once {
-            self.after(delay, Event::Deliver(envelope));
-        }
-    }
-
-    fn told(&mut self, server: usize, event: &Told) -> Verdict {
-        let host = &self.hosts[server];
-        let local = host.now(self.now).boot.as_nanos();
-        self.patience.event(server, host.id, event, local)?;
-        self.stats.told(event);
-        if let (Told::Compacted { .. } | Told::Installed { .. }, Some(node)) = (event, &host.node)
-            && let Some(snapshot) = node.snapshot()
-        {
-            self.committed.snapshot(snapshot)?;
-        }
-        if let Told::Standing { .. } | Told::Deferred { .. } | Told::Truncated { .. } = event {
-            self.snipe();
-        }
-        if self.trace.is_on() {
-            self.note(server, &format!("{event:?}"));
-        }
-        Ok(())
-    }
-
-    /// Begins a sync of everything that waits, if none is under way.
-    fn sync(&mut self, server: usize) {
-        let host = &mut self.hosts[server];
-        let Some(upto) = host.disk.last_waiting() else {
-            return;
-        };
-        if std::mem::replace(&mut host.syncing, true) {
-            return;
-        }
-        let epoch = host.epoch;
-        let mut delay = self.swarm.sync + self.rng.below(self.swarm.sync + 1);
-        let disks = self.swarm.kinds.disks && !self.healed;
-        if disks && self.rng.below(100) == 0 {
-            self.stats.slow_syncs += 1;
-            delay *= 50;
-        }
-        let fails = disks && self.rng.below(1_000) == 0;
-        let event = Event::Synced {
-            server,
-            epoch,
-            upto,
-            fails,
-        };
-        self.after(delay, event);
-    }
-
-    fn synced(&mut self, server: usize, epoch: u64, upto: u64, fails: bool) -> Verdict {
-        if self.hosts[server].epoch != epoch {
-            return Ok(());
-        }
-        if fails {
-            // A sync that failed must not be tried again: the process stops
-            // and reads what is really there when it comes back.
-            self.stats.failed_syncs += 1;
-            let delay = self.rng.between(SECOND / 10, 3 * SECOND);
-            self.crash(server, Some(delay));
-            return Ok(());
-        }
-        let event = Event::Synced {
-            server,
-            epoch,
-            upto,
-            fails,
-        };
-        if let Some(event) = self.postponed(server, || event) {
-            return self.put_off(server, event);
-        }
-        self.hosts[server].syncing = false;
-        self.hosts[server].disk.sync(upto);
-        self.step(server, |node, now| {
-            node.handle(now, Input::Persisted(upto));
-        })?;
-        self.sync(server);
-        Ok(())
-    }
-
-    /// Starts a server's process, for the first time or again.
-    pub(super) fn start(&mut self, server: usize) -> Verdict {
-        let cut = self.cuts_damage();
-        let host = &mut self.hosts[server];
-        if host.node.is_some() || host.dead {
-            return Ok(());
-        }
-        let Some(recovered) = host.disk.read(cut) else {
-            host.dead = true;
-            self.stats.refused_starts += 1;
-            return Ok(());
-        };
-        let blank = State::new(self.swarm.limits, ClockId::default());
-        let config = self.swarm.config.clone();
-        let now = host.now(self.now).boot;
-        let rng = self.rng.fork();
-        match Node::start(config, host.identity(), recovered, blank, rng, now) {
-            Ok(node) => host.node = Some(node),
-            Err(error) => return broken(Check::State, format!("{}: {error}", host.id)),
-        }
-        host.epoch += 1;
-        host.wake_at = u64::MAX;
-        host.syncing = false;
-        self.patience.excuse(server);
-        if self.trace.is_on() {
-            self.note(server, "starts");
-        }
-        self.plan_wake(server);
-        Ok(())
-    }
-
-    /// Whether servers make the mistake of H14.
-    fn cuts_damage(&self) -> bool {
-        #[cfg(feature = "planted-bugs")]
-        {
-            self.swarm.config.planted == Some(tenure_core::alpo::Bug::DamageCut)
-        }
-        #[cfg(not(feature = "planted-bugs"))]
-        {
-            false
-        }
-    }
-
-    /// Ends a server's process; it comes back after `restart`.
-    pub(super) fn crash(&mut self, server: usize, restart: Option<u64>) {
-        let host = &mut self.hosts[server];
-        if host.node.take().is_none() {
-            return;
-        }
-        host.epoch += 1;
-        host.paused_until = 0;
-        self.stats.crashes += 1;
-        if host.disk.crash(&mut self.rng) {
-            self.stats.lost_writes += 1;
-        }
-        if self.trace.is_on() {
-            self.note(server, "crashes");
-        }
-        // The kernel of its machine closes its connections.
-        self.hang_up(server);
-        if let Some(delay) = restart {
-            self.after(delay, Event::Restart { server });
-        }
-    }
-
-    /// Everybody who can hear it is told that the connection to a server is
-    /// closed. That may be a lie: a middlebox can reset connections too.
-    pub(super) fn hang_up(&mut self, server: usize) {
-        let id = self.hosts[server].id;
-        for other in 0..self.swarm.servers {
-            if other != server && !self.network.is_cut(server, other) {
-                let epoch = self.hosts[other].epoch;
-                let event = Event::Closed {
-                    server: other,
-                    epoch,
-                    peer: id,
-                };
-                self.after(self.swarm.latency, event);
-            }
         }
     }
 

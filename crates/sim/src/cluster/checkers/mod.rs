@@ -34,6 +34,10 @@ pub enum Check {
     PassiveAsks,
     /// A server stood again too soon after it had stepped back (H10).
     Patience,
+    /// A worse candidate kept a server quiet (H8).
+    Calm,
+    /// One better log made a server drop out again and again (H7).
+    Veto,
     /// A leader that no majority answers went on (H5).
     Followed,
     /// A server stopped because it found a broken rule, or panicked.
@@ -61,6 +65,8 @@ impl fmt::Display for Check {
             Self::ExactlyOnce => "exactly once",
             Self::PassiveAsks => "passive asks",
             Self::Patience => "patience",
+            Self::Calm => "calm",
+            Self::Veto => "veto",
             Self::Followed => "followed",
             Self::Halted => "halted",
             Self::Election => "election",

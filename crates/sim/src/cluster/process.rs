@@ -1,0 +1,225 @@
+//! A server's process: it starts, does what its node asks for, and ends.
+
+use tenure_core::Machine;
+use tenure_core::alpo::{Body, Envelope, Event as Told, Input, Node, Output, Reply, State};
+use tenure_core::time::ClockId;
+
+use super::checkers::leaders::Leaders;
+use super::checkers::{Check, Verdict, broken};
+use super::swarm::SECOND;
+use super::world::{Event, World};
+
+impl World {
+    pub(super) fn carry_out(&mut self, server: usize, output: Output) -> Verdict {
+        match output {
+            Output::Persist(batch) => {
+                self.stats.batches += 1;
+                self.hosts[server].disk.write(batch);
+                self.sync(server);
+            }
+            Output::Send(envelope) => {
+                if let Some(node) = &self.hosts[server].node {
+                    Leaders::sends(node, &envelope)?;
+                }
+                self.send(server, envelope);
+            }
+            Output::Answer { token, answer } => {
+                let delay = self.swarm.latency;
+                self.after(delay, Event::Answered { token, answer });
+            }
+            Output::Applied { from, to } => {
+                self.stats.applied += to + 1 - from;
+                if let Some(node) = &self.hosts[server].node {
+                    self.committed.applied(node, from, to)?;
+                }
+            }
+            Output::Event(event) => self.told(server, &event)?,
+            Output::Halt(fault) => {
+                return broken(Check::Halted, format!("{}: {fault}", self.hosts[server].id));
+            }
+        }
+        Ok(())
+    }
+
+    fn send(&mut self, server: usize, envelope: Envelope) {
+        self.stats.messages += 1;
+        if self.trace.is_on() {
+            self.note(server, &format!("to {}: {:?}", envelope.to, envelope.body));
+        }
+        if let Body::Reply {
+            reply: Reply::Granted,
+            ..
+        } = envelope.body
+        {
+            self.tempt(server, envelope.to.get() as usize - 1);
+        }
+        let [once, twice] = self.network.send(&envelope, &self.swarm, &mut self.rng);
+        if once.is_none() {
+            self.stats.lost += 1;
+        }
+        if let Some(delay) = twice {
+            self.stats.doubled += 1;
+            self.after(delay, Event::Deliver(envelope.clone()));
+        }
+        if let Some(delay) = once {
+            self.after(delay, Event::Deliver(envelope));
+        }
+    }
+
+    fn told(&mut self, server: usize, event: &Told) -> Verdict {
+        let host = &self.hosts[server];
+        let local = host.now(self.now).boot.as_nanos();
+        self.patience.event(server, host.id, event, local)?;
+        self.stats.told(event);
+        if let (Told::Compacted { .. } | Told::Installed { .. }, Some(node)) = (event, &host.node)
+            && let Some(snapshot) = node.snapshot()
+        {
+            self.committed.snapshot(snapshot)?;
+        }
+        if let Told::Standing { .. } | Told::Deferred { .. } | Told::Truncated { .. } = event {
+            self.snipe(server, false);
+        }
+        if self.trace.is_on() {
+            self.note(server, &format!("{event:?}"));
+        }
+        Ok(())
+    }
+
+    /// Begins a sync of everything that waits, if none is under way.
+    fn sync(&mut self, server: usize) {
+        let host = &mut self.hosts[server];
+        let Some(upto) = host.disk.last_waiting() else {
+            return;
+        };
+        if std::mem::replace(&mut host.syncing, true) {
+            return;
+        }
+        let epoch = host.epoch;
+        let mut delay = self.swarm.sync + self.rng.below(self.swarm.sync + 1);
+        let disks = self.swarm.kinds.disks && !self.healed;
+        if disks && self.rng.below(100) == 0 {
+            self.stats.slow_syncs += 1;
+            delay *= 50;
+        }
+        let fails = disks && self.rng.below(1_000) == 0;
+        let event = Event::Synced {
+            server,
+            epoch,
+            upto,
+            fails,
+        };
+        self.after(delay, event);
+    }
+
+    pub(super) fn synced(&mut self, server: usize, epoch: u64, upto: u64, fails: bool) -> Verdict {
+        if self.hosts[server].epoch != epoch {
+            return Ok(());
+        }
+        if fails {
+            // A sync that failed must not be tried again: the process stops
+            // and reads what is really there when it comes back.
+            self.stats.failed_syncs += 1;
+            let delay = self.rng.between(SECOND / 10, 3 * SECOND);
+            self.crash(server, Some(delay));
+            return Ok(());
+        }
+        let event = Event::Synced {
+            server,
+            epoch,
+            upto,
+            fails,
+        };
+        if let Some(event) = self.postponed(server, || event) {
+            return self.put_off(server, event);
+        }
+        self.hosts[server].syncing = false;
+        self.hosts[server].disk.sync(upto);
+        self.step(server, |node, now| {
+            node.handle(now, Input::Persisted(upto));
+        })?;
+        self.sync(server);
+        Ok(())
+    }
+
+    /// Starts a server's process, for the first time or again.
+    pub(super) fn start(&mut self, server: usize) -> Verdict {
+        let cut = self.cuts_damage();
+        let host = &mut self.hosts[server];
+        if host.node.is_some() || host.dead {
+            return Ok(());
+        }
+        let Some(recovered) = host.disk.read(cut) else {
+            host.dead = true;
+            self.stats.refused_starts += 1;
+            return Ok(());
+        };
+        let blank = State::new(self.swarm.limits, ClockId::default());
+        let config = self.swarm.config.clone();
+        let now = host.now(self.now).boot;
+        let rng = self.rng.fork();
+        match Node::start(config, host.identity(), recovered, blank, rng, now) {
+            Ok(node) => host.node = Some(node),
+            Err(error) => return broken(Check::State, format!("{}: {error}", host.id)),
+        }
+        host.epoch += 1;
+        host.wake_at = u64::MAX;
+        host.syncing = false;
+        self.patience.restart(server);
+        if self.trace.is_on() {
+            self.note(server, "starts");
+        }
+        self.plan_wake(server);
+        Ok(())
+    }
+
+    /// Whether servers make the mistake of H14.
+    fn cuts_damage(&self) -> bool {
+        #[cfg(feature = "planted-bugs")]
+        {
+            self.swarm.config.planted == Some(tenure_core::alpo::Bug::DamageCut)
+        }
+        #[cfg(not(feature = "planted-bugs"))]
+        {
+            false
+        }
+    }
+
+    /// Ends a server's process; it comes back after `restart`.
+    pub(super) fn crash(&mut self, server: usize, restart: Option<u64>) {
+        let host = &mut self.hosts[server];
+        if host.node.take().is_none() {
+            return;
+        }
+        host.epoch += 1;
+        host.paused_until = 0;
+        self.stats.crashes += 1;
+        if host.disk.crash(&mut self.rng) {
+            self.stats.lost_writes += 1;
+        }
+        if self.trace.is_on() {
+            self.note(server, "crashes");
+        }
+        // The kernel of its machine closes its connections.
+        self.hang_up(server);
+        if let Some(delay) = restart {
+            self.after(delay, Event::Restart { server });
+        }
+    }
+
+    /// Everybody who can hear it is told that the connection to a server is
+    /// closed. That may be a lie: a middlebox can reset connections too.
+    pub(super) fn hang_up(&mut self, server: usize) {
+        let id = self.hosts[server].id;
+        for other in 0..self.swarm.servers {
+            if other != server && !self.network.is_cut(server, other) {
+                let epoch = self.hosts[other].epoch;
+                let event = Event::Closed {
+                    server: other,
+                    epoch,
+                    peer: id,
+                };
+                self.after(self.swarm.latency, event);
+            }
+        }
+    }
+}

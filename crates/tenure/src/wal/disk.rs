@@ -1,0 +1,248 @@
+//! The few things the log asks of a file system.
+//!
+//! All of them go through [`Disk`], so that tests can put a disk in its place
+//! that fills, fails or loses power at the n-th step: those paths are the
+//! reason for a log, and no real disk walks them when asked. [`Directory`] is
+//! the real one.
+//!
+//! What is asked for is little: a new file reads as zeros; a name that was
+//! synced stays; a write that was synced stays; a sector of 512 bytes is
+//! written whole or not at all.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FallocateFlags, FlockOperation};
+use rustix::io::Errno;
+
+use super::error::WalError;
+
+/// The file whose lock says that the directory is in use.
+const LOCK: &str = "lock";
+
+/// A directory with files.
+pub trait Disk: Send + Sync {
+    /// Where a file is, for messages; of the directory itself for `""`.
+    fn path(&self, name: &str) -> PathBuf;
+
+    /// The names in the directory, in no particular order.
+    ///
+    /// # Errors
+    /// What the system says.
+    fn names(&self) -> io::Result<Vec<String>>;
+
+    /// Reads a whole file into `into`, replacing what was in it.
+    ///
+    /// # Errors
+    /// What the system says.
+    fn read(&self, name: &str, into: &mut Vec<u8>) -> io::Result<()>;
+
+    /// A new file of `bytes` zeros, with room on the disk for them; one of
+    /// the same name is replaced.
+    ///
+    /// # Errors
+    /// What the system says: above all that there is no room.
+    fn create(&self, name: &str, bytes: u64) -> io::Result<Box<dyn DiskFile>>;
+
+    /// A file that is there, for writing.
+    ///
+    /// # Errors
+    /// What the system says.
+    fn open(&self, name: &str) -> io::Result<Box<dyn DiskFile>>;
+
+    /// Gives a file another name, replacing one that has it.
+    ///
+    /// # Errors
+    /// What the system says.
+    fn rename(&self, from: &str, to: &str) -> io::Result<()>;
+
+    /// Removes a file.
+    ///
+    /// # Errors
+    /// What the system says.
+    fn remove(&self, name: &str) -> io::Result<()>;
+
+    /// Makes the names durable as they are now.
+    ///
+    /// # Errors
+    /// What the system says.
+    fn sync_names(&self) -> io::Result<()>;
+}
+
+/// A file that is written.
+pub trait DiskFile: Send {
+    /// Writes all of `bytes` at a place.
+    ///
+    /// # Errors
+    /// What the system says; any part of it may have been written.
+    fn write_at(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()>;
+
+    /// Makes what was written durable.
+    ///
+    /// # Errors
+    /// What the system says; after that, nobody knows what is durable.
+    fn sync(&mut self) -> io::Result<()>;
+}
+
+/// A directory of the operating system.
+#[derive(Debug)]
+pub struct Directory {
+    path: PathBuf,
+    handle: File,
+    /// Locked for as long as this lives; none for those who only look.
+    lock: Option<File>,
+}
+
+impl Directory {
+    /// For reading only; takes no lock.
+    ///
+    /// # Errors
+    /// [`WalError::Disk`] if it cannot be opened.
+    pub fn look(path: &Path) -> Result<Self, WalError> {
+        Self::at(path, None)
+    }
+
+    /// For use: makes the directory if there is none, and locks it against
+    /// every other process until this is dropped.
+    ///
+    /// # Errors
+    /// [`WalError::InUse`] if another process has it, [`WalError::Disk`] if
+    /// it cannot be made or opened.
+    pub fn lock(path: &Path) -> Result<Self, WalError> {
+        let not_made = |error| WalError::disk(path.into(), None, "make the directory", error);
+        if !path.try_exists().map_err(not_made)? {
+            std::fs::create_dir_all(path).map_err(not_made)?;
+            // Its own name must be durable too.
+            if let Some(parent) = path.canonicalize().map_err(not_made)?.parent() {
+                File::open(parent)
+                    .and_then(|dir| dir.sync_all())
+                    .map_err(not_made)?;
+            }
+        }
+        let file = path.join(LOCK);
+        let lock = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(&file)
+            .map_err(|error| WalError::disk(file.clone(), None, "open the lock file", error))?;
+        match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Self::at(path, Some(lock)),
+            Err(Errno::WOULDBLOCK) => Err(WalError::InUse {
+                dir: path.into(),
+                holder: holder(path),
+            }),
+            Err(error) => Err(WalError::disk(file, None, "lock", error.into())),
+        }
+    }
+
+    fn at(path: &Path, lock: Option<File>) -> Result<Self, WalError> {
+        let not_opened =
+            |error| WalError::disk(path.to_owned(), None, "open the data directory", error);
+        let handle = File::open(path).map_err(not_opened)?;
+        if !handle.metadata().map_err(not_opened)?.is_dir() {
+            return Err(not_opened(io::ErrorKind::NotADirectory.into()));
+        }
+        Ok(Self {
+            path: path.to_owned(),
+            handle,
+            lock,
+        })
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        // Closing the file is not enough if another thread is just starting
+        // a process, which holds everything open until it is another program.
+        if let Some(lock) = &self.lock {
+            let _ = rustix::fs::flock(lock, FlockOperation::Unlock);
+        }
+    }
+}
+
+/// Which process has the directory locked, as far as the system tells. Asking
+/// takes no lock, so it never gets in the way of a server that starts.
+pub fn holder(dir: &Path) -> Option<u32> {
+    let inode = std::fs::metadata(dir.join(LOCK)).ok()?.ino();
+    let locks = std::fs::read_to_string("/proc/locks").ok()?;
+    locks.lines().find_map(|line| {
+        // "1: FLOCK  ADVISORY  WRITE 4321 fe:00:1234 0 EOF"
+        let mut fields = line.split_whitespace().skip(1);
+        let kind = fields.next()?;
+        let pid = fields.nth(2)?.parse().ok()?;
+        let found = fields.next()?.rsplit(':').next()?.parse::<u64>().ok()?;
+        (kind == "FLOCK" && found == inode).then_some(pid)
+    })
+}
+
+impl Disk for Directory {
+    fn path(&self, name: &str) -> PathBuf {
+        if name.is_empty() {
+            self.path.clone()
+        } else {
+            self.path.join(name)
+        }
+    }
+
+    fn names(&self) -> io::Result<Vec<String>> {
+        // A name that is not text is none of the log's.
+        std::fs::read_dir(&self.path)?
+            .filter_map(|entry| entry.map(|e| e.file_name().into_string().ok()).transpose())
+            .collect()
+    }
+
+    fn read(&self, name: &str, into: &mut Vec<u8>) -> io::Result<()> {
+        let file = File::open(self.path(name))?;
+        let length = usize::try_from(file.metadata()?.len()).map_err(io::Error::other)?;
+        into.resize(length, 0);
+        file.read_exact_at(into, 0)
+    }
+
+    fn create(&self, name: &str, bytes: u64) -> io::Result<Box<dyn DiskFile>> {
+        let file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .open(self.path(name))?;
+        if bytes > 0 {
+            match rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, bytes) {
+                Ok(()) => {}
+                // A file system that cannot reserve room finds out later
+                // that there is none; that is an error like any other.
+                Err(Errno::OPNOTSUPP | Errno::NOSYS) => file.set_len(bytes)?,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(Box::new(file))
+    }
+
+    fn open(&self, name: &str) -> io::Result<Box<dyn DiskFile>> {
+        let file = OpenOptions::new().write(true).open(self.path(name))?;
+        Ok(Box::new(file))
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        std::fs::rename(self.path(from), self.path(to))
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        std::fs::remove_file(self.path(name))
+    }
+
+    fn sync_names(&self) -> io::Result<()> {
+        self.handle.sync_all()
+    }
+}
+
+impl DiskFile for File {
+    fn write_at(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.write_all_at(bytes, offset)
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        self.sync_data()
+    }
+}
