@@ -3,8 +3,10 @@
 use std::collections::VecDeque;
 
 use tenure_core::alpo::{
-    Batch, ClusterId, Config, Identity, Node, Recovered, ServerId, State, StorageId,
+    Batch, ClusterId, Config, HardState, Identity, LogId, Node, Recovered, ServerId, State,
+    StorageId,
 };
+use tenure_core::ids::Term;
 use tenure_core::rng::Rng;
 use tenure_core::time::Instant;
 
@@ -65,14 +67,25 @@ impl Disk {
         }
     }
 
+    /// What it held when its log ended with entry `upto`.
+    pub(crate) fn restore(&mut self, upto: LogId) {
+        let disk = &mut self.synced;
+        disk.entries.retain(|entry| entry.id <= upto);
+        let term = disk.entries.last().map_or(Term::ZERO, |entry| entry.term);
+        disk.hard = HardState {
+            term,
+            last_reign: term,
+            vote: None,
+        };
+    }
+
     /// What a batch does to what is on disk, in the order of its parts.
     fn apply(&mut self, batch: Batch) {
         let disk = &mut self.synced;
         disk.hard = batch.hard.unwrap_or(disk.hard);
         if let Some(snapshot) = batch.snapshot {
             let upto = snapshot.last.id;
-            disk.entries
-                .retain(|entry| !batch.reset && entry.id > upto);
+            disk.entries.retain(|entry| !batch.reset && entry.id > upto);
             disk.snapshot = Some(snapshot);
         }
         if let Some(from) = batch.truncate {

@@ -39,7 +39,9 @@ pub(crate) fn cluster(world: &mut World, args: &mut Args<'_>) -> Outcome<()> {
     for id in ids {
         let entries = args.key(&id.to_string()).map(log).transpose()?;
         let entries = entries.unwrap_or_default();
-        let last = entries.last().map_or(Term::ZERO, |entry: &Entry| entry.term);
+        let last = entries
+            .last()
+            .map_or(Term::ZERO, |entry: &Entry| entry.term);
         let mut hard = HardState {
             term: last.max(Term::new(term).ok_or("no such term")?),
             last_reign: last,

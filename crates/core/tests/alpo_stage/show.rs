@@ -16,9 +16,27 @@ pub(crate) fn server(text: &str) -> Outcome<ServerId> {
 
 /// How messages are called.
 pub(crate) const KINDS: [&str; 21] = [
-    "poll", "vote", "defer", "append", "heartbeat", "install", "transfer", "stale", "would", "led",
-    "incomplete", "novote", "granted", "taken", "deferred", "already", "notoutranked", "appended",
-    "mismatch", "heard", "installed",
+    "poll",
+    "vote",
+    "defer",
+    "append",
+    "heartbeat",
+    "install",
+    "transfer",
+    "stale",
+    "would",
+    "led",
+    "incomplete",
+    "novote",
+    "granted",
+    "taken",
+    "deferred",
+    "already",
+    "notoutranked",
+    "appended",
+    "mismatch",
+    "heard",
+    "installed",
 ];
 
 pub(crate) const fn kind(body: &Body) -> &'static str {
@@ -105,7 +123,10 @@ fn asked(request: &Request) -> String {
             bytes,
             total,
             ..
-        } => format!(" upto {last}: {} bytes from {offset} of {total}", bytes.len()),
+        } => format!(
+            " upto {last}: {} bytes from {offset} of {total}",
+            bytes.len()
+        ),
         Request::TransferNow => String::new(),
     }
 }
@@ -210,7 +231,12 @@ pub(crate) const fn status(status: Status) -> &'static str {
 /// What a server is and has, in one line.
 pub(crate) fn node(node: &Node) -> String {
     let hard = node.hard_state();
-    let mut text = format!("{}@{} reign {}", status(node.status()), hard.term, hard.last_reign);
+    let mut text = format!(
+        "{}@{} reign {}",
+        status(node.status()),
+        hard.term,
+        hard.last_reign
+    );
     if let Some(vote) = hard.vote {
         text += &format!(" vote {vote}");
     }
@@ -303,5 +329,9 @@ pub(crate) fn members(node: &Node) -> String {
         Part::Voter => id.to_string(),
         Part::Learner => format!("({id})"),
     };
-    node.members().iter().map(show).collect::<Vec<_>>().join(" ")
+    node.members()
+        .iter()
+        .map(show)
+        .collect::<Vec<_>>()
+        .join(" ")
 }

@@ -50,9 +50,13 @@ pub(crate) fn run(world: &mut World, command: &str, args: &mut Args<'_>) -> Outc
         }
         "deliver" | "drop" | "duplicate" | "hold" | "release" => network(world, command, args)?,
         "cut" | "heal" | "close" => links(world, command, args)?,
-        "slow" | "fast" | "sync" | "crash" | "restart" | "pause" | "resume" | "wipe" => {
+        "slow" | "fast" | "sync" | "crash" | "restart" | "pause" | "resume" | "wipe"
+        | "restore" => {
             process(world, command, args)?;
         }
+        // lawless: from here on the script breaks a rule itself, and nothing
+        //   is checked but what the servers notice.
+        "lawless" => world.checks.off = true,
         "state" => world.tell_state(),
         "members" => {
             let id = server(args.word()?)?;
@@ -70,7 +74,9 @@ pub(crate) fn run(world: &mut World, command: &str, args: &mut Args<'_>) -> Outc
         // queue: what is under way.
         "queue" => {
             let lines = world.network.queue.iter();
-            let lines: Vec<_> = lines.map(|envelope| show::message(envelope, "->")).collect();
+            let lines: Vec<_> = lines
+                .map(|envelope| show::message(envelope, "->"))
+                .collect();
             lines.iter().for_each(|line| world.tell(line));
         }
         other => return client(world, other, args),
@@ -175,6 +181,12 @@ fn process(world: &mut World, command: &str, args: &mut Args<'_>) -> Outcome<()>
             host.storage = tenure_core::alpo::StorageId::from_u128(1_000 + u128::from(id.get()));
             host.start(now)?;
         }
+        // restore s1 upto=2: its disk is that of a backup, taken when its log
+        //   had two entries.
+        "restore" => {
+            let upto = args.parsed("upto")?.unwrap_or(0);
+            world.host(id)?.disk.restore(upto);
+        }
         // pause s1: it takes note of nothing until `resume s1`.
         "pause" => world.host(id)?.paused = true,
         _ => world.host(id)?.paused = false,
@@ -203,7 +215,17 @@ fn sessions(world: &mut World) -> Outcome<()> {
 
 /// What clients and operators ask a server.
 fn client(world: &mut World, command: &str, args: &mut Args<'_>) -> Outcome<()> {
-    if !["open", "propose", "write", "keepalive", "read", "change", "transfer"].contains(&command) {
+    if ![
+        "open",
+        "propose",
+        "write",
+        "keepalive",
+        "read",
+        "change",
+        "transfer",
+    ]
+    .contains(&command)
+    {
         return Err(format!("unknown command {command}").into());
     }
     let id = server(args.word()?)?;
@@ -217,7 +239,13 @@ fn client(world: &mut World, command: &str, args: &mut Args<'_>) -> Outcome<()> 
         //   outstanding=, or as follows from what was proposed.
         "propose" => {
             let text = args.word()?;
-            order(world, id, text, Operation::Append(text.as_bytes().into()), args)
+            order(
+                world,
+                id,
+                text,
+                Operation::Append(text.as_bytes().into()),
+                args,
+            )
         }
         // write s1 k v over=12
         "write" => {
@@ -229,7 +257,13 @@ fn client(world: &mut World, command: &str, args: &mut Args<'_>) -> Outcome<()> 
                 value: value.as_bytes().into(),
                 stamp: Stamp::Now,
             };
-            order(world, id, &format!("{key} is {value}"), Operation::Swap(write), args)
+            order(
+                world,
+                id,
+                &format!("{key} is {value}"),
+                Operation::Swap(write),
+                args,
+            )
         }
         "keepalive" => order(world, id, "keepalive", Operation::KeepAlive, args),
         // read s1: the plain log. read s1 k: a register.
@@ -244,19 +278,7 @@ fn client(world: &mut World, command: &str, args: &mut Args<'_>) -> Outcome<()> 
             world.ask(id, show::query(&query), Ask::Read(query))
         }
         // change s1 admit s4; promote s4; remove s2
-        "change" => {
-            let (what, whom) = (args.word()?, server(args.word()?)?);
-            let change = match what {
-                "admit" => Change::Admit {
-                    server: whom,
-                    storage: world.host(whom)?.storage,
-                },
-                "promote" => Change::Promote(whom),
-                "remove" => Change::Remove(whom),
-                _ => return Err("admit, promote or remove".into()),
-            };
-            world.ask(id, format!("{what} {whom}"), Ask::Change(change))
-        }
+        "change" => change(world, id, args),
         // transfer s1 s2, or to whom s1 likes
         _ => {
             let to = args.maybe_word().map(server).transpose()?;
@@ -264,6 +286,20 @@ fn client(world: &mut World, command: &str, args: &mut Args<'_>) -> Outcome<()> 
             world.ask(id, what, Ask::Transfer(to))
         }
     }
+}
+
+fn change(world: &mut World, id: ServerId, args: &mut Args<'_>) -> Outcome<()> {
+    let (what, whom) = (args.word()?, server(args.word()?)?);
+    let change = match what {
+        "admit" => Change::Admit {
+            server: whom,
+            storage: world.host(whom)?.storage,
+        },
+        "promote" => Change::Promote(whom),
+        "remove" => Change::Remove(whom),
+        _ => return Err("admit, promote or remove".into()),
+    };
+    world.ask(id, format!("{what} {whom}"), Ask::Change(change))
 }
 
 /// A numbered request of the session.
@@ -283,5 +319,9 @@ fn order(
         outstanding: args.parsed("outstanding")?.unwrap_or(1),
         operation,
     };
-    world.ask(id, format!("{what} (serial {serial})"), Ask::Command(command))
+    world.ask(
+        id,
+        format!("{what} (serial {serial})"),
+        Ask::Command(command),
+    )
 }

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use tenure_core::Machine;
 use tenure_core::alpo::invariants::View;
-use tenure_core::alpo::{Answer, Ask, Envelope, Input, LogId, Node, Outcome as Done, Output, ServerId};
+use tenure_core::alpo::{
+    Answer, Ask, Envelope, Input, LogId, Node, Outcome as Done, Output, ServerId,
+};
 use tenure_core::time::{Instant, Now, WallTime};
 
 use super::checks::Checks;
@@ -22,7 +24,7 @@ pub(crate) struct World {
     pub(crate) now: Duration,
     pub(crate) hosts: BTreeMap<ServerId, Host>,
     pub(crate) network: Network,
-    checks: Checks,
+    pub(crate) checks: Checks,
     /// The mistake that every server makes, if any.
     #[cfg(feature = "planted-bugs")]
     pub(crate) planted: Option<tenure_core::alpo::Bug>,
