@@ -76,6 +76,21 @@ fn every_planted_mistake_is_seen_in_a_script() {
     assert!(unseen.is_empty(), "no script notices {unseen:?}");
 }
 
+/// How many random stories are told.
+const STORIES: u64 = 300;
+
+#[test]
+fn random_stories_break_no_rule_and_end_in_agreement() {
+    let stories = std::env::var("STORIES").ok().and_then(|n| n.parse().ok());
+    for seed in 0..stories.unwrap_or(STORIES) {
+        let script = alpo_stage::chaos::script(seed, 150);
+        let told = goldenscript::generate(&mut alpo_stage::Stage::default(), &script);
+        if let Err(error) = told {
+            panic!("seed {seed}: {error}\n{script}");
+        }
+    }
+}
+
 #[test]
 fn every_script_begins_with_a_clause() {
     for (name, text) in scripts() {

@@ -11,6 +11,7 @@
 //! | `network` | what is under way, what was cut, and which of it is meant |
 //! | `checks` | what must be true of all servers together, after every step |
 //! | `show` | the notation of the trace |
+//! | `chaos` | scripts drawn at random |
 //!
 //! The notation: a line that begins in the first column is what the script
 //! or the clock did, or a message that arrived (`s1 => s2`); what came of it
@@ -19,6 +20,7 @@
 //! candidate@2`), answers. `3@2` is entry 3 of term 2, `s1:3@2` the rank of
 //! a candidate.
 
+pub(crate) mod chaos;
 mod checks;
 mod host;
 mod network;

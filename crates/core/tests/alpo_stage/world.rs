@@ -6,7 +6,7 @@ use std::time::Duration;
 use tenure_core::Machine;
 use tenure_core::alpo::invariants::View;
 use tenure_core::alpo::{
-    Answer, Ask, Envelope, Input, LogId, Node, Outcome as Done, Output, ServerId,
+    Answer, Ask, Envelope, Input, LogId, Node, Outcome as Done, Output, ServerId, Status,
 };
 use tenure_core::time::{Instant, Now, WallTime};
 
@@ -64,7 +64,7 @@ impl World {
 
     pub(crate) fn node(&self, id: ServerId) -> Outcome<&Node> {
         let node = self.hosts.get(&id).and_then(|host| host.node.as_ref());
-        node.ok_or_else(|| format!("{id} does not run").into())
+        node.ok_or_else(|| "it does not run".into())
     }
 
     /// One line of the trace, with the time if it is another than before.
@@ -260,6 +260,21 @@ impl World {
         }
         self.network.queue.retain(|envelope| envelope.to != id);
         self.network.held.retain(|envelope| envelope.to != id);
+        Ok(())
+    }
+
+    /// One leads, and all its members have committed as much as it has.
+    pub(crate) fn agree(&self) -> Outcome<()> {
+        let nodes = || self.hosts.values().filter_map(|host| host.node.as_ref());
+        let leads = |node: &&Node| node.status() == Status::Leader;
+        let leader = nodes().filter(leads).max_by_key(|node| node.term());
+        let leader = leader.ok_or("nobody leads")?;
+        for (id, _) in leader.members().iter() {
+            let (has, all) = (self.node(id)?.commit(), leader.commit());
+            if has != all || self.node(id)?.leader() != Some(leader.id()) {
+                return Err(format!("{id} is not with its leader: {has} of {all}").into());
+            }
+        }
         Ok(())
     }
 
