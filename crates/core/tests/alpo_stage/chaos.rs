@@ -11,68 +11,94 @@ use std::fmt::Write;
 
 use tenure_core::rng::Rng;
 
+/// What is done, and how often by default. Each story draws its own taste:
+/// some things it never does, some it does much more than others.
+const DEEDS: [(&str, u64); 24] = [
+    ("deliver to", 20),
+    ("deliver from", 14),
+    ("deliver", 14),
+    ("calm", 4),
+    ("run", 3),
+    ("tick", 10),
+    ("wait", 4),
+    ("late", 4),
+    ("propose", 10),
+    ("read", 2),
+    ("open", 1),
+    ("slow", 3),
+    ("sync", 3),
+    ("fast", 1),
+    ("crash", 3),
+    ("restart", 4),
+    ("drop", 2),
+    ("duplicate", 2),
+    ("release", 2),
+    ("cut", 2),
+    ("heal", 2),
+    ("transfer", 1),
+    ("change", 2),
+    ("close", 1),
+];
+
 /// A script of so many commands.
 pub(crate) fn script(seed: u64, commands: usize) -> String {
     let mut rng = Rng::from_seed(seed);
     let servers = rng.between(2, 5);
-    let leases = rng.between(0, 3) == 0;
-    let compact = rng.between(0, 2) == 0;
     let mut text = format!("cluster {servers} leader=s1 spare=1");
-    if leases {
+    if rng.chance(25) {
         text += " lease=on";
     }
-    if compact {
+    if rng.chance(33) {
         text += " log=1 kept=1 chunk=60";
     }
+    if rng.chance(33) {
+        text += " append=1";
+    }
     text += "\n";
+    let taste = DEEDS.map(|(deed, weight)| (deed, weight * [0, 1, 1, 5][rng.below(4) as usize]));
+    let all = taste.iter().map(|(_, weight)| weight).sum::<u64>().max(1);
     for _ in 0..commands {
-        let line = command(&mut rng, servers);
-        writeln!(text, "{line}").expect("memory");
+        let mut drawn = rng.below(all);
+        let deed = taste.iter().find(|(_, weight)| {
+            let found = drawn < *weight;
+            drawn = drawn.saturating_sub(*weight);
+            found
+        });
+        let deed = deed.map_or("calm", |(deed, _)| deed);
+        writeln!(text, "{}", command(&mut rng, servers, deed)).expect("memory");
     }
-    text += "heal\nmaybe release\n";
+    text += "heal\nrelease\n";
     for id in 1..=servers + 1 {
-        writeln!(
-            text,
-            "fast s{id}\nmaybe sync s{id}\nresume s{id}\nmaybe restart s{id}"
-        )
-        .expect("memory");
+        writeln!(text, "fast s{id}\nmaybe sync s{id}\nmaybe restart s{id}").expect("memory");
     }
-    text + "run 40s\nagree\nstate\n---\n"
+    text + "run 20s\nagree\nstate\n---\n"
 }
 
-fn command(rng: &mut Rng, servers: u64) -> String {
+fn command(rng: &mut Rng, servers: u64, deed: &str) -> String {
     let one = format!("s{}", rng.between(1, servers));
     let other = format!("s{}", rng.between(1, servers + 1));
     let few = rng.between(1, 3);
-    match rng.between(0, 99) {
-        0..=24 => format!("maybe deliver any {other} first={few}"),
-        25..=44 => format!("maybe deliver {one} any first={few}"),
-        45..=52 => format!("maybe deliver first={}", few * 4),
-        53..=59 => format!("maybe tick {one}"),
-        60..=63 => format!("wait {}ms", rng.between(1, 400)),
-        64..=66 => format!("maybe late {other}"),
-        67..=73 => format!("maybe propose {one} v{} serial={}", few, rng.between(1, 6)),
-        74..=75 => format!("maybe read {one}"),
-        76 => format!("maybe open {one}"),
-        77..=78 => format!("slow {one}"),
-        79..=80 => format!("maybe sync {one} first={few}"),
-        81 => format!("fast {one}"),
-        82..=83 => format!("maybe crash {one}"),
-        84..=86 => format!("maybe restart {one}"),
-        87 => format!("maybe drop any {other} first={few}"),
-        88..=89 => format!("maybe duplicate {one} any first={few}"),
-        90 => format!("maybe hold {one} any first={few}"),
-        91 => "release".to_string(),
-        92 => format!("cut {one}"),
-        93 => format!("cut {one} {other} oneway"),
-        94 => "heal".to_string(),
-        95 => format!("maybe transfer {one} {other}"),
-        96 => {
+    match deed {
+        "deliver to" => format!("maybe deliver any {other} first={few}"),
+        "deliver from" => format!("maybe deliver {one} any first={few}"),
+        "deliver" => format!("maybe deliver first={}", few * few * few),
+        "run" => format!("run {}ms", rng.between(1, 900)),
+        "tick" => format!("maybe tick {one}"),
+        "wait" => format!("wait {}ms", rng.between(1, 600)),
+        "late" => format!("maybe late {other}"),
+        "propose" => format!("maybe propose {one} v{few} serial={}", rng.between(1, 6)),
+        "sync" => format!("maybe sync {one} first={few}"),
+        "drop" => format!("maybe drop any {other} first={few}"),
+        "duplicate" => format!("maybe duplicate {one} any first={few}"),
+        "cut" if few == 1 => format!("cut {one} {other} oneway"),
+        "transfer" => format!("maybe transfer {one} {other}"),
+        "change" => {
             let what = ["admit", "promote", "remove"][few as usize - 1];
             format!("maybe change {one} {what} {other}")
         }
-        97 => format!("maybe close {one} {other}"),
-        98 => format!("run {}ms", rng.between(1, 900)),
-        _ => "calm".to_string(),
+        "close" => format!("maybe close {one} {other}"),
+        "slow" | "fast" | "cut" => format!("{deed} {one}"),
+        "read" | "open" | "crash" | "restart" => format!("maybe {deed} {one}"),
+        _ => deed.to_string(),
     }
 }
