@@ -193,7 +193,8 @@ pub(crate) struct Times {
         allow_hyphen_values = true
     )]
     pub(crate) grace: Option<String>,
-    /// How long before the end of validity CMD is killed [default: 2 % of the lease, at least 250ms].
+    /// How long before the end of validity CMD is killed; at least 200ms [default: 2 % of the
+    /// lease, at least 250ms].
     #[arg(long, value_name = "DURATION", allow_hyphen_values = true)]
     pub(crate) kill_margin: Option<String>,
     /// Judge grants by the calendar, if calendars really differ by at most this.

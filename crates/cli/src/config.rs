@@ -25,6 +25,7 @@ use tenure::{Election, StoreError, election};
 
 use crate::args::{self, LogFormat, Restart};
 use crate::failure::{Failure, usage};
+use crate::guard;
 
 /// A settings file.
 #[derive(Debug, Default, Deserialize)]
@@ -108,7 +109,7 @@ pub(crate) struct RunPlan {
     pub(crate) restart: Restart,
 }
 
-/// A candidate as `tenure run` was asked to be one.
+/// A candidate as `tenure run` was asked to be one, with times that hold.
 pub(crate) fn candidate(
     run: &args::Run,
     file: &File,
@@ -146,6 +147,7 @@ pub(crate) fn candidate(
     if let Some(priority) = typed.or(filed) {
         builder = builder.priority(priority);
     }
+    check_margin(&builder)?;
     let restart = run
         .restart
         .or(named.restart)
@@ -158,6 +160,21 @@ pub(crate) fn candidate(
             restart,
         },
     ))
+}
+
+/// Refuses times that do not hold, and a kill margin that a hung guardian
+/// would use up: a second command could start before the first is killed.
+fn check_margin(builder: &election::Builder) -> Result<(), Failure> {
+    let config = builder.config().map_err(|error| usage(error.to_string()))?;
+    let (margin, least, slack) = (config.kill_margin, guard::MARGIN_MIN, guard::SLACK);
+    if margin >= least {
+        return Ok(());
+    }
+    Err(usage(format!(
+        "expected a kill margin >= {least:?} ({slack:?} until a hung guardian is killed + \
+         {:?} for the killing), found {margin:?}: lengthen --kill-margin, or leave it out",
+        least.saturating_sub(slack)
+    )))
 }
 
 /// One field of a file's table.

@@ -214,6 +214,15 @@ fn times_and_names_that_do_not_fit() {
         &with(&["--lease", "10s", "--max-clock-skew", "6s"]),
         &["2 x max clock skew"],
     );
+    refused(
+        2,
+        &with(&["--lease", "10s", "--kill-margin", "199ms"]),
+        &[
+            "kill margin >= 200ms",
+            "100ms until a hung guardian is killed",
+            "found 199ms",
+        ],
+    );
     refused(2, &with(&["--priority", "11"]), &["expected 0 to 10", "11"]);
     let long = "x".repeat(10_000);
     refused(

@@ -44,8 +44,8 @@ pub(crate) async fn run(context: &Context, args: &args::Run) -> Result<ExitCode,
         store = context.open() => store?,
         Ask::Stop | Ask::Kill = asks.next() => return  Ok(ExitCode::SUCCESS),
     };
-    let (builder, _) = config::candidate(args, &context.file, Arc::clone(&store))?;
-    builder.config().map_err(|error| usage(error.to_string()))?;
+    // Wrong settings are told before anything is asked of the store.
+    let _ = config::candidate(args, &context.file, Arc::clone(&store))?;
     check(
         store.as_ref(),
         &Key::of_election(&election),
