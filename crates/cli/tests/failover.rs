@@ -135,6 +135,26 @@ fn a_stopped_supervisor_loses_its_command_before_the_heir_starts() {
 }
 
 #[test]
+fn an_ousted_candidate_stands_again_even_if_its_command_is_never_restarted() {
+    for stubborn in [false, true] {
+        let ledger = Ledger::new();
+        let url = Shared::sqlite();
+        let flags = ["--lease", LEASE, "--restart", "never"];
+        let command = ledger.command(stubborn);
+        let mut alone = Candidate::start_with(&url.url(), "alone", &ledger, &flags, &command);
+        let first = ledger.await_term_above(0, SOON);
+        let guardian = guardian_of(&alone);
+        alone.signal(Signal::STOP);
+        // The guardian ends with its command, and the lease soon after it.
+        poll_until(SOON, || is_gone(guardian)).expect("it has ended the command");
+        alone.signal(Signal::CONT);
+        ledger.await_term_above(first.term, SOON);
+        assert!(alone.process.try_wait().expect("its state").is_none());
+        assert!(!alone.log().contains("resigned"), "{}", alone.log());
+    }
+}
+
+#[test]
 fn a_killed_command_hands_over_at_once() {
     on_both(|shared| {
         let mut pair = pair(shared, false);

@@ -78,6 +78,16 @@ async fn check(store: &dyn Store, key: &Key, within: Duration) -> Result<(), Fai
     }
 }
 
+/// The guardian may have ended the command at `drain_at` before the campaign
+/// has looked at its clock. To drop the reign now would be told as a
+/// resignation, so the campaign speaks first. If the office was renewed in the
+/// last moment there is nothing to hear: then it is one.
+async fn hear_why(reign: &Reign) {
+    if clock::boot() >= reign.grant().drain_at {
+        let _ = tokio::time::timeout(reign.remaining(), reign.cancelled()).await;
+    }
+}
+
 struct Runner<'a> {
     args: &'a args::Run,
     context: &'a Context,
@@ -171,6 +181,9 @@ impl Runner<'_> {
             let ended = self
                 .reign(&election, &reign, &mut events, &mut guardian)
                 .await;
+            if matches!(ended.outcome, Outcome::Ended(_)) {
+                hear_why(&reign).await;
+            }
             // Nothing of the command is left: now the office may go.
             drop(reign);
             let ran_once = plan.once && ended.outcome != Outcome::Late;
@@ -253,11 +266,11 @@ impl Runner<'_> {
                             _ => Outcome::ByItself(why.code()),
                         };
                     }
-                    Event::Exited { status } if told => {
+                    Event::Exited { status, asked } if told || asked => {
                         tracing::debug!("the command {status}");
                         outcome = Outcome::Ended(Some(status.code()));
                     }
-                    Event::Exited { status } => {
+                    Event::Exited { status, .. } => {
                         tracing::info!("{}: the command {status}", self.args.election);
                         outcome = Outcome::ByItself(status.code());
                     }

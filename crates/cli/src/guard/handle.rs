@@ -42,6 +42,8 @@ pub(crate) enum Event {
     Exited {
         /// How.
         status: Status,
+        /// It had been sent TERM or KILL; otherwise it ended by itself.
+        asked: bool,
     },
     /// The last event: nothing is left.
     Gone,

@@ -252,9 +252,9 @@ impl Keeper {
                 self.tell(Event::Started { pid });
             }
             Report::Refused(why) => self.tell(Event::Refused { why }),
-            Report::Exited(status) => {
+            Report::Exited { status, asked } => {
                 self.exited = true;
-                self.tell(Event::Exited { status });
+                self.tell(Event::Exited { status, asked });
             }
             Report::Gone => self.gone = true,
         }
@@ -304,7 +304,9 @@ impl Keeper {
             };
             if let (Some(status), false) = (cmd_status, self.exited) {
                 self.exited = true;
-                self.tell(Event::Exited { status });
+                // The kernel killed it along with the guardian.
+                let asked = true;
+                self.tell(Event::Exited { status, asked });
             }
             if !left {
                 return;

@@ -73,7 +73,11 @@ pub(super) enum Report {
     /// CMD was not started.
     Refused(Refusal),
     /// CMD has ended; what it left behind is being ended.
-    Exited(Status),
+    Exited {
+        status: Status,
+        /// It had been sent TERM or KILL.
+        asked: bool,
+    },
     /// Nothing is left.
     Gone,
 }
@@ -155,9 +159,14 @@ impl Message for Report {
             Self::Refused(Refusal::NotFound(number)) => (3, number),
             Self::Refused(Refusal::NotExecutable(number)) => (4, number),
             Self::Refused(Refusal::System(number)) => (5, number),
-            Self::Exited(Status::Code(code)) => (6, i32::from(code)),
-            Self::Exited(Status::Signal(signal)) => (7, i32::from(signal)),
-            Self::Gone => (8, 0),
+            Self::Exited { status, asked } => {
+                let (tag, number) = match status {
+                    Status::Code(code) => (6, code),
+                    Status::Signal(signal) => (8, signal),
+                };
+                (tag + u8::from(asked), i32::from(number))
+            }
+            Self::Gone => (10, 0),
         };
         to.push(tag);
         to.extend(number.to_le_bytes());
@@ -172,9 +181,15 @@ impl Message for Report {
             3 => Self::Refused(Refusal::NotFound(number)),
             4 => Self::Refused(Refusal::NotExecutable(number)),
             5 => Self::Refused(Refusal::System(number)),
-            6 => Self::Exited(Status::Code(u8::try_from(number).ok()?)),
-            7 => Self::Exited(Status::Signal(u8::try_from(number).ok()?)),
-            8 => Self::Gone,
+            6 | 7 => Self::Exited {
+                status: Status::Code(u8::try_from(number).ok()?),
+                asked: tag == 7,
+            },
+            8 | 9 => Self::Exited {
+                status: Status::Signal(u8::try_from(number).ok()?),
+                asked: tag == 9,
+            },
+            10 => Self::Gone,
             _ => return None,
         })
     }
@@ -437,6 +452,7 @@ mod tests {
 
     #[test]
     fn every_report_survives() {
+        let exited = |status, asked| Report::Exited { status, asked };
         let reports = [
             Report::Ready,
             Report::Started(4711),
@@ -444,8 +460,10 @@ mod tests {
             Report::Refused(Refusal::NotFound(2)),
             Report::Refused(Refusal::NotExecutable(13)),
             Report::Refused(Refusal::System(11)),
-            Report::Exited(Status::Code(255)),
-            Report::Exited(Status::Signal(64)),
+            exited(Status::Code(255), false),
+            exited(Status::Code(0), true),
+            exited(Status::Signal(64), false),
+            exited(Status::Signal(15), true),
             Report::Gone,
         ];
         for report in reports {
