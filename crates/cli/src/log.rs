@@ -32,6 +32,9 @@ pub(crate) fn start(common: &Common, file: &File) {
         .with_max_level(level)
         .with_writer(std::io::stderr)
         .with_target(false)
+        // A reader that has gone away must not end an office: the complaint
+        // would go to the same place, and panic there.
+        .log_internal_errors(false)
         .with_timer(Calendar);
     match common.log.or(file.log).unwrap_or(LogFormat::Human) {
         LogFormat::Human => log.with_ansi(std::io::stderr().is_terminal()).init(),

@@ -1,11 +1,5 @@
 //! The only place that prints: text for people, JSON for programs.
 
-#![allow(
-    clippy::print_stdout,
-    clippy::print_stderr,
-    reason = "this is where printing is done"
-)]
-
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
 
@@ -54,13 +48,15 @@ impl Output {
         io::stdout().lock().write_all(bytes)
     }
 
-    /// Prints an error on stderr.
+    /// Prints an error on stderr, if anybody reads it: the exit code tells
+    /// the same.
     pub(crate) fn error(self, text: &str) {
-        if self.json {
-            eprintln!("{}", json!({ "error": text }));
+        let line = if self.json {
+            json!({ "error": text }).to_string()
         } else {
-            eprintln!("tenure: {text}");
-        }
+            format!("tenure: {text}")
+        };
+        let _ = writeln!(io::stderr().lock(), "{line}");
     }
 }
 

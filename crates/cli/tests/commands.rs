@@ -164,6 +164,34 @@ fn logs_are_for_people_or_for_programs() {
     assert_eq!(String::from_utf8_lossy(&output.stderr), "");
 }
 
+/// Runs with a standard error that nobody reads.
+fn unheard(args: &[&str]) -> Option<i32> {
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    let status = Command::new("timeout")
+        .args(["60", TENURE])
+        .args(args)
+        .stderr(writer)
+        .status();
+    status.expect("tenure runs").code()
+}
+
+#[test]
+fn a_closed_standard_error_changes_nothing() {
+    let shared = Shared::sqlite();
+    let url = shared.url();
+    let run = [
+        "run", "payroll", "--once", "--store", &url, "-v", "--", "sh", "-c",
+    ];
+    assert_eq!(unheard(&[&run[..], &["exit 7"]].concat()), Some(7));
+    let vacant = tenure(&["leader", "payroll", "--store", &url]);
+    assert_eq!(vacant.status.code(), Some(3), "it was not resigned");
+    assert_eq!(
+        unheard(&["leader", "payroll", "--store", "nonsense"]),
+        Some(2)
+    );
+}
+
 #[test]
 fn completions_and_version() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
