@@ -4,3 +4,4 @@ pub(crate) mod ask;
 pub(crate) mod observe;
 pub(crate) mod run;
 pub(crate) mod sim;
+mod trouble;

@@ -9,12 +9,12 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure::core::ids::Key;
-use tenure::election::{Builder, Event as Happened, Events, Grant};
+use tenure::election::{Builder, Event as Happened, Events, Grant, leader};
 use tenure::store::Store;
-use tenure::{Election, Reign, StoreError, clock};
+use tenure::{Election, Name, Reign, StoreError, clock};
 
 use super::observe::name;
+use super::trouble::Trouble;
 use crate::args::{self, Restart};
 use crate::config::{self, RunPlan, store_failure};
 use crate::failure::{Failure, usage};
@@ -46,12 +46,7 @@ pub(crate) async fn run(context: &Context, args: &args::Run) -> Result<ExitCode,
     };
     // Wrong settings are told before anything is asked of the store.
     let _ = config::candidate(args, &context.file, Arc::clone(&store))?;
-    check(
-        store.as_ref(),
-        &Key::of_election(&election),
-        context.timeout,
-    )
-    .await?;
+    check(&store, &election, context.timeout).await?;
 
     let url = config::store_url(&context.common, &context.file)?;
     let runner = Runner {
@@ -61,14 +56,22 @@ pub(crate) async fn run(context: &Context, args: &args::Run) -> Result<ExitCode,
         url,
         asks,
         stopping: false,
+        trouble: Trouble::default(),
     };
     runner.run().await
 }
 
-/// Looks once whether the store will do, so that what a person must mend is
-/// told at once. One that is only away may come back: the campaign waits.
-async fn check(store: &dyn Store, key: &Key, within: Duration) -> Result<(), Failure> {
-    match store.read(key, within).await {
+/// Looks whether the store will do and the register can be read, so that what
+/// a person must mend is told at once. A store that is only away may come
+/// back: the campaign waits.
+async fn check(store: &Arc<dyn Store>, election: &Name, within: Duration) -> Result<(), Failure> {
+    let look = || leader(Arc::clone(store), election, within);
+    let mut seen = look().await;
+    if matches!(seen, Err(StoreError::Broken(_))) {
+        // Once proves nothing: perhaps only the answer was damaged.
+        seen = look().await;
+    }
+    match seen {
         Ok(_) => Ok(()),
         Err(error @ StoreError::Broken(_)) => Err(store_failure(error)),
         Err(error) => {
@@ -95,6 +98,7 @@ struct Runner<'a> {
     url: String,
     asks: Asks,
     stopping: bool,
+    trouble: Trouble,
 }
 
 /// How a reign ended.
@@ -333,7 +337,7 @@ impl Runner<'_> {
     }
 
     /// What matters, for the log: who leads, and why it changed.
-    fn log(&self, event: &Happened) {
+    fn log(&mut self, event: &Happened) {
         let election = &self.args.election;
         match event {
             Happened::Elected { fence, .. } => {
@@ -349,16 +353,10 @@ impl Runner<'_> {
             Happened::LeaderChanged(seen) => {
                 tracing::info!("{}", output::describe(election, seen));
             }
-            Happened::Trouble {
-                failure,
-                in_a_row: 1,
-            } => {
-                tracing::warn!("{election}: {}", failure.why);
-            }
             Happened::Trouble { failure, in_a_row } => {
-                tracing::debug!("{election}: {} ({in_a_row} in a row)", failure.why);
+                self.trouble.tell(election, failure, *in_a_row);
             }
-            Happened::Recovered => tracing::warn!("{election}: the store answers again"),
+            Happened::Recovered => self.trouble.over(election),
             Happened::Renewed { term, .. } => tracing::debug!("{election}: renewed term {term}"),
             Happened::LeaderRenewed(_) | Happened::Stopped => {}
         }

@@ -168,6 +168,11 @@ impl Candidate {
         Self::start_with(url, name, ledger, flags, &ledger.command(false))
     }
 
+    /// One that logs as much as it does without being asked for more.
+    pub(crate) fn start_plain(url: &str, name: &str, ledger: &Ledger, flags: &[&str]) -> Self {
+        Self::spawn(url, name, ledger, flags, &ledger.command(false))
+    }
+
     pub(crate) fn start_with(
         url: &str,
         name: &str,
@@ -175,6 +180,10 @@ impl Candidate {
         flags: &[&str],
         command: &[String],
     ) -> Self {
+        Self::spawn(url, name, ledger, &[flags, &["-v"]].concat(), command)
+    }
+
+    fn spawn(url: &str, name: &str, ledger: &Ledger, flags: &[&str], command: &[String]) -> Self {
         let log = ledger.directory.path().join(format!("{name}.log"));
         let file = fs::OpenOptions::new()
             .create(true)
@@ -182,7 +191,7 @@ impl Candidate {
             .open(&log)
             .expect("a log");
         let process = Command::new(TENURE)
-            .args(["run", "payroll", "--store", url, "--name", name, "-v"])
+            .args(["run", "payroll", "--store", url, "--name", name])
             .args(flags)
             .arg("--")
             .args(command)
