@@ -186,6 +186,9 @@ pub(crate) struct Times {
     )]
     pub(crate) interval: Option<String>,
     /// How long CMD gets between TERM and KILL [default: three tenths of the lease].
+    ///
+    /// CMD may get longer if renewals fail: TERM is sent one interval before the
+    /// end of the lease at the latest, KILL when the lease is about to end.
     #[arg(
         long,
         env = "TENURE_GRACE",

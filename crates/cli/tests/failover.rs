@@ -9,10 +9,12 @@
 
 mod common;
 
+use std::process::Command;
 use std::time::Duration;
 
-use common::{Candidate, Ledger, Shared, descendants, guardian_of, median, poll_until};
+use common::{Candidate, Ledger, Shared, TENURE, descendants, guardian_of, median, poll_until};
 use rustix::process::{Pid, Signal, kill_process};
+use tenure::clock;
 
 const LEASE: &str = "2s";
 const SOON: Duration = Duration::from_secs(10);
@@ -93,6 +95,42 @@ fn a_clean_stop_hands_over_at_once() {
         assert_eq!(pair.leader.process.wait().expect("it ends").code(), Some(0));
         assert!(gap < 1.0, "took {gap} s");
     });
+}
+
+/// Asks whoever leads to resign, and waits until it has.
+fn resign(url: &str) {
+    let seen = Command::new(TENURE)
+        .args(["leader", "payroll", "--json", "--store", url])
+        .output()
+        .expect("tenure runs");
+    let seen: serde_json::Value = serde_json::from_slice(&seen.stdout).expect("an object");
+    let id = seen["leader_id"].as_str().expect("an id");
+    let asked = Command::new(TENURE)
+        .args(["resign", "payroll", "--leader-id", id, "--store", url])
+        .status();
+    assert!(asked.expect("tenure runs").success());
+}
+
+#[test]
+fn a_stubborn_command_is_killed_after_the_grace_however_long_the_lease_is() {
+    for ask in ["signal", "resign"] {
+        let (shared, ledger) = (Shared::sqlite(), Ledger::new());
+        let url = shared.url();
+        let flags = ["--lease", "60s", "--grace", "1s", "--once"];
+        let command = ledger.command(true);
+        let mut leader = Candidate::start_with(&url, "only", &ledger, &flags, &command);
+        ledger.await_term_above(0, SOON);
+        let asked = clock::boot();
+        if ask == "signal" {
+            leader.signal(Signal::TERM);
+        } else {
+            resign(&url);
+        }
+        leader.process.wait().expect("it ends");
+        let took = clock::boot().since(asked);
+        assert!(took >= Duration::from_secs(1), "killed after {took:?}");
+        assert!(took < Duration::from_secs(5), "killed after {took:?}");
+    }
 }
 
 #[test]

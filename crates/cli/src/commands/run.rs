@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure::election::{Builder, Event as Happened, Events, Grant, leader};
+use tenure::election::{Builder, Event as Happened, Events, Grant, Why, leader};
 use tenure::store::Store;
 use tenure::{Election, Name, Reign, StoreError, clock};
 
@@ -78,6 +78,20 @@ async fn check(store: &Arc<dyn Store>, election: &Name, within: Duration) -> Res
             tracing::warn!("{error}; standing anyway, and waiting for it");
             Ok(())
         }
+    }
+}
+
+/// How long the command gets when the office drains: what was configured, and
+/// all the time there is if that is because renewals fail. The office cannot
+/// be handed over earlier then, so nobody is served by haste.
+fn grace(why: &Why, grant: Grant, election: &Election) -> Duration {
+    match why {
+        Why::Unconfirmed => grant.kill_at.since(grant.drain_at),
+        Why::Resigned
+        | Why::Transferred(_)
+        | Why::Requested
+        | Why::Replaced
+        | Why::AffinityEnded => election.config().grace,
     }
 }
 
@@ -250,10 +264,6 @@ impl Runner<'_> {
         guardian: &mut Guardian,
     ) -> Ended {
         let began = clock::boot();
-        let Grant {
-            drain_at, kill_at, ..
-        } = reign.grant();
-        let grace = kill_at.since(drain_at);
         let mut outcome = Outcome::Ended(None);
         let mut told = false;
         guardian.start(self.start(reign));
@@ -290,7 +300,7 @@ impl Runner<'_> {
                         (self.stopping, told) = (true, true);
                         // No more renewals: the deadlines stand from here on.
                         election.resign();
-                        guardian.stop(grace);
+                        guardian.stop(election.config().grace);
                     }
                     Ask::Forward(signal) => guardian.signal(signal),
                 },
@@ -300,9 +310,9 @@ impl Runner<'_> {
                         Happened::Renewed { grant, .. } => {
                             guardian.extend(grant.drain_at, grant.kill_at);
                         }
-                        Happened::Draining { .. } if !told => {
+                        Happened::Draining { why, grant, .. } if !told => {
                             told = true;
-                            guardian.stop(grace);
+                            guardian.stop(grace(&why, grant, election));
                         }
                         Happened::Kill { .. } => guardian.kill(),
                         _ => {}
