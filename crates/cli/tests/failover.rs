@@ -9,7 +9,7 @@
 
 mod common;
 
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use common::{Candidate, Ledger, Shared, TENURE, descendants, guardian_of, median, poll_until};
@@ -131,6 +131,34 @@ fn a_stubborn_command_is_killed_after_the_grace_however_long_the_lease_is() {
         assert!(took >= Duration::from_secs(1), "killed after {took:?}");
         assert!(took < Duration::from_secs(5), "killed after {took:?}");
     }
+}
+
+/// `script` runs it in a terminal of its own; only standard input is that.
+#[test]
+fn a_terminal_that_hangs_up_stops_it() {
+    let (shared, ledger) = (Shared::sqlite(), Ledger::new());
+    let command = ledger.command(false).pop().expect("a script");
+    let line = format!(
+        "exec \"$TENURE\" run payroll --store \"$URL\" -- sh -c '{command}' >/dev/null 2>&1"
+    );
+    let mut terminal = Command::new("script")
+        .args(["--quiet", "--return", "--command", &line, "/dev/null"])
+        .env("TENURE", TENURE)
+        .env("URL", shared.url())
+        .env("CANDIDATE", "hung-up")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("script, of util-linux");
+    ledger.await_term_above(0, SOON);
+    let all = descendants(terminal.id());
+    let supervisor = all.iter().find(|(_, line)| line.contains("tenure run"));
+    let (supervisor, _) = supervisor.unwrap_or_else(|| panic!("{all:?}"));
+    let supervisor = Pid::from_raw(*supervisor).expect("a process id");
+    kill_process(supervisor, Signal::HUP).expect("it runs");
+    poll_until(SOON, || is_gone(supervisor)).expect("it stops");
+    assert_eq!(terminal.wait().expect("it ends").code(), Some(0));
+    assert_eq!(ledger.runs().len(), 1, "the command was started again");
 }
 
 #[test]
