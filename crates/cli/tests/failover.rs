@@ -76,14 +76,16 @@ fn on_both(case: impl Fn(Shared)) {
     case(Shared::postgres());
 }
 
+/// The kernel's letter for what a process does; `None` if it is gone.
+fn state(pid: Pid) -> Option<char> {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?;
+    let (_, rest) = stat.rsplit_once(')')?;
+    rest.trim_start().chars().next()
+}
+
 /// Gone, or a zombie that waits for whoever adopted it.
 fn is_gone(pid: Pid) -> Option<()> {
-    let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()));
-    let stat = stat.unwrap_or_default();
-    let state = stat
-        .rsplit_once(')')
-        .map(|(_, rest)| rest.trim_start().starts_with('Z'));
-    state.unwrap_or(true).then_some(())
+    state(pid).is_none_or(|state| state == 'Z').then_some(())
 }
 
 #[test]
@@ -274,26 +276,33 @@ fn a_stopped_guardian_is_killed_by_its_supervisor() {
     poll_until(SOON, || is_gone(guardian)).expect("it was killed");
 }
 
+/// The hook is in debug builds only, and so is this test.
+#[cfg(debug_assertions)]
 #[test]
 fn a_supervisor_stopped_between_winning_and_starting_starts_nothing() {
     // The go-ahead that leaves after the stop is older than the lease.
     let shared = Shared::sqlite();
     let ledger = Ledger::new();
     let url = shared.url();
-    for _ in 0..5 {
-        let candidate = Candidate::start(&url, "paused", &ledger, &["--lease", LEASE]);
-        let leads = || candidate.log().contains("elected in term").then_some(());
-        poll_until(SOON, leads).expect("it leads");
-        candidate.signal(Signal::STOP);
-        let rival = Candidate::start(&url, "rival", &ledger, &["--lease", LEASE, "--once"]);
-        let leads = || rival.log().contains("elected in term").then_some(());
-        poll_until(SOON, leads).expect("the rival takes over");
-        candidate.signal(Signal::CONT);
-        let told = || candidate.log().contains("is over for us").then_some(());
-        poll_until(SOON, told).expect("it learns that its term is over");
-        drop((candidate, rival));
-        ledger.runs();
-    }
+    let flags = ["--lease", LEASE];
+    let hook = ("TENURE_TEST_STOP_BEFORE_START", "1");
+    let command = ledger.command(false);
+    let paused = Candidate::start_in(&url, "paused", &ledger, &flags, &command, &[hook]);
+    let stopped = || (state(paused.pid()) == Some('T')).then_some(());
+    poll_until(SOON, stopped).expect("it leads, and has stopped itself");
+    assert!(ledger.runs().is_empty(), "it had started already");
+    let rival = Candidate::start(&url, "rival", &ledger, &flags);
+    ledger.await_term_above(0, SOON);
+    paused.signal(Signal::CONT);
+    let told = || paused.log().contains("is over for us").then_some(());
+    poll_until(SOON, told).expect("it learns that its term is over");
+    let renewed = ledger.runs().last().map_or(0.0, |run| run.last) + 1.0;
+    let goes_on = || (ledger.runs().last()?.last > renewed).then_some(());
+    poll_until(SOON, goes_on).expect("the rival goes on");
+    let runs = ledger.runs();
+    assert!(runs.iter().all(|run| run.candidate == "rival"), "{runs:?}");
+    assert!(runs.iter().all(|run| run.term > 1), "{runs:?}");
+    drop(rival);
 }
 
 /// A command that forks away into a session of its own is ended too.

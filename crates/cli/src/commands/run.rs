@@ -105,6 +105,16 @@ async fn hear_why(reign: &Reign) {
     }
 }
 
+/// Lets a test stop this process at the moment that matters most: it leads,
+/// and the go-ahead has not left. No release does this.
+fn stop_here_for_a_test() {
+    #[cfg(debug_assertions)]
+    if std::env::var_os("TENURE_TEST_STOP_BEFORE_START").is_some() {
+        use rustix::process::{Signal, getpid, kill_process};
+        let _ = kill_process(getpid(), Signal::STOP);
+    }
+}
+
 struct Runner<'a> {
     args: &'a args::Run,
     context: &'a Context,
@@ -266,6 +276,15 @@ impl Runner<'_> {
         let began = clock::boot();
         let mut outcome = Outcome::Ended(None);
         let mut told = false;
+        if !reign.is_valid() {
+            // Lost while it was being handed over; of a loss before drain_at
+            // the guardian knows nothing.
+            return Ended {
+                outcome: Outcome::Late,
+                ran_for: Duration::ZERO,
+            };
+        }
+        stop_here_for_a_test();
         guardian.start(self.start(reign));
         loop {
             tokio::select! {

@@ -170,7 +170,7 @@ impl Candidate {
 
     /// One that logs as much as it does without being asked for more.
     pub(crate) fn start_plain(url: &str, name: &str, ledger: &Ledger, flags: &[&str]) -> Self {
-        Self::spawn(url, name, ledger, flags, &ledger.command(false))
+        Self::spawn(url, name, ledger, flags, &ledger.command(false), &[])
     }
 
     pub(crate) fn start_with(
@@ -180,10 +180,29 @@ impl Candidate {
         flags: &[&str],
         command: &[String],
     ) -> Self {
-        Self::spawn(url, name, ledger, &[flags, &["-v"]].concat(), command)
+        Self::start_in(url, name, ledger, flags, command, &[])
     }
 
-    fn spawn(url: &str, name: &str, ledger: &Ledger, flags: &[&str], command: &[String]) -> Self {
+    /// One with variables in its environment.
+    pub(crate) fn start_in(
+        url: &str,
+        name: &str,
+        ledger: &Ledger,
+        flags: &[&str],
+        command: &[String],
+        env: &[(&str, &str)],
+    ) -> Self {
+        Self::spawn(url, name, ledger, &[flags, &["-v"]].concat(), command, env)
+    }
+
+    fn spawn(
+        url: &str,
+        name: &str,
+        ledger: &Ledger,
+        flags: &[&str],
+        command: &[String],
+        env: &[(&str, &str)],
+    ) -> Self {
         let log = ledger.directory.path().join(format!("{name}.log"));
         let file = fs::OpenOptions::new()
             .create(true)
@@ -196,6 +215,7 @@ impl Candidate {
             .arg("--")
             .args(command)
             .env("CANDIDATE", name)
+            .envs(env.iter().copied())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::from(file))
