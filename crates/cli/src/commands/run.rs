@@ -105,6 +105,16 @@ async fn hear_why(reign: &Reign) {
     }
 }
 
+/// Lets a reign run out. The guardian ends the command by itself before that.
+async fn outlast(election: &Election, reign: &Reign) {
+    // No more renewals: the deadlines stand from here on.
+    election.resign();
+    // One that was under way may have succeeded meanwhile.
+    while reign.is_valid() {
+        tokio::time::sleep(reign.remaining()).await;
+    }
+}
+
 /// Lets a test stop this process at the moment that matters most: it leads,
 /// and the go-ahead has not left. No release does this.
 fn stop_here_for_a_test() {
@@ -244,7 +254,7 @@ impl Runner<'_> {
                 ask = self.asks.next() => if !matches!(ask, Ask::Forward(_)) {
                     self.stopping = true;
                     guardian.kill();
-                    while !matches!(guardian.event().await, Event::Gone | Event::Lost { .. }) {}
+                    while !guardian.event().await.is_last() {}
                     return None;
                 },
                 Some(event) = events.next() => self.log(&event),
@@ -310,6 +320,15 @@ impl Runner<'_> {
                     Event::Gone => break,
                     Event::Lost { why } => {
                         tracing::error!("{}: the guardian has died: {why}", self.args.election);
+                        break;
+                    }
+                    Event::Blind => {
+                        tracing::error!(
+                            "{}: the keeper of the guardian has failed; nobody can see the \
+                             command end, so the office is kept until its lease is over",
+                            self.args.election
+                        );
+                        outlast(election, reign).await;
                         break;
                     }
                 },
