@@ -9,15 +9,18 @@ use tenure::core::election::Record;
 use tenure::core::time::WallTime;
 use tenure::election::Observation;
 
+use crate::args::LogFormat;
+
 /// How to print.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Output {
     json: bool,
+    log: LogFormat,
 }
 
 impl Output {
-    pub(crate) const fn new(json: bool) -> Self {
-        Self { json }
+    pub(crate) const fn new(json: bool, log: LogFormat) -> Self {
+        Self { json, log }
     }
 
     /// Prints a line on stdout: text, or the object in its place. A reader
@@ -49,9 +52,12 @@ impl Output {
     }
 
     /// Prints an error on stderr, if anybody reads it: the exit code tells
-    /// the same.
+    /// the same. It is the last line of the log, and has the log's form.
     pub(crate) fn error(self, text: &str) {
-        let line = if self.json {
+        let line = if self.log == LogFormat::Json {
+            let at = timestamp(clock::wall());
+            json!({ "timestamp": at, "level": "ERROR", "message": text }).to_string()
+        } else if self.json {
             json!({ "error": text }).to_string()
         } else {
             format!("tenure: {text}")

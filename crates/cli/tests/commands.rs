@@ -157,6 +157,12 @@ fn logs_are_for_people_or_for_programs() {
         .collect();
     let elected = |line: &Value| line["message"] == "payroll: elected in term 1";
     assert!(lines.iter().any(elected), "{text}");
+    let wrong = ["leader", "payroll", "--store", "nonsense", "--log", "json"];
+    let output = tenure(&wrong);
+    let fatal: Value = serde_json::from_slice(&output.stderr).expect("an object");
+    assert_eq!(fatal["level"], "ERROR");
+    let said = fatal["message"].as_str().expect("a text");
+    assert!(said.contains("expected a store URL"), "{fatal}");
     let output = tenure(&[&run[..], &["--", "true"]].concat());
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(text.contains("INFO payroll: elected in term 2"), "{text}");
