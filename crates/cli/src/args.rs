@@ -69,6 +69,7 @@ pub(crate) struct Common {
     #[arg(
         long,
         global = true,
+        env = "TENURE_TIMEOUT",
         value_name = "DURATION",
         allow_hyphen_values = true
     )]
@@ -153,7 +154,7 @@ pub(crate) struct Run {
     )]
     pub(crate) priority: Option<String>,
     /// Stand only while this other election is led by a candidate of the same name.
-    #[arg(long, value_name = "ELECTION")]
+    #[arg(long, env = "TENURE_WITH", value_name = "ELECTION")]
     pub(crate) with: Option<String>,
     /// Run CMD once and exit with its code, instead of standing again.
     #[arg(long)]
@@ -198,11 +199,32 @@ pub(crate) struct Times {
     pub(crate) grace: Option<String>,
     /// How long before the end of validity CMD is killed; at least 200ms [default: 2 % of the
     /// lease, at least 250ms].
-    #[arg(long, value_name = "DURATION", allow_hyphen_values = true)]
+    #[arg(
+        long,
+        env = "TENURE_KILL_MARGIN",
+        value_name = "DURATION",
+        allow_hyphen_values = true
+    )]
     pub(crate) kill_margin: Option<String>,
     /// Judge grants by the calendar, if calendars really differ by at most this.
-    #[arg(long, value_name = "DURATION", allow_hyphen_values = true)]
+    #[arg(
+        long,
+        env = "TENURE_MAX_CLOCK_SKEW",
+        value_name = "DURATION",
+        allow_hyphen_values = true
+    )]
     pub(crate) max_clock_skew: Option<String>,
+    /// How far the rate of any clock may be off, e.g. 1% or 200ppm [default: 1%].
+    ///
+    /// To be the same for all candidates. `tenure leader` and `watch`, which
+    /// only look, reckon with 1%.
+    #[arg(
+        long,
+        env = "TENURE_DRIFT",
+        value_name = "RATE",
+        allow_hyphen_values = true
+    )]
+    pub(crate) drift: Option<String>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, serde::Deserialize)]

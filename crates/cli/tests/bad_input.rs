@@ -223,6 +223,11 @@ fn times_and_names_that_do_not_fit() {
             "found 199ms",
         ],
     );
+    refused(
+        2,
+        &with(&["--drift", "11%"]),
+        &["--drift", "at most 10%", "11%"],
+    );
     refused(2, &with(&["--priority", "11"]), &["expected 0 to 10", "11"]);
     let long = "x".repeat(10_000);
     refused(
@@ -297,6 +302,27 @@ fn commands_that_will_not_run() {
         "{}",
         String::from_utf8_lossy(&output.stderr)
     );
+}
+
+#[test]
+fn every_setting_has_its_variable() {
+    for (variable, value, words) in [
+        ("TENURE_TIMEOUT", "soon", "--timeout"),
+        ("TENURE_KILL_MARGIN", "1ms", "found 1ms"),
+        ("TENURE_MAX_CLOCK_SKEW", "6s", "2 x max clock skew"),
+        ("TENURE_DRIFT", "much", "--drift"),
+        ("TENURE_WITH", "payroll", "an affinity to another election"),
+    ] {
+        let shared = Shared::sqlite();
+        let output = Command::new(TENURE)
+            .args(run(&shared.url(), &["--once", "--", "true"]))
+            .env(variable, value)
+            .output()
+            .expect("tenure runs");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{variable}: {said}");
+        assert!(said.contains(words), "{variable}: {said}");
+    }
 }
 
 #[test]
