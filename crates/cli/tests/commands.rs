@@ -8,7 +8,7 @@ use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use common::{Candidate, Ledger, Shared, TENURE, poll_until};
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 const SOON: Duration = Duration::from_secs(15);
@@ -196,6 +196,28 @@ fn a_closed_standard_error_changes_nothing() {
         unheard(&["leader", "payroll", "--store", "nonsense"]),
         Some(2)
     );
+}
+
+#[test]
+fn a_stop_is_heeded_while_the_store_does_not_answer() {
+    // It takes connections, and says nothing.
+    let mute = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = mute.local_addr().expect("its address").port();
+    let url = format!("postgres://tenure@127.0.0.1:{port}/postgres");
+    let mut process = Command::new(TENURE)
+        .args(["run", "payroll", "--store", &url, "--timeout", "60s", "-q"])
+        .args(["--", "true"])
+        .spawn()
+        .expect("tenure runs");
+    let _asked = mute.accept().expect("it asks");
+    let pid = i32::try_from(process.id()).ok().and_then(Pid::from_raw);
+    for signal in [Signal::WINCH, Signal::TERM] {
+        kill_process(pid.expect("a process id"), signal).expect("it runs");
+    }
+    let mut ended = || process.try_wait().expect("its state");
+    let ended = poll_until(Duration::from_secs(4), &mut ended);
+    process.kill().expect("to end it");
+    assert_eq!(ended.expect("it stops at once").code(), Some(0));
 }
 
 #[test]

@@ -40,14 +40,17 @@ pub(crate) async fn run(context: &Context, args: &args::Run) -> Result<ExitCode,
     }
     program::find(command).map_err(usage)?;
     let election = name(&args.election)?;
-    let store = tokio::select! {
-        store = context.open() => store?,
-        Ask::Stop | Ask::Kill = asks.next() => return  Ok(ExitCode::SUCCESS),
+    let ready = async {
+        let store = context.open().await?;
+        // Wrong settings are told before anything is asked of the store.
+        let _ = config::candidate(args, &context.file, Arc::clone(&store))?;
+        check(&store, &election, context.timeout).await?;
+        Ok::<_, Failure>(store)
     };
-    // Wrong settings are told before anything is asked of the store.
-    let _ = config::candidate(args, &context.file, Arc::clone(&store))?;
-    check(&store, &election, context.timeout).await?;
-
+    let store = tokio::select! {
+        store = ready => store?,
+        () = asks.stop() => return Ok(ExitCode::SUCCESS),
+    };
     let url = config::store_url(&context.common, &context.file)?;
     let runner = Runner {
         args,
@@ -199,8 +202,7 @@ impl Runner<'_> {
     }
 
     async fn is_stopped_within(&mut self, pause: Duration) -> bool {
-        let stopped = async { while let Ask::Forward(_) = self.asks.next().await {} };
-        tokio::time::timeout(pause, stopped).await.is_ok()
+        tokio::time::timeout(pause, self.asks.stop()).await.is_ok()
     }
 
     /// Stands until the command has ended by itself (`Some`), or until it is

@@ -77,6 +77,11 @@ impl Asks {
         Ok(Self(receive))
     }
 
+    /// Waits for one to stop, or to kill; others have nobody to go to.
+    pub(crate) async fn stop(&mut self) {
+        while let Ask::Forward(_) = self.next().await {}
+    }
+
     /// The next one. May be cancelled without loss.
     pub(crate) async fn next(&mut self) -> Ask {
         match self.0.recv().await {
