@@ -519,8 +519,8 @@ fn a_database_that_is_replaced_is_not_written() {
     poll_until(SOON, over).expect("it stops in time");
 }
 
-/// What is done to the server under two candidates.
-fn outage(strike: impl FnOnce(&mut common::postgres::Postgres)) {
+/// What is done to the server under two candidates, and what they say of it.
+fn outage(reason: &str, strike: impl FnOnce(&mut common::postgres::Postgres)) {
     let mut server = common::postgres::Postgres::start();
     let ledger = Ledger::new();
     let url = server.url();
@@ -536,6 +536,8 @@ fn outage(strike: impl FnOnce(&mut common::postgres::Postgres)) {
     };
     let after = poll_until(Duration::from_secs(30), leads).expect("somebody leads again");
     assert!(after >= before.term);
+    let logs = one.log() + &two.log();
+    assert!(logs.contains(reason), "expected {reason:?} in: {logs}");
     for candidate in [&one, &two] {
         candidate.signal(Signal::TERM);
     }
@@ -547,21 +549,28 @@ fn outage(strike: impl FnOnce(&mut common::postgres::Postgres)) {
 
 #[test]
 fn a_database_that_is_restarted() {
-    outage(common::postgres::Postgres::restart);
+    outage(
+        "terminating connection due to administrator command",
+        common::postgres::Postgres::restart,
+    );
 }
 
 #[test]
 fn a_database_that_crashes() {
-    outage(common::postgres::Postgres::crash);
+    outage(
+        "due to immediate shutdown command",
+        common::postgres::Postgres::crash,
+    );
 }
 
-/// `TENURE_PAUSE_SECONDS=60` for the long form.
+/// Six seconds are three leases; `TENURE_PAUSE_SECONDS=60` is the long form
+/// (CONTRIBUTING.md).
 #[test]
 fn a_database_that_is_paused() {
     let seconds = std::env::var("TENURE_PAUSE_SECONDS")
         .ok()
         .and_then(|text| text.parse().ok());
-    outage(|server| {
+    outage("the store did not answer in time", |server| {
         server.pause();
         // Time itself is under test: the pause outlives the lease.
         std::thread::park_timeout(Duration::from_secs(seconds.unwrap_or(6)));
