@@ -2,6 +2,7 @@
 
 pub(crate) mod ask;
 pub(crate) mod observe;
+mod reign;
 pub(crate) mod run;
 pub(crate) mod sim;
 mod trouble;

@@ -9,16 +9,17 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure::election::{Builder, Event as Happened, Events, Grant, Why, leader};
+use tenure::election::{Builder, Event as Happened, Events, Grant, leader};
 use tenure::store::Store;
-use tenure::{Election, Name, Reign, StoreError, clock};
+use tenure::{Election, Name, Reign, StoreError};
 
 use super::observe::name;
+use super::reign::{Course, Ended, Outcome, hear_why};
 use super::trouble::Trouble;
 use crate::args::{self, Restart};
 use crate::config::{self, RunPlan, store_failure};
 use crate::failure::{Failure, usage};
-use crate::guard::{Ask, Asks, Event, Guardian, Refusal, Start};
+use crate::guard::{Ask, Asks, Event, Guardian, Start};
 use crate::{Context, output, program};
 
 /// The first pause after a command that ended by itself; doubled each time,
@@ -84,50 +85,6 @@ async fn check(store: &Arc<dyn Store>, election: &Name, within: Duration) -> Res
     }
 }
 
-/// How long the command gets when the office drains: what was configured, and
-/// all the time there is if that is because renewals fail. The office cannot
-/// be handed over earlier then, so nobody is served by haste.
-fn grace(why: &Why, grant: Grant, election: &Election) -> Duration {
-    match why {
-        Why::Unconfirmed => grant.kill_at.since(grant.drain_at),
-        Why::Resigned
-        | Why::Transferred(_)
-        | Why::Requested
-        | Why::Replaced
-        | Why::AffinityEnded => election.config().grace,
-    }
-}
-
-/// The guardian may have ended the command at `drain_at` before the campaign
-/// has looked at its clock. To drop the reign now would be told as a
-/// resignation, so the campaign speaks first. If the office was renewed in the
-/// last moment there is nothing to hear: then it is one.
-async fn hear_why(reign: &Reign) {
-    if clock::boot() >= reign.grant().drain_at {
-        let _ = tokio::time::timeout(reign.remaining(), reign.cancelled()).await;
-    }
-}
-
-/// Lets a reign run out. The guardian ends the command by itself before that.
-async fn outlast(election: &Election, reign: &Reign) {
-    // No more renewals: the deadlines stand from here on.
-    election.resign();
-    // One that was under way may have succeeded meanwhile.
-    while reign.is_valid() {
-        tokio::time::sleep(reign.remaining()).await;
-    }
-}
-
-/// Lets a test stop this process at the moment that matters most: it leads,
-/// and the go-ahead has not left. No release does this.
-fn stop_here_for_a_test() {
-    #[cfg(debug_assertions)]
-    if std::env::var_os("TENURE_TEST_STOP_BEFORE_START").is_some() {
-        use rustix::process::{Signal, getpid, kill_process};
-        let _ = kill_process(getpid(), Signal::STOP);
-    }
-}
-
 struct Runner<'a> {
     args: &'a args::Run,
     context: &'a Context,
@@ -136,35 +93,6 @@ struct Runner<'a> {
     asks: Asks,
     stopping: bool,
     trouble: Trouble,
-}
-
-/// How a reign ended.
-struct Ended {
-    outcome: Outcome,
-    ran_for: Duration,
-}
-
-/// What became of the command.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Outcome {
-    /// It ended by itself, or could not be started, with this code.
-    ByItself(u8),
-    /// It was ended, because the office was lost or we were asked to stop,
-    /// with this code if it is known.
-    Ended(Option<u8>),
-    /// It was never started: the go-ahead came too late.
-    Late,
-}
-
-impl Outcome {
-    /// The code to pass on.
-    fn code(self) -> u8 {
-        match self {
-            Self::ByItself(code) => code,
-            Self::Ended(code) => code.unwrap_or(0),
-            Self::Late => 0,
-        }
-    }
 }
 
 impl Runner<'_> {
@@ -263,7 +191,6 @@ impl Runner<'_> {
                 reign = election.elected() => return reign,
                 event = guardian.event() => if event != Event::Ready {
                     // Killed while standing by: another one.
-
                     tracing::warn!("the guardian has died; starting another");
                     match Guardian::stand_by() {
                         Ok(another) => *guardian = another,
@@ -285,84 +212,25 @@ impl Runner<'_> {
         events: &mut Events,
         guardian: &mut Guardian,
     ) -> Ended {
-        let began = clock::boot();
-        let mut outcome = Outcome::Ended(None);
-        let mut told = false;
-        if !reign.is_valid() {
-            // Lost while it was being handed over; of a loss before drain_at
-            // the guardian knows nothing.
-            return Ended {
-                outcome: Outcome::Late,
-                ran_for: Duration::ZERO,
-            };
+        let mut course = Course::new(&self.args.election, election, reign);
+        if !course.begin(guardian, self.start(reign)) {
+            return course.ended();
         }
-        stop_here_for_a_test();
-        guardian.start(self.start(reign));
         loop {
             tokio::select! {
                 biased;
-                event = guardian.event() => match event {
-                    Event::Ready => {}
-                    Event::Started { pid } => tracing::debug!("the command runs as {pid}"),
-                    Event::Refused { why } => {
-                        tracing::error!("{}: {why}", self.args.election);
-                        outcome = match why {
-                            Refusal::Late => Outcome::Late,
-                            _ => Outcome::ByItself(why.code()),
-                        };
-                    }
-                    Event::Exited { status, asked } if told || asked => {
-                        tracing::debug!("the command {status}");
-                        outcome = Outcome::Ended(Some(status.code()));
-                    }
-                    Event::Exited { status, .. } => {
-                        tracing::info!("{}: the command {status}", self.args.election);
-                        outcome = Outcome::ByItself(status.code());
-                    }
-                    Event::Gone => break,
-                    Event::Lost { why } => {
-                        tracing::error!("{}: the guardian has died: {why}", self.args.election);
-                        break;
-                    }
-                    Event::Blind => {
-                        tracing::error!(
-                            "{}: the keeper of the guardian has failed; nobody can see the \
-                             command end, so the office is kept until its lease is over",
-                            self.args.election
-                        );
-                        outlast(election, reign).await;
-                        break;
-                    }
+                event = guardian.event() => if !course.hear(event).await {
+                    return course.ended();
                 },
-                ask = self.asks.next() => match ask {
-                    Ask::Kill => guardian.kill(),
-                    Ask::Stop => {
-                        (self.stopping, told) = (true, true);
-                        // No more renewals: the deadlines stand from here on.
-                        election.resign();
-                        guardian.stop(election.config().grace);
-                    }
-                    Ask::Forward(signal) => guardian.signal(signal),
-                },
+                ask = self.asks.next() => {
+                    self.stopping |= ask == Ask::Stop;
+                    course.obey(ask, guardian);
+                }
                 Some(event) = events.next() => {
                     self.log(&event);
-                    match event {
-                        Happened::Renewed { grant, .. } => {
-                            guardian.extend(grant.drain_at, grant.kill_at);
-                        }
-                        Happened::Draining { why, grant, .. } if !told => {
-                            told = true;
-                            guardian.stop(grace(&why, grant, election));
-                        }
-                        Happened::Kill { .. } => guardian.kill(),
-                        _ => {}
-                    }
+                    course.follow(&event, guardian);
                 }
             }
-        }
-        Ended {
-            outcome,
-            ran_for: clock::boot().since(began),
         }
     }
 

@@ -50,10 +50,11 @@ use tenure::clock;
 use tenure::core::time::Instant;
 
 use super::cgroup::Leaf;
+use super::channel::Channel;
 use super::poll::{self, Alarm};
 use super::status::{Refusal, Status};
 use super::tree;
-use super::wire::{Channel, Order, Report, Start};
+use super::wire::{Order, Report, Start};
 
 /// How long to wait between rounds of killing that had no effect.
 const RETRY: Duration = Duration::from_millis(5);

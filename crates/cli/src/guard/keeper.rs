@@ -37,11 +37,12 @@ use tenure::core::time::Instant;
 use tokio::sync::mpsc::Sender;
 
 use super::cgroup::Leaf;
+use super::channel::Channel;
 use super::handle::Event;
 use super::poll::{self, Alarm};
 use super::status::Status;
 use super::tree;
-use super::wire::{Channel, Order, Report};
+use super::wire::{Order, Report};
 
 /// How long after `kill_at` a guardian is taken for hung. It needs a few
 /// milliseconds.

@@ -34,6 +34,7 @@
 use std::process::ExitCode;
 
 mod cgroup;
+mod channel;
 mod forward;
 mod guardian;
 mod handle;
