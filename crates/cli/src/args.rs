@@ -281,6 +281,9 @@ pub(crate) struct Transfer {
 
 #[derive(Debug, Args)]
 pub(crate) struct Sim {
+    /// What to simulate.
+    #[arg(value_enum, default_value_t = World::Election)]
+    pub(crate) world: World,
     /// How many runs, each with the next seed.
     #[arg(long, default_value_t = 1_000, value_name = "N")]
     pub(crate) runs: u64,
@@ -290,6 +293,14 @@ pub(crate) struct Sim {
     /// On how many threads [default: all].
     #[arg(long, value_name = "N")]
     pub(crate) threads: Option<usize>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum World {
+    /// Candidates who elect a leader over a store.
+    Election,
+    /// Servers that replicate a log, and their clients.
+    Cluster,
 }
 
 #[derive(Debug, Args)]

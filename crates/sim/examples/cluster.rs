@@ -11,7 +11,7 @@ fn main() {
     let first = args.next().unwrap_or(1);
     let runs = args.next().unwrap_or(100);
     let trace = args.next().unwrap_or(0) as usize;
-    let options = Options::default();
+    let options = options();
     let start = Instant::now();
     let report = sweep(first, runs, &options, |_| true);
     let seconds = start.elapsed().as_secs_f64();
@@ -27,5 +27,21 @@ fn main() {
         let (options, _) = shrink(report.seed, &options, violation.check, 0);
         println!("{options:?}");
         println!("{}", run(report.seed, &Options { trace, ..options }));
+    }
+}
+
+#[cfg(not(feature = "planted-bugs"))]
+fn options() -> Options {
+    Options::default()
+}
+
+/// `TENURE_BUG` plants one.
+#[cfg(feature = "planted-bugs")]
+fn options() -> Options {
+    let name = std::env::var("TENURE_BUG").unwrap_or_default();
+    let named = |bug: &tenure_sim::cluster::Bug| format!("{bug:?}") == name;
+    Options {
+        planted: tenure_sim::cluster::Bug::ALL.into_iter().find(named),
+        ..Options::default()
     }
 }

@@ -7,11 +7,12 @@ use serde_json::json;
 use tenure::clock;
 use tenure_sim::{Options, Report, sweep};
 
+use super::sim_cluster::sim_cluster;
 use crate::failure::{Failure, usage};
 use crate::{Context, args};
 
 /// How many seeds a thread takes at a time.
-const BLOCK: u64 = 16;
+pub(super) const BLOCK: u64 = 16;
 
 pub(crate) fn sim(context: &Context, args: &args::Sim) -> Result<ExitCode, Failure> {
     let threads = match args.threads {
@@ -19,6 +20,9 @@ pub(crate) fn sim(context: &Context, args: &args::Sim) -> Result<ExitCode, Failu
         Some(threads) => threads,
         None => std::thread::available_parallelism().map_or(1, usize::from),
     };
+    if args.world == args::World::Cluster {
+        return sim_cluster(context, args, threads);
+    }
     let began = clock::boot();
     let report = split(args.seed, args.runs, threads);
     let took = clock::boot().since(began).as_secs_f64();

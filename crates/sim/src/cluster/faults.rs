@@ -6,7 +6,7 @@
 //! whose disk was lost, and the cluster must work again within a bound: see
 //! `judging`.
 
-use tenure_core::alpo::{Ask, Change, Membership, Part};
+use tenure_core::alpo::{Ask, Change, Membership, Part, StorageId};
 
 use super::checkers::Verdict;
 use super::disk::Disk;
@@ -46,11 +46,104 @@ impl World {
                 self.stats.transfers += 1;
                 self.order(Ask::Transfer(None));
             }
-            10 if kinds.members => return self.change_members(),
+            10 if kinds.members => {
+                self.change_members()?;
+                // A hasty operator asks for the next thing at once.
+                if self.rng.chance(30) {
+                    self.change_members()?;
+                }
+            }
             11 if kinds.rot => self.rot(server),
+            _ if kinds.slow_links => self.slow_down(server),
             _ => {}
         }
         Ok(())
+    }
+
+    /// Something happened in an election, to `server`. A sniper waits for
+    /// that.
+    pub(super) fn snipe(&mut self, server: usize, won: bool) {
+        if self.healed || !self.swarm.kinds.snipers {
+            return;
+        }
+        let step = 2 * self.swarm.latency + self.swarm.sync;
+        if won && self.swarm.fickle {
+            // Whoever has won is cut off some steps later, and whoever was
+            // cut off before is back: figure 8 of the Raft paper, again and
+            // again.
+            let delay = self.rng.below(6 * step);
+            self.after(delay, Event::Dethrone { server });
+        } else if self.rng.chance(30) {
+            let other = self.rng.below(self.swarm.servers as u64) as usize;
+            let server = if self.rng.chance(60) { server } else { other };
+            let delay = self.rng.below(2 * step);
+            self.after(delay, Event::Snipe { server });
+        }
+    }
+
+    pub(super) fn dethrone(&mut self, server: usize) {
+        if !self.healed {
+            self.stats.snipes += 1;
+            self.network.heal();
+            self.hang_up(server);
+            self.network.isolate(server, 0);
+        }
+    }
+
+    /// A vote is on its way to a candidate. The worst moment for it to be cut
+    /// off from everybody else, and for the voter to crash.
+    pub(super) fn tempt(&mut self, voter: usize, winner: usize) {
+        let sniper = self.swarm.kinds.snipers && self.swarm.kinds.partitions;
+        if !self.healed && sniper && self.rng.chance(15) {
+            self.after(1, Event::Betray { voter, winner });
+        }
+    }
+
+    pub(super) fn betray(&mut self, voter: usize, winner: usize) {
+        self.stats.snipes += 1;
+        self.network.heal();
+        self.network.isolate(winner, 0);
+        let back = self.rng.below(3 * self.swarm.latency) + 1;
+        self.crash(voter, Some(back));
+    }
+
+    /// A server crashes and is back before anybody noticed; or somebody is
+    /// cut off just now.
+    pub(super) fn sniped(&mut self, server: usize) {
+        if self.healed {
+            return;
+        }
+        self.stats.snipes += 1;
+        let kind = self.rng.below(10);
+        if kind < 7 {
+            let back = self.rng.below(4 * self.swarm.latency) + 1;
+            self.crash(server, Some(back));
+        }
+        // Whoever has just won is cut off, and one of its voters forgets.
+        if kind >= 5 && self.swarm.kinds.partitions {
+            let server = self.leader().filter(|_| kind < 9).unwrap_or(server);
+            let one_way = self.rng.below(3);
+            self.network.heal();
+            self.network.isolate(server, one_way);
+        }
+    }
+
+    /// What one server asks, or is asked, or both, becomes slow.
+    fn slow_down(&mut self, server: usize) {
+        self.stats.slow_links += 1;
+        let server = match self.leader() {
+            Some(leader) if self.rng.chance(60) => leader,
+            _ => server,
+        };
+        let by = self.rng.below(self.timeout() * 3 / 2);
+        for other in (0..self.swarm.servers).filter(|other| *other != server) {
+            if self.rng.chance(70) {
+                self.network.slow(server, other, by);
+            }
+            if self.rng.chance(20) {
+                self.network.slow(other, server, by);
+            }
+        }
     }
 
     /// A server crashes; more often than not the leader.
@@ -77,6 +170,9 @@ impl World {
                     _ => server,
                 };
                 let one_way = self.rng.below(3);
+                if self.rng.chance(50) {
+                    self.hang_up(server);
+                }
                 self.network.isolate(server, one_way);
             }
         }
@@ -101,39 +197,60 @@ impl World {
     /// An operator takes a server in, promotes it, or takes one out.
     fn change_members(&mut self) -> Verdict {
         let members: Membership = self.committed.reference.members().clone();
+        for host in &mut self.hosts {
+            let member = members.get(host.id);
+            host.fresh &= member.is_none_or(|member| member.storage != host.storage);
+        }
         let learner = members
             .iter()
             .find(|(_, member)| member.part == Part::Learner);
         let stranger =
             (0..self.swarm.servers).find(|server| members.get(self.hosts[*server].id).is_none());
         let voters: Vec<_> = members.voters().collect();
-        if let Some((learner, _)) = learner {
-            self.stats.changes += 1;
-            self.order(Ask::Change(Change::Promote(learner)));
-        } else if let Some(server) = stranger {
+        let first = self.rng.chance(50);
+        if let Some(server) = stranger.filter(|_| first || learner.is_none()) {
             self.stats.changes += 1;
             return self.admit(server);
+        } else if let Some((learner, _)) = learner {
+            self.stats.changes += 1;
+            self.order(Ask::Change(Change::Promote(learner)));
         } else if voters.len() > 2 {
             self.stats.changes += 1;
             let index = self.rng.below(voters.len() as u64) as usize;
             self.order(Ask::Change(Change::Remove(voters[index])));
+            // Its disk is replaced, and it comes back under its old number.
+            if self.rng.chance(50) {
+                let server = voters[index].get() as usize - 1;
+                let soon = self.rng.below(self.timeout());
+                self.after(soon, Event::Readmit { server });
+            }
         }
         Ok(())
     }
 
-    /// A server that is no member comes with a new disk. One that already
-    /// waits blank is asked for once more: its order may have been lost.
+    pub(super) fn readmit(&mut self, server: usize) -> Verdict {
+        let gone = self
+            .committed
+            .reference
+            .members()
+            .get(self.hosts[server].id);
+        if self.healed || gone.is_some() {
+            return Ok(());
+        }
+        self.admit(server)
+    }
+
+    /// A server that is no member comes with a new disk. One whose admission
+    /// was asked for before is asked for again as it is: the order may have
+    /// been lost, or it may still come true, and then its disk must be there.
     fn admit(&mut self, server: usize) -> Verdict {
-        let fresh = self.hosts[server]
-            .node
-            .as_ref()
-            .is_some_and(|node| node.members().is_empty());
-        if !fresh {
+        if !self.hosts[server].fresh {
             self.crash(server, None);
             self.storages += 1;
             let host = &mut self.hosts[server];
+            host.fresh = true;
             host.disk = Disk::default();
-            host.storage = tenure_core::alpo::StorageId::from_u128(self.storages);
+            host.storage = StorageId::from_u128(self.storages);
             self.start(server)?;
         }
         let host = &self.hosts[server];

@@ -24,6 +24,8 @@ pub(super) struct Host {
     pub(super) wake_at: u64,
     /// A sync is under way.
     pub(super) syncing: bool,
+    /// Its disk is new, and it is not known to be a member with it.
+    pub(super) fresh: bool,
     /// It must not start again: its disk is damaged.
     pub(super) dead: bool,
 }
@@ -41,6 +43,7 @@ impl Host {
             paused_until: 0,
             wake_at: u64::MAX,
             syncing: false,
+            fresh: false,
             dead: false,
         }
     }

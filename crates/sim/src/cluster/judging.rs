@@ -29,11 +29,13 @@ impl World {
         }
         let mute = self.swarm.mute && !self.hosts.iter().any(|host| host.dead);
         if mute {
-            // It answers whoever asks, and can ask nobody: most of all the
-            // one with the best log.
+            // It answers whoever asks, and can ask nobody. A leader to whom
+            // that happens goes on appending for a while, so its log is the
+            // best, and it can neither lead nor let others.
             let best = (0..self.swarm.servers)
                 .max_by_key(|server| self.hosts[*server].node.as_ref().map(|n| n.log().last()));
-            self.network.isolate(best.unwrap_or(0), 1);
+            let mute = self.leader().or(best).unwrap_or(0);
+            self.network.isolate(mute, 1);
             self.stats.mutes += 1;
         }
         let bound = 25 * self.timeout() + 3 * SECOND;

@@ -68,6 +68,8 @@ impl Default for Options {
                 rot: true,
                 members: true,
                 transfers: true,
+                snipers: true,
+                slow_links: true,
             },
             trace: 0,
             #[cfg(feature = "planted-bugs")]
@@ -88,6 +90,8 @@ impl Options {
             rot: drawn.rot && allowed.rot,
             members: drawn.members && allowed.members,
             transfers: drawn.transfers && allowed.transfers,
+            snipers: drawn.snipers && allowed.snipers,
+            slow_links: drawn.slow_links && allowed.slow_links,
         }
     }
 }
@@ -168,7 +172,7 @@ pub fn shrink(seed: u64, options: &Options, check: Check, trace: usize) -> (Opti
     };
     let mut best = options.clone();
     let mut without = Vec::new();
-    for index in 0..8 {
+    for index in 0..10 {
         without.push(move |options: &Options| {
             let mut less = options.clone();
             let kinds = &mut less.kinds;
@@ -181,6 +185,8 @@ pub fn shrink(seed: u64, options: &Options, check: Check, trace: usize) -> (Opti
                 &mut kinds.rot,
                 &mut kinds.members,
                 &mut kinds.transfers,
+                &mut kinds.snipers,
+                &mut kinds.slow_links,
             ];
             if let Some(kind) = all.into_iter().nth(index) {
                 *kind = false;

@@ -16,6 +16,8 @@ use super::swarm::Swarm;
 pub(super) struct Network {
     size: usize,
     cut: Vec<bool>,
+    /// By connection: by how much everything on it is late, at most.
+    slow: Vec<u64>,
     /// Whether messages are lost, doubled and out of order.
     pub(super) unruly: bool,
 }
@@ -25,12 +27,20 @@ impl Network {
         Self {
             size,
             cut: vec![false; size * size],
+            slow: vec![0; size * size],
             unruly: true,
         }
     }
 
     pub(super) fn heal(&mut self) {
         self.cut.fill(false);
+        self.slow.fill(0);
+    }
+
+    /// Everything on the connection that `a` opened to `b` is late by up to
+    /// this much.
+    pub(super) fn slow(&mut self, a: usize, b: usize, by: u64) {
+        self.slow[a * self.size + b] = by;
     }
 
     /// Whether what `a` asks of `b` gets there (both counted from 0).
@@ -82,18 +92,20 @@ impl Network {
         if a >= self.size || b >= self.size || self.is_cut(a, b) {
             return [None, None];
         }
+        let slow = rng.below(self.slow[a * self.size + b] + 1);
         let latency = swarm.latency;
         if !self.unruly {
-            return [Some(latency), None];
+            return [Some(latency + slow), None];
         }
         if rng.below(1_000) < swarm.loss {
             return [None, None];
         }
-        let delay = if rng.below(1_000) < swarm.late {
-            latency + rng.below(latency * 20)
-        } else {
-            latency + rng.below(latency / 4 + 1)
-        };
+        let delay = slow
+            + if rng.below(1_000) < swarm.late {
+                latency + rng.below(latency * 20)
+            } else {
+                latency + rng.below(latency / 4 + 1)
+            };
         let twice = (rng.below(1_000) < swarm.doubled).then(|| delay + rng.below(latency * 10));
         [Some(delay), twice]
     }

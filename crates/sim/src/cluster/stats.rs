@@ -63,6 +63,8 @@ stats! {
     refused_starts: "starts refused for damage",
     pauses: "pauses",
     partitions: "changes of the network",
+    snipes: "faults in the middle of elections",
+    slow_links: "slow connections",
     mutes: "servers that could only answer",
     calls: "calls of clients",
     answers: "answers",

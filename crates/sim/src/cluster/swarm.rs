@@ -36,6 +36,27 @@ pub struct Kinds {
     pub members: bool,
     /// Leaders are asked to hand over.
     pub transfers: bool,
+    /// Servers crash in the middle of elections and are back at once.
+    pub snipers: bool,
+    /// Connections become slow for a while.
+    pub slow_links: bool,
+}
+
+impl Kinds {
+    fn draw(rng: &mut Rng, servers: usize) -> Self {
+        Self {
+            crashes: rng.chance(70),
+            pauses: rng.chance(40),
+            partitions: rng.chance(60),
+            unruly: rng.chance(70),
+            disks: rng.chance(30),
+            rot: rng.chance(15),
+            members: servers > 1 && rng.chance(30),
+            transfers: rng.chance(30),
+            snipers: rng.chance(40),
+            slow_links: rng.chance(40),
+        }
+    }
 }
 
 /// One world.
@@ -65,6 +86,8 @@ pub(super) struct Swarm {
     pub(super) session_ttl: u64,
     pub(super) drift: Vec<i64>,
     pub(super) kinds: Kinds,
+    /// Nobody who wins an election keeps its connections for long.
+    pub(super) fickle: bool,
     /// One server cannot open connections when the rest is healed (H7).
     pub(super) mute: bool,
 }
@@ -74,24 +97,21 @@ impl Swarm {
         let servers = options
             .servers
             .unwrap_or_else(|| [1, 2, 3, 3, 3, 4, 5, 5, 6, 7][rng.below(10) as usize]);
-        let mut kinds = Kinds {
-            crashes: rng.chance(70),
-            pauses: rng.chance(40),
-            partitions: rng.chance(60),
-            unruly: rng.chance(70),
-            disks: rng.chance(30),
-            rot: rng.chance(15),
-            members: servers > 1 && rng.chance(30),
-            transfers: rng.chance(30),
-        };
-        kinds = options.allow(kinds);
-        let founders = if kinds.members && servers > 2 {
-            servers - rng.between(0, 1) as usize
+        let kinds = options.allow(Kinds::draw(rng, servers));
+        let founders = if kinds.members && servers > 3 {
+            (servers - rng.between(0, 3) as usize).max(2)
         } else {
             servers
         };
         let lease_reads = rng.chance(25);
-        let timeout = Duration::from_millis(rng.between(200, 1_000));
+        let latency = rng.between(MILLI / 5, 8 * MILLI);
+        let sync = rng.between(MILLI / 10, 10 * MILLI);
+        // Some clusters are set up so tightly that candidates often meet.
+        let timeout = if rng.chance(30) {
+            Duration::from_nanos(12 * latency + 6 * sync).max(Duration::from_millis(20))
+        } else {
+            Duration::from_millis(rng.between(200, 1_000))
+        };
         let small_log = rng.chance(60);
         let config = Config {
             timeout,
@@ -100,7 +120,7 @@ impl Swarm {
             lease_reads,
             fast_detection: !lease_reads && rng.chance(70),
             window: rng.between(1, 8) as usize,
-            append_bytes: [200, 1_000, 65_536][rng.below(3) as usize],
+            append_bytes: [1, 200, 65_536][rng.below(3) as usize],
             chunk_bytes: [100, 700, 65_536][rng.below(3) as usize],
             uncommitted_bytes: [2_000, 1_000_000][rng.below(2) as usize],
             waiting: 64,
@@ -122,18 +142,24 @@ impl Swarm {
                 changes: 32,
             },
             storm: options.seconds * SECOND,
-            latency: rng.between(MILLI / 5, 8 * MILLI),
+            latency,
             loss: rng.below(80),
             late: rng.below(100),
             doubled: rng.below(50),
-            sync: rng.between(MILLI / 10, 10 * MILLI),
-            pace: rng.between(SECOND / 2, 4 * SECOND),
+            sync,
+            // Some worlds have no rest at all.
+            pace: if rng.chance(25) {
+                rng.between(SECOND / 20, SECOND / 3)
+            } else {
+                rng.between(SECOND / 2, 4 * SECOND)
+            },
             think: rng.between(50 * MILLI, 400 * MILLI),
             session_ttl: rng.between(2, 20) * SECOND,
             drift: (0..servers)
                 .map(|_| rng.between(0, 2 * drift_max as u64) as i64 - drift_max)
                 .collect(),
             kinds,
+            fickle: kinds.snipers && rng.chance(30),
             mute: servers >= 3 && !kinds.members && rng.chance(30) && kinds.partitions,
         }
     }

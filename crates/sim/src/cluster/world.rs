@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BinaryHeap};
 
 use tenure_core::Machine;
 use tenure_core::alpo::{
-    Answer, Ask, Envelope, Event as Told, Input, LogId, Membership, Node, Output, Position,
-    ServerId, Snapshot, State, Status, invariants,
+    Answer, Ask, Body, Envelope, Event as Told, Input, LogId, Membership, Node, Output, Position,
+    Reply, ServerId, Snapshot, State, Status, invariants,
 };
 use tenure_core::rng::Rng;
 use tenure_core::time::{ClockId, Now};
@@ -14,6 +14,7 @@ use tenure_core::time::{ClockId, Now};
 use super::Options;
 use super::checkers::clients::Calls;
 use super::checkers::committed::Committed;
+use super::checkers::followed::Followed;
 use super::checkers::leaders::Leaders;
 use super::checkers::patience::Patience;
 use super::checkers::{Check, Verdict, broken};
@@ -60,6 +61,19 @@ pub(super) enum Event {
         client: usize,
     },
     Fault,
+    Snipe {
+        server: usize,
+    },
+    Betray {
+        voter: usize,
+        winner: usize,
+    },
+    Dethrone {
+        server: usize,
+    },
+    Readmit {
+        server: usize,
+    },
     Heal,
     Calm,
     Flap {
@@ -114,6 +128,7 @@ pub(super) struct World {
     pub(super) committed: Committed,
     pub(super) leaders: Leaders,
     pub(super) patience: Patience,
+    followed: Followed,
     pub(super) calls: Calls,
     pub(super) stats: Stats,
     pub(super) trace: Trace,
@@ -170,6 +185,7 @@ impl World {
             committed: Committed::new(founded, everything),
             leaders: Leaders::default(),
             patience: Patience::new(swarm.servers, timeout),
+            followed: Followed::new(swarm.servers, timeout),
             calls: Calls::default(),
             stats: Stats::default(),
             trace: Trace::new(options.trace),
@@ -222,6 +238,9 @@ impl World {
                 if let Some(event) = self.postponed(server, || Event::Deliver(envelope.clone())) {
                     return self.put_off(server, event);
                 }
+                if let (Body::Reply { .. }, from) = (&envelope.body, envelope.from) {
+                    self.followed.heard(server, from, self.now);
+                }
                 self.step(server, |node, now| {
                     node.handle(now, Input::Received(envelope));
                 })
@@ -259,23 +278,28 @@ impl World {
                 })
             }
             Event::Answered { token, answer } => self.answered(token, answer),
-            Event::Client { client } => {
-                self.client(client);
-                Ok(())
-            }
             Event::Fault => self.fault(),
+            Event::Readmit { server } => self.readmit(server),
             Event::Heal => self.heal(),
             Event::Calm => self.calm(),
             Event::Flap { round } => self.flap(round),
-            Event::Quiet => {
-                self.quiet = true;
+            other => {
+                self.just_happen(other);
                 Ok(())
             }
-            Event::Settle => {
-                self.settled = self.committed.len();
-                Ok(())
-            }
-            Event::End => Ok(()),
+        }
+    }
+
+    /// What breaks no rule by itself.
+    fn just_happen(&mut self, event: Event) {
+        match event {
+            Event::Client { client } => self.client(client),
+            Event::Snipe { server } => self.sniped(server),
+            Event::Dethrone { server } => self.dethrone(server),
+            Event::Betray { voter, winner } => self.betray(voter, winner),
+            Event::Quiet => self.quiet = true,
+            Event::Settle => self.settled = self.committed.len(),
+            _ => {}
         }
     }
 
@@ -306,7 +330,10 @@ impl World {
         let now = host.now(self.now).boot;
         if due.is_some_and(|due| due <= now) {
             self.stats.ticks += 1;
-            return self.step(server, Machine::tick);
+            self.step(server, Machine::tick)?;
+            return self
+                .followed
+                .look(server, self.hosts[server].node.as_ref(), self.now);
         }
         self.plan_wake(server);
         Ok(())
@@ -358,12 +385,21 @@ impl World {
             );
             self.note(server, &what);
         }
+        let voted = after
+            .hard
+            .vote
+            .filter(|_| after.hard.vote != before.hard.vote);
+        let id = self.hosts[server].id;
+        if voted.is_some_and(|vote| vote.server != id) {
+            self.snipe(server, false);
+        }
         let Some(node) = &self.hosts[server].node else {
             return Ok(());
         };
         if self.leaders.look(node)? {
             self.stats.reigns += 1;
             self.committed.complete(node)?;
+            self.snipe(server, true);
         }
         Ok(())
     }
@@ -413,6 +449,13 @@ impl World {
         if self.trace.is_on() {
             self.note(server, &format!("to {}: {:?}", envelope.to, envelope.body));
         }
+        if let Body::Reply {
+            reply: Reply::Granted,
+            ..
+        } = envelope.body
+        {
+            self.tempt(server, envelope.to.get() as usize - 1);
+        }
         let [once, twice] = self.network.send(&envelope, &self.swarm, &mut self.rng);
         if once.is_none() {
             self.stats.lost += 1;
@@ -435,6 +478,9 @@ impl World {
             && let Some(snapshot) = node.snapshot()
         {
             self.committed.snapshot(snapshot)?;
+        }
+        if let Told::Standing { .. } | Told::Deferred { .. } | Told::Truncated { .. } = event {
+            self.snipe(server, false);
         }
         if self.trace.is_on() {
             self.note(server, &format!("{event:?}"));
@@ -521,7 +567,7 @@ impl World {
         host.epoch += 1;
         host.wake_at = u64::MAX;
         host.syncing = false;
-        self.patience.excuse(server);
+        self.patience.restart(server);
         if self.trace.is_on() {
             self.note(server, "starts");
         }
@@ -549,7 +595,6 @@ impl World {
         }
         host.epoch += 1;
         host.paused_until = 0;
-        let id = host.id;
         self.stats.crashes += 1;
         if host.disk.crash(&mut self.rng) {
             self.stats.lost_writes += 1;
@@ -558,6 +603,16 @@ impl World {
             self.note(server, "crashes");
         }
         // The kernel of its machine closes its connections.
+        self.hang_up(server);
+        if let Some(delay) = restart {
+            self.after(delay, Event::Restart { server });
+        }
+    }
+
+    /// Everybody who can hear it is told that the connection to a server is
+    /// closed. That may be a lie: a middlebox can reset connections too.
+    pub(super) fn hang_up(&mut self, server: usize) {
+        let id = self.hosts[server].id;
         for other in 0..self.swarm.servers {
             if other != server && !self.network.is_cut(server, other) {
                 let epoch = self.hosts[other].epoch;
@@ -568,9 +623,6 @@ impl World {
                 };
                 self.after(self.swarm.latency, event);
             }
-        }
-        if let Some(delay) = restart {
-            self.after(delay, Event::Restart { server });
         }
     }
 

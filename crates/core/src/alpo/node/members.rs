@@ -13,13 +13,17 @@ use super::super::membership::Membership;
 #[derive(Clone, Debug)]
 pub(super) struct Members {
     base: Membership,
+    /// The entry that made it so, or a later one.
+    since: LogId,
     changes: Vec<(LogId, Membership)>,
 }
 
 impl Members {
-    pub(super) const fn new(base: Membership) -> Self {
+    /// The members as of entry `since`, which is committed.
+    pub(super) const fn new(base: Membership, since: LogId) -> Self {
         Self {
             base,
+            since,
             changes: Vec::new(),
         }
     }
@@ -36,6 +40,12 @@ impl Members {
         self.changes.last().map(|(id, _)| *id)
     }
 
+    /// Whoever has this entry knows the members as they are, unless a change
+    /// is under way.
+    pub(super) fn since(&self) -> LogId {
+        self.last_change().unwrap_or(self.since)
+    }
+
     pub(super) fn appended(&mut self, entry: &Entry) {
         if let Payload::Members(members) = &entry.payload {
             self.changes.push((entry.id, members.clone()));
@@ -49,7 +59,7 @@ impl Members {
     /// Changes up to `id` can never be taken back.
     pub(super) fn committed(&mut self, id: LogId) {
         while self.changes.first().is_some_and(|(at, _)| *at <= id) {
-            self.base = self.changes.remove(0).1;
+            (self.since, self.base) = self.changes.remove(0);
         }
     }
 }

@@ -103,7 +103,7 @@ impl Node {
             None => blank,
         };
         let mut log = Log::after(state.applied());
-        let mut members = Members::new(state.members().clone());
+        let mut members = Members::new(state.members().clone(), state.applied().id);
         for entry in entries {
             members.appended(&entry);
             log.append(entry);

@@ -55,8 +55,12 @@ impl Leader {
             return server.answer(token, Answer::Refused(Refusal::NotLeader { leader }));
         }
         if let Change::Promote(learner) = change {
+            // It must also have the entry that admitted it, on its disk: it
+            // votes only when it knows that it was admitted, and voters that
+            // do not vote could leave the others without a majority.
             let matched = self.peers.get(&learner).map_or(0, |peer| peer.matched);
-            if matched + PROMOTION_LAG < server.log.last().id || matched == 0 {
+            let late = matched + PROMOTION_LAG < server.log.last().id;
+            if late || matched < server.members.since() {
                 return server.answer(token, Answer::Refused(Refusal::Behind));
             }
         }

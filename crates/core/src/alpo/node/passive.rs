@@ -150,7 +150,7 @@ fn take_over(server: &mut Server, state: State, bytes: Vec<u8>) {
     let reset = !server.log.has(last);
     if reset {
         server.log = Log::after(last);
-        server.members = Members::new(state.members().clone());
+        server.members = Members::new(state.members().clone(), last.id);
     } else {
         server.log.compact(last.id);
         server.members.committed(last.id);
@@ -217,15 +217,7 @@ fn append(
     }
     server.verified = server.verified.max(matched);
     commit_verified(server, commit);
-    let mut reported = matched;
-    if server.planted(Bug::LastIdMatches) {
-        reported = server.log.last().id;
-    }
-    let reply = Reply::Appended {
-        matched: reported,
-        round,
-    };
-    server.promise(asked, reply);
+    server.promise(asked, Reply::Appended { matched, round });
 }
 
 /// Whether the entries could have been sent by the leader of that term.
@@ -247,8 +239,11 @@ fn heartbeat(server: &mut Server, asked: &Asked, last: Position, (commit, round)
         server.verified = server.verified.max(last.id);
     }
     commit_verified(server, commit);
-    let matched = met.then(|| last.id.min(server.disk.durable_id()));
+    let mut matched = met.then(|| last.id.min(server.disk.durable_id()));
     let last = server.log.last();
+    if server.planted(Bug::LastIdMatches) {
+        matched = Some(last.id);
+    }
     let reply = Reply::Heard {
         matched,
         last,

@@ -165,7 +165,10 @@ impl Server {
 
     /// Removes entries that another leader never committed.
     pub(super) fn truncate(&mut self, from: LogId) {
-        assert!(from > self.commit, "committed entries are never removed");
+        if from <= self.commit {
+            let leader = self.leader.unwrap_or_else(|| self.id());
+            return self.halt(Fault::CommittedConflict { id: from, leader });
+        }
         self.log.truncate(from);
         self.members.truncated(from);
         self.disk.stage_truncate(from);
@@ -179,13 +182,22 @@ impl Server {
         self.commit = to;
         self.members.committed(to);
         let from = self.state.applied().id + 1;
+        let local_expiry = self.planted(Bug::LocalExpiry);
         while self.state.applied().id < to {
             let next = self.state.applied().id + 1;
             let Some(entry) = self.log.get(next) else {
                 self.halt(Fault::MissingEntry { id: next });
                 return;
             };
-            let outcome = self.state.apply(entry);
+            let outcome = if local_expiry {
+                let time = self.now.as_nanos();
+                self.state.apply(&Entry {
+                    time,
+                    ..entry.clone()
+                })
+            } else {
+                self.state.apply(entry)
+            };
             each(entry, outcome);
         }
         self.outbox.push_back(Output::Applied { from, to });

@@ -8,12 +8,15 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tenure_core::alpo::codec::crc32c;
 use tenure_core::alpo::{Entry, Log, LogId, Node, Payload, Snapshot, State};
+use tenure_core::ids::Term;
 
 use super::{Check, Verdict, broken};
 
 pub(in super::super) struct Committed {
     /// From id 1 on.
     entries: Vec<Entry>,
+    /// The term in which each was first seen to be committed.
+    terms: Vec<Term>,
     /// The state they add up to.
     pub(in super::super) reference: State,
     /// The same, with a plain log that forgets nothing.
@@ -26,6 +29,7 @@ impl Committed {
     pub(in super::super) fn new(reference: State, everything: State) -> Self {
         Self {
             entries: Vec::new(),
+            terms: Vec::new(),
             reference,
             everything,
             requests: BTreeSet::new(),
@@ -52,7 +56,10 @@ impl Committed {
                     );
                     return broken(Check::Committed, detail);
                 }
-                None if id == self.len() + 1 => self.take(entry)?,
+                None if id == self.len() + 1 => {
+                    self.take(entry)?;
+                    self.terms.push(node.term());
+                }
                 None => {
                     let detail = format!("{} applied {id} after {}", node.id(), self.len());
                     return broken(Check::Committed, detail);
@@ -92,25 +99,22 @@ impl Committed {
         Ok(())
     }
 
-    /// Everything that was committed is in this leader's log.
+    /// Everything that was committed in an earlier term is in this leader's
+    /// log. (Who wins late may find that a later term has come and gone.)
     pub(in super::super) fn complete(&self, node: &Node) -> Verdict {
         let log = node.log();
-        if log.last().id < self.len() {
-            let detail = format!(
-                "{} leads term {} with a log up to {}, but {} is committed",
-                node.id(),
-                node.term(),
-                log.last(),
-                self.len()
-            );
-            return broken(Check::Completeness, detail);
-        }
-        for entry in self.entries.iter().rev() {
+        for (entry, term) in self.entries.iter().zip(&self.terms).rev() {
             if entry.id <= log.base().id {
                 break;
             }
-            if log.get(entry.id) != Some(entry) {
-                let detail = format!("{} leads without {entry:?}", node.id());
+            if *term < node.term() && log.get(entry.id) != Some(entry) {
+                let detail = format!(
+                    "{} leads term {} with a log up to {}, without {} committed in term {term}",
+                    node.id(),
+                    node.term(),
+                    log.last(),
+                    entry.position()
+                );
                 return broken(Check::Completeness, detail);
             }
         }

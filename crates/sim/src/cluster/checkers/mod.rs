@@ -4,6 +4,7 @@
 
 pub(super) mod clients;
 pub(super) mod committed;
+pub(super) mod followed;
 pub(super) mod leaders;
 pub(super) mod patience;
 
@@ -33,6 +34,10 @@ pub enum Check {
     PassiveAsks,
     /// A server stood again too soon after it had stepped back (H10).
     Patience,
+    /// One better log made a server drop out again and again (H7).
+    Veto,
+    /// A leader that no majority answers went on (H5).
+    Followed,
     /// A server stopped because it found a broken rule, or panicked.
     Halted,
     /// After all was well again, nobody led in time.
@@ -58,6 +63,8 @@ impl fmt::Display for Check {
             Self::ExactlyOnce => "exactly once",
             Self::PassiveAsks => "passive asks",
             Self::Patience => "patience",
+            Self::Veto => "veto",
+            Self::Followed => "followed",
             Self::Halted => "halted",
             Self::Election => "election",
             Self::Disturbed => "disturbed",

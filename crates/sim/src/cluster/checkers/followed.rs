@@ -1,0 +1,69 @@
+//! A leader that no majority answers steps down within a timeout (H5).
+//!
+//! Seen from outside: among the last times at which each voter's answer
+//! reached it, a majority (itself counted) is recent. Twice the timeout and
+//! the time it was paused are allowed for.
+
+use tenure_core::alpo::{Node, ServerId, Status};
+
+use super::{Check, Verdict, broken};
+
+pub(in super::super) struct Followed {
+    servers: usize,
+    timeout: u64,
+    /// By leader and peer, when an answer last arrived.
+    heard: Vec<u64>,
+    /// By server, since when it leads these voters, if it does.
+    since: Vec<Option<(u64, Vec<ServerId>)>>,
+}
+
+impl Followed {
+    pub(in super::super) fn new(servers: usize, timeout: u64) -> Self {
+        Self {
+            servers,
+            timeout,
+            heard: vec![0; servers * servers],
+            since: vec![None; servers],
+        }
+    }
+
+    pub(in super::super) fn heard(&mut self, server: usize, from: ServerId, now: u64) {
+        self.heard[server * self.servers + from.get() as usize - 1] = now;
+    }
+
+    /// A timer of the server ran out and it has done what it had to.
+    pub(in super::super) fn look(
+        &mut self,
+        server: usize,
+        node: Option<&Node>,
+        now: u64,
+    ) -> Verdict {
+        let Some(node) = node.filter(|node| node.status() == Status::Leader) else {
+            self.since[server] = None;
+            return Ok(());
+        };
+        // When a voter goes, those that are left need not have been heard.
+        let voters: Vec<_> = node.members().voters().collect();
+        let since = match &self.since[server] {
+            Some((since, led)) if *led == voters => *since,
+            _ => now,
+        };
+        let mut heard: Vec<_> = voters
+            .iter()
+            .map(|id| match id.get() as usize - 1 {
+                peer if peer == server => now,
+                peer => self.heard[server * self.servers + peer].max(since),
+            })
+            .collect();
+        self.since[server] = Some((since, voters));
+        heard.sort_unstable();
+        let majority = heard.len().div_ceil(2).saturating_sub(1);
+        let recent = heard.get(majority).copied().unwrap_or(now);
+        if now - recent > 2 * self.timeout + self.timeout / 2 {
+            let silent = (now - recent) / 1_000_000;
+            let detail = format!("{} leads, unheard of for {silent} ms", node.id());
+            return broken(Check::Followed, detail);
+        }
+        Ok(())
+    }
+}
