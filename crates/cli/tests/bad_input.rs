@@ -180,7 +180,7 @@ fn read_only(directory: &Path) {
 }
 
 #[test]
-fn times_and_names_that_do_not_fit() {
+fn times_that_do_not_fit() {
     let directory = tempfile::tempdir().expect("a directory");
     let url = format!("sqlite://{}", directory.path().join("t.db").display());
     let with = |flags: &[&'static str]| [&run(&url, flags)[..], &["--", "true"]].concat();
@@ -229,6 +229,12 @@ fn times_and_names_that_do_not_fit() {
         &["--drift", "at most 10%", "11%"],
     );
     refused(2, &with(&["--priority", "11"]), &["expected 0 to 10", "11"]);
+}
+
+#[test]
+fn names_that_do_not_fit() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let url = format!("sqlite://{}", directory.path().join("t.db").display());
     let long = "x".repeat(10_000);
     refused(
         2,

@@ -5,5 +5,5 @@ pub(crate) mod observe;
 mod reign;
 pub(crate) mod run;
 pub(crate) mod sim;
-mod sim_cluster;
+pub(crate) mod sim_cluster;
 mod trouble;
