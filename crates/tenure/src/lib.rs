@@ -11,7 +11,9 @@
 //! let mut election = tenure::Election::builder(store, "payroll").start()?;
 //! while let Some(reign) = election.elected().await {
 //!     // Dropped at the deadline if the office cannot be held.
-//!     reign.guard(pay_everyone(reign.fence())).await;
+//!     if let Err(deposed) = reign.guard(pay_everyone(reign.fence())).await {
+//!         eprintln!("{deposed}");
+//!     }
 //! }
 //! # Ok(()) }
 //! ```
@@ -35,3 +37,25 @@ pub use election::{Election, Reign};
 pub use error::StoreError;
 pub use tenure_core as core;
 pub use tenure_core::ids::{Fence, LeaderId, Name, Term};
+
+#[cfg(test)]
+mod tests {
+    /// The lines of the first Rust example that a reader sees.
+    fn example<'a>(lines: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
+        lines
+            .skip_while(|line| !line.starts_with("```rust") && !line.starts_with("```no_run"))
+            .skip(1)
+            .take_while(|line| !line.starts_with("```"))
+            .filter(|line| !line.starts_with("# "))
+            .collect()
+    }
+
+    #[test]
+    fn the_example_of_the_readme_is_the_one_that_is_compiled() {
+        let shown = example(include_str!("../../../README.md").lines());
+        let documented = include_str!("lib.rs").lines();
+        let documented = documented.filter_map(|line| line.strip_prefix("//! "));
+        assert_eq!(shown, example(documented));
+        assert!(shown.len() > 5, "the example has gone");
+    }
+}

@@ -10,9 +10,9 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure::clock;
 use tenure::store::conformance::{self, count_of, count_up};
 use tenure::store::{Expect, Key, Memory, Selector, Sighting, Stamp, Store, Write, open};
+use tenure::{StoreError, clock};
 
 const WITHIN: Duration = Duration::from_secs(20);
 const COUNTER: &str = "TENURE_TEST_COUNTER";
@@ -145,4 +145,71 @@ async fn postgres_notices_the_writes_of_others() {
     let (median, most) = (figures[50], figures[99]);
     println!("postgres: noticed after a median of {median:.2} ms, at most {most:.2} ms, of 100");
     assert!(median < 25.0, "{figures:?}");
+}
+
+/// How many connections to the server this process holds. Those of other
+/// tests go to other ports.
+fn connections_to(server: &postgres::Postgres) -> usize {
+    const ESTABLISHED: &str = "01";
+    let port = format!(":{:04X}", server.port());
+    let table = std::fs::read_to_string("/proc/self/net/tcp").expect("the kernel's table");
+    let to_server = |line: &&str| {
+        let mut fields = line.split_whitespace().skip(2);
+        fields.next().is_some_and(|remote| remote.ends_with(&port))
+            && fields.next() == Some(ESTABLISHED)
+    };
+    table.lines().filter(to_server).count()
+}
+
+#[tokio::test]
+async fn calls_that_run_out_of_time_leave_no_connections_behind() {
+    let server = postgres::Postgres::start();
+    let key = Key::new("key").expect("a key");
+    server.pause();
+    let store = opened(&server.url()).await;
+    for _ in 0..12 {
+        let late = store.read(&key, Duration::from_millis(30)).await;
+        assert!(
+            matches!(late, Err(StoreError::Unavailable(_))),
+            "a paused server answered: {late:?}"
+        );
+    }
+    // The background thread works in order: after this it has ended whatever
+    // the calls gave up.
+    let turn = tenure::drive::background().spawn(async {});
+    turn.await.expect("the background thread's turn");
+    assert!(connections_to(&server) <= 2, "connections are left behind");
+    server.resume();
+}
+
+#[tokio::test]
+async fn a_follower_hears_on_after_a_table_was_made_anew() {
+    let server = postgres::Postgres::start();
+    let (writer, reader) = (opened(&server.url()).await, opened(&server.url()).await);
+    let key = Key::new("key").expect("a key");
+    let mut watch = reader.watch(Selector::Key(key.clone()));
+    while watch.next().await != Sighting::Live {}
+    let mut write = Write {
+        key,
+        expect: Expect::Absent,
+        value: b"before".as_slice().into(),
+        stamp: Stamp::Now,
+    };
+    for _ in 0..3 {
+        let written = writer.compare_and_swap(write.clone(), WITHIN).await;
+        write.expect = Expect::Version(written.expect("a write").version);
+    }
+    server.sql("TRUNCATE tenure_register RESTART IDENTITY");
+    (write.expect, write.value) = (Expect::Absent, b"after".as_slice().into());
+    writer
+        .compare_and_swap(write, WITHIN)
+        .await
+        .expect("a write");
+    let anew = |seen: &Sighting| match seen {
+        Sighting::State(_, Some(held)) => *held.value == *b"after",
+        _ => false,
+    };
+    let heard = async { while !anew(&watch.next().await) {} };
+    let heard = tokio::time::timeout(WITHIN, heard).await;
+    heard.expect("to hear of the write");
 }

@@ -21,7 +21,8 @@ pub(crate) async fn resign(context: &Context, args: &args::Resign) -> Result<Exi
         ))
     })?;
     let store = context.open().await?;
-    let gone = election::ask_to_resign(store, &election, Some(leader_id), context.patience())
+    let (within, patience) = (context.timeout, context.patience());
+    let gone = election::ask_to_resign(store, &election, Some(leader_id), within, patience)
         .await
         .map_err(ask_failure)?;
     let text = format!("{election}: {} has resigned term {}", gone.name, gone.term);
@@ -42,7 +43,8 @@ pub(crate) async fn transfer(
     let election = name(&args.election)?;
     let to = Name::new(&args.to).map_err(|error| usage(format!("--to: {error}")))?;
     let store = context.open().await?;
-    let seen = election::ask_to_transfer(store, &election, to.clone(), context.patience())
+    let (within, patience) = (context.timeout, context.patience());
+    let seen = election::ask_to_transfer(store, &election, to.clone(), within, patience)
         .await
         .map_err(ask_failure)?;
     context.output.observation(election.as_str(), &seen, None)?;

@@ -22,11 +22,11 @@ pub(crate) fn name(election: &str) -> Result<Name, Failure> {
 pub(crate) async fn leader(context: &Context, args: &args::Leader) -> Result<ExitCode, Failure> {
     let election = name(&args.election)?;
     let store = context.open().await?;
-    let (mut seen, record) = election::leader(Arc::clone(&store), &election, context.timeout)
+    let (mut seen, mut record) = election::leader(Arc::clone(&store), &election, context.timeout)
         .await
         .map_err(store_failure)?;
     if args.confirm && seen.certainty < election::Certainty::Likely {
-        seen = election::leader_confirmed(store, &election)
+        (seen, record) = election::leader_confirmed(store, &election, context.timeout)
             .await
             .map_err(store_failure)?;
     }

@@ -379,19 +379,42 @@ impl Sight {
             Ok(record) if record.election == bench.config.election => record,
             Ok(other) => {
                 let found = other.election.as_str().into();
-                return self.garbled(
-                    register,
-                    RecordError::Field {
-                        expected: "election",
-                        found,
-                    },
-                );
+                let expected = "election";
+                return self.garbled(register, RecordError::Field { expected, found });
             }
             Err(error) => return self.garbled(register, error),
         };
         self.garbled = None;
         self.top_term = self.top_term.max(record.term);
-        let before = self.leader().map(|leader| (leader.term, leader.id));
+        let leader = |sight: &Self| sight.leader().map(|leader| (leader.term, leader.id));
+        let (before, was_over) = (leader(self), self.is_over(&record));
+        let written = self.version() != Some(&register.version);
+        self.seen = self.found(bench, register, record);
+        let over = matches!(self.verdict(), Verdict::Over(_));
+        if over && !was_over && self.holder_named() {
+            return News::JudgedOver;
+        }
+        match (before == leader(self), written) {
+            (false, _) => News::LeaderChanged,
+            (true, true) => News::Written,
+            (true, false) => News::Nothing,
+        }
+    }
+
+    /// Whether this very grant has been judged over before.
+    fn is_over(&self, record: &Record) -> bool {
+        match &self.seen {
+            Seen::Record {
+                record: known,
+                verdict: Verdict::Over(_),
+                ..
+            } => known.is_same_grant_as(record),
+            Seen::Never | Seen::Absent | Seen::Record { .. } => false,
+        }
+    }
+
+    /// What a record amounts to, after what was seen before it.
+    fn found(&self, bench: &Bench<'_>, register: &Register, record: Record) -> Seen {
         let (first, witnessed, known_over_at) = match &self.seen {
             Seen::Record {
                 record: known,
@@ -403,31 +426,27 @@ impl Sight {
             Seen::Never => (bench.now.boot, false, None),
             Seen::Absent | Seen::Record { .. } => (bench.now.boot, true, None),
         };
-        let same = known_over_at.is_some();
-        let written = self.version() != Some(&register.version);
         let (mut over_at, verdict) = bench.judge(&record, register.stamp, first);
         if let (Some(known), None) = (known_over_at, bench.asked) {
             // A hint of the same renewal (a request was written) knows no
             // better than the read before it, and must not put off the next.
             over_at = over_at.min(known);
         }
-        let was_over = matches!(
-            self.seen,
-            Seen::Record {
-                verdict: Verdict::Over(_),
-                ..
-            }
-        ) && same;
         // Once over, over: a clock that is asked twice may have stepped back,
         // and a stranger's request makes no new grant of the old one.
-        let verdict = if was_over { self.verdict() } else { verdict };
-        let learnt = match &self.seen {
-            Seen::Record { learnt, .. } if !written => *learnt,
-            _ => bench.now.boot,
+        let verdict = if self.is_over(&record) {
+            self.verdict()
+        } else {
+            verdict
         };
-        let version = register.version.clone();
-        self.seen = Seen::Record {
-            version,
+        let learnt = match &self.seen {
+            Seen::Record {
+                learnt, version, ..
+            } if *version == register.version => *learnt,
+            Seen::Never | Seen::Absent | Seen::Record { .. } => bench.now.boot,
+        };
+        Seen::Record {
+            version: register.version.clone(),
             record,
             first,
             learnt,
@@ -435,15 +454,6 @@ impl Sight {
             dated: bench.dates(register),
             over_at,
             verdict,
-        };
-        let after = self.leader().map(|leader| (leader.term, leader.id));
-        if matches!(verdict, Verdict::Over(_)) && !was_over && self.holder_named() {
-            return News::JudgedOver;
-        }
-        match (before == after, written) {
-            (false, _) => News::LeaderChanged,
-            (true, true) => News::Written,
-            (true, false) => News::Nothing,
         }
     }
 

@@ -36,7 +36,12 @@ impl World {
 
     fn begin(&mut self, client: usize, ask: Ask) {
         let operation = self.calls.invoke(self.now, client, &ask);
+        let servers = self.swarm.servers as u64;
         let own = &mut self.clients[client];
+        // Clients do not all believe in the same leader.
+        if own.rng.chance(15) {
+            own.target = own.rng.below(servers) as usize;
+        }
         own.next_request += 1;
         let request = own.next_request;
         let pending = Pending {

@@ -16,7 +16,7 @@ use super::checkers::clients::Calls;
 use super::checkers::committed::Committed;
 use super::checkers::followed::Followed;
 use super::checkers::leaders::Leaders;
-use super::checkers::patience::Patience;
+use super::checkers::patience::{Calm, Patience};
 use super::checkers::{Check, Verdict, broken};
 use super::client::Client;
 use super::disk::Disk;
@@ -238,12 +238,7 @@ impl World {
                 if let Some(event) = self.postponed(server, || Event::Deliver(envelope.clone())) {
                     return self.put_off(server, event);
                 }
-                if let (Body::Reply { .. }, from) = (&envelope.body, envelope.from) {
-                    self.followed.heard(server, from, self.now);
-                }
-                self.step(server, |node, now| {
-                    node.handle(now, Input::Received(envelope));
-                })
+                self.deliver(server, envelope)
             }
             Event::Wake { server, epoch } => self.wake(server, epoch),
             Event::Synced {
@@ -287,6 +282,22 @@ impl World {
                 self.just_happen(other);
                 Ok(())
             }
+        }
+    }
+
+    fn deliver(&mut self, server: usize, envelope: Envelope) -> Verdict {
+        let from = envelope.from;
+        if let Body::Reply { .. } = &envelope.body {
+            self.followed.heard(server, from, self.now);
+        }
+        let node = self.hosts[server].node.as_ref();
+        let calm = node.and_then(|node| Calm::before(node, &envelope));
+        self.step(server, |node, now| {
+            node.handle(now, Input::Received(envelope));
+        })?;
+        match (calm, &self.hosts[server].node) {
+            (Some(calm), Some(node)) => calm.after(node),
+            _ => Ok(()),
         }
     }
 

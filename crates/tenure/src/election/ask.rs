@@ -52,8 +52,9 @@ pub enum AskError {
     Store(#[from] StoreError),
 }
 
-/// Asks the leader of `election` to resign, and waits until it has. With
-/// `only` it is asked only if it is that very incarnation. Returns who went.
+/// Asks the leader of `election` to resign, and waits up to `patience` until
+/// it has; each call of the store may take `within`. With `only` it is asked
+/// only if it is that very incarnation. Returns who went.
 ///
 /// # Errors
 /// See [`AskError`].
@@ -62,14 +63,27 @@ pub async fn ask_to_resign(
     election: &Name,
     only: Option<LeaderId>,
     within: Duration,
+    patience: Duration,
 ) -> Result<Leader, AskError> {
     let election = election.clone();
-    let asked = async move { ask(store, &election, only, Request::Resign, within).await };
-    on_background(asked).await.map(|(gone, _)| gone)
+    on_background(async move {
+        let mut watcher = watch(Arc::clone(&store), election.clone(), false);
+        let store = store.as_ref();
+        let (asked, _) = write_request(store, &election, only, &Request::Resign, within).await?;
+        let gone = until(&mut watcher, patience, |seen| {
+            let leader = seen.leader.as_ref();
+            seen.term >= asked.term && leader.is_none_or(|leader| leader.id != asked.id)
+        });
+        gone.await.map(|_| asked)
+    })
+    .await
 }
 
 /// Asks the leader of `election` to hand over to the candidate named `to`,
-/// and waits until somebody else leads. Returns who.
+/// and waits up to `patience` until somebody else leads; each call of the
+/// store may take `within`. Returns who. If the leader has that name already,
+/// nothing is written and it is what is returned: it would resign, and since
+/// it is also the one that all others hold back for, take the office again.
 ///
 /// # Errors
 /// See [`AskError`].
@@ -78,69 +92,58 @@ pub async fn ask_to_transfer(
     election: &Name,
     to: Name,
     within: Duration,
+    patience: Duration,
 ) -> Result<Observation, AskError> {
     let election = election.clone();
     on_background(async move {
         let mut watcher = watch(Arc::clone(&store), election.clone(), false);
-        let request = Request::Transfer(to);
-        let (gone, _) = ask(store, &election, None, request, within).await?;
-        let taken = until(&mut watcher, |seen| {
-            seen.leader.is_some() && seen.term > gone.term
-        });
-        let late = AskError::Unheard { waited: within };
-        tokio::time::timeout(within, taken)
-            .await
-            .ok()
-            .flatten()
-            .ok_or(late)
+        let request = Request::Transfer(to.clone());
+        let store = store.as_ref();
+        let (asked, seen) = write_request(store, &election, None, &request, within).await?;
+        if asked.name == to {
+            return Ok(seen);
+        }
+        let taken = |seen: &Observation| seen.leader.is_some() && seen.term > asked.term;
+        until(&mut watcher, patience, taken).await
     })
     .await
 }
 
 /// The first observation that fits.
-async fn until(watcher: &mut Watcher, fits: impl Fn(&Observation) -> bool) -> Option<Observation> {
-    while let Some(event) = watcher.next().await {
-        if let Event::LeaderChanged(seen) = event
-            && fits(&seen)
-        {
-            return Some(seen);
+async fn until(
+    watcher: &mut Watcher,
+    patience: Duration,
+    fits: impl Fn(&Observation) -> bool,
+) -> Result<Observation, AskError> {
+    let found = async {
+        while let Some(event) = watcher.next().await {
+            if let Event::LeaderChanged(seen) = event
+                && fits(&seen)
+            {
+                return Some(seen);
+            }
         }
-    }
-    None
+        None
+    };
+    let found = tokio::time::timeout(patience, found).await;
+    let unheard = AskError::Unheard { waited: patience };
+    found.ok().flatten().ok_or(unheard)
 }
 
-async fn ask(
-    store: Arc<dyn Store>,
-    election: &Name,
-    only: Option<LeaderId>,
-    request: Request,
-    within: Duration,
-) -> Result<(Leader, Observation), AskError> {
-    let asked = write_request(store.as_ref(), election, only, &request, within).await?;
-    let mut watcher = watch(store, election.clone(), false);
-    let gone = until(&mut watcher, |seen| {
-        seen.leader
-            .as_ref()
-            .is_none_or(|leader| leader.id != asked.id)
-    });
-    match tokio::time::timeout(within, gone).await {
-        Ok(Some(seen)) => Ok((asked, seen)),
-        Ok(None) | Err(_) => Err(AskError::Unheard { waited: within }),
-    }
-}
-
+/// Leaves the request unless it is there already, or has nothing to change.
+/// Returns whom it concerns, and what was seen of them.
 async fn write_request(
     store: &dyn Store,
     election: &Name,
     only: Option<LeaderId>,
     request: &Request,
     within: Duration,
-) -> Result<Leader, AskError> {
+) -> Result<(Leader, Observation), AskError> {
     let key = Key::of_election(election);
     let mut last = StoreError::Conflict;
     for _ in 0..TRIES_MAX {
         let (seen, record) = look(store, election, within).await?;
-        let (Some(leader), Some(record)) = (seen.leader, record) else {
+        let (Some(leader), Some(record)) = (seen.leader.clone(), record) else {
             return Err(AskError::Vacant);
         };
         if let Some(expected) = only.filter(|only| *only != leader.id) {
@@ -151,6 +154,9 @@ async fn write_request(
                 term,
             });
         }
+        if matches!(request, Request::Transfer(to) if *to == leader.name) {
+            return Ok((leader, seen));
+        }
         let reading = store.read(&key, within).await?;
         let Some(register) = reading.register else {
             return Err(AskError::Vacant);
@@ -160,7 +166,7 @@ async fn write_request(
             continue;
         }
         let Some(value) = with_request(record, request) else {
-            return Ok(leader);
+            return Ok((leader, seen));
         };
         let expect = Expect::Version(register.version);
         let write = Write {
@@ -170,7 +176,7 @@ async fn write_request(
             stamp: Stamp::Keep,
         };
         match store.compare_and_swap(write, within).await {
-            Ok(_) => return Ok(leader),
+            Ok(_) => return Ok((leader, seen)),
             // Unknown: the next look shows whether it is there.
             Err(error @ (StoreError::Conflict | StoreError::Unknown(_))) => last = error,
             Err(error) => return Err(error.into()),

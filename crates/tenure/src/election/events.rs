@@ -1,7 +1,7 @@
 //! Telling every listener what happens, in order, without waiting for any.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use tenure_core::election::Event;
 use tokio::sync::Notify;
@@ -29,10 +29,22 @@ struct State {
     ended: bool,
 }
 
-/// The sender's side of all streams of one election.
+impl Queue {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The sender's side of all streams of one election. Dropping it ends them.
 #[derive(Debug, Default)]
 pub(super) struct Fan {
-    queues: Mutex<Vec<Weak<Queue>>>,
+    listeners: Mutex<Listeners>,
+}
+
+#[derive(Debug, Default)]
+struct Listeners {
+    queues: Vec<Weak<Queue>>,
+    ended: bool,
 }
 
 impl Events {
@@ -42,11 +54,7 @@ impl Events {
         loop {
             let news = self.queue.news.notified();
             {
-                let mut state = self
-                    .queue
-                    .state
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner);
+                let mut state = self.queue.lock();
                 match state.events.pop_front() {
                     Some(event) => return Some(event),
                     None if state.ended => return None,
@@ -59,35 +67,50 @@ impl Events {
 
     /// How many events were dropped because this listener was too slow.
     pub fn missed(&self) -> u64 {
-        self.queue
-            .state
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .missed
+        self.queue.lock().missed
     }
 }
 
 impl Fan {
     pub(super) fn subscribe(&self) -> Events {
+        let mut listeners = self.lock();
         let queue = Arc::new(Queue::default());
-        let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
-        queues.retain(|queue| queue.strong_count() > 0);
-        queues.push(Arc::downgrade(&queue));
+        queue.lock().ended = listeners.ended;
+        listeners.queues.retain(|queue| queue.strong_count() > 0);
+        listeners.queues.push(Arc::downgrade(&queue));
         Events { queue }
     }
 
+    /// Tells everybody; [`Event::Stopped`] is the last one that is told.
     pub(super) fn send(&self, event: &Event) {
-        let queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
-        for queue in queues.iter().filter_map(Weak::upgrade) {
-            let mut state = queue.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut listeners = self.lock();
+        if listeners.ended {
+            return;
+        }
+        listeners.ended = matches!(event, Event::Stopped);
+        for queue in listeners.queues.iter().filter_map(Weak::upgrade) {
+            let mut state = queue.lock();
             if state.events.len() >= EVENTS_MAX {
                 state.events.pop_front();
                 state.missed += 1;
             }
-            state.ended |= matches!(event, Event::Stopped);
+            state.ended = listeners.ended;
             state.events.push_back(event.clone());
             drop(state);
             queue.news.notify_one();
         }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Listeners> {
+        self.listeners
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Fan {
+    fn drop(&mut self) {
+        // Nothing more is sent, also when the sender has panicked.
+        self.send(&Event::Stopped);
     }
 }

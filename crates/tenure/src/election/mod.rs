@@ -35,7 +35,7 @@ pub use tenure_core::election::{
     Certainty, Command, Config, ConfigError, Event, Expiry, Failure, FailureClass, Grant, Leader,
     Observation, Priority, Why,
 };
-use tenure_core::ids::{Fence, Name};
+use tenure_core::ids::{Fence, Name, Term};
 use tenure_core::rng::Rng;
 use tokio::sync::watch as state;
 
@@ -93,10 +93,11 @@ impl Election {
         });
         let driven = Arc::clone(&shared);
         drive::background().spawn(async move {
+            let driven = Ending(driven);
             let campaign = Campaign::new(config, rng, clock::now());
             let keys = campaign.keys().cloned().collect();
-            let mailbox = Arc::clone(&driven.mailbox);
-            let world = Surroundings::new(store, keys, mailbox, |event| driven.on_event(event));
+            let (mailbox, shared) = (Arc::clone(&driven.0.mailbox), &driven.0);
+            let world = Surroundings::new(store, keys, mailbox, |event| shared.on_event(event));
             drive::drive(campaign, world).await;
         });
         Self {
@@ -112,7 +113,8 @@ impl Election {
     }
 
     /// Waits until this candidate holds office and yields the proof; `None`
-    /// once the election has been stopped. A reign is yielded once: the next
+    /// once the election has been stopped (or, by a mistake in a store or in
+    /// here, has panicked). A reign is yielded once: the next
     /// call waits for the next reign. Cancelling this loses nothing.
     pub async fn elected(&mut self) -> Option<Reign> {
         loop {
@@ -169,7 +171,33 @@ impl Drop for Election {
     }
 }
 
+/// Sees that nobody waits for a campaign that has ended without saying so: by
+/// a panic, in a store or in here. Whoever relied on it would rather be told
+/// than lead on unrenewed, or wait for ever to be elected.
+struct Ending(Arc<Shared>);
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        if *self.0.stage.borrow() == Stage::Stopped {
+            return;
+        }
+        tracing::error!(election = %self.0.config.election, "the campaign has panicked");
+        let held = self.0.held();
+        if let Some(term) = held {
+            let why = Why::Unconfirmed;
+            self.0.on_event(Event::Ousted { term, why });
+        }
+        self.0.on_event(Event::Stopped);
+    }
+}
+
 impl Shared {
+    /// The term in which the office is held.
+    fn held(&self) -> Option<Term> {
+        let current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        current.as_ref().map(reign::Handle::term)
+    }
+
     fn take_waiting(&self) -> Option<Reign> {
         self.waiting
             .lock()
@@ -221,5 +249,57 @@ impl Shared {
         }
         self.events.send(&event);
         if ends { Flow::End } else { Flow::On }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tenure_core::ids::LeaderId;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_campaign_that_panics_takes_its_reign_along() {
+        let name = Name::new("payroll").expect("a name");
+        let config = Config::new(name.clone(), name);
+        let (stage, stages) = state::channel(Stage::Standing);
+        let shared = Arc::new(Shared {
+            config: config.clone(),
+            mailbox: Arc::default(),
+            stage,
+            events: events::Fan::default(),
+            waiting: Mutex::default(),
+            current: Mutex::default(),
+            leader: state::Sender::new(None),
+        });
+        let mut election = Election {
+            shared: Arc::clone(&shared),
+            stage: stages,
+            handed_out: None,
+        };
+        let mut events = election.events();
+        let fence = Fence {
+            term: Term::new(1).expect("a term"),
+            leader: LeaderId::from_u128(1),
+        };
+        let grant = Grant::new(clock::boot(), &config);
+        let (panic, panics) = tokio::sync::oneshot::channel::<()>();
+        let campaign = tokio::spawn(async move {
+            let driven = Ending(shared);
+            driven.0.on_event(Event::Elected { fence, grant });
+            let _ = panics.await;
+            panic!("a mistake");
+        });
+        let reign = election.elected().await.expect("an office");
+        assert!(reign.is_valid());
+        drop(panic);
+        assert!(campaign.await.is_err_and(|error| error.is_panic()));
+        assert!(!reign.is_valid());
+        assert!(matches!(events.next().await, Some(Event::Elected { .. })));
+        assert!(matches!(events.next().await, Some(Event::Ousted { .. })));
+        assert_eq!(events.next().await, Some(Event::Stopped));
+        assert_eq!(events.next().await, None);
+        assert_eq!(election.events().next().await, None);
+        assert!(election.elected().await.is_none());
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tenure_core::cas::Reading;
 use tenure_core::election::{
-    Certainty, Command, Config, Event, Expiry, FailureClass, Observation, Observer, Record, Sight,
+    Certainty, Command, Config, Event, Expiry, News, Observation, Observer, Record, Sight,
 };
 use tenure_core::ids::{Key, Name};
 use tenure_core::time::{Drift, Instant};
@@ -15,7 +15,11 @@ use super::world::{Mailbox, Surroundings};
 use crate::clock;
 use crate::drive::{self, Flow};
 use crate::error::StoreError;
-use crate::store::{Clock, Features, Store};
+use crate::store::{Clock, Features, Selector, Store, Version};
+
+/// How long after a look that proved nothing to look again, where no watch
+/// calls before.
+const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
 /// By what a grant in a store with these features is judged over, unless the
 /// user wants something else.
@@ -89,36 +93,68 @@ pub async fn leader(
     on_background(async move { look(store.as_ref(), &election, within).await }).await
 }
 
-/// The same on the runtime of the caller.
+/// The same on the runtime of the caller. An answer that cannot be decoded is
+/// asked for once more, because perhaps only the answer was damaged; the same
+/// version undecodable twice is a damaged register.
 pub(super) async fn look(
     store: &dyn Store,
     election: &Name,
     within: Duration,
 ) -> Result<Look, StoreError> {
-    let asked = clock::boot();
-    let reading = store.read(&Key::of_election(election), within).await?;
-    judge(store.features(), election, asked, &reading)
+    let key = Key::of_election(election);
+    let ask = async || {
+        let asked = clock::boot();
+        let reading = store.read(&key, within).await;
+        reading.map(|reading| (asked, reading))
+    };
+    let (mut asked, mut reading) = ask().await?;
+    if decoded(election, &reading).is_err() {
+        let version = version(&reading);
+        (asked, reading) = ask().await?;
+        decoded(election, &reading).map_err(|damage| match self::version(&reading) {
+            again if again == version => damage,
+            _ => StoreError::unknown(format!("two answers were damaged, ask again: {damage}")),
+        })?;
+    }
+    Ok(judge(store.features(), election, asked, &reading))
 }
 
-/// What a reading amounts to.
-fn judge(
-    features: Features,
-    election: &Name,
-    asked: Instant,
-    reading: &Reading,
-) -> Result<Look, StoreError> {
-    if let Some(register) = &reading.register {
-        Record::decode(&register.value)
-            .map_err(|error| StoreError::broken(format!("election {election}: {error}")))?;
-    }
-    let expiry = natural_expiry(features);
-    let config = Config {
-        expiry,
-        ..Config::new(election.clone(), election.clone())
+fn version(reading: &Reading) -> Option<Version> {
+    let register = reading.register.as_ref();
+    register.map(|register| register.version.clone())
+}
+
+/// Whether a reading shows the record of this election, or none.
+fn decoded(election: &Name, reading: &Reading) -> Result<(), StoreError> {
+    let Some(register) = &reading.register else {
+        return Ok(());
     };
-    let mut sight = Sight::new();
+    let record = Record::decode(&register.value)
+        .map_err(|error| StoreError::broken(format!("election {election}: {error}")))?;
+    if record.election == *election {
+        return Ok(());
+    }
+    // Sight would ignore it, and a vacancy that it is not would be told.
+    Err(StoreError::broken(format!(
+        "expected the record of {election}, found that of {}; it was copied or restored to the \
+         wrong key: delete it, or put it back where it belongs",
+        record.election
+    )))
+}
+
+/// What a reading that can be decoded amounts to.
+fn judge(features: Features, election: &Name, asked: Instant, reading: &Reading) -> Look {
+    let (mut sight, config) = (Sight::new(), judging(features, election));
     sight.read(&config, clock::now(), asked, reading);
-    Ok((sight.observation(expiry), sight.record().cloned()))
+    (sight.observation(config.expiry), sight.record().cloned())
+}
+
+/// What an onlooker judges by.
+fn judging(features: Features, election: &Name) -> Config {
+    Config {
+        expiry: natural_expiry(features),
+        ..Config::new(election.clone(), election.clone())
+    }
 }
 
 /// The callers' executor may be any; stores need ours.
@@ -129,30 +165,66 @@ pub(super) async fn on_background<T: Send + 'static, E: From<StoreError> + Send 
     ended.unwrap_or_else(|error| Err(StoreError::unknown(error).into()))
 }
 
-/// Who leads, for certain: watches for up to one lease where one read is not
-/// enough, until the leader has been seen to renew or its grant to be over.
+/// Who leads, for certain: looks again for up to one lease where one read is
+/// not enough, until the leader has been seen to renew or its grant to be
+/// over. `within` is the patience with each read; a store that fails is asked
+/// again for as long beyond the end of the grant, and then given up.
 ///
 /// # Errors
-/// If the store fails in a way that only a person can mend.
+/// If the store fails in a way that only a person can mend, or for too long.
 pub async fn leader_confirmed(
     store: Arc<dyn Store>,
     election: &Name,
-) -> Result<Observation, StoreError> {
-    let mut watcher = watch(store, election.clone(), true);
-    while let Some(event) = watcher.next().await {
-        match event {
-            Event::LeaderChanged(seen) | Event::LeaderRenewed(seen)
-                if seen.certainty >= Certainty::Likely =>
-            {
-                return Ok(seen);
+    within: Duration,
+) -> Result<Look, StoreError> {
+    let election = election.clone();
+    on_background(async move { confirm(store.as_ref(), &election, within).await }).await
+}
+
+async fn confirm(store: &dyn Store, election: &Name, within: Duration) -> Result<Look, StoreError> {
+    let key = Key::of_election(election);
+    let mut watch = store.watch(Selector::Key(key.clone()));
+    let (mut sight, config) = (Sight::new(), judging(store.features(), election));
+    let mut until = clock::boot().after(within);
+    loop {
+        let asked = clock::boot();
+        let failed = match store.read(&key, within).await {
+            Ok(reading) => {
+                let news = sight.read(&config, clock::now(), asked, &reading);
+                if matches!(news, News::Unreadable(_)) {
+                    decoded(election, &reading)?;
+                }
+                None
             }
-            Event::Trouble { failure, .. } if failure.class == FailureClass::Broken => {
-                return Err(StoreError::broken(failure.why));
-            }
-            _ => {}
+            Err(broken @ StoreError::Broken(_)) => return Err(broken),
+            Err(passing) => Some(passing),
+        };
+        let seen = sight.observation(config.expiry);
+        if seen.certainty >= Certainty::Likely {
+            return Ok((seen, sight.record().cloned()));
         }
+        let now = clock::boot();
+        let mut again = now.after(LOOK_AGAIN);
+        if let Some(over_at) = seen.over_at {
+            until = over_at.after(within);
+            // Past its end only a read that fails brings us here.
+            again = if now < over_at {
+                again.min(over_at)
+            } else {
+                again
+            };
+        }
+        if now >= until {
+            return Err(failed.unwrap_or_else(|| {
+                StoreError::unavailable(format!(
+                    "expected {election} to be renewed or judged over by now, and saw neither; \
+                     look again"
+                ))
+            }));
+        }
+        // The news of the watch is only a reason to look.
+        let _ = tokio::time::timeout(again.since(now), watch.next()).await;
     }
-    Err(StoreError::unavailable("the watch ended"))
 }
 
 /// All elections of a store with what one look says of each, sorted by name.
@@ -176,7 +248,10 @@ pub async fn list(
                     register: Some(register),
                     now: page.now,
                 };
-                let seen = judge(store.features(), &name, asked, &reading);
+                let seen = match decoded(&name, &reading) {
+                    Ok(()) => Ok(judge(store.features(), &name, asked, &reading)),
+                    Err(_) => look(store.as_ref(), &name, within).await,
+                };
                 elections.push((name, seen));
             }
             after = page.more_after;

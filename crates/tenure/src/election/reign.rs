@@ -109,9 +109,10 @@ impl Reign {
         *self.hold.facts.grant.borrow()
     }
 
-    /// Waits for a grant newer than the last one returned here or by
-    /// [`grant`](Self::grant) at the time of the call; `None` once the reign
-    /// is ending.
+    /// Waits for the next grant that is confirmed from now on; `None` once the
+    /// reign is ending. One that is confirmed between two calls is not
+    /// returned by the second: whoever wants to know how things stand looks
+    /// at [`grant`](Self::grant), which is always the latest.
     pub async fn extended(&self) -> Option<Grant> {
         let mut grant = self.hold.facts.grant.subscribe();
         let cancelled = pin!(self.cancelled());
@@ -171,6 +172,10 @@ impl Drop for Hold {
 }
 
 impl Handle {
+    pub(super) fn term(&self) -> Term {
+        self.facts.fence.term
+    }
+
     pub(super) fn extend(&self, grant: Grant) {
         self.facts
             .valid_until

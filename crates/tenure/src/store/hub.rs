@@ -7,7 +7,9 @@
 //! once, so that its neighbours need not wait for the backend's notice.
 //!
 //! Versions of one key only grow in the stores that use this, which is how
-//! old news that arrives late is told from new.
+//! old news that arrives late is told from new. Unless a backup was restored
+//! or the table made anew: a version below the newest that was known *before*
+//! it was asked for is no late news, it is what there is now.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -41,7 +43,7 @@ enum Line {
 #[derive(Debug)]
 struct Known {
     register: Option<Register>,
-    /// The newest version ever seen, which outlives a deletion.
+    /// The newest version seen, which outlives a deletion.
     newest: Option<Version>,
 }
 
@@ -63,6 +65,15 @@ pub(super) struct Followed {
     /// Whether its followers have heard of it at all, be it that it does not
     /// exist.
     pub(super) told: bool,
+    /// The newest version that had been seen when this was drawn up.
+    newest: Option<Version>,
+}
+
+impl Interest {
+    fn newest(&self, key: &Key) -> Option<&Version> {
+        let found = self.keys.binary_search_by(|other| other.key.cmp(key));
+        self.keys.get(found.ok()?)?.newest.as_ref()
+    }
 }
 
 impl Hub {
@@ -109,13 +120,15 @@ impl Hub {
         for (key, known) in known.iter() {
             // Keys below a prefix count as followed once they are known, so
             // that their deletion is noticed.
-            let version = known.register.as_ref().map(|held| held.version.clone());
-            keys.insert(key.clone(), Some(version));
+            keys.insert(key.clone(), Some(known));
         }
-        let followed = |(key, known): (Key, Option<Option<Version>>)| Followed {
+        let followed = |(key, known): (Key, Option<&Known>)| Followed {
             key,
             told: known.is_some(),
-            version: known.flatten(),
+            version: known
+                .and_then(|known| known.register.as_ref())
+                .map(|held| held.version.clone()),
+            newest: known.and_then(|known| known.newest.clone()),
         };
         Interest {
             keys: keys.into_iter().map(followed).collect(),
@@ -130,20 +143,35 @@ impl Hub {
         inner.feeds.is_empty()
     }
 
-    /// A state of a register, fetched or written by this process.
-    pub(super) fn publish(&self, key: &Key, register: Option<Register>) {
+    /// A state of a register that was notified of, or written by this
+    /// process. Whether it was told, or known already; if not, it is older
+    /// than what is known, and only a fetch can say which of them counts.
+    pub(super) fn publish(&self, key: &Key, register: Option<Register>) -> bool {
+        self.tell(key, register, None)
+    }
+
+    /// A state of a register that was read after `interest` was drawn up.
+    pub(super) fn fetched(&self, interest: &Interest, key: &Key, register: Option<Register>) {
+        self.tell(key, register, Some(interest));
+    }
+
+    fn tell(&self, key: &Key, register: Option<Register>, fetched: Option<&Interest>) -> bool {
         let mut inner = self.lock();
         let Inner { feeds, known, .. } = &mut *inner;
         let concerned = |feed: &&Feed| feed.selector().selects(key);
         if !feeds.iter().any(|feed| concerned(&feed)) {
-            return;
+            return true;
         }
         let version = register.as_ref().map(|register| register.version.clone());
         if let Some(known) = known.get(key) {
-            let same = known.register.as_ref().map(|held| &held.version) == version.as_ref();
-            let old = version.is_some() && !same && version <= known.newest;
-            if same || old {
-                return;
+            if known.register.as_ref().map(|held| &held.version) == version.as_ref() {
+                return true;
+            }
+            // Otherwise something newer came while it was being fetched.
+            let went_back =
+                fetched.is_some_and(|interest| interest.newest(key) == known.newest.as_ref());
+            if version.is_some() && version <= known.newest && !went_back {
+                return false;
             }
         }
         let newest = version.or_else(|| known.get(key).and_then(|known| known.newest.clone()));
@@ -157,6 +185,7 @@ impl Hub {
         for feed in feeds.iter().filter(concerned) {
             feed.send(Sighting::State(key.clone(), register.clone()));
         }
+        true
     }
 
     /// The line is up: what is known is current from here on.
@@ -185,5 +214,37 @@ impl Hub {
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn register(version: u64) -> Option<Register> {
+        Some(Register {
+            value: b"value".as_slice().into(),
+            version: Version::from_u64(version),
+            stamp: None,
+        })
+    }
+
+    #[test]
+    fn late_news_is_told_from_versions_that_went_back() {
+        let hub = Hub::default();
+        let key = Key::new("key").expect("a key");
+        let _watch = hub.follow(Selector::Key(key.clone()));
+        let known = || hub.interest().keys.pop().expect("a key").version;
+        assert!(hub.publish(&key, register(5)));
+        let before = hub.interest();
+        assert!(hub.publish(&key, register(6)));
+        // Read before 6 was written, and told after.
+        hub.fetched(&before, &key, register(5));
+        assert_eq!(known(), Some(Version::from_u64(6)));
+        // Read after 6 was known: it has gone back.
+        hub.fetched(&hub.interest(), &key, register(3));
+        assert_eq!(known(), Some(Version::from_u64(3)));
+        assert!(hub.publish(&key, register(4)));
+        assert!(!hub.publish(&key, register(2)));
     }
 }

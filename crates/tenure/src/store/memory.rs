@@ -156,7 +156,9 @@ impl Store for Memory {
         let registers = self.lock();
         let watch = self.shared.hub.follow(selector.clone());
         match &selector {
-            Selector::Key(key) => self.shared.hub.publish(key, registers.read(key).cloned()),
+            Selector::Key(key) => {
+                self.shared.hub.publish(key, registers.read(key).cloned());
+            }
             Selector::Prefix(prefix) => {
                 for (key, register) in registers.list(prefix) {
                     self.shared.hub.publish(key, Some(register.clone()));

@@ -39,7 +39,7 @@ mod hub;
 mod memory;
 mod open;
 #[cfg(feature = "postgres")]
-mod postgres;
+pub mod postgres;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 mod watch;
@@ -47,7 +47,7 @@ mod watch;
 pub use memory::Memory;
 pub use open::{default_url, open};
 #[cfg(feature = "postgres")]
-pub use postgres::{Postgres, migration};
+pub use postgres::Postgres;
 #[cfg(feature = "sqlite")]
 pub use sqlite::Sqlite;
 pub use watch::{Feed, Selector, Sighting, Watch};

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::Store;
+#[cfg(feature = "sqlite")]
+use crate::drive;
 use crate::error::StoreError;
 
 /// Schemes of stores that are planned and not in this version.
@@ -18,10 +20,14 @@ const PLANNED: &[&str] = &[
 /// * `postgres://user:password@host:5432/database` a PostgreSQL server, with
 ///   the options of `docs/stores.md` in the query string.
 ///
+/// It can be awaited on any executor. A file is opened; a server is only
+/// connected to by the first call, so that one that is away for the moment
+/// keeps nobody from starting.
+///
 /// # Errors
 /// [`StoreError::Broken`] if the URL is wrong or a person must do something
-/// first, [`StoreError::Unavailable`] if the store cannot be reached in a way
-/// that may mend itself.
+/// about the file first, [`StoreError::Unavailable`] if the file is locked or
+/// its disk full.
 pub async fn open(url: &str) -> Result<Arc<dyn Store>, StoreError> {
     let (scheme, rest) = url.split_once(':').unwrap_or((url, ""));
     match scheme {
@@ -42,9 +48,11 @@ async fn open_sqlite(rest: &str) -> Result<Arc<dyn Store>, StoreError> {
             "expected sqlite:///path/to/file.db without options, found sqlite:{rest}"
         )));
     }
-    // Opening waits for the disk; not on the caller's executor.
+    // Opening waits for the disk; not on the caller's executor, which need not
+    // be tokio's either.
     let path = PathBuf::from(path);
-    let opened = tokio::task::spawn_blocking(move || super::Sqlite::open(path)).await;
+    let opening = drive::background().spawn_blocking(move || super::Sqlite::open(path));
+    let opened = opening.await;
     Ok(Arc::new(opened.map_err(StoreError::unavailable)??))
 }
 

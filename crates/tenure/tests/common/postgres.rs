@@ -173,6 +173,11 @@ impl Postgres {
         url(self.port, PASSWORD)
     }
 
+    /// Where it listens on the loopback interface.
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
     /// The same with a wrong password.
     pub(crate) fn url_with_wrong_password(&self) -> String {
         url(self.port, "wrong")

@@ -266,6 +266,9 @@ fn read_request(kind: u8, from: &mut Reader<'_>) -> Result<Request, DecodeError>
     })
 }
 
+/// For how many entries room is made before they have been read.
+const ROOM_MAX: usize = 1024;
+
 fn write_entries(to: &mut Vec<u8>, entries: &[Entry]) {
     put_u64(to, entries.len() as u64);
     for entry in entries {
@@ -277,9 +280,9 @@ fn write_entries(to: &mut Vec<u8>, entries: &[Entry]) {
 /// is for the receiver to judge.
 fn read_entries(from: &mut Reader<'_>) -> Result<Vec<Entry>, DecodeError> {
     let count = from.count()?;
-    // An entry has at least four bytes, so this makes no more room than the
-    // frame could need.
-    let mut entries = Vec::with_capacity(count.min(from.rest().len() / 4));
+    // Room for what was really sent, not for what was announced: an entry
+    // takes many times more memory than the four bytes it may have in a frame.
+    let mut entries = Vec::with_capacity(count.min(ROOM_MAX));
     let mut last: Option<(u64, _)> = None;
     for _ in 0..count {
         let entry = read_entry(from)?;

@@ -288,11 +288,9 @@ impl Node {
     fn passivate(&mut self, why: Why) {
         let passive = Passive::new(&mut self.server);
         match core::mem::replace(&mut self.role, Role::Passive(passive)) {
-            Role::Passive(before) => {
-                // It was passive, and goes on being so.
-                self.role = Role::Passive(before);
-                self.calm();
-            }
+            // It was passive and goes on being so, and waits no longer for it:
+            // anybody can name a higher term (H8).
+            Role::Passive(before) => self.role = Role::Passive(before),
             Role::Candidate(_) => self.server.tell(Event::SteppedDown(why)),
             Role::Leader(leader) => {
                 self.server.leader = self.server.leader.filter(|id| *id != self.server.id());

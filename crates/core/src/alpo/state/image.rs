@@ -61,7 +61,9 @@ impl From<DecodeError> for ImageError {
 impl State {
     /// The whole state as bytes; equal states give equal bytes.
     pub fn encode(&self) -> Vec<u8> {
-        let mut to = Vec::new();
+        // Most of it is the plain log; growing by doubling would copy that
+        // twice over.
+        let mut to = Vec::with_capacity(self.journal.weight() + 4_096);
         to.push(VERSION);
         for limit in [
             self.limits.journal_bytes,

@@ -59,6 +59,11 @@ impl Journal {
         Ok((from..).zip(self.entries.range(skip..)))
     }
 
+    /// About how many bytes it is.
+    pub(super) fn weight(&self) -> usize {
+        usize::try_from(self.bytes).unwrap_or(usize::MAX)
+    }
+
     pub(super) fn entries(&self) -> impl ExactSizeIterator<Item = &Bytes> {
         self.entries.iter()
     }

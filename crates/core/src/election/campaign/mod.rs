@@ -11,7 +11,7 @@
 //! ```
 //!
 //! Each state is a type in a file of its own and holds only what that state
-//! knows; the transitions are in this file. At most one store call of the
+//! knows; what they share is in `desk`, and the transitions are in this file. At most one store call of the
 //! campaign counts at a time: when its patience runs out the call is given up
 //! as *unknown*, and an answer that comes later is ignored.
 //!
@@ -22,24 +22,25 @@
 //! stands again. That order (stop, then flip, then release) is the whole
 //! point: an office released while its work still runs is two leaders.
 
+mod affinity;
+mod desk;
 mod draining;
 mod leading;
 mod racing;
 mod types;
 mod watching;
 
-use alloc::collections::VecDeque;
-use core::time::Duration;
-
 pub use types::{Call, Command, Event, Failure, FailureClass, Input, Output, Why};
 
+use self::affinity::Affinity;
+use self::desk::Desk;
 use self::draining::Draining;
 use self::leading::Leading;
 use self::racing::Racing;
 use self::types::Pending;
 use self::watching::Watching;
-use super::{Bug, Config, Grant, Holder, Leader, News, Office, Record, Sight, Standing};
-use crate::cas::{Expect, Reading, Register, Stamp, Write};
+use super::{Bug, Config, Grant, News, Office, Record, Sight, Standing};
+use crate::cas::{Expect, Reading, Register};
 use crate::ids::{Fence, Key, LeaderId, Term, Version};
 use crate::machine::Machine;
 use crate::rng::Rng;
@@ -61,79 +62,14 @@ enum State {
     Stopped,
 }
 
-/// What all states share.
-#[derive(Clone, Debug)]
-struct Desk {
-    config: Config,
-    key: Key,
-    me: LeaderId,
-    rng: Rng,
-    /// The latest time seen; time never goes back.
-    now: Now,
-    sight: Sight,
-    affinity: Option<Affinity>,
-    /// Whether the store reports changes by itself at present.
-    watching: bool,
-    /// The application wants the campaign to end.
-    stopping: bool,
-    /// Failures of reads in a row, and of writes. A read that succeeds does
-    /// not end the trouble with writes: a full disk can be read all day.
-    read_failures: u32,
-    write_failures: u32,
-    last_call: u64,
-    /// Who led when it was last told; `None` before the first look.
-    told: Option<Option<(Term, LeaderId)>>,
-    outputs: VecDeque<Output>,
-}
-
-/// The other election whose leader must have this candidate's name.
-#[derive(Clone, Debug)]
-struct Affinity {
-    key: Key,
-    config: Config,
-    sight: Sight,
-    pending: Option<Pending>,
-    read_at: Instant,
-    /// The last look failed: do not look again before `read_at`.
-    failed: bool,
-}
-
 impl Campaign {
     /// A candidate that begins to stand at `now`. The configuration must have
     /// been [validated](Config::validate).
-    pub fn new(config: Config, mut rng: Rng, now: Now) -> Self {
+    pub fn new(config: Config, rng: Rng, now: Now) -> Self {
         debug_assert_eq!(config.validate(), Ok(()), "validate before you campaign");
-        let affinity = config.affinity.clone().map(|election| Affinity {
-            key: Key::of_election(&election),
-            config: Config {
-                election,
-                affinity: None,
-                ..config.clone()
-            },
-            sight: Sight::new(),
-            pending: None,
-            read_at: now.boot,
-            failed: false,
-        });
-        let desk = Desk {
-            key: Key::of_election(&config.election),
-            config,
-            me: LeaderId::from_u128(rng.next_u128()),
-            rng,
-            now,
-            sight: Sight::new(),
-            affinity,
-            watching: false,
-            stopping: false,
-            read_failures: 0,
-            write_failures: 0,
-            last_call: 0,
-            told: None,
-            outputs: VecDeque::new(),
-        };
         let mut campaign = Self {
             state: State::Watching(Watching::new(now.boot)),
-            desk,
+            desk: Desk::new(config, rng, now),
         };
         campaign.advance();
         campaign
@@ -185,7 +121,7 @@ impl Campaign {
 
     /// The keys that a watch should follow.
     pub fn keys(&self) -> impl Iterator<Item = &Key> {
-        core::iter::once(&self.desk.key).chain(self.desk.affinity.iter().map(|other| &other.key))
+        core::iter::once(&self.desk.key).chain(self.desk.affinity.iter().map(Affinity::key))
     }
 
     fn answer(&mut self, call: Call, answer: Answer) {
@@ -220,8 +156,8 @@ impl Campaign {
             return;
         }
         let now = self.desk.now.boot;
-        if let Some(other) = self.desk.affinity.as_mut().filter(|other| !other.failed) {
-            other.read_at = now;
+        if let Some(other) = &mut self.desk.affinity {
+            other.look(now);
         }
         if let State::Watching(watching) = &mut self.state
             && self.desk.read_failures == 0
@@ -317,261 +253,4 @@ impl Machine for Campaign {
 enum Answer {
     Read(Result<Reading, Failure>),
     Wrote(Result<Version, Failure>),
-}
-
-impl Desk {
-    fn set_now(&mut self, now: Now) {
-        self.now = Now {
-            boot: now.boot.max(self.now.boot),
-            wall: now.wall,
-        };
-    }
-
-    fn call(&mut self) -> Call {
-        self.last_call += 1;
-        Call(self.last_call)
-    }
-
-    fn event(&mut self, event: Event) {
-        self.outputs.push_back(Output::Event(event));
-    }
-
-    /// Asks for a read of the register.
-    fn ask(&mut self) -> Pending {
-        let key = self.key.clone();
-        self.ask_for(key)
-    }
-
-    fn ask_for(&mut self, key: Key) -> Pending {
-        let within = self.config.interval;
-        let pending = Pending::new(self.call(), self.now.boot, within);
-        self.outputs.push_back(Output::Read {
-            call: pending.call,
-            key,
-            within,
-        });
-        pending
-    }
-
-    /// Asks for a compare-and-swap of the register.
-    fn write(&mut self, expect: Expect, record: &Record, within: Duration) -> Pending {
-        let pending = Pending::new(self.call(), self.now.boot, within);
-        let (key, value) = (self.key.clone(), record.encode());
-        let write = Write {
-            key,
-            expect,
-            value,
-            stamp: Stamp::Now,
-        };
-        self.outputs.push_back(Output::Write {
-            call: pending.call,
-            write,
-            within,
-        });
-        pending
-    }
-
-    /// The sequence after `last`.
-    fn next_sequence(&self, last: u64) -> u64 {
-        if self.config.planted(Bug::SequenceKept) {
-            last
-        } else {
-            last.saturating_add(1)
-        }
-    }
-
-    /// This candidate as a holder.
-    fn holder(&self) -> Holder {
-        Holder {
-            id: self.me,
-            name: self.config.name.clone(),
-            addresses: self.config.addresses.clone().into(),
-            params: self.config.params.clone(),
-            request: None,
-        }
-    }
-
-    /// Counts a failed read and says how long to wait before the next.
-    fn read_failed(&mut self, failure: &Failure) -> Duration {
-        self.read_failures = self.read_failures.saturating_add(1);
-        self.trouble(failure, self.read_failures)
-    }
-
-    /// Counts a failed write and says how long to wait before the next.
-    fn write_failed(&mut self, failure: &Failure) -> Duration {
-        self.write_failures = self.write_failures.saturating_add(1);
-        self.trouble(failure, self.write_failures)
-    }
-
-    /// Tells of a failure. The pause after it is an eighth of the interval,
-    /// doubled each time, at most an interval; at most a lease where a person
-    /// must do something first.
-    fn trouble(&mut self, failure: &Failure, in_a_row: u32) -> Duration {
-        let most = match failure.class {
-            FailureClass::Broken => self.config.lease,
-            _ => self.config.interval,
-        };
-        let failure = failure.clone();
-        self.event(Event::Trouble { failure, in_a_row });
-        let doubled = 1u32 << (in_a_row - 1).min(8);
-        (self.config.interval / 8).saturating_mul(doubled).min(most)
-    }
-
-    /// A read has succeeded.
-    fn read_succeeded(&mut self) {
-        if core::mem::take(&mut self.read_failures) > 0 && self.write_failures == 0 {
-            self.event(Event::Recovered);
-        }
-    }
-
-    /// A write has succeeded, ours or somebody else's.
-    fn write_succeeded(&mut self) {
-        if core::mem::take(&mut self.write_failures) + core::mem::take(&mut self.read_failures) > 0
-        {
-            self.event(Event::Recovered);
-        }
-    }
-
-    /// Takes note of a reading; says whether it may be acted on.
-    fn learn(&mut self, pending: &Pending, reading: &Reading) -> News {
-        self.sight
-            .read(&self.config, self.now, pending.asked, reading)
-    }
-
-    /// Takes note of an acknowledged write of our own.
-    fn wrote(&mut self, record: &Record, version: &Version) {
-        self.sight
-            .wrote(&self.config, self.now, record.clone(), version.clone());
-    }
-
-    /// The last thing the application hears.
-    fn stopped(&mut self) -> State {
-        self.tell_leader();
-        self.event(Event::Stopped);
-        State::Stopped
-    }
-
-    fn tell_leader(&mut self) {
-        if self.sight.standing() == Standing::Unknown {
-            return;
-        }
-        let told = Some(self.sight.leader().map(|leader| (leader.term, leader.id)));
-        if told != self.told {
-            self.told = told;
-            let observation = self.sight.observation(self.config.expiry);
-            self.event(Event::LeaderChanged(observation));
-        }
-    }
-
-    /// Another incarnation, so that nothing the last one sent can surprise.
-    fn renew_id(&mut self) {
-        let fresh = LeaderId::from_u128(self.rng.next_u128());
-        if !self.config.planted(Bug::OldId) {
-            self.me = fresh;
-        }
-    }
-
-    /// Whether this candidate may stand: it has no affinity, or the other
-    /// election is led by its namesake.
-    fn may_stand(&self) -> bool {
-        let namesake = |leader: Leader| leader.name == self.config.name;
-        let stands = |other: &Affinity| other.sight.leader().is_some_and(namesake);
-        self.affinity.as_ref().is_none_or(stands)
-    }
-
-    fn affinity_answer(&mut self, call: Call, answer: &Answer) -> bool {
-        let (now, look) = (self.now, self.next_look(false));
-        let Some(other) = &mut self.affinity else {
-            return false;
-        };
-        let Some(pending) = other.pending.take_if(|pending| pending.call == call) else {
-            return false;
-        };
-        other.read_at = look;
-        other.failed = !matches!(answer, Answer::Read(Ok(_)));
-        if let Answer::Read(Ok(reading)) = answer {
-            other.sight.read(&other.config, now, pending.asked, reading);
-        }
-        true
-    }
-
-    fn affinity_seen(&mut self, key: &Key, register: Option<&Register>) -> bool {
-        let now = self.now;
-        let Some(other) = self.affinity.as_mut().filter(|other| other.key == *key) else {
-            return false;
-        };
-        if other.sight.hint(&other.config, now, register) == News::Doubtful {
-            other.read_at = now.boot;
-        }
-        true
-    }
-
-    fn affinity_advance(&mut self) {
-        let now = self.now.boot;
-        let Some(other) = &mut self.affinity else {
-            return;
-        };
-        if other
-            .pending
-            .as_ref()
-            .is_some_and(|pending| pending.is_given_up(now))
-        {
-            other.pending = None;
-            other.failed = true;
-            other.read_at = now;
-        }
-        if other.pending.is_some() || now < other.due() {
-            return;
-        }
-        let key = other.key.clone();
-        let pending = self.ask_for(key);
-        if let Some(other) = &mut self.affinity {
-            other.pending = Some(pending);
-            other.read_at = Instant::MAX;
-        }
-    }
-
-    /// When to look again if nothing else calls for it: after an interval, a
-    /// little more or less so that candidates spread out. Where a watch
-    /// reports changes, after a lease; and not at all while somebody holds the
-    /// office, for then the end of the grant calls for a look anyway. So a
-    /// crowd of watchers costs the store nothing while its leaders renew.
-    fn next_look(&mut self, held: bool) -> Instant {
-        let gap = match (self.watching, held) {
-            (true, true) => return Instant::MAX,
-            (true, false) => self.config.lease,
-            (false, _) => self.config.interval,
-        };
-        let spread = self.rng.span(gap / 5);
-        self.now.boot.after(gap / 10 * 9 + spread)
-    }
-
-    fn is_held(&self) -> bool {
-        // A session has no such end, so it is polled all the same.
-        matches!(self.sight.standing(), Standing::Held { over_at } if over_at < Instant::MAX)
-    }
-
-    /// At most 10 % of the lease, so that candidates do not stampede.
-    fn jitter(&mut self) -> Duration {
-        let lease = self
-            .sight
-            .record()
-            .map_or(self.config.lease, |record| record.lease);
-        self.rng.span(lease.min(self.config.lease) / 10)
-    }
-}
-
-impl Affinity {
-    fn due(&self) -> Instant {
-        match self.sight.standing() {
-            Standing::Held { over_at } if !self.failed => self.read_at.min(over_at),
-            _ => self.read_at,
-        }
-    }
-
-    fn deadline(&self) -> Instant {
-        self.pending
-            .as_ref()
-            .map_or_else(|| self.due(), |pending| pending.give_up_at)
-    }
 }

@@ -34,6 +34,8 @@ pub enum Check {
     PassiveAsks,
     /// A server stood again too soon after it had stepped back (H10).
     Patience,
+    /// A worse candidate kept a server quiet (H8).
+    Calm,
     /// One better log made a server drop out again and again (H7).
     Veto,
     /// A leader that no majority answers went on (H5).
@@ -63,6 +65,7 @@ impl fmt::Display for Check {
             Self::ExactlyOnce => "exactly once",
             Self::PassiveAsks => "passive asks",
             Self::Patience => "patience",
+            Self::Calm => "calm",
             Self::Veto => "veto",
             Self::Followed => "followed",
             Self::Halted => "halted",

@@ -5,7 +5,9 @@
 //! either rule is likely to be healed by chance some seconds later; so it is
 //! the rules that are watched, not the delay.
 
-use tenure_core::alpo::{Event, ServerId};
+use tenure_core::Machine;
+use tenure_core::alpo::{Body, Envelope, Event, Node, Position, Rank, Request, ServerId, Status};
+use tenure_core::time::Instant;
 
 use super::{Check, Verdict, broken};
 
@@ -65,6 +67,42 @@ impl Patience {
                 }
             }
             _ => {}
+        }
+        Ok(())
+    }
+}
+
+/// A passive server is about to hear a candidate that is worse than itself.
+/// Unless it votes for it, that must not make it wait longer (H8).
+pub(in super::super) struct Calm {
+    deadline: Option<Instant>,
+    candidate: ServerId,
+}
+
+impl Calm {
+    pub(in super::super) fn before(node: &Node, envelope: &Envelope) -> Option<Self> {
+        let Body::Request { request, .. } = &envelope.body else {
+            return None;
+        };
+        let last: Position = match request {
+            Request::Poll { last } | Request::Vote { last, .. } | Request::Defer { last } => *last,
+            _ => return None,
+        };
+        let rank = |last, server| Rank { last, server };
+        let candidate = envelope.from;
+        let worse = rank(last, candidate) < rank(node.log().last(), node.id());
+        (worse && node.status() == Status::Passive).then(|| Self {
+            deadline: node.deadline(),
+            candidate,
+        })
+    }
+
+    pub(in super::super) fn after(&self, node: &Node) -> Verdict {
+        let vote = node.hard_state().vote;
+        let voted = vote.is_some_and(|vote| vote.server == self.candidate);
+        if node.status() == Status::Passive && !voted && node.deadline() > self.deadline {
+            let detail = format!("{} waits longer because of {}", node.id(), self.candidate);
+            return broken(Check::Calm, detail);
         }
         Ok(())
     }

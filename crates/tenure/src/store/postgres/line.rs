@@ -33,14 +33,16 @@ pub(super) struct Line {
 #[derive(Clone, Debug)]
 pub(super) struct Connected {
     client: Arc<Client>,
-    task: Arc<Task>,
+    task: Arc<Task<()>>,
 }
 
-/// Ends the connection's task when the last handle is dropped.
+/// Ends a task when it is dropped. A task whose handle is merely forgotten
+/// goes on: a server that accepts and says nothing would be left with one
+/// more connection for every call that ran out of time.
 #[derive(Debug)]
-struct Task(JoinHandle<()>);
+struct Task<T>(JoinHandle<T>);
 
-impl Drop for Task {
+impl<T> Drop for Task<T> {
     fn drop(&mut self) {
         self.0.abort();
     }
@@ -155,8 +157,9 @@ impl Line {
         let (send, notices) = mpsc::channel(NOTICES_MAX);
         // Connected and served on our own thread: the caller's executor may
         // be blocked when the answer comes.
-        let connecting = drive::background().spawn(async move { config.connect(tls).await });
-        let connected = connecting.await.map_err(StoreError::unavailable)?;
+        let connecting = async move { config.connect(tls).await };
+        let mut connecting = Task(drive::background().spawn(connecting));
+        let connected = (&mut connecting.0).await.map_err(StoreError::unavailable)?;
         let (client, mut connection) =
             connected.map_err(|error| classify::connecting(&server, &error))?;
         let serve = async move {

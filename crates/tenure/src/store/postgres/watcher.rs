@@ -6,24 +6,29 @@
 //! succeeds and nothing ever arrives. So the listener is *proven* by a
 //! notification with a token, sent over the other connection (over its own it
 //! could arrive by luck), at first and then every few seconds. If the proof
-//! does not come, we poll: one statement for all that is followed.
+//! does not come, we poll: one statement for all that is followed. Now and
+//! then we listen again, because one proof may also come late on a bad day.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use tenure_core::time::Instant;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::timeout;
 
 use super::line::{Connected, Line, Notice};
 use super::settings::{Noticing, Settings};
 use super::sql;
-use crate::drive;
 use crate::error::StoreError;
 use crate::store::hub::Hub;
 use crate::store::{Key, Register, Version};
+use crate::{clock, drive};
 
 /// How long a proof may take.
 const PROOF_WITHIN: Duration = Duration::from_secs(1);
+/// How long to poll before listening is tried again. Behind a proxy each try
+/// costs a second in which nothing is noticed.
+const LISTEN_AGAIN: Duration = Duration::from_secs(300);
 /// How often the line is proven again.
 const PROVE_EVERY: Duration = Duration::from_secs(5);
 /// How long a fetch may take.
@@ -85,27 +90,33 @@ enum End {
     Broken(String),
     /// Nobody follows anything any more, or the store is gone.
     Idle,
+    /// It has been polled for long enough to listen again.
+    Polled,
 }
 
 impl Desk {
     async fn serve(self) {
         let mut pause = PAUSE_MIN;
-        let mut deaf = self.settings.noticing == Noticing::Poll;
+        // Until when to poll, if at all.
+        let mut deaf = match self.settings.noticing {
+            Noticing::Poll => Some(Instant::MAX),
+            Noticing::Auto | Noticing::Listen => None,
+        };
         while self.alive.strong_count() > 0 {
             if self.hub.is_idle() {
                 self.interest.notified().await;
                 continue;
             }
-            let end = if deaf {
-                self.poll().await
-            } else {
-                self.listen(&mut pause).await
+            let end = match deaf {
+                Some(until) => self.poll(until).await,
+                None => self.listen(&mut pause).await,
             };
             match end {
                 End::Idle => {}
+                End::Polled => deaf = None,
                 End::Deaf if self.settings.noticing == Noticing::Auto => {
                     tracing::info!("{}: no notifications get through; polling", self.settings);
-                    deaf = true;
+                    deaf = Some(clock::boot().after(LISTEN_AGAIN));
                 }
                 End::Deaf => {
                     self.trouble("notifications do not get through", &mut pause)
@@ -206,8 +217,8 @@ impl Desk {
         timeout(PROOF_WITHIN, came).await.unwrap_or(Ok(false))
     }
 
-    async fn poll(&self) -> End {
-        loop {
+    async fn poll(&self, until: Instant) -> End {
+        while clock::boot() < until {
             match self.fetch().await {
                 Ok(()) => self.hub.up(),
                 Err(error) => return End::Broken(error.to_string()),
@@ -218,14 +229,18 @@ impl Desk {
                 return End::Idle;
             }
         }
+        End::Polled
     }
 
     /// Hands a notification on; one without a value is fetched.
     async fn take(&self, notice: &Notice) -> Result<(), StoreError> {
         match parse(&notice.payload) {
             Some((key, Some(state))) => {
-                self.hub.publish(&key, state);
-                Ok(())
+                if self.hub.publish(&key, state) {
+                    return Ok(());
+                }
+                // Late, or the versions have gone back: a read tells.
+                self.fetch().await
             }
             Some((_, None)) => self.fetch().await,
             // A proof that came late, or a stranger on the channel.
@@ -247,10 +262,10 @@ impl Desk {
             for row in self.line.read(&statement, FETCH_WITHIN).await? {
                 let key = sql::key(&row)?;
                 untold.retain(|other| **other != key);
-                self.hub.publish(&key, sql::register(&row)?);
+                self.hub.fetched(&interest, &key, sql::register(&row)?);
             }
             for key in untold {
-                self.hub.publish(key, None);
+                self.hub.fetched(&interest, key, None);
             }
         }
         for prefix in &interest.prefixes {
@@ -259,7 +274,7 @@ impl Desk {
                 let statement = sql::list(table, prefix, after.as_ref());
                 let page = sql::page(&self.line.read(&statement, FETCH_WITHIN).await?)?;
                 for (key, register) in page.registers {
-                    self.hub.publish(&key, Some(register));
+                    self.hub.fetched(&interest, &key, Some(register));
                 }
                 after = page.more_after;
                 if after.is_none() {

@@ -15,8 +15,10 @@
 //! 256 go into one transaction.
 //!
 //! Left out on purpose: files on network file systems. WAL mode needs shared
-//! memory between all who open the file, so they must be on one machine.
+//! memory between all who open the file, so they must be on one machine;
+//! file systems that machines share are refused.
 
+mod place;
 mod table;
 mod watcher;
 mod worker;

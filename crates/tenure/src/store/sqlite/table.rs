@@ -7,10 +7,12 @@
 use std::path::Path;
 use std::time::Duration;
 
+use rusqlite::types::ValueRef;
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension as _, Row, params};
 use tenure_core::cas::{Conflict, Expect, Stamp, Write};
 use tenure_core::time::{ClockId, StoreTime};
 
+use super::place;
 use crate::clock;
 use crate::error::StoreError;
 use crate::store::{Key, PAGE_MAX, Page, Register, Version};
@@ -39,6 +41,7 @@ const SELECT: &str =
 
 /// Opens the file for reading and writing, and makes or checks the table.
 pub(super) fn open(path: &Path) -> Result<Connection, StoreError> {
+    place::check(path)?;
     let connection = connect(
         path,
         OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE,
@@ -140,12 +143,16 @@ pub(super) fn read(connection: &Connection, key: &Key) -> rusqlite::Result<Optio
     statement.query_row([key.as_str()], register).optional()
 }
 
-/// A register from a row of [`SELECT`].
+/// A register from a row of [`SELECT`]. No row can make this fail: a column
+/// holds values of any type here, so a row that somebody edited by hand would
+/// otherwise take down the transaction that it is read in, and with it calls
+/// that concern its neighbours. Whoever decodes the value finds that it is no
+/// record, if it is none, and says so of this one register.
 pub(super) fn register(row: &Row<'_>) -> rusqlite::Result<Register> {
     let version: i64 = row.get(0)?;
-    let value: Vec<u8> = row.get(1)?;
-    let stamp: (Option<i64>, Option<i64>, Option<i64>) = (row.get(2)?, row.get(3)?, row.get(4)?);
-    let stamp = match stamp {
+    let value = bytes(row.get_ref(1)?);
+    let number = |at| row.get_ref(at).map(|value| value.as_i64().ok());
+    let stamp = match (number(2)?, number(3)?, number(4)?) {
         (Some(boot), Some(namespace), Some(nanos)) => Some(StoreTime {
             clock: ClockId {
                 boot: boot.cast_unsigned(),
@@ -161,6 +168,16 @@ pub(super) fn register(row: &Row<'_>) -> rusqlite::Result<Register> {
         version,
         stamp,
     })
+}
+
+/// A value as it would be printed, whatever its type.
+fn bytes(value: ValueRef<'_>) -> Vec<u8> {
+    match value {
+        ValueRef::Blob(bytes) | ValueRef::Text(bytes) => bytes.to_vec(),
+        ValueRef::Integer(number) => number.to_string().into_bytes(),
+        ValueRef::Real(number) => number.to_string().into_bytes(),
+        ValueRef::Null => Vec::new(),
+    }
 }
 
 /// Carries out a compare-and-swap inside the current transaction.
@@ -235,21 +252,22 @@ pub(super) fn list(
     let limit = i64::try_from(PAGE_MAX + 1).unwrap_or(i64::MAX);
     let after = after.map(Key::as_str);
     let rows = statement.query_map(params![prefix, length, after, limit], |row| {
-        Ok((row.get::<_, String>(5)?, register(row)?))
+        // A key that is not one was written by hand; it is nobody's register.
+        let key = row.get_ref(5)?.as_str().ok();
+        Ok((key.and_then(|key| Key::new(key).ok()), register(row)?))
     })?;
     let mut page = Page {
         now: Some(clock::shared()),
         ..Page::default()
     };
-    for row in rows {
-        let (key, register) = row?;
-        // A key that is not one was written by hand; it is nobody's register.
-        let Ok(key) = Key::new(&key) else { continue };
-        if page.registers.len() == PAGE_MAX {
+    for (number, row) in rows.enumerate() {
+        if number == PAGE_MAX {
             page.more_after = page.registers.last().map(|(key, _)| key.clone());
             break;
         }
-        page.registers.push((key, register));
+        if let (Some(key), register) = row? {
+            page.registers.push((key, register));
+        }
     }
     Ok(page)
 }

@@ -203,7 +203,10 @@ impl Desk {
             let known = known.map(u64::cast_signed);
             let mut rows = statement.query(rusqlite::params![followed.key.as_str(), known])?;
             match rows.next()? {
-                Some(row) => self.hub.publish(&followed.key, Some(table::register(row)?)),
+                Some(row) => {
+                    let register = table::register(row)?;
+                    self.hub.fetched(&interest, &followed.key, Some(register));
+                }
                 None => absent.push(followed),
             }
         }
@@ -212,7 +215,7 @@ impl Desk {
             if (followed.version.is_some() || !followed.told)
                 && table::read(&reading, &followed.key)?.is_none()
             {
-                self.hub.publish(&followed.key, None);
+                self.hub.fetched(&interest, &followed.key, None);
             }
         }
         self.fetch_prefixes(&interest)
@@ -224,7 +227,7 @@ impl Desk {
             loop {
                 let page = table::list(&self.connection, prefix, after.as_ref())?;
                 for (key, register) in page.registers {
-                    self.hub.publish(&key, Some(register));
+                    self.hub.fetched(interest, &key, Some(register));
                 }
                 after = page.more_after;
                 if after.is_none() {

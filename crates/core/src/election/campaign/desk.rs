@@ -1,0 +1,243 @@
+//! What all states of a campaign share: who it is, what it has seen of the
+//! register, and how it calls the store, counts failures and tells news.
+//!
+//! Nothing here decides whether to race, renew or drain: that is for the
+//! states.
+
+use alloc::collections::VecDeque;
+use core::time::Duration;
+
+use super::affinity::Affinity;
+use super::types::Pending;
+use super::{Call, Event, Failure, FailureClass, Output, State};
+use crate::cas::{Expect, Reading, Stamp, Write};
+use crate::election::{Bug, Config, Holder, News, Record, Sight, Standing};
+use crate::ids::{Key, LeaderId, Term, Version};
+use crate::rng::Rng;
+use crate::time::{Instant, Now};
+
+/// What all states share.
+#[derive(Clone, Debug)]
+pub(super) struct Desk {
+    pub(super) config: Config,
+    pub(super) key: Key,
+    pub(super) me: LeaderId,
+    pub(super) rng: Rng,
+    /// The latest time seen; time never goes back.
+    pub(super) now: Now,
+    pub(super) sight: Sight,
+    pub(super) affinity: Option<Affinity>,
+    /// Whether the store reports changes by itself at present.
+    pub(super) watching: bool,
+    /// The application wants the campaign to end.
+    pub(super) stopping: bool,
+    /// Failures of reads in a row, and of writes. A read that succeeds does
+    /// not end the trouble with writes: a full disk can be read all day.
+    pub(super) read_failures: u32,
+    pub(super) write_failures: u32,
+    pub(super) last_call: u64,
+    /// Who led when it was last told; `None` before the first look.
+    pub(super) told: Option<Option<(Term, LeaderId)>>,
+    pub(super) outputs: VecDeque<Output>,
+}
+
+impl Desk {
+    pub(super) fn new(config: Config, mut rng: Rng, now: Now) -> Self {
+        Self {
+            key: Key::of_election(&config.election),
+            affinity: Affinity::new(&config, now),
+            config,
+            me: LeaderId::from_u128(rng.next_u128()),
+            rng,
+            now,
+            sight: Sight::new(),
+            watching: false,
+            stopping: false,
+            read_failures: 0,
+            write_failures: 0,
+            last_call: 0,
+            told: None,
+            outputs: VecDeque::new(),
+        }
+    }
+
+    pub(super) fn set_now(&mut self, now: Now) {
+        self.now = Now {
+            boot: now.boot.max(self.now.boot),
+            wall: now.wall,
+        };
+    }
+
+    fn call(&mut self) -> Call {
+        self.last_call += 1;
+        Call(self.last_call)
+    }
+
+    pub(super) fn event(&mut self, event: Event) {
+        self.outputs.push_back(Output::Event(event));
+    }
+
+    /// Asks for a read of the register.
+    pub(super) fn ask(&mut self) -> Pending {
+        let key = self.key.clone();
+        self.ask_for(key)
+    }
+
+    pub(super) fn ask_for(&mut self, key: Key) -> Pending {
+        let within = self.config.interval;
+        let pending = Pending::new(self.call(), self.now.boot, within);
+        self.outputs.push_back(Output::Read {
+            call: pending.call,
+            key,
+            within,
+        });
+        pending
+    }
+
+    /// Asks for a compare-and-swap of the register.
+    pub(super) fn write(&mut self, expect: Expect, record: &Record, within: Duration) -> Pending {
+        let pending = Pending::new(self.call(), self.now.boot, within);
+        let (key, value) = (self.key.clone(), record.encode());
+        let write = Write {
+            key,
+            expect,
+            value,
+            stamp: Stamp::Now,
+        };
+        self.outputs.push_back(Output::Write {
+            call: pending.call,
+            write,
+            within,
+        });
+        pending
+    }
+
+    /// The sequence after `last`.
+    pub(super) fn next_sequence(&self, last: u64) -> u64 {
+        if self.config.planted(Bug::SequenceKept) {
+            last
+        } else {
+            last.saturating_add(1)
+        }
+    }
+
+    /// This candidate as a holder.
+    pub(super) fn holder(&self) -> Holder {
+        Holder {
+            id: self.me,
+            name: self.config.name.clone(),
+            addresses: self.config.addresses.clone().into(),
+            params: self.config.params.clone(),
+            request: None,
+        }
+    }
+
+    /// Counts a failed read and says how long to wait before the next.
+    pub(super) fn read_failed(&mut self, failure: &Failure) -> Duration {
+        self.read_failures = self.read_failures.saturating_add(1);
+        self.trouble(failure, self.read_failures)
+    }
+
+    /// Counts a failed write and says how long to wait before the next.
+    pub(super) fn write_failed(&mut self, failure: &Failure) -> Duration {
+        self.write_failures = self.write_failures.saturating_add(1);
+        self.trouble(failure, self.write_failures)
+    }
+
+    /// Tells of a failure. The pause after it is an eighth of the interval,
+    /// doubled each time, at most an interval; at most a lease where a person
+    /// must do something first.
+    fn trouble(&mut self, failure: &Failure, in_a_row: u32) -> Duration {
+        let most = match failure.class {
+            FailureClass::Broken => self.config.lease,
+            _ => self.config.interval,
+        };
+        let failure = failure.clone();
+        self.event(Event::Trouble { failure, in_a_row });
+        let doubled = 1u32 << (in_a_row - 1).min(8);
+        (self.config.interval / 8).saturating_mul(doubled).min(most)
+    }
+
+    /// A read has succeeded.
+    pub(super) fn read_succeeded(&mut self) {
+        if core::mem::take(&mut self.read_failures) > 0 && self.write_failures == 0 {
+            self.event(Event::Recovered);
+        }
+    }
+
+    /// A write has succeeded, ours or somebody else's.
+    pub(super) fn write_succeeded(&mut self) {
+        if core::mem::take(&mut self.write_failures) + core::mem::take(&mut self.read_failures) > 0
+        {
+            self.event(Event::Recovered);
+        }
+    }
+
+    /// Takes note of a reading; says whether it may be acted on.
+    pub(super) fn learn(&mut self, pending: &Pending, reading: &Reading) -> News {
+        self.sight
+            .read(&self.config, self.now, pending.asked, reading)
+    }
+
+    /// Takes note of an acknowledged write of our own.
+    pub(super) fn wrote(&mut self, record: &Record, version: &Version) {
+        self.sight
+            .wrote(&self.config, self.now, record.clone(), version.clone());
+    }
+
+    /// The last thing the application hears.
+    pub(super) fn stopped(&mut self) -> State {
+        self.tell_leader();
+        self.event(Event::Stopped);
+        State::Stopped
+    }
+
+    pub(super) fn tell_leader(&mut self) {
+        if self.sight.standing() == Standing::Unknown {
+            return;
+        }
+        let told = Some(self.sight.leader().map(|leader| (leader.term, leader.id)));
+        if told != self.told {
+            self.told = told;
+            let observation = self.sight.observation(self.config.expiry);
+            self.event(Event::LeaderChanged(observation));
+        }
+    }
+
+    /// Another incarnation, so that nothing the last one sent can surprise.
+    pub(super) fn renew_id(&mut self) {
+        let fresh = LeaderId::from_u128(self.rng.next_u128());
+        if !self.config.planted(Bug::OldId) {
+            self.me = fresh;
+        }
+    }
+
+    /// When to look again if nothing else calls for it: after an interval, a
+    /// little more or less so that candidates spread out. Where a watch
+    /// reports changes, after a lease; and not at all while somebody holds the
+    /// office, for then the end of the grant calls for a look anyway. So a
+    /// crowd of watchers costs the store nothing while its leaders renew.
+    pub(super) fn next_look(&mut self, held: bool) -> Instant {
+        let gap = match (self.watching, held) {
+            (true, true) => return Instant::MAX,
+            (true, false) => self.config.lease,
+            (false, _) => self.config.interval,
+        };
+        let spread = self.rng.span(gap / 5);
+        self.now.boot.after(gap / 10 * 9 + spread)
+    }
+
+    pub(super) fn is_held(&self) -> bool {
+        // A session has no such end, so it is polled all the same.
+        matches!(self.sight.standing(), Standing::Held { over_at } if over_at < Instant::MAX)
+    }
+
+    /// At most 10 % of the lease, so that candidates do not stampede.
+    pub(super) fn jitter(&mut self) -> Duration {
+        let lease = self
+            .sight
+            .record()
+            .map_or(self.config.lease, |record| record.lease);
+        self.rng.span(lease.min(self.config.lease) / 10)
+    }
+}

@@ -1,0 +1,168 @@
+//! How fast the replicated log's machine is by itself: three servers in
+//! memory, on one core, no disk and no network, batches of 64 entries of 100
+//! bytes, each proposed, sent, accepted, committed, applied three times and
+//! answered. Also how many allocations an entry costs, all three servers and
+//! the client together.
+#![allow(clippy::print_stdout, clippy::disallowed_methods)]
+
+use std::collections::VecDeque;
+use std::time::Instant as Clock;
+
+use tenure_core::Machine;
+use tenure_core::alpo::{
+    Answer, Ask, ClusterId, Command, Config, Identity, Input, Limits, Membership, Node, Operation,
+    Outcome, Output, Position, Recovered, ServerId, Snapshot, State, StorageId,
+};
+use tenure_core::rng::Rng;
+use tenure_core::time::{ClockId, Instant, Now};
+
+const BATCH: u64 = 64;
+const BYTES: usize = 100;
+
+struct Cluster {
+    nodes: Vec<Node>,
+    inputs: VecDeque<(usize, Input)>,
+    answers: u64,
+    session: Option<u64>,
+    now: Now,
+}
+
+impl Cluster {
+    fn new() -> Self {
+        let ids: Vec<_> = (1..=3).filter_map(ServerId::new).collect();
+        let storage = |id: &ServerId| StorageId::from_u128(u128::from(id.get()));
+        let members = Membership::founded(ids.iter().map(|id| (*id, storage(id))));
+        let founded = State::founded(limits(), ClockId::default(), members);
+        let snapshot = Snapshot {
+            last: Position::ZERO,
+            bytes: founded.encode().into(),
+        };
+        let nodes = ids.iter().map(|id| {
+            let identity = Identity {
+                cluster: ClusterId::from_u128(1),
+                server: *id,
+                storage: storage(id),
+            };
+            let recovered = Recovered {
+                snapshot: Some(snapshot.clone()),
+                ..Recovered::default()
+            };
+            let rng = Rng::from_seed(id.get());
+            let blank = founded.clone();
+            let start = Instant::ZERO;
+            Node::start(Config::default(), identity, recovered, blank, rng, start)
+                .expect("a sound snapshot")
+        });
+        Self {
+            nodes: nodes.collect(),
+            inputs: VecDeque::new(),
+            answers: 0,
+            session: None,
+            now: Now::default(),
+        }
+    }
+
+    /// Does what server `index` asks for, at once.
+    fn drain(&mut self, index: usize) {
+        while let Some(output) = self.nodes[index].poll() {
+            match output {
+                Output::Persist(batch) => {
+                    self.inputs
+                        .push_back((index, Input::Persisted(batch.number)));
+                }
+                Output::Send(envelope) => {
+                    let to = envelope.to.get() as usize - 1;
+                    self.inputs.push_back((to, Input::Received(envelope)));
+                }
+                Output::Answer { answer, .. } => match answer {
+                    Answer::Done(Outcome::Opened(session)) => self.session = Some(session),
+                    Answer::Done(Outcome::Appended(_)) => self.answers += 1,
+                    other => panic!("an answer of another kind: {other:?}"),
+                },
+                Output::Halt(fault) => panic!("{fault}"),
+                Output::Applied { .. } | Output::Event(_) => {}
+            }
+        }
+    }
+
+    /// Until nobody has anything to do.
+    fn settle(&mut self) {
+        while let Some((index, input)) = self.inputs.pop_front() {
+            self.nodes[index].handle(self.now, input);
+            self.drain(index);
+        }
+    }
+
+    fn elect(&mut self) {
+        while !self.nodes[0].is_ready() {
+            if let Some(deadline) = self.nodes[0].deadline() {
+                self.now.boot = deadline;
+            }
+            self.nodes[0].tick(self.now);
+            self.drain(0);
+            self.settle();
+        }
+        let ttl = u64::MAX / 2;
+        let ask = Ask::Open { ttl };
+        self.nodes[0].handle(self.now, Input::Asked { token: 0, ask });
+        self.drain(0);
+        self.settle();
+    }
+
+    fn append(&mut self, first: u64, payload: &[u8]) {
+        let session = self.session.expect("an open session");
+        for serial in first..first + BATCH {
+            let command = Command {
+                session,
+                serial,
+                outstanding: first,
+                operation: Operation::Append(payload.into()),
+            };
+            let ask = Ask::Command(command);
+            let input = Input::Asked { token: serial, ask };
+            self.nodes[0].handle(self.now, input);
+        }
+        self.drain(0);
+        self.settle();
+    }
+}
+
+fn main() {
+    let batches: u64 = std::env::args()
+        .nth(1)
+        .and_then(|batches| batches.parse().ok())
+        .unwrap_or(20_000);
+    let payload = vec![7; BYTES];
+    let mut cluster = Cluster::new();
+    cluster.elect();
+    for round in 0..3 {
+        let start = Clock::now();
+        let before = cluster.answers;
+        let spent = allocation_counter::measure(|| {
+            for batch in 0..batches {
+                let first = 1 + (round * batches + batch) * BATCH;
+                cluster.append(first, &payload);
+            }
+        });
+        let entries = cluster.answers - before;
+        let seconds = start.elapsed().as_secs_f64();
+        assert_eq!(entries, batches * BATCH, "every entry is answered");
+        println!(
+            "{entries} entries in {seconds:.2} s: {:.0} a second, {:.2} allocations and {:.0} bytes each",
+            entries as f64 / seconds,
+            spent.count_total as f64 / entries as f64,
+            spent.bytes_total as f64 / entries as f64,
+        );
+    }
+}
+
+/// Limits as they are by default, but for a plain log of as many MiB as the
+/// second argument says.
+fn limits() -> Limits {
+    let mebibytes: Option<u64> = std::env::args().nth(2).and_then(|arg| arg.parse().ok());
+    let mut limits = Limits::default();
+    if let Some(mebibytes) = mebibytes {
+        limits.journal_bytes = mebibytes << 20;
+    }
+    limits
+}

@@ -1,0 +1,239 @@
+//! Looking at elections and asking leaders to go, over stores in memory that
+//! may go wrong.
+
+#[path = "common/faulty.rs"]
+mod faulty;
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use faulty::{Faulty, garble};
+use tenure::election::{Certainty, Event, FailureClass};
+use tenure::store::{Expect, Key, Memory, Stamp, Store, Write};
+use tenure::{Election, Name, StoreError, election};
+
+const WITHIN: Duration = Duration::from_secs(5);
+
+fn name(text: &str) -> Name {
+    Name::new(text).expect("a name")
+}
+
+/// A candidate that leads, and its proof.
+async fn leading(store: Arc<dyn Store>, election: &str) -> (Election, tenure::Reign) {
+    let builder = Election::builder(store, election).name("web-1");
+    let builder = builder.lease(Duration::from_secs(1));
+    let mut election = builder.start().expect("a candidate");
+    let reign = election.elected().await.expect("an office");
+    (election, reign)
+}
+
+/// Writes what a register holds already, which changes its version.
+async fn write_again(store: &dyn Store, election: &str) {
+    let key = Key::of_election(&name(election));
+    let found = store.read(&key, WITHIN).await.expect("a read").register;
+    let found = found.expect("a register");
+    let write = Write {
+        key,
+        expect: Expect::Version(found.version),
+        value: found.value,
+        stamp: Stamp::Keep,
+    };
+    let written = store.compare_and_swap(write, WITHIN).await;
+    written.expect("nobody wrote in between");
+}
+
+/// Puts what one key holds under another, as a careless restore would.
+async fn copy(store: &dyn Store, from: &str, to: &str) {
+    let from = Key::of_election(&name(from));
+    let found = store.read(&from, WITHIN).await.expect("a read").register;
+    let write = Write {
+        key: Key::of_election(&name(to)),
+        expect: Expect::Absent,
+        value: found.expect("a register").value,
+        stamp: Stamp::Now,
+    };
+    store
+        .compare_and_swap(write, WITHIN)
+        .await
+        .expect("a write");
+}
+
+fn broken(found: Option<StoreError>) -> String {
+    match found {
+        Some(StoreError::Broken(why)) => why.to_string(),
+        other => panic!("expected a store that is broken, found {other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn the_record_of_another_election_is_nobodys_vacancy() {
+    let store: Arc<dyn Store> = Arc::new(Memory::new());
+    let _leading = leading(Arc::clone(&store), "payroll").await;
+    copy(store.as_ref(), "payroll", "billing").await;
+    let looked = election::leader(Arc::clone(&store), &name("billing"), WITHIN).await;
+    let why = broken(looked.err());
+    assert!(
+        why.contains("expected the record of billing, found that of payroll"),
+        "{why}"
+    );
+    let listed = election::list(store, WITHIN).await.expect("a list");
+    let states: Vec<_> = listed.iter().map(|(_, seen)| seen.is_ok()).collect();
+    assert_eq!(states, [false, true]);
+}
+
+/// A store that garbles the answers whose numbers, from zero, fit.
+fn garbling(inner: &Memory, fits: fn(usize) -> bool) -> Arc<dyn Store> {
+    let answers = AtomicUsize::new(0);
+    Arc::new(Faulty::new(inner.clone(), move |reading| {
+        let number = answers.fetch_add(1, Ordering::Relaxed);
+        Ok(if fits(number) {
+            garble(reading)
+        } else {
+            reading
+        })
+    }))
+}
+
+#[tokio::test]
+async fn one_garbled_answer_is_asked_for_again() {
+    let memory = Memory::new();
+    let (_election, reign) = leading(Arc::new(memory.clone()), "payroll").await;
+    let payroll = name("payroll");
+    let once = garbling(&memory, |number| number == 0);
+    let (seen, record) = election::leader(once, &payroll, WITHIN)
+        .await
+        .expect("a look");
+    assert_eq!(
+        seen.leader.map(|leader| leader.id),
+        Some(reign.fence().leader)
+    );
+    assert!(record.is_some());
+    let always = garbling(&memory, |_| true);
+    let looked = election::leader(always, &payroll, WITHIN).await;
+    let why = broken(looked.err());
+    assert!(why.contains("expected an election's register"), "{why}");
+}
+
+#[tokio::test]
+async fn a_leader_keeps_its_office_through_a_garbled_answer() {
+    let memory = Memory::new();
+    let armed = Arc::new(AtomicBool::new(false));
+    let arm = Arc::clone(&armed);
+    let store = Faulty::new(memory.clone(), move |reading| {
+        let garbled = armed.swap(false, Ordering::Relaxed);
+        Ok(if garbled { garble(reading) } else { reading })
+    });
+    let (election, reign) = leading(Arc::new(store), "payroll").await;
+    let mut events = election.events();
+    // A stranger's write makes the next renewal a conflict, which the leader
+    // settles by a read: the one that is garbled.
+    arm.store(true, Ordering::Relaxed);
+    write_again(&memory, "payroll").await;
+    let mut renewals = 0;
+    while renewals < 2 {
+        match events.next().await.expect("an event") {
+            Event::Renewed { .. } => renewals += 1,
+            Event::Draining { why, .. } | Event::Ousted { why, .. } => {
+                panic!("the office was given up: {why}")
+            }
+            Event::Trouble { failure, .. } => assert_ne!(failure.class, FailureClass::Broken),
+            _ => {}
+        }
+    }
+    assert!(!arm.load(Ordering::Relaxed), "nothing was garbled");
+    assert!(reign.is_valid());
+    drop(reign);
+    election.stop().await;
+}
+
+#[tokio::test]
+async fn a_leader_is_confirmed_by_its_renewal_or_by_its_silence() {
+    let memory = Memory::new();
+    let clockless = || Arc::new(Faulty::new(memory.clone(), Ok).without_clock());
+    let payroll = name("payroll");
+    let (election, reign) = leading(clockless(), "payroll").await;
+    let confirmed = election::leader_confirmed(clockless(), &payroll, WITHIN).await;
+    let (seen, record) = confirmed.expect("an answer");
+    assert_eq!(seen.certainty, Certainty::Proven);
+    assert_eq!(
+        seen.leader.map(|leader| leader.id),
+        Some(reign.fence().leader)
+    );
+    let renewal = record.expect("the record that was seen").renewal;
+    assert!(renewal > 1, "it was not a renewal that proved it");
+    drop(reign);
+    election.stop().await;
+}
+
+#[tokio::test]
+async fn confirming_ends_when_the_store_goes_away() {
+    let memory = Memory::new();
+    let (_election, _reign) = leading(Arc::new(memory.clone()), "payroll").await;
+    let answers = AtomicUsize::new(0);
+    let gone = Faulty::new(memory, move |reading| {
+        match answers.fetch_add(1, Ordering::Relaxed) {
+            0 => Ok(reading),
+            _ => Err(StoreError::unavailable("gone")),
+        }
+    });
+    let gone = Arc::new(gone.without_clock());
+    let patience = Duration::from_millis(200);
+    let payroll = name("payroll");
+    let confirming = election::leader_confirmed(gone, &payroll, patience);
+    let confirmed = tokio::time::timeout(WITHIN, confirming).await;
+    let confirmed = confirmed.expect("an end");
+    assert!(
+        matches!(confirmed, Err(StoreError::Unavailable(_))),
+        "{confirmed:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_request_gives_each_call_its_own_time() {
+    let memory = Memory::new();
+    let (_election, _reign) = leading(Arc::new(memory.clone()), "payroll").await;
+    let given = Arc::new(Mutex::new(Vec::new()));
+    let noted = Arc::clone(&given);
+    let store =
+        Faulty::new(memory, Ok).timing(move |within| noted.lock().expect("no panic").push(within));
+    let (within, patience) = (Duration::from_millis(700), Duration::from_millis(100));
+    let resigned =
+        election::ask_to_resign(Arc::new(store), &name("payroll"), None, within, patience).await;
+    // The reign is never dropped, so nobody goes.
+    let waited = resigned.expect_err("it cannot go");
+    assert!(
+        matches!(&waited, election::AskError::Unheard { waited } if *waited == patience),
+        "{waited:?}"
+    );
+    assert_eq!(*given.lock().expect("no panic"), [within]);
+}
+
+#[tokio::test]
+async fn a_transfer_to_the_leader_changes_nothing() {
+    let memory = Memory::new();
+    let store: Arc<dyn Store> = Arc::new(memory.clone());
+    let (_election, reign) = leading(Arc::clone(&store), "payroll").await;
+    let writes = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&writes);
+    let store = Faulty::new(memory, Ok).timing(move |_| {
+        counted.fetch_add(1, Ordering::Relaxed);
+    });
+    let (payroll, to) = (name("payroll"), name("web-1"));
+    let seen = election::ask_to_transfer(Arc::new(store), &payroll, to, WITHIN, WITHIN).await;
+    let leader = seen.expect("an answer").leader;
+    assert_eq!(leader.map(|leader| leader.id), Some(reign.fence().leader));
+    assert_eq!(writes.load(Ordering::Relaxed), 0);
+}
+
+#[tokio::test]
+async fn a_store_that_panics_ends_the_election_and_the_watch() {
+    let store: Arc<dyn Store> = Arc::new(Faulty::new(Memory::new(), Ok).panicking());
+    let builder = Election::builder(Arc::clone(&store), "payroll");
+    let mut standing = builder.start().expect("a candidate");
+    let elected = tokio::time::timeout(WITHIN, standing.elected()).await;
+    assert!(elected.expect("an end").is_none());
+    let mut watcher = election::watch(store, name("payroll"), false);
+    let last = tokio::time::timeout(WITHIN, watcher.next()).await;
+    assert!(matches!(last.expect("an end"), None | Some(Event::Stopped)));
+}
