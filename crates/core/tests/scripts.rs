@@ -17,7 +17,12 @@ use std::path::{Path, PathBuf};
 /// How many random stories are told.
 const SEEDS: u64 = 120;
 
-test_each_file::test_each_path! { in "crates/core/tests/scripts" => script }
+test_each_file::test_each_path! { in "crates/core/tests/scripts/cas" as cas => script }
+test_each_file::test_each_path! { in "crates/core/tests/scripts/election" as election => script }
+test_each_file::test_each_path! { in "crates/core/tests/scripts/grant" as grant => script }
+test_each_file::test_each_path! { in "crates/core/tests/scripts/observer" as observer => script }
+test_each_file::test_each_path! { in "crates/core/tests/scripts/record" as record => script }
+test_each_file::test_each_path! { in "crates/core/tests/scripts/validate" as validate => script }
 
 fn script(path: &Path) {
     let mut stage = stage::Stage::new();

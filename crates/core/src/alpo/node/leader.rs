@@ -24,7 +24,7 @@ use super::desk::{Admission, Desk};
 use super::progress::{Mode, Progress};
 use super::rounds::Rounds;
 use super::server::Server;
-use super::types::{Answer, Ask, Refusal};
+use super::types::{Answer, Ask, Refusal, Why};
 
 /// Entries in one request, at most.
 const APPEND_ENTRIES: usize = 1_024;
@@ -365,7 +365,7 @@ impl Leader {
 
     /// Leaves office: tells everybody who waits that it is not known what
     /// became of their requests.
-    pub(super) fn leave(self, server: &mut Server) {
+    pub(super) fn leave(self, server: &mut Server, why: Why) {
         let leader = server.leader.filter(|leader| *leader != server.id());
         let (waiting, outside) = self.desk.abandon();
         for token in waiting {
@@ -376,7 +376,13 @@ impl Leader {
             server.answer(token, refused.clone());
         }
         if let Some(token) = self.transfer.and_then(|transfer| transfer.token) {
-            server.answer(token, Answer::HandedOver);
+            // A leader that hears nobody does not know whether its heir was
+            // told, or stands.
+            let answer = match why {
+                Why::HigherTerm | Why::Led => Answer::HandedOver,
+                Why::NoMajority => Answer::Interrupted,
+            };
+            server.answer(token, answer);
         }
     }
 }

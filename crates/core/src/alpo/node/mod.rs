@@ -295,7 +295,7 @@ impl Node {
             Role::Leader(leader) => {
                 self.server.leader = self.server.leader.filter(|id| *id != self.server.id());
                 self.server.tell(Event::SteppedDown(why));
-                leader.leave(&mut self.server);
+                leader.leave(&mut self.server, why);
             }
         }
     }

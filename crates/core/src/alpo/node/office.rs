@@ -48,6 +48,10 @@ impl Leader {
         if under_way && !server.planted(Bug::ChangesOverlap) {
             return server.answer(token, Answer::Refused(Refusal::ChangeUnderWay));
         }
+        let members = match server.members.now().after(change) {
+            Ok(members) => members,
+            Err(error) => return server.answer(token, Answer::Refused(Refusal::Change(error))),
+        };
         if change == Change::Remove(server.id()) {
             // It hands over first; the new leader is asked again.
             self.hand_over(server, None, None);
@@ -64,13 +68,8 @@ impl Leader {
                 return server.answer(token, Answer::Refused(Refusal::Behind));
             }
         }
-        match server.members.now().after(change) {
-            Ok(members) => {
-                self.append(server, Payload::Members(members), Some(token));
-                self.meet_members(server);
-            }
-            Err(error) => server.answer(token, Answer::Refused(Refusal::Change(error))),
-        }
+        self.append(server, Payload::Members(members), Some(token));
+        self.meet_members(server);
     }
 
     /// Peers come and go with the members, as soon as the entry is appended.
