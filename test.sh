@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Everything the project promises, tried on a bare Debian machine with Rust:
-# installs the servers that the tests start for themselves, then runs format,
-# lints, tests, documentation and the simulator.
+# installs a C compiler and the servers that the tests start for themselves,
+# then runs format, lints, tests, documentation and the simulator.
 set -euo pipefail
 cd "$(dirname "$0")"
 
@@ -13,8 +13,9 @@ as_root() {
     if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi
 }
 
-step 'servers for the tests'
-if ! compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null || [ ! -x /usr/sbin/pgbouncer ]; then
+step 'a C compiler, and servers for the tests'
+if ! compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null || [ ! -x /usr/sbin/pgbouncer ] ||
+    ! command -v cc >/dev/null; then
     # The tests start private servers; the packages' own need not run.
     policy=/usr/sbin/policy-rc.d
     if [ ! -e "$policy" ]; then
@@ -24,7 +25,7 @@ if ! compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null || [ ! -x /usr/s
     fi
     as_root apt-get update -qq
     as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
-        postgresql pgbouncer >/dev/null
+        gcc libc6-dev postgresql pgbouncer >/dev/null
 fi
 
 step 'format'
@@ -44,6 +45,7 @@ RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps --locked
 step 'the simulator, and the bugs planted to prove its checkers'
 cargo test --release -p tenure-sim --features planted-bugs --locked -- --nocapture
 cargo run --release -p tenure-cli --locked --no-default-features -- sim --runs 10000
+cargo run --release -p tenure-cli --locked --no-default-features -- sim cluster --runs 2000
 
 step 'the released binary'
 dist/build.sh

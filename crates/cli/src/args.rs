@@ -69,6 +69,7 @@ pub(crate) struct Common {
     #[arg(
         long,
         global = true,
+        env = "TENURE_TIMEOUT",
         value_name = "DURATION",
         allow_hyphen_values = true
     )]
@@ -155,7 +156,7 @@ pub(crate) struct Run {
     )]
     pub(crate) priority: Option<String>,
     /// Stand only while this other election is led by a candidate of the same name.
-    #[arg(long, value_name = "ELECTION")]
+    #[arg(long, env = "TENURE_WITH", value_name = "ELECTION")]
     pub(crate) with: Option<String>,
     /// Run CMD once and exit with its code, instead of standing again.
     #[arg(long)]
@@ -188,6 +189,9 @@ pub(crate) struct Times {
     )]
     pub(crate) interval: Option<String>,
     /// How long CMD gets between TERM and KILL [default: three tenths of the lease].
+    ///
+    /// CMD may get longer if renewals fail: TERM is sent one interval before the
+    /// end of the lease at the latest, KILL when the lease is about to end.
     #[arg(
         long,
         env = "TENURE_GRACE",
@@ -195,12 +199,34 @@ pub(crate) struct Times {
         allow_hyphen_values = true
     )]
     pub(crate) grace: Option<String>,
-    /// How long before the end of validity CMD is killed [default: 2 % of the lease, at least 250ms].
-    #[arg(long, value_name = "DURATION", allow_hyphen_values = true)]
+    /// How long before the end of validity CMD is killed; at least 200ms [default: 2 % of the
+    /// lease, at least 250ms].
+    #[arg(
+        long,
+        env = "TENURE_KILL_MARGIN",
+        value_name = "DURATION",
+        allow_hyphen_values = true
+    )]
     pub(crate) kill_margin: Option<String>,
     /// Judge grants by the calendar, if calendars really differ by at most this.
-    #[arg(long, value_name = "DURATION", allow_hyphen_values = true)]
+    #[arg(
+        long,
+        env = "TENURE_MAX_CLOCK_SKEW",
+        value_name = "DURATION",
+        allow_hyphen_values = true
+    )]
     pub(crate) max_clock_skew: Option<String>,
+    /// How far the rate of any clock may be off, e.g. 1% or 200ppm [default: 1%].
+    ///
+    /// To be the same for all candidates. `tenure leader` and `watch`, which
+    /// only look, reckon with 1%.
+    #[arg(
+        long,
+        env = "TENURE_DRIFT",
+        value_name = "RATE",
+        allow_hyphen_values = true
+    )]
+    pub(crate) drift: Option<String>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, serde::Deserialize)]

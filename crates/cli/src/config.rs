@@ -19,12 +19,14 @@ use std::path::Path;
 use std::time::Duration;
 
 use serde::Deserialize;
+use tenure::core::time::Drift;
 use tenure::election::Priority;
 use tenure::store::Store;
 use tenure::{Election, StoreError, election};
 
 use crate::args::{self, LogFormat, Restart};
 use crate::failure::{Failure, usage};
+use crate::guard;
 
 /// A settings file.
 #[derive(Debug, Default, Deserialize)]
@@ -47,6 +49,7 @@ struct RunFile {
     grace: Option<String>,
     kill_margin: Option<String>,
     max_clock_skew: Option<String>,
+    drift: Option<String>,
     name: Option<String>,
     #[serde(default)]
     advertise: Vec<String>,
@@ -108,7 +111,7 @@ pub(crate) struct RunPlan {
     pub(crate) restart: Restart,
 }
 
-/// A candidate as `tenure run` was asked to be one.
+/// A candidate as `tenure run` was asked to be one, with times that hold.
 pub(crate) fn candidate(
     run: &args::Run,
     file: &File,
@@ -146,6 +149,7 @@ pub(crate) fn candidate(
     if let Some(priority) = typed.or(filed) {
         builder = builder.priority(priority);
     }
+    check_margin(&builder)?;
     let restart = run
         .restart
         .or(named.restart)
@@ -158,6 +162,21 @@ pub(crate) fn candidate(
             restart,
         },
     ))
+}
+
+/// Refuses times that do not hold, and a kill margin that a hung guardian
+/// would use up: a second command could start before the first is killed.
+fn check_margin(builder: &election::Builder) -> Result<(), Failure> {
+    let config = builder.config().map_err(|error| usage(error.to_string()))?;
+    let (margin, least, slack) = (config.kill_margin, guard::MARGIN_MIN, guard::SLACK);
+    if margin >= least {
+        return Ok(());
+    }
+    Err(usage(format!(
+        "expected a kill margin >= {least:?} ({slack:?} until a hung guardian is killed + \
+         {:?} for the killing), found {margin:?}: lengthen --kill-margin, or leave it out",
+        least.saturating_sub(slack)
+    )))
 }
 
 /// One field of a file's table.
@@ -194,12 +213,41 @@ fn times(
     if let Some(skew) = skew {
         builder = builder.max_clock_skew(skew);
     }
+    if let Some(text) = typed.drift.clone().or_else(|| filed(|file| &file.drift)) {
+        builder = builder.drift(drift(&text)?);
+    }
     Ok(builder)
 }
 
 fn priority(text: &str) -> Result<Priority, Failure> {
     let parsed = text.parse().ok().and_then(Priority::new);
     parsed.ok_or_else(|| usage(format!("--priority: expected 0 to 10, found {text:?}")))
+}
+
+/// A rate as people write it, in percent or parts per million.
+fn drift(text: &str) -> Result<Drift, Failure> {
+    let trimmed = text.trim();
+    let ppm = if let Some(percent) = trimmed.strip_suffix('%') {
+        parts(percent.trim(), 4)
+    } else {
+        let ppm = trimmed.strip_suffix("ppm");
+        ppm.and_then(|ppm| parts(ppm.trim(), 0))
+    };
+    ppm.and_then(Drift::from_ppm).ok_or_else(|| {
+        usage(format!(
+            "--drift: expected a rate like 1%, 0.05% or 200ppm, at most 10%, found {text:?}"
+        ))
+    })
+}
+
+/// A decimal number times ten to the power of `places`, if that is whole.
+fn parts(number: &str, places: usize) -> Option<u32> {
+    let (whole, part) = number.split_once('.').unwrap_or((number, ""));
+    let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+    if whole.is_empty() || !digits(whole) || !digits(part) || part.len() > places {
+        return None;
+    }
+    format!("{whole}{part:0<places$}").parse().ok()
 }
 
 /// A duration as people write it.
@@ -216,5 +264,29 @@ fn duration(flag: &str, text: &str) -> Result<Duration, Failure> {
         Ok(parsed) if parsed.is_zero() => Err(fail(" (expected more than nothing)")),
         Ok(parsed) => Ok(parsed),
         Err(_) => Err(fail("")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::drift;
+
+    #[test]
+    fn rates_are_percent_or_parts_per_million() {
+        for (text, ppm) in [
+            ("1%", 10_000),
+            ("10 %", 100_000),
+            ("0.05%", 500),
+            ("0.0001%", 1),
+            ("200ppm", 200),
+            ("0ppm", 0),
+        ] {
+            assert_eq!(drift(text).expect(text).ppm(), ppm, "{text}");
+        }
+        for text in [
+            "", "%", "1", "ppm", "-1%", "10.1%", "0.00001%", "1.5ppm", "1e2ppm",
+        ] {
+            assert!(drift(text).is_err(), "{text}");
+        }
     }
 }

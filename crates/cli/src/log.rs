@@ -9,7 +9,6 @@ use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::FormatTime;
 
 use crate::args::{Common, LogFormat};
-use crate::config::File;
 use crate::output::timestamp;
 
 struct Calendar;
@@ -20,8 +19,8 @@ impl FormatTime for Calendar {
     }
 }
 
-/// Begins to log as the flags and the file say.
-pub(crate) fn start(common: &Common, file: &File) {
+/// Begins to log in this form, as much as the flags say.
+pub(crate) fn start(common: &Common, format: LogFormat) {
     let level = match (common.quiet, common.verbose) {
         (true, _) => LevelFilter::ERROR,
         (false, 0) => LevelFilter::INFO,
@@ -32,8 +31,11 @@ pub(crate) fn start(common: &Common, file: &File) {
         .with_max_level(level)
         .with_writer(std::io::stderr)
         .with_target(false)
+        // A reader that has gone away must not end an office: the complaint
+        // would go to the same place, and panic there.
+        .log_internal_errors(false)
         .with_timer(Calendar);
-    match common.log.or(file.log).unwrap_or(LogFormat::Human) {
+    match format {
         LogFormat::Human => log.with_ansi(std::io::stderr().is_terminal()).init(),
         LogFormat::Json => log.json().flatten_event(true).init(),
     }

@@ -19,7 +19,7 @@ use std::time::Duration;
 use clap::{CommandFactory as _, Parser as _};
 use tenure::store::Store;
 
-use crate::args::{Cli, Command, Common};
+use crate::args::{Cli, Command, Common, LogFormat};
 use crate::config::File;
 use crate::failure::Failure;
 use crate::output::Output;
@@ -49,8 +49,12 @@ fn main() -> ExitCode {
         return code;
     }
     let cli = Cli::parse();
-    let output = Output::new(cli.common.json);
-    match run(cli, output) {
+    let file = File::read(cli.common.config.as_deref());
+    let filed = file.as_ref().ok().and_then(|file| file.log);
+    let format = cli.common.log.or(filed).unwrap_or(LogFormat::Human);
+    log::start(&cli.common, format);
+    let output = Output::new(cli.common.json, format);
+    match file.and_then(|file| run(cli, file, output)) {
         Ok(code) => code,
         Err(failure) => {
             // Whoever closed our stdout does not want to hear about it.
@@ -66,9 +70,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(cli: Cli, output: Output) -> Result<ExitCode, Failure> {
-    let file = File::read(cli.common.config.as_deref())?;
-    log::start(&cli.common, &file);
+fn run(cli: Cli, file: File, output: Output) -> Result<ExitCode, Failure> {
     let timeout = config::timeout(&cli.common, &file)?;
     let context = Context {
         common: cli.common,

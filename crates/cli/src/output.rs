@@ -1,11 +1,5 @@
 //! The only place that prints: text for people, JSON for programs.
 
-#![allow(
-    clippy::print_stdout,
-    clippy::print_stderr,
-    reason = "this is where printing is done"
-)]
-
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
 
@@ -15,15 +9,18 @@ use tenure::core::election::Record;
 use tenure::core::time::WallTime;
 use tenure::election::Observation;
 
+use crate::args::LogFormat;
+
 /// How to print.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Output {
     json: bool,
+    log: LogFormat,
 }
 
 impl Output {
-    pub(crate) const fn new(json: bool) -> Self {
-        Self { json }
+    pub(crate) const fn new(json: bool, log: LogFormat) -> Self {
+        Self { json, log }
     }
 
     /// Prints a line on stdout: text, or the object in its place. A reader
@@ -54,13 +51,18 @@ impl Output {
         io::stdout().lock().write_all(bytes)
     }
 
-    /// Prints an error on stderr.
+    /// Prints an error on stderr, if anybody reads it: the exit code tells
+    /// the same. It is the last line of the log, and has the log's form.
     pub(crate) fn error(self, text: &str) {
-        if self.json {
-            eprintln!("{}", json!({ "error": text }));
+        let line = if self.log == LogFormat::Json {
+            let at = timestamp(clock::wall());
+            json!({ "timestamp": at, "level": "ERROR", "message": text }).to_string()
+        } else if self.json {
+            json!({ "error": text }).to_string()
         } else {
-            eprintln!("tenure: {text}");
-        }
+            format!("tenure: {text}")
+        };
+        let _ = writeln!(io::stderr().lock(), "{line}");
     }
 }
 

@@ -8,7 +8,7 @@ use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use common::{Candidate, Ledger, Shared, TENURE, poll_until};
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 const SOON: Duration = Duration::from_secs(15);
@@ -157,11 +157,67 @@ fn logs_are_for_people_or_for_programs() {
         .collect();
     let elected = |line: &Value| line["message"] == "payroll: elected in term 1";
     assert!(lines.iter().any(elected), "{text}");
+    let wrong = ["leader", "payroll", "--store", "nonsense", "--log", "json"];
+    let output = tenure(&wrong);
+    let fatal: Value = serde_json::from_slice(&output.stderr).expect("an object");
+    assert_eq!(fatal["level"], "ERROR");
+    let said = fatal["message"].as_str().expect("a text");
+    assert!(said.contains("expected a store URL"), "{fatal}");
     let output = tenure(&[&run[..], &["--", "true"]].concat());
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(text.contains("INFO payroll: elected in term 2"), "{text}");
     let output = tenure(&[&run[..], &["--quiet", "--", "true"]].concat());
     assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+}
+
+/// Runs with a standard error that nobody reads.
+fn unheard(args: &[&str]) -> Option<i32> {
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    let status = Command::new("timeout")
+        .args(["60", TENURE])
+        .args(args)
+        .stderr(writer)
+        .status();
+    status.expect("tenure runs").code()
+}
+
+#[test]
+fn a_closed_standard_error_changes_nothing() {
+    let shared = Shared::sqlite();
+    let url = shared.url();
+    let run = [
+        "run", "payroll", "--once", "--store", &url, "-v", "--", "sh", "-c",
+    ];
+    assert_eq!(unheard(&[&run[..], &["exit 7"]].concat()), Some(7));
+    let vacant = tenure(&["leader", "payroll", "--store", &url]);
+    assert_eq!(vacant.status.code(), Some(3), "it was not resigned");
+    assert_eq!(
+        unheard(&["leader", "payroll", "--store", "nonsense"]),
+        Some(2)
+    );
+}
+
+#[test]
+fn a_stop_is_heeded_while_the_store_does_not_answer() {
+    // It takes connections, and says nothing.
+    let mute = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = mute.local_addr().expect("its address").port();
+    let url = format!("postgres://tenure@127.0.0.1:{port}/postgres");
+    let mut process = Command::new(TENURE)
+        .args(["run", "payroll", "--store", &url, "--timeout", "60s", "-q"])
+        .args(["--", "true"])
+        .spawn()
+        .expect("tenure runs");
+    let _asked = mute.accept().expect("it asks");
+    let pid = i32::try_from(process.id()).ok().and_then(Pid::from_raw);
+    for signal in [Signal::WINCH, Signal::TERM] {
+        kill_process(pid.expect("a process id"), signal).expect("it runs");
+    }
+    let mut ended = || process.try_wait().expect("its state");
+    let ended = poll_until(Duration::from_secs(4), &mut ended);
+    process.kill().expect("to end it");
+    assert_eq!(ended.expect("it stops at once").code(), Some(0));
 }
 
 #[test]

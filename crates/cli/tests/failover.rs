@@ -9,10 +9,12 @@
 
 mod common;
 
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use common::{Candidate, Ledger, Shared, descendants, guardian_of, median, poll_until};
+use common::{Candidate, Ledger, Shared, TENURE, descendants, guardian_of, median, poll_until};
 use rustix::process::{Pid, Signal, kill_process};
+use tenure::clock;
 
 const LEASE: &str = "2s";
 const SOON: Duration = Duration::from_secs(10);
@@ -74,14 +76,16 @@ fn on_both(case: impl Fn(Shared)) {
     case(Shared::postgres());
 }
 
+/// The kernel's letter for what a process does; `None` if it is gone.
+fn state(pid: Pid) -> Option<char> {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?;
+    let (_, rest) = stat.rsplit_once(')')?;
+    rest.trim_start().chars().next()
+}
+
 /// Gone, or a zombie that waits for whoever adopted it.
 fn is_gone(pid: Pid) -> Option<()> {
-    let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()));
-    let stat = stat.unwrap_or_default();
-    let state = stat
-        .rsplit_once(')')
-        .map(|(_, rest)| rest.trim_start().starts_with('Z'));
-    state.unwrap_or(true).then_some(())
+    state(pid).is_none_or(|state| state == 'Z').then_some(())
 }
 
 #[test]
@@ -93,6 +97,75 @@ fn a_clean_stop_hands_over_at_once() {
         assert_eq!(pair.leader.process.wait().expect("it ends").code(), Some(0));
         assert!(gap < 1.0, "took {gap} s");
     });
+}
+
+/// Asks whoever leads to resign, and waits until it has.
+fn resign(url: &str) {
+    let seen = Command::new(TENURE)
+        .args(["leader", "payroll", "--json", "--store", url])
+        .output()
+        .expect("tenure runs");
+    let seen: serde_json::Value = serde_json::from_slice(&seen.stdout).expect("an object");
+    let id = seen["leader_id"].as_str().expect("an id");
+    let asked = Command::new(TENURE)
+        .args(["resign", "payroll", "--leader-id", id, "--store", url])
+        .status();
+    assert!(asked.expect("tenure runs").success());
+}
+
+#[test]
+fn a_stubborn_command_is_killed_after_the_grace_however_long_the_lease_is() {
+    for ask in ["signal", "resign"] {
+        let (shared, ledger) = (Shared::sqlite(), Ledger::new());
+        let url = shared.url();
+        let flags = ["--lease", "60s", "--grace", "1s", "--once"];
+        let command = ledger.command(true);
+        let mut leader = Candidate::start_with(&url, "only", &ledger, &flags, &command);
+        ledger.await_term_above(0, SOON);
+        let asked = clock::boot();
+        if ask == "signal" {
+            leader.signal(Signal::TERM);
+        } else {
+            resign(&url);
+        }
+        leader.process.wait().expect("it ends");
+        let took = clock::boot().since(asked);
+        assert!(took >= Duration::from_secs(1), "killed after {took:?}");
+        assert!(took < Duration::from_secs(5), "killed after {took:?}");
+    }
+}
+
+/// `script` runs it in a terminal of its own; only standard input is that.
+#[test]
+fn a_terminal_that_hangs_up_stops_it() {
+    let (shared, ledger) = (Shared::sqlite(), Ledger::new());
+    let command = ledger.command(false).pop().expect("a script");
+    let line = format!(
+        "exec \"$TENURE\" run payroll --store \"$URL\" -- sh -c '{command}' >/dev/null 2>&1"
+    );
+    let mut terminal = Command::new("script")
+        .args(["--quiet", "--return", "--command", &line, "/dev/null"])
+        .env("TENURE", TENURE)
+        .env("URL", shared.url())
+        .env("CANDIDATE", "hung-up")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("script, of util-linux");
+    ledger.await_term_above(0, SOON);
+    let all = descendants(terminal.id());
+    let supervisor = all.iter().find(|(_, line)| line.contains("tenure run"));
+    let (supervisor, _) = supervisor.unwrap_or_else(|| panic!("{all:?}"));
+    let supervisor = Pid::from_raw(*supervisor).expect("a process id");
+    kill_process(supervisor, Signal::HUP).expect("it runs");
+    let stopped = poll_until(SOON, || is_gone(supervisor));
+    if stopped.is_none() {
+        kill_process(supervisor, Signal::KILL).expect("it runs");
+    }
+    assert!(stopped.is_some(), "it goes on");
+    assert_eq!(terminal.wait().expect("it ends").code(), Some(0));
+    assert_eq!(ledger.runs().len(), 1, "the command was started again");
 }
 
 #[test]
@@ -132,6 +205,26 @@ fn a_stopped_supervisor_loses_its_command_before_the_heir_starts() {
         poll_until(SOON, told).expect("it learns that its term is over");
         pair.ledger.runs();
     });
+}
+
+#[test]
+fn an_ousted_candidate_stands_again_even_if_its_command_is_never_restarted() {
+    for stubborn in [false, true] {
+        let ledger = Ledger::new();
+        let url = Shared::sqlite();
+        let flags = ["--lease", LEASE, "--restart", "never"];
+        let command = ledger.command(stubborn);
+        let mut alone = Candidate::start_with(&url.url(), "alone", &ledger, &flags, &command);
+        let first = ledger.await_term_above(0, SOON);
+        let guardian = guardian_of(&alone);
+        alone.signal(Signal::STOP);
+        // The guardian ends with its command, and the lease soon after it.
+        poll_until(SOON, || is_gone(guardian)).expect("it has ended the command");
+        alone.signal(Signal::CONT);
+        ledger.await_term_above(first.term, SOON);
+        assert!(alone.process.try_wait().expect("its state").is_none());
+        assert!(!alone.log().contains("resigned"), "{}", alone.log());
+    }
 }
 
 #[test]
@@ -183,26 +276,33 @@ fn a_stopped_guardian_is_killed_by_its_supervisor() {
     poll_until(SOON, || is_gone(guardian)).expect("it was killed");
 }
 
+/// The hook is in debug builds only, and so is this test.
+#[cfg(debug_assertions)]
 #[test]
 fn a_supervisor_stopped_between_winning_and_starting_starts_nothing() {
     // The go-ahead that leaves after the stop is older than the lease.
     let shared = Shared::sqlite();
     let ledger = Ledger::new();
     let url = shared.url();
-    for _ in 0..5 {
-        let candidate = Candidate::start(&url, "paused", &ledger, &["--lease", LEASE]);
-        let leads = || candidate.log().contains("elected in term").then_some(());
-        poll_until(SOON, leads).expect("it leads");
-        candidate.signal(Signal::STOP);
-        let rival = Candidate::start(&url, "rival", &ledger, &["--lease", LEASE, "--once"]);
-        let leads = || rival.log().contains("elected in term").then_some(());
-        poll_until(SOON, leads).expect("the rival takes over");
-        candidate.signal(Signal::CONT);
-        let told = || candidate.log().contains("is over for us").then_some(());
-        poll_until(SOON, told).expect("it learns that its term is over");
-        drop((candidate, rival));
-        ledger.runs();
-    }
+    let flags = ["--lease", LEASE];
+    let hook = ("TENURE_TEST_STOP_BEFORE_START", "1");
+    let command = ledger.command(false);
+    let paused = Candidate::start_in(&url, "paused", &ledger, &flags, &command, &[hook]);
+    let stopped = || (state(paused.pid()) == Some('T')).then_some(());
+    poll_until(SOON, stopped).expect("it leads, and has stopped itself");
+    assert!(ledger.runs().is_empty(), "it had started already");
+    let rival = Candidate::start(&url, "rival", &ledger, &flags);
+    ledger.await_term_above(0, SOON);
+    paused.signal(Signal::CONT);
+    let told = || paused.log().contains("is over for us").then_some(());
+    poll_until(SOON, told).expect("it learns that its term is over");
+    let renewed = ledger.runs().last().map_or(0.0, |run| run.last) + 1.0;
+    let goes_on = || (ledger.runs().last()?.last > renewed).then_some(());
+    poll_until(SOON, goes_on).expect("the rival goes on");
+    let runs = ledger.runs();
+    assert!(runs.iter().all(|run| run.candidate == "rival"), "{runs:?}");
+    assert!(runs.iter().all(|run| run.term > 1), "{runs:?}");
+    drop(rival);
 }
 
 /// A command that forks away into a session of its own is ended too.

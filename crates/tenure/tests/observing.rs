@@ -237,3 +237,21 @@ async fn a_store_that_panics_ends_the_election_and_the_watch() {
     let last = tokio::time::timeout(WITHIN, watcher.next()).await;
     assert!(matches!(last.expect("an end"), None | Some(Event::Stopped)));
 }
+
+#[tokio::test]
+async fn whoever_listens_late_still_hears_who_won() {
+    let store: Arc<dyn Store> = Arc::new(Memory::new());
+    // It has won before anybody asks for its events.
+    let (election, reign) = leading(store, "payroll").await;
+    let mut events = election.events();
+    let won = async {
+        while let Some(event) = events.next().await {
+            if matches!(event, Event::Elected { .. }) {
+                return true;
+            }
+        }
+        false
+    };
+    assert!(tokio::time::timeout(WITHIN, won).await == Ok(true));
+    drop(reign);
+}

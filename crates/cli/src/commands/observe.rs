@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use serde_json::json;
 use tenure::Name;
-use tenure::election::{self, Event};
+use tenure::election::{self, Event, FailureClass};
 
+use super::trouble::Trouble;
 use crate::config::store_failure;
 use crate::failure::{Failure, usage};
 use crate::{Context, args};
@@ -43,18 +44,19 @@ pub(crate) async fn watch(context: &Context, args: &args::Watch) -> Result<ExitC
     let election = name(&args.election)?;
     let store = context.open().await?;
     let mut watcher = election::watch(store, election, args.renewals);
+    let mut trouble = Trouble::default();
     while let Some(event) = watcher.next().await {
         match event {
             Event::LeaderChanged(seen) | Event::LeaderRenewed(seen) => {
                 context.output.observation(&args.election, &seen, None)?;
             }
-            Event::Trouble {
-                failure,
-                in_a_row: 1,
-            } => {
-                tracing::warn!("{}: {}", args.election, failure.why);
+            Event::Trouble { failure, .. } if failure.class == FailureClass::Broken => {
+                return Err(usage(format!("{}: {}", args.election, failure.why)));
             }
-            Event::Recovered => tracing::warn!("{}: the store answers again", args.election),
+            Event::Trouble { failure, in_a_row } => {
+                trouble.tell(&args.election, &failure, in_a_row);
+            }
+            Event::Recovered => trouble.over(&args.election),
             _ => {}
         }
     }

@@ -9,16 +9,17 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure::core::ids::Key;
-use tenure::election::{Builder, Event as Happened, Events, Grant};
+use tenure::election::{Builder, Event as Happened, Events, Grant, leader};
 use tenure::store::Store;
-use tenure::{Election, Reign, StoreError, clock};
+use tenure::{Election, Name, Reign, StoreError};
 
 use super::observe::name;
+use super::reign::{Course, Ended, Outcome, hear_why};
+use super::trouble::Trouble;
 use crate::args::{self, Restart};
 use crate::config::{self, RunPlan, store_failure};
 use crate::failure::{Failure, usage};
-use crate::guard::{Ask, Asks, Event, Guardian, Refusal, Start};
+use crate::guard::{Ask, Asks, Event, Guardian, Start};
 use crate::{Context, output, program};
 
 /// The first pause after a command that ended by itself; doubled each time,
@@ -40,19 +41,17 @@ pub(crate) async fn run(context: &Context, args: &args::Run) -> Result<ExitCode,
     }
     program::find(command).map_err(usage)?;
     let election = name(&args.election)?;
-    let store = tokio::select! {
-        store = context.open() => store?,
-        Ask::Stop | Ask::Kill = asks.next() => return  Ok(ExitCode::SUCCESS),
+    let ready = async {
+        let store = context.open().await?;
+        // Wrong settings are told before anything is asked of the store.
+        let _ = config::candidate(args, &context.file, Arc::clone(&store))?;
+        check(&store, &election, context.timeout).await?;
+        Ok::<_, Failure>(store)
     };
-    let (builder, _) = config::candidate(args, &context.file, Arc::clone(&store))?;
-    builder.config().map_err(|error| usage(error.to_string()))?;
-    check(
-        store.as_ref(),
-        &Key::of_election(&election),
-        context.timeout,
-    )
-    .await?;
-
+    let store = tokio::select! {
+        store = ready => store?,
+        () = asks.stop() => return Ok(ExitCode::SUCCESS),
+    };
     let url = config::store_url(&context.common, &context.file)?;
     let runner = Runner {
         args,
@@ -61,14 +60,22 @@ pub(crate) async fn run(context: &Context, args: &args::Run) -> Result<ExitCode,
         url,
         asks,
         stopping: false,
+        trouble: Trouble::default(),
     };
     runner.run().await
 }
 
-/// Looks once whether the store will do, so that what a person must mend is
-/// told at once. One that is only away may come back: the campaign waits.
-async fn check(store: &dyn Store, key: &Key, within: Duration) -> Result<(), Failure> {
-    match store.read(key, within).await {
+/// Looks whether the store will do and the register can be read, so that what
+/// a person must mend is told at once. A store that is only away may come
+/// back: the campaign waits.
+async fn check(store: &Arc<dyn Store>, election: &Name, within: Duration) -> Result<(), Failure> {
+    let look = || leader(Arc::clone(store), election, within);
+    let mut seen = look().await;
+    if matches!(seen, Err(StoreError::Broken(_))) {
+        // Once proves nothing: perhaps only the answer was damaged.
+        seen = look().await;
+    }
+    match seen {
         Ok(_) => Ok(()),
         Err(error @ StoreError::Broken(_)) => Err(store_failure(error)),
         Err(error) => {
@@ -85,35 +92,7 @@ struct Runner<'a> {
     url: String,
     asks: Asks,
     stopping: bool,
-}
-
-/// How a reign ended.
-struct Ended {
-    outcome: Outcome,
-    ran_for: Duration,
-}
-
-/// What became of the command.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Outcome {
-    /// It ended by itself, or could not be started, with this code.
-    ByItself(u8),
-    /// It was ended, because the office was lost or we were asked to stop,
-    /// with this code if it is known.
-    Ended(Option<u8>),
-    /// It was never started: the go-ahead came too late.
-    Late,
-}
-
-impl Outcome {
-    /// The code to pass on.
-    fn code(self) -> u8 {
-        match self {
-            Self::ByItself(code) => code,
-            Self::Ended(code) => code.unwrap_or(0),
-            Self::Late => 0,
-        }
-    }
+    trouble: Trouble,
 }
 
 impl Runner<'_> {
@@ -151,8 +130,7 @@ impl Runner<'_> {
     }
 
     async fn is_stopped_within(&mut self, pause: Duration) -> bool {
-        let stopped = async { while let Ask::Forward(_) = self.asks.next().await {} };
-        tokio::time::timeout(pause, stopped).await.is_ok()
+        tokio::time::timeout(pause, self.asks.stop()).await.is_ok()
     }
 
     /// Stands until the command has ended by itself (`Some`), or until it is
@@ -171,6 +149,9 @@ impl Runner<'_> {
             let ended = self
                 .reign(&election, &reign, &mut events, &mut guardian)
                 .await;
+            if matches!(ended.outcome, Outcome::Ended(_)) {
+                hear_why(&reign).await;
+            }
             // Nothing of the command is left: now the office may go.
             drop(reign);
             let ran_once = plan.once && ended.outcome != Outcome::Late;
@@ -203,14 +184,13 @@ impl Runner<'_> {
                 ask = self.asks.next() => if !matches!(ask, Ask::Forward(_)) {
                     self.stopping = true;
                     guardian.kill();
-                    while !matches!(guardian.event().await, Event::Gone | Event::Lost { .. }) {}
+                    while !guardian.event().await.is_last() {}
                     return None;
                 },
                 Some(event) = events.next() => self.log(&event),
                 reign = election.elected() => return reign,
                 event = guardian.event() => if event != Event::Ready {
                     // Killed while standing by: another one.
-
                     tracing::warn!("the guardian has died; starting another");
                     match Guardian::stand_by() {
                         Ok(another) => *guardian = another,
@@ -232,70 +212,25 @@ impl Runner<'_> {
         events: &mut Events,
         guardian: &mut Guardian,
     ) -> Ended {
-        let began = clock::boot();
-        let Grant {
-            drain_at, kill_at, ..
-        } = reign.grant();
-        let grace = kill_at.since(drain_at);
-        let mut outcome = Outcome::Ended(None);
-        let mut told = false;
-        guardian.start(self.start(reign));
+        let mut course = Course::new(&self.args.election, election, reign);
+        if !course.begin(guardian, self.start(reign)) {
+            return course.ended();
+        }
         loop {
             tokio::select! {
                 biased;
-                event = guardian.event() => match event {
-                    Event::Ready => {}
-                    Event::Started { pid } => tracing::debug!("the command runs as {pid}"),
-                    Event::Refused { why } => {
-                        tracing::error!("{}: {why}", self.args.election);
-                        outcome = match why {
-                            Refusal::Late => Outcome::Late,
-                            _ => Outcome::ByItself(why.code()),
-                        };
-                    }
-                    Event::Exited { status } if told => {
-                        tracing::debug!("the command {status}");
-                        outcome = Outcome::Ended(Some(status.code()));
-                    }
-                    Event::Exited { status } => {
-                        tracing::info!("{}: the command {status}", self.args.election);
-                        outcome = Outcome::ByItself(status.code());
-                    }
-                    Event::Gone => break,
-                    Event::Lost { why } => {
-                        tracing::error!("{}: the guardian has died: {why}", self.args.election);
-                        break;
-                    }
+                event = guardian.event() => if !course.hear(event).await {
+                    return course.ended();
                 },
-                ask = self.asks.next() => match ask {
-                    Ask::Kill => guardian.kill(),
-                    Ask::Stop => {
-                        (self.stopping, told) = (true, true);
-                        // No more renewals: the deadlines stand from here on.
-                        election.resign();
-                        guardian.stop(grace);
-                    }
-                    Ask::Forward(signal) => guardian.signal(signal),
-                },
+                ask = self.asks.next() => {
+                    self.stopping |= ask == Ask::Stop;
+                    course.obey(ask, guardian);
+                }
                 Some(event) = events.next() => {
                     self.log(&event);
-                    match event {
-                        Happened::Renewed { grant, .. } => {
-                            guardian.extend(grant.drain_at, grant.kill_at);
-                        }
-                        Happened::Draining { .. } if !told => {
-                            told = true;
-                            guardian.stop(grace);
-                        }
-                        Happened::Kill { .. } => guardian.kill(),
-                        _ => {}
-                    }
+                    course.follow(&event, guardian);
                 }
             }
-        }
-        Ended {
-            outcome,
-            ran_for: clock::boot().since(began),
         }
     }
 
@@ -320,7 +255,7 @@ impl Runner<'_> {
     }
 
     /// What matters, for the log: who leads, and why it changed.
-    fn log(&self, event: &Happened) {
+    fn log(&mut self, event: &Happened) {
         let election = &self.args.election;
         match event {
             Happened::Elected { fence, .. } => {
@@ -336,16 +271,10 @@ impl Runner<'_> {
             Happened::LeaderChanged(seen) => {
                 tracing::info!("{}", output::describe(election, seen));
             }
-            Happened::Trouble {
-                failure,
-                in_a_row: 1,
-            } => {
-                tracing::warn!("{election}: {}", failure.why);
-            }
             Happened::Trouble { failure, in_a_row } => {
-                tracing::debug!("{election}: {} ({in_a_row} in a row)", failure.why);
+                self.trouble.tell(election, failure, *in_a_row);
             }
-            Happened::Recovered => tracing::warn!("{election}: the store answers again"),
+            Happened::Recovered => self.trouble.over(election),
             Happened::Renewed { term, .. } => tracing::debug!("{election}: renewed term {term}"),
             Happened::LeaderRenewed(_) | Happened::Stopped => {}
         }

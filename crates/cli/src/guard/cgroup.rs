@@ -5,8 +5,9 @@
 //! guardian, so that the supervisor finds it without being told. It is made
 //! while standing by and without a word if that fails: no cgroup v2, not
 //! writable (nothing delegated to this user), a kernel before 5.14. It limits
-//! and measures nothing; whoever does not want it sets `TENURE_CGROUP=off`. The tree of processes (`tree.rs`) is ended in any
-//! case, because a privileged CMD may leave its cgroup.
+//! and measures nothing; whoever does not want it sets `TENURE_CGROUP=off`.
+//! The tree of processes (`tree.rs`) is ended in any case, because a
+//! privileged CMD may leave its cgroup.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -10,10 +10,16 @@
 //! CMD's process group as it is. CMD sees each signal once, since it is not
 //! in the terminal's process group.
 //!
+//! HUP has two meanings. From a terminal that hangs up it says that whoever
+//! started this has gone, so it asks to stop; forwarded, it would end CMD only
+//! to have it started again by a supervisor without a terminal. Where there
+//! never was one, HUP is how a service is told to read its settings again, and
+//! is forwarded. Standard input and error at the start tell which.
+//!
 //! Left out: TSTP (Ctrl-Z). It stops the supervisor, whose lease then runs
 //! out and whose CMD the guardian ends in time, as if it had died.
 
-use std::io;
+use std::io::{self, IsTerminal as _};
 use std::thread;
 
 use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH};
@@ -45,16 +51,19 @@ impl Asks {
             SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGWINCH, SIGCONT,
         ])?;
         let (send, receive) = channel(ASKS);
+        let hangs_up = io::stdin().is_terminal() || io::stderr().is_terminal();
         let relay = move || {
             let mut asked = false;
+            // Never dropped, however long it has to wait.
+            let stop = |asked: &mut bool| {
+                let again = std::mem::replace(asked, true);
+                send.blocking_send(if again { Ask::Kill } else { Ask::Stop })
+                    .is_ok()
+            };
             for signal in signals.forever() {
                 let sent = match signal {
-                    SIGINT | SIGTERM => {
-                        let ask = if asked { Ask::Kill } else { Ask::Stop };
-                        asked = true;
-                        // Never dropped, however long it has to wait.
-                        send.blocking_send(ask).is_ok()
-                    }
+                    SIGINT | SIGTERM => stop(&mut asked),
+                    SIGHUP if hangs_up => stop(&mut asked),
                     other => send.try_send(Ask::Forward(other)).is_ok() || !send.is_closed(),
                 };
                 if !sent {
@@ -66,6 +75,11 @@ impl Asks {
             .name("tenure-signals".into())
             .spawn(relay)?;
         Ok(Self(receive))
+    }
+
+    /// Waits for one to stop, or to kill; others have nobody to go to.
+    pub(crate) async fn stop(&mut self) {
+        while let Ask::Forward(_) = self.next().await {}
     }
 
     /// The next one. May be cancelled without loss.

@@ -50,10 +50,11 @@ use tenure::clock;
 use tenure::core::time::Instant;
 
 use super::cgroup::Leaf;
+use super::channel::Channel;
 use super::poll::{self, Alarm};
 use super::status::{Refusal, Status};
 use super::tree;
-use super::wire::{Channel, Order, Report, Start};
+use super::wire::{Order, Report, Start};
 
 /// How long to wait between rounds of killing that had no effect.
 const RETRY: Duration = Duration::from_millis(5);
@@ -320,7 +321,7 @@ impl Guardian {
             match report {
                 Report::Ready => self.tell(Report::Ready),
                 Report::Refused(why) => return self.refuse(why),
-                Report::Started(_) | Report::Exited(_) | Report::Gone => {}
+                Report::Started(_) | Report::Exited { .. } | Report::Gone => {}
             }
         }
         if open {
@@ -351,7 +352,10 @@ impl Guardian {
         if self.refused {
             // Said already.
         } else if let (true, Some(status)) = (self.started, Status::of(status)) {
-            self.tell(Report::Exited(status));
+            // Only this process knows at drain_at who was first: CMD, which
+            // ended, or the TERM. The supervisor may have stood still.
+            let asked = matches!(self.phase, Phase::Draining | Phase::Ending);
+            self.tell(Report::Exited { status, asked });
         } else if self.phase != Phase::Ending {
             self.refuse(Refusal::System(0));
         }

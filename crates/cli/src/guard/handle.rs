@@ -2,7 +2,8 @@
 //!
 //! Orders never block and never fail: what becomes of them is told as
 //! events, in order, and the last is always [`Event::Gone`] or
-//! [`Event::Lost`], after which nothing that CMD started is left.
+//! [`Event::Lost`], after which nothing that CMD started is left, or
+//! [`Event::Blind`], after which nobody knows.
 
 use std::io;
 use std::io::Write as _;
@@ -42,6 +43,8 @@ pub(crate) enum Event {
     Exited {
         /// How.
         status: Status,
+        /// It had been sent TERM or KILL; otherwise it ended by itself.
+        asked: bool,
     },
     /// The last event: nothing is left.
     Gone,
@@ -51,6 +54,17 @@ pub(crate) enum Event {
         /// How it failed, for a person.
         why: String,
     },
+    /// The last event: the keeper itself has failed, and with it this
+    /// process's sight of CMD. The guardian hears that its channel ends and
+    /// ends CMD, at `kill_at` at the latest, but nobody will say so.
+    Blind,
+}
+
+impl Event {
+    /// Whether no other follows.
+    pub(crate) const fn is_last(&self) -> bool {
+        matches!(self, Self::Gone | Self::Lost { .. } | Self::Blind)
+    }
 }
 
 /// A guardian, standing by or guarding. Dropping it kills everything.
@@ -121,10 +135,8 @@ impl Guardian {
         if let Some(last) = &self.last {
             return last.clone();
         }
-        let event = self.events.recv().await.unwrap_or_else(|| Event::Lost {
-            why: "the keeper of the guardian has ended".into(),
-        });
-        if matches!(event, Event::Gone | Event::Lost { .. }) {
+        let event = self.events.recv().await.unwrap_or(Event::Blind);
+        if event.is_last() {
             self.last = Some(event.clone());
         }
         event
@@ -136,5 +148,28 @@ impl Guardian {
             // A full pipe has woken the keeper already.
             let _ = (&self.wake).write(&[1]);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_keeper_that_is_gone_is_not_taken_for_the_end_of_cmd() {
+        let (orders, _) = sync_channel(ORDERS);
+        let (_, events) = channel(EVENTS);
+        let (wake, _) = UnixStream::pair().expect("a pair");
+        let mut guardian = Guardian {
+            orders,
+            wake,
+            events,
+            last: None,
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread().build();
+        let event = runtime.expect("a runtime").block_on(guardian.event());
+        assert_eq!(event, Event::Blind);
+        // Nobody takes orders, and nobody minds.
+        guardian.kill();
     }
 }

@@ -6,8 +6,8 @@
 //! signal) and hands everything CMD has started to this process, which is a
 //! subreaper too and ends it. The same follows when the guardian dies on its
 //! own. So a guardian that was stopped, hangs or is killed delays the end by
-//! `SLACK` and a few milliseconds; the default margin between `kill_at` and
-//! the end of the lease is twice that and more.
+//! [`SLACK`] and a few milliseconds, which is why `tenure run` refuses a
+//! margin between `kill_at` and the end of the lease below [`MARGIN_MIN`].
 //!
 //! It is a thread with plain poll(2), not a task, so that an application or
 //! a runtime that hangs cannot hold it up.
@@ -37,15 +37,19 @@ use tenure::core::time::Instant;
 use tokio::sync::mpsc::Sender;
 
 use super::cgroup::Leaf;
+use super::channel::Channel;
 use super::handle::Event;
 use super::poll::{self, Alarm};
 use super::status::Status;
 use super::tree;
-use super::wire::{Channel, Order, Report};
+use super::wire::{Order, Report};
 
 /// How long after `kill_at` a guardian is taken for hung. It needs a few
-/// milliseconds; the margin before the lease ends is at least 250.
-const SLACK: Duration = Duration::from_millis(100);
+/// milliseconds.
+pub(crate) const SLACK: Duration = Duration::from_millis(100);
+/// The least margin between `kill_at` and the end of the lease: what a hung
+/// guardian costs, and as much again for the killing itself.
+pub(crate) const MARGIN_MIN: Duration = Duration::from_millis(200);
 /// How long to wait between rounds of killing that had no effect.
 const RETRY: Duration = Duration::from_millis(5);
 /// Bytes that may wait for a guardian that does not read. Beyond that only
@@ -249,9 +253,9 @@ impl Keeper {
                 self.tell(Event::Started { pid });
             }
             Report::Refused(why) => self.tell(Event::Refused { why }),
-            Report::Exited(status) => {
+            Report::Exited { status, asked } => {
                 self.exited = true;
-                self.tell(Event::Exited { status });
+                self.tell(Event::Exited { status, asked });
             }
             Report::Gone => self.gone = true,
         }
@@ -301,7 +305,9 @@ impl Keeper {
             };
             if let (Some(status), false) = (cmd_status, self.exited) {
                 self.exited = true;
-                self.tell(Event::Exited { status });
+                // The kernel killed it along with the guardian.
+                let asked = true;
+                self.tell(Event::Exited { status, asked });
             }
             if !left {
                 return;

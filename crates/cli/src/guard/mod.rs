@@ -34,6 +34,7 @@
 use std::process::ExitCode;
 
 mod cgroup;
+mod channel;
 mod forward;
 mod guardian;
 mod handle;
@@ -46,6 +47,7 @@ mod wire;
 
 pub(crate) use forward::{Ask, Asks};
 pub(crate) use handle::{Event, Guardian};
+pub(crate) use keeper::{MARGIN_MIN, SLACK};
 pub(crate) use status::Refusal;
 #[allow(unused_imports, reason = "the tests of the guardian name it")]
 pub(crate) use status::Status;

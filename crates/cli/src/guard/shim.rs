@@ -30,8 +30,9 @@ use std::process::{Command, ExitCode};
 
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 
+use super::channel::Channel;
 use super::status::Refusal;
-use super::wire::{Channel, Order, Report, Start};
+use super::wire::{Order, Report, Start};
 
 /// Exit codes of a shim that never became CMD. Only the guardian sees them.
 const GAVE_UP: u8 = 125;

@@ -1,36 +1,17 @@
-//! What supervisor, guardian and shim say to each other, and how.
+//! What supervisor, guardian and shim say to each other, in bytes.
 //!
-//! A message is a length (four bytes, little-endian), a tag and a body, over
-//! a stream socket that only the two of them hold. Its end is a message too:
-//! whoever is on the other side is dead. Both ends are the same binary, so
-//! there is no version; anything that does not parse means that memory or
-//! descriptors have gone wrong, and is answered by ending everything.
-//!
-//! Sending never blocks: what the socket does not take is kept and sent when
-//! it does, because a supervisor that waits for a stopped guardian could not
-//! kill it at `kill_at`. Limits: [`LIMIT`] bytes a message.
+//! A message is a tag and a body; how it travels is `channel.rs`'s affair.
+//! Both ends are the same binary, so there is no version; anything that does
+//! not parse means that memory or descriptors have gone wrong, and is answered
+//! by ending everything.
 
 use std::ffi::{OsStr, OsString};
-use std::io::{self, IoSlice, IoSliceMut, Write as _};
-use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
-use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use rustix::event::PollFlags;
-use rustix::io::Errno;
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
-};
 use tenure::core::time::Instant;
 
 use super::status::{Refusal, Status};
-
-/// The longest message: above what exec(2) takes for arguments and
-/// environment by default (2 MiB), below what could hurt.
-pub(super) const LIMIT: usize = 4 << 20;
 
 /// What to run and until when.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -73,7 +54,11 @@ pub(super) enum Report {
     /// CMD was not started.
     Refused(Refusal),
     /// CMD has ended; what it left behind is being ended.
-    Exited(Status),
+    Exited {
+        status: Status,
+        /// It had been sent TERM or KILL.
+        asked: bool,
+    },
     /// Nothing is left.
     Gone,
 }
@@ -155,9 +140,14 @@ impl Message for Report {
             Self::Refused(Refusal::NotFound(number)) => (3, number),
             Self::Refused(Refusal::NotExecutable(number)) => (4, number),
             Self::Refused(Refusal::System(number)) => (5, number),
-            Self::Exited(Status::Code(code)) => (6, i32::from(code)),
-            Self::Exited(Status::Signal(signal)) => (7, i32::from(signal)),
-            Self::Gone => (8, 0),
+            Self::Exited { status, asked } => {
+                let (tag, number) = match status {
+                    Status::Code(code) => (6, code),
+                    Status::Signal(signal) => (8, signal),
+                };
+                (tag + u8::from(asked), i32::from(number))
+            }
+            Self::Gone => (10, 0),
         };
         to.push(tag);
         to.extend(number.to_le_bytes());
@@ -172,9 +162,15 @@ impl Message for Report {
             3 => Self::Refused(Refusal::NotFound(number)),
             4 => Self::Refused(Refusal::NotExecutable(number)),
             5 => Self::Refused(Refusal::System(number)),
-            6 => Self::Exited(Status::Code(u8::try_from(number).ok()?)),
-            7 => Self::Exited(Status::Signal(u8::try_from(number).ok()?)),
-            8 => Self::Gone,
+            6 | 7 => Self::Exited {
+                status: Status::Code(u8::try_from(number).ok()?),
+                asked: tag == 7,
+            },
+            8 | 9 => Self::Exited {
+                status: Status::Signal(u8::try_from(number).ok()?),
+                asked: tag == 9,
+            },
+            10 => Self::Gone,
             _ => return None,
         })
     }
@@ -197,6 +193,12 @@ fn put_text(to: &mut Vec<u8>, text: &OsStr) {
 
 /// Takes a message apart; `None` wherever it is shorter than it claims.
 pub(super) struct Reader<'a>(&'a [u8]);
+
+/// A whole message and nothing behind it.
+pub(super) fn parse<M: Message>(body: &[u8]) -> Option<M> {
+    let mut reader = Reader(body);
+    M::decode(&mut reader).filter(|_| reader.0.is_empty())
+}
 
 impl Reader<'_> {
     fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
@@ -233,210 +235,13 @@ impl Reader<'_> {
     }
 }
 
-/// One end of a channel.
-pub(super) struct Channel {
-    socket: UnixStream,
-    inbox: Vec<u8>,
-    outbox: Vec<u8>,
-    passed: Option<OwnedFd>,
-}
-
-impl Channel {
-    pub(super) fn new(socket: UnixStream) -> io::Result<Self> {
-        socket.set_nonblocking(true)?;
-        Ok(Self {
-            socket,
-            inbox: Vec::new(),
-            outbox: Vec::new(),
-            passed: None,
-        })
-    }
-
-    /// Sends, or keeps for later what cannot be sent now. An error means that
-    /// the other side is gone or the message is beyond the limit.
-    pub(super) fn send(&mut self, message: &impl Message) -> io::Result<()> {
-        self.enqueue(message)?;
-        self.flush()
-    }
-
-    /// The same, with a descriptor that travels along.
-    pub(super) fn send_with(
-        &mut self,
-        message: &impl Message,
-        passenger: BorrowedFd<'_>,
-    ) -> io::Result<()> {
-        self.enqueue(message)?;
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut control = SendAncillaryBuffer::new(&mut space);
-        let fds = [passenger];
-        if !control.push(SendAncillaryMessage::ScmRights(&fds)) {
-            return Err(io::Error::other("no room for a descriptor"));
-        }
-        let slices = [IoSlice::new(&self.outbox)];
-        let sent = sendmsg(&self.socket, &slices, &mut control, SendFlags::NOSIGNAL)?;
-        self.outbox.drain(..sent);
-        self.flush()
-    }
-
-    fn enqueue(&mut self, message: &impl Message) -> io::Result<()> {
-        let mut body = Vec::with_capacity(64);
-        message.encode(&mut body);
-        let length = u32::try_from(body.len()).ok();
-        let length = length.filter(|_| body.len() <= LIMIT).ok_or_else(|| {
-            io::Error::new(
-                io::ErrorKind::InvalidInput,
-                format!("arguments and environment are longer than {LIMIT} bytes"),
-            )
-        })?;
-        self.outbox.extend(length.to_le_bytes());
-        self.outbox.extend(body);
-        Ok(())
-    }
-
-    /// Sends what was kept.
-    pub(super) fn flush(&mut self) -> io::Result<()> {
-        while !self.outbox.is_empty() {
-            match self.socket.write(&self.outbox) {
-                Ok(sent) => drop(self.outbox.drain(..sent)),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(())
-    }
-
-    /// Bytes that wait for the other side to read.
-    pub(super) fn backlog(&self) -> usize {
-        self.outbox.len()
-    }
-
-    /// Takes in all there is; false once the other side has closed its end.
-    pub(super) fn fill(&mut self) -> io::Result<bool> {
-        let mut bytes = [0; 4096];
-        loop {
-            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-            let mut control = RecvAncillaryBuffer::new(&mut space);
-            let mut slices = [IoSliceMut::new(&mut bytes)];
-            let flags = RecvFlags::CMSG_CLOEXEC;
-            let count = match recvmsg(&self.socket, &mut slices, &mut control, flags) {
-                Ok(message) => message.bytes,
-                Err(Errno::INTR) => continue,
-                Err(Errno::AGAIN) => return Ok(true),
-                Err(Errno::CONNRESET) => return Ok(false),
-                Err(error) => return Err(error.into()),
-            };
-            for message in control.drain() {
-                if let RecvAncillaryMessage::ScmRights(fds) = message {
-                    self.passed = fds.last();
-                }
-            }
-            if count == 0 {
-                return Ok(false);
-            }
-            self.inbox.extend(&bytes[..count]);
-            if self.inbox.len() > LIMIT + bytes.len() {
-                return Ok(true);
-            }
-        }
-    }
-
-    /// The next whole message, if it has arrived.
-    pub(super) fn next<M: Message>(&mut self) -> io::Result<Option<M>> {
-        let Some((head, rest)) = self.inbox.split_first_chunk::<4>() else {
-            return Ok(None);
-        };
-        let garbled = || io::Error::new(io::ErrorKind::InvalidData, "a message that is none");
-        let length = usize::try_from(u32::from_le_bytes(*head)).map_err(|_| garbled())?;
-        if length > LIMIT {
-            return Err(garbled());
-        }
-        let Some((body, _)) = rest.split_at_checked(length) else {
-            return Ok(None);
-        };
-        let mut reader = Reader(body);
-        let message = M::decode(&mut reader).filter(|_| reader.0.is_empty());
-        self.inbox.drain(..length + 4);
-        message.map(Some).ok_or_else(garbled)
-    }
-
-    /// The descriptor that came with the messages read so far.
-    pub(super) fn passed(&mut self) -> Option<OwnedFd> {
-        self.passed.take()
-    }
-
-    /// What to poll for.
-    pub(super) fn interest(&self) -> (BorrowedFd<'_>, PollFlags) {
-        let mut flags = PollFlags::IN;
-        if !self.outbox.is_empty() {
-            flags |= PollFlags::OUT;
-        }
-        (self.socket.as_fd(), flags)
-    }
-
-    /// Waits until there is something to read. For the shim, which has
-    /// nothing else to do.
-    pub(super) fn block(&self) -> io::Result<()> {
-        let (fd, flags) = self.interest();
-        let mut fds = [rustix::event::PollFd::from_borrowed_fd(fd, flags)];
-        match rustix::event::poll(&mut fds, None) {
-            Ok(_) | Err(Errno::INTR) => Ok(()),
-            Err(error) => Err(error.into()),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn pair() -> (Channel, Channel) {
-        let (a, b) = UnixStream::pair().expect("a pair");
-        let channel = |socket| Channel::new(socket).expect("a channel");
-        (channel(a), channel(b))
-    }
-
-    #[test]
-    fn what_is_sent_arrives() {
-        let (mut a, mut b) = pair();
-        let at = Instant::from_nanos;
-        let start = Start {
-            drain_at: at(1),
-            kill_at: at(u64::MAX),
-            argv: vec![
-                "cmd".into(),
-                OsString::from_vec(vec![0xff, 0x20]),
-                "".into(),
-            ],
-            env: vec![("A".into(), "b=c".into())],
-        };
-        let orders = [
-            Order::Hello,
-            Order::Start(start),
-            Order::Extend {
-                drain_at: at(3),
-                kill_at: at(4),
-            },
-            Order::Stop {
-                grace: Duration::from_millis(5),
-            },
-            Order::Kill,
-            Order::Signal(-7),
-        ];
-        for order in &orders {
-            a.send(order).expect("sent");
-        }
-        assert!(b.fill().expect("read"));
-        for order in orders {
-            assert_eq!(b.next().expect("parsed"), Some(order));
-        }
-        assert_eq!(b.next::<Order>().expect("nothing"), None);
-        drop(a);
-        assert!(!b.fill().expect("read"), "the end of the channel is told");
-    }
-
     #[test]
     fn every_report_survives() {
+        let exited = |status, asked| Report::Exited { status, asked };
         let reports = [
             Report::Ready,
             Report::Started(4711),
@@ -444,55 +249,20 @@ mod tests {
             Report::Refused(Refusal::NotFound(2)),
             Report::Refused(Refusal::NotExecutable(13)),
             Report::Refused(Refusal::System(11)),
-            Report::Exited(Status::Code(255)),
-            Report::Exited(Status::Signal(64)),
+            exited(Status::Code(255), false),
+            exited(Status::Code(0), true),
+            exited(Status::Signal(64), false),
+            exited(Status::Signal(15), true),
             Report::Gone,
         ];
         for report in reports {
             let mut bytes = Vec::new();
             report.encode(&mut bytes);
-            assert_eq!(Report::decode(&mut Reader(&bytes)), Some(report));
-            bytes.pop();
-            assert_eq!(Report::decode(&mut Reader(&bytes)), None, "cut short");
+            assert_eq!(parse(&bytes), Some(report));
+            bytes.push(0);
+            assert_eq!(parse::<Report>(&bytes), None, "too long");
+            bytes.truncate(bytes.len() - 2);
+            assert_eq!(parse::<Report>(&bytes), None, "cut short");
         }
-    }
-
-    #[test]
-    fn a_message_larger_than_the_socket_is_sent_in_parts() {
-        let (mut a, mut b) = pair();
-        let start = Order::Start(Start {
-            drain_at: Instant::ZERO,
-            kill_at: Instant::ZERO,
-            argv: vec![OsString::from("x".repeat(LIMIT - 100))],
-            env: Vec::new(),
-        });
-        let stdin = io::stdin();
-        a.send_with(&start, stdin.as_fd()).expect("taken");
-        assert!(a.backlog() > 0, "it does not fit at once");
-        while a.backlog() > 0 {
-            assert!(b.fill().expect("read"));
-            a.flush().expect("sent");
-        }
-        assert!(b.fill().expect("read"));
-        assert!(b.passed().is_some(), "the descriptor came along");
-        assert!(b.next().expect("parsed") == Some(start));
-    }
-
-    #[test]
-    fn nonsense_is_refused() {
-        for bytes in [&[0xff; 8][..], &[1, 0, 0, 0, 99], &[2, 0, 0, 0, 4, 0]] {
-            let (a, mut b) = pair();
-            (&a.socket).write_all(bytes).expect("written");
-            b.fill().expect("read");
-            assert!(b.next::<Order>().is_err(), "{bytes:?}");
-        }
-        let (mut a, _b) = pair();
-        let long = Order::Start(Start {
-            drain_at: Instant::ZERO,
-            kill_at: Instant::ZERO,
-            argv: vec![OsString::from("x".repeat(LIMIT))],
-            env: Vec::new(),
-        });
-        assert!(a.send(&long).is_err());
     }
 }

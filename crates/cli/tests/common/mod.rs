@@ -168,12 +168,40 @@ impl Candidate {
         Self::start_with(url, name, ledger, flags, &ledger.command(false))
     }
 
+    /// One that logs as much as it does without being asked for more.
+    pub(crate) fn start_plain(url: &str, name: &str, ledger: &Ledger, flags: &[&str]) -> Self {
+        Self::spawn(url, name, ledger, flags, &ledger.command(false), &[])
+    }
+
     pub(crate) fn start_with(
         url: &str,
         name: &str,
         ledger: &Ledger,
         flags: &[&str],
         command: &[String],
+    ) -> Self {
+        Self::start_in(url, name, ledger, flags, command, &[])
+    }
+
+    /// One with variables in its environment.
+    pub(crate) fn start_in(
+        url: &str,
+        name: &str,
+        ledger: &Ledger,
+        flags: &[&str],
+        command: &[String],
+        env: &[(&str, &str)],
+    ) -> Self {
+        Self::spawn(url, name, ledger, &[flags, &["-v"]].concat(), command, env)
+    }
+
+    fn spawn(
+        url: &str,
+        name: &str,
+        ledger: &Ledger,
+        flags: &[&str],
+        command: &[String],
+        env: &[(&str, &str)],
     ) -> Self {
         let log = ledger.directory.path().join(format!("{name}.log"));
         let file = fs::OpenOptions::new()
@@ -182,11 +210,12 @@ impl Candidate {
             .open(&log)
             .expect("a log");
         let process = Command::new(TENURE)
-            .args(["run", "payroll", "--store", url, "--name", name, "-v"])
+            .args(["run", "payroll", "--store", url, "--name", name])
             .args(flags)
             .arg("--")
             .args(command)
             .env("CANDIDATE", name)
+            .envs(env.iter().copied())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::from(file))

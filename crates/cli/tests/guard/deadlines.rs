@@ -24,7 +24,7 @@ fn term_at_drain_at() {
     let mut scene = Scene::new();
     let cmd = scene.script(ms(800), ms(20_000), "");
     let (at, status) = scene.expect("Exited");
-    assert_eq!(status, "Exited { status: Signal(15) }");
+    assert_eq!(status, "Exited { status: Signal(15), asked: true }");
     assert_between(at, cmd.times.drain, cmd.times.drain);
     scene.expect("Gone");
     scene.assert_nothing_left();
@@ -35,7 +35,7 @@ fn kill_at_kill_at() {
     let mut scene = Scene::new();
     let cmd = scene.script(ms(900), ms(1600), DEAF);
     let (at, status) = scene.expect("Exited");
-    assert_eq!(status, "Exited { status: Signal(9) }");
+    assert_eq!(status, "Exited { status: Signal(9), asked: true }");
     assert_between(at, cmd.times.kill, cmd.times.kill);
     scene.expect("Gone");
     scene.assert_nothing_left();
@@ -51,7 +51,7 @@ fn an_extension_postpones_both() {
     );
     extend(&mut scene, drain, kill);
     let (at, status) = scene.expect("Exited");
-    assert_eq!(status, "Exited { status: Signal(9) }");
+    assert_eq!(status, "Exited { status: Signal(9), asked: true }");
     assert_between(at, kill, kill);
 }
 
@@ -62,7 +62,7 @@ fn an_extension_postpones_the_term() {
     let drain = cmd.times.drain.after(ms(700));
     extend(&mut scene, drain, drain.after(ms(20_000)));
     let (at, status) = scene.expect("Exited");
-    assert_eq!(status, "Exited { status: Signal(15) }");
+    assert_eq!(status, "Exited { status: Signal(15), asked: true }");
     assert_between(at, drain, drain);
 }
 
@@ -85,7 +85,7 @@ fn an_extension_after_the_term_comes_too_late() {
     let later = times.kill.after(ms(60_000));
     extend(&mut scene, later, later);
     let (at, status) = scene.expect("Exited");
-    assert_eq!(status, "Exited { status: Signal(9) }");
+    assert_eq!(status, "Exited { status: Signal(9), asked: true }");
     assert_between(at, times.kill, times.kill);
 }
 
@@ -106,7 +106,7 @@ fn stop_terminates_then_kills_after_the_grace() {
     let asked = clock::boot();
     scene.say("stop", &["400".into()]);
     let (at, status) = scene.expect("Exited");
-    assert_eq!(status, "Exited { status: Signal(9) }");
+    assert_eq!(status, "Exited { status: Signal(9), asked: true }");
     assert_between(at, asked.after(ms(400)), asked.after(ms(400)));
     scene.expect("Gone");
 }
@@ -132,9 +132,9 @@ fn stop_and_kill_are_prompt() {
         (
             "stop",
             &["60000".to_owned()][..],
-            "Exited { status: Signal(15) }",
+            "Exited { status: Signal(15), asked: true }",
         ),
-        ("kill", &[], "Exited { status: Signal(9) }"),
+        ("kill", &[], "Exited { status: Signal(9), asked: true }"),
     ] {
         let mut scene = Scene::new();
         scene.script(ms(60_000), ms(70_000), "");
@@ -165,7 +165,7 @@ fn a_stopped_cmd_hears_the_term() {
     let cmd = scene.script(ms(800), ms(20_000), "");
     crate::scene::send(cmd.pid, rustix::process::Signal::STOP);
     let (at, status) = scene.expect("Exited");
-    assert_eq!(status, "Exited { status: Signal(15) }");
+    assert_eq!(status, "Exited { status: Signal(15), asked: true }");
     assert_between(at, cmd.times.drain, cmd.times.drain);
 }
 

@@ -77,7 +77,7 @@ fn guardian_killed() {
         send(stage.cmd.guardian, Signal::KILL);
         assert_between(stage.wait(), killed, killed);
         let (_, status) = stage.scene.expect("Exited");
-        assert_eq!(status, "Exited { status: Signal(9) }");
+        assert_eq!(status, "Exited { status: Signal(9), asked: true }");
         let (_, why) = stage.scene.expect("Lost");
         assert_eq!(why, "Lost { why: \"the guardian ended by signal 9\" }");
         stage.scene.assert_nothing_left();
@@ -142,7 +142,7 @@ fn signals_for_a_whole_service_do_not_end_the_guardian() {
     }
     scene.say("stop", &["300".into()]);
     let (_, status) = scene.expect("Exited");
-    assert_eq!(status, "Exited { status: Signal(9) }");
+    assert_eq!(status, "Exited { status: Signal(9), asked: true }");
     scene.expect("Gone");
 }
 

@@ -49,7 +49,10 @@ fn codes_and_signals_are_reported() {
         let mut scene = run(&["sh", "-c", script]);
         let (started, _) = scene.expect("Started");
         let (exited, said) = scene.expect("Exited");
-        assert_eq!(said, format!("Exited {{ status: {status:?} }}"));
+        assert_eq!(
+            said,
+            format!("Exited {{ status: {status:?}, asked: false }}")
+        );
         assert!(started <= exited);
         scene.expect("Gone");
     }
@@ -66,7 +69,7 @@ fn streams_pass_through() {
     writeln!(stdin, "asked").expect("CMD reads");
     drop(stdin);
     assert_eq!(scene.line("asked"), "asked");
-    scene.expect("Exited { status: Code(0) }");
+    scene.expect("Exited { status: Code(0), asked: false }");
     scene.expect("Gone");
     scene.say("drop", &[]);
     assert_eq!(scene.stderr(), "told\n");
@@ -129,7 +132,7 @@ fn signals_are_forwarded() {
     scene.line("heard usr1");
     scene.signal(Signal::HUP);
     scene.line("heard hup");
-    scene.expect("Exited { status: Code(3) }");
+    scene.expect("Exited { status: Code(3), asked: false }");
     scene.expect("Gone");
 }
 
@@ -141,7 +144,7 @@ fn a_term_asks_to_stop_and_the_next_to_kill() {
     scene.expect("Stop");
     scene.signal(Signal::TERM);
     scene.expect("Kill");
-    scene.expect("Exited { status: Signal(9) }");
+    scene.expect("Exited { status: Signal(9), asked: true }");
     scene.expect("Gone");
     scene.assert_nothing_left();
 }

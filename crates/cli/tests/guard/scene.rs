@@ -17,7 +17,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use tenure::clock;
 use tenure::core::time::Instant;
 
-use crate::guard::{Ask, Asks, Event, Guardian, Start};
+use crate::guard::{Ask, Asks, Guardian, Start};
 
 /// Separates the words of a line.
 const WORD: char = '\u{1f}';
@@ -71,7 +71,7 @@ async fn supervise(mut socket: &UnixStream) {
                 format!("{ask:?}")
             }
             event = guardian.event(), if !over => {
-                over = matches!(event, Event::Gone | Event::Lost { .. });
+                over = event.is_last();
                 format!("{event:?}")
             }
         };

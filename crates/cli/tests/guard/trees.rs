@@ -23,7 +23,7 @@ fn what_cmd_leaves_ends_with_it() {
         let script = "setsid sh -c 'sleep 1000 & :'; exit 7";
         scene.start(ms(60_000), ms(70_000), &["sh", "-c", script]);
         let (_, status) = scene.expect("Exited");
-        assert_eq!(status, "Exited { status: Code(7) }");
+        assert_eq!(status, "Exited { status: Code(7), asked: false }");
         scene.expect("Gone");
         scene.assert_nothing_left();
     });

@@ -1,10 +1,35 @@
-//! The ALPO replicated log (prose to come with the node).
+//! ALPO: a replicated log.
+//!
+//! A few servers keep the same log of entries, and through it the same
+//! state, although some of them crash, lose messages, or are cut off. One
+//! leads: it appends, the others follow, and what a majority has on disk is
+//! committed and stays. When the leader is gone the others elect another,
+//! with one vote each per *term*, and only somebody whose log has everything
+//! that was committed can win. `docs/alpo.md` has the rules by their numbers
+//! (T1, E4, H7, …), the holes that the sources leave, and what shows that
+//! they are closed.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`Node`] | one server as a machine: passive, candidate or leader |
+//! | [`Envelope`], [`Request`], [`Reply`] | what servers say to each other |
+//! | [`Entry`], [`Log`], [`Position`] | the log |
+//! | [`State`] | what it adds up to: registers, the plain log, sessions |
+//! | [`Batch`], [`HardState`], [`Recovered`] | what has to be on disk |
+//! | [`Membership`], [`quorum`] | who counts, and how many are enough |
+//! | [`Founding`] | who may vote at all |
+//! | [`invariants`] | what must be true of a server and of each of its steps |
+//! | [`codec`] | all of it as bytes |
+//! | [`Bug`] | the mistakes that prove the checkers |
+//!
+//! Left out: joint consensus, sharding, and speculative execution.
 
 mod bug;
 pub mod codec;
 mod config;
 mod durable;
 mod entry;
+mod founding;
 mod ids;
 pub mod invariants;
 mod log;
@@ -21,6 +46,7 @@ pub use entry::{
     Command, Entries, Entry, LogTime, MAX_ENTRY_BYTES, Operation, Outcome, Payload, Serial,
     SessionId,
 };
+pub use founding::{Founding, Hello, Stranger, Table, digest};
 pub use ids::{ClusterId, LogId, Position, Rank, ServerId, StorageId};
 pub use log::Log;
 pub use membership::{Change, ChangeError, MAX_MEMBERS, Member, Membership, Part};

@@ -1,6 +1,6 @@
 //! Clients and servers talking.
 
-use tenure_core::alpo::{Answer, Ask, Outcome, Refusal, ServerId};
+use tenure_core::alpo::{Answer, Ask, Outcome, Query, Refusal, ServerId};
 
 use super::checkers::Verdict;
 use super::client::Pending;
@@ -11,11 +11,22 @@ impl World {
     /// A client's turn: it asks again what it waits for, and perhaps for
     /// something new.
     pub(super) fn client(&mut self, client: usize) {
-        let think = self.swarm.think;
+        let mut think = self.swarm.think;
+        let reader = self.clients[client].reader;
+        if reader {
+            think /= 4;
+        }
         let again = self.clients[client].rng.between(think / 2, think * 3 / 2);
         self.after(again, Event::Client { client });
         self.retry_late(client);
         let own = &mut self.clients[client];
+        if reader {
+            if !self.quiet && own.pending.len() < 2 {
+                let key = own.key();
+                self.begin(client, Ask::Read(Query::Register(key)));
+            }
+            return;
+        }
         if own.session.is_none() {
             if own.pending.is_empty() && !self.quiet {
                 let ttl = self.swarm.session_ttl;
@@ -39,7 +50,7 @@ impl World {
         let servers = self.swarm.servers as u64;
         let own = &mut self.clients[client];
         // Clients do not all believe in the same leader.
-        if own.rng.chance(15) {
+        if !own.reader && own.rng.chance(15) {
             own.target = own.rng.below(servers) as usize;
         }
         own.next_request += 1;
@@ -119,7 +130,7 @@ impl World {
                 self.calls.read(self.now, pending.operation, &found);
                 if let (Ask::Read(query), tenure_core::alpo::Found::Register(register, _)) =
                     (&pending.ask, &found)
-                    && let tenure_core::alpo::Query::Register(key) = query
+                    && let Query::Register(key) = query
                 {
                     let version = register.as_ref().map(|r| r.version.clone());
                     self.clients[client].seen.insert(key.clone(), version);

@@ -28,6 +28,9 @@ pub(super) struct Pending {
 #[derive(Clone, Debug)]
 pub(super) struct Client {
     pub(super) number: usize,
+    /// It only reads, often, and believes in one leader until it is told of
+    /// another: the first to notice a leader that does not know it is none.
+    pub(super) reader: bool,
     pub(super) rng: Rng,
     /// Whom it takes for the leader.
     pub(super) target: usize,
@@ -58,6 +61,7 @@ impl Client {
     pub(super) fn new(number: usize, rng: Rng) -> Self {
         Self {
             number,
+            reader: number % 2 == 1,
             rng,
             target: 0,
             turned: 0,
@@ -77,8 +81,12 @@ impl Client {
             .into()
     }
 
+    pub(super) fn key(&mut self) -> Key {
+        Key::new(&format!("k{}", self.rng.below(3))).expect("a plain key")
+    }
+
     pub(super) fn wish(&mut self) -> Wish {
-        let key = Key::new(&format!("k{}", self.rng.below(3))).expect("a plain key");
+        let key = self.key();
         match self.rng.below(20) {
             0..8 => Wish::Append(self.value()),
             8..13 => {

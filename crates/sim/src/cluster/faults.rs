@@ -221,6 +221,11 @@ impl World {
             // Its disk is replaced, and it comes back under its old number.
             if self.rng.chance(50) {
                 let server = voters[index].get() as usize - 1;
+                // A slow machine is a reason to replace it.
+                if let Some(leader) = self.leader() {
+                    let by = self.timeout() * 3;
+                    self.network.slow(leader, server, by);
+                }
                 let soon = self.rng.below(self.timeout());
                 self.after(soon, Event::Readmit { server });
             }

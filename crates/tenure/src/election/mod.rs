@@ -49,6 +49,8 @@ use crate::store::Store;
 #[derive(Debug)]
 pub struct Election {
     shared: Arc<Shared>,
+    /// The stream of events that was there from the start, until it is taken.
+    first: Mutex<Option<Events>>,
     stage: state::Receiver<Stage>,
     /// The term of the reign handed out last.
     handed_out: Option<Fence>,
@@ -91,6 +93,7 @@ impl Election {
             current: Mutex::default(),
             leader: state::Sender::new(None),
         });
+        let first = Mutex::new(Some(shared.events.subscribe()));
         let driven = Arc::clone(&shared);
         drive::background().spawn(async move {
             let driven = Ending(driven);
@@ -102,6 +105,7 @@ impl Election {
         });
         Self {
             shared,
+            first,
             stage: stages,
             handed_out: None,
         }
@@ -134,9 +138,13 @@ impl Election {
         }
     }
 
-    /// Everything that happens from now on, in order. See [`Events`].
+    /// Everything that happens, in order. See [`Events`]. The first stream
+    /// that is asked for begins with the election, so that nothing is lost
+    /// between starting and listening; others begin now.
     pub fn events(&self) -> Events {
-        self.shared.events.subscribe()
+        let mut first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
+        let first = first.take();
+        first.unwrap_or_else(|| self.shared.events.subscribe())
     }
 
     /// Who leads, as this candidate sees it; `None` before the first look.

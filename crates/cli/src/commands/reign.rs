@@ -1,0 +1,195 @@
+//! One reign of `tenure run`: what becomes of the command, and why.
+//!
+//! The guardian reports, people ask and the campaign decides, all at the same
+//! time; a [`Course`] takes each as it comes and knows in the end how the
+//! command ended: by itself, or because it was asked to. That decides whether
+//! the candidate stands again, so it must not depend on who was heard first.
+
+use std::time::Duration;
+
+use tenure::core::time::Instant;
+use tenure::election::{Event as Happened, Grant, Why};
+use tenure::{Election, Reign, clock};
+
+use crate::guard::{Ask, Event, Guardian, Refusal, Start};
+
+/// How a reign ended.
+pub(super) struct Ended {
+    pub(super) outcome: Outcome,
+    pub(super) ran_for: Duration,
+}
+
+/// What became of the command.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Outcome {
+    /// It ended by itself, or could not be started, with this code.
+    ByItself(u8),
+    /// It was ended, because the office was lost or we were asked to stop,
+    /// with this code if it is known.
+    Ended(Option<u8>),
+    /// It was never started: the go-ahead came too late.
+    Late,
+}
+
+impl Outcome {
+    /// The code to pass on.
+    pub(super) fn code(self) -> u8 {
+        match self {
+            Self::ByItself(code) => code,
+            Self::Ended(code) => code.unwrap_or(0),
+            Self::Late => 0,
+        }
+    }
+}
+
+/// A reign on its way.
+pub(super) struct Course<'a> {
+    name: &'a str,
+    election: &'a Election,
+    reign: &'a Reign,
+    began: Instant,
+    outcome: Outcome,
+    /// The command has been told to stop.
+    told: bool,
+}
+
+impl<'a> Course<'a> {
+    pub(super) fn new(name: &'a str, election: &'a Election, reign: &'a Reign) -> Self {
+        Self {
+            name,
+            election,
+            reign,
+            began: clock::boot(),
+            outcome: Outcome::Ended(None),
+            told: false,
+        }
+    }
+
+    /// How it ended, once it has.
+    pub(super) fn ended(self) -> Ended {
+        Ended {
+            outcome: self.outcome,
+            ran_for: clock::boot().since(self.began),
+        }
+    }
+
+    /// Gives the go-ahead; false if the reign is over already.
+    pub(super) fn begin(&mut self, guardian: &Guardian, start: Start) -> bool {
+        // Lost while it was being handed over; of a loss before drain_at the
+        // guardian knows nothing.
+        if !self.reign.is_valid() {
+            self.outcome = Outcome::Late;
+            return false;
+        }
+        stop_here_for_a_test();
+        guardian.start(start);
+        true
+    }
+
+    /// What the guardian reports; false after the last report.
+    pub(super) async fn hear(&mut self, event: Event) -> bool {
+        let last = event.is_last();
+        match event {
+            Event::Ready | Event::Gone => {}
+            Event::Started { pid } => tracing::debug!("the command runs as {pid}"),
+            Event::Refused { why } => {
+                tracing::error!("{}: {why}", self.name);
+                self.outcome = match why {
+                    Refusal::Late => Outcome::Late,
+                    _ => Outcome::ByItself(why.code()),
+                };
+            }
+            Event::Exited { status, asked } if self.told || asked => {
+                tracing::debug!("the command {status}");
+                self.outcome = Outcome::Ended(Some(status.code()));
+            }
+            Event::Exited { status, .. } => {
+                tracing::info!("{}: the command {status}", self.name);
+                self.outcome = Outcome::ByItself(status.code());
+            }
+            Event::Lost { why } => {
+                tracing::error!("{}: the guardian has died: {why}", self.name);
+            }
+            Event::Blind => {
+                tracing::error!(
+                    "{}: the keeper of the guardian has failed; nobody can see the command \
+                     end, so the office is kept until its lease is over",
+                    self.name
+                );
+                outlast(self.election, self.reign).await;
+            }
+        }
+        !last
+    }
+
+    /// What a person or a service manager asks.
+    pub(super) fn obey(&mut self, ask: Ask, guardian: &Guardian) {
+        match ask {
+            Ask::Kill => guardian.kill(),
+            Ask::Stop => {
+                self.told = true;
+                // No more renewals: the deadlines stand from here on.
+                self.election.resign();
+                guardian.stop(self.election.config().grace);
+            }
+            Ask::Forward(signal) => guardian.signal(signal),
+        }
+    }
+
+    /// What the campaign says.
+    pub(super) fn follow(&mut self, event: &Happened, guardian: &Guardian) {
+        match event {
+            Happened::Renewed { grant, .. } => guardian.extend(grant.drain_at, grant.kill_at),
+            Happened::Draining { why, grant, .. } if !self.told => {
+                self.told = true;
+                guardian.stop(grace(why, *grant, self.election));
+            }
+            Happened::Kill { .. } => guardian.kill(),
+            _ => {}
+        }
+    }
+}
+
+/// How long the command gets when the office drains: what was configured, and
+/// all the time there is if that is because renewals fail. The office cannot
+/// be handed over earlier then, so nobody is served by haste.
+fn grace(why: &Why, grant: Grant, election: &Election) -> Duration {
+    match why {
+        Why::Unconfirmed => grant.kill_at.since(grant.drain_at),
+        Why::Resigned
+        | Why::Transferred(_)
+        | Why::Requested
+        | Why::Replaced
+        | Why::AffinityEnded => election.config().grace,
+    }
+}
+
+/// The guardian may have ended the command at `drain_at` before the campaign
+/// has looked at its clock. To drop the reign now would be told as a
+/// resignation, so the campaign speaks first. If the office was renewed in the
+/// last moment there is nothing to hear: then it is one.
+pub(super) async fn hear_why(reign: &Reign) {
+    if clock::boot() >= reign.grant().drain_at {
+        let _ = tokio::time::timeout(reign.remaining(), reign.cancelled()).await;
+    }
+}
+
+/// Lets a reign run out. The guardian ends the command by itself before that.
+async fn outlast(election: &Election, reign: &Reign) {
+    // No more renewals: the deadlines stand from here on.
+    election.resign();
+    // One that was under way may have succeeded meanwhile.
+    while reign.is_valid() {
+        tokio::time::sleep(reign.remaining()).await;
+    }
+}
+
+/// Lets a test stop this process at the moment that matters most: it leads,
+/// and the go-ahead has not left. No release does this.
+fn stop_here_for_a_test() {
+    #[cfg(debug_assertions)]
+    if std::env::var_os("TENURE_TEST_STOP_BEFORE_START").is_some() {
+        use rustix::process::{Signal, getpid, kill_process};
+        let _ = kill_process(getpid(), Signal::STOP);
+    }
+}

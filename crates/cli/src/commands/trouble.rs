@@ -1,0 +1,31 @@
+//! What a person is told while a store is in trouble.
+//!
+//! A campaign meets the same failure with every attempt, several times a
+//! second perhaps; to warn each time would bury the log, and to warn only of
+//! the first would hide the reason: the first failure is often a mere "no
+//! answer", and the verdict ("upgrade this one") comes with the second look.
+//! So a warning is due whenever what is wrong differs from what was said last.
+
+use tenure::election::Failure;
+
+/// What was told last.
+#[derive(Debug, Default)]
+pub(super) struct Trouble(Option<Failure>);
+
+impl Trouble {
+    /// Tells of a failure: as a warning if it is news.
+    pub(super) fn tell(&mut self, election: &str, failure: &Failure, in_a_row: u32) {
+        if self.0.as_ref() == Some(failure) {
+            tracing::debug!("{election}: {} ({in_a_row} in a row)", failure.why);
+        } else {
+            tracing::warn!("{election}: {}", failure.why);
+            self.0 = Some(failure.clone());
+        }
+    }
+
+    /// Tells that it is over.
+    pub(super) fn over(&mut self, election: &str) {
+        self.0 = None;
+        tracing::warn!("{election}: the store answers again");
+    }
+}

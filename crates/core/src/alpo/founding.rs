@@ -1,0 +1,281 @@
+//! Who may vote at all: founding a cluster, and telling strangers.
+//!
+//! Votes and acknowledged entries are promises, and they are kept on disks. A
+//! server whose disk was wiped has broken its promises without knowing it: it
+//! would vote a second time, and help to elect a leader that lacks what it
+//! once acknowledged. By its number and its flags it looks like the server it
+//! was; only its [`StorageId`], drawn when the data directory was made, gives
+//! it away. So a *blank* server, with no cluster on its disk, says nothing in
+//! any election until one of these is true:
+//!
+//! * **every** server of its `--peers` has answered that it is blank too.
+//!   Then nobody has promised anything yet, and they found a cluster: the
+//!   table of numbers and storages, whose digest is the cluster's id, goes to
+//!   disk before the first vote;
+//! * a peer has founded already, with this very storage in its table: this
+//!   server was asked, answered that it was blank, and has voted for nobody
+//!   since, because it could not;
+//! * a leader has admitted it (see [`membership`](super::Membership)).
+//!
+//! If anybody knows its number under another storage it refuses to run, and
+//! says how to mend that. Why not found with a *majority* of blank answers?
+//! Because the minority may be what is left of a cluster.
+//!
+//! Left out: wiping *all* disks of a cluster and starting anew looks like a
+//! new cluster, and is one.
+
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+use core::fmt;
+
+use super::durable::Identity;
+use super::ids::{ClusterId, ServerId, StorageId};
+use super::membership::Membership;
+
+/// The servers of a cluster and their data directories.
+pub type Table = BTreeMap<ServerId, StorageId>;
+
+/// What a server says of itself when it meets another.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Hello {
+    /// Its number.
+    pub server: ServerId,
+    /// Its data directory.
+    pub storage: StorageId,
+    /// Its cluster; `None` if it is blank.
+    pub cluster: Option<ClusterId>,
+    /// The members it knows, with their storages; empty if it is blank.
+    pub known: Table,
+}
+
+/// Why a server does not go on, or does not talk to another.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Stranger {
+    /// Somebody with a number that is not among the peers.
+    NotAPeer {
+        /// The number.
+        server: ServerId,
+    },
+    /// Somebody else has this server's number.
+    SameNumber {
+        /// The number.
+        server: ServerId,
+    },
+    /// A member knows this server's number under another data directory.
+    Replaced {
+        /// This server.
+        server: ServerId,
+        /// What it is known by.
+        known: StorageId,
+        /// What it has.
+        found: StorageId,
+    },
+    /// The peers have a cluster, and this server is not in it.
+    NotAMember {
+        /// This server.
+        server: ServerId,
+        /// What it has.
+        found: StorageId,
+    },
+    /// The other belongs to another cluster.
+    OtherCluster {
+        /// Which server.
+        server: ServerId,
+        /// This server's cluster.
+        ours: ClusterId,
+        /// Its cluster.
+        theirs: ClusterId,
+    },
+}
+
+impl fmt::Display for Stranger {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotAPeer { server } => write!(
+                f,
+                "expected one of --peers, found {server}: add it to --peers here, or \
+                 correct --peers there"
+            ),
+            Self::SameNumber { server } => write!(
+                f,
+                "another server has number {} too: give one of them another --id",
+                server.get()
+            ),
+            Self::Replaced {
+                server,
+                known,
+                found,
+            } => write!(
+                f,
+                "expected the data directory {known} for {server}, found {found}: its disk \
+                 was wiped or replaced, and a server without its promises must not vote; \
+                 to take it in anew run `tenure member remove {id}` and then \
+                 `tenure member add {id} --storage {found}`",
+                id = server.get()
+            ),
+            Self::NotAMember { server, found } => write!(
+                f,
+                "the peers have a cluster and {server} is not in it; to take it in run \
+                 `tenure member add {} --storage {found}`",
+                server.get()
+            ),
+            Self::OtherCluster {
+                server,
+                ours,
+                theirs,
+            } => write!(
+                f,
+                "expected a server of cluster {ours}, found {server} of cluster {theirs}: \
+                 is one of them started with the other's --peers or --data?"
+            ),
+        }
+    }
+}
+
+impl core::error::Error for Stranger {}
+
+/// A blank server that looks for its peers.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Founding {
+    server: ServerId,
+    storage: StorageId,
+    /// Every peer, itself among them, and the storage it is blank with.
+    blank: BTreeMap<ServerId, Option<StorageId>>,
+}
+
+impl Founding {
+    /// Server `server` with a new data directory, and the numbers of all that
+    /// shall found the cluster. Its own is added if it is not among them.
+    pub fn new(
+        server: ServerId,
+        storage: StorageId,
+        peers: impl IntoIterator<Item = ServerId>,
+    ) -> Self {
+        let mut blank: BTreeMap<_, _> = peers.into_iter().map(|peer| (peer, None)).collect();
+        blank.insert(server, Some(storage));
+        Self {
+            server,
+            storage,
+            blank,
+        }
+    }
+
+    /// What it says of itself.
+    pub fn hello(&self) -> Hello {
+        Hello {
+            server: self.server,
+            storage: self.storage,
+            cluster: None,
+            known: Table::new(),
+        }
+    }
+
+    /// Who has not been heard yet.
+    pub fn missing(&self) -> Vec<ServerId> {
+        let unheard = self.blank.iter().filter(|(_, storage)| storage.is_none());
+        unheard.map(|(server, _)| *server).collect()
+    }
+
+    /// A peer said this. When it is the last one that was waited for, or has
+    /// founded already, gives who this server is and who belongs to its
+    /// cluster: both go to disk before it says another word. No members means
+    /// that it votes when the log has told it who they are.
+    ///
+    /// # Errors
+    /// If this server must not run, or the other is none of its peers.
+    pub fn heard(&mut self, hello: &Hello) -> Result<Option<(Identity, Membership)>, Stranger> {
+        if hello.server == self.server && hello.storage != self.storage {
+            let server = self.server;
+            return Err(Stranger::SameNumber { server });
+        }
+        if !self.blank.contains_key(&hello.server) {
+            let server = hello.server;
+            return Err(Stranger::NotAPeer { server });
+        }
+        if let Some(cluster) = hello.cluster {
+            return self.join(cluster, &hello.known).map(Some);
+        }
+        // One that was wiped while this one waited says it is blank again,
+        // with another storage: the later word is the true one.
+        self.blank.insert(hello.server, Some(hello.storage));
+        let table: Option<Table> = self
+            .blank
+            .iter()
+            .map(|(server, storage)| storage.map(|storage| (*server, storage)))
+            .collect();
+        Ok(table.map(|table| self.found(digest(&table), &table)))
+    }
+
+    /// A peer has a cluster already.
+    fn join(&self, cluster: ClusterId, known: &Table) -> Result<(Identity, Membership), Stranger> {
+        let (server, found) = (self.server, self.storage);
+        match known.get(&server) {
+            Some(storage) if *storage == found && digest(known) == cluster => {
+                Ok(self.found(cluster, known))
+            }
+            // It belongs to them, but the members have changed since the
+            // founding: it learns of that, and that it may vote, by the log.
+            Some(storage) if *storage == found => Ok(self.found(cluster, &Table::new())),
+            Some(storage) => Err(Stranger::Replaced {
+                server,
+                known: *storage,
+                found,
+            }),
+            None => Err(Stranger::NotAMember { server, found }),
+        }
+    }
+
+    fn found(&self, cluster: ClusterId, table: &Table) -> (Identity, Membership) {
+        let identity = Identity {
+            cluster,
+            server: self.server,
+            storage: self.storage,
+        };
+        let members = table.iter().map(|(server, storage)| (*server, *storage));
+        (identity, Membership::founded(members))
+    }
+}
+
+impl Identity {
+    /// Whether this server, whose log knows `members`, may talk to the one
+    /// that says `hello`.
+    ///
+    /// # Errors
+    /// If it is a stranger. A blank server is none: it may be one that waits
+    /// to be admitted.
+    pub fn meets(&self, hello: &Hello, members: &Membership) -> Result<(), Stranger> {
+        let server = hello.server;
+        if let Some(theirs) = hello.cluster.filter(|theirs| *theirs != self.cluster) {
+            let ours = self.cluster;
+            return Err(Stranger::OtherCluster {
+                server,
+                ours,
+                theirs,
+            });
+        }
+        if server == self.server {
+            return Err(Stranger::SameNumber { server });
+        }
+        match members.get(server) {
+            Some(member) if member.storage != hello.storage => Err(Stranger::Replaced {
+                server,
+                known: member.storage,
+                found: hello.storage,
+            }),
+            Some(_) | None => Ok(()),
+        }
+    }
+}
+
+/// The id of the cluster that is founded by these (FNV-1a, 128 bits). The
+/// storages are random, so no two clusters have the same by chance.
+pub fn digest(table: &Table) -> ClusterId {
+    const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
+    const BASIS: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
+    let bytes = table.iter().flat_map(|(server, storage)| {
+        let server = server.get().to_le_bytes().into_iter();
+        server.chain(storage.to_u128().to_le_bytes())
+    });
+    let mix = |hash: u128, byte| (hash ^ u128::from(byte)).wrapping_mul(PRIME);
+    ClusterId::from_u128(bytes.fold(BASIS, mix))
+}

@@ -1,0 +1,138 @@
+//! Founding a cluster: who may vote at all.
+
+use tenure_core::alpo::{Founding, Hello, ServerId, StorageId, Stranger, Table, digest};
+
+fn id(number: u64) -> ServerId {
+    ServerId::new(number).expect("not zero")
+}
+
+fn storage(number: u128) -> StorageId {
+    StorageId::from_u128(number)
+}
+
+fn three(server: u64, disk: u128) -> Founding {
+    Founding::new(id(server), storage(disk), (1..=3).map(id))
+}
+
+/// What a server of the cluster founded by these says of itself.
+fn member(server: u64, disks: [u128; 3]) -> Hello {
+    let known: Table = (1..=3).map(id).zip(disks.map(storage)).collect();
+    Hello {
+        server: id(server),
+        storage: known[&id(server)],
+        cluster: Some(digest(&known)),
+        known,
+    }
+}
+
+#[test]
+fn all_blank_servers_found_the_same_cluster_whatever_the_order() {
+    let hellos = [1, 2, 3].map(|n| three(n, u128::from(n) + 10).hello());
+    let mut clusters = Vec::new();
+    for own in 1..=3 {
+        for order in [[1, 2, 3], [3, 2, 1], [2, 1, 3]] {
+            let mut founding = three(own, u128::from(own) + 10);
+            let mut founded = None;
+            for from in order.into_iter().filter(|from| *from != own) {
+                assert!(founded.is_none(), "founded before everybody was heard");
+                founded = founding.heard(&hellos[from as usize - 1]).expect("a peer");
+            }
+            let (identity, members) = founded.expect("everybody was heard");
+            assert_eq!(identity.server, id(own));
+            assert!((1..=3).all(|peer| members.is_voter(id(peer))));
+            clusters.push(identity.cluster);
+        }
+    }
+    assert!(clusters.windows(2).all(|pair| pair[0] == pair[1]));
+}
+
+#[test]
+fn a_majority_of_blank_servers_founds_nothing() {
+    let mut founding = three(1, 11);
+    assert_eq!(founding.heard(&three(2, 12).hello()), Ok(None));
+    assert_eq!(founding.missing(), [id(3)]);
+    // The same one again is no third one.
+    assert_eq!(founding.heard(&three(2, 12).hello()), Ok(None));
+}
+
+#[test]
+fn a_founder_that_missed_the_founding_joins_it() {
+    let mut founding = three(3, 13);
+    let (identity, members) = founding
+        .heard(&member(1, [11, 12, 13]))
+        .expect("known by this storage")
+        .expect("founded");
+    let cluster = member(1, [11, 12, 13]).cluster;
+    assert_eq!(Some(identity.cluster), cluster);
+    assert_eq!(members.len(), 3);
+}
+
+#[test]
+fn after_a_change_of_members_a_late_founder_waits_for_the_log() {
+    let mut hello = member(1, [11, 12, 13]);
+    hello.known.remove(&id(2));
+    let (identity, members) = three(3, 13)
+        .heard(&hello)
+        .expect("known by this storage")
+        .expect("its cluster is known");
+    assert_eq!(Some(identity.cluster), hello.cluster);
+    assert!(members.is_empty());
+}
+
+#[test]
+fn a_wiped_disk_is_known_for_what_it_is() {
+    // Server 3 comes back with a new data directory and the same flags.
+    let mut wiped = three(3, 99);
+    let refused = wiped
+        .heard(&member(1, [11, 12, 13]))
+        .expect_err("a stranger");
+    let text = refused.to_string();
+    assert!(matches!(refused, Stranger::Replaced { .. }), "{text}");
+    assert!(text.contains("tenure member remove 3"), "{text}");
+    assert!(text.contains(&storage(99).to_string()), "{text}");
+    // A blank peer that it meets first does not make it any better.
+    let mut wiped = three(3, 99);
+    assert_eq!(wiped.heard(&three(2, 12).hello()), Ok(None));
+    assert!(wiped.heard(&member(1, [11, 12, 13])).is_err());
+}
+
+#[test]
+fn strangers_are_told_apart() {
+    let mut founding = three(1, 11);
+    let seven = Founding::new(id(7), storage(17), [id(7)]).hello();
+    assert_eq!(
+        founding.heard(&seven),
+        Err(Stranger::NotAPeer { server: id(7) })
+    );
+    assert_eq!(
+        founding.heard(&three(1, 55).hello()),
+        Err(Stranger::SameNumber { server: id(1) })
+    );
+    let mut outsider = Founding::new(id(4), storage(14), (1..=4).map(id));
+    assert!(matches!(
+        outsider.heard(&member(1, [11, 12, 13])),
+        Err(Stranger::NotAMember { .. })
+    ));
+}
+
+#[test]
+fn members_meet_members_of_their_own_cluster() {
+    let (ours, members) = three(3, 13)
+        .heard(&member(1, [11, 12, 13]))
+        .expect("a founder")
+        .expect("founded");
+    assert_eq!(ours.meets(&member(2, [11, 12, 13]), &members), Ok(()));
+    assert!(matches!(
+        ours.meets(&member(2, [11, 92, 13]), &members),
+        Err(Stranger::OtherCluster { .. })
+    ));
+    let mut replaced = member(2, [11, 12, 13]);
+    replaced.storage = storage(92);
+    assert!(matches!(
+        ours.meets(&replaced, &members),
+        Err(Stranger::Replaced { .. })
+    ));
+    // A blank one may be waiting to be admitted.
+    let blank = Founding::new(id(4), storage(14), [id(4)]).hello();
+    assert_eq!(ours.meets(&blank, &members), Ok(()));
+}
