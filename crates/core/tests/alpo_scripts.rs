@@ -13,6 +13,7 @@ mod alpo_stage;
 #[expect(dead_code, reason = "written for the election's scripts too")]
 mod args;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
@@ -25,14 +26,20 @@ fn script(path: &Path) {
     }
 }
 
-/// `H3`, `E4`, `R17`: a capital letter and a number.
-fn clauses(text: &str) -> impl Iterator<Item = &str> {
+fn document() -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/alpo.md");
+    fs::read_to_string(path).expect("the document is there")
+}
+
+/// The clauses cited in a text: `H3`, `R17`, and `E4` of `E4e`.
+fn clauses(text: &str) -> BTreeSet<&str> {
     let words = text.split(|c: char| !c.is_ascii_alphanumeric());
-    words.filter(|word| {
-        let number = word.trim_start_matches(['E', 'G', 'H', 'I', 'L', 'R', 'T', 'X']);
-        let number = number.trim_end_matches(|c: char| c.is_ascii_lowercase());
-        word.len() - number.len() >= 1 && !number.is_empty() && number.parse::<u8>().is_ok()
-    })
+    let words = words.map(|word| word.trim_end_matches(|c: char| c.is_ascii_lowercase()));
+    let cites = |word: &&str| {
+        let number = word.strip_prefix(|c: char| c.is_ascii_uppercase());
+        number.is_some_and(|number| number.parse::<u8>().is_ok())
+    };
+    words.filter(cites).collect()
 }
 
 /// Every script, with its name.
@@ -126,11 +133,47 @@ fn random_stories_catch_planted_mistakes() {
     }
 }
 
+/// The clauses there are: the first cells of the document's tables.
+fn numbered(document: &str) -> BTreeSet<&str> {
+    let rows = document.lines().filter_map(|line| line.strip_prefix("| "));
+    let cells = rows.filter_map(|row| row.split(" |").next());
+    cells.flat_map(clauses).collect()
+}
+
 #[test]
-fn every_script_begins_with_a_clause() {
+fn every_script_begins_with_a_clause_that_exists() {
+    let document = document();
+    let known = numbered(&document);
     for (name, text) in scripts() {
         let comment = text.lines().take_while(|line| line.starts_with('#'));
         let comment = comment.collect::<Vec<_>>().join(" ");
-        assert!(clauses(&comment).next().is_some(), "{name} cites no clause");
+        let cited = clauses(&comment);
+        assert!(!cited.is_empty(), "{name} cites no clause");
+        let unknown: Vec<_> = cited.difference(&known).collect();
+        assert!(unknown.is_empty(), "{name} cites {unknown:?}");
+    }
+}
+
+#[test]
+fn every_hole_and_every_requirement_has_a_script() {
+    let document = document();
+    let scripts = scripts();
+    for clause in numbered(&document) {
+        let (kind, number) = clause.split_at(1);
+        let prefix = format!("{}{number:0>2}_", kind.to_ascii_lowercase());
+        let found = scripts.iter().any(|(name, _)| name.starts_with(&prefix));
+        assert!(found || !"HR".contains(kind), "{clause} has no script");
+    }
+}
+
+#[test]
+fn every_script_named_in_the_document_exists() {
+    let (document, scripts) = (document(), scripts());
+    let named = document.split('`').skip(1).step_by(2);
+    for name in
+        named.filter(|name| name.starts_with('r') && name[1..].starts_with(char::is_numeric))
+    {
+        let found = name.ends_with('…') || scripts.iter().any(|(script, _)| script == name);
+        assert!(found, "there is no script {name}");
     }
 }
