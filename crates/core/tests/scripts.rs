@@ -92,7 +92,10 @@ fn scripts() -> Vec<(String, String)> {
             .map(|entry| entry.expect("an entry").path())
             .collect()
     };
-    let files = list(&home()).into_iter().flat_map(|folder| list(&folder));
+    // Those of the replicated log are told by `alpo_scripts.rs`.
+    let folders = list(&home()).into_iter();
+    let folders = folders.filter(|folder| !folder.ends_with("alpo"));
+    let files = folders.flat_map(|folder| list(&folder));
     files
         .map(|path| {
             let name = path
