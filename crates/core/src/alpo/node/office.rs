@@ -58,6 +58,10 @@ impl Leader {
             let leader = self.transfer.map(|transfer| transfer.to);
             return server.answer(token, Answer::Refused(Refusal::NotLeader { leader }));
         }
+        if self.transfer.is_some() {
+            // The heir would have to be given it first, as any proposal.
+            return server.answer(token, Answer::Refused(Refusal::Busy));
+        }
         if let Change::Promote(learner) = change {
             // It must also have the entry that admitted it, on its disk: it
             // votes only when it knows that it was admitted, and voters that
