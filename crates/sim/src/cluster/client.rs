@@ -82,14 +82,14 @@ impl Client {
     }
 
     pub(super) fn key(&mut self) -> Key {
-        Key::new(&format!("k{}", self.rng.below(3))).expect("a plain key")
+        Key::new(&format!("k{}", self.rng.below(2))).expect("a plain key")
     }
 
     pub(super) fn wish(&mut self) -> Wish {
         let key = self.key();
         match self.rng.below(20) {
-            0..8 => Wish::Append(self.value()),
-            8..13 => {
+            0..6 => Wish::Append(self.value()),
+            6..13 => {
                 let expect = match self.seen.get(&key) {
                     Some(Some(version)) => Expect::Version(version.clone()),
                     Some(None) | None => Expect::Absent,

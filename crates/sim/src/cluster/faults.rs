@@ -24,6 +24,10 @@ impl World {
             .between(self.swarm.pace / 4, self.swarm.pace * 7 / 4);
         self.after(next, Event::Fault);
         let kinds = self.swarm.kinds;
+        if self.swarm.restless && self.rng.chance(50) {
+            self.change_members()?;
+            self.change_members()?;
+        }
         let server = self.rng.below(self.swarm.servers as u64) as usize;
         match self.rng.below(12) {
             0..3 if kinds.crashes => self.crash_some(server),

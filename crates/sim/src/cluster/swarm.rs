@@ -51,7 +51,7 @@ impl Kinds {
             unruly: rng.chance(70),
             disks: rng.chance(30),
             rot: rng.chance(15),
-            members: servers > 1 && rng.chance(30),
+            members: servers > 1 && rng.chance(35),
             transfers: rng.chance(30),
             snipers: rng.chance(40),
             slow_links: rng.chance(40),
@@ -88,6 +88,8 @@ pub(super) struct Swarm {
     pub(super) kinds: Kinds,
     /// Nobody who wins an election keeps its connections for long.
     pub(super) fickle: bool,
+    /// Operators change the members whatever else goes on.
+    pub(super) restless: bool,
     /// One server cannot open connections when the rest is healed (H7).
     pub(super) mute: bool,
 }
@@ -133,7 +135,7 @@ impl Swarm {
         Self {
             servers,
             founders,
-            clients: rng.between(1, 4) as usize,
+            clients: rng.between(1, 5) as usize,
             pipeline: rng.between(1, 4),
             config,
             limits: Limits {
@@ -159,7 +161,8 @@ impl Swarm {
                 .map(|_| rng.between(0, 2 * drift_max as u64) as i64 - drift_max)
                 .collect(),
             kinds,
-            fickle: kinds.snipers && rng.chance(30),
+            fickle: kinds.snipers && rng.chance(45),
+            restless: kinds.members && rng.chance(40),
             mute: servers >= 3 && !kinds.members && rng.chance(30) && kinds.partitions,
         }
     }
