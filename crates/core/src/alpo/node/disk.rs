@@ -9,13 +9,14 @@
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
+use core::hash::{Hash, Hasher};
 
 use crate::ids::Term;
 
 use super::super::durable::{Batch, HardState, Snapshot};
 use super::super::entry::Entry;
 use super::super::ids::LogId;
-use super::super::message::Envelope;
+use super::super::message::{Body, Envelope};
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Disk {
@@ -137,5 +138,35 @@ impl Disk {
             }
         }
         free
+    }
+
+    /// For [`Node::digest`](super::Node::digest): `term` is the server's, and
+    /// `base` as there.
+    pub(super) fn digest(&self, term: Term, base: u64, into: &mut impl Hasher) {
+        let Self {
+            // Empty between two polls.
+            staged: _,
+            sent,
+            durable,
+            hard,
+            under_way,
+            durable_id,
+            held,
+        } = self;
+        // Only how far batches are ahead of the disk matters.
+        let ahead = |number: u64| number.saturating_sub(*durable);
+        (ahead(*sent), ahead(*hard), durable_id).hash(into);
+        for (number, last) in under_way {
+            (ahead(*number), last).hash(into);
+        }
+        // What was said in another term never leaves.
+        for (wanted, envelope) in held.iter().filter(|(_, held)| held.term == term) {
+            ahead(*wanted).hash(into);
+            envelope.digest(into);
+            match &envelope.body {
+                Body::Request { number, .. } => number.saturating_sub(base).hash(into),
+                Body::Reply { number, .. } => number.hash(into),
+            }
+        }
     }
 }

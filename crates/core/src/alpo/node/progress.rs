@@ -16,6 +16,7 @@
 //! meet; streaming keeps a window of them under way and does not wait.
 
 use alloc::collections::VecDeque;
+use core::hash::{Hash, Hasher};
 
 use super::super::ids::{LogId, Position};
 use super::super::log::Log;
@@ -171,6 +172,41 @@ impl Progress {
         match &mut self.mode {
             Mode::Probing { asked } | Mode::Installing { asked, .. } => *asked = false,
             Mode::Streaming { .. } => {}
+        }
+    }
+
+    /// Requests up to this number were sent before this peer was one.
+    pub(super) const fn born(&self) -> u64 {
+        self.born
+    }
+
+    /// For [`Node::digest`](super::Node::digest), with `base` as there.
+    pub(super) fn digest(&self, base: u64, into: &mut impl Hasher) {
+        let Self {
+            matched,
+            next,
+            mode,
+            floor,
+            heard,
+            born,
+            // Rounds decide about reads and leases alone.
+            round: _,
+        } = self;
+        let since = |number: u64| number.saturating_sub(base);
+        (matched, next, since(*floor), since(*heard), since(*born)).hash(into);
+        core::mem::discriminant(mode).hash(into);
+        match mode {
+            Mode::Probing { asked } => asked.hash(into),
+            Mode::Streaming { window } => {
+                for (number, last) in window {
+                    (since(*number), last).hash(into);
+                }
+            }
+            Mode::Installing {
+                last,
+                offset,
+                asked,
+            } => (last, offset, asked).hash(into),
         }
     }
 }

@@ -1,0 +1,64 @@
+//! How much may happen. Within these bounds *everything* is explored.
+
+use std::time::Duration;
+
+use tenure_core::alpo::{Bug, Config};
+
+use super::host::BEAT;
+use super::rules::Broken;
+
+/// What is bounded; what is not (the order of messages, their loss) is tried
+/// in every way there is.
+#[derive(Clone, Debug)]
+pub(crate) struct Bounds {
+    pub(crate) servers: usize,
+    /// The highest term; nobody stands in a later one.
+    pub(crate) terms: u64,
+    /// Candidacies that a timeout begins.
+    pub(crate) stands: u8,
+    /// Entries that clients propose; each leader adds its own no-op.
+    pub(crate) proposals: u8,
+    /// Heartbeats of leaders, to all at once.
+    pub(crate) beats: u8,
+    /// Crashes, each with a restart.
+    pub(crate) crashes: u8,
+    /// Messages delivered twice; `None`: all, any number of times.
+    pub(crate) duplicates: Option<u8>,
+    /// Entries go one in a message, as large ones do.
+    pub(crate) one_by_one: bool,
+    /// Polls are messages like others, instead of being won at once.
+    pub(crate) polls: bool,
+    /// Every disk may be late, not only that of the server that will crash.
+    pub(crate) all_late: bool,
+    pub(crate) planted: Option<Bug>,
+    /// The only rule that is watched, to see it caught by itself.
+    pub(crate) only: Option<Broken>,
+}
+
+impl Bounds {
+    /// Three servers, two elections, one crash, and little else.
+    pub(crate) const SMALL: Self = Self {
+        servers: 3,
+        terms: 2,
+        stands: 2,
+        proposals: 0,
+        beats: 0,
+        crashes: 1,
+        duplicates: Some(1),
+        one_by_one: false,
+        polls: false,
+        all_late: false,
+        planted: None,
+        only: None,
+    };
+
+    pub(crate) fn config(&self) -> Config {
+        Config {
+            timeout: Duration::from_secs(1),
+            heartbeat: BEAT,
+            append_bytes: if self.one_by_one { 1 } else { 1_024 },
+            planted: self.planted,
+            ..Config::default()
+        }
+    }
+}
