@@ -6,6 +6,7 @@ use tenure_core::alpo::{Bug, Config};
 
 use super::host::BEAT;
 use super::rules::Broken;
+use super::wire::Kept;
 
 /// What is bounded; what is not (the order of messages, their loss) is tried
 /// in every way there is.
@@ -22,14 +23,15 @@ pub(crate) struct Bounds {
     pub(crate) beats: u8,
     /// Crashes, each with a restart.
     pub(crate) crashes: u8,
-    /// Messages delivered twice; `None`: all, any number of times.
-    pub(crate) duplicates: Option<u8>,
+    /// Messages delivered twice.
+    pub(crate) duplicates: u8,
     /// Entries go one in a message, as large ones do.
     pub(crate) one_by_one: bool,
-    /// Polls are messages like others, instead of being won at once.
-    pub(crate) polls: bool,
-    /// Every disk may be late, not only that of the server that will crash.
-    pub(crate) all_late: bool,
+    /// Refusals are delivered, with all that candidates do about them.
+    pub(crate) refusals: bool,
+    /// Nothing is simplified: polls and requests of bygone terms are
+    /// messages like others, and every disk may be late.
+    pub(crate) plain: bool,
     pub(crate) planted: Option<Bug>,
     /// The only rule that is watched, to see it caught by itself.
     pub(crate) only: Option<Broken>,
@@ -44,13 +46,21 @@ impl Bounds {
         proposals: 0,
         beats: 0,
         crashes: 1,
-        duplicates: Some(1),
+        duplicates: 1,
         one_by_one: false,
-        polls: false,
-        all_late: false,
+        refusals: false,
+        plain: false,
         planted: None,
         only: None,
     };
+
+    pub(crate) const fn kept(&self) -> Kept {
+        Kept {
+            stale: self.plain,
+            refusals: self.refusals || self.plain,
+            polls: self.plain,
+        }
+    }
 
     pub(crate) fn config(&self) -> Config {
         Config {

@@ -26,11 +26,15 @@ fn scratch() {
         proposals: number("PROPOSALS", 0) as u8,
         beats: number("BEATS", 0) as u8,
         crashes: number("CRASHES", 0) as u8,
-        duplicates: std::env::var("DUPS").ok().map(|v| v.parse().unwrap()),
+        duplicates: number("DUPS", 0) as u8,
         one_by_one: number("ONE", 0) == 1,
-        polls: number("POLLS", 0) == 1,
-        all_late: number("LATE", 0) == 1,
+        refusals: number("REFUSALS", 0) == 1,
+        plain: number("PLAIN", 0) == 1,
+        planted: std::env::var("PLANT").ok().map(|name| *tenure_core::alpo::Bug::ALL.iter().find(|b| format!("{b:?}") == name).unwrap()),
+        only: std::env::var("ONLY").ok().map(|name| *rules::Broken::ALL.iter().find(|b| format!("{b:?}") == name).unwrap()),
         ..Bounds::SMALL
     };
-    explore(Cluster::new(bounds), Order::Depth, number("MOST", 20_000_000) as usize).print("scratch");
+    if bounds.planted.is_some() { std::panic::set_hook(Box::new(|_| {})); }
+    let order = if number("BFS", 0) == 1 { Order::Breadth } else { Order::Depth };
+    explore(Cluster::new(bounds), order, number("MOST", 20_000_000) as usize).print("scratch");
 }

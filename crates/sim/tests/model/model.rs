@@ -10,7 +10,7 @@
 //!   those it asks, and at the one who asks it decides only *whether* it
 //!   stands; so every schedule with real polls is here, and more. (A poll's
 //!   answer may also tell a higher term; so does the request for votes by
-//!   which that term came into the world.) `Bounds::polls` makes them
+//!   which that term came into the world.) `Bounds::plain` makes them
 //!   messages, to see that it makes no difference.
 //! * **Clocks are choices.** Whoever waits may be told that its wait is over,
 //!   at any time. Nobody refuses a vote because it hears a leader, unless it
@@ -21,7 +21,7 @@
 //! * **Disks are late only where a crash can tell.** It is chosen at the
 //!   beginning who crashes. For the others a batch that is not synced only
 //!   holds messages back, and messages are held back on the wire already.
-//!   `Bounds::all_late` makes all disks late.
+//!   `Bounds::plain` makes all disks late.
 //! * **A delivery that changes nothing and says nothing is no step**: it is
 //!   the same as none.
 //! * **The silent are not asked again** by a candidate: its first request is
@@ -142,13 +142,13 @@ impl Cluster {
         let host = |index| Arc::new(Host::founded(index, servers, &config));
         World {
             hosts: (0..servers).map(host).collect(),
-            wire: Wire::new(duplicates.is_none(), self.bounds.polls),
+            wire: Wire::new(self.bounds.kept()),
             left: Left {
                 stands,
                 proposals,
                 beats,
                 crashes,
-                duplicates: duplicates.unwrap_or(0),
+                duplicates,
             },
             victim,
             past: Past::default(),
@@ -168,11 +168,12 @@ impl Cluster {
         what: impl FnOnce(&mut Host) -> Vec<Output>,
     ) {
         self.act_once(world, index, what);
-        let late = self.bounds.all_late && world.left.crashes > 0 || world.victim == Some(index);
+        let late = self.bounds.plain && world.left.crashes > 0 || world.victim == Some(index);
         while !late && world.broken.is_none() && !world.hosts[index].disk.waiting.is_empty() {
             self.act_once(world, index, |host| host.sync().unwrap_or_default());
         }
         world.wire.sweep(&world.hosts);
+        world.past.forget(&world.hosts);
     }
 
     fn act_once(
@@ -223,7 +224,7 @@ impl Cluster {
             return true;
         }
         world.left.stands -= 1;
-        let polls = self.bounds.polls;
+        let polls = self.bounds.plain;
         self.act(world, index, |host| {
             let outputs = host.time_out();
             if polls { outputs } else { win(host, outputs) }
@@ -323,7 +324,7 @@ impl Model for Cluster {
         if !self.start.is_empty() {
             return self.start.clone();
         }
-        if self.bounds.crashes == 0 || self.bounds.all_late {
+        if self.bounds.crashes == 0 || self.bounds.plain {
             return vec![self.founded(None)];
         }
         let victims = 0..self.bounds.servers;
@@ -347,10 +348,7 @@ impl Model for Cluster {
     fn next_state(&self, world: &World, action: Action) -> Option<World> {
         let mut next = world.clone();
         let happens = match action {
-            Action::Deliver(message) => {
-                let stays = next.wire.is_set();
-                self.deliver(&mut next, message, stays)
-            }
+            Action::Deliver(message) => self.deliver(&mut next, message, false),
             Action::Duplicate(message) => {
                 next.left.duplicates -= 1;
                 self.deliver(&mut next, message, true)

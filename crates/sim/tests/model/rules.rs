@@ -63,6 +63,8 @@ pub(crate) struct Past {
     reigns: Vec<(Term, usize)>,
     /// Who said of whom that it has its vote, by term.
     votes: Vec<(usize, Term, usize)>,
+    /// How many reigns there were.
+    pub(crate) count: u64,
     /// Committed entries and in which term they were.
     committed: Vec<(Entry, Term)>,
 }
@@ -86,14 +88,23 @@ impl Before {
 }
 
 impl Past {
+    /// Forgets what no rule will ask for again. On disk terms never fall, so
+    /// below them nobody votes, begins a reign, or leads without knowing.
+    pub(crate) fn forget(&mut self, hosts: &[Arc<Host>]) {
+        let known = |server: usize| hosts[server].disk.hard().term;
+        self.votes.retain(|(server, term, _)| *term >= known(*server));
+        let all = (0..hosts.len()).map(known).min().unwrap_or(Term::ZERO);
+        self.reigns.retain(|(term, _)| *term >= all);
+        for (_, term) in &mut self.committed {
+            if *term < all {
+                *term = Term::ZERO;
+            }
+        }
+    }
+
     /// How many entries are committed.
     pub(crate) fn committed(&self) -> usize {
         self.committed.len()
-    }
-
-    /// How many reigns there were.
-    pub(crate) fn reigns(&self) -> usize {
-        self.reigns.len()
     }
 
     pub(crate) fn digest(&self, into: &mut impl std::hash::Hasher) {
@@ -157,6 +168,7 @@ impl Past {
             return Some(Broken::TwoReigns);
         }
         self.reigns.insert(at, (term, server));
+        self.count += 1;
         None
     }
 

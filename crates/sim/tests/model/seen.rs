@@ -28,7 +28,7 @@ impl Seen {
             most(&self.term, host.node.term().get());
             most(&self.log, host.node.log().last().id);
         }
-        most(&self.reigns, world.past.reigns() as u64);
+        most(&self.reigns, world.past.count);
         most(&self.committed, world.past.committed() as u64);
         most(&self.messages, world.wire.len() as u64);
     }

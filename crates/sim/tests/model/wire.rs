@@ -1,13 +1,24 @@
 //! Messages on their way: nothing is in order, anything may be late for ever.
 //!
 //! A message that is never delivered is a lost one, so loss needs no action
-//! of its own. Duplicates come in two ways. Where their number is bounded,
-//! the wire is a bag: a delivery takes a message out, and a duplication
-//! delivers it and leaves it in. Where it is not, the wire is a set that
-//! only grows: whatever was said once can be heard any number of times.
+//! of its own. The wire is a bag: a delivery takes a message out, and a
+//! duplication delivers it and leaves it in.
 //!
-//! A message that nobody can ever take note of again is taken out, since
-//! states that differ by it alone have the same futures ([`Wire::sweep`]).
+//! A message of which nobody can ever take note again is taken out, since
+//! states that differ by it alone have the same futures. By default so are
+//! two kinds that could still be noted, because what they bring about comes
+//! about without them too:
+//!
+//! * A **request of a term that is over** for the one it is sent to brings its
+//!   sender no more than the news of a higher term. Whoever stood in that
+//!   term asked the sender for its vote, and a sender that gets that request
+//!   instead knows the term as well. (If it leads it does not listen; but it
+//!   may cease to lead at any time, by running out of patience.)
+//! * A **refusal** makes a candidate give up, which is no more than winning
+//!   nothing; or stand again at once, which it also does when it runs out of
+//!   patience; or ask another to step back, with the same in turn.
+//!
+//! [`Kept`] says which of them stay, to see that it makes no difference.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
@@ -75,66 +86,80 @@ impl Sent {
         (self.digest, number)
     }
 
-    /// Whether it can never again make anybody do anything.
+    /// Whether it can never again make anybody do anything that would not be
+    /// done without it; see the head of this file.
     ///
     /// A reply of a term the asker knows, to a question of a term that is
     /// over for it or that it gave up asking in, is read and forgotten: terms
     /// on disk never fall, and a passive server that asks again does so in a
-    /// higher term (polls are no messages here). That somebody leads is no
-    /// more than a refusal: who gets none does not win either.
-    fn is_idle(&self, hosts: &[Arc<Host>], polls: bool) -> bool {
+    /// higher term, unless polls are messages.
+    fn is_idle(&self, hosts: &[Arc<Host>], kept: Kept) -> bool {
         let Envelope { to, term, body, .. } = &*self.envelope;
         let host = &hosts[index_of(*to)];
         let known = host.disk.hard().term;
         match body {
-            Body::Request { .. } => false,
-            Body::Reply {
-                reply: Reply::Led { .. },
-                ..
-            } => true,
+            Body::Request { .. } => *term < known && !kept.stale,
+            Body::Reply { reply, .. } if is_refusal(reply) && !kept.refusals => true,
             Body::Reply { asked_in, .. } => {
                 let given_up = || host.node.status() == Status::Passive && known == host.node.term();
                 let too_late = || self.number() <= host.node.numbered_from();
                 *term <= known
-                    && (*asked_in < known || *asked_in == known && !polls && (given_up() || too_late()))
+                    && (*asked_in < known || *asked_in == known && !kept.polls && (given_up() || too_late()))
             }
         }
     }
+}
+
+/// Whether it says no, or less.
+const fn is_refusal(reply: &Reply) -> bool {
+    match reply {
+        Reply::StaleTerm
+        | Reply::Led { .. }
+        | Reply::LogIncomplete { .. }
+        | Reply::NoVote
+        | Reply::Taken { .. }
+        | Reply::Deferred
+        | Reply::AlreadyLeader
+        | Reply::NotOutranked { .. } => true,
+        Reply::WouldGrant
+        | Reply::Granted
+        | Reply::Appended { .. }
+        | Reply::Mismatch { .. }
+        | Reply::Heard { .. }
+        | Reply::Installed { .. }
+        | Reply::Standing => false,
+    }
+}
+
+/// Which messages are carried although safety could do without.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Kept {
+    /// Requests of terms that are over for the one they are sent to.
+    pub(crate) stale: bool,
+    /// Refusals.
+    pub(crate) refusals: bool,
+    /// Polls and answers to them.
+    pub(crate) polls: bool,
 }
 
 /// All of them, in an order that is the same however they came to be there.
 #[derive(Clone, Debug)]
 pub(crate) struct Wire {
     sent: Vec<Sent>,
-    /// Whether what was delivered stays.
-    is_set: bool,
-    /// Whether polls are messages.
-    polls: bool,
+    kept: Kept,
 }
 
 impl Wire {
     /// With nothing on it.
-    pub(crate) const fn new(is_set: bool, polls: bool) -> Self {
+    pub(crate) const fn new(kept: Kept) -> Self {
         let sent = Vec::new();
-        Self {
-            sent,
-            is_set,
-            polls,
-        }
-    }
-
-    /// Whether what was delivered stays.
-    pub(crate) const fn is_set(&self) -> bool {
-        self.is_set
+        Self { sent, kept }
     }
 
     pub(crate) fn send(&mut self, envelope: Envelope) {
         let sent = Sent::new(envelope);
         let at = self.sent.partition_point(|other| other.key() < sent.key());
-        let known = self.sent.get(at).is_some_and(|s| s.key() == sent.key());
-        if !(known && self.is_set) {
-            self.sent.insert(at, sent);
-        }
+        self.sent.insert(at, sent);
     }
 
     pub(crate) fn get(&self, index: usize) -> &Sent {
@@ -159,18 +184,13 @@ impl Wire {
 
     /// Takes out what can make no difference any more.
     pub(crate) fn sweep(&mut self, hosts: &[Arc<Host>]) {
-        let polls = self.polls;
-        self.sent.retain(|sent| !sent.is_idle(hosts, polls));
+        let kept = self.kept;
+        self.sent.retain(|sent| !sent.is_idle(hosts, kept));
     }
 
     pub(crate) fn digest(&self, hosts: &[Arc<Host>], into: &mut impl Hasher) {
-        let mut last = None;
         for sent in &self.sent {
-            let meaning = sent.meaning(hosts);
-            if !(self.is_set && last == Some(meaning)) {
-                meaning.hash(into);
-            }
-            last = Some(meaning);
+            sent.meaning(hosts).hash(into);
         }
     }
 }
