@@ -21,7 +21,16 @@
 //! * **Disks are late only where a crash can tell.** It is chosen at the
 //!   beginning who crashes. For the others a batch that is not synced only
 //!   holds messages back, and messages are held back on the wire already.
+//!   The same goes for a batch with nothing but term and vote: a crash that
+//!   loses it is one before the step that wrote it, since nothing was said.
 //!   `Bounds::plain` makes all disks late.
+//! * **A leader gives up when it matters**: in the step in which it hears a
+//!   candidate of a higher term or stands itself. In between it is no worse
+//!   as a leader than as a passive server of the same term, which nobody
+//!   else can lead.
+//! * **A crash loses all that the server was not told of**, but for parts of
+//!   the oldest batch. That more was on disk is the same as a sync before
+//!   the crash, and messages that do not arrive.
 //! * **A delivery that changes nothing and says nothing is no step**: it is
 //!   the same as none.
 //! * **The silent are not asked again** by a candidate: its first request is
@@ -37,6 +46,7 @@ use stateright::{Model, Property};
 use tenure_core::alpo::{
     Ask, Asker, Body, Envelope, Input, Output, Reply, Request, ServerId, Status,
 };
+use tenure_core::ids::Term;
 
 use super::bounds::Bounds;
 use super::host::{Host, id_of, index_of, parts};
@@ -168,12 +178,23 @@ impl Cluster {
         what: impl FnOnce(&mut Host) -> Vec<Output>,
     ) {
         self.act_once(world, index, what);
-        let late = self.bounds.plain && world.left.crashes > 0 || world.victim == Some(index);
-        while !late && world.broken.is_none() && !world.hosts[index].disk.waiting.is_empty() {
+        while world.broken.is_none() && !self.is_late(world, index) {
             self.act_once(world, index, |host| host.sync().unwrap_or_default());
         }
         world.wire.sweep(&world.hosts);
         world.past.forget(&world.hosts);
+    }
+
+    /// Whether what waits for a disk, if anything, may wait longer.
+    fn is_late(&self, world: &World, index: usize) -> bool {
+        let Some(batch) = world.hosts[index].disk.waiting.front() else {
+            return true;
+        };
+        if self.bounds.plain {
+            return world.left.crashes > 0;
+        }
+        let only_hard = batch.entries.is_empty() && batch.truncate.is_none();
+        world.victim == Some(index) && !only_hard
     }
 
     fn act_once(
@@ -207,21 +228,35 @@ impl Cluster {
         }
         let to = index_of(envelope.to);
         let (before, length) = (world.hosts[to].digest, world.wire.len());
+        let stands = matches!(&envelope.body, Body::Request { request, .. }
+            if request.asker() == Asker::Candidate);
+        if stands {
+            self.let_go(world, to, envelope.term);
+        }
         self.act(world, to, |host| {
-            let stands = matches!(&envelope.body, Body::Request { request, .. }
-                if request.asker() == Asker::Candidate);
-            if stands && host.node.status() != Status::Leader {
-                host.forget_leader();
-            }
             host.handle(Input::Received(Envelope::clone(&envelope)))
         });
         world.broken.is_some() || world.hosts[to].digest != before || world.wire.len() > length
     }
 
-    fn time_out(&self, world: &mut World, index: usize) -> bool {
-        if world.hosts[index].node.status() == Status::Leader {
+    /// Before a server hears a candidate of `term` it may have lost patience
+    /// with its leader, or with those who do not follow it.
+    fn let_go(&self, world: &mut World, index: usize, term: Term) {
+        let leads = world.hosts[index].node.status() == Status::Leader;
+        if !leads {
+            Arc::make_mut(&mut world.hosts[index]).forget_leader();
+        } else if !self.bounds.plain && term > world.hosts[index].node.term() {
             self.act(world, index, Host::time_out);
-            return true;
+        }
+    }
+
+    fn time_out(&self, world: &mut World, index: usize) -> bool {
+        let leads = world.hosts[index].node.status() == Status::Leader;
+        if leads {
+            self.act(world, index, Host::time_out);
+            if self.bounds.plain {
+                return true;
+            }
         }
         world.left.stands -= 1;
         let polls = self.bounds.plain;
@@ -263,7 +298,7 @@ impl Cluster {
         let (host, left) = (&world.hosts[index], &world.left);
         let leads = host.node.status() == Status::Leader;
         let may_stand = left.stands > 0 && host.node.term().get() < self.bounds.terms;
-        if leads || may_stand {
+        if may_stand || leads && self.bounds.plain {
             actions.push(Action::TimeOut(index));
         }
         if leads && left.beats > 0 {
@@ -276,12 +311,12 @@ impl Cluster {
             actions.push(Action::Sync(index));
         }
         if left.crashes > 0 && world.victim.is_none_or(|victim| victim == index) {
-            for (whole, batch) in host.disk.waiting.iter().enumerate() {
-                let torn = (0..parts(batch)).map(|part| Action::Crash(index, whole, part));
-                actions.extend(torn);
-            }
             let all = host.disk.waiting.len();
-            actions.push(Action::Crash(index, all, 0));
+            let most = if self.bounds.plain { all } else { 0 };
+            for whole in 0..=most {
+                let parts = host.disk.waiting.get(whole).map_or(1, parts);
+                actions.extend((0..parts).map(|part| Action::Crash(index, whole, part)));
+            }
         }
     }
 }
@@ -303,7 +338,7 @@ fn win(host: &mut Host, outputs: Vec<Output>) -> Vec<Output> {
     said
 }
 
-fn would_grant(to: ServerId, (from, term): (ServerId, tenure_core::ids::Term), number: u64) -> Input {
+fn would_grant(to: ServerId, (from, term): (ServerId, Term), number: u64) -> Input {
     Input::Received(Envelope {
         from,
         to,

@@ -6,7 +6,7 @@
 //!
 //! A message of which nobody can ever take note again is taken out, since
 //! states that differ by it alone have the same futures. By default so are
-//! two kinds that could still be noted, because what they bring about comes
+//! three kinds that could still be noted, because what they bring about comes
 //! about without them too:
 //!
 //! * A **request of a term that is over** for the one it is sent to brings its
@@ -14,6 +14,8 @@
 //!   term asked the sender for its vote, and a sender that gets that request
 //!   instead knows the term as well. (If it leads it does not listen; but it
 //!   may cease to lead at any time, by running out of patience.)
+//! * A **request of a candidate whose term is over**, to one who knows that
+//!   term already, can only use up a vote that helps nobody any more.
 //! * A **refusal** makes a candidate give up, which is no more than winning
 //!   nothing; or stand again at once, which it also does when it runs out of
 //!   patience; or ask another to step back, with the same in turn.
@@ -23,10 +25,10 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
-use tenure_core::alpo::{Body, Envelope, Reply, Status};
+use tenure_core::alpo::{Asker, Body, Envelope, Reply, Status};
 use tenure_core::ids::Term;
 
-use super::host::{Host, index_of};
+use super::host::{Host, id_of, index_of};
 
 /// One message.
 #[derive(Clone, Debug)]
@@ -70,20 +72,12 @@ impl Sent {
         }
     }
 
-    /// The message as far as it makes a difference: the number counts from
-    /// the beginning of the candidacy or reign it belongs to, and is nothing
-    /// in a term that is over for the one who asked, for good.
-    fn meaning(&self, hosts: &[Arc<Host>]) -> (u64, u64) {
-        let (asker, term) = self.asked();
-        let asker = &hosts[asker];
-        let number = if term < asker.disk.hard().term {
-            0
-        } else if term == asker.node.term() {
-            self.number().saturating_sub(asker.node.numbered_from())
-        } else {
-            self.number()
-        };
-        (self.digest, number)
+    /// Whom it was asked.
+    fn peer(&self) -> usize {
+        match &self.envelope.body {
+            Body::Request { .. } => index_of(self.envelope.to),
+            Body::Reply { .. } => index_of(self.envelope.from),
+        }
     }
 
     /// Whether it can never again make anybody do anything that would not be
@@ -94,11 +88,21 @@ impl Sent {
     /// on disk never fall, and a passive server that asks again does so in a
     /// higher term, unless polls are messages.
     fn is_idle(&self, hosts: &[Arc<Host>], kept: Kept) -> bool {
-        let Envelope { to, term, body, .. } = &*self.envelope;
+        let Envelope {
+            from,
+            to,
+            term,
+            body,
+        } = &*self.envelope;
         let host = &hosts[index_of(*to)];
         let known = host.disk.hard().term;
         match body {
-            Body::Request { .. } => *term < known && !kept.stale,
+            Body::Request { .. } if kept.stale => false,
+            Body::Request { request, .. } => {
+                let over = || hosts[index_of(*from)].disk.hard().term > *term;
+                let stood = request.asker() == Asker::Candidate;
+                *term < known || stood && *term == known && over()
+            }
             Body::Reply { reply, .. } if is_refusal(reply) && !kept.refusals => true,
             Body::Reply { asked_in, .. } => {
                 let given_up = || host.node.status() == Status::Passive && known == host.node.term();
@@ -176,7 +180,8 @@ impl Wire {
 
     /// One index for each message that differs from the others.
     pub(crate) fn distinct(&self, hosts: &[Arc<Host>]) -> Vec<usize> {
-        let meaning = |index: usize| self.sent[index].meaning(hosts);
+        let ranks = Ranks::new(&self.sent, hosts);
+        let meaning = |index: usize| ranks.meaning(&self.sent[index], hosts);
         let mut all: Vec<_> = (0..self.sent.len()).collect();
         all.dedup_by_key(|index| meaning(*index));
         all
@@ -189,8 +194,67 @@ impl Wire {
     }
 
     pub(crate) fn digest(&self, hosts: &[Arc<Host>], into: &mut impl Hasher) {
+        let ranks = Ranks::new(&self.sent, hosts);
         for sent in &self.sent {
-            sent.meaning(hosts).hash(into);
+            ranks.meaning(sent, hosts).hash(into);
+        }
+        for (index, host) in hosts.iter().enumerate() {
+            for peer in 0..hosts.len() {
+                for number in host.node.numbers_to(id_of(peer)) {
+                    ranks.rank(index, peer, number).hash(into);
+                }
+            }
         }
     }
+}
+
+/// The numbers that matter, in order: by who asked, whom, and number. Two
+/// states in which they are in the same order have the same futures.
+struct Ranks(Vec<(usize, usize, u64)>);
+
+impl Ranks {
+    fn new(sent: &[Sent], hosts: &[Arc<Host>]) -> Self {
+        let mut all = Vec::with_capacity(sent.len() + 8);
+        for sent in sent {
+            let (asker, term) = sent.asked();
+            if counts(&hosts[asker], term) {
+                all.push((asker, sent.peer(), sent.number()));
+            }
+        }
+        for (index, host) in hosts.iter().enumerate() {
+            for peer in 0..hosts.len() {
+                let numbers = host.node.numbers_to(id_of(peer));
+                all.extend(numbers.map(|number| (index, peer, number)));
+            }
+        }
+        all.retain(|(asker, _, number)| *number > hosts[*asker].node.numbered_from());
+        all.sort_unstable();
+        all.dedup();
+        Self(all)
+    }
+
+    fn rank(&self, asker: usize, peer: usize, number: u64) -> usize {
+        let below = |key| self.0.partition_point(|known| *known < key);
+        match self.0.binary_search(&(asker, peer, number)) {
+            Ok(at) => at + 1 - below((asker, peer, 0)),
+            Err(_) => 0,
+        }
+    }
+
+    /// A message as far as it makes a difference.
+    fn meaning(&self, sent: &Sent, hosts: &[Arc<Host>]) -> (u64, usize) {
+        let (asker, term) = sent.asked();
+        let rank = if counts(&hosts[asker], term) {
+            self.rank(asker, sent.peer(), sent.number())
+        } else {
+            0
+        };
+        (sent.digest, rank)
+    }
+}
+
+/// Whether `asker` may yet look at the number of an answer to what it asked
+/// in `term`: not if that is over for good.
+fn counts(asker: &Host, term: Term) -> bool {
+    term >= asker.disk.hard().term
 }

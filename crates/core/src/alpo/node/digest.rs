@@ -5,16 +5,20 @@
 //! *when*. Left out is what the explorer decides in the clock's stead (when
 //! patience is over, whether a leader still counts as heard), what chance
 //! draws, the times stamped on entries, the rounds by which reads are
-//! confirmed, and who waits for which answer. Request numbers count from the
-//! beginning of the candidacy or reign, since all earlier ones mean the same:
-//! nothing. Meant for a server whose outputs were all taken, without
+//! confirmed, and who waits for which answer. Request numbers are left out
+//! too, since only their order matters, and that only among those of one
+//! candidacy or reign to one peer: the explorer, who knows which are still
+//! under way, puts them in order ([`Node::numbered_from`],
+//! [`Node::numbers_to`]). Meant for a server whose outputs were all taken, without
 //! snapshots or changes of members under way.
 
 use core::hash::{Hash, Hasher};
 
 use super::super::entry::Entry;
+use super::super::ids::ServerId;
 use super::super::message::{Body, Envelope, Reply, Request};
 use super::leader::Leader;
+use super::progress::Progress;
 use super::server::Server;
 use super::{Node, Role};
 
@@ -27,8 +31,19 @@ impl Node {
         match &self.role {
             Role::Passive(_) => {}
             Role::Candidate(candidate) => candidate.digest(into),
-            Role::Leader(leader) => leader.digest(base, into),
+            Role::Leader(leader) => leader.digest(into),
         }
+    }
+
+    /// The numbers of requests to `peer` that answers will be compared with,
+    /// always in the same order; those up to
+    /// [`numbered_from`](Self::numbered_from) are all alike.
+    pub fn numbers_to(&self, peer: ServerId) -> impl Iterator<Item = u64> {
+        let progress = match &self.role {
+            Role::Leader(leader) => leader.peers.get(&peer),
+            Role::Passive(_) | Role::Candidate(_) => None,
+        };
+        progress.into_iter().flat_map(Progress::numbers)
     }
 
     /// Requests up to this number are of an earlier candidacy or reign: what
@@ -38,7 +53,7 @@ impl Node {
             Role::Passive(_) => self.server.number,
             Role::Candidate(candidate) => candidate.before(),
             Role::Leader(leader) => {
-                let oldest = leader.peers.values().map(super::progress::Progress::born);
+                let oldest = leader.peers.values().map(Progress::born);
                 oldest.min().unwrap_or(self.server.number)
             }
         }
@@ -48,7 +63,7 @@ impl Node {
 impl Server {
     fn digest(&self, base: u64, into: &mut impl Hasher) {
         (self.hard, self.commit, self.leader, self.verified).hash(into);
-        (self.vetoed, self.fault.is_some(), self.number - base).hash(into);
+        (self.vetoed, self.fault.is_some()).hash(into);
         (self.log.base(), self.log.len()).hash(into);
         self.log.iter().for_each(|entry| entry.digest(into));
         self.disk.digest(self.term(), base, into);
@@ -56,13 +71,13 @@ impl Server {
 }
 
 impl Leader {
-    fn digest(&self, base: u64, into: &mut impl Hasher) {
+    fn digest(&self, into: &mut impl Hasher) {
         (self.no_op, self.desk.anteroom.len()).hash(into);
         let transfer = self.transfer.map(|transfer| (transfer.to, transfer.told));
         transfer.hash(into);
         for (id, peer) in &self.peers {
             id.hash(into);
-            peer.digest(base, into);
+            peer.digest(into);
         }
     }
 }

@@ -180,27 +180,37 @@ impl Progress {
         self.born
     }
 
-    /// For [`Node::digest`](super::Node::digest), with `base` as there.
-    pub(super) fn digest(&self, base: u64, into: &mut impl Hasher) {
+    /// The numbers answers are compared with; see
+    /// [`Node::numbers_to`](super::Node::numbers_to).
+    pub(super) fn numbers(&self) -> impl Iterator<Item = u64> {
+        let window = match &self.mode {
+            Mode::Streaming { window } => Some(window),
+            Mode::Probing { .. } | Mode::Installing { .. } => None,
+        };
+        let window = window.into_iter().flatten().map(|(number, _)| *number);
+        [self.floor, self.heard].into_iter().chain(window)
+    }
+
+    /// For [`Node::digest`](super::Node::digest).
+    pub(super) fn digest(&self, into: &mut impl Hasher) {
         let Self {
             matched,
             next,
             mode,
-            floor,
-            heard,
-            born,
             // Rounds decide about reads and leases alone.
             round: _,
+            floor: _,
+            heard: _,
+            born: _,
         } = self;
-        let since = |number: u64| number.saturating_sub(base);
-        (matched, next, since(*floor), since(*heard), since(*born)).hash(into);
+        (matched, next).hash(into);
         core::mem::discriminant(mode).hash(into);
         match mode {
             Mode::Probing { asked } => asked.hash(into),
             Mode::Streaming { window } => {
-                for (number, last) in window {
-                    (since(*number), last).hash(into);
-                }
+                let ends = window.iter().map(|(_, last)| last);
+                ends.for_each(|last| last.hash(into));
+                window.len().hash(into);
             }
             Mode::Installing {
                 last,
