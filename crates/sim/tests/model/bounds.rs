@@ -17,6 +17,8 @@ pub(crate) struct Bounds {
     pub(crate) terms: u64,
     /// Candidacies that a timeout begins.
     pub(crate) stands: u8,
+    /// The only server that may begin one, if it is not all.
+    pub(crate) only_stands: Option<usize>,
     /// Entries that clients propose; each leader adds its own no-op.
     pub(crate) proposals: u8,
     /// Heartbeats of leaders, to all at once.
@@ -38,20 +40,66 @@ pub(crate) struct Bounds {
 }
 
 impl Bounds {
-    /// Three servers, two elections, one crash, and little else.
+    /// Three servers, two elections, a crash.
     pub(crate) const SMALL: Self = Self {
         servers: 3,
         terms: 2,
         stands: 2,
+        only_stands: None,
         proposals: 0,
         beats: 0,
         crashes: 1,
-        duplicates: 1,
+        duplicates: 0,
         one_by_one: false,
         refusals: false,
         plain: false,
         planted: None,
         only: None,
+    };
+
+    /// Three elections.
+    pub(crate) const THREE: Self = Self {
+        terms: 3,
+        stands: 3,
+        crashes: 0,
+        ..Self::SMALL
+    };
+
+    /// Four elections.
+    pub(crate) const FOUR: Self = Self {
+        terms: 4,
+        stands: 4,
+        crashes: 0,
+        ..Self::SMALL
+    };
+
+    /// Two elections with work to do, refusals, and a duplicate.
+    pub(crate) const BUSY: Self = Self {
+        proposals: 1,
+        beats: 1,
+        crashes: 0,
+        duplicates: 1,
+        refusals: true,
+        ..Self::SMALL
+    };
+
+    /// Two elections with nothing simplified.
+    pub(crate) const PLAIN: Self = Self {
+        crashes: 0,
+        plain: true,
+        ..Self::SMALL
+    };
+
+    /// What is left of figure 8 after its script: s5 stands, among
+    /// five.
+    pub(crate) const FIGURE_EIGHT: Self = Self {
+        servers: 5,
+        terms: 4,
+        stands: 1,
+        only_stands: Some(4),
+        crashes: 0,
+        one_by_one: true,
+        ..Self::SMALL
     };
 
     pub(crate) const fn kept(&self) -> Kept {

@@ -91,7 +91,7 @@ pub(crate) struct World {
     pub(crate) wire: Wire,
     pub(crate) left: Left,
     /// Who will crash.
-    victim: Option<usize>,
+    pub(crate) victim: Option<usize>,
     pub(crate) past: Past,
     pub(crate) broken: Option<Broken>,
 }
@@ -297,7 +297,9 @@ impl Cluster {
     fn own_actions(&self, world: &World, index: usize, actions: &mut Vec<Action>) {
         let (host, left) = (&world.hosts[index], &world.left);
         let leads = host.node.status() == Status::Leader;
-        let may_stand = left.stands > 0 && host.node.term().get() < self.bounds.terms;
+        let may_stand = left.stands > 0
+            && host.node.term().get() < self.bounds.terms
+            && self.bounds.only_stands.is_none_or(|only| only == index);
         if may_stand || leads && self.bounds.plain {
             actions.push(Action::TimeOut(index));
         }
@@ -407,7 +409,7 @@ impl Model for Cluster {
                 true
             }
         };
-        if happens {
+        if happens && self.within_boundary(&next) {
             self.seen.note(&next);
         }
         happens.then_some(next)

@@ -174,6 +174,11 @@ impl Wire {
         self.sent.remove(index);
     }
 
+    /// These messages are lost.
+    pub(crate) fn lose(&mut self, which: impl Fn(&Envelope) -> bool) {
+        self.sent.retain(|sent| !which(&sent.envelope));
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.sent.len()
     }
