@@ -76,18 +76,65 @@ impl Bounds {
     /// Two elections with work to do, refusals, and a duplicate.
     pub(crate) const BUSY: Self = Self {
         proposals: 1,
-        beats: 1,
         crashes: 0,
         duplicates: 1,
         refusals: true,
         ..Self::SMALL
     };
 
-    /// Two elections with nothing simplified.
+    /// A heartbeat, and one more election than the script had.
+    pub(crate) const BEATING: Self = Self {
+        stands: 1,
+        beats: 1,
+        refusals: true,
+        ..Self::SMALL
+    };
+
+    /// One election with nothing simplified.
     pub(crate) const PLAIN: Self = Self {
-        crashes: 0,
+        terms: 1,
+        stands: 1,
         plain: true,
         ..Self::SMALL
+    };
+
+    /// Two candidates in one term with nothing simplified.
+    pub(crate) const PLAIN_RIVALS: Self = Self {
+        stands: 2,
+        crashes: 0,
+        ..Self::PLAIN
+    };
+
+    /// Two elections, a crash, a duplicate.
+    pub(crate) const TWICE: Self = Self {
+        duplicates: 1,
+        ..Self::SMALL
+    };
+
+    /// Three elections, a crash.
+    pub(crate) const THREE_CRASH: Self = Self {
+        crashes: 1,
+        ..Self::THREE
+    };
+
+    /// After a reign two more, with a crash and a duplicate.
+    pub(crate) const AFTER_TWO: Self = Self {
+        terms: 3,
+        duplicates: 1,
+        ..Self::SMALL
+    };
+
+    /// After a reign three more, with a crash.
+    pub(crate) const AFTER_THREE: Self = Self {
+        terms: 4,
+        stands: 3,
+        ..Self::SMALL
+    };
+
+    /// And a duplicate too.
+    pub(crate) const AFTER_ALL: Self = Self {
+        duplicates: 1,
+        ..Self::AFTER_THREE
     };
 
     /// What is left of figure 8 after its script: s5 stands, among

@@ -15,8 +15,8 @@ use std::time::Duration;
 
 use tenure_core::Machine;
 use tenure_core::alpo::{
-    Batch, ClusterId, Config, HardState, Identity, Input, Limits, Membership, Node, Output,
-    Position, Recovered, ServerId, Snapshot, State, StorageId,
+    Batch, Body, ClusterId, Config, Envelope, HardState, Identity, Input, Limits, Membership, Node,
+    Output, Position, Recovered, Reply, Request, ServerId, Snapshot, State, Status, StorageId,
 };
 use tenure_core::rng::Rng;
 use tenure_core::time::{ClockId, Instant, Now};
@@ -73,9 +73,7 @@ impl Disk {
 
 /// How many parts a batch can be torn between.
 pub(crate) fn parts(batch: &Batch) -> usize {
-    usize::from(batch.hard.is_some())
-        + usize::from(batch.truncate.is_some())
-        + batch.entries.len()
+    usize::from(batch.hard.is_some()) + usize::from(batch.truncate.is_some()) + batch.entries.len()
 }
 
 /// The first `kept` parts of a batch.
@@ -203,6 +201,30 @@ impl Host {
         self.now = self.now.after(FAR);
         self.node.tick(self.now());
         self.drain()
+    }
+
+    /// Answers the polls among `outputs` with all the votes that are wanted.
+    pub(crate) fn win(&mut self, outputs: Vec<Output>) -> Vec<Output> {
+        let mut said = Vec::new();
+        for output in outputs {
+            if let Output::Send(envelope) = output
+                && let Body::Request { number, request } = &envelope.body
+                && let (Request::Poll { .. }, Status::Polling) = (request, self.node.status())
+            {
+                let reply = Envelope {
+                    from: envelope.to,
+                    to: envelope.from,
+                    term: envelope.term,
+                    body: Body::Reply {
+                        number: *number,
+                        asked_in: envelope.term,
+                        reply: Reply::WouldGrant,
+                    },
+                };
+                said.extend(self.handle(Input::Received(reply)));
+            }
+        }
+        said
     }
 
     /// A leader's heartbeat is due.

@@ -43,46 +43,15 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use stateright::{Model, Property};
-use tenure_core::alpo::{
-    Ask, Asker, Body, Envelope, Input, Output, Reply, Request, ServerId, Status,
-};
+use tenure_core::alpo::{Ask, Asker, Body, Envelope, Input, Output, Status};
 use tenure_core::ids::Term;
 
+use super::action::{Action, Left};
 use super::bounds::Bounds;
-use super::host::{Host, id_of, index_of, parts};
+use super::host::{Host, index_of, parts};
 use super::rules::{Before, Broken, Past};
 use super::seen::Seen;
 use super::wire::Wire;
-
-/// What can happen.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Action {
-    /// A message arrives.
-    Deliver(usize),
-    /// A message arrives, and will arrive again.
-    Duplicate(usize),
-    /// A server's wait is over: it stands, or ceases to lead.
-    TimeOut(usize),
-    /// A leader is heard of.
-    Beat(usize),
-    /// A client wants something of a leader.
-    Propose(usize),
-    /// A disk has the oldest batch on its way.
-    Sync(usize),
-    /// A server dies, with so many batches on its disk and so many parts of
-    /// the next, and comes back.
-    Crash(usize, usize, usize),
-}
-
-/// What may still happen.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(crate) struct Left {
-    pub(crate) stands: u8,
-    pub(crate) proposals: u8,
-    pub(crate) beats: u8,
-    pub(crate) crashes: u8,
-    pub(crate) duplicates: u8,
-}
 
 /// A state of the whole.
 #[derive(Clone, Debug)]
@@ -171,12 +140,7 @@ impl Cluster {
     }
 
     /// Server `index` does something, and then its disk if it is never late.
-    fn act(
-        &self,
-        world: &mut World,
-        index: usize,
-        what: impl FnOnce(&mut Host) -> Vec<Output>,
-    ) {
+    fn act(&self, world: &mut World, index: usize, what: impl FnOnce(&mut Host) -> Vec<Output>) {
         self.act_once(world, index, what);
         while world.broken.is_none() && !self.is_late(world, index) {
             self.act_once(world, index, |host| host.sync().unwrap_or_default());
@@ -262,7 +226,7 @@ impl Cluster {
         let polls = self.bounds.plain;
         self.act(world, index, |host| {
             let outputs = host.time_out();
-            if polls { outputs } else { win(host, outputs) }
+            if polls { outputs } else { host.win(outputs) }
         });
         // A poll that waits for the disk is asked when it was synced.
         polls || world.hosts[index].node.status() != Status::Polling
@@ -274,7 +238,9 @@ impl Cluster {
         world.left.proposals -= 1;
         let ttl = u64::MAX / 2 + token;
         let ask = Ask::Open { ttl };
-        self.act(world, index, |host| host.handle(Input::Asked { token, ask }));
+        self.act(world, index, |host| {
+            host.handle(Input::Asked { token, ask })
+        });
     }
 
     fn crash(&self, world: &mut World, index: usize, whole: usize, part: usize) {
@@ -321,36 +287,6 @@ impl Cluster {
             }
         }
     }
-}
-
-/// Answers a candidate's poll with all the votes it wants.
-fn win(host: &mut Host, outputs: Vec<Output>) -> Vec<Output> {
-    let mut said = Vec::new();
-    for output in outputs {
-        let Output::Send(Envelope { to, term, body, .. }) = &output else {
-            continue;
-        };
-        let Body::Request { number, request } = body else {
-            continue;
-        };
-        if let (Request::Poll { .. }, Status::Polling) = (request, host.node.status()) {
-            said.extend(host.handle(would_grant(host.node.id(), (*to, *term), *number)));
-        }
-    }
-    said
-}
-
-fn would_grant(to: ServerId, (from, term): (ServerId, Term), number: u64) -> Input {
-    Input::Received(Envelope {
-        from,
-        to,
-        term,
-        body: Body::Reply {
-            number,
-            asked_in: term,
-            reply: Reply::WouldGrant,
-        },
-    })
 }
 
 impl Model for Cluster {
@@ -422,24 +358,5 @@ impl Model for Cluster {
 
     fn properties(&self) -> Vec<Property<Self>> {
         super::properties::all()
-    }
-}
-
-impl Action {
-    /// What happens, for people.
-    pub(crate) fn describe(self, world: &World) -> String {
-        match self {
-            Self::Deliver(message) => format!("{:?}", world.wire.get(message).envelope),
-            Self::Duplicate(message) => {
-                format!("(to come again) {:?}", world.wire.get(message).envelope)
-            }
-            Self::TimeOut(index) => format!("{} times out", id_of(index)),
-            Self::Beat(index) => format!("{} beats", id_of(index)),
-            Self::Propose(index) => format!("{} proposes", id_of(index)),
-            Self::Sync(index) => format!("{} has a batch on disk", id_of(index)),
-            Self::Crash(index, whole, part) => {
-                format!("{} crashes with {whole} batches and {part} parts synced", id_of(index))
-            }
-        }
     }
 }

@@ -92,7 +92,8 @@ impl Past {
     /// below them nobody votes, begins a reign, or leads without knowing.
     pub(crate) fn forget(&mut self, hosts: &[Arc<Host>]) {
         let known = |server: usize| hosts[server].disk.hard().term;
-        self.votes.retain(|(server, term, _)| *term >= known(*server));
+        self.votes
+            .retain(|(server, term, _)| *term >= known(*server));
         let all = (0..hosts.len()).map(known).min().unwrap_or(Term::ZERO);
         self.reigns.retain(|(term, _)| *term >= all);
         for (_, term) in &mut self.committed {
@@ -141,7 +142,10 @@ impl Past {
         }
         found.extend(self.commits(&hosts[index], before.commit));
         found.extend(self.complete(hosts));
-        let others = hosts.iter().enumerate().filter(|(other, _)| *other != index);
+        let others = hosts
+            .iter()
+            .enumerate()
+            .filter(|(other, _)| *other != index);
         found.extend(others.filter_map(|(_, other)| differ(&hosts[index], other)));
         if outputs.iter().any(|o| matches!(o, Output::Halt(_))) {
             found.push(Broken::Halted);

@@ -25,8 +25,9 @@
 use stateright::Model;
 use tenure_core::alpo::Status;
 
+use super::action::Action;
 use super::host::index_of;
-use super::model::{Action, Cluster, World};
+use super::model::{Cluster, World};
 
 /// What happens next.
 #[derive(Clone, Copy, Debug)]

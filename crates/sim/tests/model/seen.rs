@@ -35,7 +35,8 @@ impl Seen {
 
     pub(crate) fn crashed(&self, lost: bool) {
         self.crashes.fetch_add(1, Ordering::Relaxed);
-        self.lossy_crashes.fetch_add(u64::from(lost), Ordering::Relaxed);
+        self.lossy_crashes
+            .fetch_add(u64::from(lost), Ordering::Relaxed);
     }
 
     /// The most entries that were committed in a state.

@@ -105,10 +105,12 @@ impl Sent {
             }
             Body::Reply { reply, .. } if is_refusal(reply) && !kept.refusals => true,
             Body::Reply { asked_in, .. } => {
-                let given_up = || host.node.status() == Status::Passive && known == host.node.term();
+                let given_up =
+                    || host.node.status() == Status::Passive && known == host.node.term();
                 let too_late = || self.number() <= host.node.numbered_from();
                 *term <= known
-                    && (*asked_in < known || *asked_in == known && !kept.polls && (given_up() || too_late()))
+                    && (*asked_in < known
+                        || *asked_in == known && !kept.polls && (given_up() || too_late()))
             }
         }
     }
