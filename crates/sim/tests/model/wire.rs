@@ -53,31 +53,7 @@ impl Sent {
     }
 
     fn number(&self) -> u64 {
-        match &self.envelope.body {
-            Body::Request { number, .. } | Body::Reply { number, .. } => *number,
-        }
-    }
-
-    /// Who asked, and in which term.
-    fn asked(&self) -> (usize, Term) {
-        let Envelope {
-            from,
-            to,
-            term,
-            body,
-        } = &*self.envelope;
-        match body {
-            Body::Request { .. } => (index_of(*from), *term),
-            Body::Reply { asked_in, .. } => (index_of(*to), *asked_in),
-        }
-    }
-
-    /// Whom it was asked.
-    fn peer(&self) -> usize {
-        match &self.envelope.body {
-            Body::Request { .. } => index_of(self.envelope.to),
-            Body::Reply { .. } => index_of(self.envelope.from),
-        }
+        Question::of(&self.envelope).number
     }
 
     /// Whether it can never again make anybody do anything that would not be
@@ -113,6 +89,40 @@ impl Sent {
                         || *asked_in == known && !kept.polls && (given_up() || too_late()))
             }
         }
+    }
+}
+
+/// The request that a message is, or answers.
+#[derive(Clone, Copy)]
+struct Question {
+    asker: usize,
+    peer: usize,
+    term: Term,
+    number: u64,
+}
+
+impl Question {
+    fn of(envelope: &Envelope) -> Self {
+        let (from, to) = (index_of(envelope.from), index_of(envelope.to));
+        let (asker, peer, term, number) = match &envelope.body {
+            Body::Request { number, .. } => (from, to, envelope.term, *number),
+            Body::Reply {
+                number, asked_in, ..
+            } => (to, from, *asked_in, *number),
+        };
+        Self {
+            asker,
+            peer,
+            term,
+            number,
+        }
+    }
+
+    /// Whether the asker may yet look at the number of an answer: not if it
+    /// gave up asking in that term, since it asks again in a higher one.
+    fn counts(self, hosts: &[Arc<Host>]) -> bool {
+        let node = &hosts[self.asker].node;
+        node.term() == self.term && node.status() != Status::Passive
     }
 }
 
@@ -187,8 +197,11 @@ impl Wire {
 
     /// One index for each message that differs from the others.
     pub(crate) fn distinct(&self, hosts: &[Arc<Host>]) -> Vec<usize> {
-        let ranks = Ranks::new(&self.sent, hosts);
-        let meaning = |index: usize| ranks.meaning(&self.sent[index], hosts);
+        let ranks = Ranks::new(self, hosts);
+        let meaning = |index: usize| {
+            let sent = &self.sent[index];
+            (sent.digest, ranks.of(&sent.envelope, hosts))
+        };
         let mut all: Vec<_> = (0..self.sent.len()).collect();
         all.dedup_by_key(|index| meaning(*index));
         all
@@ -201,14 +214,20 @@ impl Wire {
     }
 
     pub(crate) fn digest(&self, hosts: &[Arc<Host>], into: &mut impl Hasher) {
-        let ranks = Ranks::new(&self.sent, hosts);
+        let ranks = Ranks::new(self, hosts);
         for sent in &self.sent {
-            ranks.meaning(sent, hosts).hash(into);
+            (sent.digest, ranks.of(&sent.envelope, hosts)).hash(into);
         }
-        for (index, host) in hosts.iter().enumerate() {
+        for (asker, host) in hosts.iter().enumerate() {
+            if self.kept.polls {
+                (host.node.numbered_from(), host.node.last_number()).hash(into);
+            }
+            for envelope in host.node.held() {
+                ranks.of(envelope, hosts).hash(into);
+            }
             for peer in 0..hosts.len() {
                 for number in host.node.numbers_to(id_of(peer)) {
-                    ranks.rank(index, peer, number).hash(into);
+                    ranks.rank((asker, peer, number)).hash(into);
                 }
             }
         }
@@ -217,51 +236,50 @@ impl Wire {
 
 /// The numbers that matter, in order: by who asked, whom, and number. Two
 /// states in which they are in the same order have the same futures.
-struct Ranks(Vec<(usize, usize, u64)>);
+struct Ranks {
+    known: Vec<(usize, usize, u64)>,
+    /// Nothing is simplified: numbers are what they are.
+    plain: bool,
+}
 
 impl Ranks {
-    fn new(sent: &[Sent], hosts: &[Arc<Host>]) -> Self {
-        let mut all = Vec::with_capacity(sent.len() + 8);
-        for sent in sent {
-            let (asker, term) = sent.asked();
-            if counts(&hosts[asker], term) {
-                all.push((asker, sent.peer(), sent.number()));
-            }
-        }
-        for (index, host) in hosts.iter().enumerate() {
+    fn new(wire: &Wire, hosts: &[Arc<Host>]) -> Self {
+        let sent = wire.sent.iter().map(|sent| &*sent.envelope);
+        let held = hosts.iter().flat_map(|host| host.node.held());
+        let asked = sent.chain(held).map(Question::of);
+        let asked = asked.filter(|question| question.counts(hosts));
+        let mut known: Vec<_> = asked.map(|q| (q.asker, q.peer, q.number)).collect();
+        for (asker, host) in hosts.iter().enumerate() {
             for peer in 0..hosts.len() {
                 let numbers = host.node.numbers_to(id_of(peer));
-                all.extend(numbers.map(|number| (index, peer, number)));
+                known.extend(numbers.map(|number| (asker, peer, number)));
             }
         }
-        all.retain(|(asker, _, number)| *number > hosts[*asker].node.numbered_from());
-        all.sort_unstable();
-        all.dedup();
-        Self(all)
+        known.retain(|(asker, _, number)| *number > hosts[*asker].node.numbered_from());
+        known.sort_unstable();
+        known.dedup();
+        let plain = wire.kept.polls;
+        Self { known, plain }
     }
 
-    fn rank(&self, asker: usize, peer: usize, number: u64) -> usize {
-        let below = |key| self.0.partition_point(|known| *known < key);
-        match self.0.binary_search(&(asker, peer, number)) {
-            Ok(at) => at + 1 - below((asker, peer, 0)),
+    fn rank(&self, (asker, peer, number): (usize, usize, u64)) -> u64 {
+        if self.plain {
+            return number;
+        }
+        let before = self.known.partition_point(|key| *key < (asker, peer, 0));
+        match self.known.binary_search(&(asker, peer, number)) {
+            Ok(at) => (at + 1 - before) as u64,
             Err(_) => 0,
         }
     }
 
-    /// A message as far as it makes a difference.
-    fn meaning(&self, sent: &Sent, hosts: &[Arc<Host>]) -> (u64, usize) {
-        let (asker, term) = sent.asked();
-        let rank = if counts(&hosts[asker], term) {
-            self.rank(asker, sent.peer(), sent.number())
+    /// A message's number as far as it makes a difference.
+    fn of(&self, envelope: &Envelope, hosts: &[Arc<Host>]) -> u64 {
+        let question = Question::of(envelope);
+        if self.plain || question.counts(hosts) {
+            self.rank((question.asker, question.peer, question.number))
         } else {
             0
-        };
-        (sent.digest, rank)
+        }
     }
-}
-
-/// Whether `asker` may yet look at the number of an answer to what it asked
-/// in `term`: not if that is over for good.
-fn counts(asker: &Host, term: Term) -> bool {
-    term >= asker.disk.hard().term
 }

@@ -25,14 +25,18 @@ use super::{Node, Role};
 impl Node {
     /// Hashes what decides this server's future; see the head of this file.
     pub fn digest(&self, into: &mut impl Hasher) {
-        let base = self.numbered_from();
-        self.server.digest(base, into);
+        self.server.digest(into);
         core::mem::discriminant(&self.role).hash(into);
         match &self.role {
             Role::Passive(_) => {}
             Role::Candidate(candidate) => candidate.digest(into),
             Role::Leader(leader) => leader.digest(into),
         }
+    }
+
+    /// The number of its last request, in this life of its process.
+    pub const fn last_number(&self) -> u64 {
+        self.server.number
     }
 
     /// The numbers of requests to `peer` that answers will be compared with,
@@ -44,6 +48,12 @@ impl Node {
             Role::Passive(_) | Role::Candidate(_) => None,
         };
         progress.into_iter().flat_map(Progress::numbers)
+    }
+
+    /// What it will say when its disk is done.
+    pub fn held(&self) -> impl Iterator<Item = &Envelope> {
+        let held = self.server.disk.held(self.server.term());
+        held.map(|(_, envelope)| envelope)
     }
 
     /// Requests up to this number are of an earlier candidacy or reign: what
@@ -61,12 +71,12 @@ impl Node {
 }
 
 impl Server {
-    fn digest(&self, base: u64, into: &mut impl Hasher) {
+    fn digest(&self, into: &mut impl Hasher) {
         (self.hard, self.commit, self.leader, self.verified).hash(into);
         (self.vetoed, self.fault.is_some()).hash(into);
         (self.log.base(), self.log.len()).hash(into);
         self.log.iter().for_each(|entry| entry.digest(into));
-        self.disk.digest(self.term(), base, into);
+        self.disk.digest(self.term(), into);
     }
 }
 

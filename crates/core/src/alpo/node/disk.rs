@@ -16,7 +16,7 @@ use crate::ids::Term;
 use super::super::durable::{Batch, HardState, Snapshot};
 use super::super::entry::Entry;
 use super::super::ids::LogId;
-use super::super::message::{Body, Envelope};
+use super::super::message::Envelope;
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Disk {
@@ -140,9 +140,15 @@ impl Disk {
         free
     }
 
-    /// For [`Node::digest`](super::Node::digest): `term` is the server's, and
-    /// `base` as there.
-    pub(super) fn digest(&self, term: Term, base: u64, into: &mut impl Hasher) {
+    /// What waits for the disk and would leave a server that is still in
+    /// `term`: what was said in another never does.
+    pub(super) fn held(&self, term: Term) -> impl Iterator<Item = (u64, &Envelope)> {
+        let held = self.held.iter().filter(move |(_, held)| held.term == term);
+        held.map(|(wanted, envelope)| (*wanted, envelope))
+    }
+
+    /// For [`Node::digest`](super::Node::digest); `term` is the server's.
+    pub(super) fn digest(&self, term: Term, into: &mut impl Hasher) {
         let Self {
             // Empty between two polls.
             staged: _,
@@ -151,7 +157,7 @@ impl Disk {
             hard,
             under_way,
             durable_id,
-            held,
+            held: _,
         } = self;
         // Only how far batches are ahead of the disk matters.
         let ahead = |number: u64| number.saturating_sub(*durable);
@@ -159,14 +165,9 @@ impl Disk {
         for (number, last) in under_way {
             (ahead(*number), last).hash(into);
         }
-        // What was said in another term never leaves.
-        for (wanted, envelope) in held.iter().filter(|(_, held)| held.term == term) {
-            ahead(*wanted).hash(into);
+        for (wanted, envelope) in self.held(term) {
+            ahead(wanted).hash(into);
             envelope.digest(into);
-            match &envelope.body {
-                Body::Request { number, .. } => number.saturating_sub(base).hash(into),
-                Body::Reply { number, .. } => number.hash(into),
-            }
         }
     }
 }
