@@ -195,8 +195,8 @@ fn long_nothing_is_broken() {
     holds(name, established(Bounds::AFTER_THREE));
 }
 
-/// Everything at once, to the bound the design asks for. A quarter of an
-/// hour, so it has to be asked for by its own name.
+/// Everything at once, to the bound the design asks for. It takes minutes,
+/// so it has to be asked for by its own name.
 #[test]
 fn longest_nothing_is_broken() {
     if std::env::var("TENURE_MODEL").is_ok_and(|form| form == "longest") {
