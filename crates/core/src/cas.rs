@@ -55,7 +55,7 @@ pub struct Reading {
 }
 
 /// What a write expects to find.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Expect {
     /// No register by that name.
     Absent,
@@ -64,7 +64,7 @@ pub enum Expect {
 }
 
 /// Whether a write moves the register's stamp.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Stamp {
     /// Stamp it with the store's time: the writer renews or takes an office.
     Now,
@@ -74,7 +74,7 @@ pub enum Stamp {
 }
 
 /// A compare-and-swap.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Write {
     /// Which register.
     pub key: Key,

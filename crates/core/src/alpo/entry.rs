@@ -60,7 +60,7 @@ impl Entry {
 }
 
 /// What an entry says.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Payload {
     /// Nothing: a leader's first entry, by which everything before it
     /// commits (`docs/alpo.md`, H2).
@@ -85,7 +85,7 @@ pub enum Payload {
 }
 
 /// A client's request, as it stands in the log.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Command {
     /// Whose.
     pub session: SessionId,
@@ -99,7 +99,7 @@ pub struct Command {
 }
 
 /// What a client can ask for.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Operation {
     /// Append to the plain log.
     Append(Bytes),

@@ -13,6 +13,7 @@
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
+use core::hash::{Hash, Hasher};
 
 use crate::time::Instant;
 
@@ -46,7 +47,7 @@ pub(super) struct Candidate {
     pub(super) cycles: u32,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Phase {
     Polling,
     Standing,
@@ -232,6 +233,29 @@ impl Candidate {
             return Next::Again;
         }
         Next::Wait
+    }
+
+    /// Requests up to this number are of an earlier cycle.
+    pub(super) const fn before(&self) -> u64 {
+        self.before
+    }
+
+    /// For [`Node::digest`](super::Node::digest).
+    pub(super) fn digest(&self, into: &mut impl Hasher) {
+        let Self {
+            phase,
+            granted,
+            owned,
+            deferred,
+            answered,
+            transfer,
+            // Clocks, and how far to wind them; numbers are judged by `base`.
+            before: _,
+            deadline: _,
+            retry_at: _,
+            cycles: _,
+        } = self;
+        (phase, granted, owned, deferred, answered, transfer).hash(into);
     }
 
     /// Time has passed.

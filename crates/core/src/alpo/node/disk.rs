@@ -9,6 +9,7 @@
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
+use core::hash::{Hash, Hasher};
 
 use crate::ids::Term;
 
@@ -137,5 +138,36 @@ impl Disk {
             }
         }
         free
+    }
+
+    /// What waits for the disk and would leave a server that is still in
+    /// `term`: what was said in another never does.
+    pub(super) fn held(&self, term: Term) -> impl Iterator<Item = (u64, &Envelope)> {
+        let held = self.held.iter().filter(move |(_, held)| held.term == term);
+        held.map(|(wanted, envelope)| (*wanted, envelope))
+    }
+
+    /// For [`Node::digest`](super::Node::digest); `term` is the server's.
+    pub(super) fn digest(&self, term: Term, into: &mut impl Hasher) {
+        let Self {
+            // Empty between two polls.
+            staged: _,
+            sent,
+            durable,
+            hard,
+            under_way,
+            durable_id,
+            held: _,
+        } = self;
+        // Only how far batches are ahead of the disk matters.
+        let ahead = |number: u64| number.saturating_sub(*durable);
+        (ahead(*sent), ahead(*hard), durable_id).hash(into);
+        for (number, last) in under_way {
+            (ahead(*number), last).hash(into);
+        }
+        for (wanted, envelope) in self.held(term) {
+            ahead(wanted).hash(into);
+            envelope.digest(into);
+        }
     }
 }

@@ -25,6 +25,7 @@
 
 mod candidate;
 mod desk;
+mod digest;
 mod disk;
 mod leader;
 mod members;

@@ -16,6 +16,7 @@
 //! meet; streaming keeps a window of them under way and does not wait.
 
 use alloc::collections::VecDeque;
+use core::hash::{Hash, Hasher};
 
 use super::super::ids::{LogId, Position};
 use super::super::log::Log;
@@ -171,6 +172,51 @@ impl Progress {
         match &mut self.mode {
             Mode::Probing { asked } | Mode::Installing { asked, .. } => *asked = false,
             Mode::Streaming { .. } => {}
+        }
+    }
+
+    /// Requests up to this number were sent before this peer was one.
+    pub(super) const fn born(&self) -> u64 {
+        self.born
+    }
+
+    /// The numbers answers are compared with; see
+    /// [`Node::numbers_to`](super::Node::numbers_to).
+    pub(super) fn numbers(&self) -> impl Iterator<Item = u64> {
+        let window = match &self.mode {
+            Mode::Streaming { window } => Some(window),
+            Mode::Probing { .. } | Mode::Installing { .. } => None,
+        };
+        let window = window.into_iter().flatten().map(|(number, _)| *number);
+        [self.floor, self.heard].into_iter().chain(window)
+    }
+
+    /// For [`Node::digest`](super::Node::digest).
+    pub(super) fn digest(&self, into: &mut impl Hasher) {
+        let Self {
+            matched,
+            next,
+            mode,
+            // Rounds decide about reads and leases alone.
+            round: _,
+            floor: _,
+            heard: _,
+            born: _,
+        } = self;
+        (matched, next).hash(into);
+        core::mem::discriminant(mode).hash(into);
+        match mode {
+            Mode::Probing { asked } => asked.hash(into),
+            Mode::Streaming { window } => {
+                let ends = window.iter().map(|(_, last)| last);
+                ends.for_each(|last| last.hash(into));
+                window.len().hash(into);
+            }
+            Mode::Installing {
+                last,
+                offset,
+                asked,
+            } => (last, offset, asked).hash(into),
         }
     }
 }

@@ -1,0 +1,206 @@
+//! The model check: the production core, explored exhaustively.
+//!
+//! The simulator tries millions of schedules out of infinitely many. Here
+//! the cluster is small and little may happen, but *everything* that can
+//! happen then is tried: every order of messages, every one of them lost,
+//! some of them twice, a crash at every moment with every loss that a disk
+//! can suffer. What is explored is [`tenure_core::alpo::Node`] itself, by the
+//! checker `stateright`; there is no second description of the protocol that
+//! could be right where the code is wrong.
+//!
+//! | file | what it holds |
+//! |---|---|
+//! | `bounds` | how much may happen |
+//! | `host` | a server: the machine, its disk, its clock |
+//! | `wire` | messages on their way, and which of them make no difference |
+//! | `model`, `action` | what can happen next, and why no more is needed |
+//! | `rules`, `properties` | what must be true, and the history it takes to tell |
+//! | `script` | where to begin if not at the beginning |
+//! | `explore`, `seen` | running the checker; what was reached |
+//!
+//! The short form runs with the other tests; `TENURE_MODEL=long` adds the
+//! long one. `docs/simulation.md` has the numbers.
+#![allow(clippy::print_stdout)]
+
+mod action;
+mod bounds;
+mod explore;
+mod host;
+mod model;
+mod properties;
+mod rules;
+mod script;
+mod seen;
+mod wire;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use bounds::Bounds;
+use explore::{Order, Report, explore};
+use model::Cluster;
+use rules::Broken;
+use tenure_core::alpo::Bug;
+
+/// More steps than any of these explorations takes.
+const NO_END: usize = 1_000_000_000;
+
+/// One exploration at a time: each uses two cores, and times are told.
+fn alone() -> MutexGuard<'static, ()> {
+    static ONE: Mutex<()> = Mutex::new(());
+    ONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn is_long() -> bool {
+    std::env::var("TENURE_MODEL").is_ok_and(|form| form == "long")
+}
+
+/// Explores everything; nothing may be broken, and the check must have come
+/// to something.
+fn holds(name: &str, cluster: Cluster) {
+    let _alone = alone();
+    let report = explore(cluster, Order::Depth, NO_END);
+    report.print(name);
+    assert!(report.broken.is_none(), "{name}: {:?}", report.broken);
+    assert!(report.complete, "{name}: not everything was explored");
+    let came_to_something = report.committed > 0 && report.reigns > 0;
+    assert!(came_to_something, "{name}: nobody ever led and committed");
+}
+
+/// Looks for the shortest schedule that breaks `rule`.
+fn breaks(name: &str, cluster: Cluster, rule: Broken) -> Report {
+    let _alone = alone();
+    // A server that finds a broken rule itself panics, and that is news for
+    // the checker alone.
+    std::panic::set_hook(Box::new(|_| {}));
+    let report = explore(cluster, Order::Breadth, NO_END);
+    drop(std::panic::take_hook());
+    report.print(name);
+    let found = report.broken.as_ref().map(|(rule, _)| *rule);
+    assert_eq!(found, Some(rule.rule()), "{name}");
+    report
+}
+
+/// From an everyday state: s1 leads in term 1, and any one will crash.
+fn established(bounds: Bounds) -> Cluster {
+    let mut cluster = Cluster::new(bounds);
+    let victims = (0..cluster.bounds.servers).map(Some);
+    let start = victims.map(|victim| script::established(&cluster, 0, victim));
+    cluster.start = start.collect();
+    cluster
+}
+
+fn figure_eight(planted: Option<Bug>) -> Cluster {
+    let mut cluster = Cluster::new(Bounds {
+        planted,
+        ..Bounds::FIGURE_EIGHT
+    });
+    cluster.start = vec![script::figure_eight(&cluster)];
+    cluster
+}
+
+#[test]
+fn two_elections_with_a_crash_break_nothing() {
+    holds("two elections, a crash", Cluster::new(Bounds::SMALL));
+}
+
+#[test]
+fn three_elections_break_nothing() {
+    holds("three elections", Cluster::new(Bounds::THREE));
+}
+
+#[test]
+fn two_elections_with_a_proposal_and_a_duplicate_break_nothing() {
+    let name = "two elections, refusals, a proposal, a duplicate";
+    holds(name, Cluster::new(Bounds::BUSY));
+}
+
+#[test]
+fn an_election_with_a_heartbeat_and_a_crash_breaks_nothing() {
+    let name = "one more election, refusals, a heartbeat, a crash";
+    holds(name, established(Bounds::BEATING));
+}
+
+#[test]
+fn without_simplifications_nothing_is_broken() {
+    holds("one election, a crash, plain", Cluster::new(Bounds::PLAIN));
+}
+
+#[test]
+fn a_forgotten_vote_is_found() {
+    let bounds = Bounds {
+        planted: Some(Bug::VoteForgotten),
+        ..Bounds::SMALL
+    };
+    let name = "H1, the vote forgotten";
+    breaks(name, Cluster::new(bounds.clone()), Broken::TwoVotes);
+    let only = Some(Broken::TwoReigns);
+    let bounds = Bounds { only, ..bounds };
+    let name = "H1, the vote forgotten, reigns alone watched";
+    breaks(name, Cluster::new(bounds), Broken::TwoReigns);
+}
+
+#[test]
+fn ranking_by_length_is_found() {
+    let bounds = Bounds {
+        planted: Some(Bug::LengthRanks),
+        ..Bounds::THREE
+    };
+    let name = "H3, logs compared by length";
+    breaks(name, Cluster::new(bounds), Broken::Incomplete);
+}
+
+#[test]
+fn counting_an_earlier_term_is_found_where_figure_eight_begins() {
+    let name = "H2, an earlier term counted, five servers";
+    breaks(
+        name,
+        figure_eight(Some(Bug::EarlierTermCounted)),
+        Broken::Incomplete,
+    );
+    holds("figure 8, five servers", figure_eight(None));
+}
+
+/// By itself, without a script: three servers and four terms are enough.
+#[test]
+fn long_counting_an_earlier_term_is_found_from_the_beginning() {
+    if !is_long() {
+        return;
+    }
+    let bounds = Bounds {
+        planted: Some(Bug::EarlierTermCounted),
+        one_by_one: true,
+        ..Bounds::FOUR
+    };
+    let name = "H2, an earlier term counted, from the beginning";
+    breaks(name, Cluster::new(bounds), Broken::Incomplete);
+}
+
+#[test]
+fn long_nothing_is_broken() {
+    if !is_long() {
+        return;
+    }
+    let founded: [(&str, Bounds); 4] = [
+        ("two plain candidacies", Bounds::PLAIN_RIVALS),
+        ("two elections, a crash, a duplicate", Bounds::TWICE),
+        ("three elections, a crash", Bounds::THREE_CRASH),
+        ("four elections", Bounds::FOUR),
+    ];
+    for (name, bounds) in founded {
+        holds(name, Cluster::new(bounds));
+    }
+    let name = "from a reign: two elections, a crash, a duplicate";
+    holds(name, established(Bounds::AFTER_TWO));
+    let name = "from a reign: three elections, a crash";
+    holds(name, established(Bounds::AFTER_THREE));
+}
+
+/// Everything at once, to the bound the design asks for. It takes minutes,
+/// so it has to be asked for by its own name.
+#[test]
+fn longest_nothing_is_broken() {
+    if std::env::var("TENURE_MODEL").is_ok_and(|form| form == "longest") {
+        let name = "from a reign: three elections, a crash, a duplicate";
+        holds(name, established(Bounds::AFTER_ALL));
+    }
+}
