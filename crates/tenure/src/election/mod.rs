@@ -281,6 +281,7 @@ mod tests {
             leader: state::Sender::new(None),
         });
         let mut election = Election {
+            first: Mutex::default(),
             shared: Arc::clone(&shared),
             stage: stages,
             handed_out: None,
