@@ -83,18 +83,8 @@ impl Election {
     }
 
     fn start(config: Config, store: Arc<dyn Store>, rng: Rng) -> Self {
-        let (stage, stages) = state::channel(Stage::Standing);
-        let shared = Arc::new(Shared {
-            config: config.clone(),
-            mailbox: Arc::default(),
-            stage,
-            events: events::Fan::default(),
-            waiting: Mutex::default(),
-            current: Mutex::default(),
-            leader: state::Sender::new(None),
-        });
-        let first = Mutex::new(Some(shared.events.subscribe()));
-        let driven = Arc::clone(&shared);
+        let election = Self::idle(config.clone());
+        let driven = Arc::clone(&election.shared);
         drive::background().spawn(async move {
             let driven = Ending(driven);
             let campaign = Campaign::new(config, rng, clock::now());
@@ -103,6 +93,22 @@ impl Election {
             let world = Surroundings::new(store, keys, mailbox, |event| shared.on_event(event));
             drive::drive(campaign, world).await;
         });
+        election
+    }
+
+    /// What the application holds, with nothing that drives it yet.
+    fn idle(config: Config) -> Self {
+        let (stage, stages) = state::channel(Stage::Standing);
+        let shared = Arc::new(Shared {
+            config,
+            mailbox: Arc::default(),
+            stage,
+            events: events::Fan::default(),
+            waiting: Mutex::default(),
+            current: Mutex::default(),
+            leader: state::Sender::new(None),
+        });
+        let first = Mutex::new(Some(shared.events.subscribe()));
         Self {
             shared,
             first,
@@ -270,22 +276,8 @@ mod tests {
     async fn a_campaign_that_panics_takes_its_reign_along() {
         let name = Name::new("payroll").expect("a name");
         let config = Config::new(name.clone(), name);
-        let (stage, stages) = state::channel(Stage::Standing);
-        let shared = Arc::new(Shared {
-            config: config.clone(),
-            mailbox: Arc::default(),
-            stage,
-            events: events::Fan::default(),
-            waiting: Mutex::default(),
-            current: Mutex::default(),
-            leader: state::Sender::new(None),
-        });
-        let mut election = Election {
-            first: Mutex::default(),
-            shared: Arc::clone(&shared),
-            stage: stages,
-            handed_out: None,
-        };
+        let mut election = Election::idle(config.clone());
+        let shared = Arc::clone(&election.shared);
         let mut events = election.events();
         let fence = Fence {
             term: Term::new(1).expect("a term"),

@@ -36,7 +36,7 @@ impl Node {
         }
         match &self.role {
             Role::Leader(_) => Status::Leader,
-            Role::Candidate(candidate) => match Self::phase_of(candidate) {
+            Role::Candidate(candidate) => match candidate.phase {
                 Phase::Polling => Status::Polling,
                 Phase::Standing => Status::Candidate,
             },

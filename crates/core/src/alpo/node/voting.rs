@@ -9,7 +9,6 @@
 use super::super::bug::Bug;
 use super::super::ids::{Position, Rank};
 use super::super::message::{Reply, Request};
-use super::candidate::{Candidate, Phase};
 use super::passive::Passive;
 use super::server::Asked;
 use super::types::{Event, Why};
@@ -136,10 +135,5 @@ impl Node {
         }
         self.server.reply(asked, Reply::Standing);
         self.stand(true, 0);
-    }
-
-    /// The phase of a candidacy, for those who look.
-    pub(super) const fn phase_of(candidate: &Candidate) -> Phase {
-        candidate.phase
     }
 }
