@@ -22,6 +22,7 @@
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::sync::Arc;
+use core::ops::Bound;
 
 use crate::ids::{Key, Version};
 use crate::time::StoreTime;
@@ -221,9 +222,21 @@ impl Registers {
 
     /// All registers whose key begins with `prefix`, sorted by key.
     pub fn list<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = (&'a Key, &'a Register)> {
+        self.list_after(prefix, None)
+    }
+
+    /// The same, from the first key after `after` on.
+    pub fn list_after<'a>(
+        &'a self,
+        prefix: &'a str,
+        after: Option<&Key>,
+    ) -> impl Iterator<Item = (&'a Key, &'a Register)> {
+        let from = match after {
+            Some(after) if after.as_str() >= prefix => Bound::Excluded(after.as_str()),
+            Some(_) | None => Bound::Included(prefix),
+        };
         self.registers
-            .iter()
-            .skip_while(move |(key, _)| key.as_str() < prefix)
+            .range::<str, _>((from, Bound::Unbounded))
             .take_while(move |(key, _)| key.as_str().starts_with(prefix))
     }
 

@@ -226,6 +226,13 @@ macro_rules! text_id {
             }
         }
 
+        // Equal, ordered and hashed like its text.
+        impl core::borrow::Borrow<str> for $name {
+            fn borrow(&self) -> &str {
+                &self.0
+            }
+        }
+
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str(&self.0)

@@ -301,7 +301,7 @@ fn found(found: &Found) -> String {
         Found::Register(Some(register), _) => {
             format!("{} {}", text(&register.value), register.version)
         }
-        Found::List(list) => format!("{} registers", list.len()),
+        Found::List { registers, .. } => format!("{} registers", registers.len()),
         Found::Journal(Ok(entries)) => {
             let entries: Vec<_> = entries
                 .iter()
@@ -317,7 +317,7 @@ fn found(found: &Found) -> String {
 pub(crate) fn query(query: &Query) -> String {
     match query {
         Query::Register(key) => format!("read {}", key.as_str()),
-        Query::List(prefix) => format!("list {prefix}"),
+        Query::List { prefix, .. } => format!("list {prefix}"),
         Query::Journal { .. } => "read journal".to_string(),
         Query::Barrier => "barrier".to_string(),
     }

@@ -85,7 +85,7 @@ impl Leader {
     }
 
     /// The log's time now.
-    fn time(&self, server: &Server) -> LogTime {
+    pub(super) fn time(&self, server: &Server) -> LogTime {
         let (time, at) = self.began;
         time.saturating_add(nanos(server.now.since(at)))
     }
@@ -217,7 +217,7 @@ impl Leader {
         while self.is_ready(server)
             && let Some((token, query)) = self.rounds.next_read()
         {
-            let found = server.find(query);
+            let found = server.find(query, self.time(server));
             server.answer(token, Answer::Read(found));
         }
     }

@@ -21,7 +21,7 @@ impl Leader {
     /// else has led and committed since the question came.
     pub(super) fn read(&mut self, server: &mut Server, token: u64, query: Query) {
         if server.planted(Bug::ReadUnconfirmed) || self.has_lease(server) {
-            let found = server.find(query);
+            let found = server.find(query, self.time(server));
             return server.answer(token, Answer::Read(found));
         }
         if self.rounds.waiting() >= server.config.waiting {

@@ -55,13 +55,20 @@ pub enum Ask {
 pub enum Query {
     /// One register.
     Register(Key),
-    /// All registers whose key begins so.
-    List(alloc::string::String),
+    /// A page of the registers whose key begins with `prefix`.
+    List {
+        /// How the keys begin.
+        prefix: alloc::string::String,
+        /// Only keys after this one.
+        after: Option<Key>,
+        /// At most so many; fewer if they are large.
+        count: usize,
+    },
     /// The plain log.
     Journal {
         /// From this number on.
         from: u64,
-        /// At most so many entries.
+        /// At most so many entries; fewer if they are large.
         count: usize,
     },
     /// Nothing: whoever is answered knows that this server led, and may look
@@ -72,10 +79,17 @@ pub enum Query {
 /// What a query found.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Found {
-    /// The register, if there is one, and the log's time.
+    /// The register, if there is one, and the log's time when it was read.
     Register(Option<Register>, StoreTime),
-    /// Registers in the order of their keys.
-    List(Vec<(Key, Register)>),
+    /// A page of registers in the order of their keys.
+    List {
+        /// The page.
+        registers: Vec<(Key, Register)>,
+        /// Whether there are more after the last of them.
+        more: bool,
+        /// The log's time when it was read.
+        now: StoreTime,
+    },
     /// Entries with their numbers; or the oldest number that is still kept.
     Journal(Result<Vec<(u64, Bytes)>, u64>),
     /// The entry up to which everything had been applied.
