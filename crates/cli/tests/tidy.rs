@@ -16,10 +16,16 @@ const LINES_MAX: usize = 600;
 const LAYERS: &[(&str, u32)] = &[
     ("error", 1),
     ("clock", 1),
+    ("api", 1),
     ("drive", 2),
     ("wal", 3),
-    ("store", 4),
-    ("election", 5),
+    ("transport", 3),
+    ("log", 4),
+    ("store", 5),
+    ("election", 6),
+    ("ha", 7),
+    ("resolve", 8),
+    ("server", 8),
     ("lib", 9),
 ];
 
@@ -53,7 +59,7 @@ fn tree() -> BTreeMap<String, String> {
 
 fn sources(tree: &BTreeMap<String, String>) -> impl Iterator<Item = (&str, &str)> {
     tree.iter()
-        .filter(|(name, _)| name.ends_with(".rs"))
+        .filter(|(name, _)| name.ends_with(".rs") && !name.contains("/generated/"))
         .map(|(name, text)| (&**name, &**text))
 }
 

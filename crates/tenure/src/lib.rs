@@ -28,6 +28,8 @@
 //!
 //! A module uses only layers above it in this table.
 
+#[cfg(feature = "tenure")]
+pub mod api;
 pub mod clock;
 pub mod drive;
 pub mod election;

@@ -1,0 +1,39 @@
+//! The code of the interface is that of its `.proto` file.
+
+use std::fs;
+use std::path::Path;
+
+use prost::Message as _;
+
+#[test]
+fn the_generated_code_is_that_of_the_proto_file() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let proto = root.join("proto");
+    let descriptor = protox::compile(["tenure/v1/tenure.proto"], [&proto]).expect("it compiles");
+    let fresh = tempfile::tempdir().expect("a directory");
+    tonic_prost_build::configure()
+        .bytes(".")
+        .out_dir(fresh.path())
+        .compile_fds(descriptor.clone())
+        .expect("code");
+    let name = "tenure.v1.rs";
+    let code = fs::read(fresh.path().join(name)).expect("the code");
+    let kept = root.join("src/api/generated");
+    let files = [
+        (kept.join(name), code),
+        (kept.join("descriptor.bin"), descriptor.encode_to_vec()),
+    ];
+    let update = std::env::var_os("UPDATE_GOLDENFILES").is_some();
+    for (file, wanted) in files {
+        if update {
+            fs::create_dir_all(&kept).expect("a directory");
+            fs::write(&file, &wanted).expect("written");
+        }
+        let found = fs::read(&file).unwrap_or_default();
+        assert!(
+            found == wanted,
+            "{} is not what the .proto file says: run this test with UPDATE_GOLDENFILES=1",
+            file.display()
+        );
+    }
+}
