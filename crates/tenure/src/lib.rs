@@ -34,7 +34,11 @@ pub mod clock;
 pub mod drive;
 pub mod election;
 pub mod error;
+#[cfg(feature = "tenure")]
+pub mod server;
 pub mod store;
+#[cfg(feature = "tenure")]
+pub mod transport;
 pub mod wal;
 
 pub use election::{Election, Reign};
