@@ -92,6 +92,8 @@ fn run(cli: Cli, file: File, output: Output) -> Result<ExitCode, Failure> {
             Command::Sim(args) => commands::sim::sim(&context, args),
             #[cfg(feature = "tenure")]
             Command::Serve(args) => commands::serve::serve(&context, args).await,
+            #[cfg(feature = "tenure")]
+            Command::Certs(args) => commands::certs::certs(&context, args),
             Command::Wal(args) => commands::wal::wal(&context, args),
             Command::Completions(args) => {
                 let mut script = Vec::new();

@@ -56,7 +56,7 @@ pub use owner::Ended;
 pub use shared::Standing;
 
 use crate::clock;
-use crate::transport::{Book, Contact, Settings};
+use crate::transport::{Book, Contact, Settings, Tls};
 use crate::wal::{Directory, Wal, WalError, Writer};
 use data::Found;
 use door::Door;
@@ -126,6 +126,7 @@ struct Parts {
     found: Found,
     peers: TcpListener,
     clients: TcpListener,
+    tls: Option<Arc<Tls>>,
 }
 
 impl Server {
@@ -135,6 +136,8 @@ impl Server {
     /// If the settings, the directory or the addresses cannot be used.
     pub fn start(config: Config) -> Result<Self, StartError> {
         config.validate().map_err(StartError::Config)?;
+        let tls = config.tls.clone().map(Tls::open).transpose();
+        let tls = tls.map_err(StartError::Config)?.map(Arc::new);
         let peers = listen(&config.peers[&config.id])?;
         let clients = listen(&config.listen)?;
         let address = clients.local_addr().map_err(StartError::System)?;
@@ -149,6 +152,7 @@ impl Server {
             found,
             peers,
             clients,
+            tls,
         };
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -252,6 +256,7 @@ async fn run(parts: Parts) -> Ended {
         found,
         peers,
         clients,
+        tls,
     } = parts;
     let watchers = Arc::new(Watchers::new(config.watches));
     let door = Door::new(&config, &shared, &inbox, &watchers);
@@ -260,18 +265,26 @@ async fn run(parts: Parts) -> Ended {
         tokio::net::TcpListener::from_std(clients),
     ) {
         (Ok(peers), Ok(clients)) => {
-            tokio::spawn(listen::serve(clients, door, config.connections));
+            let guard = listen::Guard::new(&config, tls.clone());
+            tokio::spawn(listen::serve(clients, door, guard));
             peers
         }
         (Err(error), _) | (_, Err(error)) => return Ended::Fault(error.to_string()),
     };
     tokio::spawn(peers::accept(
         accept,
+        tls.clone(),
         Arc::clone(&shared),
         Arc::clone(&inbox),
     ));
     let flags = Book::from_flags(&config.peers);
-    let mut links = Peers::new(config.id, flags, Arc::clone(&shared), Arc::clone(&inbox));
+    let mut links = Peers::new(
+        config.id,
+        flags,
+        tls,
+        Arc::clone(&shared),
+        Arc::clone(&inbox),
+    );
     let (identity, wal, recovered) = match found {
         Found::Log(identity, wal, recovered) => (identity, *wal, *recovered),
         Found::Blank(storage, directory) => {

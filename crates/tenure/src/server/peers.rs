@@ -18,7 +18,8 @@ use super::inbox::{Event, Inbox};
 use super::owner::others;
 use super::shared::Shared;
 use crate::transport::{
-    Answer, Book, FrameReader, Greeting, Link, LinkEvent, ReadError, read_greeting, write_answer,
+    Answer, Book, Demand, FrameReader, Greeting, Line, Link, LinkEvent, ReadError, Tls,
+    read_greeting, write_answer,
 };
 
 /// How long a newcomer may take to introduce itself.
@@ -30,6 +31,7 @@ const CONNECTIONS_MAX: usize = 256;
 pub(super) struct Peers {
     own: ServerId,
     flags: Book,
+    tls: Option<Arc<Tls>>,
     shared: Arc<Shared>,
     inbox: Arc<Inbox>,
     links: BTreeMap<ServerId, Link>,
@@ -38,10 +40,17 @@ pub(super) struct Peers {
 }
 
 impl Peers {
-    pub(super) fn new(own: ServerId, flags: Book, shared: Arc<Shared>, inbox: Arc<Inbox>) -> Self {
+    pub(super) fn new(
+        own: ServerId,
+        flags: Book,
+        tls: Option<Arc<Tls>>,
+        shared: Arc<Shared>,
+        inbox: Arc<Inbox>,
+    ) -> Self {
         Self {
             own,
             flags,
+            tls,
             shared,
             inbox,
             links: BTreeMap::new(),
@@ -143,7 +152,7 @@ impl Peers {
                 false
             }
         };
-        Link::start(addresses, server, greet, tell)
+        Link::start(addresses, server, self.tls.clone(), greet, tell)
     }
 }
 
@@ -173,7 +182,12 @@ fn judge(shared: &Shared, greeting: &Greeting) -> Option<String> {
 }
 
 /// Takes connections of other servers until it is dropped.
-pub(super) async fn accept(listener: TcpListener, shared: Arc<Shared>, inbox: Arc<Inbox>) {
+pub(super) async fn accept(
+    listener: TcpListener,
+    tls: Option<Arc<Tls>>,
+    shared: Arc<Shared>,
+    inbox: Arc<Inbox>,
+) {
     static NUMBER: AtomicU64 = AtomicU64::new(1);
     let open = Arc::new(tokio::sync::Semaphore::new(CONNECTIONS_MAX));
     loop {
@@ -189,16 +203,28 @@ pub(super) async fn accept(listener: TcpListener, shared: Arc<Shared>, inbox: Ar
         let Ok(permit) = Arc::clone(&open).try_acquire_owned() else {
             continue;
         };
-        let (shared, inbox) = (Arc::clone(&shared), Arc::clone(&inbox));
+        let (shared, inbox, tls) = (Arc::clone(&shared), Arc::clone(&inbox), tls.clone());
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         tokio::spawn(async move {
             let _permit = permit;
-            serve(stream, number, &shared, &inbox).await;
+            match timeout(GREET_WITHIN, secure(stream, tls)).await {
+                Ok(Ok(line)) => serve(line, number, &shared, &inbox).await,
+                Ok(Err(error)) => tracing::debug!("a connection is closed: {error}"),
+                Err(_) => tracing::debug!("a connection is closed: it said nothing"),
+            }
         });
     }
 }
 
-async fn serve(mut stream: TcpStream, number: u64, shared: &Shared, inbox: &Inbox) {
+async fn secure(stream: TcpStream, tls: Option<Arc<Tls>>) -> std::io::Result<Line> {
+    stream.set_nodelay(true)?;
+    match tls {
+        Some(tls) => tls.accept(stream, Demand::Certificate).await,
+        None => Ok(Line::Plain(stream)),
+    }
+}
+
+async fn serve(mut stream: Line, number: u64, shared: &Shared, inbox: &Inbox) {
     let mut edition = shared.edition.subscribe();
     let greeting = match timeout(GREET_WITHIN, read_greeting(&mut stream)).await {
         Ok(Ok(greeting)) => greeting,
