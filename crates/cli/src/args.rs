@@ -134,6 +134,12 @@ pub(crate) enum Command {
     #[cfg(feature = "tenure")]
     #[command(after_help = SERVE_EXAMPLES)]
     Serve(Serve),
+    /// Run a whole cluster in one process, to try everything in a minute.
+    ///
+    /// What happens to it is printed as it happens. Without --data everything
+    /// is gone when it ends.
+    #[cfg(feature = "tenure")]
+    Dev(Dev),
     /// Make an authority and certificates to try TLS with, or for a small cluster of one's own.
     ///
     /// Run again with the same directory it adds certificates of the same authority.
@@ -438,4 +444,22 @@ pub(crate) struct Certs {
     /// How long it is good for.
     #[arg(long, default_value = "365d", value_name = "DURATION")]
     pub(crate) valid: String,
+}
+
+/// What `tenure dev` takes.
+#[cfg(feature = "tenure")]
+#[derive(Debug, Args)]
+pub(crate) struct Dev {
+    /// How many servers, 1 to 7.
+    #[arg(long, default_value_t = 3, value_name = "N")]
+    pub(crate) nodes: u16,
+    /// The first of the ports where clients come; servers use those 100 above.
+    #[arg(long, default_value_t = 7400, value_name = "PORT")]
+    pub(crate) port: u16,
+    /// Keep the data here, and go on with what is there.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data: Option<PathBuf>,
+    /// Stop and start servers at random, as often as this.
+    #[arg(long, value_name = "DURATION", num_args = 0..=1, default_missing_value = "5s")]
+    pub(crate) chaos: Option<String>,
 }

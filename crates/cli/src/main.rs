@@ -93,6 +93,8 @@ fn run(cli: Cli, file: File, output: Output) -> Result<ExitCode, Failure> {
             #[cfg(feature = "tenure")]
             Command::Serve(args) => commands::serve::serve(&context, args).await,
             #[cfg(feature = "tenure")]
+            Command::Dev(args) => commands::dev::dev(&context, args).await,
+            #[cfg(feature = "tenure")]
             Command::Certs(args) => commands::certs::certs(&context, args),
             Command::Wal(args) => commands::wal::wal(&context, args),
             Command::Completions(args) => {

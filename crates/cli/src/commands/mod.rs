@@ -3,6 +3,8 @@
 pub(crate) mod ask;
 #[cfg(feature = "tenure")]
 pub(crate) mod certs;
+#[cfg(feature = "tenure")]
+pub(crate) mod dev;
 pub(crate) mod observe;
 mod reign;
 pub(crate) mod run;
