@@ -145,6 +145,7 @@ impl Passive {
 /// Puts a snapshot in the place of everything up to its last entry.
 fn take_over(server: &mut Server, state: State, bytes: Vec<u8>) {
     let last = state.applied();
+    let end = server.log.last().id;
     // If the log goes on from the snapshot's last entry, the rest of it is
     // still good and perhaps already promised; otherwise all of it goes.
     let reset = !server.log.has(last);
@@ -164,7 +165,7 @@ fn take_over(server: &mut Server, state: State, bytes: Vec<u8>) {
     server.time = server.time.max(state.time());
     server.state = state;
     server.snapshot = Some(snapshot.clone());
-    server.disk.stage_snapshot(snapshot, reset);
+    server.disk.stage_snapshot(snapshot, reset, end);
     server.tell(Event::Installed { upto: last });
 }
 

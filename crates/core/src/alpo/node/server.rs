@@ -222,7 +222,8 @@ impl Server {
                 bytes: bytes.into(),
             };
             self.snapshot = Some(snapshot.clone());
-            self.disk.stage_snapshot(snapshot, false);
+            self.disk
+                .stage_snapshot(snapshot, false, self.log.last().id);
             self.tell(Event::Compacted { upto: applied });
         }
         self.log
