@@ -134,6 +134,23 @@ impl Log {
         }
     }
 
+    /// Forgets entries up to and including `id`, but for the last of them: at
+    /// most `count`, and at most `bytes` of them.
+    pub fn compact_behind(&mut self, id: LogId, count: u64, bytes: usize) {
+        let mut weight = 0;
+        let mut upto = id;
+        while id - upto < count
+            && let Some(entry) = self.get(upto)
+        {
+            weight += entry.weight();
+            if weight > bytes {
+                break;
+            }
+            upto -= 1;
+        }
+        self.compact(upto);
+    }
+
     /// Entries from `from` on: at most `count`, and at most `bytes` of them
     /// but at least one.
     pub fn slice(&self, from: LogId, count: usize, bytes: usize) -> Vec<Entry> {

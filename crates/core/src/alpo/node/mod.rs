@@ -128,6 +128,7 @@ impl Node {
             members,
             state,
             snapshot,
+            unsaved: 0,
             leader: None,
             sticky_until: Instant::ZERO,
             verified: 0,
