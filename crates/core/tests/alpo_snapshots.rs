@@ -1,9 +1,11 @@
 //! When snapshots are taken, and what is kept behind them.
 
+use std::collections::VecDeque;
+
 use tenure_core::Machine;
 use tenure_core::alpo::{
-    Ask, ClusterId, Command, Config, Event, Identity, Input, Limits, Membership, Node, Operation,
-    Output, Position, Recovered, ServerId, Snapshot, State, StorageId,
+    Ask, Body, ClusterId, Command, Config, Envelope, Event, Identity, Input, Limits, Membership,
+    Node, Operation, Output, Position, Recovered, Request, ServerId, Snapshot, State, StorageId,
 };
 use tenure_core::rng::Rng;
 use tenure_core::time::{ClockId, Instant, Now, WallTime};
@@ -116,4 +118,124 @@ fn a_long_tail_that_waits_makes_no_snapshot_due() {
         }
     }
     assert!((8..=11).contains(&snapshots), "{snapshots} snapshots");
+}
+
+/// Three servers whose network is slow and in order.
+struct Far {
+    now: u64,
+    delay: u64,
+    nodes: Vec<Node>,
+    under_way: VecDeque<(u64, Envelope)>,
+    /// Nothing reaches this server.
+    cut: Option<usize>,
+    chunks: usize,
+}
+
+impl Far {
+    fn new(config: &Config) -> Self {
+        let id = |n: u64| ServerId::new(n).expect("not zero");
+        let members = Membership::founded((1..=3).map(|n| (id(n), StorageId::from_u128(n.into()))));
+        let blank = State::founded(Limits::default(), ClockId::default(), members);
+        let node = |n: u64| {
+            let identity = Identity {
+                cluster: ClusterId::from_u128(1),
+                server: id(n),
+                storage: StorageId::from_u128(n.into()),
+            };
+            let rng = Rng::from_seed(n);
+            let (config, recovered) = (config.clone(), Recovered::default());
+            Node::start(config, identity, recovered, blank.clone(), rng, at(0).boot)
+                .expect("no snapshot")
+        };
+        Self {
+            now: 0,
+            delay: 1,
+            nodes: (1..=3).map(node).collect(),
+            under_way: VecDeque::new(),
+            cut: None,
+            chunks: 0,
+        }
+    }
+
+    fn step(&mut self, index: usize, act: impl FnOnce(&mut Node, Now)) {
+        let now = Now {
+            boot: Instant::from_nanos(self.now * 1_000_000),
+            wall: WallTime::default(),
+        };
+        let node = &mut self.nodes[index];
+        act(node, now);
+        while let Some(output) = node.poll() {
+            match output {
+                Output::Persist(batch) => node.handle(now, Input::Persisted(batch.number)),
+                Output::Send(envelope) => {
+                    if let Body::Request {
+                        request: Request::Install { .. },
+                        ..
+                    } = envelope.body
+                    {
+                        self.chunks += 1;
+                    }
+                    self.under_way.push_back((self.now + self.delay, envelope));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn run(&mut self, ms: u64) {
+        for _ in 0..ms {
+            self.now += 1;
+            while self
+                .under_way
+                .front()
+                .is_some_and(|(at, _)| *at <= self.now)
+                && let Some((_, envelope)) = self.under_way.pop_front()
+            {
+                let to = envelope.to.get() as usize - 1;
+                if self.cut != Some(to) {
+                    self.step(to, |node, now| node.handle(now, Input::Received(envelope)));
+                }
+            }
+            for index in 0..3 {
+                let now = Instant::from_nanos(self.now * 1_000_000);
+                if self.nodes[index].deadline().is_some_and(|due| due <= now) {
+                    self.step(index, Node::tick);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn over_a_slow_link_no_chunk_is_sent_again_and_again() {
+    let mut far = Far::new(&Config {
+        log_bytes: 30_000,
+        kept_entries: 0,
+        chunk_bytes: 1_000,
+        ..Config::default()
+    });
+    far.run(5_000);
+    let leader = far.nodes.iter().position(Node::is_ready).expect("a leader");
+    let late = (leader + 1) % 3;
+    far.cut = Some(late);
+    let open = |token| Input::Asked {
+        token,
+        ask: Ask::Open { ttl: u64::MAX },
+    };
+    // Sessions make the snapshot large: 40 bytes each.
+    for token in 0..2_000 {
+        far.step(leader, |node, now| node.handle(now, open(token)));
+        far.run(5);
+    }
+    let snapshot = far.nodes[leader].snapshot().expect("one").bytes.len();
+    assert!(snapshot > 20_000, "{snapshot}");
+    // Slower than two heartbeats there and back.
+    far.cut = None;
+    far.delay = 110;
+    far.run(60_000);
+    let upto = far.nodes[leader].commit();
+    assert_eq!(far.nodes[late].commit(), upto);
+    let needed = snapshot.div_ceil(1_000);
+    let sent = far.chunks;
+    assert!(sent <= 2 * needed, "{sent} chunks of {needed} were sent");
 }

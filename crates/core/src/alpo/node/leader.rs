@@ -183,6 +183,7 @@ impl Leader {
                 last,
                 round,
             } => {
+                peer.answers(number);
                 match matched {
                     Some(matched) if matched <= server.log.last().id => peer.appended(matched),
                     Some(_) => {}
@@ -196,7 +197,7 @@ impl Leader {
                 done,
                 round,
             } => {
-                peer.installed(last, offset, done);
+                peer.installed(number, last, offset, done);
                 round
             }
             _ => return,
@@ -439,6 +440,7 @@ fn send_chunk(server: &mut Server, id: ServerId, peer: &mut Progress, round: u64
     let Mode::Installing {
         last,
         offset,
+        first,
         asked,
     } = &mut peer.mode
     else {
@@ -449,12 +451,11 @@ fn send_chunk(server: &mut Server, id: ServerId, peer: &mut Progress, round: u64
     };
     if snapshot.last != *last {
         // A newer one has taken its place; the peer begins it anew.
-        (*last, *offset, *asked) = (snapshot.last, 0, false);
+        (*last, *offset, *first, *asked) = (snapshot.last, 0, None, None);
     }
-    if *asked {
+    if asked.is_some() {
         return;
     }
-    *asked = true;
     let total = snapshot.bytes.len();
     let from = usize::try_from(*offset).unwrap_or(usize::MAX).min(total);
     let to = from.saturating_add(server.config.chunk_bytes).min(total);
@@ -465,5 +466,7 @@ fn send_chunk(server: &mut Server, id: ServerId, peer: &mut Progress, round: u64
         total: total as u64,
         round,
     };
-    server.ask(id, request);
+    let number = server.ask(id, request);
+    first.get_or_insert(number);
+    *asked = Some(number);
 }
