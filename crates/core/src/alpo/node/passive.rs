@@ -27,6 +27,9 @@ pub const MAX_SNAPSHOT_BYTES: u64 = 4 * 1024 * 1024 * 1024;
 pub(super) struct Passive {
     /// When to stand for election.
     pub(super) deadline: Instant,
+    /// Not before then, whoever else stands: it stepped back for another, and
+    /// that holds beyond the term (H10).
+    pub(super) owed: Instant,
     incoming: Option<Incoming>,
 }
 
@@ -40,15 +43,22 @@ struct Incoming {
 
 impl Passive {
     pub(super) fn new(server: &mut Server) -> Self {
+        Self::until(server.patience())
+    }
+
+    /// One that has just stepped back for a better candidate.
+    pub(super) fn deferring(server: &mut Server) -> Self {
+        let least = server.config.drift.lengthen(server.config.timeout);
         Self {
-            deadline: server.patience(),
-            incoming: None,
+            owed: server.now.after(least),
+            ..Self::new(server)
         }
     }
 
     pub(super) const fn until(deadline: Instant) -> Self {
         Self {
             deadline,
+            owed: Instant::ZERO,
             incoming: None,
         }
     }
