@@ -228,9 +228,10 @@ impl Node {
             self.passivate(Why::HigherTerm);
         }
         if request.asker() == Asker::Leader {
-            if let Role::Leader(_) = self.role {
+            // Everybody who has heard one of them can tell, not they alone.
+            if let Some(one) = self.server.leader.filter(|one| *one != asked.by) {
                 let (term, other) = (self.server.term(), asked.by);
-                return self.server.halt(Fault::TwoLeaders { term, other });
+                return self.server.halt(Fault::TwoLeaders { term, one, other });
             }
             if let Role::Candidate(_) = self.role {
                 self.passivate(Why::Led);
