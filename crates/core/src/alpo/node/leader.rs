@@ -345,7 +345,8 @@ impl Leader {
 
     /// Proposes the end of sessions that were not heard of for too long.
     fn expire(&mut self, server: &mut Server) {
-        let Some(ready_at) = self.ready_at else {
+        // While it hands over, the heir must not be given ever more.
+        let Some(ready_at) = self.ready_at.filter(|_| self.transfer.is_none()) else {
             return;
         };
         let now = self.time(server);
