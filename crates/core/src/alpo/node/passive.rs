@@ -221,6 +221,10 @@ fn append(
             }
             None => {}
         }
+        if !server.log.fits(&entry) {
+            // No leader's log goes on so from what this server has.
+            return;
+        }
         server.time = server.time.max(entry.time);
         server.append(entry);
     }
