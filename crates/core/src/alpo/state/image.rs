@@ -225,7 +225,7 @@ fn decode_sessions(from: &mut Reader<'_>) -> Result<Sessions, DecodeError> {
         last = Some(id);
         let (ttl, heard, completed) = (from.u64()?, from.u64()?, from.u64()?);
         let saved = from.count()?;
-        if saved as u64 > MAX_WINDOW.min(completed) || completed == u64::MAX {
+        if saved as u64 > MAX_WINDOW.min(completed) {
             return Err(DecodeError::Number);
         }
         let saved = (0..saved).map(|_| decode_outcome(from));
