@@ -19,6 +19,7 @@ use tonic::service::Routes;
 use super::config::Config;
 use super::door::Door;
 use super::http;
+use super::metrics::Closed;
 use crate::api::DESCRIPTOR;
 use crate::api::v1::cluster_server::ClusterServer;
 use crate::api::v1::log_server::LogServer;
@@ -74,6 +75,7 @@ async fn secure(stream: TcpStream, tls: Option<Arc<Tls>>, demand: Demand) -> std
 
 /// Takes connections of clients until it is dropped.
 pub(super) async fn serve(listener: TcpListener, door: Door, guard: Guard) {
+    let shared = Arc::clone(&door.shared);
     let service = TowerToHyperService::new(routes(door));
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder
@@ -100,15 +102,20 @@ pub(super) async fn serve(listener: TcpListener, door: Door, guard: Guard) {
             }
         };
         let Ok(permit) = Arc::clone(&open).try_acquire_owned() else {
+            shared.metrics.close(Closed::Full);
             continue;
         };
         let (builder, service) = (Arc::clone(&builder), service.clone());
+        let shared = Arc::clone(&shared);
         let secured = secure(stream, guard.tls.clone(), guard.demand);
         tokio::spawn(async move {
             let _permit = permit;
             let line = match secured.await {
                 Ok(line) => line,
-                Err(error) => return tracing::debug!("a client was not let in: {error}"),
+                Err(error) => {
+                    shared.metrics.close(Closed::Garbage);
+                    return tracing::debug!("a client was not let in: {error}");
+                }
             };
             let serving = builder.serve_connection(TokioIo::new(line), service);
             if let Err(error) = serving.await {

@@ -26,8 +26,11 @@
 //! | `inbox`, `door` | how things get to the owner, and who may bring how much |
 //! | `house` | a session of the server's own, for clients without one |
 //! | `watchers` | those who follow registers |
+//! | `backup` | everything in one file, and back |
+//! | `metrics` | what is counted |
 //! | `services`, `http`, `listen` | what clients see: gRPC and HTTP on one port |
 
+mod backup;
 mod config;
 mod data;
 mod door;
@@ -37,6 +40,7 @@ mod house;
 mod http;
 mod inbox;
 mod listen;
+mod metrics;
 mod owner;
 mod peers;
 mod services;
@@ -51,6 +55,7 @@ use tenure_core::alpo::{Founding, Hello, Identity, Membership, Node, Recovered};
 use tenure_core::rng::Rng;
 use tokio::sync::watch;
 
+pub use backup::{RestoreError, Summary, read as read_backup, restore};
 pub use config::Config;
 pub use owner::Ended;
 pub use shared::Standing;

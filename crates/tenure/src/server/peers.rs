@@ -15,6 +15,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
 use super::inbox::{Event, Inbox};
+use super::metrics::Closed;
 use super::owner::others;
 use super::shared::Shared;
 use crate::transport::{
@@ -201,17 +202,20 @@ pub(super) async fn accept(
             }
         };
         let Ok(permit) = Arc::clone(&open).try_acquire_owned() else {
+            shared.metrics.close(Closed::Full);
             continue;
         };
         let (shared, inbox, tls) = (Arc::clone(&shared), Arc::clone(&inbox), tls.clone());
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         tokio::spawn(async move {
             let _permit = permit;
-            match timeout(GREET_WITHIN, secure(stream, tls)).await {
-                Ok(Ok(line)) => serve(line, number, &shared, &inbox).await,
-                Ok(Err(error)) => tracing::debug!("a connection is closed: {error}"),
-                Err(_) => tracing::debug!("a connection is closed: it said nothing"),
-            }
+            let why = match timeout(GREET_WITHIN, secure(stream, tls)).await {
+                Ok(Ok(line)) => return serve(line, number, &shared, &inbox).await,
+                Ok(Err(error)) => error.to_string(),
+                Err(_) => "it said nothing".into(),
+            };
+            shared.metrics.close(Closed::Garbage);
+            tracing::debug!("a connection is closed: {why}");
         });
     }
 }
@@ -228,8 +232,14 @@ async fn serve(mut stream: Line, number: u64, shared: &Shared, inbox: &Inbox) {
     let mut edition = shared.edition.subscribe();
     let greeting = match timeout(GREET_WITHIN, read_greeting(&mut stream)).await {
         Ok(Ok(greeting)) => greeting,
-        Ok(Err(error)) => return tracing::debug!("a connection is closed: {error}"),
-        Err(_) => return tracing::debug!("a connection is closed: it did not introduce itself"),
+        failed => {
+            let why = match failed {
+                Ok(Err(error)) => error.to_string(),
+                _ => "it did not introduce itself".into(),
+            };
+            shared.metrics.close(Closed::Garbage);
+            return tracing::debug!("a connection is closed: {why}");
+        }
     };
     let refusal = judge(shared, &greeting);
     let answer = match &refusal {
@@ -239,6 +249,9 @@ async fn serve(mut stream: Line, number: u64, shared: &Shared, inbox: &Inbox) {
     let answered = timeout(GREET_WITHIN, write_answer(&mut stream, &answer)).await;
     let server = greeting.hello.server;
     let (blank, ours) = (greeting.hello.cluster.is_none(), refusal.is_none());
+    if !ours {
+        shared.metrics.close(Closed::Stranger);
+    }
     if !matches!(answered, Ok(Ok(()))) || !ours {
         let _ = stream.shutdown().await;
         return;
@@ -270,6 +283,7 @@ async fn serve(mut stream: Line, number: u64, shared: &Shared, inbox: &Inbox) {
         }
     };
     if let ReadError::Frame(error) = &ended {
+        shared.metrics.close(Closed::Garbage);
         tracing::warn!(server = server.get(), "a connection is closed: {error}");
     }
     inbox.put(Event::Closed(server, number));
