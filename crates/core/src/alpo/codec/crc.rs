@@ -82,3 +82,9 @@ impl Default for Crc32c {
 pub fn crc32c(bytes: &[u8]) -> u32 {
     Crc32c::new().and(bytes).value()
 }
+
+/// The checksum of what had the checksum `so_far` (0 for nothing) and `bytes`
+/// behind it.
+pub fn crc32c_append(so_far: u32, bytes: &[u8]) -> u32 {
+    Crc32c(!so_far).and(bytes).value()
+}
