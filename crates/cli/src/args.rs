@@ -34,6 +34,16 @@ Examples:
   tenure leader payroll --json | jq -r '.addresses[0]'
   tenure leader payroll --confirm || echo 'nobody leads'";
 
+#[cfg(feature = "tenure")]
+const SERVE_EXAMPLES: &str = "\
+Examples:
+  Three servers on one machine (three terminals):
+    tenure serve --id 1 --peers 1=127.0.0.1:7501,2=127.0.0.1:7502,3=127.0.0.1:7503 \\
+      --data one --listen 127.0.0.1:7401
+    (and --id 2 --data two --listen 127.0.0.1:7402, --id 3 --data three --listen 127.0.0.1:7403)
+  What uses them:
+    tenure run demo --store tenure://127.0.0.1:7401,127.0.0.1:7402,127.0.0.1:7403 -- ./job";
+
 /// Flags that every command takes.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Everywhere")]
@@ -117,6 +127,13 @@ pub(crate) enum Command {
     Transfer(Transfer),
     /// Run the deterministic simulator and its checkers. Exits with 1 on a violation.
     Sim(Sim),
+    /// Run one server of a cluster: a store and a log that need nothing else.
+    ///
+    /// On the first start all servers that --peers names found a cluster
+    /// together; after that the data directory says who belongs to it.
+    #[cfg(feature = "tenure")]
+    #[command(after_help = SERVE_EXAMPLES)]
+    Serve(Serve),
     /// Look into the data directory of a server; nothing in it is changed.
     Wal(Wal),
     /// Print a completion script for a shell.
@@ -332,4 +349,44 @@ pub(crate) struct DataDir {
 pub(crate) struct Completions {
     /// For which shell.
     pub(crate) shell: clap_complete::Shell,
+}
+
+/// What `tenure serve` takes.
+#[cfg(feature = "tenure")]
+#[derive(Debug, Args)]
+pub(crate) struct Serve {
+    /// This server's number in the cluster, from 1.
+    #[arg(long, env = "TENURE_ID", value_name = "N")]
+    pub(crate) id: u64,
+    /// Where servers reach each other, this one included: 1=HOST:PORT,2=HOST:PORT,…
+    #[arg(
+        long,
+        env = "TENURE_PEERS",
+        value_name = "ID=HOST:PORT",
+        value_delimiter = ','
+    )]
+    #[arg(required = true)]
+    pub(crate) peers: Vec<String>,
+    /// The directory of what this server must not forget.
+    #[arg(long, env = "TENURE_DATA", value_name = "DIR")]
+    pub(crate) data: PathBuf,
+    /// Where clients come.
+    #[arg(long, env = "TENURE_LISTEN", value_name = "HOST:PORT")]
+    #[arg(default_value = "127.0.0.1:7400")]
+    pub(crate) listen: String,
+    /// What clients are told to connect to, if that is not --listen.
+    #[arg(long, env = "TENURE_ADVERTISE_CLIENT", value_name = "HOST:PORT")]
+    pub(crate) advertise: Option<String>,
+    /// The least time without a word from the leader before another stands.
+    #[arg(long, env = "TENURE_ELECTION_TIMEOUT", value_name = "DURATION")]
+    pub(crate) election_timeout: Option<String>,
+    /// How often an idle leader is heard of [default: a fifth of the election timeout].
+    #[arg(long, env = "TENURE_HEARTBEAT", value_name = "DURATION")]
+    pub(crate) heartbeat: Option<String>,
+    /// Answer reads by the leader's lease; excludes the fast detection of crashes.
+    #[arg(long, env = "TENURE_LEASE_READS")]
+    pub(crate) lease_reads: bool,
+    /// Listen on other than loopback addresses without TLS.
+    #[arg(long, env = "TENURE_INSECURE")]
+    pub(crate) insecure: bool,
 }

@@ -90,6 +90,8 @@ fn run(cli: Cli, file: File, output: Output) -> Result<ExitCode, Failure> {
             Command::Resign(args) => commands::ask::resign(&context, args).await,
             Command::Transfer(args) => commands::ask::transfer(&context, args).await,
             Command::Sim(args) => commands::sim::sim(&context, args),
+            #[cfg(feature = "tenure")]
+            Command::Serve(args) => commands::serve::serve(&context, args).await,
             Command::Wal(args) => commands::wal::wal(&context, args),
             Command::Completions(args) => {
                 let mut script = Vec::new();

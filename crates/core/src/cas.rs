@@ -144,6 +144,16 @@ impl Registers {
         self.revision
     }
 
+    /// How many registers there are.
+    pub fn len(&self) -> usize {
+        self.registers.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.registers.is_empty()
+    }
+
     /// One register.
     pub fn read(&self, key: &Key) -> Option<&Register> {
         self.registers.get(key)

@@ -37,7 +37,11 @@ pub mod election;
 pub mod error;
 #[cfg(feature = "tenure")]
 pub mod log;
+#[cfg(feature = "tenure")]
+pub mod server;
 pub mod store;
+#[cfg(feature = "tenure")]
+pub mod transport;
 pub mod wal;
 
 pub use election::{Election, Reign};

@@ -11,8 +11,25 @@ fn the_generated_code_is_that_of_the_proto_file() {
     let proto = root.join("proto");
     let descriptor = protox::compile(["tenure/v1/tenure.proto"], [&proto]).expect("it compiles");
     let fresh = tempfile::tempdir().expect("a directory");
-    tonic_prost_build::configure()
+    let json = "#[derive(serde::Serialize, serde::Deserialize)]";
+    let base64 = "#[serde(with = \"super::base64\")]";
+    let mut builder = tonic_prost_build::configure()
         .bytes(".")
+        .message_attribute(".", format!("{json} #[serde(default)]"))
+        .enum_attribute(".", format!("{json} #[serde(rename_all = \"snake_case\")]"));
+    for field in [
+        "Register.value",
+        "Swap.value",
+        "LogEntry.data",
+        "BackupResponse.part",
+    ] {
+        builder = builder.field_attribute(field, base64);
+    }
+    builder
+        .field_attribute(
+            "AppendRequest.entries",
+            "#[serde(with = \"super::base64::many\")]",
+        )
         .out_dir(fresh.path())
         .compile_fds(descriptor.clone())
         .expect("code");

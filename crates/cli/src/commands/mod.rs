@@ -4,6 +4,8 @@ pub(crate) mod ask;
 pub(crate) mod observe;
 mod reign;
 pub(crate) mod run;
+#[cfg(feature = "tenure")]
+pub(crate) mod serve;
 pub(crate) mod sim;
 pub(crate) mod sim_cluster;
 mod trouble;

@@ -6,6 +6,8 @@
 //! fails when the two differ. Names beyond those of the file do not exist:
 //! what a call means is said there.
 
+mod base64;
+
 #[allow(
     missing_docs,
     unreachable_pub,

@@ -131,7 +131,10 @@ mod tests {
             "tenure://a:1?prefix=x",
         ] {
             let error = url(bad).expect_err(bad).to_string();
-            assert!(error.contains("expected") && error.contains("found"), "{error}");
+            assert!(
+                error.contains("expected") && error.contains("found"),
+                "{error}"
+            );
         }
     }
 }

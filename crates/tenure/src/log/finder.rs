@@ -224,9 +224,8 @@ impl Finder {
             };
             // After a while a lower term is no straggler's: the cluster was
             // made anew, or restored.
-            let stale = status.cluster == seat.cluster
-                && status.term < seat.term
-                && rounds < ROUNDS_EARLY;
+            let stale =
+                status.cluster == seat.cluster && status.term < seat.term && rounds < ROUNDS_EARLY;
             if status.role() == v1::Role::Leader && !stale {
                 return Some((address, status));
             }
@@ -244,7 +243,9 @@ impl Finder {
         match (leader, member) {
             (Some(leader), Some(member)) => {
                 self.learn(&member.client_address);
-                self.note(format!("server {leader} is said to lead, and does not say so"));
+                self.note(format!(
+                    "server {leader} is said to lead, and does not say so"
+                ));
             }
             _ if status.waiting.is_empty() => self.note(format!("{address}: nobody leads")),
             _ => self.note(format!("{address}: {}", status.waiting)),

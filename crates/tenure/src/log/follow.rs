@@ -22,8 +22,7 @@ use super::error::{carried, sentence};
 use super::finder::{Finder, endpoint, jitter};
 use super::{Client, Entry, Error, wire};
 use crate::api::v1::{
-    self, cluster_client::ClusterClient, log_client::LogClient,
-    registers_client::RegistersClient,
+    self, cluster_client::ClusterClient, log_client::LogClient, registers_client::RegistersClient,
 };
 use crate::drive;
 
@@ -194,10 +193,7 @@ trait Following: Send {
     fn begun(&mut self) -> impl Future<Output = ()> + Send;
 
     /// Takes a message. Breaks if this server cannot be followed any more.
-    fn take(
-        &mut self,
-        message: Self::Message,
-    ) -> impl Future<Output = ControlFlow<String>> + Send;
+    fn take(&mut self, message: Self::Message) -> impl Future<Output = ControlFlow<String>> + Send;
 
     /// A server has refused. Breaks if all would.
     fn refused(&mut self, error: Error) -> impl Future<Output = ControlFlow<()>> + Send;
@@ -377,8 +373,7 @@ impl Following for Watching {
         &self,
         channel: Channel,
     ) -> Result<tonic::Streaming<Self::Message>, tonic::Status> {
-        let mut client =
-            RegistersClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX);
+        let mut client = RegistersClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX);
         let (prefix, key) = match &self.what {
             Follow::Key(key) => (String::new(), Some(key.as_str().to_owned())),
             Follow::Prefix(prefix) => (prefix.clone(), None),

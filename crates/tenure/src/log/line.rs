@@ -248,8 +248,7 @@ impl Shared {
             .connect()
             .await
             .map_err(|error| (chain(&error), None))?;
-        let mut client =
-            PipelineClient::new(channel).max_decoding_message_size(ANSWER_BYTES_MAX);
+        let mut client = PipelineClient::new(channel).max_decoding_message_size(ANSWER_BYTES_MAX);
         let stream = {
             let mut desk = self.lock();
             desk.stream += 1;

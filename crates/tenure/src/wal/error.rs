@@ -110,7 +110,7 @@ pub(super) const REPLACE: &str = "nothing was changed; restore the file, or remo
 pub(super) const CONFIGURE: &str = "check which directory this server was given";
 
 impl WalError {
-    pub(super) fn disk(
+    pub(crate) fn disk(
         file: PathBuf,
         offset: impl Into<Option<u64>>,
         doing: &'static str,
@@ -124,7 +124,7 @@ impl WalError {
         }
     }
 
-    pub(super) fn damaged(
+    pub(crate) fn damaged(
         file: PathBuf,
         offset: u64,
         expected: impl Into<String>,

@@ -2,6 +2,8 @@
 /// A time of the log: nanoseconds since the cluster was founded, as far as it
 /// was led. `clock` names the cluster's clock; times of different clocks do
 /// not compare.
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Time {
     #[prost(fixed64, tag = "1")]
@@ -11,9 +13,12 @@ pub struct Time {
     #[prost(uint64, tag = "3")]
     pub nanos: u64,
 }
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Register {
     #[prost(bytes = "bytes", tag = "1")]
+    #[serde(with = "super::base64")]
     pub value: ::prost::bytes::Bytes,
     /// To be expected by the next write; the id of the log entry that wrote it.
     #[prost(uint64, tag = "2")]
@@ -22,6 +27,8 @@ pub struct Register {
     #[prost(message, optional, tag = "3")]
     pub stamp: ::core::option::Option<Time>,
 }
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ReadRequest {
     #[prost(string, tag = "1")]
@@ -30,6 +37,8 @@ pub struct ReadRequest {
     #[prost(bool, tag = "2")]
     pub stale: bool,
 }
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ReadResponse {
     /// Absent if there is no such register.
@@ -45,6 +54,8 @@ pub struct ReadResponse {
     #[prost(uint64, tag = "4")]
     pub age_millis: u64,
 }
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Swap {
     #[prost(string, tag = "1")]
@@ -53,6 +64,7 @@ pub struct Swap {
     #[prost(uint64, optional, tag = "2")]
     pub expect: ::core::option::Option<u64>,
     #[prost(bytes = "bytes", tag = "3")]
+    #[serde(with = "super::base64")]
     pub value: ::prost::bytes::Bytes,
     /// Leaves the register's stamp as it is.
     #[prost(bool, tag = "4")]
@@ -60,6 +72,8 @@ pub struct Swap {
 }
 /// Which command of which session this is; without it the server numbers it
 /// and the command is done at most once.
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Numbered {
     #[prost(uint64, tag = "1")]
@@ -71,6 +85,8 @@ pub struct Numbered {
     #[prost(uint64, tag = "3")]
     pub outstanding: u64,
 }
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CompareAndSwapRequest {
     #[prost(message, optional, tag = "1")]
@@ -78,6 +94,8 @@ pub struct CompareAndSwapRequest {
     #[prost(message, optional, tag = "2")]
     pub numbered: ::core::option::Option<Numbered>,
 }
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CompareAndSwapResponse {
     /// False: the register was not as expected, and nothing was done.
@@ -89,6 +107,8 @@ pub struct CompareAndSwapResponse {
     #[prost(message, optional, tag = "3")]
     pub now: ::core::option::Option<Time>,
 }
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct DeleteRequest {
     #[prost(string, tag = "1")]
@@ -98,11 +118,15 @@ pub struct DeleteRequest {
     #[prost(message, optional, tag = "3")]
     pub numbered: ::core::option::Option<Numbered>,
 }
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct DeleteResponse {
     #[prost(bool, tag = "1")]
     pub deleted: bool,
 }
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ListRequest {
     #[prost(string, tag = "1")]
@@ -116,6 +140,8 @@ pub struct ListRequest {
     #[prost(bool, tag = "4")]
     pub stale: bool,
 }
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Named {
     #[prost(string, tag = "1")]
@@ -123,6 +149,8 @@ pub struct Named {
     #[prost(message, optional, tag = "2")]
     pub register: ::core::option::Option<Register>,
 }
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ListResponse {
     #[prost(message, repeated, tag = "1")]
@@ -132,6 +160,8 @@ pub struct ListResponse {
     #[prost(message, optional, tag = "3")]
     pub now: ::core::option::Option<Time>,
 }
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct WatchRequest {
     /// Every key that begins so; or `key` for exactly one.
@@ -144,6 +174,8 @@ pub struct WatchRequest {
     #[prost(uint64, optional, tag = "3")]
     pub after_revision: ::core::option::Option<u64>,
 }
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct WatchResponse {
     #[prost(message, repeated, tag = "1")]
@@ -158,6 +190,8 @@ pub struct WatchResponse {
     #[prost(bool, tag = "4")]
     pub began: bool,
 }
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Changed {
     #[prost(string, tag = "1")]
@@ -166,21 +200,28 @@ pub struct Changed {
     #[prost(message, optional, tag = "2")]
     pub register: ::core::option::Option<Register>,
 }
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct AppendRequest {
     /// Without a number of the client's own: one to many entries.
     #[prost(bytes = "bytes", repeated, tag = "1")]
+    #[serde(with = "super::base64::many")]
     pub entries: ::prost::alloc::vec::Vec<::prost::bytes::Bytes>,
     /// For one entry.
     #[prost(message, optional, tag = "2")]
     pub numbered: ::core::option::Option<Numbered>,
 }
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct AppendResponse {
     /// The number of each entry; from 1, without gaps.
     #[prost(uint64, repeated, tag = "1")]
     pub numbers: ::prost::alloc::vec::Vec<u64>,
 }
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ReadLogRequest {
     /// 0 and 1 both mean the beginning.
@@ -191,51 +232,74 @@ pub struct ReadLogRequest {
     #[prost(bool, tag = "3")]
     pub stale: bool,
 }
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct LogEntry {
     #[prost(uint64, tag = "1")]
     pub number: u64,
     #[prost(bytes = "bytes", tag = "2")]
+    #[serde(with = "super::base64")]
     pub data: ::prost::bytes::Bytes,
 }
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ReadLogResponse {
     #[prost(message, repeated, tag = "1")]
     pub entries: ::prost::alloc::vec::Vec<LogEntry>,
 }
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct TailRequest {
     /// 0: only what is new.
     #[prost(uint64, tag = "1")]
     pub from: u64,
 }
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct OpenSessionRequest {
     /// How long it lives without being heard of, in milliseconds; 1 s to 1 day.
     #[prost(uint64, tag = "1")]
     pub ttl_millis: u64,
 }
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct OpenSessionResponse {
     #[prost(uint64, tag = "1")]
     pub session: u64,
 }
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct KeepAliveRequest {
     #[prost(message, optional, tag = "1")]
     pub numbered: ::core::option::Option<Numbered>,
 }
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct KeepAliveResponse {}
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CloseSessionRequest {
     #[prost(message, optional, tag = "1")]
     pub numbered: ::core::option::Option<Numbered>,
 }
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CloseSessionResponse {}
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct StatusRequest {}
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct StatusResponse {
     #[prost(uint64, tag = "1")]
@@ -291,6 +355,8 @@ pub struct StatusResponse {
     #[prost(string, tag = "24")]
     pub waiting: ::prost::alloc::string::String,
 }
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Member {
     #[prost(uint64, tag = "1")]
@@ -307,10 +373,9 @@ pub struct Member {
     /// Whether this server is connected to it.
     #[prost(bool, tag = "6")]
     pub connected: bool,
-    /// For a leader: up to where its log is known to be on that member's disk.
-    #[prost(uint64, optional, tag = "7")]
-    pub matched: ::core::option::Option<u64>,
 }
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct AddMemberRequest {
     #[prost(uint64, tag = "1")]
@@ -322,39 +387,58 @@ pub struct AddMemberRequest {
     #[prost(string, tag = "3")]
     pub peer_address: ::prost::alloc::string::String,
 }
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct PromoteMemberRequest {
     #[prost(uint64, tag = "1")]
     pub id: u64,
 }
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RemoveMemberRequest {
     #[prost(uint64, tag = "1")]
     pub id: u64,
 }
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct MembersResponse {}
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct TransferRequest {
     /// To whom; absent: to the best of the others.
     #[prost(uint64, optional, tag = "1")]
     pub to: ::core::option::Option<u64>,
 }
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct TransferResponse {}
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct BackupRequest {}
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct BackupResponse {
     /// The parts, in order; the first begins with the header that restore checks.
     #[prost(bytes = "bytes", tag = "1")]
+    #[serde(with = "super::base64")]
     pub part: ::prost::bytes::Bytes,
 }
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Requests {
     #[prost(message, repeated, tag = "1")]
     pub requests: ::prost::alloc::vec::Vec<Request>,
 }
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Request {
     /// The client's name for it within the stream; the answer carries the same.
@@ -365,6 +449,8 @@ pub struct Request {
 }
 /// Nested message and enum types in `Request`.
 pub mod request {
+    #[derive(serde::Serialize, serde::Deserialize)]
+    #[serde(rename_all = "snake_case")]
     #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
     pub enum What {
         /// Time to live in milliseconds.
@@ -380,6 +466,8 @@ pub mod request {
         ReadLog(super::ReadLogRequest),
     }
 }
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Command {
     #[prost(uint64, tag = "1")]
@@ -393,6 +481,8 @@ pub struct Command {
 }
 /// Nested message and enum types in `Command`.
 pub mod command {
+    #[derive(serde::Serialize, serde::Deserialize)]
+    #[serde(rename_all = "snake_case")]
     #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
     pub enum Operation {
         #[prost(bytes, tag = "4")]
@@ -407,6 +497,8 @@ pub mod command {
         Close(bool),
     }
 }
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct DeleteCommand {
     #[prost(string, tag = "1")]
@@ -414,11 +506,15 @@ pub struct DeleteCommand {
     #[prost(uint64, tag = "2")]
     pub expect: u64,
 }
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Answers {
     #[prost(message, repeated, tag = "1")]
     pub answers: ::prost::alloc::vec::Vec<Answer>,
 }
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Answer {
     #[prost(uint64, tag = "1")]
@@ -428,6 +524,8 @@ pub struct Answer {
 }
 /// Nested message and enum types in `Answer`.
 pub mod answer {
+    #[derive(serde::Serialize, serde::Deserialize)]
+    #[serde(rename_all = "snake_case")]
     #[derive(Clone, PartialEq, ::prost::Oneof)]
     pub enum What {
         #[prost(uint64, tag = "2")]
@@ -453,6 +551,8 @@ pub mod answer {
         Error(super::Error),
     }
 }
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Error {
     #[prost(enumeration = "Cause", tag = "1")]
@@ -470,6 +570,8 @@ pub struct Error {
     #[prost(uint64, tag = "5")]
     pub expected: u64,
 }
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum Role {
@@ -513,6 +615,8 @@ impl Role {
         }
     }
 }
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum Cause {

@@ -244,7 +244,10 @@ impl World {
                 return;
             }
         }
-        panic!("it never comes to an end: {:.2000}", format!("{:?}", self.pipeline));
+        panic!(
+            "it never comes to an end: {:.2000}",
+            format!("{:?}", self.pipeline)
+        );
     }
 
     /// One step, in which anything may go wrong.
@@ -344,9 +347,18 @@ fn each_command_is_done_once_in_order_and_never_denied() {
         (done, not_done, unknown) = (done + counts.0, not_done + counts.1, unknown + counts.2);
     }
     // The test is none if these do not happen.
-    assert!(done > 10_000, "{done} done, {not_done} not, {unknown} unknown");
-    assert!(not_done > 100, "{done} done, {not_done} not, {unknown} unknown");
-    assert!(unknown > 100, "{done} done, {not_done} not, {unknown} unknown");
+    assert!(
+        done > 10_000,
+        "{done} done, {not_done} not, {unknown} unknown"
+    );
+    assert!(
+        not_done > 100,
+        "{done} done, {not_done} not, {unknown} unknown"
+    );
+    assert!(
+        unknown > 100,
+        "{done} done, {not_done} not, {unknown} unknown"
+    );
 }
 
 #[test]
@@ -395,7 +407,14 @@ fn an_idle_session_is_kept_alive_and_closed() {
     world.ask_next(1_000);
     world.settle();
     let session = world.session().expect("a session");
-    let done = |world: &World| world.server.state.sessions().get(session).map(|held| held.completed());
+    let done = |world: &World| {
+        world
+            .server
+            .state
+            .sessions()
+            .get(session)
+            .map(|held| held.completed())
+    };
     assert_eq!(done(&world), Some(1));
     let wake = world.pipeline.wake_at().expect("a time");
     let later = wake.since(at(world.millis));

@@ -77,9 +77,7 @@ struct Gathered {
 
 impl Gather {
     /// Waits for `count` answers, at least one.
-    pub(in crate::log) fn new(
-        count: usize,
-    ) -> (Self, oneshot::Receiver<Result<Vec<u64>, Error>>) {
+    pub(in crate::log) fn new(count: usize) -> (Self, oneshot::Receiver<Result<Vec<u64>, Error>>) {
         let (waiter, answer) = oneshot::channel();
         let inner = Gathered {
             left: count,

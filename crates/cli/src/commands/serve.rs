@@ -1,0 +1,102 @@
+//! `tenure serve`: one server of a cluster.
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+
+use tenure::core::alpo::ServerId;
+use tenure::server::{Config, Ended, Server, StartError};
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::args::Serve;
+use crate::failure::{Failure, usage};
+use crate::{Context, config};
+
+pub(crate) async fn serve(context: &Context, args: &Serve) -> Result<ExitCode, Failure> {
+    let settings = settings(args)?;
+    let data = settings.data.display().to_string();
+    // Signals first: one that comes while the log is read must not be lost.
+    let mut stop = [
+        signal(SignalKind::terminate())?,
+        signal(SignalKind::interrupt())?,
+    ];
+    let server = Server::start(settings).map_err(|error| match error {
+        StartError::Config(text) => usage(text),
+        other => Failure::Other(other.into()),
+    })?;
+    let listening = server.address();
+    context.output.line(
+        &format!("server {} listens on {listening}, data in {data}", args.id),
+        &serde_json::json!({ "id": args.id, "listen": listening.to_string(), "data": data }),
+    )?;
+    let [terminate, interrupt] = &mut stop;
+    let ended = loop {
+        tokio::select! {
+            ended = server.ended() => break ended,
+            _ = terminate.recv() => server.stop(),
+            _ = interrupt.recv() => server.stop(),
+        }
+    };
+    match &*ended {
+        Ended::Stopped => Ok(ExitCode::SUCCESS),
+        other => Err(Failure::Other(anyhow::anyhow!("{other}"))),
+    }
+}
+
+fn settings(args: &Serve) -> Result<Config, Failure> {
+    let id = number(args.id)?;
+    let mut peers = BTreeMap::new();
+    for peer in &args.peers {
+        let (number_text, address) = peer
+            .split_once('=')
+            .ok_or_else(|| usage(format!("--peers: expected ID=HOST:PORT, found {peer:?}")))?;
+        let parsed = number_text.parse().map_err(|_| {
+            usage(format!(
+                "--peers: expected a number before =, found {peer:?}"
+            ))
+        })?;
+        let server = number(parsed)?;
+        if peers.insert(server, address.to_owned()).is_some() {
+            return Err(usage(format!(
+                "--peers: expected each server once, found {parsed} twice"
+            )));
+        }
+    }
+    let mut settings = Config::new(id, peers, &args.data, &args.listen);
+    settings.advertise.clone_from(&args.advertise);
+    if let Some(timeout) = &args.election_timeout {
+        settings.node.timeout = config::duration("--election-timeout", timeout)?;
+        settings.node.heartbeat = settings.node.timeout / 5;
+    }
+    if let Some(heartbeat) = &args.heartbeat {
+        settings.node.heartbeat = config::duration("--heartbeat", heartbeat)?;
+    }
+    if args.lease_reads {
+        settings.node.lease_reads = true;
+        settings.node.fast_detection = false;
+    }
+    if !args.insecure {
+        refuse_open(&settings)?;
+    }
+    Ok(settings)
+}
+
+fn number(id: u64) -> Result<ServerId, Failure> {
+    ServerId::new(id).ok_or_else(|| usage("expected the number of a server, from 1, found 0"))
+}
+
+/// Without TLS anybody who reaches a port may read and write everything.
+fn refuse_open(settings: &Config) -> Result<(), Failure> {
+    let own = settings.peers.get(&settings.id);
+    for address in own.into_iter().chain([&settings.listen]) {
+        let host = address.rsplit_once(':').map_or("", |(host, _)| host);
+        let ip = host.trim_matches(['[', ']']).parse::<std::net::IpAddr>();
+        let local = host == "localhost" || ip.is_ok_and(|ip| ip.is_loopback());
+        if !local {
+            return Err(usage(format!(
+                "expected a loopback address, found {address}: without TLS anybody who reaches \
+                 it may do everything; pass --insecure if the network is yours alone"
+            )));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,141 @@
+//! How a server is started.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use tenure_core::alpo::{Config as NodeConfig, Limits, ServerId};
+
+use crate::wal;
+
+/// The settings of one server.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Config {
+    /// Its number in the cluster.
+    pub id: ServerId,
+    /// Where servers reach each other, `host:port`, its own address included.
+    /// On the first start these are the servers that found the cluster; later
+    /// only where to begin looking.
+    pub peers: BTreeMap<ServerId, String>,
+    /// Where it keeps what it must not forget; made if it is not there.
+    pub data: PathBuf,
+    /// Where clients come, `host:port`.
+    pub listen: String,
+    /// What clients are told to connect to, if that is not `listen`.
+    pub advertise: Option<String>,
+    /// How the protocol is set; the same on all servers of a cluster where it
+    /// matters.
+    pub node: NodeConfig,
+    /// How the log is kept.
+    pub wal: wal::Options,
+    /// Requests of clients that may be under way; more are refused with BUSY.
+    pub requests: usize,
+    /// Connections of clients; one more is closed at once.
+    pub connections: usize,
+    /// Watches and tails under way; one more is refused with BUSY.
+    pub watches: usize,
+}
+
+impl Config {
+    /// A server with everything else as it usually is.
+    pub fn new(
+        id: ServerId,
+        peers: BTreeMap<ServerId, String>,
+        data: impl Into<PathBuf>,
+        listen: impl Into<String>,
+    ) -> Self {
+        Self {
+            id,
+            peers,
+            data: data.into(),
+            listen: listen.into(),
+            advertise: None,
+            node: NodeConfig {
+                timeout: Duration::from_millis(250),
+                heartbeat: Duration::from_millis(50),
+                ..NodeConfig::default()
+            },
+            wal: wal::Options::default(),
+            requests: 65_536,
+            connections: 4_096,
+            watches: 65_536,
+        }
+    }
+
+    /// What clients are told to connect to.
+    pub fn advertised(&self) -> &str {
+        self.advertise.as_deref().unwrap_or(&self.listen)
+    }
+
+    /// Checks that the settings make sense.
+    ///
+    /// # Errors
+    /// A sentence that says what was expected and what was found.
+    pub fn validate(&self) -> Result<(), String> {
+        self.node.validate().map_err(|error| error.to_string())?;
+        if !self.peers.contains_key(&self.id) {
+            let known: Vec<_> = self.peers.keys().map(|id| id.get().to_string()).collect();
+            return Err(format!(
+                "expected --peers to name this server too (id {}), found only {}",
+                self.id.get(),
+                known.join(", ")
+            ));
+        }
+        let mut places = BTreeMap::new();
+        for (id, address) in &self.peers {
+            check_address(address)?;
+            if let Some(other) = places.insert(address, id) {
+                return Err(format!(
+                    "expected an address for each server, found {address} for both {} and {}",
+                    other.get(),
+                    id.get()
+                ));
+            }
+        }
+        check_address(&self.listen)?;
+        self.advertise.as_deref().map_or(Ok(()), check_address)
+    }
+}
+
+fn check_address(address: &str) -> Result<(), String> {
+    let parts = address.rsplit_once(':');
+    match parts {
+        Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() => Ok(()),
+        _ => Err(format!("expected HOST:PORT, found {address:?}")),
+    }
+}
+
+/// How much the replicated state may hold. Not a setting: a server with other
+/// limits than the rest would come to another state from the same log.
+pub(super) fn limits() -> Limits {
+    Limits::default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(number: u64) -> ServerId {
+        ServerId::new(number).expect("a number")
+    }
+
+    fn config(peers: &[(u64, &str)], own: u64, listen: &str) -> Config {
+        let peers = peers.iter().map(|(n, address)| (id(*n), (*address).into()));
+        Config::new(id(own), peers.collect(), "/tmp/x", listen)
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_with_what_was_found() {
+        for (bad, said) in [
+            (config(&[(1, "a:1")], 2, "b:1"), "found only 1"),
+            (config(&[(1, "a")], 1, "b:1"), "found \"a\""),
+            (config(&[(1, "a:1"), (2, "a:1")], 1, "b:1"), "both 1 and 2"),
+            (config(&[(1, "a:1")], 1, ":1"), "found \":1\""),
+            (config(&[(1, "a:99999")], 1, "b:1"), "a:99999"),
+        ] {
+            let error = bad.validate().expect_err("it makes no sense");
+            assert!(error.contains(said), "{error}");
+        }
+        assert_eq!(config(&[(1, "[::1]:1")], 1, "b:1").validate(), Ok(()));
+    }
+}

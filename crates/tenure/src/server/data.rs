@@ -1,0 +1,193 @@
+//! A server's data directory.
+//!
+//! Beside the log (`tenure wal inspect DIR` shows it) there are three small
+//! files. `founders` says whom the cluster began with, which is the state
+//! before the log's first entry; it is empty for one that came later. `storage` holds the number that was drawn when the directory was
+//! made, and by which a wiped disk is known for what it is; it is there
+//! before the server first speaks. `addresses` holds what is known of where
+//! the others are, so that a server that was away while they moved finds
+//! them; losing it loses nothing.
+
+use std::fs;
+use std::io::Write as _;
+use std::path::Path;
+
+use tenure_core::alpo::{ClusterId, ServerId, StorageId};
+use tenure_core::alpo::{Identity, Membership, Recovered, State};
+use tenure_core::time::ClockId;
+
+use super::config::limits;
+use crate::transport::{Book, Contact};
+use crate::wal::{self, Directory, Wal, WalError};
+
+const STORAGE: &str = "storage";
+const FOUNDERS: &str = "founders";
+const ADDRESSES: &str = "addresses";
+/// The first line of each.
+const VERSION: &str = "tenure 1";
+
+/// What a data directory holds when a server starts.
+#[derive(Debug)]
+pub(super) enum Found {
+    /// Nothing but a storage number: the server is blank.
+    Blank(StorageId, Directory),
+    /// A log.
+    Log(Identity, Box<Wal>, Box<Recovered>),
+}
+
+/// The log's time, as the clock of a store that all of a cluster share.
+pub(super) fn clock(cluster: ClusterId) -> ClockId {
+    let bits = cluster.to_u128();
+    ClockId {
+        boot: (bits >> 64) as u64,
+        namespace: bits as u64,
+    }
+}
+
+/// Opens the data directory of `server`, or makes one.
+pub(super) fn open(dir: &Path, server: ServerId, options: wal::Options) -> Result<Found, WalError> {
+    if let Some(mut identity) = wal::identity(dir)? {
+        // Whose it is must be the number that was asked for; the rest is its
+        // own.
+        identity.server = server;
+        let (wal, recovered) = Wal::open(dir, &identity, options)?;
+        return Ok(Found::Log(identity, Box::new(wal), Box::new(recovered)));
+    }
+    let directory = Directory::lock(dir)?;
+    let storage = match read_storage(dir)? {
+        Some(storage) => storage,
+        None => draw_storage(dir)?,
+    };
+    Ok(Found::Blank(storage, directory))
+}
+
+/// Makes the log of a server that has just become part of a cluster. Whom the
+/// cluster was founded with is durable before it.
+pub(super) fn found(
+    dir: &Path,
+    directory: Directory,
+    identity: &Identity,
+    members: &Membership,
+    options: wal::Options,
+) -> Result<Wal, WalError> {
+    let mut text = format!("{VERSION}\n");
+    for (server, member) in members.iter() {
+        text.push_str(&format!("{} {}\n", server.get(), member.storage));
+    }
+    write(dir, FOUNDERS, &text).map_err(failed(&dir.join(FOUNDERS), "write"))?;
+    Wal::create_on(Box::new(directory), identity, options)
+}
+
+/// The state before the first entry of the log.
+pub(super) fn blank(dir: &Path, cluster: ClusterId) -> Result<State, WalError> {
+    let path = dir.join(FOUNDERS);
+    let text = fs::read_to_string(&path).map_err(failed(&path, "read"))?;
+    let parse = |line: &str| {
+        let (server, storage) = line.split_once(' ')?;
+        let server = ServerId::new(server.parse().ok()?)?;
+        Some((server, StorageId::parse(storage)?))
+    };
+    let mut lines = text.lines();
+    let version = lines.next() == Some(VERSION);
+    let members: Option<Vec<_>> = lines.map(parse).collect();
+    let Some(members) = members.filter(|_| version) else {
+        let expected = "the servers that founded the cluster; restore the file, or replace this \
+                        server by an empty one";
+        return Err(WalError::damaged(path, 0, expected, "something else"));
+    };
+    let founded = Membership::founded(members);
+    Ok(State::founded(limits(), clock(cluster), founded))
+}
+
+fn failed<'a>(
+    path: &'a Path,
+    doing: &'static str,
+) -> impl Fn(std::io::Error) -> WalError + use<'a> {
+    move |error| WalError::disk(path.to_owned(), None, doing, error)
+}
+
+fn read_storage(dir: &Path) -> Result<Option<StorageId>, WalError> {
+    let path = dir.join(STORAGE);
+    let text = match fs::read_to_string(&path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(failed(&path, "read")(error)),
+    };
+    let storage = text
+        .strip_prefix(VERSION)
+        .and_then(|rest| StorageId::parse(rest.trim()));
+    let Some(storage) = storage else {
+        let expected = "the number of a data directory; remove the directory if it was never used";
+        return Err(WalError::damaged(path, 0, expected, "something else"));
+    };
+    Ok(Some(storage))
+}
+
+fn draw_storage(dir: &Path) -> Result<StorageId, WalError> {
+    let path = dir.join(STORAGE);
+    let mut bits = [0; 16];
+    getrandom::fill(&mut bits).map_err(|error| {
+        failed(&path, "draw a number for")(std::io::Error::other(error.to_string()))
+    })?;
+    let storage = StorageId::from_u128(u128::from_le_bytes(bits));
+    write(dir, STORAGE, &format!("{VERSION}\n{storage}\n")).map_err(failed(&path, "write"))?;
+    Ok(storage)
+}
+
+/// Writes a small file so that it is there whole or not at all.
+fn write(dir: &Path, name: &str, text: &str) -> std::io::Result<()> {
+    let unfinished = dir.join(format!("{name}.tmp"));
+    let mut file = fs::File::create(&unfinished)?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()?;
+    fs::rename(&unfinished, dir.join(name))?;
+    fs::File::open(dir)?.sync_all()
+}
+
+/// The addresses that were known when the server last ran; none if there are
+/// none that can be read.
+pub(super) fn read_book(dir: &Path) -> Book {
+    let mut book = Book::default();
+    let text = fs::read_to_string(dir.join(ADDRESSES)).unwrap_or_default();
+    let mut lines = text.lines();
+    if lines.next() != Some(VERSION) {
+        return book;
+    }
+    for line in lines {
+        let mut words = line.split(' ');
+        let mut number = || words.next()?.parse::<u64>().ok();
+        if let (Some(id), Some(edition)) = (number().and_then(ServerId::new), number())
+            && let (Some(peer), Some(client)) = (words.next(), words.next())
+        {
+            let contact = Contact {
+                edition,
+                peer: peer.to_owned(),
+                client: client.trim_matches('-').to_owned(),
+            };
+            book.learn_one(id, &contact);
+        }
+    }
+    book
+}
+
+/// Keeps the addresses; a failure costs nothing but a warning.
+pub(super) fn write_book(dir: &Path, book: &Book) {
+    let mut text = format!("{VERSION}\n");
+    for (id, contact) in book.iter() {
+        let client = if contact.client.is_empty() {
+            "-"
+        } else {
+            &contact.client
+        };
+        let line = format!(
+            "{} {} {} {client}\n",
+            id.get(),
+            contact.edition,
+            contact.peer
+        );
+        text.push_str(&line);
+    }
+    if let Err(error) = write(dir, ADDRESSES, &text) {
+        tracing::warn!("the addresses of the other servers could not be kept: {error}");
+    }
+}

@@ -1,0 +1,359 @@
+//! The services as gRPC.
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use prost::Message as _;
+use tenure_core::alpo::{Operation, Query};
+use tokio::sync::mpsc;
+use tokio_stream::Stream;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::metadata::MetadataValue;
+use tonic::{Code, Request, Response, Status, Streaming};
+
+use super::door::Door;
+use super::inbox::{Event, Reply, Sink};
+use super::services::news;
+use super::translate::{self, answer, error};
+use crate::api::ERROR_TRAILER;
+use crate::api::v1::cluster_server::Cluster;
+use crate::api::v1::log_server::Log;
+use crate::api::v1::pipeline_server::Pipeline;
+use crate::api::v1::registers_server::Registers;
+use crate::api::v1::sessions_server::Sessions;
+use crate::api::v1::{self, Cause};
+
+type Stream_<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+
+/// Requests of one stream that may be under way; then it is not read further.
+const STREAM_MAX: usize = 8_192;
+/// How many messages may wait for one reader of a stream.
+const QUEUE_MAX: usize = 16;
+
+/// An error as gRPC carries it: with its cause in the trailers.
+pub(super) fn status(error: v1::Error) -> Status {
+    let code = match error.cause() {
+        Cause::NotLeader | Cause::NotReady => Code::Unavailable,
+        Cause::Busy | Cause::TooManySessions | Cause::Window | Cause::TooSlow => {
+            Code::ResourceExhausted
+        }
+        Cause::Interrupted => Code::Aborted,
+        Cause::SessionExpired => Code::NotFound,
+        Cause::OutOfOrder | Cause::Members | Cause::NotHandedOver => Code::FailedPrecondition,
+        Cause::TooOld | Cause::Compacted => Code::OutOfRange,
+        Cause::TooLarge | Cause::Invalid => Code::InvalidArgument,
+        Cause::Denied => Code::PermissionDenied,
+        Cause::Unspecified => Code::Internal,
+    };
+    let mut status = Status::new(code, &error.message);
+    let bytes = MetadataValue::from_bytes(&error.encode_to_vec());
+    status.metadata_mut().insert_bin(ERROR_TRAILER, bytes);
+    status
+}
+
+fn respond<T>(result: Result<T, v1::Error>) -> Result<Response<T>, Status> {
+    result.map(Response::new).map_err(status)
+}
+
+#[tonic::async_trait]
+impl Registers for Door {
+    type WatchStream = Stream_<v1::WatchResponse>;
+
+    async fn read(
+        &self,
+        request: Request<v1::ReadRequest>,
+    ) -> Result<Response<v1::ReadResponse>, Status> {
+        respond(Self::read(self, request.into_inner()).await)
+    }
+
+    async fn compare_and_swap(
+        &self,
+        request: Request<v1::CompareAndSwapRequest>,
+    ) -> Result<Response<v1::CompareAndSwapResponse>, Status> {
+        respond(Self::compare_and_swap(self, request.into_inner()).await)
+    }
+
+    async fn delete(
+        &self,
+        request: Request<v1::DeleteRequest>,
+    ) -> Result<Response<v1::DeleteResponse>, Status> {
+        respond(Self::delete(self, request.into_inner()).await)
+    }
+
+    async fn list(
+        &self,
+        request: Request<v1::ListRequest>,
+    ) -> Result<Response<v1::ListResponse>, Status> {
+        respond(Self::list(self, request.into_inner()).await)
+    }
+
+    async fn watch(
+        &self,
+        request: Request<v1::WatchRequest>,
+    ) -> Result<Response<Self::WatchStream>, Status> {
+        let request = request.into_inner();
+        let after = request.after_revision.unwrap_or(0);
+        let mut changes = Self::watch(self, request).await.map_err(status)?;
+        let (sender, messages) = mpsc::channel(QUEUE_MAX);
+        tokio::spawn(async move {
+            loop {
+                let next = tokio::select! {
+                    next = changes.recv() => next,
+                    () = sender.closed() => return,
+                };
+                let message = match next {
+                    Some(it) => news(it, after),
+                    None => Err(error(
+                        Cause::TooSlow,
+                        "this watch was not read and has been cut off; begin again from the \
+                         last revision that was seen",
+                    )),
+                };
+                let last = message.is_err();
+                if sender.send(message.map_err(status)).await.is_err() || last {
+                    return;
+                }
+            }
+        });
+        Ok(Response::new(Box::pin(ReceiverStream::new(messages))))
+    }
+}
+
+#[tonic::async_trait]
+impl Log for Door {
+    type TailStream = Stream_<v1::ReadLogResponse>;
+
+    async fn append(
+        &self,
+        request: Request<v1::AppendRequest>,
+    ) -> Result<Response<v1::AppendResponse>, Status> {
+        respond(Self::append(self, request.into_inner()).await)
+    }
+
+    async fn read(
+        &self,
+        request: Request<v1::ReadLogRequest>,
+    ) -> Result<Response<v1::ReadLogResponse>, Status> {
+        respond(self.read_log(request.into_inner()).await)
+    }
+
+    async fn tail(
+        &self,
+        request: Request<v1::TailRequest>,
+    ) -> Result<Response<Self::TailStream>, Status> {
+        let messages = self.tail(request.into_inner().from).await.map_err(status)?;
+        let messages = tokio_stream::StreamExt::map(ReceiverStream::new(messages), |message| {
+            message.map_err(status)
+        });
+        Ok(Response::new(Box::pin(messages)))
+    }
+}
+
+#[tonic::async_trait]
+impl Sessions for Door {
+    async fn open(
+        &self,
+        request: Request<v1::OpenSessionRequest>,
+    ) -> Result<Response<v1::OpenSessionResponse>, Status> {
+        respond(Self::open(self, request.into_inner().ttl_millis).await)
+    }
+
+    async fn keep_alive(
+        &self,
+        request: Request<v1::KeepAliveRequest>,
+    ) -> Result<Response<v1::KeepAliveResponse>, Status> {
+        let numbered = request.into_inner().numbered;
+        let done = self.session(numbered, Operation::KeepAlive).await;
+        respond(done.map(|()| v1::KeepAliveResponse {}))
+    }
+
+    async fn close(
+        &self,
+        request: Request<v1::CloseSessionRequest>,
+    ) -> Result<Response<v1::CloseSessionResponse>, Status> {
+        let numbered = request.into_inner().numbered;
+        let done = self.session(numbered, Operation::Close).await;
+        respond(done.map(|()| v1::CloseSessionResponse {}))
+    }
+}
+
+#[tonic::async_trait]
+impl Cluster for Door {
+    type BackupStream = Stream_<v1::BackupResponse>;
+
+    async fn status(
+        &self,
+        _: Request<v1::StatusRequest>,
+    ) -> Result<Response<v1::StatusResponse>, Status> {
+        Ok(Response::new(Self::status(self).await))
+    }
+
+    async fn add_member(
+        &self,
+        request: Request<v1::AddMemberRequest>,
+    ) -> Result<Response<v1::MembersResponse>, Status> {
+        respond(Self::add_member(self, request.into_inner()).await)
+    }
+
+    async fn promote_member(
+        &self,
+        request: Request<v1::PromoteMemberRequest>,
+    ) -> Result<Response<v1::MembersResponse>, Status> {
+        respond(Self::promote_member(self, request.into_inner().id).await)
+    }
+
+    async fn remove_member(
+        &self,
+        request: Request<v1::RemoveMemberRequest>,
+    ) -> Result<Response<v1::MembersResponse>, Status> {
+        respond(Self::remove_member(self, request.into_inner().id).await)
+    }
+
+    async fn transfer(
+        &self,
+        request: Request<v1::TransferRequest>,
+    ) -> Result<Response<v1::TransferResponse>, Status> {
+        respond(Self::transfer(self, request.into_inner().to).await)
+    }
+
+    async fn backup(
+        &self,
+        _: Request<v1::BackupRequest>,
+    ) -> Result<Response<Self::BackupStream>, Status> {
+        let parts = Self::backup(self).await.map_err(status)?;
+        let parts = parts
+            .into_iter()
+            .map(|part| Ok(v1::BackupResponse { part }));
+        Ok(Response::new(Box::pin(tokio_stream::iter(parts))))
+    }
+}
+
+#[tonic::async_trait]
+impl Pipeline for Door {
+    type ExchangeStream = Stream_<v1::Answers>;
+
+    async fn exchange(
+        &self,
+        requests: Request<Streaming<v1::Requests>>,
+    ) -> Result<Response<Self::ExchangeStream>, Status> {
+        let (sender, messages) = mpsc::channel(QUEUE_MAX);
+        let exchange = Exchange {
+            door: self.clone(),
+            sink: Arc::default(),
+            under_way: 0,
+        };
+        tokio::spawn(exchange.run(requests.into_inner(), sender));
+        Ok(Response::new(Box::pin(ReceiverStream::new(messages))))
+    }
+}
+
+/// One stream of requests and answers.
+struct Exchange {
+    door: Door,
+    sink: Arc<Sink>,
+    under_way: usize,
+}
+
+impl Exchange {
+    async fn run(
+        mut self,
+        mut requests: Streaming<v1::Requests>,
+        sender: mpsc::Sender<Result<v1::Answers, Status>>,
+    ) {
+        let mut open = true;
+        let mut refused = Vec::new();
+        while open || self.under_way > 0 {
+            tokio::select! {
+                answers = self.sink.take() => {
+                    self.under_way -= answers.len();
+                    let (clock, shared) = (self.door.clock(), &self.door.shared);
+                    let answers = answers.into_iter();
+                    let answers = answers.map(|(number, told)| answer(number, told, shared, clock));
+                    let message = v1::Answers { answers: answers.collect() };
+                    if sender.send(Ok(message)).await.is_err() {
+                        return;
+                    }
+                }
+                message = requests.message(), if open && self.under_way < STREAM_MAX => {
+                    match message {
+                        Ok(Some(message)) => {
+                            self.ask(message, &mut refused);
+                            if !refused.is_empty() {
+                                let answers = std::mem::take(&mut refused);
+                                let message = Ok(v1::Answers { answers });
+                                if sender.send(message).await.is_err() {
+                                    return;
+                                }
+                            }
+                        }
+                        Ok(None) | Err(_) => open = false,
+                    }
+                }
+                () = sender.closed() => return,
+            }
+        }
+    }
+
+    fn ask(&mut self, message: v1::Requests, refused: &mut Vec<v1::Answer>) {
+        let mut events = Vec::with_capacity(message.requests.len());
+        for request in message.requests {
+            let number = request.number;
+            let ask = match request.what {
+                Some(what) => translate::pipelined(what),
+                None => Err(translate::invalid("expected a request, found none")),
+            };
+            match ask {
+                Ok(ask) => {
+                    let reply = Reply::Stream(Arc::clone(&self.sink), number);
+                    events.push(Event::Asked(ask, reply));
+                }
+                Err(error) => refused.push(v1::Answer {
+                    number,
+                    what: Some(v1::answer::What::Error(error)),
+                }),
+            }
+        }
+        self.under_way += events.len();
+        self.door.inbox.put_all(events);
+    }
+}
+
+impl Door {
+    /// Follows the plain log from `from` on; 0 for what is new.
+    pub(super) async fn tail(
+        &self,
+        from: u64,
+    ) -> Result<mpsc::Receiver<Result<v1::ReadLogResponse, v1::Error>>, v1::Error> {
+        let mut progress = self.shared.progress.subscribe();
+        let mut next = match from {
+            0 => self.look(|node| node.state().journal().next()).await?,
+            from => from,
+        };
+        let door = self.clone();
+        let (sender, messages) = mpsc::channel(QUEUE_MAX);
+        tokio::spawn(async move {
+            loop {
+                let query = Query::Journal {
+                    from: next,
+                    count: usize::MAX,
+                };
+                let read = door.stale_log(query).await;
+                let (count, failed) = match &read {
+                    Ok(response) => (response.entries.len(), false),
+                    Err(_) => (0, true),
+                };
+                next += count as u64;
+                if (count > 0 || failed) && sender.send(read).await.is_err() || failed {
+                    return;
+                }
+                if count == 0 {
+                    tokio::select! {
+                        changed = progress.changed() => if changed.is_err() { return },
+                        () = sender.closed() => return,
+                    }
+                }
+            }
+        });
+        Ok(messages)
+    }
+}

@@ -1,0 +1,133 @@
+//! A session of the server's own, for clients that have none.
+//!
+//! Whatever changes the state does so under a session and a serial. A client
+//! that sends a single request by `curl` has neither, so the server numbers
+//! it in a session that it keeps for the purpose. Such a request is done at
+//! most once; a client that does not hear the answer has to look.
+
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::time::Duration;
+
+use tenure_core::alpo::{
+    Answer, Ask, Command, MAX_WINDOW, Operation, Outcome, Refusal, Serial, SessionId,
+};
+use tokio::sync::{Mutex as AsyncMutex, oneshot};
+
+use super::door::Door;
+use super::inbox::{Event, Reply, Told};
+
+/// How long the session lives without being used.
+const TTL: Duration = Duration::from_secs(600);
+
+#[derive(Clone, Copy, Debug)]
+struct Open {
+    session: SessionId,
+    next: Serial,
+    under_way: u64,
+}
+
+/// The session, if one is open.
+#[derive(Debug, Default)]
+pub(super) struct House {
+    open: Mutex<Option<Open>>,
+    opening: AsyncMutex<()>,
+}
+
+impl House {
+    fn with<T>(&self, work: impl FnOnce(&mut Option<Open>) -> T) -> T {
+        work(&mut self.open.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Does `operation` under a number of the server's own.
+    pub(super) async fn run(&self, door: &Door, operation: Operation) -> Told {
+        let Some(_permit) = door.permit() else {
+            return refused(Refusal::Busy);
+        };
+        loop {
+            let (sender, answer) = oneshot::channel();
+            let sent = self.with(|open| {
+                let open = open.as_mut()?;
+                if open.under_way >= MAX_WINDOW / 2 {
+                    return Some(Err(open.session));
+                }
+                let command = Command {
+                    session: open.session,
+                    serial: open.next,
+                    outstanding: open.next,
+                    operation: operation.clone(),
+                };
+                open.next += 1;
+                open.under_way += 1;
+                // Under the lock, so that serials arrive in their order.
+                let event = Event::Asked(Ask::Command(command), Reply::One(sender));
+                door.inbox.put(event);
+                Some(Ok(open.session))
+            });
+            match sent {
+                Some(Ok(session)) => {
+                    let told = Door::answer(answer).await;
+                    if !self.done(session, &told.answer) {
+                        return told;
+                    }
+                }
+                Some(Err(_)) => return refused(Refusal::Busy),
+                None => {
+                    if let Err(told) = self.open(door).await {
+                        return told;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Counts an answer; says whether to try again under another session.
+    fn done(&self, session: SessionId, answer: &Answer) -> bool {
+        let expired = matches!(
+            answer,
+            Answer::Done(Outcome::SessionExpired | Outcome::TooOld | Outcome::OutOfOrder { .. })
+                | Answer::Refused(Refusal::OutOfOrder { .. } | Refusal::Window)
+        );
+        // A request that was not taken leaves a gap that the next would fall
+        // into; and a leader that is none any more may have another session.
+        let over = expired || !matches!(answer, Answer::Done(_));
+        self.with(|open| {
+            if let Some(it) = open.as_mut()
+                && it.session == session
+            {
+                it.under_way -= 1;
+                if over {
+                    *open = None;
+                }
+            }
+        });
+        expired
+    }
+
+    async fn open(&self, door: &Door) -> Result<(), Told> {
+        let _alone = self.opening.lock().await;
+        if self.with(|open| open.is_some()) {
+            return Ok(());
+        }
+        let ttl = u64::try_from(TTL.as_nanos()).unwrap_or(u64::MAX);
+        let told = door.ask(Ask::Open { ttl }).await;
+        let Answer::Done(Outcome::Opened(session)) = told.answer else {
+            return Err(told);
+        };
+        self.with(|open| {
+            *open = Some(Open {
+                session,
+                next: 1,
+                under_way: 0,
+            });
+        });
+        Ok(())
+    }
+}
+
+const fn refused(refusal: Refusal) -> Told {
+    Told {
+        answer: Answer::Refused(refusal),
+        at: None,
+    }
+}

@@ -1,0 +1,285 @@
+//! The services as HTTP and JSON, and the server's health.
+//!
+//! `POST /v1/<service>/<call>` takes and gives the messages of the interface
+//! as JSON: names as there, byte strings in base64, numbers as numbers. What
+//! streams in gRPC is an object a line here. Errors are
+//! `{"error": {"cause": …, "message": …}}`.
+//!
+//! Three questions that are easily taken for one:
+//!
+//! | path | asks | 200 if |
+//! |---|---|---|
+//! | `/healthz` | should this process be restarted? | it does its work, leader or not, connected or not |
+//! | `/readyz` | should it get traffic? | it leads, or follows a leader |
+//! | `/leader` | does it lead? | it does |
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use serde::de::DeserializeOwned;
+use serde_json::json;
+use tokio_stream::StreamExt as _;
+use tokio_stream::wrappers::ReceiverStream;
+
+use super::door::Door;
+use super::services::news;
+use super::translate::invalid;
+use crate::api::v1::{self, Cause};
+use tenure_core::alpo::Operation;
+
+/// The largest request that is read.
+pub(super) const BODY_MAX: usize = 4 * 1024 * 1024;
+
+/// All paths.
+pub(super) fn routes(door: Door) -> Router {
+    Router::new()
+        .route("/healthz", get(health))
+        .route("/readyz", get(ready))
+        .route("/leader", get(leader))
+        .route("/v1/cluster/status", get(status).post(status))
+        .route("/v1/registers/{call}", post(registers))
+        .route("/v1/log/{call}", post(log))
+        .route("/v1/sessions/{call}", post(sessions))
+        .route("/v1/cluster/{call}", post(cluster))
+        .layer(axum::extract::DefaultBodyLimit::max(BODY_MAX))
+        .with_state(door)
+}
+
+fn answer(code: StatusCode, body: &serde_json::Value) -> Response {
+    let content = [(header::CONTENT_TYPE, "application/json")];
+    (code, content, format!("{body}\n")).into_response()
+}
+
+async fn health(State(door): State<Door>) -> Response {
+    let standing = door.shared.standing.borrow().clone();
+    let code = if standing.alive {
+        StatusCode::OK
+    } else {
+        StatusCode::SERVICE_UNAVAILABLE
+    };
+    answer(
+        code,
+        &json!({ "alive": standing.alive, "why": standing.waiting }),
+    )
+}
+
+async fn ready(State(door): State<Door>) -> Response {
+    let standing = door.shared.standing.borrow().clone();
+    let code = if standing.ready {
+        StatusCode::OK
+    } else {
+        StatusCode::SERVICE_UNAVAILABLE
+    };
+    answer(
+        code,
+        &json!({ "ready": standing.ready, "why": standing.waiting }),
+    )
+}
+
+async fn leader(State(door): State<Door>) -> Response {
+    let standing = door.shared.standing.borrow().clone();
+    let known = door.shared.leader(standing.leader);
+    let code = if standing.leads {
+        StatusCode::OK
+    } else {
+        StatusCode::SERVICE_UNAVAILABLE
+    };
+    let body = json!({
+        "leads": standing.leads,
+        "term": standing.term.get(),
+        "leader": known.as_ref().map(|(id, _)| id.get()),
+        "leader_address": known.map(|(_, address)| address),
+    });
+    answer(code, &body)
+}
+
+async fn status(State(door): State<Door>) -> Response {
+    let status = Door::status(&door).await;
+    let role = v1::Role::try_from(status.role).unwrap_or_default();
+    let role = role
+        .as_str_name()
+        .trim_start_matches("ROLE_")
+        .to_lowercase();
+    match serde_json::to_value(&status) {
+        Ok(mut value) => {
+            value["role"] = role.into();
+            answer(StatusCode::OK, &value)
+        }
+        Err(why) => failed(invalid(why.to_string())),
+    }
+}
+
+fn failed(error: v1::Error) -> Response {
+    let code = match error.cause() {
+        Cause::NotLeader | Cause::NotReady | Cause::Interrupted => StatusCode::SERVICE_UNAVAILABLE,
+        Cause::Busy | Cause::TooManySessions | Cause::Window | Cause::TooSlow => {
+            StatusCode::TOO_MANY_REQUESTS
+        }
+        Cause::SessionExpired | Cause::TooOld | Cause::Compacted => StatusCode::GONE,
+        Cause::OutOfOrder | Cause::Members | Cause::NotHandedOver => StatusCode::CONFLICT,
+        Cause::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+        Cause::Invalid => StatusCode::BAD_REQUEST,
+        Cause::Denied => StatusCode::FORBIDDEN,
+        Cause::Unspecified => StatusCode::INTERNAL_SERVER_ERROR,
+    };
+    let mut body = json!({ "error": {
+        "cause": error.cause().as_str_name(),
+        "message": error.message,
+    }});
+    if let Some(leader) = error.leader {
+        body["error"]["leader"] = leader.into();
+        body["error"]["leader_address"] = error.leader_address.into();
+    }
+    if error.expected > 0 {
+        body["error"]["expected"] = error.expected.into();
+    }
+    answer(code, &body)
+}
+
+fn respond<T: serde::Serialize>(result: Result<T, v1::Error>) -> Response {
+    match result.map(|response| serde_json::to_value(&response)) {
+        Ok(Ok(value)) => answer(StatusCode::OK, &value),
+        Ok(Err(why)) => failed(invalid(why.to_string())),
+        Err(error) => failed(error),
+    }
+}
+
+fn parse<T: DeserializeOwned>(body: &Bytes) -> Result<T, v1::Error> {
+    let body: &[u8] = if body.is_empty() { b"{}" } else { body };
+    serde_json::from_slice(body).map_err(|why| invalid(format!("the request's JSON: {why}")))
+}
+
+/// Messages of a stream, an object a line.
+fn lines<T: serde::Serialize + Send + 'static>(
+    messages: impl tokio_stream::Stream<Item = Result<T, v1::Error>> + Send + 'static,
+) -> Response {
+    let lines = messages.map(|message| {
+        let value = match message {
+            Ok(message) => serde_json::to_value(&message).unwrap_or_default(),
+            Err(error) => json!({ "error": {
+                "cause": error.cause().as_str_name(),
+                "message": error.message,
+            }}),
+        };
+        Ok::<_, std::convert::Infallible>(format!("{value}\n"))
+    });
+    let content = [(header::CONTENT_TYPE, "application/x-ndjson")];
+    (content, Body::from_stream(lines)).into_response()
+}
+
+type Call = axum::extract::Path<String>;
+
+async fn registers(State(door): State<Door>, call: Call, body: Bytes) -> Response {
+    match call.as_str() {
+        "read" => match parse(&body) {
+            Ok(request) => respond(Door::read(&door, request).await),
+            Err(error) => failed(error),
+        },
+        "compare_and_swap" => match parse(&body) {
+            Ok(request) => respond(Door::compare_and_swap(&door, request).await),
+            Err(error) => failed(error),
+        },
+        "delete" => match parse(&body) {
+            Ok(request) => respond(Door::delete(&door, request).await),
+            Err(error) => failed(error),
+        },
+        "list" => match parse(&body) {
+            Ok(request) => respond(Door::list(&door, request).await),
+            Err(error) => failed(error),
+        },
+        "watch" => {
+            let request = match parse::<v1::WatchRequest>(&body) {
+                Ok(request) => request,
+                Err(error) => return failed(error),
+            };
+            let after = request.after_revision.unwrap_or(0);
+            match Door::watch(&door, request).await {
+                Ok(changes) => lines(ReceiverStream::new(changes).map(move |it| news(it, after))),
+                Err(error) => failed(error),
+            }
+        }
+        other => unknown(
+            "registers",
+            other,
+            "read, compare_and_swap, delete, list, watch",
+        ),
+    }
+}
+
+async fn log(State(door): State<Door>, call: Call, body: Bytes) -> Response {
+    match call.as_str() {
+        "append" => match parse(&body) {
+            Ok(request) => respond(Door::append(&door, request).await),
+            Err(error) => failed(error),
+        },
+        "read" => match parse(&body) {
+            Ok(request) => respond(door.read_log(request).await),
+            Err(error) => failed(error),
+        },
+        "tail" => match parse::<v1::TailRequest>(&body) {
+            Ok(request) => match Door::tail(&door, request.from).await {
+                Ok(messages) => lines(ReceiverStream::new(messages)),
+                Err(error) => failed(error),
+            },
+            Err(error) => failed(error),
+        },
+        other => unknown("log", other, "append, read, tail"),
+    }
+}
+
+async fn sessions(State(door): State<Door>, call: Call, body: Bytes) -> Response {
+    let numbered = |operation| async {
+        match parse::<v1::KeepAliveRequest>(&body) {
+            Ok(request) => {
+                let done = door.session(request.numbered, operation).await;
+                respond(done.map(|()| v1::KeepAliveResponse {}))
+            }
+            Err(error) => failed(error),
+        }
+    };
+    match call.as_str() {
+        "open" => match parse::<v1::OpenSessionRequest>(&body) {
+            Ok(request) => respond(Door::open(&door, request.ttl_millis).await),
+            Err(error) => failed(error),
+        },
+        "keep_alive" => numbered(Operation::KeepAlive).await,
+        "close" => numbered(Operation::Close).await,
+        other => unknown("sessions", other, "open, keep_alive, close"),
+    }
+}
+
+async fn cluster(State(door): State<Door>, call: Call, body: Bytes) -> Response {
+    match call.as_str() {
+        "add_member" => match parse(&body) {
+            Ok(request) => respond(Door::add_member(&door, request).await),
+            Err(error) => failed(error),
+        },
+        "promote_member" => match parse::<v1::PromoteMemberRequest>(&body) {
+            Ok(request) => respond(Door::promote_member(&door, request.id).await),
+            Err(error) => failed(error),
+        },
+        "remove_member" => match parse::<v1::RemoveMemberRequest>(&body) {
+            Ok(request) => respond(Door::remove_member(&door, request.id).await),
+            Err(error) => failed(error),
+        },
+        "transfer" => match parse::<v1::TransferRequest>(&body) {
+            Ok(request) => respond(Door::transfer(&door, request.to).await),
+            Err(error) => failed(error),
+        },
+        other => unknown(
+            "cluster",
+            other,
+            "status, add_member, promote_member, remove_member, transfer",
+        ),
+    }
+}
+
+fn unknown(service: &str, found: &str, expected: &str) -> Response {
+    let text = format!("expected one of {expected} after /v1/{service}/, found {found:?}");
+    let mut response = failed(invalid(text));
+    *response.status_mut() = StatusCode::NOT_FOUND;
+    response
+}

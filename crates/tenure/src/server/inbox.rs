@@ -1,0 +1,147 @@
+//! What happens to a server, in the order in which it happens.
+//!
+//! One task owns the machine; everybody else, the disk's thread included,
+//! leaves word here. What piled up while the owner was busy is taken in one
+//! piece, so that under load many requests share one write, one sync and one
+//! message to each peer.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tenure_core::alpo::{Answer, Ask, Envelope, LogTime, Node, ServerId};
+use tokio::sync::{Notify, oneshot};
+
+use crate::transport::Greeting;
+use crate::wal::WalError;
+
+/// Something that happened.
+pub(super) enum Event {
+    /// A message came from another server.
+    Received(Envelope),
+    /// Batches up to this one are durable.
+    Persisted(u64),
+    /// The log takes nothing more.
+    DiskFailed(WalError),
+    /// Another server has introduced itself.
+    Greeted(Greeting),
+    /// The connection of another server, the newest it had, has ended.
+    Closed(ServerId, u64),
+    /// Another server has connected; the number tells its connections apart.
+    Connected(ServerId, u64),
+    /// A client, or an operator, wants something.
+    Asked(Ask, Reply),
+    /// Somebody wants to look at the machine; there is none as long as the
+    /// server is blank.
+    Look(Box<dyn FnOnce(Option<&Node>) + Send>),
+    /// Hand over what can be handed over, and end.
+    Stop,
+}
+
+/// An answer with what only the owner can add.
+#[derive(Debug)]
+pub(super) struct Told {
+    /// The answer.
+    pub(super) answer: Answer,
+    /// For a swap: the log's time of its entry, as long as it is known.
+    pub(super) at: Option<LogTime>,
+}
+
+/// Where an answer goes.
+#[derive(Debug)]
+pub(super) enum Reply {
+    /// To somebody who waits for just this one.
+    One(oneshot::Sender<Told>),
+    /// To a stream of answers, under this number.
+    Stream(Arc<Sink>, u64),
+}
+
+impl Reply {
+    pub(super) fn send(self, told: Told) {
+        match self {
+            // Whoever asked may have gone.
+            Self::One(sender) => drop(sender.send(told)),
+            Self::Stream(sink, number) => sink.put(number, told),
+        }
+    }
+}
+
+/// Answers that wait to be sent over one stream.
+#[derive(Debug, Default)]
+pub(super) struct Sink {
+    answers: Mutex<Vec<(u64, Told)>>,
+    more: Notify,
+}
+
+impl Sink {
+    fn put(&self, number: u64, told: Told) {
+        let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        answers.push((number, told));
+        let first = answers.len() == 1;
+        drop(answers);
+        if first {
+            self.more.notify_one();
+        }
+    }
+
+    /// Waits until there are answers, and takes them all.
+    pub(super) async fn take(&self) -> Vec<(u64, Told)> {
+        loop {
+            let more = self.more.notified();
+            let answers = self.taken();
+            if !answers.is_empty() {
+                return answers;
+            }
+            more.await;
+        }
+    }
+
+    fn taken(&self) -> Vec<(u64, Told)> {
+        std::mem::take(&mut *self.answers.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// What waits for the owner.
+#[derive(Default)]
+pub(super) struct Inbox {
+    waiting: Mutex<Vec<Event>>,
+    more: Notify,
+}
+
+impl Inbox {
+    fn lock(&self) -> MutexGuard<'_, Vec<Event>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Leaves word. What may come in any number is bounded by whoever sends
+    /// it: peers by their windows, clients by [`Door`](super::door::Door).
+    pub(super) fn put(&self, event: Event) {
+        let mut waiting = self.lock();
+        waiting.push(event);
+        let first = waiting.len() == 1;
+        drop(waiting);
+        if first {
+            self.more.notify_one();
+        }
+    }
+
+    /// Leaves word of many things at once.
+    pub(super) fn put_all(&self, events: impl IntoIterator<Item = Event>) {
+        let mut waiting = self.lock();
+        let none = waiting.is_empty();
+        waiting.extend(events);
+        let first = none && !waiting.is_empty();
+        drop(waiting);
+        if first {
+            self.more.notify_one();
+        }
+    }
+
+    /// Exchanges `taken`, which must be empty, for what waits.
+    pub(super) fn take(&self, taken: &mut Vec<Event>) {
+        std::mem::swap(&mut *self.lock(), taken);
+    }
+
+    /// Returns when something has come since the last call.
+    pub(super) async fn more(&self) {
+        self.more.notified().await;
+    }
+}

@@ -1,0 +1,356 @@
+//! One server of a cluster: the machine of [`core::alpo`](tenure_core::alpo)
+//! on real sockets and a real disk.
+//!
+//! ```text
+//!    servers ──▶ peers ─┐                           ┌─▶ links ──▶ servers
+//!                       ├─▶ inbox ──▶ owner ────────┤
+//!    clients ──▶ door ──┘      ▲    (the machine)   ├─▶ streams ─▶ clients
+//!                              │                    │
+//!                              └──── persisted ◀────┴─▶ log (a thread)
+//! ```
+//!
+//! Everything but the disk runs on one thread: sockets, machine, answers. A
+//! request that comes on a socket reaches the machine, and its answer the
+//! socket, without waking another thread; and what several sockets bring in
+//! one turn of the loop goes to the machine, the disk and the peers together.
+//! (Redis is built so, for the same reason.) The disk has a thread of its own
+//! because a sync may take seconds, and a leader must be heard meanwhile.
+//!
+//! | file | what it does |
+//! |---|---|
+//! | `config` | how a server is started |
+//! | `data` | the data directory |
+//! | `founding` | a blank server on its way into a cluster |
+//! | `owner` | the task that owns the machine |
+//! | `peers` | links to the other servers, and their connections to this one |
+//! | `inbox`, `door` | how things get to the owner, and who may bring how much |
+//! | `house` | a session of the server's own, for clients without one |
+//! | `watchers` | those who follow registers |
+//! | `services`, `http`, `listen` | what clients see: gRPC and HTTP on one port |
+
+mod config;
+mod data;
+mod door;
+mod founding;
+mod grpc;
+mod house;
+mod http;
+mod inbox;
+mod listen;
+mod owner;
+mod peers;
+mod services;
+mod shared;
+mod translate;
+mod watchers;
+
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+
+use tenure_core::alpo::{Founding, Hello, Identity, Membership, Node, Recovered};
+use tenure_core::rng::Rng;
+use tokio::sync::watch;
+
+pub use config::Config;
+pub use owner::Ended;
+pub use shared::Standing;
+
+use crate::clock;
+use crate::transport::{Book, Contact, Settings};
+use crate::wal::{Directory, Wal, WalError, Writer};
+use data::Found;
+use door::Door;
+use inbox::{Event, Inbox};
+use owner::Owner;
+use peers::Peers;
+use shared::{Face, Shared};
+use watchers::Watchers;
+
+/// Why a server could not be started.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The settings make no sense.
+    #[error("{0}")]
+    Config(String),
+    /// The data directory cannot be used.
+    #[error("{0}")]
+    Disk(#[from] WalError),
+    /// An address cannot be listened on.
+    #[error("could not listen on {address}: {source}{}", advice(.source))]
+    Listen {
+        /// The address.
+        address: String,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The system gave no thread, or no event queue.
+    #[error("could not start: {0}")]
+    System(std::io::Error),
+    /// The log's state cannot be read.
+    #[error("the snapshot in the data directory cannot be read: {0}")]
+    State(String),
+}
+
+fn advice(error: &std::io::Error) -> &'static str {
+    match error.kind() {
+        std::io::ErrorKind::AddrInUse => {
+            "; another program uses it: stop that one or choose another port"
+        }
+        std::io::ErrorKind::AddrNotAvailable => {
+            "; it is none of this machine's addresses: name one that is"
+        }
+        _ => "",
+    }
+}
+
+/// A running server. Dropping the handle does not stop it.
+#[derive(Debug)]
+pub struct Server {
+    inbox: Arc<Inbox>,
+    shared: Arc<Shared>,
+    clients: SocketAddr,
+    ended: watch::Receiver<Option<Arc<Ended>>>,
+}
+
+impl std::fmt::Debug for Inbox {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Inbox")
+    }
+}
+
+/// What the thread of a server starts from.
+struct Parts {
+    config: Config,
+    shared: Arc<Shared>,
+    inbox: Arc<Inbox>,
+    found: Found,
+    peers: TcpListener,
+    clients: TcpListener,
+}
+
+impl Server {
+    /// Opens the data directory, listens, and starts the server's thread.
+    ///
+    /// # Errors
+    /// If the settings, the directory or the addresses cannot be used.
+    pub fn start(config: Config) -> Result<Self, StartError> {
+        config.validate().map_err(StartError::Config)?;
+        let peers = listen(&config.peers[&config.id])?;
+        let clients = listen(&config.listen)?;
+        let address = clients.local_addr().map_err(StartError::System)?;
+        let found = data::open(&config.data, config.id, config.wal)?;
+        let shared = Arc::new(Shared::new(face(&config, &found)));
+        let inbox = Arc::new(Inbox::default());
+        let (tell, ended) = watch::channel(None);
+        let parts = Parts {
+            config,
+            shared: Arc::clone(&shared),
+            inbox: Arc::clone(&inbox),
+            found,
+            peers,
+            clients,
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(StartError::System)?;
+        std::thread::Builder::new()
+            .name("tenure-server".into())
+            .spawn(move || {
+                let ended = runtime.block_on(run(parts));
+                drop(runtime);
+                tell.send_replace(Some(Arc::new(ended)));
+            })
+            .map_err(StartError::System)?;
+        Ok(Self {
+            inbox,
+            shared,
+            clients: address,
+            ended,
+        })
+    }
+
+    /// Where it listens for clients.
+    pub const fn address(&self) -> SocketAddr {
+        self.clients
+    }
+
+    /// How it stands, and each change of that.
+    pub fn standing(&self) -> watch::Receiver<Standing> {
+        self.shared.standing.subscribe()
+    }
+
+    /// Asks it to hand over its leadership, if it has it, and to end.
+    pub fn stop(&self) {
+        self.inbox.put(Event::Stop);
+    }
+
+    /// Waits until it has ended, and says why.
+    pub async fn ended(&self) -> Arc<Ended> {
+        let mut ended = self.ended.clone();
+        loop {
+            if let Some(ended) = &*ended.borrow_and_update() {
+                return Arc::clone(ended);
+            }
+            if ended.changed().await.is_err() {
+                return Arc::new(Ended::Fault("its thread panicked; this is a bug".into()));
+            }
+        }
+    }
+}
+
+fn listen(address: &str) -> Result<TcpListener, StartError> {
+    let failed = |source| StartError::Listen {
+        address: address.to_owned(),
+        source,
+    };
+    let listener = TcpListener::bind(address).map_err(failed)?;
+    listener.set_nonblocking(true).map_err(failed)?;
+    Ok(listener)
+}
+
+/// What this server says of itself before it has read its log.
+fn face(config: &Config, found: &Found) -> Face {
+    let (storage, identity) = match found {
+        Found::Blank(storage, _) => (*storage, None),
+        Found::Log(identity, ..) => (identity.storage, Some(*identity)),
+    };
+    let mut book = Book::from_flags(&config.peers);
+    book.learn(&data::read_book(&config.data));
+    let own = book.get(config.id).cloned().unwrap_or_default();
+    let contact = Contact {
+        edition: own.edition,
+        peer: config.peers[&config.id].clone(),
+        client: config.advertised().to_owned(),
+    };
+    if contact != own || own.edition == 0 {
+        // Higher than what others may remember of a directory that is gone.
+        let edition = (own.edition + 1).max(clock::wall().as_millis());
+        book.learn_one(config.id, &Contact { edition, ..contact });
+    }
+    Face {
+        identity,
+        members: Membership::default(),
+        hello: Hello {
+            server: config.id,
+            storage,
+            cluster: identity.map(|identity| identity.cluster),
+            known: tenure_core::alpo::Table::new(),
+        },
+        settings: Settings::of(&config.node),
+        book,
+        connected: std::collections::BTreeSet::new(),
+        edition: 0,
+    }
+}
+
+async fn run(parts: Parts) -> Ended {
+    let Parts {
+        config,
+        shared,
+        inbox,
+        found,
+        peers,
+        clients,
+    } = parts;
+    let watchers = Arc::new(Watchers::new(config.watches));
+    let door = Door::new(&config, &shared, &inbox, &watchers);
+    let accept = match (
+        tokio::net::TcpListener::from_std(peers),
+        tokio::net::TcpListener::from_std(clients),
+    ) {
+        (Ok(peers), Ok(clients)) => {
+            tokio::spawn(listen::serve(clients, door, config.connections));
+            peers
+        }
+        (Err(error), _) | (_, Err(error)) => return Ended::Fault(error.to_string()),
+    };
+    tokio::spawn(peers::accept(
+        accept,
+        Arc::clone(&shared),
+        Arc::clone(&inbox),
+    ));
+    let flags = Book::from_flags(&config.peers);
+    let mut links = Peers::new(config.id, flags, Arc::clone(&shared), Arc::clone(&inbox));
+    let (identity, wal, recovered) = match found {
+        Found::Log(identity, wal, recovered) => (identity, *wal, *recovered),
+        Found::Blank(storage, directory) => {
+            match join(&config, storage, directory, &mut links, &shared, &inbox).await {
+                Ok(joined) => joined,
+                Err(ended) => return ended,
+            }
+        }
+    };
+    match own(
+        &config,
+        identity,
+        wal,
+        recovered,
+        links,
+        (shared, inbox, watchers),
+    ) {
+        Ok(owner) => owner.run().await,
+        Err(ended) => ended,
+    }
+}
+
+/// A blank server becomes part of a cluster.
+async fn join(
+    config: &Config,
+    storage: tenure_core::alpo::StorageId,
+    directory: Directory,
+    links: &mut Peers,
+    shared: &Shared,
+    inbox: &Arc<Inbox>,
+) -> Result<(Identity, Wal, Recovered), Ended> {
+    tracing::info!(%storage, "this server is blank and looks for the others");
+    let mut founding = Founding::new(config.id, storage, config.peers.keys().copied());
+    let (identity, members) = founding::found(&mut founding, links, shared, inbox).await?;
+    let wal = data::found(&config.data, directory, &identity, &members, config.wal)?;
+    tracing::info!(cluster = %identity.cluster, "this server is part of a cluster");
+    Ok((identity, wal, Recovered::default()))
+}
+
+/// Starts the machine and the disk's thread.
+fn own(
+    config: &Config,
+    identity: Identity,
+    wal: Wal,
+    recovered: Recovered,
+    links: Peers,
+    (shared, inbox, watchers): (Arc<Shared>, Arc<Inbox>, Arc<Watchers>),
+) -> Result<Owner, Ended> {
+    let mut seed = [0; 8];
+    getrandom::fill(&mut seed).map_err(|error| Ended::Fault(error.to_string()))?;
+    let rng = Rng::from_seed(u64::from_le_bytes(seed));
+    let blank = data::blank(&config.data, identity.cluster)?;
+    let now = clock::boot();
+    let node = Node::start(config.node.clone(), identity, recovered, blank, rng, now)
+        .map_err(|error| Ended::Fault(error.to_string()))?;
+    let report = {
+        let inbox = Arc::clone(&inbox);
+        move |result| {
+            inbox.put(match result {
+                Ok(number) => Event::Persisted(number),
+                Err(error) => Event::DiskFailed(error),
+            });
+        }
+    };
+    let writer = Writer::start(wal, report)?;
+    let members = node.members().clone();
+    let edition = {
+        let mut face = shared.face();
+        face.identity = Some(identity);
+        face.hello.cluster = Some(identity.cluster);
+        face.hello.known = members.iter().map(|(id, it)| (id, it.storage)).collect();
+        face.members = members;
+        face.edition += 1;
+        data::write_book(&config.data, &face.book);
+        face.edition
+    };
+    let mut owner = Owner::new(node, shared, inbox, links, writer, watchers, config);
+    let members = owner.node.members().clone();
+    owner.peers.start_again(&members);
+    owner.shared.edition.send_replace(edition);
+    Ok(owner)
+}

@@ -1,0 +1,320 @@
+//! The task that owns the machine: one round after the other.
+//!
+//! A round takes everything that has happened since the last one, tells the
+//! machine, and carries out what it asks for. Nothing here waits: the disk
+//! has a thread, each peer a queue, each client a stream. And nothing here
+//! decides: whether an answer may leave, and when, is the machine's business.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tenure_core::Machine as _;
+use tenure_core::alpo::{
+    Answer, Ask, Event as NodeEvent, Input, LogId, Membership, Node, Outcome, Output, Refusal,
+    ServerId, Status, Stranger,
+};
+use tenure_core::time::Instant;
+
+use super::config::Config;
+use super::inbox::{Event, Inbox, Reply, Told};
+use super::peers::Peers;
+use super::shared::{Progress, Shared, Standing};
+use super::watchers::Watchers;
+use crate::clock;
+use crate::wal::{WalError, Writer};
+
+/// The machine and what surrounds it.
+pub(super) struct Owner {
+    pub(super) node: Node,
+    pub(super) shared: Arc<Shared>,
+    pub(super) inbox: Arc<Inbox>,
+    pub(super) peers: Peers,
+    pub(super) writer: Writer,
+    pub(super) watchers: Arc<Watchers>,
+    /// Requests that may be under way.
+    pub(super) requests: usize,
+    waiting: HashMap<u64, Reply>,
+    next_token: u64,
+    members: Membership,
+    /// Set when the server is to end: when, and whether it waits for a
+    /// hand-over under this token.
+    stopping: Option<Instant>,
+    timeout: Duration,
+}
+
+/// How a server ended.
+#[derive(Debug, thiserror::Error)]
+pub enum Ended {
+    /// It was told to.
+    #[error("the server was stopped")]
+    Stopped,
+    /// Its disk failed.
+    #[error("{0}")]
+    Disk(#[from] WalError),
+    /// It must not take part as it is.
+    #[error("{0}")]
+    Stranger(#[from] Stranger),
+    /// It found a broken rule.
+    #[error("{0}")]
+    Fault(String),
+}
+
+impl Owner {
+    pub(super) fn new(
+        node: Node,
+        shared: Arc<Shared>,
+        inbox: Arc<Inbox>,
+        peers: Peers,
+        writer: Writer,
+        watchers: Arc<Watchers>,
+        config: &Config,
+    ) -> Self {
+        let members = node.members().clone();
+        watchers.begin(&node);
+        Self {
+            node,
+            shared,
+            inbox,
+            peers,
+            writer,
+            watchers,
+            requests: config.requests,
+            waiting: HashMap::new(),
+            // A small number would do; this one is never mistaken for a count.
+            next_token: 1 << 32,
+            members,
+            stopping: None,
+            timeout: config.node.timeout,
+        }
+    }
+
+    /// Runs until the server is told to stop or cannot go on.
+    pub(super) async fn run(mut self) -> Ended {
+        let mut events = Vec::new();
+        self.after_round(false, true);
+        loop {
+            self.wait().await;
+            self.inbox.take(&mut events);
+            let mut ended = None;
+            for event in events.drain(..) {
+                ended = ended.or(self.happened(event));
+            }
+            let now = clock::now();
+            if self.node.deadline().is_some_and(|at| at <= now.boot) {
+                self.node.tick(now);
+            }
+            ended = ended.or(self.carry_out());
+            if let Some(at) = self.stopping
+                && (at <= now.boot || self.node.status() != Status::Leader)
+            {
+                ended = ended.or(Some(Ended::Stopped));
+            }
+            if let Some(ended) = ended {
+                return self.end(ended);
+            }
+        }
+    }
+
+    async fn wait(&self) {
+        let deadlines = [self.node.deadline(), self.stopping];
+        let deadline = deadlines.into_iter().flatten().min();
+        let until = async {
+            match deadline {
+                Some(at) => tokio::time::sleep(at.since(clock::boot())).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            () = self.inbox.more() => {}
+            () = until => {}
+        }
+    }
+
+    fn happened(&mut self, event: Event) -> Option<Ended> {
+        let now = clock::now();
+        match event {
+            Event::Received(envelope) => {
+                if self.node.leader() == Some(envelope.from) {
+                    self.shared.hear(now.boot);
+                }
+                self.node.handle(now, Input::Received(envelope));
+            }
+            Event::Persisted(number) => self.node.handle(now, Input::Persisted(number)),
+            Event::DiskFailed(error) => return Some(Ended::Disk(error)),
+            Event::Greeted(greeting) => {
+                self.shared.face().book.learn(&greeting.book);
+                self.peers.greeted(&self.members);
+            }
+            Event::Connected(server, number) => self.peers.connected(server, number, &self.members),
+            Event::Closed(server, number) => {
+                if self.peers.closed(server, number) {
+                    self.node.handle(now, Input::Closed(server));
+                }
+            }
+            Event::Asked(ask, reply) => self.ask(ask, reply),
+            Event::Look(look) => look(Some(&self.node)),
+            Event::Stop => self.stop(),
+        }
+        None
+    }
+
+    fn ask(&mut self, ask: Ask, reply: Reply) {
+        if self.waiting.len() >= self.requests || self.stopping.is_some() {
+            let answer = Answer::Refused(Refusal::Busy);
+            return reply.send(Told { answer, at: None });
+        }
+        let token = self.next_token;
+        self.next_token += 1;
+        self.waiting.insert(token, reply);
+        self.node.handle(clock::now(), Input::Asked { token, ask });
+    }
+
+    /// A leader hands over before it goes, so that nobody has to notice.
+    fn stop(&mut self) {
+        let patience = self.timeout * 2;
+        self.stopping = Some(clock::boot().after(patience));
+        if self.node.status() == Status::Leader && self.members.voters().count() > 1 {
+            let ask = Ask::Transfer(None);
+            self.node
+                .handle(clock::now(), Input::Asked { token: 0, ask });
+        } else {
+            self.stopping = Some(Instant::ZERO);
+        }
+    }
+
+    /// Does what the machine asks for.
+    fn carry_out(&mut self) -> Option<Ended> {
+        let (mut applied, mut told) = (false, false);
+        while let Some(output) = self.node.poll() {
+            match output {
+                Output::Persist(batch) => {
+                    if self.writer.submit(batch).is_err() {
+                        // Its last report says why, and is on its way.
+                        tracing::debug!("the log has failed");
+                    }
+                }
+                Output::Send(envelope) => self.peers.send(&envelope),
+                Output::Answer { token, answer } => self.answer(token, answer),
+                Output::Applied { .. } => applied = true,
+                Output::Event(event) => {
+                    told = true;
+                    self.tell(&event);
+                }
+                Output::Halt(fault) => return Some(Ended::Fault(fault.to_string())),
+            }
+        }
+        self.after_round(applied, told);
+        None
+    }
+
+    fn answer(&mut self, token: u64, answer: Answer) {
+        let Some(reply) = self.waiting.remove(&token) else {
+            return;
+        };
+        let at = match &answer {
+            Answer::Done(Outcome::Swapped(version)) => version
+                .to_u64()
+                .and_then(|id: LogId| self.node.log().get(id))
+                .map(|entry| entry.time),
+            _ => None,
+        };
+        reply.send(Told { answer, at });
+    }
+
+    /// What others are told after each round.
+    fn after_round(&mut self, applied: bool, told: bool) {
+        if applied {
+            self.watchers.applied(&self.node);
+            let progress = Progress {
+                next: self.node.state().journal().next(),
+                applied: self.node.state().applied().id,
+            };
+            self.shared.progress.send_if_modified(|known| {
+                let news = known.next != progress.next;
+                *known = progress;
+                news
+            });
+        }
+        if *self.node.members() != self.members {
+            self.members = self.node.members().clone();
+            let known = self.members.iter().map(|(id, it)| (id, it.storage));
+            let mut face = self.shared.face();
+            face.hello.known = known.collect();
+            face.members = self.members.clone();
+            drop(face);
+            self.peers.greeted(&self.members);
+        }
+        if told || applied {
+            self.stand();
+        }
+    }
+
+    /// Says how the server stands.
+    fn stand(&mut self) {
+        let leader = self.node.leader();
+        let standing = Standing {
+            alive: true,
+            ready: leader.is_some(),
+            leads: self.node.is_ready(),
+            leader,
+            term: self.node.term(),
+            waiting: match leader {
+                Some(_) => String::new(),
+                None => "no leader is known at the moment".into(),
+            },
+        };
+        self.shared.standing.send_if_modified(|known| {
+            let news = *known != standing;
+            *known = standing;
+            news
+        });
+    }
+
+    fn tell(&mut self, event: &NodeEvent) {
+        let term = self.node.term().get();
+        match event {
+            NodeEvent::Led { leader, .. } if *leader == self.node.id() => {
+                tracing::info!(term, "this server leads");
+            }
+            NodeEvent::Led { leader, .. } => {
+                tracing::info!(term, leader = leader.get(), "follows a leader");
+            }
+            NodeEvent::SteppedDown(why) => tracing::info!(term, ?why, "stepped back"),
+            NodeEvent::Installed { upto } => {
+                tracing::info!(term, upto = upto.id, "took over a snapshot from the leader");
+                self.watchers.restart(&self.node);
+            }
+            other => tracing::debug!(term, event = ?other, "protocol"),
+        }
+    }
+
+    fn end(mut self, ended: Ended) -> Ended {
+        for (_, reply) in self.waiting.drain() {
+            let answer = Answer::Interrupted;
+            reply.send(Told { answer, at: None });
+        }
+        let why = ended.to_string();
+        self.shared.standing.send_modify(|standing| {
+            standing.alive = false;
+            standing.ready = false;
+            standing.leads = false;
+            standing.waiting = why;
+        });
+        drop(self.peers);
+        // What was handed over is written before the directory is free again.
+        drop(self.writer.finish());
+        ended
+    }
+}
+
+/// The servers that `members` and `heard` name, without `own`.
+pub(super) fn others(
+    members: &Membership,
+    heard: impl Iterator<Item = ServerId>,
+    own: ServerId,
+) -> BTreeSet<ServerId> {
+    let members = members.iter().map(|(id, _)| id);
+    members.chain(heard).filter(|id| *id != own).collect()
+}

@@ -1,0 +1,254 @@
+//! The other servers: a link to each, and the connections that come in.
+//!
+//! There is a link to every member, and to whoever is connected to this
+//! server and of the same cluster: one that has just been admitted must be
+//! able to answer a leader that its own log does not tell it of yet.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tenure_core::alpo::{Envelope, Membership, ServerId};
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::timeout;
+
+use super::inbox::{Event, Inbox};
+use super::owner::others;
+use super::shared::Shared;
+use crate::transport::{
+    Answer, Book, FrameReader, Greeting, Link, LinkEvent, ReadError, read_greeting, write_answer,
+};
+
+/// How long a newcomer may take to introduce itself.
+const GREET_WITHIN: Duration = Duration::from_secs(3);
+/// Connections of servers, greeted or not, at most; one more is closed.
+const CONNECTIONS_MAX: usize = 256;
+
+/// The links, and who is connected.
+pub(super) struct Peers {
+    own: ServerId,
+    flags: Book,
+    shared: Arc<Shared>,
+    inbox: Arc<Inbox>,
+    links: BTreeMap<ServerId, Link>,
+    /// The newest connection of each server to this one.
+    incoming: BTreeMap<ServerId, u64>,
+}
+
+impl Peers {
+    pub(super) fn new(own: ServerId, flags: Book, shared: Arc<Shared>, inbox: Arc<Inbox>) -> Self {
+        Self {
+            own,
+            flags,
+            shared,
+            inbox,
+            links: BTreeMap::new(),
+            incoming: BTreeMap::new(),
+        }
+    }
+
+    /// Queues a message for the server it is for.
+    pub(super) fn send(&self, envelope: &Envelope) {
+        if let Some(link) = self.links.get(&envelope.to) {
+            link.send(envelope);
+        }
+    }
+
+    /// A server has connected.
+    pub(super) fn connected(&mut self, server: ServerId, number: u64, members: &Membership) {
+        self.incoming.insert(server, number);
+        self.greeted(members);
+    }
+
+    /// A connection has ended; whether it was the newest of its server.
+    pub(super) fn closed(&mut self, server: ServerId, number: u64) -> bool {
+        let newest = self.incoming.get(&server) == Some(&number);
+        if newest {
+            self.incoming.remove(&server);
+        }
+        newest
+    }
+
+    /// This server has become part of a cluster, and says so to everybody.
+    pub(super) fn start_again(&mut self, members: &Membership) {
+        self.links.clear();
+        self.shared.face().connected.clear();
+        self.greeted(members);
+    }
+
+    /// Members or addresses may have changed: links go where they should.
+    pub(super) fn greeted(&mut self, members: &Membership) {
+        let wanted = others(members, self.incoming.keys().copied(), self.own);
+        self.links.retain(|server, _| wanted.contains(server));
+        self.shared
+            .face()
+            .connected
+            .retain(|server| wanted.contains(server));
+        for server in wanted {
+            let addresses = self.addresses(server);
+            let as_it_is = self
+                .links
+                .get(&server)
+                .is_some_and(|link| link.addresses() == addresses);
+            if !as_it_is && !addresses.is_empty() {
+                let link = self.link(server, addresses);
+                self.links.insert(server, link);
+            }
+        }
+    }
+
+    /// Where `server` may be: where it said last, and where the flags say.
+    fn addresses(&self, server: ServerId) -> Vec<String> {
+        let face = self.shared.face();
+        let places = [face.book.get(server), self.flags.get(server)];
+        let places = places.into_iter().flatten().map(|it| it.peer.clone());
+        let mut addresses: Vec<_> = places.filter(|address| !address.is_empty()).collect();
+        addresses.dedup();
+        addresses
+    }
+
+    fn link(&self, server: ServerId, addresses: Vec<String>) -> Link {
+        let (shared, inbox) = (Arc::clone(&self.shared), Arc::clone(&self.inbox));
+        let greet = {
+            let shared = Arc::clone(&shared);
+            move || shared.greeting()
+        };
+        let mut told = String::new();
+        let tell = move |event| match event {
+            LinkEvent::Up(greeting) => {
+                let refusal = judge(&shared, &greeting);
+                match &refusal {
+                    None => {
+                        shared.face().connected.insert(server);
+                        tracing::debug!(server = server.get(), "connected");
+                    }
+                    Some(why) => complain(&mut told, server, why),
+                }
+                inbox.put(Event::Greeted(greeting));
+                refusal.is_none()
+            }
+            LinkEvent::Refused(why) => {
+                complain(&mut told, server, &why);
+                false
+            }
+            LinkEvent::Failed(why) => {
+                tracing::debug!(server = server.get(), "not reached: {why}");
+                false
+            }
+            LinkEvent::Down => {
+                told.clear();
+                shared.face().connected.remove(&server);
+                false
+            }
+        };
+        Link::start(addresses, server, greet, tell)
+    }
+}
+
+/// Says something once, until it changes.
+fn complain(told: &mut String, server: ServerId, why: &str) {
+    if told != why {
+        tracing::warn!(server = server.get(), "not connected: {why}");
+        why.clone_into(told);
+    }
+}
+
+/// Why this server does not talk to the one that says `greeting`, if so.
+fn judge(shared: &Shared, greeting: &Greeting) -> Option<String> {
+    let face = shared.face();
+    if greeting.settings != face.settings {
+        return Some(format!(
+            "expected a server that is set like this one ({:?}), found {:?}; give all servers of \
+             a cluster the same --election-timeout, --drift and --lease-reads",
+            face.settings, greeting.settings
+        ));
+    }
+    // A blank one judges for itself by what it is answered.
+    let identity = face.identity?;
+    greeting.hello.cluster?;
+    let meets = identity.meets(&greeting.hello, &face.members);
+    meets.err().map(|stranger| stranger.to_string())
+}
+
+/// Takes connections of other servers until it is dropped.
+pub(super) async fn accept(listener: TcpListener, shared: Arc<Shared>, inbox: Arc<Inbox>) {
+    static NUMBER: AtomicU64 = AtomicU64::new(1);
+    let open = Arc::new(tokio::sync::Semaphore::new(CONNECTIONS_MAX));
+    loop {
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                // Most likely there are too many files open.
+                tracing::warn!("a server's connection could not be taken: {error}");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                continue;
+            }
+        };
+        let Ok(permit) = Arc::clone(&open).try_acquire_owned() else {
+            continue;
+        };
+        let (shared, inbox) = (Arc::clone(&shared), Arc::clone(&inbox));
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        tokio::spawn(async move {
+            let _permit = permit;
+            serve(stream, number, &shared, &inbox).await;
+        });
+    }
+}
+
+async fn serve(mut stream: TcpStream, number: u64, shared: &Shared, inbox: &Inbox) {
+    let mut edition = shared.edition.subscribe();
+    let greeting = match timeout(GREET_WITHIN, read_greeting(&mut stream)).await {
+        Ok(Ok(greeting)) => greeting,
+        Ok(Err(error)) => return tracing::debug!("a connection is closed: {error}"),
+        Err(_) => return tracing::debug!("a connection is closed: it did not introduce itself"),
+    };
+    let refusal = judge(shared, &greeting);
+    let answer = match &refusal {
+        None => Answer::Welcome(shared.greeting()),
+        Some(why) => Answer::Refused(why.clone()),
+    };
+    let answered = timeout(GREET_WITHIN, write_answer(&mut stream, &answer)).await;
+    let server = greeting.hello.server;
+    let (blank, ours) = (greeting.hello.cluster.is_none(), refusal.is_none());
+    if !matches!(answered, Ok(Ok(()))) || !ours {
+        let _ = stream.shutdown().await;
+        return;
+    }
+    inbox.put(Event::Greeted(greeting));
+    if blank {
+        // It has nothing more to say, and comes again when it has founded or
+        // been admitted; until then this tells it that nothing has changed.
+        let _ = timeout(BLANK_WAITS, edition.changed()).await;
+        return;
+    }
+    inbox.put(Event::Connected(server, number));
+    let mut frames = FrameReader::new(stream);
+    let mut events = Vec::new();
+    let ended = loop {
+        let next = frames.next(|envelope| {
+            // Nobody speaks for anybody else.
+            if envelope.from == server {
+                events.push(Event::Received(envelope));
+            }
+        });
+        let next = tokio::select! {
+            next = next => next,
+            _ = edition.changed() => Err(ReadError::Closed),
+        };
+        inbox.put_all(events.drain(..));
+        if let Err(error) = next {
+            break error;
+        }
+    };
+    if let ReadError::Frame(error) = &ended {
+        tracing::warn!(server = server.get(), "a connection is closed: {error}");
+    }
+    inbox.put(Event::Closed(server, number));
+}
+
+/// How long a blank server is kept on the line before it has to ask again
+/// whether it has been admitted.
+const BLANK_WAITS: Duration = Duration::from_millis(500);

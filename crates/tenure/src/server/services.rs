@@ -1,0 +1,340 @@
+//! What clients can call, as functions over the messages of the interface.
+//!
+//! gRPC (`grpc`) and HTTP (`http`) are two ways to reach the same functions.
+
+use tenure_core::alpo::{
+    Ask, Change, Found, Node, Operation, Outcome, Part, Query, ServerId, Status, StorageId,
+};
+use tenure_core::cas::Register;
+use tenure_core::ids::Key;
+use tenure_core::time::{ClockId, StoreTime};
+use tokio::sync::mpsc;
+
+use super::door::Door;
+use super::inbox::Told;
+use super::translate::{self, compacted, done, error, found, invalid};
+use super::watchers::{News, NoWatch, Selector};
+use crate::api::v1::{self, Cause};
+use crate::clock;
+
+type Answered<T> = Result<T, v1::Error>;
+
+/// Entries of one call of Append, at most.
+const APPEND_MAX: usize = 4_096;
+
+impl Door {
+    /// The cluster's clock, for times of the log.
+    pub(super) fn clock(&self) -> StoreTime {
+        let identity = self.shared.face().identity;
+        StoreTime {
+            clock: identity.map_or_else(ClockId::default, |it| super::data::clock(it.cluster)),
+            nanos: 0,
+        }
+    }
+
+    async fn query(&self, query: Query) -> Answered<Found> {
+        found(self.ask(Ask::Read(query)).await, &self.shared)
+    }
+
+    /// Reads what this server has applied.
+    async fn stale(&self, query: Query) -> Answered<(Found, u64)> {
+        let look = |node: &Node| {
+            let state = node.state();
+            (state.find(query, 0), state.applied().id)
+        };
+        let (seen, applied) = self.look(look).await?;
+        let told = Told {
+            answer: tenure_core::alpo::Answer::Read(seen),
+            at: None,
+        };
+        found(told, &self.shared).map(|found| (found, applied))
+    }
+
+    pub(super) async fn read(&self, request: v1::ReadRequest) -> Answered<v1::ReadResponse> {
+        let query = translate::read(&request.key)?;
+        if !request.stale {
+            return self.query(query).await.map(translate::read_response);
+        }
+        let (found, applied) = self.stale(query).await?;
+        let heard = self.shared.heard();
+        Ok(v1::ReadResponse {
+            applied,
+            age_millis: u64::try_from(clock::boot().since(heard).as_millis()).unwrap_or(u64::MAX),
+            ..translate::read_response(found)
+        })
+    }
+
+    pub(super) async fn list(&self, request: v1::ListRequest) -> Answered<v1::ListResponse> {
+        let query = translate::list(&request)?;
+        let found = if request.stale {
+            self.stale(query).await?.0
+        } else {
+            self.query(query).await?
+        };
+        Ok(translate::list_response(found))
+    }
+
+    pub(super) async fn read_log(
+        &self,
+        request: v1::ReadLogRequest,
+    ) -> Answered<v1::ReadLogResponse> {
+        let query = translate::read_log(&request);
+        let found = if request.stale {
+            self.stale(query).await?.0
+        } else {
+            self.query(query).await?
+        };
+        Ok(translate::log_response(found))
+    }
+
+    async fn run(
+        &self,
+        operation: Operation,
+        numbered: Option<&v1::Numbered>,
+    ) -> Answered<(Outcome, Option<u64>)> {
+        let told = match numbered {
+            Some(numbered) => self.ask(translate::numbered(numbered, operation)?).await,
+            None => self.house.run(self, operation).await,
+        };
+        done(told, &self.shared)
+    }
+
+    pub(super) async fn compare_and_swap(
+        &self,
+        request: v1::CompareAndSwapRequest,
+    ) -> Answered<v1::CompareAndSwapResponse> {
+        let swap = request
+            .swap
+            .ok_or_else(|| invalid("expected a swap, found none"))?;
+        let operation = translate::swap(swap)?;
+        let (outcome, at) = self.run(operation, request.numbered.as_ref()).await?;
+        Ok(translate::swapped(&outcome, at, self.clock()))
+    }
+
+    pub(super) async fn delete(&self, request: v1::DeleteRequest) -> Answered<v1::DeleteResponse> {
+        let operation = translate::delete(&request.key, request.expect)?;
+        let (outcome, _) = self.run(operation, request.numbered.as_ref()).await?;
+        Ok(v1::DeleteResponse {
+            deleted: outcome == Outcome::Deleted,
+        })
+    }
+
+    pub(super) async fn append(&self, request: v1::AppendRequest) -> Answered<v1::AppendResponse> {
+        let count = request.entries.len();
+        if count > APPEND_MAX || (count != 1 && request.numbered.is_some()) || count == 0 {
+            return Err(invalid(format!(
+                "expected 1 to {APPEND_MAX} entries, or one with a number, found {count}"
+            )));
+        }
+        let mut numbers = Vec::with_capacity(count);
+        for data in &request.entries {
+            let operation = translate::append(data)?;
+            let (outcome, _) = self.run(operation, request.numbered.as_ref()).await?;
+            if let Outcome::Appended(number) = outcome {
+                numbers.push(number);
+            }
+        }
+        Ok(v1::AppendResponse { numbers })
+    }
+
+    pub(super) async fn open(&self, ttl_millis: u64) -> Answered<v1::OpenSessionResponse> {
+        let told = self.ask(translate::open(ttl_millis)?).await;
+        match done(told, &self.shared)? {
+            (Outcome::Opened(session), _) => Ok(v1::OpenSessionResponse { session }),
+            (other, _) => Err(error(Cause::Unspecified, format!("found {other:?}"))),
+        }
+    }
+
+    /// A command of a session that is about nothing but the session.
+    pub(super) async fn session(
+        &self,
+        numbered: Option<v1::Numbered>,
+        operation: Operation,
+    ) -> Answered<()> {
+        let numbered = numbered.ok_or_else(|| invalid("expected a session, found none"))?;
+        self.run(operation, Some(&numbered)).await.map(drop)
+    }
+
+    /// Begins to follow registers.
+    pub(super) async fn watch(&self, request: v1::WatchRequest) -> Answered<mpsc::Receiver<News>> {
+        let selector = match request.key {
+            Some(key) => {
+                let key = Key::new(&key).map_err(|why| invalid(format!("key: {why}")))?;
+                Selector::Key(key)
+            }
+            None => Selector::Prefix(request.prefix),
+        };
+        let watchers = std::sync::Arc::clone(&self.watchers);
+        let after = request.after_revision;
+        let followed = self
+            .look(move |node| watchers.follow(node, selector, after))
+            .await?;
+        followed.map_err(|why| match why {
+            NoWatch::Full => error(Cause::Busy, "there are as many watches as there may be"),
+            NoWatch::TooOld(revision) => compacted(revision),
+        })
+    }
+
+    async fn change(&self, change: Change) -> Answered<v1::MembersResponse> {
+        let told = self.ask(Ask::Change(change)).await;
+        done(told, &self.shared).map(|_| v1::MembersResponse {})
+    }
+
+    pub(super) async fn add_member(
+        &self,
+        request: v1::AddMemberRequest,
+    ) -> Answered<v1::MembersResponse> {
+        let storage = StorageId::parse(&request.storage).ok_or_else(|| {
+            invalid(format!(
+                "expected a storage of 32 hexadecimal digits, as the new server prints it, \
+                 found {:?}",
+                request.storage
+            ))
+        })?;
+        let server = server(request.id)?;
+        if !request.peer_address.is_empty() {
+            self.shared.introduce(server, &request.peer_address);
+        }
+        self.change(Change::Admit { server, storage }).await
+    }
+
+    pub(super) async fn promote_member(&self, id: u64) -> Answered<v1::MembersResponse> {
+        self.change(Change::Promote(server(id)?)).await
+    }
+
+    pub(super) async fn remove_member(&self, id: u64) -> Answered<v1::MembersResponse> {
+        self.change(Change::Remove(server(id)?)).await
+    }
+
+    pub(super) async fn transfer(&self, to: Option<u64>) -> Answered<v1::TransferResponse> {
+        let to = to.map(server).transpose()?;
+        let told = self.ask(Ask::Transfer(to)).await;
+        done(told, &self.shared).map(|_| v1::TransferResponse {})
+    }
+
+    /// This server, as it sees itself.
+    pub(super) async fn status(&self) -> v1::StatusResponse {
+        let standing = self.shared.standing.borrow().clone();
+        let blank = v1::StatusResponse {
+            role: v1::Role::Blank.into(),
+            ..v1::StatusResponse::default()
+        };
+        let seen = self.look(status).await.unwrap_or(blank);
+        let face = self.shared.face();
+        let member = |(id, member): (ServerId, tenure_core::alpo::Member)| {
+            let contact = face.book.get(id).cloned().unwrap_or_default();
+            v1::Member {
+                id: id.get(),
+                voter: member.part == Part::Voter,
+                storage: member.storage.to_string(),
+                peer_address: contact.peer,
+                client_address: contact.client,
+                connected: face.connected.contains(&id),
+            }
+        };
+        let uptime = clock::boot().since(self.started).as_millis();
+        let cluster = face.identity.map(|it| it.cluster.to_string());
+        v1::StatusResponse {
+            id: face.hello.server.get(),
+            ready: standing.ready,
+            cluster: cluster.unwrap_or_default(),
+            storage: face.hello.storage.to_string(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            members: face.members.iter().map(member).collect(),
+            uptime_millis: u64::try_from(uptime).unwrap_or(u64::MAX),
+            waiting: standing.waiting,
+            ..seen
+        }
+    }
+}
+
+/// What only the machine knows.
+fn status(node: &Node) -> v1::StatusResponse {
+    let role = match node.status() {
+        Status::Leader => v1::Role::Leader,
+        Status::Candidate | Status::Polling => v1::Role::Candidate,
+        Status::Passive => v1::Role::Passive,
+        Status::Learner => v1::Role::Learner,
+        Status::Halted => v1::Role::Halted,
+    };
+    let (hard, log, state) = (node.hard_state(), node.log(), node.state());
+    v1::StatusResponse {
+        role: role.into(),
+        term: hard.term.get(),
+        last_reign: hard.last_reign.get(),
+        leader: node.leader().map(ServerId::get),
+        vote: hard.vote.map(|rank| rank.server.get()),
+        last_log_term: log.last().term.get(),
+        last_log_id: log.last().id,
+        durable: node.durable(),
+        commit: node.commit(),
+        applied: state.applied().id,
+        snapshot: node.snapshot().map_or(0, |it| it.last.id),
+        sessions: state.sessions().len() as u64,
+        registers: state.registers().len() as u64,
+        revision: state.registers().revision(),
+        log_first: state.journal().first(),
+        log_next: state.journal().next(),
+        ..v1::StatusResponse::default()
+    }
+}
+
+fn server(id: u64) -> Answered<ServerId> {
+    ServerId::new(id).ok_or_else(|| invalid("expected the number of a server, from 1, found 0"))
+}
+
+/// News as the interface tells them, leaving out what is not after `after`;
+/// `None` if the follower has to begin again.
+pub(super) fn news(news: News, after: u64) -> Answered<v1::WatchResponse> {
+    let changed = |key: &Key, held: Option<&Register>| v1::Changed {
+        key: key.as_str().to_owned(),
+        register: held.map(translate::register),
+    };
+    match news {
+        News::Initial(registers, revision, began) => Ok(v1::WatchResponse {
+            changes: registers
+                .iter()
+                .map(|(key, it)| changed(key, Some(it)))
+                .collect(),
+            revision,
+            initial: true,
+            began,
+        }),
+        News::Changes(changes, revision) => {
+            let new = changes.iter().filter(|change| change.revision > after);
+            Ok(v1::WatchResponse {
+                changes: new
+                    .map(|it| changed(&it.key, it.register.as_ref()))
+                    .collect(),
+                revision,
+                ..v1::WatchResponse::default()
+            })
+        }
+        News::Gap => Err(compacted(0)),
+    }
+}
+
+/// How much of a backup goes into one message.
+const PART_BYTES: usize = 1024 * 1024;
+
+impl Door {
+    /// Entries of the plain log that this server has applied.
+    pub(super) async fn stale_log(&self, query: Query) -> Answered<v1::ReadLogResponse> {
+        self.stale(query)
+            .await
+            .map(|(found, _)| translate::log_response(found))
+    }
+
+    /// A consistent copy of everything, as of a moment after the call.
+    pub(super) async fn backup(&self) -> Answered<Vec<bytes::Bytes>> {
+        // The leader's state after a confirmed round holds everything that
+        // was acknowledged before the call.
+        self.query(Query::Barrier).await?;
+        let image = self.look(|node| node.state().encode()).await?;
+        let image = bytes::Bytes::from(image);
+        let parts = (0..image.len()).step_by(PART_BYTES);
+        Ok(parts
+            .map(|from| image.slice(from..image.len().min(from + PART_BYTES)))
+            .collect())
+    }
+}

@@ -1,0 +1,136 @@
+//! What the parts of a server know of it in common.
+//!
+//! The owner of the machine writes here, after each round, what others need
+//! to answer at once: what to say in a greeting, who leads, whether the
+//! server is ready, and how far the plain log has come.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tenure_core::alpo::{Hello, Identity, LogId, Membership, ServerId};
+use tenure_core::ids::Term;
+use tenure_core::time::Instant;
+use tokio::sync::watch;
+
+use crate::clock;
+use crate::transport::{Book, Contact, Greeting, Settings};
+
+/// How a server stands, for whoever asks about its health.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Standing {
+    /// Whether it does its work: it is part of a cluster and its disk takes
+    /// what it is given.
+    pub alive: bool,
+    /// Whether it leads, or follows a leader it knows.
+    pub ready: bool,
+    /// Whether it leads, and has applied all that was committed before.
+    pub leads: bool,
+    /// Who leads, as far as it knows.
+    pub leader: Option<ServerId>,
+    /// Its term.
+    pub term: Term,
+    /// What it waits for, or why it stopped, for people.
+    pub waiting: String,
+}
+
+/// What was written to the plain log and to registers, for those who follow.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(super) struct Progress {
+    /// The number that the next entry of the plain log will get.
+    pub(super) next: u64,
+    /// The last entry that was applied.
+    pub(super) applied: LogId,
+}
+
+/// Who this server is to others.
+#[derive(Clone, Debug)]
+pub(super) struct Face {
+    /// `None` while it is blank.
+    pub(super) identity: Option<Identity>,
+    pub(super) members: Membership,
+    pub(super) hello: Hello,
+    pub(super) settings: Settings,
+    pub(super) book: Book,
+    /// Those to whom a link is up.
+    pub(super) connected: BTreeSet<ServerId>,
+    /// Grows when it becomes part of a cluster: who greeted it before that
+    /// must hear of it.
+    pub(super) edition: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct Shared {
+    face: Mutex<Face>,
+    pub(super) standing: watch::Sender<Standing>,
+    pub(super) progress: watch::Sender<Progress>,
+    /// When a leader was last heard, on the boot-time clock.
+    heard: AtomicU64,
+    /// The edition of the face.
+    pub(super) edition: watch::Sender<u64>,
+}
+
+impl Shared {
+    pub(super) fn new(face: Face) -> Self {
+        let standing = Standing {
+            alive: true,
+            ready: false,
+            leads: false,
+            leader: None,
+            term: Term::ZERO,
+            waiting: "starting".into(),
+        };
+        Self {
+            edition: watch::Sender::new(face.edition),
+            face: Mutex::new(face),
+            standing: watch::Sender::new(standing),
+            progress: watch::Sender::default(),
+            heard: AtomicU64::new(clock::boot().as_nanos()),
+        }
+    }
+
+    pub(super) fn face(&self) -> MutexGuard<'_, Face> {
+        self.face.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What to say first to another server.
+    pub(super) fn greeting(&self) -> Greeting {
+        let face = self.face();
+        Greeting {
+            hello: face.hello.clone(),
+            book: face.book.clone(),
+            settings: face.settings,
+        }
+    }
+
+    /// When a leader was last heard; on a leader, now.
+    pub(super) fn heard(&self) -> Instant {
+        if self.standing.borrow().leads {
+            return clock::boot();
+        }
+        Instant::from_nanos(self.heard.load(Ordering::Relaxed))
+    }
+
+    /// A leader is heard.
+    pub(super) fn hear(&self, now: Instant) {
+        self.heard.store(now.as_nanos(), Ordering::Relaxed);
+    }
+
+    /// An operator says where a server is, unless it has said so itself.
+    pub(super) fn introduce(&self, server: ServerId, peer: &str) {
+        let contact = Contact {
+            peer: peer.to_owned(),
+            ..Contact::default()
+        };
+        self.face().book.learn_one(server, &contact);
+    }
+
+    /// Who leads and where clients reach it, as far as that is known.
+    pub(super) fn leader(&self, hint: Option<ServerId>) -> Option<(ServerId, String)> {
+        let leader = hint?;
+        let face = self.face();
+        let contact = face.book.get(leader);
+        let address = contact.map(|contact| contact.client.clone());
+        Some((leader, address.unwrap_or_default()))
+    }
+}

@@ -1,0 +1,373 @@
+//! Between what clients say and what the machine understands.
+
+use bytes::Bytes;
+use tenure_core::alpo::{
+    Answer, Ask, ChangeError, Command, Found, LogTime, Operation, Outcome, Query, Refusal,
+};
+use tenure_core::cas::{Expect, Register, Stamp, Write};
+use tenure_core::ids::{Key, Version};
+use tenure_core::time::StoreTime;
+
+use super::inbox::Told;
+use super::shared::Shared;
+use crate::api::v1::{self, Cause, answer, command, request};
+
+/// An error with a cause and a sentence.
+pub(super) fn error(cause: Cause, message: impl Into<String>) -> v1::Error {
+    v1::Error {
+        cause: cause.into(),
+        message: message.into(),
+        ..v1::Error::default()
+    }
+}
+
+/// A request that makes no sense.
+pub(super) fn invalid(message: impl Into<String>) -> v1::Error {
+    error(Cause::Invalid, message)
+}
+
+fn key(text: &str) -> Result<Key, v1::Error> {
+    Key::new(text).map_err(|why| invalid(format!("key: {why}")))
+}
+
+fn version(version: &Version) -> u64 {
+    version.to_u64().unwrap_or(0)
+}
+
+pub(super) fn time(time: StoreTime) -> v1::Time {
+    v1::Time {
+        clock_high: time.clock.boot,
+        clock_low: time.clock.namespace,
+        nanos: time.nanos,
+    }
+}
+
+pub(super) fn register(register: &Register) -> v1::Register {
+    v1::Register {
+        value: Bytes::copy_from_slice(&register.value),
+        version: version(&register.version),
+        stamp: register.stamp.map(time),
+    }
+}
+
+/// A compare-and-swap as an operation.
+pub(super) fn swap(swap: v1::Swap) -> Result<Operation, v1::Error> {
+    let most = tenure_core::cas::MAX_VALUE_BYTES;
+    if swap.value.len() > most {
+        let found = swap.value.len();
+        let text = format!("expected a value of at most {most} bytes, found {found}");
+        return Err(error(Cause::TooLarge, text));
+    }
+    Ok(Operation::Swap(Write {
+        key: key(&swap.key)?,
+        expect: match swap.expect {
+            None => Expect::Absent,
+            Some(version) => Expect::Version(Version::from_u64(version)),
+        },
+        value: (&swap.value[..]).into(),
+        stamp: if swap.keep_stamp {
+            Stamp::Keep
+        } else {
+            Stamp::Now
+        },
+    }))
+}
+
+pub(super) fn delete(name: &str, expect: u64) -> Result<Operation, v1::Error> {
+    Ok(Operation::Delete {
+        key: key(name)?,
+        expect: Version::from_u64(expect),
+    })
+}
+
+pub(super) fn append(data: &Bytes) -> Result<Operation, v1::Error> {
+    let most = tenure_core::alpo::MAX_ENTRY_BYTES;
+    if data.len() > most {
+        let found = data.len();
+        let text = format!("expected an entry of at most {most} bytes, found {found}");
+        return Err(error(Cause::TooLarge, text));
+    }
+    Ok(Operation::Append((&data[..]).into()))
+}
+
+/// An operation under a number of the client's own.
+pub(super) fn numbered(numbered: &v1::Numbered, operation: Operation) -> Result<Ask, v1::Error> {
+    let (serial, outstanding) = (numbered.serial, numbered.outstanding);
+    if !(1..=serial).contains(&outstanding) || serial == u64::MAX {
+        return Err(invalid(format!(
+            "expected a serial from 1 on and an outstanding one from 1 to the serial, found \
+             {serial} and {outstanding}"
+        )));
+    }
+    Ok(Ask::Command(Command {
+        session: numbered.session,
+        serial,
+        outstanding,
+        operation,
+    }))
+}
+
+/// The time to live of a session.
+pub(super) fn open(ttl_millis: u64) -> Result<Ask, v1::Error> {
+    if !(1_000..=86_400_000).contains(&ttl_millis) {
+        return Err(invalid(format!(
+            "expected a time to live of 1 s to 1 day, found {ttl_millis} ms"
+        )));
+    }
+    let ttl = ttl_millis * 1_000_000;
+    Ok(Ask::Open { ttl })
+}
+
+pub(super) fn read(name: &str) -> Result<Query, v1::Error> {
+    key(name).map(Query::Register)
+}
+
+pub(super) fn list(request: &v1::ListRequest) -> Result<Query, v1::Error> {
+    Ok(Query::List {
+        prefix: request.prefix.clone(),
+        after: request.after.as_deref().map(key).transpose()?,
+        count: count(request.limit),
+    })
+}
+
+pub(super) fn read_log(request: &v1::ReadLogRequest) -> Query {
+    Query::Journal {
+        from: request.from.max(1),
+        count: count(request.limit),
+    }
+}
+
+fn count(limit: u32) -> usize {
+    match limit {
+        0 => usize::MAX,
+        limit => usize::try_from(limit).unwrap_or(usize::MAX),
+    }
+}
+
+/// One request of a stream, as the machine is asked.
+pub(super) fn pipelined(request: request::What) -> Result<Ask, v1::Error> {
+    match request {
+        request::What::Open(ttl) => open(ttl),
+        request::What::Command(command) => {
+            let number = v1::Numbered {
+                session: command.session,
+                serial: command.serial,
+                outstanding: command.outstanding,
+            };
+            let operation = match command.operation {
+                Some(command::Operation::Append(data)) => append(&data)?,
+                Some(command::Operation::Swap(it)) => swap(it)?,
+                Some(command::Operation::Delete(it)) => delete(&it.key, it.expect)?,
+                Some(command::Operation::KeepAlive(_)) => Operation::KeepAlive,
+                Some(command::Operation::Close(_)) => Operation::Close,
+                None => return Err(invalid("expected an operation, found none")),
+            };
+            numbered(&number, operation)
+        }
+        request::What::Read(it) if !it.stale => read(&it.key).map(Ask::Read),
+        request::What::List(it) if !it.stale => list(&it).map(Ask::Read),
+        request::What::ReadLog(it) if !it.stale => Ok(Ask::Read(read_log(&it))),
+        request::What::Read(_) | request::What::List(_) | request::What::ReadLog(_) => Err(
+            invalid("expected no stale read here: a stream speaks to the leader; call Read"),
+        ),
+    }
+}
+
+/// What was done, or why it was not.
+pub(super) fn done(told: Told, shared: &Shared) -> Result<(Outcome, Option<LogTime>), v1::Error> {
+    match told.answer {
+        Answer::Done(outcome) => match outcome {
+            Outcome::SessionExpired => Err(error(
+                Cause::SessionExpired,
+                "there is no such session any more; open another",
+            )),
+            Outcome::TooManySessions => Err(error(
+                Cause::TooManySessions,
+                "there are as many sessions as there may be; close some, or let them expire",
+            )),
+            Outcome::TooOld => Err(error(
+                Cause::TooOld,
+                "this serial was done long ago, and its answer is forgotten",
+            )),
+            Outcome::OutOfOrder { expected } => Err(out_of_order(expected)),
+            outcome => Ok((outcome, told.at)),
+        },
+        Answer::HandedOver => Ok((Outcome::Nothing, None)),
+        Answer::Refused(refusal) => Err(refused(refusal, shared)),
+        Answer::Interrupted => Err(error(
+            Cause::Interrupted,
+            "this server leads no more: it may or may not happen; ask again, unchanged",
+        )),
+        Answer::Read(_) => Err(error(Cause::Unspecified, "a read was answered to a write")),
+    }
+}
+
+/// What was found, or why nothing was read.
+pub(super) fn found(told: Told, shared: &Shared) -> Result<Found, v1::Error> {
+    match told.answer {
+        Answer::Read(Found::Journal(Err(first))) => Err(compacted(first)),
+        Answer::Read(found) => Ok(found),
+        // Nothing was changed, so it may simply be asked again.
+        Answer::Interrupted => Err(not_leader(None, shared)),
+        Answer::Refused(refusal) => Err(refused(refusal, shared)),
+        Answer::Done(_) | Answer::HandedOver => {
+            Err(error(Cause::Unspecified, "a write was answered to a read"))
+        }
+    }
+}
+
+pub(super) fn compacted(first: u64) -> v1::Error {
+    v1::Error {
+        expected: first,
+        ..error(
+            Cause::Compacted,
+            format!("expected what is still kept, which begins at {first}"),
+        )
+    }
+}
+
+fn out_of_order(expected: u64) -> v1::Error {
+    v1::Error {
+        expected,
+        ..error(
+            Cause::OutOfOrder,
+            format!("expected serial {expected} first; send the requests from there on again"),
+        )
+    }
+}
+
+fn not_leader(hint: Option<tenure_core::alpo::ServerId>, shared: &Shared) -> v1::Error {
+    match shared.leader(hint) {
+        Some((leader, address)) => v1::Error {
+            leader: Some(leader.get()),
+            leader_address: address.clone(),
+            ..error(
+                Cause::NotLeader,
+                format!(
+                    "expected the leader, which is server {} at {address}",
+                    leader.get()
+                ),
+            )
+        },
+        None => error(
+            Cause::NotLeader,
+            "expected the leader; none is known at the moment, try again soon",
+        ),
+    }
+}
+
+fn refused(refusal: Refusal, shared: &Shared) -> v1::Error {
+    match refusal {
+        Refusal::NotLeader { leader } => not_leader(leader, shared),
+        Refusal::Busy => error(Cause::Busy, "too much is under way; try again soon"),
+        Refusal::TooLarge => error(Cause::TooLarge, "expected an entry of at most 1 MiB"),
+        Refusal::OutOfOrder { expected } => out_of_order(expected),
+        Refusal::Window => error(
+            Cause::Window,
+            "expected at most 1,024 requests of a session under way",
+        ),
+        Refusal::Change(why) => error(
+            Cause::Members,
+            match why {
+                ChangeError::Known => "this server is a member already",
+                ChangeError::Unknown => "there is no such member to do this to",
+                ChangeError::LastVoter => "nobody would be left to vote",
+                ChangeError::Full => "there are as many members as there may be",
+            },
+        ),
+        Refusal::ChangeUnderWay => error(
+            Cause::Members,
+            "another change of members is under way; try again when it is done",
+        ),
+        Refusal::Behind => error(
+            Cause::Members,
+            "this server has not caught up yet; try again soon",
+        ),
+        Refusal::NotHandedOver => error(
+            Cause::NotHandedOver,
+            "the leadership could not be handed over in time",
+        ),
+    }
+}
+
+pub(super) fn swapped(
+    outcome: &Outcome,
+    at: Option<LogTime>,
+    clock: StoreTime,
+) -> v1::CompareAndSwapResponse {
+    match outcome {
+        Outcome::Swapped(it) => v1::CompareAndSwapResponse {
+            swapped: true,
+            version: version(it),
+            now: at.map(|nanos| time(StoreTime { nanos, ..clock })),
+        },
+        _ => v1::CompareAndSwapResponse::default(),
+    }
+}
+
+pub(super) fn read_response(found: Found) -> v1::ReadResponse {
+    match found {
+        Found::Register(held, now) => v1::ReadResponse {
+            register: held.as_ref().map(register),
+            now: Some(time(now)),
+            ..v1::ReadResponse::default()
+        },
+        _ => v1::ReadResponse::default(),
+    }
+}
+
+pub(super) fn list_response(found: Found) -> v1::ListResponse {
+    let Found::List {
+        registers,
+        more,
+        now,
+    } = found
+    else {
+        return v1::ListResponse::default();
+    };
+    let named = registers.iter().map(|(key, held)| v1::Named {
+        key: key.as_str().to_owned(),
+        register: Some(register(held)),
+    });
+    v1::ListResponse {
+        registers: named.collect(),
+        more,
+        now: Some(time(now)),
+    }
+}
+
+pub(super) fn log_response(found: Found) -> v1::ReadLogResponse {
+    let Found::Journal(Ok(entries)) = found else {
+        return v1::ReadLogResponse::default();
+    };
+    let entry = |(number, data): &(u64, tenure_core::cas::Bytes)| v1::LogEntry {
+        number: *number,
+        data: Bytes::copy_from_slice(data),
+    };
+    v1::ReadLogResponse {
+        entries: entries.iter().map(entry).collect(),
+    }
+}
+
+/// One answer of a stream.
+pub(super) fn answer(number: u64, told: Told, shared: &Shared, clock: StoreTime) -> v1::Answer {
+    let what = match &told.answer {
+        Answer::Read(_) => found(told, shared).map(|found| match found {
+            Found::Register(..) => answer::What::Read(read_response(found)),
+            Found::List { .. } => answer::What::List(list_response(found)),
+            Found::Journal(_) | Found::Barrier(_) => answer::What::Log(log_response(found)),
+        }),
+        _ => done(told, shared).map(|(outcome, at)| match outcome {
+            Outcome::Opened(session) => answer::What::Opened(session),
+            Outcome::Appended(number) => answer::What::Appended(number),
+            Outcome::Deleted => answer::What::Deleted(v1::DeleteResponse { deleted: true }),
+            Outcome::Alive => answer::What::Alive(true),
+            Outcome::Closed => answer::What::Closed(true),
+            outcome => answer::What::Swapped(swapped(&outcome, at, clock)),
+        }),
+    };
+    v1::Answer {
+        number,
+        what: Some(what.unwrap_or_else(answer::What::Error)),
+    }
+}

@@ -1,0 +1,241 @@
+//! Those who follow registers on this server.
+//!
+//! Each has a queue of a bounded length; one that does not read what it is
+//! sent is cut off with TOO_SLOW and may come again from the last revision it
+//! has seen. Every server tells what it has applied, so followers need not
+//! burden the leader.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tenure_core::alpo::Node;
+use tenure_core::cas::{Change, Register};
+use tenure_core::ids::Key;
+use tokio::sync::mpsc;
+
+/// How many messages may wait for one follower.
+pub(super) const QUEUE_MAX: usize = 256;
+
+/// What to follow.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Selector {
+    Key(Key),
+    Prefix(String),
+}
+
+impl Selector {
+    fn selects(&self, key: &Key) -> bool {
+        match self {
+            Self::Key(wanted) => wanted == key,
+            Self::Prefix(prefix) => key.as_str().starts_with(prefix.as_str()),
+        }
+    }
+}
+
+/// What a follower is told.
+#[derive(Clone, Debug)]
+pub(super) enum News {
+    /// Registers as they are when the watch begins, and whether that is all.
+    Initial(Vec<(Key, Register)>, u64, bool),
+    /// Changes in the order of effect, up to this revision.
+    Changes(Arc<[Change]>, u64),
+    /// Revisions are missing: it must begin again.
+    Gap,
+}
+
+/// Why nobody can follow from there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum NoWatch {
+    /// There are too many followers.
+    Full,
+    /// The revision is too old, or from the future.
+    TooOld(u64),
+}
+
+#[derive(Debug)]
+struct Follower {
+    selector: Selector,
+    queue: mpsc::Sender<News>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    followers: BTreeMap<u64, Follower>,
+    by_key: HashMap<Key, Vec<u64>>,
+    by_prefix: Vec<u64>,
+    next: u64,
+    revision: u64,
+}
+
+/// All followers of one server.
+#[derive(Debug)]
+pub(super) struct Watchers {
+    inner: Mutex<Inner>,
+    most: usize,
+}
+
+/// How many registers go into one message at the beginning.
+const INITIAL_MAX: usize = 500;
+
+impl Watchers {
+    pub(super) fn new(most: usize) -> Self {
+        Self {
+            inner: Mutex::default(),
+            most,
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The machine starts with this state.
+    pub(super) fn begin(&self, node: &Node) {
+        self.lock().revision = node.state().registers().revision();
+    }
+
+    /// The state was replaced as a whole: everybody begins again.
+    pub(super) fn restart(&self, node: &Node) {
+        let mut inner = self.lock();
+        for follower in std::mem::take(&mut inner.followers).into_values() {
+            let _ = follower.queue.try_send(News::Gap);
+        }
+        inner.by_key.clear();
+        inner.by_prefix.clear();
+        inner.revision = node.state().registers().revision();
+    }
+
+    /// A new follower, after `after` or with the state as it is now.
+    pub(super) fn follow(
+        &self,
+        node: &Node,
+        selector: Selector,
+        after: Option<u64>,
+    ) -> Result<mpsc::Receiver<News>, NoWatch> {
+        let registers = node.state().registers();
+        let mut inner = self.lock();
+        if inner.followers.len() >= self.most {
+            inner.sweep();
+        }
+        if inner.followers.len() >= self.most {
+            return Err(NoWatch::Full);
+        }
+        let revision = registers.revision();
+        let first = match after {
+            Some(after) => {
+                let changes = registers.changes_after(after);
+                let changes = changes.map_err(|_| NoWatch::TooOld(revision))?;
+                let changes = changes.filter(|change| selector.selects(&change.key));
+                vec![News::Changes(changes.cloned().collect(), revision)]
+            }
+            None => initial(node, &selector, revision),
+        };
+        let (queue, news) = mpsc::channel(QUEUE_MAX + first.len());
+        for message in first {
+            let _ = queue.try_send(message);
+        }
+        inner.add(Follower { selector, queue });
+        Ok(news)
+    }
+
+    /// Entries were applied: tells everybody concerned.
+    pub(super) fn applied(&self, node: &Node) {
+        let registers = node.state().registers();
+        let mut inner = self.lock();
+        let known = std::mem::replace(&mut inner.revision, registers.revision());
+        if known == registers.revision() || inner.followers.is_empty() {
+            return;
+        }
+        let Ok(changes) = registers.changes_after(known) else {
+            drop(inner);
+            return self.restart(node);
+        };
+        let mut news: BTreeMap<u64, Vec<Change>> = BTreeMap::new();
+        for change in changes {
+            for follower in inner.concerned(&change.key) {
+                news.entry(follower).or_default().push(change.clone());
+            }
+        }
+        let revision = inner.revision;
+        for (id, changes) in news {
+            let message = News::Changes(changes.into(), revision);
+            let told = inner
+                .followers
+                .get(&id)
+                .map(|it| it.queue.try_send(message));
+            if let Some(Err(_)) = told {
+                // It has gone, or does not read: its queue ends here.
+                inner.remove(id);
+            }
+        }
+    }
+}
+
+fn initial(node: &Node, selector: &Selector, revision: u64) -> Vec<News> {
+    let registers = node.state().registers();
+    let pair = |(key, register): (&Key, &Register)| (key.clone(), register.clone());
+    let all: Vec<_> = match selector {
+        Selector::Key(key) => {
+            let register = registers.read(key);
+            register.map(|it| pair((key, it))).into_iter().collect()
+        }
+        Selector::Prefix(prefix) => registers.list(prefix).map(pair).collect(),
+    };
+    let mut pages: Vec<News> = Vec::new();
+    let mut rest = &all[..];
+    loop {
+        let (page, more) = rest.split_at(rest.len().min(INITIAL_MAX));
+        pages.push(News::Initial(page.to_vec(), revision, more.is_empty()));
+        if more.is_empty() {
+            return pages;
+        }
+        rest = more;
+    }
+}
+
+impl Inner {
+    fn add(&mut self, follower: Follower) {
+        let id = self.next;
+        self.next += 1;
+        match &follower.selector {
+            Selector::Key(key) => self.by_key.entry(key.clone()).or_default().push(id),
+            Selector::Prefix(_) => self.by_prefix.push(id),
+        }
+        self.followers.insert(id, follower);
+    }
+
+    fn remove(&mut self, id: u64) {
+        let Some(follower) = self.followers.remove(&id) else {
+            return;
+        };
+        match &follower.selector {
+            Selector::Key(key) => {
+                if let Some(ids) = self.by_key.get_mut(key) {
+                    ids.retain(|other| *other != id);
+                    if ids.is_empty() {
+                        self.by_key.remove(key);
+                    }
+                }
+            }
+            Selector::Prefix(_) => self.by_prefix.retain(|other| *other != id),
+        }
+    }
+
+    /// Forgets those that have gone without anything happening to what they
+    /// followed.
+    fn sweep(&mut self) {
+        let gone = self.followers.iter().filter(|(_, it)| it.queue.is_closed());
+        for id in gone.map(|(id, _)| *id).collect::<Vec<_>>() {
+            self.remove(id);
+        }
+    }
+
+    fn concerned(&self, key: &Key) -> Vec<u64> {
+        let exact = self.by_key.get(key).into_iter().flatten().copied();
+        let prefixed = self.by_prefix.iter().copied().filter(|id| {
+            let follower = self.followers.get(id);
+            follower.is_some_and(|it| it.selector.selects(key))
+        });
+        exact.chain(prefixed).collect()
+    }
+}

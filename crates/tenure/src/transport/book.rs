@@ -1,0 +1,161 @@
+//! Who can be reached where.
+//!
+//! Addresses are not part of the replicated state: a cluster that needed its
+//! log to learn an address could not find a majority to write it. Each server
+//! says its own addresses with an *edition* that it raises whenever they
+//! change, and passes on what it knows of the others; the higher edition
+//! wins. So a server that comes back elsewhere is found as soon as it has
+//! greeted one server that is connected to the rest.
+//!
+//! A wrong address costs a refused greeting, never more: who is behind it
+//! proves itself by its cluster and its storage.
+
+use std::collections::BTreeMap;
+
+use tenure_core::alpo::codec::{DecodeError, Reader, put_bytes, put_u64};
+use tenure_core::alpo::{MAX_MEMBERS, ServerId};
+
+/// The longest address that is taken from anybody.
+const MAX_ADDRESS_BYTES: usize = 300;
+
+/// How one server is reached.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Contact {
+    /// Raised by the server itself with each change; 0 for what was only
+    /// written in a flag.
+    pub edition: u64,
+    /// Where other servers reach it, `host:port`.
+    pub peer: String,
+    /// Where clients reach it, `host:port`; empty if it has not said.
+    pub client: String,
+}
+
+/// The addresses of all servers that are known.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Book {
+    contacts: BTreeMap<ServerId, Contact>,
+}
+
+impl Book {
+    /// What flags say: an edition of 0, which anything newer replaces.
+    pub fn from_flags(peers: &BTreeMap<ServerId, String>) -> Self {
+        let contact = |peer: &String| Contact {
+            peer: peer.clone(),
+            ..Contact::default()
+        };
+        let contacts = peers.iter().map(|(id, peer)| (*id, contact(peer)));
+        Self {
+            contacts: contacts.collect(),
+        }
+    }
+
+    /// How to reach `server`.
+    pub fn get(&self, server: ServerId) -> Option<&Contact> {
+        self.contacts.get(&server)
+    }
+
+    /// All of them in the order of their ids.
+    pub fn iter(&self) -> impl Iterator<Item = (ServerId, &Contact)> {
+        self.contacts.iter().map(|(id, contact)| (*id, contact))
+    }
+
+    /// Takes what is newer; says whether anything was. Nobody is taken in
+    /// beyond twice [`MAX_MEMBERS`].
+    pub fn learn(&mut self, other: &Self) -> bool {
+        let mut news = false;
+        for (id, contact) in &other.contacts {
+            news |= self.learn_one(*id, contact);
+        }
+        news
+    }
+
+    /// Takes one contact if it is newer than what is known.
+    pub fn learn_one(&mut self, id: ServerId, contact: &Contact) -> bool {
+        let known = self.contacts.get(&id);
+        let newer = known.is_none_or(|known| known.edition < contact.edition);
+        let room = known.is_some() || self.contacts.len() < 2 * MAX_MEMBERS;
+        if newer && room {
+            self.contacts.insert(id, contact.clone());
+        }
+        newer && room
+    }
+
+    /// Forgets a server.
+    pub fn forget(&mut self, id: ServerId) {
+        self.contacts.remove(&id);
+    }
+
+    /// Appends its bytes to `to`.
+    pub fn encode(&self, to: &mut Vec<u8>) {
+        put_u64(to, self.contacts.len() as u64);
+        for (id, contact) in &self.contacts {
+            put_u64(to, id.get());
+            put_u64(to, contact.edition);
+            put_bytes(to, contact.peer.as_bytes());
+            put_bytes(to, contact.client.as_bytes());
+        }
+    }
+
+    /// Reads what [`encode`](Self::encode) wrote.
+    ///
+    /// # Errors
+    /// If it did not.
+    pub fn decode(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        let count = reader.count()?;
+        let mut contacts = BTreeMap::new();
+        for _ in 0..count {
+            let id = ServerId::new(reader.u64()?).ok_or(DecodeError::Number)?;
+            let contact = Contact {
+                edition: reader.u64()?,
+                peer: address(reader.bytes()?)?,
+                client: address(reader.bytes()?)?,
+            };
+            contacts.insert(id, contact);
+        }
+        Ok(Self { contacts })
+    }
+}
+
+fn address(bytes: &[u8]) -> Result<String, DecodeError> {
+    let text = std::str::from_utf8(bytes).map_err(|_| DecodeError::Name)?;
+    let fits = text.len() <= MAX_ADDRESS_BYTES && !text.contains(char::is_control);
+    fits.then(|| text.to_owned()).ok_or(DecodeError::Name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn contact(edition: u64, peer: &str) -> Contact {
+        Contact {
+            edition,
+            peer: peer.into(),
+            client: String::new(),
+        }
+    }
+
+    fn id(number: u64) -> ServerId {
+        ServerId::new(number).expect("a number")
+    }
+
+    #[test]
+    fn the_higher_edition_wins() {
+        let mut book = Book::from_flags(&BTreeMap::from([(id(1), "a:1".to_owned())]));
+        assert!(book.learn_one(id(1), &contact(2, "b:1")));
+        assert!(!book.learn_one(id(1), &contact(2, "c:1")));
+        assert!(!book.learn_one(id(1), &contact(1, "a:1")));
+        assert_eq!(book.get(id(1)).map(|it| &*it.peer), Some("b:1"));
+    }
+
+    #[test]
+    fn it_reads_what_it_wrote_and_nothing_else() {
+        let mut book = Book::default();
+        book.learn_one(id(3), &contact(7, "host:9"));
+        let mut bytes = Vec::new();
+        book.encode(&mut bytes);
+        assert_eq!(Book::decode(&mut Reader::new(&bytes)), Ok(book));
+        for cut in 0..bytes.len() {
+            assert!(Book::decode(&mut Reader::new(&bytes[..cut])).is_err());
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! The connection to one other server: dialled, greeted, written, made again.
+//!
+//! The owner of the machine encodes frames straight into the link's queue and
+//! goes on; a task writes whatever has piled up in one piece. While there is
+//! no connection nothing is queued: what could not be said then is out of
+//! date by the time it could.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tenure_core::alpo::codec::encode_frame;
+use tenure_core::alpo::{Envelope, ServerId};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::sync::Notify;
+use tokio::time::{sleep, timeout};
+
+use super::greeting::{Answer, Greeting, read_answer, write_greeting};
+
+/// How many bytes may wait to be written to one server; what comes on top is
+/// dropped, and asked for again by the protocol.
+pub const QUEUE_BYTES: usize = 32 * 1024 * 1024;
+/// How long a connection and its greeting may take.
+const DIAL_WITHIN: Duration = Duration::from_secs(3);
+/// How long a write may make no progress before the connection is given up.
+const WRITE_WITHIN: Duration = Duration::from_secs(10);
+/// How long to wait before dialling again, at first and at most.
+const BACK_OFF: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(500)];
+
+/// What a link has to tell.
+#[derive(Debug)]
+pub enum LinkEvent {
+    /// It is up, and this is who is at the other end.
+    Up(Greeting),
+    /// The other side refused this server, and said why.
+    Refused(String),
+    /// It could not be made.
+    Failed(String),
+    /// It was up and is not any more.
+    Down,
+}
+
+/// A connection that is kept up until this is dropped.
+#[derive(Debug)]
+pub struct Link {
+    queue: Arc<Queue>,
+    addresses: Vec<String>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    waiting: Mutex<Waiting>,
+    more: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    up: bool,
+    bytes: Vec<u8>,
+    dropped: u64,
+}
+
+impl Queue {
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Link {
+    /// Keeps a connection to `server`, at the first of `addresses` where it
+    /// is found: they are tried in turn. `greet` makes the greeting anew for
+    /// each connection, `tell` hears what becomes of them and says whether to
+    /// use the connection.
+    pub fn start(
+        addresses: Vec<String>,
+        server: ServerId,
+        greet: impl Fn() -> Greeting + Send + 'static,
+        tell: impl FnMut(LinkEvent) -> bool + Send + 'static,
+    ) -> Self {
+        let queue = Arc::new(Queue::default());
+        let dialler = Dialler {
+            queue: Arc::clone(&queue),
+            addresses: addresses.clone(),
+            turn: 0,
+            server,
+            greet,
+            tell,
+        };
+        let task = tokio::spawn(dialler.run());
+        Self {
+            queue,
+            addresses,
+            task,
+        }
+    }
+
+    /// Where it looks for the server.
+    pub fn addresses(&self) -> &[String] {
+        &self.addresses
+    }
+
+    /// Whether it is up.
+    pub fn is_up(&self) -> bool {
+        self.queue.lock().up
+    }
+
+    /// How many messages were dropped because too much was waiting.
+    pub fn dropped(&self) -> u64 {
+        self.queue.lock().dropped
+    }
+
+    /// Queues a message; drops it while the link is down or too much waits.
+    pub fn send(&self, envelope: &Envelope) {
+        let mut waiting = self.queue.lock();
+        if !waiting.up {
+            return;
+        }
+        if waiting.bytes.len() >= QUEUE_BYTES {
+            waiting.dropped += 1;
+            return;
+        }
+        let first = waiting.bytes.is_empty();
+        encode_frame(&mut waiting.bytes, envelope);
+        drop(waiting);
+        if first {
+            self.queue.more.notify_one();
+        }
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+struct Dialler<G, T> {
+    queue: Arc<Queue>,
+    addresses: Vec<String>,
+    /// Which of the addresses is tried next.
+    turn: usize,
+    server: ServerId,
+    greet: G,
+    tell: T,
+}
+
+impl<G: Fn() -> Greeting, T: FnMut(LinkEvent) -> bool> Dialler<G, T> {
+    async fn run(mut self) {
+        let [mut back_off, most] = BACK_OFF;
+        loop {
+            match timeout(DIAL_WITHIN, self.dial()).await {
+                Ok(Ok(Some(stream))) => {
+                    [back_off, _] = BACK_OFF;
+                    self.queue.lock().up = true;
+                    let _ = write(&self.queue, stream).await;
+                    let mut waiting = self.queue.lock();
+                    waiting.up = false;
+                    waiting.bytes = Vec::new();
+                    drop(waiting);
+                    (self.tell)(LinkEvent::Down);
+                }
+                // It was refused, by one side or the other.
+                Ok(Ok(None)) => back_off = most,
+                Ok(Err(error)) => self.failed(error),
+                Err(_) => self.failed(format!("no answer within {DIAL_WITHIN:?}")),
+            }
+            sleep(back_off).await;
+            back_off = (back_off * 2).min(most);
+        }
+    }
+
+    fn failed(&mut self, why: String) {
+        let address = self.address();
+        (self.tell)(LinkEvent::Failed(format!("{address}: {why}")));
+        self.turn += 1;
+    }
+
+    fn address(&self) -> String {
+        let count = self.addresses.len().max(1);
+        let address = self.addresses.get(self.turn % count);
+        address.cloned().unwrap_or_default()
+    }
+
+    async fn dial(&mut self) -> Result<Option<TcpStream>, String> {
+        let failed = |error: &dyn std::fmt::Display| error.to_string();
+        let mut stream = TcpStream::connect(self.address())
+            .await
+            .map_err(|error| failed(&error))?;
+        stream.set_nodelay(true).map_err(|error| failed(&error))?;
+        write_greeting(&mut stream, &(self.greet)())
+            .await
+            .map_err(|error| failed(&error))?;
+        let answer = read_answer(&mut stream)
+            .await
+            .map_err(|error| failed(&error))?;
+        match answer {
+            Answer::Welcome(greeting) if greeting.hello.server != self.server => {
+                let found = greeting.hello.server.get();
+                let wanted = self.server.get();
+                Err(format!("expected server {wanted}, found server {found}"))
+            }
+            Answer::Welcome(greeting) => Ok((self.tell)(LinkEvent::Up(greeting)).then_some(stream)),
+            Answer::Refused(reason) => {
+                (self.tell)(LinkEvent::Refused(reason));
+                Ok(None)
+            }
+        }
+    }
+}
+
+/// Writes what is queued until the connection breaks. The other side says
+/// nothing more, so that anything read means that it has ended.
+async fn write(queue: &Queue, stream: TcpStream) -> std::io::Result<()> {
+    let (mut from, mut to) = stream.into_split();
+    let mut spare = Vec::new();
+    let mut byte = [0];
+    loop {
+        let more = queue.more.notified();
+        std::mem::swap(&mut queue.lock().bytes, &mut spare);
+        if spare.is_empty() {
+            tokio::select! {
+                () = more => {}
+                ended = from.read(&mut byte) => return ended.map(drop),
+            }
+            continue;
+        }
+        timeout(WRITE_WITHIN, to.write_all(&spare)).await??;
+        spare.clear();
+        spare.shrink_to(4 * 1024 * 1024);
+    }
+}

@@ -1,0 +1,33 @@
+//! How servers of a cluster reach each other.
+//!
+//! Each server keeps one connection to each other one and sends all it has to
+//! say over it, questions and answers alike; what the others have to say
+//! comes over theirs. So each direction has one queue, in order, with one
+//! limit, and a connection that breaks tells which process is gone.
+//!
+//! ```text
+//!   dialler                      acceptor
+//!      │ ── greeting ───────────────▶ │  who I am, whom I know, how I am set
+//!      │ ◀── greeting or refusal ──── │
+//!      │ ── frame, frame, frame … ──▶ │
+//! ```
+//!
+//! `greeting` is the first thing said in each direction, `frames` reads what
+//! follows, `link` dials and writes, `book` is who can be reached where.
+//! Whatever is not a frame (garbage, another program, another version)
+//! closes the connection and is counted; nothing is ever guessed.
+//!
+//! The protocol above loses nothing when messages are lost, so a queue that
+//! is full drops what comes ([`Link::send`]), and a broken connection is
+//! simply made again.
+
+mod book;
+mod frames;
+mod greeting;
+mod link;
+
+pub use book::{Book, Contact};
+pub use frames::{FrameReader, ReadError};
+pub use greeting::{Answer, Greeting, GreetingError, Settings, read_answer, read_greeting};
+pub use greeting::{write_answer, write_greeting};
+pub use link::{Link, LinkEvent, QUEUE_BYTES};
