@@ -112,8 +112,8 @@ impl Line {
         let mut refused = Vec::new();
         let mut desk = self.shared.lock();
         for op in ops {
-            if let Err(op) = desk.pipeline.push(op) {
-                refused.push(op.reply);
+            if let Err(reply) = desk.pipeline.push(op) {
+                refused.push(reply);
             }
         }
         let late = desk.is_late();

@@ -139,13 +139,13 @@ impl Pipeline {
     /// Takes a request in.
     ///
     /// # Errors
-    /// Gives it back if too much is waiting.
-    pub(super) fn push(&mut self, op: Op<Ask>) -> Result<(), Op<Ask>> {
+    /// Gives back who is to be told if too much is waiting.
+    pub(super) fn push(&mut self, op: Op<Ask>) -> Result<(), Reply> {
         let bytes = weight(&op.what);
         let full = self.waiting.len() + self.looks.len() >= WAITING_MAX
             || self.waiting_bytes + bytes > WAITING_BYTES_MAX;
         if full {
-            return Err(op);
+            return Err(op.reply);
         }
         self.waiting_bytes += bytes;
         let Op {

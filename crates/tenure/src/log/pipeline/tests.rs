@@ -413,7 +413,7 @@ fn an_idle_session_is_kept_alive_and_closed() {
             .state
             .sessions()
             .get(session)
-            .map(|held| held.completed())
+            .map(tenure_core::alpo::Session::completed)
     };
     assert_eq!(done(&world), Some(1));
     let wake = world.pipeline.wake_at().expect("a time");

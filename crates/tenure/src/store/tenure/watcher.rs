@@ -192,7 +192,7 @@ fn wanted(hub: &Hub) -> Vec<Selector> {
             .zip(text.chars())
             .find(|((_, ours), theirs)| ours != theirs)
             .map(|((at, _), _)| at);
-        &common[..equal.unwrap_or(common.len().min(text.len()))]
+        &common[..equal.unwrap_or_else(|| common.len().min(text.len()))]
     });
     vec![Selector::Prefix(common.to_owned())]
 }
