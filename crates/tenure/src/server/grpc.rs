@@ -343,10 +343,12 @@ impl Door {
                     Err(_) => (0, true),
                 };
                 next += count as u64;
-                if (count > 0 || failed) && sender.send(read).await.is_err() || failed {
-                    return;
-                }
-                if count == 0 {
+                if failed || count > 0 {
+                    let gone = sender.send(read).await.is_err();
+                    if gone || failed {
+                        return;
+                    }
+                } else {
                     tokio::select! {
                         changed = progress.changed() => if changed.is_err() { return },
                         () = sender.closed() => return,

@@ -31,10 +31,13 @@ pub(super) enum Event {
     Asked(Ask, Reply),
     /// Somebody wants to look at the machine; there is none as long as the
     /// server is blank.
-    Look(Box<dyn FnOnce(Option<&Node>) + Send>),
+    Look(Look),
     /// Hand over what can be handed over, and end.
     Stop,
 }
+
+/// A look at the machine.
+pub(super) type Look = Box<dyn FnOnce(Option<&Node>) + Send>;
 
 /// An answer with what only the owner can add.
 #[derive(Debug)]

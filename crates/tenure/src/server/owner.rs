@@ -6,6 +6,7 @@
 //! decides: whether an answer may leave, and when, is the machine's business.
 
 use std::collections::{BTreeSet, HashMap};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,6 +18,7 @@ use tenure_core::alpo::{
 use tenure_core::time::Instant;
 
 use super::config::Config;
+use super::data;
 use super::inbox::{Event, Inbox, Reply, Told};
 use super::peers::Peers;
 use super::shared::{Progress, Shared, Standing};
@@ -41,6 +43,7 @@ pub(super) struct Owner {
     /// hand-over under this token.
     stopping: Option<Instant>,
     timeout: Duration,
+    data: PathBuf,
 }
 
 /// How a server ended.
@@ -86,6 +89,7 @@ impl Owner {
             members,
             stopping: None,
             timeout: config.node.timeout,
+            data: config.data.clone(),
         }
     }
 
@@ -96,24 +100,27 @@ impl Owner {
         loop {
             self.wait().await;
             self.inbox.take(&mut events);
-            let mut ended = None;
-            for event in events.drain(..) {
-                ended = ended.or(self.happened(event));
-            }
-            let now = clock::now();
-            if self.node.deadline().is_some_and(|at| at <= now.boot) {
-                self.node.tick(now);
-            }
-            ended = ended.or(self.carry_out());
-            if let Some(at) = self.stopping
-                && (at <= now.boot || self.node.status() != Status::Leader)
-            {
-                ended = ended.or(Some(Ended::Stopped));
-            }
-            if let Some(ended) = ended {
+            if let Some(ended) = self.round(&mut events) {
                 return self.end(ended);
             }
         }
+    }
+
+    fn round(&mut self, events: &mut Vec<Event>) -> Option<Ended> {
+        for event in events.drain(..) {
+            if let Some(ended) = self.happened(event) {
+                return Some(ended);
+            }
+        }
+        let now = clock::now();
+        if self.node.deadline().is_some_and(|at| at <= now.boot) {
+            self.node.tick(now);
+        }
+        if let Some(ended) = self.carry_out() {
+            return Some(ended);
+        }
+        let over = |at| at <= now.boot || self.node.status() != Status::Leader;
+        self.stopping.is_some_and(over).then_some(Ended::Stopped)
     }
 
     async fn wait(&self) {
@@ -144,7 +151,9 @@ impl Owner {
             Event::Persisted(number) => self.node.handle(now, Input::Persisted(number)),
             Event::DiskFailed(error) => return Some(Ended::Disk(error)),
             Event::Greeted(greeting) => {
-                self.shared.face().book.learn(&greeting.book);
+                if self.shared.face().book.learn(&greeting.book) {
+                    self.keep_book();
+                }
                 self.peers.greeted(&self.members);
             }
             Event::Connected(server, number) => self.peers.connected(server, number, &self.members),
@@ -169,6 +178,12 @@ impl Owner {
         self.next_token += 1;
         self.waiting.insert(token, reply);
         self.node.handle(clock::now(), Input::Asked { token, ask });
+    }
+
+    /// Keeps what is known of addresses, off this thread.
+    fn keep_book(&self) {
+        let (dir, book) = (self.data.clone(), self.shared.face().book.clone());
+        tokio::task::spawn_blocking(move || data::write_book(&dir, &book));
     }
 
     /// A leader hands over before it goes, so that nobody has to notice.

@@ -5,7 +5,7 @@
 //! what has piled up while it was busy. On an idle server that is one batch
 //! and the least delay; under load it is many and the most throughput.
 
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
 use tenure_core::alpo::{Batch, Entry};
@@ -13,8 +13,6 @@ use tenure_core::alpo::{Batch, Entry};
 use super::error::WalError;
 use super::log::Wal;
 
-/// How many batches may wait; whoever brings one more waits too.
-const QUEUE_MAX: usize = 1024;
 /// How many go into one write.
 const BATCHES_MAX: usize = 256;
 /// After about how many bytes no further batch goes into the same write.
@@ -24,7 +22,7 @@ const WEIGHT_MAX: usize = 8 * 1024 * 1024;
 /// end.
 #[derive(Debug)]
 pub struct Writer {
-    queue: SyncSender<Batch>,
+    queue: Sender<Batch>,
     thread: JoinHandle<Wal>,
 }
 
@@ -44,7 +42,7 @@ impl Writer {
         wal: Wal,
         report: impl FnMut(Result<u64, WalError>) + Send + 'static,
     ) -> Result<Self, WalError> {
-        let (queue, batches) = sync_channel(QUEUE_MAX);
+        let (queue, batches) = channel();
         let directory = wal.directory();
         let thread = std::thread::Builder::new()
             .name("tenure-wal".into())
@@ -53,7 +51,9 @@ impl Writer {
         Ok(Self { queue, thread })
     }
 
-    /// Hands over a batch; waits while too many wait already.
+    /// Hands over a batch. It never waits, for whoever owns the machine must
+    /// answer others while the disk is slow; what can be under way is bounded
+    /// by the machine itself, in bytes.
     ///
     /// # Errors
     /// [`Ended`] if the log has failed.

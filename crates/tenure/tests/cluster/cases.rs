@@ -1,0 +1,258 @@
+//! What a cluster does.
+
+use tenure::api::v1;
+
+use crate::servers::{Servers, cause, error, id};
+
+fn swap(key: &str, expect: Option<u64>, value: &str) -> v1::CompareAndSwapRequest {
+    v1::CompareAndSwapRequest {
+        swap: Some(v1::Swap {
+            key: key.into(),
+            expect,
+            value: value.to_owned().into(),
+            keep_stamp: false,
+        }),
+        numbered: None,
+    }
+}
+
+fn read(key: &str) -> v1::ReadRequest {
+    v1::ReadRequest {
+        key: key.into(),
+        stale: false,
+    }
+}
+
+#[tokio::test]
+async fn three_servers_found_a_cluster_and_keep_registers() {
+    let servers = Servers::found(3, 0);
+    let leader = servers.leader().await;
+    let mut registers = servers.registers(leader).await;
+    let written = registers.compare_and_swap(swap("a", None, "one")).await;
+    let written = written.expect("written").into_inner();
+    assert!(written.swapped);
+    let again = registers.compare_and_swap(swap("a", None, "two")).await;
+    assert!(!again.expect("answered").into_inner().swapped);
+    let found = registers.read(read("a")).await.expect("read").into_inner();
+    let register = found.register.expect("it is there");
+    assert_eq!(
+        (&register.value[..], register.version),
+        (&b"one"[..], written.version)
+    );
+    // The log's time goes on although nothing is written.
+    let stamp = register.stamp.expect("stamped").nanos;
+    assert!(found.now.expect("a time").nanos >= stamp);
+
+    let other = servers.running.keys().copied().find(|n| *n != leader);
+    let refused = servers
+        .registers(other.expect("three"))
+        .await
+        .read(read("a"))
+        .await;
+    let refused = error(&refused.expect_err("it does not lead"));
+    assert_eq!(refused.cause(), v1::Cause::NotLeader);
+    assert_eq!(refused.leader, Some(leader));
+    assert_eq!(refused.leader_address, servers.configs[&leader].listen);
+}
+
+#[tokio::test]
+async fn a_leader_that_is_stopped_hands_over_and_nothing_is_lost() {
+    let mut servers = Servers::found(3, 0);
+    let mut wanted = Vec::new();
+    for round in 0..4 {
+        let data = format!("entry {round}");
+        servers.append(&data).await;
+        wanted.push(data);
+        let leader = servers.leader().await;
+        servers.stop(leader).await;
+        let next = servers.leader().await;
+        assert_ne!(next, leader);
+        servers.start(leader);
+        servers
+            .until(leader, |it| it.leader == Some(id(next)))
+            .await;
+    }
+    for number in [1, 2, 3] {
+        assert_eq!(servers.entries(number, wanted.len()).await, wanted);
+    }
+}
+
+#[tokio::test]
+async fn what_was_acknowledged_is_there_after_all_have_stopped() {
+    let mut servers = Servers::found(3, 0);
+    servers.append("kept").await;
+    for number in [1, 2, 3] {
+        servers.stop(number).await;
+    }
+    for number in [1, 2, 3] {
+        servers.start(number);
+    }
+    servers.append("new").await;
+    for number in [1, 2, 3] {
+        assert_eq!(servers.entries(number, 2).await, ["kept", "new"]);
+    }
+}
+
+#[tokio::test]
+async fn one_server_grows_to_three_and_shrinks_again() {
+    let mut servers = Servers::found(1, 2);
+    let mut wanted = vec!["alone".to_owned()];
+    servers.append("alone").await;
+    for number in [2, 3] {
+        servers.start(number);
+        let waiting = servers
+            .until(number, |it| it.waiting.contains("member add"))
+            .await;
+        assert!(!waiting.ready);
+        admit(&servers, number).await;
+        servers.until(number, |it| it.ready).await;
+        let data = format!("with {number}");
+        servers.append(&data).await;
+        wanted.push(data);
+        assert_eq!(servers.entries(number, wanted.len()).await, wanted);
+    }
+    for number in [1, 2] {
+        remove(&servers, number).await;
+        servers.stop(number).await;
+        let data = format!("without {number}");
+        servers.append(&data).await;
+        wanted.push(data);
+    }
+    assert_eq!(servers.entries(3, wanted.len()).await, wanted);
+}
+
+/// Takes a waiting server in and lets it count.
+pub(crate) async fn admit(servers: &Servers, number: u64) {
+    let status = servers
+        .cluster(number)
+        .await
+        .status(v1::StatusRequest {})
+        .await;
+    let storage = status.expect("a status").into_inner().storage;
+    let add = v1::AddMemberRequest {
+        id: number,
+        storage,
+        peer_address: String::new(),
+    };
+    until_done(servers, number, async |mut cluster| {
+        cluster.add_member(add.clone()).await.map(drop)
+    })
+    .await;
+    until_done(servers, number, async |mut cluster| {
+        let promote = v1::PromoteMemberRequest { id: number };
+        cluster.promote_member(promote).await.map(drop)
+    })
+    .await;
+}
+
+pub(crate) async fn remove(servers: &Servers, number: u64) {
+    until_done(servers, 0, async |mut cluster| {
+        let remove = v1::RemoveMemberRequest { id: number };
+        cluster.remove_member(remove).await.map(drop)
+    })
+    .await;
+}
+
+type Cluster = v1::cluster_client::ClusterClient<tonic::transport::Channel>;
+
+/// Asks whoever leads until it is done. Those of the running servers that
+/// have joined agree on a leader; `new` need not have.
+async fn until_done(
+    servers: &Servers,
+    new: u64,
+    ask: impl AsyncFn(Cluster) -> Result<(), tonic::Status>,
+) {
+    loop {
+        let old = servers
+            .running
+            .keys()
+            .copied()
+            .find(|n| *n != new)
+            .expect("one");
+        let standing = servers.until(old, |it| it.ready).await;
+        let leader = standing.leader.expect("ready").get();
+        if !servers.running.contains_key(&leader) {
+            continue;
+        }
+        match ask(servers.cluster(leader).await).await {
+            Ok(()) => return,
+            Err(status) => match cause(&status) {
+                v1::Cause::NotLeader | v1::Cause::Members => {
+                    tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+                }
+                _ => panic!("{status}"),
+            },
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_moves_is_found_again() {
+    let mut servers = Servers::found(3, 0);
+    servers.append("before").await;
+    let [peer, client] = crate::servers::ports();
+    servers.stop(2).await;
+    let config = servers.configs.get_mut(&2).expect("server 2");
+    config.peers.insert(id(2), format!("127.0.0.1:{peer}"));
+    config.listen = format!("127.0.0.1:{client}");
+    servers.start(2);
+    servers.until(2, |it| it.ready).await;
+    // It counts again: without it and one other there is no majority.
+    let leader = servers.leader().await;
+    let other = [1, 3].into_iter().find(|n| *n != leader).expect("one");
+    servers.stop(if leader == 2 { 1 } else { other }).await;
+    servers.append("after").await;
+    assert_eq!(servers.entries(2, 2).await, ["before", "after"]);
+}
+
+#[tokio::test]
+async fn a_watch_tells_every_change_from_any_server_and_goes_on_elsewhere() {
+    let servers = Servers::found(3, 0);
+    let leader = servers.leader().await;
+    let mut registers = servers.registers(leader).await;
+    let first = registers.compare_and_swap(swap("x/a", None, "0")).await;
+    let mut version = first.expect("written").into_inner().version;
+    let follower = (1..=3).find(|n| *n != leader).expect("three");
+    let watch = v1::WatchRequest {
+        prefix: "x/".into(),
+        ..v1::WatchRequest::default()
+    };
+    let mut changes = servers.registers(follower).await.watch(watch.clone()).await;
+    let mut seen = Vec::new();
+    let mut revision = 0;
+    for round in 1..=6 {
+        let value = round.to_string();
+        let written = registers
+            .compare_and_swap(swap("x/a", Some(version), &value))
+            .await;
+        version = written.expect("written").into_inner().version;
+        if round == 3 {
+            // Another server, from where the first had come to.
+            while seen.last().is_none_or(|last| last != "3") {
+                let stream = changes.as_mut().expect("a watch").get_mut();
+                let message = stream.message().await.expect("told").expect("no end");
+                revision = message.revision;
+                seen.extend(values(message));
+            }
+            let resumed = v1::WatchRequest {
+                after_revision: Some(revision),
+                ..watch.clone()
+            };
+            changes = servers.registers(leader).await.watch(resumed).await;
+        }
+    }
+    while seen.last().is_none_or(|last| last != "6") {
+        let stream = changes.as_mut().expect("a watch").get_mut();
+        let message = stream.message().await.expect("told").expect("no end");
+        seen.extend(values(message));
+    }
+    let all: Vec<_> = (0..=6).map(|n| n.to_string()).collect();
+    // The first is what was there when the watch began, be it 0 or later.
+    assert!(all.ends_with(&seen), "{seen:?}");
+}
+
+fn values(message: v1::WatchResponse) -> impl Iterator<Item = String> {
+    let changed = message.changes.into_iter();
+    let registers = changed.filter_map(|changed| changed.register);
+    registers.map(|register| String::from_utf8_lossy(&register.value).into_owned())
+}

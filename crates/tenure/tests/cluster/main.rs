@@ -1,0 +1,5 @@
+//! Real servers on real sockets and disks, in one process.
+
+mod cases;
+mod servers;
+mod strangers;
