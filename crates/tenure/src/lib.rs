@@ -23,8 +23,9 @@
 //! | 1 | [`error`], [`clock`] | errors by what to do next; the only reader of time |
 //! | 2 | [`drive`] | runs the pure machines of [`core`] on a thread of its own |
 //! | 3 | [`wal`] | what a server must not forget, on disk |
-//! | 4 | [`store`] | the waist: compare-and-swap registers, and the stores |
-//! | 5 | [`election`] | standing, holding office, observing, asking to go |
+//! | 4 | [`log`] | the client of a cluster: appends once, follows its leader |
+//! | 5 | [`store`] | the waist: compare-and-swap registers, and the stores |
+//! | 6 | [`election`] | standing, holding office, observing, asking to go |
 //!
 //! A module uses only layers above it in this table.
 
@@ -34,6 +35,8 @@ pub mod clock;
 pub mod drive;
 pub mod election;
 pub mod error;
+#[cfg(feature = "tenure")]
+pub mod log;
 #[cfg(feature = "tenure")]
 pub mod server;
 pub mod store;

@@ -32,7 +32,7 @@ use crate::error::StoreError;
 
 pub mod conformance;
 #[cfg_attr(
-    not(any(feature = "sqlite", feature = "postgres")),
+    not(any(feature = "sqlite", feature = "postgres", feature = "tenure")),
     allow(dead_code, reason = "what only stores that fetch need")
 )]
 mod hub;
@@ -42,6 +42,8 @@ mod open;
 pub mod postgres;
 #[cfg(feature = "sqlite")]
 mod sqlite;
+#[cfg(feature = "tenure")]
+mod tenure;
 mod watch;
 
 pub use memory::Memory;
@@ -50,6 +52,8 @@ pub use open::{default_url, open};
 pub use postgres::Postgres;
 #[cfg(feature = "sqlite")]
 pub use sqlite::Sqlite;
+#[cfg(feature = "tenure")]
+pub use tenure::Tenure;
 pub use watch::{Feed, Selector, Sighting, Watch};
 
 /// Refuses a value that no store takes, before anything is sent.
@@ -99,7 +103,8 @@ pub enum Clock {
     /// The store's clock may step (a database server's): judge by silence,
     /// or by it if the user asks.
     MayStep,
-    /// The store's clock is the machine's boot-time clock, shared by all.
+    /// The store's clock cannot step and is the same for all: the machine's
+    /// boot-time clock, or the time of a log.
     CannotStep,
 }
 

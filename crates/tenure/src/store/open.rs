@@ -10,7 +10,7 @@ use crate::error::StoreError;
 
 /// Schemes of stores that are planned and not in this version.
 const PLANNED: &[&str] = &[
-    "mysql", "file", "s3", "gs", "az", "etcd", "nats", "redis", "consul", "k8s", "tenure",
+    "mysql", "file", "s3", "gs", "az", "etcd", "nats", "redis", "consul", "k8s",
 ];
 
 /// Opens the store that `url` names:
@@ -18,7 +18,8 @@ const PLANNED: &[&str] = &[
 /// * `memory:` registers in this process;
 /// * `sqlite:///path/to.db` a file on this machine;
 /// * `postgres://user:password@host:5432/database` a PostgreSQL server, with
-///   the options of `docs/stores.md` in the query string.
+///   the options of `docs/stores.md` in the query string;
+/// * `tenure://h1:7400,h2:7400,h3:7400` a cluster of `tenure serve`.
 ///
 /// It can be awaited on any executor. A file is opened; a server is only
 /// connected to by the first call, so that one that is away for the moment
@@ -36,6 +37,8 @@ pub async fn open(url: &str) -> Result<Arc<dyn Store>, StoreError> {
         "sqlite" => open_sqlite(rest).await,
         #[cfg(feature = "postgres")]
         "postgres" | "postgresql" => Ok(Arc::new(super::Postgres::new(url)?)),
+        #[cfg(feature = "tenure")]
+        "tenure" => Ok(Arc::new(super::Tenure::new(url)?)),
         _ => Err(unknown(url, scheme)),
     }
 }
@@ -57,7 +60,13 @@ async fn open_sqlite(rest: &str) -> Result<Arc<dyn Store>, StoreError> {
 }
 
 fn unknown(url: &str, scheme: &str) -> StoreError {
-    let known = ["memory:", "sqlite:///path", "postgres://user@host/database"].join(", ");
+    let known = [
+        "memory:",
+        "sqlite:///path",
+        "postgres://user@host/database",
+        "tenure://host:port,host:port",
+    ];
+    let known = known.join(", ");
     if PLANNED.contains(&scheme) {
         return StoreError::broken(format!(
             "expected one of {known}, found {scheme}:, which this version does not have yet"

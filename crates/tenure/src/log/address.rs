@@ -1,0 +1,140 @@
+//! Where the servers are: `h1:7400,h2:7400,h3:7400`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Config, Error};
+
+/// The most servers that may be named.
+const SERVERS_MAX: usize = 16;
+
+/// Reads a list of servers.
+pub(super) fn servers(text: &str) -> Result<Vec<Arc<str>>, Error> {
+    let servers: Result<Vec<Arc<str>>, Error> = text.split(',').map(server).collect();
+    let servers = servers?;
+    if servers.len() > SERVERS_MAX {
+        return Err(Error::invalid(format!(
+            "expected at most {SERVERS_MAX} servers, found {}",
+            servers.len()
+        )));
+    }
+    Ok(servers)
+}
+
+fn server(text: &str) -> Result<Arc<str>, Error> {
+    let text = text.trim();
+    let fail = || {
+        Error::invalid(format!(
+            "expected servers as host:port, separated by commas, e.g. h1:7400,h2:7400,h3:7400, \
+             found {text:?}"
+        ))
+    };
+    let (host, port) = text.rsplit_once(':').ok_or_else(fail)?;
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
+    let bracketed = host
+        .strip_prefix('[')
+        .and_then(|host| host.strip_suffix(']'))
+        .is_some_and(|host| host.parse::<std::net::Ipv6Addr>().is_ok());
+    let named = !host.is_empty() && host.chars().all(plain);
+    let port: u16 = port.parse().map_err(|_| fail())?;
+    if port == 0 || !(named || bracketed) {
+        return Err(fail());
+    }
+    Ok(text.into())
+}
+
+/// Reads `tenure://h1:7400,h2:7400?connections=4&ttl=30s`.
+pub(super) fn url(url: &str) -> Result<(Vec<Arc<str>>, Config), Error> {
+    let rest = url.strip_prefix("tenure://").ok_or_else(|| {
+        Error::invalid(format!(
+            "expected tenure://host:port,host:port,…, found {url:?}"
+        ))
+    })?;
+    let (list, options) = rest.split_once('?').unwrap_or((rest, ""));
+    let list = list.strip_suffix('/').unwrap_or(list);
+    let mut config = Config::default();
+    for option in options.split('&').filter(|option| !option.is_empty()) {
+        let (name, value) = option.split_once('=').unwrap_or((option, ""));
+        let fail = |expected: &str| {
+            Error::invalid(format!("{name}=: expected {expected}, found {value:?}"))
+        };
+        match name {
+            "connections" => {
+                config.connections = value.parse().map_err(|_| fail("1 to 16"))?;
+            }
+            "ttl" => config.ttl = seconds(value).ok_or_else(|| fail("1s to 86400s"))?,
+            _ => {
+                return Err(Error::invalid(format!(
+                    "expected the options connections= or ttl=, found {name:?}"
+                )));
+            }
+        }
+    }
+    config.check()?;
+    Ok((servers(list)?, config))
+}
+
+fn seconds(text: &str) -> Option<Duration> {
+    let number = text.strip_suffix('s')?;
+    number.parse().ok().map(Duration::from_secs)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn servers_are_hosts_and_ports() {
+        for good in [
+            "h1:7400",
+            "h1:7400, 10.0.0.2:7401,[::1]:7402",
+            "a-b.example:1",
+        ] {
+            let found = servers(good).expect(good);
+            assert_eq!(found.len(), good.split(',').count());
+        }
+        for bad in [
+            "",
+            "h1",
+            "h1:",
+            ":7400",
+            "h1:0",
+            "h1:70000",
+            "h1:7400,",
+            "h 1:7400",
+            "user@h1:7400",
+            "::1:7400",
+            "[h1]:7400",
+            "http://h1:7400",
+        ] {
+            let error = servers(bad).expect_err(bad).to_string();
+            assert!(error.contains("h1:7400,h2:7400"), "{bad}: {error}");
+        }
+        assert!(servers(&["h:1"; 17].join(",")).is_err());
+    }
+
+    #[test]
+    fn options_are_in_the_query() {
+        let (servers, config) = url("tenure://a:1,b:2/?connections=4&ttl=30s").expect("a URL");
+        assert_eq!(servers.len(), 2);
+        assert_eq!(
+            (config.connections, config.ttl),
+            (4, Duration::from_secs(30))
+        );
+        for bad in [
+            "tenure:a:1",
+            "tenure://a:1?connections=0",
+            "tenure://a:1?connections=17",
+            "tenure://a:1?ttl=0s",
+            "tenure://a:1?ttl=86401s",
+            "tenure://a:1?ttl=5",
+            "tenure://a:1?prefix=x",
+        ] {
+            let error = url(bad).expect_err(bad).to_string();
+            assert!(
+                error.contains("expected") && error.contains("found"),
+                "{error}"
+            );
+        }
+    }
+}

@@ -1,0 +1,334 @@
+//! The calls of a client.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use tenure_core::alpo::MAX_ENTRY_BYTES;
+use tenure_core::cas::{MAX_VALUE_BYTES, Reading, Write};
+use tenure_core::ids::{Key, Version};
+use tenure_core::time::Instant;
+use tokio::sync::oneshot;
+
+use super::finder::Finder;
+use super::line::Line;
+use super::pipeline::{Ask, Gather, Op, Outcome, Reply};
+use super::{Config, Entry, Error, Listing, Swapped, address, wire};
+use crate::api::v1::{self, answer, command, request};
+use crate::clock;
+
+/// Of many appends, how many are under way at once, and bytes of them.
+const CHUNK: usize = 16_384;
+const CHUNK_BYTES: usize = 16 * 1024 * 1024;
+
+/// A client of a cluster. Clones share its connections; where there are
+/// several, each clone prefers one of them, and the commands of one clone
+/// take effect in the order in which they were first polled.
+#[derive(Debug)]
+pub struct Client {
+    pub(super) shared: Arc<Shared>,
+    line: usize,
+    within: Duration,
+}
+
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) finder: Arc<Finder>,
+    lines: Vec<Line>,
+    turn: AtomicUsize,
+}
+
+impl Shared {
+    fn next_line(&self) -> usize {
+        self.turn.fetch_add(1, Ordering::Relaxed) % self.lines.len()
+    }
+}
+
+impl Clone for Client {
+    fn clone(&self) -> Self {
+        Self {
+            shared: Arc::clone(&self.shared),
+            line: self.shared.next_line(),
+            within: self.within,
+        }
+    }
+}
+
+impl Client {
+    /// A client of the cluster whose servers, or some of them, are
+    /// `h1:7400,h2:7400,h3:7400`. Connects at the first call.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] if the list or the configuration makes no sense.
+    pub fn new(servers: &str, config: &Config) -> Result<Self, Error> {
+        config.check()?;
+        Ok(Self::start(address::servers(servers)?, config))
+    }
+
+    /// The same from `tenure://h1:7400,h2:7400?connections=4&ttl=30s`.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] if the URL makes no sense.
+    pub fn open(url: &str) -> Result<Self, Error> {
+        let (servers, config) = address::url(url)?;
+        Ok(Self::start(servers, &config))
+    }
+
+    fn start(servers: Vec<Arc<str>>, config: &Config) -> Self {
+        let finder = Arc::new(Finder::new(servers));
+        let line = |_| Line::start(config.ttl, Arc::clone(&finder));
+        let lines = (0..config.connections).map(line).collect();
+        Self {
+            shared: Arc::new(Shared {
+                lines,
+                finder,
+                turn: AtomicUsize::new(1),
+            }),
+            line: 0,
+            within: config.within,
+        }
+    }
+
+    /// The same client with other time for its calls.
+    #[must_use]
+    pub fn within(&self, within: Duration) -> Self {
+        Self {
+            shared: Arc::clone(&self.shared),
+            line: self.line,
+            within,
+        }
+    }
+
+    /// The same client on the connection whose turn it is: for callers that
+    /// share one client without cloning it.
+    pub(crate) fn spread(&self, within: Duration) -> Self {
+        Self {
+            shared: Arc::clone(&self.shared),
+            line: self.shared.next_line(),
+            within,
+        }
+    }
+
+    pub(super) const fn time(&self) -> Duration {
+        self.within
+    }
+
+    pub(super) fn deadline(&self) -> Instant {
+        clock::boot().after(self.within)
+    }
+
+    /// The servers that are asked: as configured, then as learnt.
+    pub fn servers(&self) -> Vec<String> {
+        let addresses = self.shared.finder.addresses();
+        addresses.iter().map(ToString::to_string).collect()
+    }
+
+    fn ask(&self, what: Ask) -> impl Future<Output = Outcome> + Send + 'static {
+        let (waiter, answer) = oneshot::channel();
+        self.shared.lines[self.line].submit(Op {
+            what,
+            deadline: self.deadline(),
+            reply: Reply::One(waiter),
+        });
+        // The last client is gone, and its connection with it.
+        async { answer.await.unwrap_or_else(|_| Err(gone())) }
+    }
+
+    /// Appends one entry to the log, once, and says its number.
+    ///
+    /// # Errors
+    /// [`Error::Unknown`] if it may or may not be (or come to be) in the log;
+    /// any other: it is not.
+    pub async fn append(&self, data: impl Into<Bytes>) -> Result<u64, Error> {
+        let data = data.into();
+        check_entry(&data)?;
+        match self.ask(Ask::Do(command::Operation::Append(data))).await? {
+            answer::What::Appended(number) => Ok(number),
+            _ => Err(strange()),
+        }
+    }
+
+    /// Appends many entries, each once, in this order; other clients' may
+    /// come in between. Gives their numbers in the same order.
+    ///
+    /// # Errors
+    /// [`Error::Unknown`] if any of them may be in the log; any other: none
+    /// of them is.
+    pub async fn append_many<T: Into<Bytes>>(
+        &self,
+        entries: impl IntoIterator<Item = T>,
+    ) -> Result<Vec<u64>, Error> {
+        let entries: Vec<Bytes> = entries.into_iter().map(Into::into).collect();
+        entries.iter().try_for_each(check_entry)?;
+        let mut numbers = Vec::with_capacity(entries.len());
+        let mut entries = entries.into_iter().peekable();
+        while entries.peek().is_some() {
+            let mut bytes = 0;
+            let mut chunk = Vec::new();
+            while let Some(data) = entries.next_if(|_| chunk.len() < CHUNK && bytes < CHUNK_BYTES) {
+                bytes += data.len();
+                chunk.push(data);
+            }
+            match self.append_chunk(chunk).await {
+                Ok(more) => numbers.extend(more),
+                // Some are in the log: whoever hears "no" would append all again.
+                Err(error) if !numbers.is_empty() => {
+                    return Err(Error::Unknown(format!(
+                        "the first {} entries were appended; of the others: {error}",
+                        numbers.len()
+                    )));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(numbers)
+    }
+
+    async fn append_chunk(&self, entries: Vec<Bytes>) -> Result<Vec<u64>, Error> {
+        let (gather, numbers) = Gather::new(entries.len());
+        let (gather, deadline) = (Arc::new(gather), self.deadline());
+        let ops = entries.into_iter().enumerate().map(|(index, data)| Op {
+            what: Ask::Do(command::Operation::Append(data)),
+            deadline,
+            reply: Reply::Part(Arc::clone(&gather), index),
+        });
+        self.shared.lines[self.line].submit_all(ops);
+        drop(gather);
+        numbers.await.unwrap_or_else(|_| Err(gone()))
+    }
+
+    /// At most `limit` entries from number `from` on; fewer if they are
+    /// large, none if there are none yet. Sees all that were acknowledged
+    /// before.
+    ///
+    /// # Errors
+    /// [`Error::Compacted`] if the first of them are kept no more.
+    pub async fn read_log(&self, from: u64, limit: u32) -> Result<Vec<Entry>, Error> {
+        let read = v1::ReadLogRequest {
+            from,
+            limit,
+            stale: false,
+        };
+        match self.ask(Ask::Look(request::What::ReadLog(read))).await? {
+            answer::What::Log(log) => Ok(log.entries.into_iter().map(entry).collect()),
+            _ => Err(wire::garbled()),
+        }
+    }
+
+    /// Reads one register: what is true at some moment between call and
+    /// answer.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] if no leader answers in time.
+    pub async fn read(&self, key: &Key) -> Result<Reading, Error> {
+        let read = v1::ReadRequest {
+            key: key.as_str().to_owned(),
+            stale: false,
+        };
+        match self.ask(Ask::Look(request::What::Read(read))).await? {
+            answer::What::Read(read) => Ok(wire::reading(read)),
+            _ => Err(wire::garbled()),
+        }
+    }
+
+    /// Writes one register if it is as expected.
+    ///
+    /// # Errors
+    /// [`Error::Conflict`] if it is not; [`Error::Unknown`] if it may or may
+    /// not have been written.
+    pub async fn compare_and_swap(&self, write: Write) -> Result<Swapped, Error> {
+        if write.value.len() > MAX_VALUE_BYTES {
+            return Err(Error::invalid(format!(
+                "expected a value of at most {MAX_VALUE_BYTES} bytes for {}, found {}",
+                write.key,
+                write.value.len()
+            )));
+        }
+        let Some(swap) = wire::swap(write) else {
+            return Err(Error::Conflict);
+        };
+        match self.ask(Ask::Do(command::Operation::Swap(swap))).await? {
+            answer::What::Swapped(done) if done.swapped => Ok(Swapped {
+                version: Version::from_u64(done.version),
+                now: done.now.map(wire::time),
+            }),
+            answer::What::Swapped(_) => Err(Error::Conflict),
+            _ => Err(strange()),
+        }
+    }
+
+    /// Deletes one register if it has this version.
+    ///
+    /// # Errors
+    /// [`Error::Conflict`] if it has not; [`Error::Unknown`] if it may or may
+    /// not have been deleted.
+    pub async fn delete(&self, key: &Key, expect: &Version) -> Result<(), Error> {
+        let Some(expect) = expect.to_u64() else {
+            return Err(Error::Conflict);
+        };
+        let delete = v1::DeleteCommand {
+            key: key.as_str().to_owned(),
+            expect,
+        };
+        match self
+            .ask(Ask::Do(command::Operation::Delete(delete)))
+            .await?
+        {
+            answer::What::Deleted(done) if done.deleted => Ok(()),
+            answer::What::Deleted(_) => Err(Error::Conflict),
+            // A conflict has one form for all that compares.
+            answer::What::Swapped(done) if !done.swapped => Err(Error::Conflict),
+            _ => Err(strange()),
+        }
+    }
+
+    /// A page of at most `limit` registers whose keys begin with `prefix`,
+    /// after the key `after`; 0 for as many as fit into an answer.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] if no leader answers in time.
+    pub async fn list(
+        &self,
+        prefix: &str,
+        after: Option<&Key>,
+        limit: u32,
+    ) -> Result<Listing, Error> {
+        let list = v1::ListRequest {
+            prefix: prefix.to_owned(),
+            after: after.map(|after| after.as_str().to_owned()),
+            limit,
+            stale: false,
+        };
+        match self.ask(Ask::Look(request::What::List(list))).await? {
+            answer::What::List(list) => wire::listing(list),
+            _ => Err(wire::garbled()),
+        }
+    }
+}
+
+pub(super) fn entry(entry: v1::LogEntry) -> Entry {
+    Entry {
+        number: entry.number,
+        data: entry.data,
+    }
+}
+
+fn check_entry(data: &Bytes) -> Result<(), Error> {
+    if data.len() <= MAX_ENTRY_BYTES {
+        return Ok(());
+    }
+    Err(Error::invalid(format!(
+        "expected an entry of at most {MAX_ENTRY_BYTES} bytes, found {}",
+        data.len()
+    )))
+}
+
+fn strange() -> Error {
+    Error::Unknown("the server answered another question".into())
+}
+
+pub(super) fn gone() -> Error {
+    Error::Unknown("the client's connection was given up".into())
+}

@@ -1,0 +1,283 @@
+//! Who leads?
+//!
+//! All servers are asked at once what they are, and the first that leads is
+//! taken; a follower says whom it follows, which teaches addresses that
+//! nobody configured. A claim is believed only if no later term was seen in
+//! the same cluster: a deposed leader that does not know it yet claims too.
+//! Whoever believes wrongly learns it from the answer to the first command.
+//!
+//! After a leader's death this asks again and again, every few milliseconds
+//! at first, so that a write succeeds soon after another is elected; what
+//! becomes of a round of questions is shared by all connections of a client.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+use tonic::transport::{Channel, Endpoint};
+
+use super::error::sentence;
+use crate::api::v1::{self, cluster_client::ClusterClient};
+
+/// How long one server may take to say what it is.
+const ASK_WITHIN: Duration = Duration::from_millis(200);
+/// How long a connection may take.
+const CONNECT_WITHIN: Duration = Duration::from_millis(500);
+/// The pauses between rounds of questions: short while an election may be
+/// under way, longer when it is something worse.
+const PAUSE_MIN: Duration = Duration::from_millis(5);
+const PAUSE_MAX: Duration = Duration::from_millis(50);
+const PAUSE_LATE: Duration = Duration::from_millis(500);
+/// After how many rounds it is something worse.
+const ROUNDS_EARLY: u32 = 100;
+/// Servers that are asked, learnt ones included, at most.
+const SERVERS_MAX: usize = 32;
+
+/// Who leads, as far as is known.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Leader {
+    pub(super) address: Arc<str>,
+    /// Grows with every search.
+    pub(super) search: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct Finder {
+    servers: Mutex<Servers>,
+    seat: tokio::sync::Mutex<Seat>,
+    /// Why the last search has not ended yet.
+    trouble: Mutex<String>,
+}
+
+#[derive(Debug)]
+struct Servers {
+    /// As configured, then as learnt.
+    list: Vec<Arc<str>>,
+    configured: usize,
+    channels: BTreeMap<Arc<str>, Channel>,
+    /// For watches, which share a connection with nothing else: one that is
+    /// not read must not keep questions from being answered.
+    watches: BTreeMap<Arc<str>, Channel>,
+}
+
+#[derive(Debug, Default)]
+struct Seat {
+    leader: Option<Leader>,
+    searches: u64,
+    cluster: String,
+    term: u64,
+}
+
+/// How to reach a server, without reaching for it yet.
+pub(super) fn endpoint(address: &str) -> Result<Endpoint, String> {
+    let endpoint = Endpoint::from_shared(format!("http://{address}"))
+        .map_err(|error| format!("{address}: {error}"))?;
+    Ok(endpoint
+        .connect_timeout(CONNECT_WITHIN)
+        .tcp_nodelay(true)
+        .tcp_keepalive(Some(Duration::from_secs(20)))
+        .initial_stream_window_size(1024 * 1024)
+        .initial_connection_window_size(4 * 1024 * 1024))
+}
+
+impl Finder {
+    pub(super) fn new(servers: Vec<Arc<str>>) -> Self {
+        Self {
+            servers: Mutex::new(Servers {
+                configured: servers.len(),
+                list: servers,
+                channels: BTreeMap::new(),
+                watches: BTreeMap::new(),
+            }),
+            seat: tokio::sync::Mutex::new(Seat::default()),
+            trouble: Mutex::new("no server has been asked yet".into()),
+        }
+    }
+
+    fn servers(&self) -> MutexGuard<'_, Servers> {
+        self.servers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The servers that were named, and those that were learnt of.
+    pub(super) fn addresses(&self) -> Vec<Arc<str>> {
+        self.servers().list.clone()
+    }
+
+    /// Takes note of a server that another one has named.
+    pub(super) fn learn(&self, address: &str) {
+        let mut servers = self.servers();
+        if address.is_empty() || servers.list.iter().any(|known| **known == *address) {
+            return;
+        }
+        if endpoint(address).is_err() {
+            return;
+        }
+        if servers.list.len() >= SERVERS_MAX {
+            // The oldest of the learnt ones goes.
+            let configured = servers.configured;
+            let gone = servers.list.remove(configured);
+            servers.channels.remove(&gone);
+            servers.watches.remove(&gone);
+        }
+        servers.list.push(address.into());
+    }
+
+    /// A connection to a server for calls of their own, shared and made at
+    /// first use.
+    pub(super) fn channel(&self, address: &Arc<str>) -> Result<Channel, String> {
+        let mut servers = self.servers();
+        if let Some(channel) = servers.channels.get(address) {
+            return Ok(channel.clone());
+        }
+        let channel = endpoint(address)?.connect_lazy();
+        servers
+            .channels
+            .insert(Arc::clone(address), channel.clone());
+        Ok(channel)
+    }
+
+    /// The same for watches.
+    pub(super) fn watching(&self, address: &Arc<str>) -> Result<Channel, String> {
+        let mut servers = self.servers();
+        if let Some(channel) = servers.watches.get(address) {
+            return Ok(channel.clone());
+        }
+        let channel = endpoint(address)?.connect_lazy();
+        servers.watches.insert(Arc::clone(address), channel.clone());
+        Ok(channel)
+    }
+
+    /// Forgets the connection for watches, of which one did not get through.
+    pub(super) fn unwatch(&self, address: &Arc<str>) {
+        self.servers().watches.remove(address);
+    }
+
+    /// Forgets a connection that does not answer.
+    pub(super) fn forget(&self, address: &Arc<str>) {
+        self.servers().channels.remove(address);
+    }
+
+    /// Why nobody is known to lead.
+    pub(super) fn trouble(&self) -> String {
+        self.trouble
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    /// Who leads, by a search later than the one numbered `past`. Waits until
+    /// somebody does. Cancelling it loses nothing.
+    pub(super) async fn leader(&self, past: u64) -> Leader {
+        let mut seat = self.seat.lock().await;
+        if let Some(leader) = seat.leader.as_ref().filter(|leader| leader.search > past) {
+            return leader.clone();
+        }
+        let mut rounds = 0;
+        loop {
+            if let Some((address, status)) = self.round(&seat, rounds).await {
+                seat.cluster = status.cluster;
+                seat.term = status.term;
+                seat.searches = seat.searches.max(past) + 1;
+                let leader = Leader {
+                    address,
+                    search: seat.searches,
+                };
+                seat.leader = Some(leader.clone());
+                return leader;
+            }
+            rounds += 1;
+            tokio::time::sleep(pause(rounds)).await;
+        }
+    }
+
+    /// Asks everybody once; the first who leads.
+    async fn round(&self, seat: &Seat, rounds: u32) -> Option<(Arc<str>, v1::StatusResponse)> {
+        let mut asking = JoinSet::new();
+        for address in self.addresses() {
+            match self.channel(&address) {
+                Ok(channel) => {
+                    asking.spawn(async move {
+                        let status = timeout(ASK_WITHIN, status(channel)).await;
+                        (address, status)
+                    });
+                }
+                Err(why) => self.note(why),
+            }
+        }
+        while let Some(answer) = asking.join_next().await {
+            let Ok((address, answer)) = answer else {
+                continue;
+            };
+            let status = match answer {
+                Ok(Ok(status)) => status,
+                Ok(Err(status)) => {
+                    self.note(format!("{address}: {}", sentence(&status)));
+                    continue;
+                }
+                Err(_) => {
+                    self.note(format!("{address}: no answer within {ASK_WITHIN:?}"));
+                    self.forget(&address);
+                    continue;
+                }
+            };
+            // After a while a lower term is no straggler's: the cluster was
+            // made anew, or restored.
+            let stale =
+                status.cluster == seat.cluster && status.term < seat.term && rounds < ROUNDS_EARLY;
+            if status.role() == v1::Role::Leader && !stale {
+                return Some((address, status));
+            }
+            self.learn_from(&address, &status);
+        }
+        None
+    }
+
+    fn learn_from(&self, address: &Arc<str>, status: &v1::StatusResponse) {
+        let leader = status.leader.filter(|leader| *leader != status.id);
+        let member = status
+            .members
+            .iter()
+            .find(|member| Some(member.id) == leader);
+        match (leader, member) {
+            (Some(leader), Some(member)) => {
+                self.learn(&member.client_address);
+                self.note(format!(
+                    "server {leader} is said to lead, and does not say so"
+                ));
+            }
+            _ if status.waiting.is_empty() => self.note(format!("{address}: nobody leads")),
+            _ => self.note(format!("{address}: {}", status.waiting)),
+        }
+    }
+
+    fn note(&self, why: String) {
+        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = why;
+    }
+}
+
+async fn status(channel: Channel) -> Result<v1::StatusResponse, tonic::Status> {
+    let answer = ClusterClient::new(channel)
+        .status(v1::StatusRequest {})
+        .await;
+    answer.map(tonic::Response::into_inner)
+}
+
+/// Longer after every round, and never quite the same for two clients.
+fn pause(rounds: u32) -> Duration {
+    let longest = if rounds < ROUNDS_EARLY {
+        PAUSE_MAX
+    } else {
+        PAUSE_LATE
+    };
+    let pause = PAUSE_MIN * rounds.clamp(1, 100);
+    jitter(pause.min(longest))
+}
+
+/// Half to the whole of `pause`.
+pub(super) fn jitter(pause: Duration) -> Duration {
+    let random = getrandom::u32().unwrap_or(u32::MAX / 2);
+    let part = f64::from(random) / f64::from(u32::MAX);
+    pause.mul_f64(0.5 + part / 2.0)
+}

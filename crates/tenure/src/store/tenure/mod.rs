@@ -1,0 +1,157 @@
+//! Registers in a cluster of our own: `tenure://h1:7400,h2:7400,h3:7400`.
+//!
+//! This is the [`log::Client`](crate::log::Client) under the waist's names. A
+//! write takes effect once, however often its leader changes on the way; that
+//! is no retry in the contract's sense, since the command keeps its number
+//! and the cluster does it once.
+//!
+//! The clock is the log's time: stamped by whoever leads, carried on by the
+//! next leader, never going back, and never faster than the clocks of the
+//! leaders. So a grant is judged over by that clock alone, and a fresh
+//! candidate takes a long-dead office at once.
+//!
+//! Versions are the ids of the log entries that wrote.
+
+mod watcher;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use self::watcher::Watcher;
+use super::hub::Hub;
+use super::{
+    BoxFuture, Clock, Features, Key, PAGE_MAX, Page, Reading, Register, Selector, Stamp, Store,
+    Version, Watch, Write, Written, refuse_oversized,
+};
+use crate::error::StoreError;
+use crate::log::Client;
+
+/// Registers in a cluster of `tenure serve`. Clones are the same store.
+#[derive(Clone, Debug)]
+pub struct Tenure {
+    client: Client,
+    hub: Arc<Hub>,
+    watcher: Arc<Watcher>,
+}
+
+impl Tenure {
+    /// Prepares to use the cluster that `url` names. Connects at the first
+    /// call.
+    ///
+    /// # Errors
+    /// [`StoreError::Broken`] if the URL is wrong.
+    pub fn new(url: &str) -> Result<Self, StoreError> {
+        Ok(Self::with(Client::open(url)?))
+    }
+
+    /// The registers of the cluster that `client` speaks to.
+    pub fn with(client: Client) -> Self {
+        let hub = Arc::new(Hub::default());
+        let watcher = Watcher::start(client.clone(), Arc::clone(&hub));
+        Self {
+            client,
+            hub,
+            watcher: Arc::new(watcher),
+        }
+    }
+
+    async fn swap(&self, write: Write, within: Duration) -> Result<Written, StoreError> {
+        refuse_oversized(&write)?;
+        let (key, value, stamp) = (write.key.clone(), Arc::clone(&write.value), write.stamp);
+        let written = self.client.spread(within).compare_and_swap(write).await?;
+        // What the stamp is after a write that leaves it, only a read tells.
+        if stamp == Stamp::Now && written.now.is_some() {
+            let register = Register {
+                value,
+                version: written.version.clone(),
+                stamp: written.now,
+            };
+            self.hub.publish(&key, Some(register));
+        }
+        Ok(Written {
+            version: written.version,
+            now: written.now,
+        })
+    }
+
+    async fn remove(
+        &self,
+        key: &Key,
+        expected: &Version,
+        within: Duration,
+    ) -> Result<(), StoreError> {
+        Ok(self.client.spread(within).delete(key, expected).await?)
+    }
+
+    async fn page(
+        &self,
+        prefix: &str,
+        after: Option<&Key>,
+        within: Duration,
+    ) -> Result<Page, StoreError> {
+        let most = u32::try_from(PAGE_MAX).unwrap_or(u32::MAX);
+        let listing = self.client.spread(within).list(prefix, after, most).await?;
+        let last = listing.registers.last().map(|(key, _)| key.clone());
+        Ok(Page {
+            registers: listing.registers,
+            more_after: last.filter(|_| listing.more),
+            now: listing.now,
+        })
+    }
+}
+
+impl fmt::Display for Tenure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "tenure://{}", self.client.servers().join(","))
+    }
+}
+
+impl Store for Tenure {
+    fn features(&self) -> Features {
+        Features {
+            clock: Clock::CannotStep,
+            judge_by_store_clock: false,
+        }
+    }
+
+    fn read<'a>(
+        &'a self,
+        key: &'a Key,
+        within: Duration,
+    ) -> BoxFuture<'a, Result<Reading, StoreError>> {
+        Box::pin(async move { Ok(self.client.spread(within).read(key).await?) })
+    }
+
+    fn compare_and_swap(
+        &self,
+        write: Write,
+        within: Duration,
+    ) -> BoxFuture<'_, Result<Written, StoreError>> {
+        Box::pin(self.swap(write, within))
+    }
+
+    fn delete<'a>(
+        &'a self,
+        key: &'a Key,
+        expected: &'a Version,
+        within: Duration,
+    ) -> BoxFuture<'a, Result<(), StoreError>> {
+        Box::pin(self.remove(key, expected, within))
+    }
+
+    fn list<'a>(
+        &'a self,
+        prefix: &'a str,
+        after: Option<&'a Key>,
+        within: Duration,
+    ) -> BoxFuture<'a, Result<Page, StoreError>> {
+        Box::pin(self.page(prefix, after, within))
+    }
+
+    fn watch(&self, selector: Selector) -> Watch {
+        let watch = self.hub.follow(selector);
+        self.watcher.wake();
+        watch
+    }
+}

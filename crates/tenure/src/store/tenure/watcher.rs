@@ -1,0 +1,316 @@
+//! Following registers of a cluster.
+//!
+//! A few followed registers are watched one by one, so that a cluster with a
+//! hundred thousand elections tells each process of its own only; many share
+//! one watch of what their names have in common.
+//!
+//! A watch may be served by a server that lags behind, so its news are taken
+//! with care. A register that exists carries a version, which tells late news
+//! from new; one that does *not* exist carries none, and is read from the
+//! leader before it is told. So is what was there when a watch began.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::task::{AbortHandle, JoinHandle, JoinSet};
+
+use crate::drive;
+use crate::error::StoreError;
+use crate::log::{Client, Follow, News};
+use crate::store::hub::Hub;
+use crate::store::{Key, PAGE_MAX, Selector};
+
+/// Above how many registers they share one watch.
+const SINGLE_MAX: usize = 64;
+/// How long a read may take.
+const FETCH_WITHIN: Duration = Duration::from_secs(5);
+/// The pause after a read that failed.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// A handle to the task. Dropping it ends the task.
+#[derive(Debug)]
+pub(super) struct Watcher {
+    interest: Arc<Notify>,
+    _alive: Arc<()>,
+}
+
+impl Watcher {
+    pub(super) fn start(client: Client, hub: Arc<Hub>) -> Self {
+        let interest = Arc::new(Notify::new());
+        let alive = Arc::new(());
+        let desk = Desk {
+            client,
+            hub,
+            interest: Arc::clone(&interest),
+            alive: Arc::downgrade(&alive),
+            lines: Arc::default(),
+        };
+        drive::background().spawn(desk.serve());
+        Self {
+            interest,
+            _alive: alive,
+        }
+    }
+
+    /// The interest has changed: follow what is new in it.
+    pub(super) fn wake(&self) {
+        self.interest.notify_one();
+    }
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        self.interest.notify_one();
+    }
+}
+
+struct Desk {
+    client: Client,
+    hub: Arc<Hub>,
+    interest: Arc<Notify>,
+    alive: Weak<()>,
+    lines: Arc<Lines>,
+}
+
+/// Which watches are up: the store is, if all of them are.
+#[derive(Debug, Default)]
+struct Lines {
+    up: Mutex<BTreeMap<Selector, bool>>,
+}
+
+/// A watch under way, ended when this is dropped.
+struct Running(AbortHandle);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl Desk {
+    async fn serve(self) {
+        let mut running: BTreeMap<Selector, Running> = BTreeMap::new();
+        let mut fetching = JoinSet::new();
+        loop {
+            self.interest.notified().await;
+            while fetching.try_join_next().is_some() {}
+            if self.alive.strong_count() == 0 {
+                return;
+            }
+            let wanted = wanted(&self.hub);
+            running.retain(|selector, _| {
+                let keep = wanted.contains(selector);
+                if !keep {
+                    self.lines.forget(selector, &self.hub);
+                }
+                keep
+            });
+            for selector in wanted {
+                if running.contains_key(&selector) {
+                    // Whoever is new among its followers knows nothing yet.
+                    self.fetch_new(&selector, &mut fetching);
+                    continue;
+                }
+                self.lines.set(&selector, false, &self.hub, None);
+                let task = self.follow(selector.clone());
+                running.insert(selector, Running(task.abort_handle()));
+            }
+        }
+    }
+
+    fn line(&self, selector: &Selector) -> Line {
+        Line {
+            client: self.client.clone().within(FETCH_WITHIN),
+            hub: Arc::clone(&self.hub),
+            lines: Arc::clone(&self.lines),
+            selector: selector.clone(),
+        }
+    }
+
+    fn follow(&self, selector: Selector) -> JoinHandle<()> {
+        drive::background().spawn(self.line(&selector).serve())
+    }
+
+    /// Reads what is followed under `selector` and was never told.
+    fn fetch_new(&self, selector: &Selector, fetching: &mut JoinSet<()>) {
+        let interest = self.hub.interest();
+        let untold: Vec<Key> = interest
+            .keys
+            .into_iter()
+            .filter(|followed| !followed.told && selector.selects(&followed.key))
+            .map(|followed| followed.key)
+            .collect();
+        let prefixes: Vec<String> = match selector {
+            Selector::Prefix(prefix) => interest
+                .prefixes
+                .into_iter()
+                .filter(|other| other.starts_with(prefix))
+                .collect(),
+            Selector::Key(_) => Vec::new(),
+        };
+        if untold.is_empty() && prefixes.is_empty() {
+            return;
+        }
+        let line = self.line(selector);
+        fetching.spawn(async move {
+            for key in untold {
+                line.fetch(&key).await;
+            }
+            for prefix in prefixes {
+                line.fetch_all(&prefix).await;
+            }
+        });
+    }
+}
+
+/// What to watch so that everybody hears of what they follow.
+fn wanted(hub: &Hub) -> Vec<Selector> {
+    let interest = hub.interest();
+    let keys = interest.keys.into_iter().map(|followed| followed.key);
+    let covered = |key: &Key| {
+        let mut prefixes = interest.prefixes.iter();
+        prefixes.any(|prefix| key.as_str().starts_with(prefix.as_str()))
+    };
+    let mut wanted: Vec<Selector> = keys
+        .filter(|key| !covered(key))
+        .map(Selector::Key)
+        .collect();
+    wanted.extend(interest.prefixes.iter().cloned().map(Selector::Prefix));
+    if wanted.len() <= SINGLE_MAX {
+        return wanted;
+    }
+    let mut texts = wanted.iter().map(|selector| match selector {
+        Selector::Key(key) => key.as_str(),
+        Selector::Prefix(prefix) => prefix.as_str(),
+    });
+    let first = texts.next().unwrap_or_default();
+    let common = texts.fold(first, |common, text| {
+        let equal = common
+            .char_indices()
+            .zip(text.chars())
+            .find(|((_, ours), theirs)| ours != theirs)
+            .map(|((at, _), _)| at);
+        &common[..equal.unwrap_or_else(|| common.len().min(text.len()))]
+    });
+    vec![Selector::Prefix(common.to_owned())]
+}
+
+impl Lines {
+    fn set(&self, selector: &Selector, is_up: bool, hub: &Hub, why: Option<&str>) {
+        let mut up = self.up.lock().unwrap_or_else(PoisonError::into_inner);
+        up.insert(selector.clone(), is_up);
+        if up.values().all(|up| *up) {
+            hub.up();
+        } else if let Some(why) = why {
+            hub.down(why);
+        }
+    }
+
+    fn forget(&self, selector: &Selector, hub: &Hub) {
+        let mut up = self.up.lock().unwrap_or_else(PoisonError::into_inner);
+        up.remove(selector);
+        if !up.is_empty() && up.values().all(|up| *up) {
+            hub.up();
+        }
+    }
+}
+
+/// One watch.
+struct Line {
+    client: Client,
+    hub: Arc<Hub>,
+    lines: Arc<Lines>,
+    selector: Selector,
+}
+
+impl Line {
+    async fn serve(self) {
+        let follow = match &self.selector {
+            Selector::Key(key) => Follow::Key(key.clone()),
+            Selector::Prefix(prefix) => Follow::Prefix(prefix.clone()),
+        };
+        let mut changes = self.client.watch(follow);
+        loop {
+            match changes.next().await {
+                News::Began(_) => {
+                    // First up, then told: whoever comes in between is told
+                    // what is known, or what is read then.
+                    self.lines.set(&self.selector, true, &self.hub, None);
+                    self.fetch_selected().await;
+                }
+                News::Changed(key, Some(register)) => {
+                    self.hub.publish(&key, Some(register));
+                }
+                News::Changed(key, None) => self.fetch(&key).await,
+                News::Live => self.lines.set(&self.selector, true, &self.hub, None),
+                News::Down(why) => {
+                    self.lines.set(&self.selector, false, &self.hub, Some(&why));
+                }
+            }
+        }
+    }
+
+    /// What is there now, and what was known and is there no more.
+    async fn fetch_selected(&self) {
+        match &self.selector {
+            Selector::Key(key) => self.fetch(key).await,
+            Selector::Prefix(prefix) => self.fetch_all(prefix).await,
+        }
+    }
+
+    /// Reads a register until it is read, and tells of it.
+    async fn fetch(&self, key: &Key) {
+        loop {
+            let interest = self.hub.interest();
+            match self.client.read(key).await {
+                Ok(reading) => {
+                    self.hub.fetched(&interest, key, reading.register);
+                    return;
+                }
+                Err(error) => self.trouble(error.into()).await,
+            }
+        }
+    }
+
+    async fn fetch_all(&self, prefix: &str) {
+        let interest = self.hub.interest();
+        let mut gone: Vec<&Key> = interest
+            .keys
+            .iter()
+            .map(|followed| &followed.key)
+            .filter(|key| key.as_str().starts_with(prefix))
+            .collect();
+        let mut after: Option<Key> = None;
+        loop {
+            let most = u32::try_from(PAGE_MAX).unwrap_or(u32::MAX);
+            let page = match self.client.list(prefix, after.as_ref(), most).await {
+                Ok(page) => page,
+                Err(error) => {
+                    self.trouble(error.into()).await;
+                    continue;
+                }
+            };
+            after = page.registers.last().map(|(key, _)| key.clone());
+            for (key, register) in page.registers {
+                gone.retain(|other| **other != key);
+                self.hub.fetched(&interest, &key, Some(register));
+            }
+            if !page.more {
+                break;
+            }
+        }
+        for key in gone {
+            self.fetch(key).await;
+        }
+    }
+
+    async fn trouble(&self, error: StoreError) {
+        self.lines
+            .set(&self.selector, false, &self.hub, Some(&error.to_string()));
+        tokio::time::sleep(PAUSE).await;
+        // The watch itself is well; if the next read is not, it says so.
+        self.lines.set(&self.selector, true, &self.hub, None);
+    }
+}

@@ -1,0 +1,10 @@
+//! The client of a cluster and the store on top of it, against real servers.
+
+#![allow(clippy::print_stdout, reason = "figures are printed")]
+
+#[path = "../common/servers.rs"]
+mod servers;
+
+mod calls;
+mod election;
+mod store;
