@@ -499,10 +499,11 @@ pub fn snapshot<D: Disk + ?Sized>(
     let mut bytes = Vec::new();
     disk.read(&name, &mut bytes)
         .map_err(|error| WalError::disk(&name, None, "read", error))?;
-    let content = header::decode_snapshot(format, &name, &bytes, last)?;
+    let header = header::decode_snapshot(format, &name, &bytes, last)?;
+    bytes.drain(..header);
     Ok(Snapshot {
         last,
-        bytes: Arc::from(content),
+        bytes: Arc::new(bytes),
     })
 }
 

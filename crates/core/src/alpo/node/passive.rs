@@ -4,6 +4,7 @@
 //! waited long enough without a word from a leader, or from a candidate that
 //! is better than itself, it stands for election, if it may.
 
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use crate::time::Instant;
@@ -157,7 +158,7 @@ fn take_over(server: &mut Server, state: State, bytes: Vec<u8>) {
     }
     let snapshot = Snapshot {
         last,
-        bytes: bytes.into(),
+        bytes: Arc::new(bytes),
     };
     server.commit = last.id;
     server.verified = server.verified.max(last.id);

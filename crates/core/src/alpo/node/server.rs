@@ -2,6 +2,7 @@
 //! and the ways things leave it.
 
 use alloc::collections::VecDeque;
+use alloc::sync::Arc;
 use core::time::Duration;
 
 use crate::ids::Term;
@@ -212,14 +213,20 @@ impl Server {
         }
         let fresh = self.snapshot.as_ref().is_none_or(|s| s.last < applied);
         if fresh {
-            let bytes = if self.planted(Bug::SnapshotForgets) {
-                self.state.without_sessions().encode()
+            // Into the memory of the one before, unless that is still on its
+            // way to a disk or to a peer: touching as much memory for the
+            // first time takes longer than filling it.
+            let old = self.snapshot.take();
+            let old = old.and_then(|old| Arc::into_inner(old.bytes));
+            let mut bytes = old.unwrap_or_default();
+            if self.planted(Bug::SnapshotForgets) {
+                self.state.without_sessions().encode_into(&mut bytes);
             } else {
-                self.state.encode()
-            };
+                self.state.encode_into(&mut bytes);
+            }
             let snapshot = Snapshot {
                 last: applied,
-                bytes: bytes.into(),
+                bytes: Arc::new(bytes),
             };
             self.snapshot = Some(snapshot.clone());
             self.disk.stage_snapshot(snapshot, false);
