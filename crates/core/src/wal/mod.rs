@@ -49,7 +49,7 @@ pub use names::Listing;
 pub use record::{Checksum, Record};
 pub use recover::{Item, Log, Reading, assemble, check_identity, identity, list, read, snapshot};
 pub use tail::Tail;
-pub use walk::{Walked, walk};
+pub use walk::{Room, Walked, walk};
 
 use crate::alpo::{Bug, Identity};
 

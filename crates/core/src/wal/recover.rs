@@ -29,7 +29,7 @@ use super::header::{self, SegmentStart};
 use super::names::{self, Listing};
 use super::record::{Checksum, Record};
 use super::tail::Tail;
-use super::walk::{self, End, Span, Walked};
+use super::walk::{self, End, Room, Span, Walked};
 
 /// What is met on the way through a log, in order.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -191,12 +191,11 @@ pub fn read<D: Disk + ?Sized>(
     see: &mut dyn FnMut(Item<'_>),
 ) -> Result<Log, WalError<D::Error>> {
     let mut reading = Reading::new(listing, see)?;
-    let mut room = None;
+    let mut room = Room::default();
     for (number, name) in listing.segments() {
-        let mut bytes: Vec<u8> = room.take().unwrap_or_default();
-        disk.read(&name, &mut bytes)
+        disk.read(&name, &mut room.bytes)
             .map_err(|error| WalError::disk(&name, None, "read", error))?;
-        room = reading.take(walk::walk(format, number, bytes)?)?;
+        room = reading.take(walk::walk(format, number, room)?)?;
     }
     Ok(reading.end()?)
 }
@@ -225,8 +224,10 @@ struct Stop {
     sealed: bool,
     /// A write that never finished stands there.
     torn: Option<String>,
-    /// From where to where the last group goes.
-    newest: (usize, usize),
+    /// The last group, or the header of the segment, and where it begins.
+    newest: (u64, Vec<u8>),
+    /// Where the last byte ends that is not zero.
+    dirty_end: u64,
     highest: LogId,
     /// This segment is empty and the one before it has no seal.
     unsealed_before: Option<Place>,
@@ -241,7 +242,7 @@ pub struct Reading<'a> {
     closed: Vec<Closed>,
     groups: u64,
     torn: Option<String>,
-    last: Option<(Walked, Stop)>,
+    last: Option<(SegmentStart, Stop)>,
 }
 
 impl<'a> Reading<'a> {
@@ -262,18 +263,16 @@ impl<'a> Reading<'a> {
         })
     }
 
-    /// Takes the next segment in. What it gives back is room for the bytes
-    /// of another.
+    /// Takes the next segment in. What it gives back is room for another.
     ///
     /// # Errors
     /// If the segment is damaged, or does not go on where the one before
     /// ended.
-    pub fn take(&mut self, walked: Walked) -> Result<Option<Vec<u8>>, Refused> {
-        let last = self.last.take();
-        let (room, before) = last.map(|(walked, stop)| (walked.bytes, stop)).unzip();
-        let stop = self.segment(&walked, before)?;
-        self.last = Some((walked, stop));
-        Ok(room)
+    pub fn take(&mut self, mut walked: Walked) -> Result<Room, Refused> {
+        let before = self.last.take().map(|(_, stop)| stop);
+        let stop = self.segment(&mut walked, before)?;
+        self.last = Some((walked.start, stop));
+        Ok(walked.room)
     }
 
     /// After the last segment.
@@ -281,7 +280,7 @@ impl<'a> Reading<'a> {
     /// # Errors
     /// If the last one says that there is another behind it.
     pub fn end(self) -> Result<Log, Refused> {
-        let Some((Walked { bytes, start, .. }, stop)) = self.last else {
+        let Some((start, stop)) = self.last else {
             return Err(missing(self.first, "at least one segment".to_owned()));
         };
         if stop.sealed {
@@ -292,7 +291,6 @@ impl<'a> Reading<'a> {
             );
             return Err(missing(number, expected));
         }
-        let (from, to) = stop.newest;
         Ok(Log {
             tail: self.tail,
             entries: self.entries,
@@ -301,8 +299,8 @@ impl<'a> Reading<'a> {
             last: Last {
                 start,
                 place: stop.place,
-                newest: (from as u64, bytes[from..to].to_vec()),
-                dirty_end: group::end_of_content(&bytes) as u64,
+                newest: stop.newest,
+                dirty_end: stop.dirty_end,
                 highest: stop.highest,
             },
             groups: self.groups,
@@ -326,7 +324,7 @@ impl Reading<'_> {
         Self::damaged(place.segment, damage)
     }
 
-    fn segment(&mut self, walked: &Walked, before: Option<Stop>) -> Result<Stop, Refused> {
+    fn segment(&mut self, walked: &mut Walked, before: Option<Stop>) -> Result<Stop, Refused> {
         let start = &walked.start;
         if let Some(place) = before.as_ref().and_then(|before| before.unsealed_before) {
             return Err(Self::no_seal(&place));
@@ -381,19 +379,24 @@ impl Reading<'_> {
         Ok((!before.sealed).then_some(place))
     }
 
-    fn groups(&mut self, walked: &Walked) -> Result<Stop, Refused> {
+    fn groups(&mut self, walked: &mut Walked) -> Result<Stop, Refused> {
         let segment = walked.start.segment;
+        let (offset, newest) = walked.newest();
+        let newest = (offset, newest.to_vec());
         let mut stop = Stop {
             place: walked.place,
             sealed: false,
             torn: None,
-            newest: (0, SECTOR),
+            newest,
+            dirty_end: group::end_of_content(&walked.room.bytes) as u64,
             highest: 0,
             unsealed_before: None,
         };
+        let mut records = walked.room.records.drain(..);
         for span in &walked.groups {
-            self.group(&walked.bytes, span, &mut stop)?;
+            self.group(&mut records, span, &mut stop)?;
         }
+        drop(records);
         let offset = walked.place.offset;
         match &walked.end {
             End::Zeros => {}
@@ -417,7 +420,12 @@ impl Reading<'_> {
     }
 
     /// Takes the records of a group in.
-    fn group(&mut self, bytes: &[u8], span: &Span, stop: &mut Stop) -> Result<(), Refused> {
+    fn group(
+        &mut self,
+        records: &mut impl Iterator<Item = (Record, usize)>,
+        span: &Span,
+        stop: &mut Stop,
+    ) -> Result<(), Refused> {
         let (segment, offset) = (span.place.segment, span.place.offset);
         (self.see)(Item::Group {
             segment,
@@ -425,25 +433,20 @@ impl Reading<'_> {
             number: span.place.group,
             bytes: span.bytes,
         });
-        for (at, frame) in group::frames(&bytes[span.body.clone()]) {
-            let offset = span.body.start + at;
-            // Its checksum is right: whatever is wrong with it is no tear.
-            let record = match group::decode(&frame) {
-                Ok(record) => record,
-                Err(wrong) => return Err(Self::damaged(segment, Damage::new(offset, wrong))),
-            };
+        let mut at = span.body_at;
+        for (record, bytes) in records.take(span.records) {
+            let offset = at;
+            at += bytes;
             (self.see)(Item::Record {
                 segment,
                 offset: offset as u64,
-                bytes: frame.bytes,
+                bytes,
                 record: &record,
             });
             if let Err(wrong) = self.record(record, stop) {
                 return Err(Self::damaged(segment, Damage::new(offset, wrong)));
             }
         }
-        let at = usize::try_from(offset).unwrap_or(usize::MAX);
-        stop.newest = (at, at + span.bytes);
         self.groups += 1;
         Ok(())
     }
