@@ -47,6 +47,16 @@ fn all_blank_servers_found_the_same_cluster_whatever_the_order() {
 }
 
 #[test]
+fn whoever_is_alone_waits_for_nobody() {
+    let (identity, members) = Founding::new(id(7), storage(17), [id(7)])
+        .complete()
+        .expect("nobody else to be heard");
+    assert_eq!((identity.server, identity.storage), (id(7), storage(17)));
+    assert!(members.is_voter(id(7)) && members.len() == 1);
+    assert_eq!(three(1, 11).complete(), None);
+}
+
+#[test]
 fn a_majority_of_blank_servers_founds_nothing() {
     let mut founding = three(1, 11);
     assert_eq!(founding.heard(&three(2, 12).hello()), Ok(None));

@@ -2,8 +2,8 @@
 //!
 //! Each is a one-line switch at the place in production code where the
 //! mistake would really be made. The list is the design's own: each hole of
-//! the sources as they left it (H1 to H16), and the classical ways to get a
-//! replicated log wrong. The feature `planted-bugs` compiles the switches
+//! the sources as they left it (H1 to H16), the classical ways to get a
+//! replicated log wrong, and two of founding one. The feature `planted-bugs` compiles the switches
 //! in; without it they are the constant `false`.
 
 /// One planted mistake.
@@ -76,11 +76,15 @@ pub enum Bug {
     ChangesOverlap,
     /// An entry is applied when it arrives, not when it commits.
     AppliedEarly,
+    /// A server whose disk was wiped is taken for the one it was.
+    WipedVotes,
+    /// A majority of blank servers founds a cluster.
+    FoundByMajority,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 32] = [
+    pub const ALL: [Self; 34] = [
         Self::VoteForgotten,
         Self::TermForgotten,
         Self::EarlierTermCounted,
@@ -113,5 +117,7 @@ impl Bug {
         Self::LearnerCounted,
         Self::ChangesOverlap,
         Self::AppliedEarly,
+        Self::WipedVotes,
+        Self::FoundByMajority,
     ];
 }

@@ -28,6 +28,7 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::fmt;
 
+use super::bug::Bug;
 use super::durable::Identity;
 use super::ids::{ClusterId, ServerId, StorageId};
 use super::membership::Membership;
@@ -141,6 +142,8 @@ pub struct Founding {
     storage: StorageId,
     /// Every peer, itself among them, and the storage it is blank with.
     blank: BTreeMap<ServerId, Option<StorageId>>,
+    #[cfg(feature = "planted-bugs")]
+    planted: Option<Bug>,
 }
 
 impl Founding {
@@ -157,7 +160,28 @@ impl Founding {
             server,
             storage,
             blank,
+            #[cfg(feature = "planted-bugs")]
+            planted: None,
         }
+    }
+
+    /// The same, with a mistake that is to be made.
+    #[cfg(feature = "planted-bugs")]
+    #[must_use]
+    pub fn with_bug(self, planted: Option<Bug>) -> Self {
+        Self { planted, ..self }
+    }
+
+    /// Whether this mistake is to be made; never, in a release.
+    #[cfg(feature = "planted-bugs")]
+    fn planted(&self, bug: Bug) -> bool {
+        self.planted == Some(bug)
+    }
+
+    /// Whether this mistake is to be made; never, in a release.
+    #[cfg(not(feature = "planted-bugs"))]
+    const fn planted(&self, _bug: Bug) -> bool {
+        false
     }
 
     /// What it says of itself.
@@ -198,18 +222,35 @@ impl Founding {
         // One that was wiped while this one waited says it is blank again,
         // with another storage: the later word is the true one.
         self.blank.insert(hello.server, Some(hello.storage));
-        let table: Option<Table> = self
-            .blank
-            .iter()
-            .map(|(server, storage)| storage.map(|storage| (*server, storage)))
-            .collect();
-        Ok(table.map(|table| self.found(digest(&table), &table)))
+        Ok(self.complete())
+    }
+
+    /// Who this server is and who belongs to its cluster, if all others are
+    /// known to be blank. To be asked once before anybody is heard: whoever
+    /// founds a cluster alone waits for nobody.
+    pub fn complete(&self) -> Option<(Identity, Membership)> {
+        let heard = |(server, storage): (&ServerId, &Option<StorageId>)| {
+            storage.map(|storage| (*server, storage))
+        };
+        let many = self.blank.len() - self.missing().len() > self.blank.len() / 2;
+        let table: Option<Table> = if self.planted(Bug::FoundByMajority) && many {
+            Some(self.blank.iter().filter_map(heard).collect())
+        } else {
+            self.blank.iter().map(heard).collect()
+        };
+        table.map(|table| self.found(digest(&table), &table))
     }
 
     /// A peer has a cluster already.
     fn join(&self, cluster: ClusterId, known: &Table) -> Result<(Identity, Membership), Stranger> {
         let (server, found) = (self.server, self.storage);
         match known.get(&server) {
+            // As if it were the one that they know.
+            Some(_) if self.planted(Bug::WipedVotes) => {
+                let mut table = known.clone();
+                table.insert(server, found);
+                Ok(self.found(cluster, &table))
+            }
             Some(storage) if *storage == found && digest(known) == cluster => {
                 Ok(self.found(cluster, known))
             }

@@ -71,6 +71,11 @@ pub(super) struct Disk {
 }
 
 impl Disk {
+    /// Whether there is a log: the server belongs to a cluster.
+    pub(super) fn has_log(&self) -> bool {
+        wal::list(&self.files).is_ok_and(|listing| listing.has_identity())
+    }
+
     /// Writes down what the founders agreed on.
     pub(super) fn found(&self, state: &[u8]) -> Result<(), Broken> {
         let unfinished = "founding.tmp";

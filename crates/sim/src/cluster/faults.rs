@@ -188,7 +188,11 @@ impl World {
             .hosts
             .iter()
             .filter(|host| host.disk.rotten || host.dead);
-        if lost.count() > 0 || self.swarm.founders < 3 || self.swarm.kinds.members {
+        if lost.count() > 0
+            || self.beginning.mishap
+            || self.swarm.founders < 3
+            || self.swarm.kinds.members
+        {
             return;
         }
         let delay = self.rng.between(SECOND / 10, SECOND);
@@ -202,6 +206,9 @@ impl World {
     /// An operator takes a server in, promotes it, or takes one out.
     fn change_members(&mut self) -> Verdict {
         let members: Membership = self.committed.reference.members().clone();
+        if members.is_empty() {
+            return Ok(());
+        }
         for host in &mut self.hosts {
             let member = members.get(host.id);
             host.fresh &= member.is_none_or(|member| member.storage != host.storage);
@@ -260,6 +267,10 @@ impl World {
             let host = &mut self.hosts[server];
             host.fresh = true;
             host.disk = Disk::default();
+            host.founder = false;
+            if let Some((cluster, _)) = self.beginning.founded {
+                host.cluster = cluster;
+            }
             host.storage = StorageId::from_u128(self.storages);
             self.start(server)?;
         }

@@ -1,6 +1,6 @@
 //! A machine with a server on it: its disk, its clock, its process.
 
-use tenure_core::alpo::{ClusterId, Identity, Node, ServerId, StorageId};
+use tenure_core::alpo::{ClusterId, Founding, Identity, Node, ServerId, StorageId};
 use tenure_core::time::{Instant, Now, WallTime};
 
 use super::disk::Disk;
@@ -10,7 +10,13 @@ pub(super) struct Host {
     pub(super) id: ServerId,
     pub(super) storage: StorageId,
     pub(super) disk: Disk,
-    /// The process, if one runs.
+    /// Its cluster, once it has one.
+    pub(super) cluster: ClusterId,
+    /// It was told to found a cluster with others.
+    pub(super) founder: bool,
+    /// The process, if one runs and looks for its cluster.
+    pub(super) founding: Option<Founding>,
+    /// The process, if one runs and has a cluster.
     pub(super) node: Option<Node>,
     /// Counts processes; what was meant for an earlier one is dropped.
     pub(super) epoch: u64,
@@ -34,6 +40,9 @@ impl Host {
             id,
             storage: StorageId::from_u128(u128::from(id.get())),
             disk: Disk::default(),
+            cluster: ClusterId::from_u128(1),
+            founder: false,
+            founding: None,
             node: None,
             epoch: 0,
             offset,
@@ -47,7 +56,7 @@ impl Host {
 
     pub(super) fn identity(&self) -> Identity {
         Identity {
-            cluster: ClusterId::from_u128(1),
+            cluster: self.cluster,
             server: self.id,
             storage: self.storage,
         }

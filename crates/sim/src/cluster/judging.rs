@@ -12,6 +12,8 @@
 //! leader stays; every request is answered within 10 timeouts and 2 seconds;
 //! and at the end all members have the same log and the same state.
 
+use tenure_core::alpo::Founding;
+
 use super::checkers::committed::matching;
 use super::checkers::{Check, Verdict, broken};
 use super::swarm::SECOND;
@@ -21,6 +23,7 @@ impl World {
     /// The storm is over.
     pub(super) fn heal(&mut self) -> Verdict {
         self.healed = true;
+        self.give_up();
         self.network.heal();
         self.network.unruly = false;
         for server in 0..self.swarm.servers {
@@ -45,6 +48,11 @@ impl World {
 
     /// Somebody must lead now.
     pub(super) fn calm(&mut self) -> Verdict {
+        self.give_up();
+        if self.beginning.failed {
+            return Ok(());
+        }
+        self.all_founded()?;
         let ready = self.leader().filter(|leader| {
             let node = self.hosts[*leader].node.as_ref();
             node.is_some_and(tenure_core::alpo::Node::is_ready)
@@ -58,6 +66,19 @@ impl World {
         }
         self.after(1, Event::Flap { round: 0 });
         Ok(())
+    }
+
+    /// Nobody must still be looking for the cluster.
+    fn all_founded(&self) -> Verdict {
+        let blank = self.hosts.iter().find(|host| host.founding.is_some());
+        match blank {
+            Some(host) if !self.swarm.kinds.members => {
+                let missing = host.founding.as_ref().map(Founding::missing);
+                let detail = format!("{} is still blank, waits for {missing:?}", host.id);
+                broken(Check::Founding, detail)
+            }
+            _ => Ok(()),
+        }
     }
 
     /// A server is cut off and comes back; the leader must not notice.

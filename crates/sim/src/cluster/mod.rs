@@ -11,6 +11,7 @@
 //! | `swarm` | what kind of world, drawn from the seed |
 //! | `host`, `process`, `network` | machines and what joins them |
 //! | `disk`, `files` | a server's log, and the files that lose it |
+//! | `founding` | how a cluster begins |
 //! | `client`, `asking` | who asks for things, and how |
 //! | `faults`, `judging` | what goes wrong, and what must be right after |
 //! | `checkers` | what must be true, a file each |
@@ -21,6 +22,7 @@ mod client;
 mod disk;
 mod faults;
 mod files;
+mod founding;
 mod host;
 mod judging;
 mod network;

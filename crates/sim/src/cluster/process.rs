@@ -155,9 +155,17 @@ impl World {
     /// Starts a server's process, for the first time or again.
     pub(super) fn start(&mut self, server: usize) -> Verdict {
         let host = &self.hosts[server];
-        if host.node.is_some() || host.dead {
+        if host.node.is_some() || host.founding.is_some() || host.dead {
             return Ok(());
         }
+        if host.founder && !host.disk.has_log() {
+            return self.look_for_peers(server);
+        }
+        self.start_node(server)
+    }
+
+    /// Starts the node of a server that has a cluster.
+    pub(super) fn start_node(&mut self, server: usize) -> Verdict {
         let Some(recovered) = self.recover(server)? else {
             return Ok(());
         };
@@ -225,7 +233,8 @@ impl World {
     /// Ends a server's process; it comes back after `restart`.
     pub(super) fn crash(&mut self, server: usize, restart: Option<u64>) {
         let host = &mut self.hosts[server];
-        if host.node.take().is_none() {
+        let looked = host.founding.take().is_some();
+        if host.node.take().is_none() && !looked {
             return;
         }
         host.epoch += 1;

@@ -65,6 +65,8 @@ pub(super) struct Swarm {
     pub(super) servers: usize,
     /// Those of them that the cluster is founded with.
     pub(super) founders: usize,
+    /// Their disks are blank, and they found it themselves.
+    pub(super) blank: bool,
     pub(super) clients: usize,
     pub(super) pipeline: u64,
     pub(super) config: Config,
@@ -94,6 +96,12 @@ pub(super) struct Swarm {
     pub(super) restless: bool,
     /// One server cannot open connections when the rest is healed (H7).
     pub(super) mute: bool,
+}
+
+fn draw_log(rng: &mut Rng) -> tenure_core::wal::Options {
+    tenure_core::wal::Options {
+        segment_bytes: [2_048, 8_192, 65_536][rng.below(3) as usize],
+    }
 }
 
 impl Swarm {
@@ -137,6 +145,7 @@ impl Swarm {
         Self {
             servers,
             founders,
+            blank: rng.chance(30),
             clients: rng.between(1, 5) as usize,
             pipeline: rng.between(1, 4),
             config,
@@ -145,9 +154,7 @@ impl Swarm {
                 sessions: 64,
                 changes: 32,
             },
-            log: tenure_core::wal::Options {
-                segment_bytes: [2_048, 8_192, 65_536][rng.below(3) as usize],
-            },
+            log: draw_log(rng),
             storm: options.seconds * SECOND,
             latency,
             loss: rng.below(80),

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BinaryHeap};
 
 use tenure_core::Machine;
 use tenure_core::alpo::{
-    Answer, Ask, Body, Envelope, Input, LogId, Membership, Node, ServerId, State, Status,
+    Answer, Ask, Body, Envelope, Hello, Input, LogId, Membership, Node, ServerId, State, Status,
     invariants,
 };
 use tenure_core::rng::Rng;
@@ -19,6 +19,7 @@ use super::checkers::leaders::Leaders;
 use super::checkers::patience::{Calm, Patience};
 use super::checkers::{Check, Verdict, broken};
 use super::client::Client;
+use super::founding::{Beginning, committed};
 use super::host::Host;
 use super::network::Network;
 use super::stats::Stats;
@@ -73,6 +74,22 @@ pub(super) enum Event {
     Readmit {
         server: usize,
     },
+    Greet {
+        server: usize,
+        epoch: u64,
+    },
+    Hello {
+        from: usize,
+        to: usize,
+        hello: Hello,
+        asks: bool,
+    },
+    Stumble {
+        server: usize,
+    },
+    Mishap {
+        server: usize,
+    },
     Heal,
     Calm,
     Flap {
@@ -125,6 +142,7 @@ pub(super) struct World {
     pub(super) tokens: BTreeMap<u64, (usize, u64)>,
     pub(super) next_token: u64,
     pub(super) committed: Committed,
+    pub(super) beginning: Beginning,
     pub(super) leaders: Leaders,
     pub(super) patience: Patience,
     followed: Followed,
@@ -152,15 +170,14 @@ impl World {
             Host::new(id, rng.below(1_000 * SECOND), swarm.drift[index])
         });
         let mut hosts: Vec<_> = hosts.collect();
-        let founders = hosts.iter().take(swarm.founders);
-        let members = Membership::founded(founders.map(|host| (host.id, host.storage)));
-        let clock = ClockId::default();
-        let founded = State::founded(swarm.limits, clock, members.clone());
-        let mut wide = swarm.limits;
-        wide.journal_bytes = u64::MAX;
-        let everything = State::founded(wide, clock, members);
-        for host in hosts.iter_mut().take(swarm.founders) {
-            host.disk.found(&founded.encode()).expect("a sound disk");
+        let mut members = Membership::default();
+        if !swarm.blank {
+            let founders = hosts.iter().take(swarm.founders);
+            members = Membership::founded(founders.map(|host| (host.id, host.storage)));
+            let founded = State::founded(swarm.limits, ClockId::default(), members.clone());
+            for host in hosts.iter_mut().take(swarm.founders) {
+                host.disk.found(&founded.encode()).expect("a sound disk");
+            }
         }
         let clients = (0..swarm.clients).map(|number| Client::new(number, rng.fork()));
         let clients: Vec<_> = clients.collect();
@@ -174,7 +191,8 @@ impl World {
             clients,
             tokens: BTreeMap::new(),
             next_token: 0,
-            committed: Committed::new(founded, everything),
+            committed: committed(swarm.limits, &members),
+            beginning: Beginning::default(),
             leaders: Leaders::default(),
             patience: Patience::new(swarm.servers, timeout),
             followed: Followed::new(swarm.servers, timeout),
@@ -203,7 +221,13 @@ impl World {
     /// Runs to the end, or to the first broken rule.
     pub(super) fn run(&mut self) -> Verdict {
         self.network.unruly = self.swarm.kinds.unruly;
-        for server in 0..self.swarm.servers {
+        let blank = if self.swarm.blank {
+            self.begin_founding();
+            self.swarm.founders
+        } else {
+            0
+        };
+        for server in blank..self.swarm.servers {
             self.start(server)?;
         }
         for client in 0..self.clients.len() {
@@ -219,6 +243,9 @@ impl World {
                 return self.judge_end();
             }
             self.happen(event)?;
+            if self.beginning.failed {
+                return Ok(());
+            }
         }
         Ok(())
     }
@@ -265,6 +292,12 @@ impl World {
                 })
             }
             Event::Answered { token, answer } => self.answered(token, answer),
+            Event::Hello {
+                from,
+                to,
+                hello,
+                asks,
+            } => self.hear(from, to, &hello, asks),
             Event::Fault => self.fault(),
             Event::Readmit { server } => self.readmit(server),
             Event::Heal => self.heal(),
@@ -297,6 +330,9 @@ impl World {
     fn just_happen(&mut self, event: Event) {
         match event {
             Event::Client { client } => self.client(client),
+            Event::Greet { server, epoch } => self.greet(server, epoch),
+            Event::Stumble { server } => self.stumble(server),
+            Event::Mishap { server } => self.mishap(server),
             Event::Snipe { server } => self.sniped(server),
             Event::Dethrone { server } => self.dethrone(server),
             Event::Betray { voter, winner } => self.betray(voter, winner),

@@ -25,9 +25,8 @@ pub(super) async fn found(
     let wanted = founding.missing().into_iter();
     let wanted = Membership::founded(wanted.map(|id| (id, founding.hello().storage)));
     peers.greeted(&wanted);
-    // It knows of itself, and alone it needs nobody else.
-    let own = founding.hello();
-    if let Some(founded) = hear(founding, &own, shared)? {
+    // Alone it needs nobody else.
+    if let Some(founded) = founding.complete() {
         return Ok(founded);
     }
     let mut events = Vec::new();

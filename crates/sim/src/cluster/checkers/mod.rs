@@ -43,6 +43,9 @@ pub enum Check {
     /// A log was refused on a disk that nothing had happened to but crashes,
     /// or did not take what the server wrote (H14).
     Disk,
+    /// Two clusters were founded by servers that kept their disks, one without
+    /// its disk takes part, or one is left out.
+    Founding,
     /// A server stopped because it found a broken rule, or panicked.
     Halted,
     /// After all was well again, nobody led in time.
@@ -72,6 +75,7 @@ impl fmt::Display for Check {
             Self::Veto => "veto",
             Self::Followed => "followed",
             Self::Disk => "disk",
+            Self::Founding => "founding",
             Self::Halted => "halted",
             Self::Election => "election",
             Self::Disturbed => "disturbed",
