@@ -31,8 +31,10 @@ use tenure_core::time::StoreTime;
 use crate::error::StoreError;
 
 pub mod conformance;
+#[cfg(feature = "etcd")]
+pub mod etcd;
 #[cfg_attr(
-    not(any(feature = "sqlite", feature = "postgres")),
+    not(any(feature = "sqlite", feature = "postgres", feature = "etcd")),
     allow(dead_code, reason = "what only stores that fetch need")
 )]
 mod hub;
@@ -44,6 +46,8 @@ pub mod postgres;
 mod sqlite;
 mod watch;
 
+#[cfg(feature = "etcd")]
+pub use etcd::Etcd;
 pub use memory::Memory;
 pub use open::{default_url, open};
 #[cfg(feature = "postgres")]
