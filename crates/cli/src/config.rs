@@ -251,7 +251,7 @@ fn parts(number: &str, places: usize) -> Option<u32> {
 }
 
 /// A duration as people write it.
-fn duration(flag: &str, text: &str) -> Result<Duration, Failure> {
+pub(crate) fn duration(flag: &str, text: &str) -> Result<Duration, Failure> {
     let fail = |why: &str| {
         usage(format!(
             "{flag}: expected a duration like 10s, 500ms or 2m, found {text:?}{why}"

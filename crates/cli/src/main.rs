@@ -91,6 +91,7 @@ fn run(cli: Cli, file: File, output: Output) -> Result<ExitCode, Failure> {
             Command::Transfer(args) => commands::ask::transfer(&context, args).await,
             Command::Sim(args) => commands::sim::sim(&context, args),
             Command::Wal(args) => commands::wal::wal(&context, args),
+            Command::Bench(args) => commands::bench::bench(&context, args).await,
             Command::Completions(args) => {
                 let mut script = Vec::new();
                 let mut command = Cli::command();

@@ -1,6 +1,7 @@
 //! One file per command, or family of commands.
 
 pub(crate) mod ask;
+pub(crate) mod bench;
 pub(crate) mod observe;
 mod reign;
 pub(crate) mod run;
