@@ -37,7 +37,7 @@ cargo clippy -p tenure -p tenure-cli --no-default-features --locked -- -D warnin
 cargo clippy --workspace --all-targets --all-features --locked -- -D warnings
 
 step 'tests, with every store'
-cargo test --workspace --features tenure-cli/full --locked
+cargo test --workspace --features tenure/full,tenure-cli/full --locked
 
 step 'documentation'
 RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps --locked

@@ -227,7 +227,7 @@ impl Desk {
 
     /// Hands changes on.
     fn take(&self, watches: &Watches, answer: &WatchResponse) -> Result<(), StoreError> {
-        if answer.canceled && watches.has(answer.watch_id) {
+        if answer.canceled && (answer.created || watches.has(answer.watch_id)) {
             // All is read again, so a forgotten revision does no harm.
             return Err(StoreError::unavailable(format!(
                 "{}: the server ended a watch: {} (its first revision is {})",

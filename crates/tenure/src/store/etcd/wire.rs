@@ -181,6 +181,10 @@ pub(super) struct WatchCancel {
 pub(super) struct WatchResponse {
     #[prost(int64, tag = "2")]
     pub(super) watch_id: i64,
+    /// The answer to a request for a watch. One that is cancelled as well was
+    /// refused, and may have another number.
+    #[prost(bool, tag = "3")]
+    pub(super) created: bool,
     #[prost(bool, tag = "4")]
     pub(super) canceled: bool,
     /// The first revision that the server still has, if it has forgotten the
