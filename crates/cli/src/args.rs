@@ -147,6 +147,13 @@ pub(crate) enum Command {
     Certs(Certs),
     /// Look into the data directory of a server; nothing in it is changed.
     Wal(Wal),
+    /// Put load on a store and say how long its answers take.
+    ///
+    /// Every client owns registers that it reads and writes by
+    /// compare-and-swap. Without --rate each takes its next step when the last
+    /// has ended (closed loop); with it operations are due at fixed times and
+    /// their latency counts from then (open loop). What was made is deleted.
+    Bench(Box<Bench>),
     /// Print a completion script for a shell.
     Completions(Completions),
 }
@@ -354,6 +361,71 @@ pub(crate) enum WalCommand {
 pub(crate) struct DataDir {
     /// The data directory.
     pub(crate) dir: PathBuf,
+}
+
+/// What `tenure bench` takes.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tenure bench sqlite:///tmp/t.db --clients 8 --disk /tmp
+  tenure bench etcd://h1,h2,h3 --clients 64 --reads 0.5 --rate 5000 --plot out.svg
+  tenure bench --compare postgres://db/app etcd://h1 --server-pid 71 --server-pid-b 82")]
+pub(crate) struct Bench {
+    /// The store [default: that of --store].
+    #[arg(value_name = "STORE_URL")]
+    pub(crate) url: Option<String>,
+    /// Two stores that take turns in one run, and how the first does against the second.
+    #[arg(long, num_args = 2, value_names = ["URL_A", "URL_B"], conflicts_with = "url")]
+    pub(crate) compare: Vec<String>,
+    /// How many clients there are.
+    #[arg(long, default_value_t = 16, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub(crate) clients: u32,
+    /// How many connections they share [default: 4, or one for each client].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub(crate) connections: Option<u32>,
+    /// How long values are.
+    #[arg(long, default_value_t = 256, value_name = "N")]
+    pub(crate) value_bytes: usize,
+    /// The share of reads, 0 to 1.
+    #[arg(long, default_value_t = 0.0, value_name = "RATIO")]
+    pub(crate) reads: f64,
+    /// So many operations a second, due at fixed times, all clients together.
+    #[arg(long, value_name = "R")]
+    pub(crate) rate: Option<f64>,
+    /// How long each store is measured.
+    #[arg(
+        long,
+        default_value = "10s",
+        value_name = "DURATION",
+        allow_hyphen_values = true
+    )]
+    pub(crate) duration: String,
+    /// How long each is under load before.
+    #[arg(
+        long,
+        default_value = "1s",
+        value_name = "DURATION",
+        allow_hyphen_values = true
+    )]
+    pub(crate) warm_up: String,
+    /// How many registers there are [default: one for each client].
+    #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub(crate) keys: Option<u32>,
+    /// In how many slices two stores take turns.
+    #[arg(long, default_value_t = 5, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    pub(crate) slices: u32,
+    /// Say what a sync takes on the disk of this directory, before and after each round.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) disk: Option<PathBuf>,
+    /// A process whose processor time counts as the (first) store's; may be repeated.
+    #[arg(long, value_name = "PID", value_delimiter = ',')]
+    pub(crate) server_pid: Vec<u32>,
+    /// The same for the second store.
+    #[arg(long, value_name = "PID", value_delimiter = ',')]
+    pub(crate) server_pid_b: Vec<u32>,
+    /// Draw a picture of it.
+    #[arg(long, value_name = "FILE.svg")]
+    pub(crate) plot: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]

@@ -97,6 +97,7 @@ fn run(cli: Cli, file: File, output: Output) -> Result<ExitCode, Failure> {
             #[cfg(feature = "tenure")]
             Command::Certs(args) => commands::certs::certs(&context, args),
             Command::Wal(args) => commands::wal::wal(&context, args),
+            Command::Bench(args) => commands::bench::bench(&context, args).await,
             Command::Completions(args) => {
                 let mut script = Vec::new();
                 let mut command = Cli::command();

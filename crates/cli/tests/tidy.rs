@@ -304,6 +304,7 @@ fn dependencies(package: &str) -> Vec<String> {
             "--offline",
             "-p",
             package,
+            "--all-features",
             "-e",
             "normal",
             "--prefix",

@@ -1,6 +1,7 @@
 //! One file per command, or family of commands.
 
 pub(crate) mod ask;
+pub(crate) mod bench;
 #[cfg(feature = "tenure")]
 pub(crate) mod certs;
 #[cfg(feature = "tenure")]

@@ -61,6 +61,10 @@ pub(super) struct Interest {
 pub(super) struct Followed {
     pub(super) key: Key,
     /// The version that is known.
+    #[cfg_attr(
+        not(any(feature = "sqlite", feature = "postgres")),
+        allow(dead_code, reason = "what only stores without a stream ask by")
+    )]
     pub(super) version: Option<Version>,
     /// Whether its followers have heard of it at all, be it that it does not
     /// exist.
@@ -147,15 +151,39 @@ impl Hub {
     /// process. Whether it was told, or known already; if not, it is older
     /// than what is known, and only a fetch can say which of them counts.
     pub(super) fn publish(&self, key: &Key, register: Option<Register>) -> bool {
-        self.tell(key, register, None)
+        let at = register.as_ref().map(|held| held.version.clone());
+        self.tell(key, register, at, None)
+    }
+
+    /// A register was deleted by the change with this version, for stores
+    /// whose deletions have one. Whether it was told, or known already.
+    #[cfg(feature = "etcd")]
+    pub(super) fn publish_gone(&self, key: &Key, at: &Version) -> bool {
+        self.tell(key, None, Some(at.clone()), None)
     }
 
     /// A state of a register that was read after `interest` was drawn up.
     pub(super) fn fetched(&self, interest: &Interest, key: &Key, register: Option<Register>) {
-        self.tell(key, register, Some(interest));
+        let at = register.as_ref().map(|held| held.version.clone());
+        self.tell(key, register, at, Some(interest));
     }
 
-    fn tell(&self, key: &Key, register: Option<Register>, fetched: Option<&Interest>) -> bool {
+    /// There was no such register when, after `interest` was drawn up, all
+    /// changes up to this version had been made.
+    #[cfg(feature = "etcd")]
+    pub(super) fn fetched_gone(&self, interest: &Interest, key: &Key, at: &Version) {
+        self.tell(key, None, Some(at.clone()), Some(interest));
+    }
+
+    /// `at` is how new the state is, where that is known: of a register its
+    /// version, of a deletion only in stores that count those too.
+    fn tell(
+        &self,
+        key: &Key,
+        register: Option<Register>,
+        at: Option<Version>,
+        fetched: Option<&Interest>,
+    ) -> bool {
         let mut inner = self.lock();
         let Inner { feeds, known, .. } = &mut *inner;
         let concerned = |feed: &&Feed| feed.selector().selects(key);
@@ -170,11 +198,11 @@ impl Hub {
             // Otherwise something newer came while it was being fetched.
             let went_back =
                 fetched.is_some_and(|interest| interest.newest(key) == known.newest.as_ref());
-            if version.is_some() && version <= known.newest && !went_back {
+            if at.is_some() && at <= known.newest && !went_back {
                 return false;
             }
         }
-        let newest = version.or_else(|| known.get(key).and_then(|known| known.newest.clone()));
+        let newest = at.or_else(|| known.get(key).and_then(|known| known.newest.clone()));
         known.insert(
             key.clone(),
             Known {
@@ -246,5 +274,27 @@ mod tests {
         assert_eq!(known(), Some(Version::from_u64(3)));
         assert!(hub.publish(&key, register(4)));
         assert!(!hub.publish(&key, register(2)));
+    }
+
+    #[cfg(feature = "etcd")]
+    #[test]
+    fn a_late_deletion_does_not_hide_what_was_made_after_it() {
+        let hub = Hub::default();
+        let key = Key::new("key").expect("a key");
+        let _watch = hub.follow(Selector::Key(key.clone()));
+        let known = || hub.interest().keys.pop().expect("a key").version;
+        let at = Version::from_u64;
+        assert!(hub.publish(&key, register(5)));
+        let before = hub.interest();
+        // Written by this process; the deletion before it is heard of later.
+        assert!(hub.publish(&key, register(7)));
+        assert!(!hub.publish_gone(&key, &at(6)));
+        hub.fetched_gone(&before, &key, &at(6));
+        assert_eq!(known(), Some(at(7)));
+        assert!(hub.publish_gone(&key, &at(8)));
+        assert_eq!(known(), None);
+        assert!(!hub.publish(&key, register(7)));
+        assert!(hub.publish(&key, register(9)));
+        assert_eq!(known(), Some(at(9)));
     }
 }

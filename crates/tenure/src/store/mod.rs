@@ -31,8 +31,15 @@ use tenure_core::time::StoreTime;
 use crate::error::StoreError;
 
 pub mod conformance;
+#[cfg(feature = "etcd")]
+pub mod etcd;
 #[cfg_attr(
-    not(any(feature = "sqlite", feature = "postgres", feature = "tenure")),
+    not(any(
+        feature = "sqlite",
+        feature = "postgres",
+        feature = "etcd",
+        feature = "tenure"
+    )),
     allow(dead_code, reason = "what only stores that fetch need")
 )]
 mod hub;
@@ -46,6 +53,8 @@ mod sqlite;
 mod tenure;
 mod watch;
 
+#[cfg(feature = "etcd")]
+pub use etcd::Etcd;
 pub use memory::Memory;
 pub use open::{default_url, open};
 #[cfg(feature = "postgres")]

@@ -10,7 +10,7 @@ use crate::error::StoreError;
 
 /// Schemes of stores that are planned and not in this version.
 const PLANNED: &[&str] = &[
-    "mysql", "file", "s3", "gs", "az", "etcd", "nats", "redis", "consul", "k8s",
+    "mysql", "file", "s3", "gs", "az", "nats", "redis", "consul", "k8s",
 ];
 
 /// Opens the store that `url` names:
@@ -19,6 +19,8 @@ const PLANNED: &[&str] = &[
 /// * `sqlite:///path/to.db` a file on this machine;
 /// * `postgres://user:password@host:5432/database` a PostgreSQL server, with
 ///   the options of `docs/stores.md` in the query string;
+/// * `etcd://host:2379,host:2379` the servers of an etcd cluster, with its
+///   options there too.
 /// * `tenure://h1:7400,h2:7400,h3:7400` a cluster of `tenure serve`.
 ///
 /// It can be awaited on any executor. A file is opened; a server is only
@@ -37,6 +39,8 @@ pub async fn open(url: &str) -> Result<Arc<dyn Store>, StoreError> {
         "sqlite" => open_sqlite(rest).await,
         #[cfg(feature = "postgres")]
         "postgres" | "postgresql" => Ok(Arc::new(super::Postgres::new(url)?)),
+        #[cfg(feature = "etcd")]
+        "etcd" => Ok(Arc::new(super::Etcd::new(url)?)),
         #[cfg(feature = "tenure")]
         "tenure" => Ok(Arc::new(super::Tenure::new(url)?)),
         _ => Err(unknown(url, scheme)),
@@ -59,14 +63,31 @@ async fn open_sqlite(rest: &str) -> Result<Arc<dyn Store>, StoreError> {
     Ok(Arc::new(opened.map_err(StoreError::unavailable)??))
 }
 
+/// Schemes that a build may lack, and the feature that brings each.
+const OPTIONAL: &[(&str, &str, bool)] = &[
+    ("sqlite", "sqlite", cfg!(feature = "sqlite")),
+    ("postgres", "postgres", cfg!(feature = "postgres")),
+    ("postgresql", "postgres", cfg!(feature = "postgres")),
+    ("etcd", "etcd", cfg!(feature = "etcd")),
+    ("tenure", "tenure", cfg!(feature = "tenure")),
+];
+
 fn unknown(url: &str, scheme: &str) -> StoreError {
     let known = [
         "memory:",
         "sqlite:///path",
         "postgres://user@host/database",
+        "etcd://host:2379",
         "tenure://host:port,host:port",
     ];
     let known = known.join(", ");
+    let lacking = |(name, _, built): &&(&str, &str, bool)| *name == scheme && !built;
+    if let Some((_, feature, _)) = OPTIONAL.iter().find(lacking) {
+        return StoreError::broken(format!(
+            "expected a build with the store {scheme}:, found one without; build tenure with \
+             `--features {feature}` (or `--features full`)"
+        ));
+    }
     if PLANNED.contains(&scheme) {
         return StoreError::broken(format!(
             "expected one of {known}, found {scheme}:, which this version does not have yet"

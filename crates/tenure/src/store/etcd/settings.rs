@@ -1,0 +1,273 @@
+//! The URL: which servers, which prefix, how far to trust, and what may be
+//! shown.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
+
+use super::classify;
+use crate::error::StoreError;
+
+/// What registers' keys begin with in etcd, if nothing else is asked for.
+const PREFIX: &str = "tenure/";
+/// The longest prefix, in bytes.
+const PREFIX_MAX: usize = 256;
+/// How many servers a URL may name.
+const SERVERS_MAX: usize = 16;
+/// The port of a server that none is named for.
+const PORT: u16 = 2379;
+
+/// How long connecting to one server may take before the next is tried.
+const CONNECT_WITHIN: Duration = Duration::from_secs(2);
+/// How often a silent line is asked whether it lives. A server answers more
+/// than one such question in five seconds by hanging up.
+const ALIVE_EVERY: Duration = Duration::from_secs(10);
+/// How long it may take to say so.
+const ALIVE_WITHIN: Duration = Duration::from_secs(5);
+
+/// What a URL says.
+#[derive(Clone)]
+pub(super) struct Settings {
+    /// In the order of the URL: the first that answers is used.
+    pub(super) servers: Vec<Endpoint>,
+    /// The user's name and password.
+    pub(super) user: Option<(String, String)>,
+    /// What a register's key is put behind.
+    pub(super) prefix: String,
+    /// What may be shown of it.
+    shown: String,
+}
+
+/// What the options say about TLS.
+#[derive(Default)]
+struct Tls {
+    on: bool,
+    authorities: Option<PathBuf>,
+    certificate: Option<PathBuf>,
+    key: Option<PathBuf>,
+}
+
+fn wrong(found: impl fmt::Display) -> StoreError {
+    StoreError::broken(format!(
+        "expected etcd://[user:password@]host:port[,host:port…][?prefix=tenure/], perhaps with \
+         tls=on, ca=, cert= and key=, found {found}"
+    ))
+}
+
+impl Settings {
+    pub(super) fn parse(url: &str) -> Result<Self, StoreError> {
+        let rest = url
+            .strip_prefix("etcd://")
+            .ok_or_else(|| wrong("no // after etcd:"))?;
+        let (address, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let address = address.strip_suffix('/').unwrap_or(address);
+        let (user, hosts) = match address.rsplit_once('@') {
+            Some((user, hosts)) => (Some(parse_user(user)?), hosts),
+            None => (None, address),
+        };
+        let (mut prefix, mut tls) = (PREFIX.to_owned(), Tls::default());
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            let value = unescape(value)?;
+            match name {
+                "prefix" => prefix = checked_prefix(value)?,
+                "tls" => tls.on = on(&value)?,
+                "ca" => tls.authorities = Some(value.into()),
+                "cert" => tls.certificate = Some(value.into()),
+                "key" => tls.key = Some(value.into()),
+                _ => return Err(wrong(format_args!("the unknown option {name:?}"))),
+            }
+        }
+        let hosts = hosts.split(',').map(with_port);
+        let hosts = hosts.collect::<Result<Vec<_>, _>>()?;
+        if hosts.len() > SERVERS_MAX {
+            return Err(wrong(format_args!("{} hosts", hosts.len())));
+        }
+        let config = tls.config()?;
+        let servers = hosts.iter().map(|host| endpoint(host, config.as_ref()));
+        let mut shown = format!("etcd://{}", hosts.join(","));
+        if prefix != PREFIX {
+            shown += &format!("/?prefix={prefix}");
+        }
+        Ok(Self {
+            servers: servers.collect::<Result<_, _>>()?,
+            user,
+            prefix,
+            shown,
+        })
+    }
+}
+
+fn parse_user(text: &str) -> Result<(String, String), StoreError> {
+    let (name, password) = text
+        .split_once(':')
+        .ok_or_else(|| wrong("a user without a password"))?;
+    Ok((unescape(name)?, unescape(password)?))
+}
+
+fn checked_prefix(prefix: String) -> Result<String, StoreError> {
+    if prefix.len() <= PREFIX_MAX && !prefix.chars().any(char::is_control) {
+        return Ok(prefix);
+    }
+    Err(StoreError::broken(format!(
+        "prefix=: expected at most {PREFIX_MAX} bytes without control characters, found \
+         {prefix:?}"
+    )))
+}
+
+fn on(value: &str) -> Result<bool, StoreError> {
+    match value {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => Err(StoreError::broken(format!(
+            "tls=: expected on or off, found {value:?}"
+        ))),
+    }
+}
+
+/// A host with its port.
+fn with_port(host: &str) -> Result<String, StoreError> {
+    let bare = host.strip_prefix('[').map_or(host, |inside| {
+        // The colons of an IPv6 address are not those of a port.
+        inside.split_once(']').map_or(inside, |(_, after)| after)
+    });
+    let fits = |host: &str| !host.is_empty() && !host.contains(['/', '@', ' ']);
+    match bare.rsplit_once(':') {
+        Some((_, port)) if port.parse::<u16>().is_ok() && fits(host) => Ok(host.to_owned()),
+        None if fits(host) => Ok(format!("{host}:{PORT}")),
+        _ => Err(wrong(format_args!("the host {host:?}"))),
+    }
+}
+
+fn endpoint(host: &str, tls: Option<&ClientTlsConfig>) -> Result<Endpoint, StoreError> {
+    let scheme = if tls.is_some() { "https" } else { "http" };
+    let endpoint = Endpoint::from_shared(format!("{scheme}://{host}"))
+        .map_err(|error| wrong(format_args!("{host:?}: {}", classify::text(&error))))?
+        .connect_timeout(CONNECT_WITHIN)
+        .tcp_nodelay(true)
+        .http2_keep_alive_interval(ALIVE_EVERY)
+        .keep_alive_timeout(ALIVE_WITHIN)
+        .keep_alive_while_idle(true);
+    match tls {
+        None => Ok(endpoint),
+        Some(config) => endpoint.tls_config(config.clone()).map_err(|error| {
+            StoreError::broken(format!(
+                "expected certificates and a key in PEM behind ca=, cert= and key=: {}",
+                classify::text(&error)
+            ))
+        }),
+    }
+}
+
+impl Tls {
+    /// The configuration, if TLS is asked for; naming a file asks for it.
+    fn config(&self) -> Result<Option<ClientTlsConfig>, StoreError> {
+        let files = [&self.authorities, &self.certificate, &self.key];
+        if !self.on && files.iter().all(|file| file.is_none()) {
+            return Ok(None);
+        }
+        let mut config = ClientTlsConfig::new();
+        config = match &self.authorities {
+            Some(path) => config.ca_certificate(Certificate::from_pem(pem("ca", path)?)),
+            None => config.with_native_roots(),
+        };
+        match (&self.certificate, &self.key) {
+            (Some(certificate), Some(key)) => {
+                let identity = Identity::from_pem(pem("cert", certificate)?, pem("key", key)?);
+                Ok(Some(config.identity(identity)))
+            }
+            (None, None) => Ok(Some(config)),
+            _ => Err(wrong("one of cert= and key= without the other")),
+        }
+    }
+}
+
+/// The text of a file that an option names.
+fn pem(option: &str, path: &Path) -> Result<Vec<u8>, StoreError> {
+    std::fs::read(path).map_err(|error| {
+        StoreError::broken(format!(
+            "{option}={}: expected a file in PEM: {error}",
+            path.display()
+        ))
+    })
+}
+
+/// Text in which `%` and two hexadecimal digits stand for a byte.
+fn unescape(text: &str) -> Result<String, StoreError> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((first, after)) = rest.split_first() {
+        rest = after;
+        if *first != b'%' {
+            bytes.push(*first);
+            continue;
+        }
+        let digits = after.get(..2).and_then(|two| std::str::from_utf8(two).ok());
+        let byte = digits.and_then(|two| u8::from_str_radix(two, 16).ok());
+        bytes.push(byte.ok_or_else(|| wrong("a % without two hexadecimal digits after it"))?);
+        rest = after.get(2..).unwrap_or_default();
+    }
+    String::from_utf8(bytes).map_err(|_| wrong("bytes behind % that are not UTF-8"))
+}
+
+/// Without the password.
+impl fmt::Display for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.shown)
+    }
+}
+
+impl fmt::Debug for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_say_servers_prefix_and_user() {
+        let parsed =
+            Settings::parse("etcd://u%40x:p%3Aw@h1,[::1]:99/?prefix=a%2Fb").expect("a URL");
+        assert_eq!(parsed.user, Some(("u@x".into(), "p:w".into())));
+        assert_eq!(parsed.prefix, "a/b");
+        // What is shown has no password.
+        assert_eq!(parsed.to_string(), "etcd://h1:2379,[::1]:99/?prefix=a/b");
+        let plain = Settings::parse("etcd://h:1/").expect("a URL");
+        assert_eq!((plain.prefix.as_str(), plain.user), (PREFIX, None));
+        assert_eq!(plain.servers.len(), 1);
+    }
+
+    #[test]
+    fn wrong_urls_say_what_was_expected() {
+        let long = format!("etcd://h?prefix={}", "x".repeat(PREFIX_MAX + 1));
+        let many = format!("etcd://{}", vec!["h"; SERVERS_MAX + 1].join(","));
+        for url in [
+            "etcd:h",
+            "etcd://",
+            "etcd://h,,g",
+            "etcd://h:port",
+            "etcd://h:70000",
+            "etcd://user@h",
+            "etcd://h?prefx=x",
+            "etcd://h?prefix=%0a",
+            "etcd://h?prefix=%g0",
+            "etcd://h?prefix=%ff",
+            "etcd://h?tls=maybe",
+            "etcd://h?cert=/none",
+            "etcd://h?ca=/does/not/exist",
+            &long,
+            &many,
+        ] {
+            let refused = Settings::parse(url);
+            let Err(StoreError::Broken(why)) = refused else {
+                panic!("{url} was taken: {refused:?}");
+            };
+            assert!(why.to_string().contains("expected"), "{url}: {why}");
+        }
+    }
+}

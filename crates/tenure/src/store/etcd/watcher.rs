@@ -1,0 +1,372 @@
+//! Noticing what other processes write: a stream of changes.
+//!
+//! Whatever is followed is first read, at some revision, and then watched
+//! from the revision after it, so that nothing falls in between. One stream
+//! carries the watches of a whole process: one for each followed prefix, and
+//! one for each followed key that no prefix covers. When the stream breaks,
+//! everything is read again; so what a restored backup took back is noticed,
+//! and a revision that the server has forgotten is never asked for twice.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use tokio::sync::{Notify, mpsc};
+use tokio::time::timeout;
+use tokio_stream::wrappers::ReceiverStream;
+use tokio_stream::{Stream, StreamExt as _};
+use tonic::Streaming;
+
+use super::kv::{self, Place};
+use super::line::{Line, Opened};
+use super::settings::Settings;
+use super::wire::{
+    Event, RANGE, RangeResponse, TXN, TxnResponse, WatchCancel, WatchCreate, WatchRequest,
+    WatchResponse,
+};
+use crate::error::StoreError;
+use crate::store::hub::{Hub, Interest};
+use crate::store::{Key, Selector};
+use crate::{clock, drive};
+
+/// How long a fetch may take, and opening the stream.
+const FETCH_WITHIN: Duration = Duration::from_secs(5);
+/// How often to look whether followers have gone.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
+/// How many keys one call reads; etcd takes 128 steps in a transaction.
+const BATCH: usize = 100;
+/// How many requests wait to go out on the stream; when more come, asking
+/// waits.
+const REQUESTS_MAX: usize = 64;
+/// The pauses between attempts to open the stream again.
+const PAUSE_MIN: Duration = Duration::from_millis(50);
+const PAUSE_MAX: Duration = Duration::from_secs(2);
+
+/// A handle to the task. Dropping it ends the task.
+#[derive(Debug)]
+pub(super) struct Watcher {
+    interest: Arc<Notify>,
+    _alive: Arc<()>,
+}
+
+impl Watcher {
+    pub(super) fn start(settings: Arc<Settings>, line: Arc<Line>, hub: Arc<Hub>) -> Self {
+        let interest = Arc::new(Notify::new());
+        let alive = Arc::new(());
+        let desk = Desk {
+            settings,
+            line,
+            hub,
+            interest: Arc::clone(&interest),
+            alive: Arc::downgrade(&alive),
+        };
+        drive::background().spawn(desk.serve());
+        Self {
+            interest,
+            _alive: alive,
+        }
+    }
+
+    /// The interest has changed: fetch what is new in it.
+    pub(super) fn wake(&self) {
+        self.interest.notify_one();
+    }
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        self.interest.notify_one();
+    }
+}
+
+struct Desk {
+    settings: Arc<Settings>,
+    line: Arc<Line>,
+    hub: Arc<Hub>,
+    interest: Arc<Notify>,
+    alive: Weak<()>,
+}
+
+/// The watches of one stream, by what they watch.
+#[derive(Default)]
+struct Watches {
+    numbers: BTreeMap<Selector, i64>,
+    last: i64,
+}
+
+impl Watches {
+    /// What has to be asked for so that exactly `wanted` is watched.
+    fn change(&mut self, wanted: BTreeMap<Selector, i64>, place: Place<'_>) -> Vec<WatchRequest> {
+        let mut requests = Vec::new();
+        self.numbers.retain(|selector, number| {
+            let keep = wanted.contains_key(selector);
+            if !keep {
+                requests.push(WatchRequest {
+                    create: None,
+                    cancel: Some(WatchCancel { watch_id: *number }),
+                });
+            }
+            keep
+        });
+        for (selector, seen) in wanted {
+            if self.numbers.contains_key(&selector) {
+                continue;
+            }
+            self.last += 1;
+            let (key, range_end) = place.range(&selector);
+            let create = WatchCreate {
+                key,
+                range_end,
+                start_revision: seen + 1,
+                watch_id: self.last,
+                fragment: true,
+            };
+            requests.push(WatchRequest {
+                create: Some(create),
+                cancel: None,
+            });
+            self.numbers.insert(selector, self.last);
+        }
+        requests
+    }
+
+    fn has(&self, number: i64) -> bool {
+        self.numbers.values().any(|other| *other == number)
+    }
+}
+
+/// A stream that is open.
+struct Streamed {
+    opened: Opened,
+    answers: Streaming<WatchResponse>,
+    requests: mpsc::Sender<WatchRequest>,
+    watches: Watches,
+}
+
+impl Desk {
+    async fn serve(self) {
+        let mut pause = PAUSE_MIN;
+        while self.alive.strong_count() > 0 {
+            if self.hub.is_idle() {
+                self.interest.notified().await;
+                continue;
+            }
+            if let Err(error) = self.listen(&mut pause).await {
+                self.hub.down(&error.to_string());
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(PAUSE_MAX);
+            }
+        }
+    }
+
+    /// Follows changes until nobody follows anything any more.
+    async fn listen(&self, pause: &mut Duration) -> Result<(), StoreError> {
+        let opening = timeout(FETCH_WITHIN, self.begin()).await;
+        let late = || StoreError::unavailable(format!("{}: no stream in time", self.settings));
+        let mut stream = opening.map_err(|_| late())??;
+        self.hub.up();
+        *pause = PAUSE_MIN;
+        loop {
+            tokio::select! {
+                answer = stream.answers.message() => match answer {
+                    Ok(Some(answer)) => self.take(&stream.watches, &answer)?,
+                    Ok(None) => return Err(StoreError::unavailable("the stream has ended")),
+                    Err(status) => {
+                        return Err(self.line.stream_broke(&stream.opened, &status).await);
+                    }
+                },
+                () = self.interest.notified() => {
+                    if !self.look(&mut stream).await? {
+                        return Ok(());
+                    }
+                }
+                () = tokio::time::sleep(LOOK_EVERY) => {
+                    if !self.look(&mut stream).await? {
+                        return Ok(());
+                    }
+                }
+            }
+        }
+    }
+
+    /// Reads all that is followed and watches it from there.
+    async fn begin(&self) -> Result<Streamed, StoreError> {
+        let until = clock::boot().after(FETCH_WITHIN);
+        let opened = self.line.connected(until).await?;
+        let wanted = self.fetch(&Watches::default(), true).await?;
+        let mut watches = Watches::default();
+        let first = watches.change(wanted, self.place());
+        let (requests, more) = mpsc::channel(REQUESTS_MAX);
+        let answers = self.line.watch(&opened, outgoing(first, more)).await?;
+        Ok(Streamed {
+            opened,
+            answers,
+            requests,
+            watches,
+        })
+    }
+
+    /// The interest may have changed; whether there still is any.
+    async fn look(&self, stream: &mut Streamed) -> Result<bool, StoreError> {
+        if self.hub.is_idle() || self.alive.strong_count() == 0 {
+            return Ok(false);
+        }
+        let wanted = self.fetch(&stream.watches, false).await?;
+        for request in stream.watches.change(wanted, self.place()) {
+            let sent = stream.requests.send(request).await;
+            sent.map_err(|_| StoreError::unavailable("the stream has ended"))?;
+        }
+        Ok(true)
+    }
+
+    fn place(&self) -> Place<'_> {
+        Place {
+            prefix: &self.settings.prefix,
+        }
+    }
+
+    /// Hands changes on.
+    fn take(&self, watches: &Watches, answer: &WatchResponse) -> Result<(), StoreError> {
+        if answer.canceled && (answer.created || watches.has(answer.watch_id)) {
+            // All is read again, so a forgotten revision does no harm.
+            return Err(StoreError::unavailable(format!(
+                "{}: the server ended a watch: {} (its first revision is {})",
+                self.settings, answer.cancel_reason, answer.compact_revision
+            )));
+        }
+        for event in &answer.events {
+            let Some(kv) = &event.kv else { continue };
+            let Some(key) = self.place().key(&kv.key) else {
+                continue;
+            };
+            // Late news of what this process wrote itself is passed over:
+            // revisions do not go back while a stream lasts.
+            if event.kind == Event::DELETED {
+                let at = kv::version_of(kv.mod_revision)?;
+                self.hub.publish_gone(&key, &at);
+            } else {
+                self.hub.publish(&key, Some(kv::register(kv)?));
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads what nobody has been told of yet, or all of it, and says what to
+    /// watch and up to which revision it has been read.
+    async fn fetch(
+        &self,
+        watches: &Watches,
+        all: bool,
+    ) -> Result<BTreeMap<Selector, i64>, StoreError> {
+        let interest = self.hub.interest();
+        let mut wanted = BTreeMap::new();
+        let covered = |key: &Key| {
+            let mut prefixes = interest.prefixes.iter();
+            prefixes.any(|prefix| key.as_str().starts_with(prefix))
+        };
+        let mut keys = Vec::new();
+        for followed in &interest.keys {
+            let selector = Selector::Key(followed.key.clone());
+            let watched = covered(&followed.key) || watches.numbers.contains_key(&selector);
+            if all || !followed.told || !watched {
+                keys.push(&followed.key);
+            }
+            if !covered(&followed.key) {
+                wanted.insert(selector, 0);
+            }
+        }
+        for batch in keys.chunks(BATCH) {
+            let seen = self.fetch_keys(&interest, batch).await?;
+            for key in batch {
+                wanted
+                    .entry(Selector::Key((*key).clone()))
+                    .and_modify(|at| *at = seen);
+            }
+        }
+        for prefix in &interest.prefixes {
+            let selector = Selector::Prefix(prefix.clone());
+            let mut seen = 0;
+            if all || !watches.numbers.contains_key(&selector) {
+                seen = self.fetch_prefix(&interest, prefix).await?;
+            }
+            wanted.insert(selector, seen);
+        }
+        Ok(wanted)
+    }
+
+    /// Reads some keys; the revision at which they were read.
+    async fn fetch_keys(&self, interest: &Interest, keys: &[&Key]) -> Result<i64, StoreError> {
+        let request = self.place().read_all(keys.iter().copied());
+        let answer: TxnResponse = self.line.read(TXN, request, FETCH_WITHIN).await?;
+        let seen = kv::revision(answer.header.as_ref())?;
+        let at = kv::version_of(seen)?;
+        for (key, answer) in keys.iter().zip(&answer.responses) {
+            let found = answer.range.as_ref().and_then(|range| range.kvs.first());
+            match found {
+                Some(kv) => self.hub.fetched(interest, key, Some(kv::register(kv)?)),
+                None => self.hub.fetched_gone(interest, key, &at),
+            }
+        }
+        Ok(seen)
+    }
+
+    /// Reads all below a prefix, in pages; the revision of the first, from
+    /// which on to watch: later pages are newer, and so are told of twice.
+    async fn fetch_prefix(&self, interest: &Interest, prefix: &str) -> Result<i64, StoreError> {
+        let (mut first, mut after) = (None, None);
+        loop {
+            let request = self.place().list(prefix, after.as_deref());
+            let answer: RangeResponse = self.line.read(RANGE, request, FETCH_WITHIN).await?;
+            let seen = kv::revision(answer.header.as_ref())?;
+            let first = *first.get_or_insert(seen);
+            for kv in &answer.kvs {
+                if let Some(key) = self.place().key(&kv.key) {
+                    self.hub.fetched(interest, &key, Some(kv::register(kv)?));
+                }
+            }
+            match answer.kvs.last().filter(|_| answer.more) {
+                Some(last) => after = Some(last.key.clone()),
+                None => return Ok(first),
+            }
+        }
+    }
+}
+
+/// What goes out on a stream: the first requests, then those to come.
+fn outgoing(
+    first: Vec<WatchRequest>,
+    more: mpsc::Receiver<WatchRequest>,
+) -> impl Stream<Item = WatchRequest> + Send + 'static {
+    tokio_stream::iter(first).chain(ReceiverStream::new(more))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn watches_follow_the_interest() {
+        let place = Place { prefix: "t/" };
+        let a = Selector::Key(Key::new("a").expect("a key"));
+        let below = Selector::Prefix("b/".into());
+        let mut watches = Watches::default();
+        let asked = watches.change(BTreeMap::from([(a.clone(), 7)]), place);
+        let [
+            WatchRequest {
+                create: Some(create),
+                cancel: None,
+            },
+        ] = &asked[..]
+        else {
+            panic!("{asked:?}");
+        };
+        assert_eq!((create.start_revision, create.watch_id), (8, 1));
+        assert_eq!((&create.key[..], create.range_end.len()), (&b"t/a"[..], 0));
+        // What is watched already is not asked for again.
+        assert_eq!(watches.change(BTreeMap::from([(a.clone(), 9)]), place), []);
+        let asked = watches.change(BTreeMap::from([(below, 9)]), place);
+        let cancelled = asked.iter().find_map(|request| request.cancel.as_ref());
+        assert_eq!(cancelled.map(|cancel| cancel.watch_id), Some(1));
+        assert!(watches.has(2) && !watches.has(1), "{:?}", watches.numbers);
+    }
+}

@@ -1,0 +1,213 @@
+//! Private etcd servers for one test: on free ports, in directories of their
+//! own, stopped when dropped.
+
+#![allow(dead_code, reason = "each test binary uses a part of it")]
+
+use std::fs;
+use std::net::TcpListener;
+use std::os::unix::process::CommandExt as _;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use tenure::clock;
+
+/// How long a server may take to come up.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Private servers of one cluster.
+pub(crate) struct Etcd {
+    servers: Vec<Server>,
+    scheme: &'static str,
+}
+
+struct Server {
+    directory: tempfile::TempDir,
+    client: u16,
+    peer: u16,
+    process: Option<Child>,
+    flags: Vec<String>,
+}
+
+/// A port that nobody listens on. Held until all of a cluster are drawn, so
+/// that no two are the same.
+fn free_port() -> TcpListener {
+    TcpListener::bind("127.0.0.1:0").expect("a free port")
+}
+
+fn port(listener: &TcpListener) -> u16 {
+    listener.local_addr().expect("its address").port()
+}
+
+fn pid(child: &Child) -> Pid {
+    i32::try_from(child.id())
+        .ok()
+        .and_then(Pid::from_raw)
+        .expect("a process id")
+}
+
+impl Etcd {
+    /// Starts a cluster of so many servers and waits until they serve.
+    pub(crate) fn start(count: usize) -> Self {
+        Self::start_with(count, "http", &[])
+    }
+
+    /// One server that speaks TLS only, with a certificate of its own making.
+    pub(crate) fn start_encrypted() -> Self {
+        Self::start_with(1, "https", &["--auto-tls"])
+    }
+
+    fn start_with(count: usize, scheme: &'static str, flags: &[&str]) -> Self {
+        let held: Vec<_> = (0..count).map(|_| (free_port(), free_port())).collect();
+        let ports: Vec<_> = held.iter().map(|(a, b)| (port(a), port(b))).collect();
+        drop(held);
+        let peers: Vec<_> = ports
+            .iter()
+            .enumerate()
+            .map(|(at, (_, peer))| format!("s{at}=http://127.0.0.1:{peer}"))
+            .collect();
+        let servers = ports.iter().enumerate().map(|(at, (client, peer))| {
+            let directory = tempfile::tempdir().expect("a directory");
+            let (client_url, peer_url) = (
+                format!("{scheme}://127.0.0.1:{client}"),
+                format!("http://127.0.0.1:{peer}"),
+            );
+            let mut all = vec![
+                format!("--name=s{at}"),
+                format!("--data-dir={}", directory.path().join("data").display()),
+                format!("--listen-client-urls={client_url}"),
+                format!("--advertise-client-urls={client_url}"),
+                format!("--listen-peer-urls={peer_url}"),
+                format!("--initial-advertise-peer-urls={peer_url}"),
+                format!("--initial-cluster={}", peers.join(",")),
+                "--initial-cluster-state=new".to_owned(),
+            ];
+            all.extend(flags.iter().map(|flag| (*flag).to_owned()));
+            Server {
+                directory,
+                client: *client,
+                peer: *peer,
+                process: None,
+                flags: all,
+            }
+        });
+        let mut cluster = Self {
+            servers: servers.collect(),
+            scheme,
+        };
+        cluster.servers.iter_mut().for_each(Server::launch);
+        cluster.servers.iter().for_each(Server::await_ready);
+        cluster
+    }
+
+    /// The store's URL.
+    pub(crate) fn url(&self) -> String {
+        let hosts = self.servers.iter();
+        let hosts: Vec<_> = hosts
+            .map(|server| format!("127.0.0.1:{}", server.client))
+            .collect();
+        format!("etcd://{}", hosts.join(","))
+    }
+
+    /// The certificate that a server made for itself.
+    pub(crate) fn certificate(&self) -> PathBuf {
+        let server = self.servers.first().expect("a server");
+        server
+            .directory
+            .path()
+            .join("data/fixtures/client/cert.pem")
+    }
+
+    /// Kills a server, without a chance to clean up.
+    pub(crate) fn kill(&mut self, at: usize) {
+        self.servers.get_mut(at).expect("a server").end();
+    }
+
+    /// Starts a killed server again.
+    pub(crate) fn restart(&mut self, at: usize) {
+        let server = self.servers.get_mut(at).expect("a server");
+        server.launch();
+        server.await_ready();
+    }
+
+    /// Freezes a server until [`resume`](Self::resume).
+    pub(crate) fn pause(&self, at: usize) {
+        self.servers.get(at).expect("a server").signal(Signal::STOP);
+    }
+
+    /// Ends a [`pause`](Self::pause).
+    pub(crate) fn resume(&self, at: usize) {
+        self.servers.get(at).expect("a server").signal(Signal::CONT);
+    }
+
+    /// Runs `etcdctl` on the cluster and returns what it printed.
+    pub(crate) fn ctl(&self, arguments: &[&str]) -> String {
+        let first = self.servers.first().expect("a server");
+        let ran = Command::new("etcdctl")
+            .env("ETCDCTL_API", "3")
+            .arg(format!(
+                "--endpoints={}://127.0.0.1:{}",
+                self.scheme, first.client
+            ))
+            .args(arguments)
+            .output()
+            .expect("etcdctl, by apt-get install etcd-client");
+        assert!(
+            ran.status.success(),
+            "{}",
+            String::from_utf8_lossy(&ran.stderr)
+        );
+        String::from_utf8_lossy(&ran.stdout).trim().to_owned()
+    }
+}
+
+impl Server {
+    fn launch(&mut self) {
+        // Of what it said before it was killed nothing is of interest.
+        let log = fs::File::create(self.log());
+        let server = Command::new("etcd")
+            .args(&self.flags)
+            .current_dir(self.directory.path())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log.expect("a log"))
+            // What the terminal sends is not for the server.
+            .process_group(0)
+            .spawn();
+        self.process = Some(server.expect("etcd, by apt-get install etcd-server"));
+    }
+
+    fn log(&self) -> PathBuf {
+        self.directory.path().join("log")
+    }
+
+    /// It listens before it serves: one that is killed in between may never
+    /// come up again.
+    fn await_ready(&self) {
+        let until = clock::boot().after(PATIENCE);
+        let log = || fs::read_to_string(self.log()).unwrap_or_default();
+        while !log().contains("ready to serve client requests") {
+            assert!(clock::boot() < until, "etcd did not come up: {}", log());
+            std::thread::park_timeout(Duration::from_millis(10));
+        }
+    }
+
+    fn signal(&self, signal: Signal) {
+        let server = self.process.as_ref().expect("it runs");
+        kill_process(pid(server), signal).expect("it runs");
+    }
+
+    fn end(&mut self) {
+        if let Some(mut server) = self.process.take() {
+            let _ = server.kill();
+            let _ = server.wait();
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.end();
+    }
+}

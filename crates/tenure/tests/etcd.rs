@@ -1,0 +1,260 @@
+//! The etcd store against private servers: the conformance suite, races
+//! between processes, servers that go away or keep silent, users and TLS.
+
+#![allow(clippy::print_stdout, reason = "figures are printed")]
+
+#[path = "common/etcd.rs"]
+mod etcd;
+
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use etcd::Etcd;
+use tenure::store::conformance::{self, count_of, count_up};
+use tenure::store::{Expect, Key, Selector, Sighting, Stamp, Store, Version, Watch, Write, open};
+use tenure::{StoreError, clock};
+
+const WITHIN: Duration = Duration::from_secs(20);
+const COUNTER: &str = "TENURE_TEST_ETCD_COUNTER";
+
+async fn opened(url: &str) -> Arc<dyn Store> {
+    open(url).await.expect("a store")
+}
+
+fn write(key: &Key, expect: Expect, value: &[u8]) -> Write {
+    Write {
+        key: key.clone(),
+        expect,
+        value: value.into(),
+        stamp: Stamp::Now,
+    }
+}
+
+async fn put(store: &Arc<dyn Store>, key: &Key, expect: Expect, value: &[u8]) -> Version {
+    let written = store
+        .compare_and_swap(write(key, expect, value), WITHIN)
+        .await;
+    written.expect("a write").version
+}
+
+async fn until(watch: &mut Watch, wanted: impl Fn(&Sighting) -> bool) {
+    let seen = async { while !wanted(&watch.next().await) {} };
+    let seen = tokio::time::timeout(WITHIN, seen).await;
+    seen.expect("to hear of it");
+}
+
+fn shows(version: &Version) -> impl Fn(&Sighting) -> bool {
+    move |seen| match seen {
+        Sighting::State(_, Some(held)) => held.version == *version,
+        _ => false,
+    }
+}
+
+#[tokio::test]
+async fn etcd_conforms() {
+    let cluster = Etcd::start(1);
+    conformance::all(&opened(&cluster.url()).await, "try/").await;
+    // Behind another prefix, and behind none.
+    for prefix in ["other%2F", ""] {
+        let url = format!("{}?prefix={prefix}", cluster.url());
+        conformance::all(&opened(&url).await, "try/").await;
+    }
+    let keys = cluster.ctl(&["get", "", "--prefix", "--keys-only"]);
+    for first in ["tenure/try/", "other/try/", "try/"] {
+        assert!(keys.lines().any(|key| key.starts_with(first)), "{first}");
+    }
+}
+
+#[tokio::test]
+async fn a_cluster_of_three_conforms() {
+    let cluster = Etcd::start(3);
+    conformance::all(&opened(&cluster.url()).await, "try/").await;
+}
+
+/// Not a test of its own: what a child process of the race below does.
+#[tokio::test]
+async fn child_counts() {
+    let Ok(url) = std::env::var(COUNTER) else {
+        return;
+    };
+    let key = Key::new("processes/counter").expect("a key");
+    count_up(&opened(&url).await, &key, 25).await;
+}
+
+#[tokio::test]
+async fn processes_lose_no_update() {
+    let cluster = Etcd::start(1);
+    let program = std::env::current_exe().expect("this program");
+    let mut children: Vec<_> = (0..6)
+        .map(|_| {
+            let mut child = Command::new(&program);
+            child
+                .args(["--exact", "child_counts"])
+                .env(COUNTER, cluster.url())
+                .stdout(Stdio::null());
+            child.spawn().expect("a child")
+        })
+        .collect();
+    for child in &mut children {
+        assert!(child.wait().expect("it ends").success());
+    }
+    let key = Key::new("processes/counter").expect("a key");
+    let store = opened(&cluster.url()).await;
+    let found = store.read(&key, WITHIN).await.expect("a read");
+    assert_eq!(found.register.as_ref().map(count_of), Some(150));
+}
+
+#[tokio::test]
+async fn the_writes_of_others_are_noticed_at_once() {
+    let cluster = Etcd::start(1);
+    let (writer, reader) = (opened(&cluster.url()).await, opened(&cluster.url()).await);
+    let key = Key::new("noticed").expect("a key");
+    let mut watch = reader.watch(Selector::Key(key.clone()));
+    until(&mut watch, |seen| *seen == Sighting::Live).await;
+    let (mut figures, mut expect) = (Vec::new(), Expect::Absent);
+    for number in 0..100u8 {
+        let version = put(&writer, &key, expect, &[number]).await;
+        let done = clock::boot();
+        until(&mut watch, shows(&version)).await;
+        figures.push(clock::boot().since(done).as_secs_f64() * 1_000.0);
+        expect = Expect::Version(version);
+    }
+    figures.sort_by(f64::total_cmp);
+    let (median, most) = (figures[50], figures[99]);
+    println!("etcd: noticed after a median of {median:.2} ms, at most {most:.2} ms, of 100");
+    assert!(median < 25.0, "{figures:?}");
+}
+
+#[tokio::test]
+async fn a_server_that_is_killed_costs_no_more_than_a_connection() {
+    let mut cluster = Etcd::start(3);
+    let store = opened(&cluster.url()).await;
+    let key = Key::new("key").expect("a key");
+    let mut watch = store.watch(Selector::Key(key.clone()));
+    until(&mut watch, |seen| *seen == Sighting::Live).await;
+    let mut version = put(&store, &key, Expect::Absent, b"before").await;
+    cluster.kill(0);
+    // The first calls may find the connection broken, or no leader yet; a
+    // write among them may be unknown, and is settled by reading.
+    let give_up = clock::boot().after(WITHIN);
+    loop {
+        let change = write(&key, Expect::Version(version.clone()), b"after");
+        match store.compare_and_swap(change, Duration::from_secs(2)).await {
+            Ok(written) => {
+                version = written.version;
+                break;
+            }
+            Err(StoreError::Broken(why)) => panic!("{why}"),
+            Err(_) => {}
+        }
+        assert!(clock::boot() < give_up, "no write in time");
+        if let Ok(found) = store.read(&key, Duration::from_secs(2)).await {
+            version = found.register.expect("a register").version;
+        }
+    }
+    until(&mut watch, shows(&version)).await;
+    // What another process writes is told again too.
+    let other = opened(&cluster.url()).await;
+    let version = put(&other, &key, Expect::Version(version), b"more").await;
+    until(&mut watch, shows(&version)).await;
+}
+
+#[tokio::test]
+async fn a_server_that_keeps_silent_leaves_a_write_unknown_and_is_left() {
+    let cluster = Etcd::start(1);
+    let store = opened(&cluster.url()).await;
+    let key = Key::new("key").expect("a key");
+    let version = put(&store, &key, Expect::Absent, b"before").await;
+    cluster.pause(0);
+    let short = Duration::from_millis(200);
+    let change = write(&key, Expect::Version(version), b"after");
+    let late = store.compare_and_swap(change.clone(), short).await;
+    assert!(matches!(late, Err(StoreError::Unknown(_))), "{late:?}");
+    // Nothing is sent any more where no connection opens.
+    let read = store.read(&key, short).await;
+    assert!(matches!(read, Err(StoreError::Unavailable(_))), "{read:?}");
+    cluster.resume(0);
+    // The write that was sent once happened at most once.
+    let found = store.read(&key, WITHIN).await.expect("a read").register;
+    let found = found.expect("a register");
+    assert!([&b"before"[..], b"after"].contains(&&*found.value));
+    put(&store, &key, Expect::Version(found.version), b"last").await;
+}
+
+#[tokio::test]
+async fn a_stopped_cluster_is_unavailable_and_certainly_did_nothing() {
+    let mut cluster = Etcd::start(1);
+    let store = opened(&cluster.url()).await;
+    cluster.kill(0);
+    let key = Key::new("key").expect("a key");
+    let refused = store
+        .compare_and_swap(write(&key, Expect::Absent, b"x"), WITHIN)
+        .await;
+    assert!(
+        matches!(refused, Err(StoreError::Unavailable(_))),
+        "{refused:?}"
+    );
+    cluster.restart(0);
+    put(&store, &key, Expect::Absent, b"x").await;
+}
+
+#[tokio::test]
+async fn a_user_needs_a_password_and_a_role() {
+    let cluster = Etcd::start(1);
+    for command in [
+        &["user", "add", "root:secret"][..],
+        &["user", "grant-role", "root", "root"],
+        &["user", "add", "web:open sesame"],
+        &["role", "add", "elects"],
+        &[
+            "role",
+            "grant-permission",
+            "elects",
+            "readwrite",
+            "tenure/",
+            "--prefix",
+        ],
+        &["user", "grant-role", "web", "elects"],
+        &["auth", "enable"],
+    ] {
+        cluster.ctl(command);
+    }
+    let with = |user: &str| cluster.url().replacen("//", &format!("//{user}@"), 1);
+    let store = opened(&with("web:open%20sesame")).await;
+    let key = Key::new("key").expect("a key");
+    put(&store, &key, Expect::Absent, b"x").await;
+    assert!(!store.to_string().contains("sesame"), "{store}");
+    let elsewhere = format!("{}?prefix=other/", with("web:open%20sesame"));
+    for (url, expected) in [
+        (with("web:wrong"), "password"),
+        (cluster.url(), "user"),
+        (elsewhere, "role"),
+    ] {
+        let store = opened(&url).await;
+        let read = store.read(&key, WITHIN).await;
+        let Err(StoreError::Broken(why)) = &read else {
+            panic!("{url}: {read:?}");
+        };
+        assert!(why.to_string().contains(expected), "{url}: {why}");
+    }
+}
+
+#[tokio::test]
+async fn tls_is_spoken_where_it_is_asked_for() {
+    let cluster = Etcd::start_encrypted();
+    let key = Key::new("key").expect("a key");
+    let url = format!("{}?ca={}", cluster.url(), cluster.certificate().display());
+    let store = opened(&url).await;
+    let version = put(&store, &key, Expect::Absent, b"secret").await;
+    let found = store.read(&key, WITHIN).await.expect("a read").register;
+    assert_eq!(found.map(|held| held.version), Some(version));
+    // A certificate of nobody we know, and a line without TLS.
+    for url in [format!("{}?tls=on", cluster.url()), cluster.url()] {
+        let refused = opened(&url).await.read(&key, WITHIN).await;
+        assert!(
+            matches!(refused, Err(StoreError::Unavailable(_))),
+            "{refused:?}"
+        );
+    }
+}
