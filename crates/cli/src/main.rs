@@ -92,6 +92,14 @@ fn run(cli: Cli, file: File, output: Output) -> Result<ExitCode, Failure> {
             Command::Sim(args) => commands::sim::sim(&context, args),
             #[cfg(feature = "tenure")]
             Command::Serve(args) => commands::serve::serve(&context, args).await,
+            #[cfg(feature = "tenure")]
+            Command::Log(args) => commands::log::log(&context, args).await,
+            #[cfg(feature = "tenure")]
+            Command::Status => commands::cluster::status(&context).await,
+            #[cfg(feature = "tenure")]
+            Command::Member(args) => commands::cluster::member(&context, args).await,
+            #[cfg(feature = "tenure")]
+            Command::Backup(args) => commands::cluster::backup(&context, args).await,
             Command::Wal(args) => commands::wal::wal(&context, args),
             Command::Completions(args) => {
                 let mut script = Vec::new();

@@ -1,6 +1,10 @@
 //! One file per command, or family of commands.
 
 pub(crate) mod ask;
+#[cfg(feature = "tenure")]
+pub(crate) mod cluster;
+#[cfg(feature = "tenure")]
+pub(crate) mod log;
 pub(crate) mod observe;
 mod reign;
 pub(crate) mod run;

@@ -13,7 +13,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use tenure_core::time::Instant;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, oneshot};
 use tokio::time::timeout;
 use tokio_stream::Stream;
 
@@ -134,13 +134,33 @@ impl Line {
             )));
         }
     }
+
+    /// Ends the session, if there is one, and waits a moment for that.
+    pub(super) async fn close(&self) {
+        let (waiter, answer) = oneshot::channel();
+        let mut desk = self.shared.lock();
+        let none = desk
+            .pipeline
+            .close(clock::boot(), Reply::One(waiter))
+            .is_some();
+        let writer = desk.writer.take();
+        drop(desk);
+        if let Some(writer) = writer {
+            writer.wake();
+        }
+        if !none {
+            // On the background's clock: the caller's executor may have none.
+            let wait = drive::background().spawn(timeout(FAREWELL, answer));
+            drop(wait.await);
+        }
+    }
 }
 
 impl Drop for Line {
     fn drop(&mut self) {
         let mut desk = self.shared.lock();
         desk.closed = true;
-        desk.pipeline.close(clock::boot());
+        desk.pipeline.close(clock::boot(), Reply::Nobody);
         let writer = desk.writer.take();
         drop(desk);
         if let Some(writer) = writer {

@@ -192,18 +192,18 @@ impl Pipeline {
             && self.returned.is_empty())
     }
 
-    /// Ends the session after everything that is waiting; whether there is
-    /// one.
-    pub(super) fn close(&mut self, now: Instant) -> bool {
-        let open = self.connected && matches!(self.session, Session::Open(_));
-        if open {
-            self.waiting.push_back(Op {
-                what: command::Operation::Close(true),
-                deadline: now.after(self.ttl),
-                reply: Reply::Nobody,
-            });
+    /// Ends the session after everything that is waiting, and says so to
+    /// whoever `reply` is for. Gives it back if there is none to end.
+    pub(super) fn close(&mut self, now: Instant, reply: Reply) -> Option<Reply> {
+        if !self.connected || !matches!(self.session, Session::Open(_)) {
+            return Some(reply);
         }
-        open
+        self.waiting.push_back(Op {
+            what: command::Operation::Close(true),
+            deadline: now.after(self.ttl),
+            reply,
+        });
+        None
     }
 
     /// A new stream begins: everything that is not answered is sent again.
