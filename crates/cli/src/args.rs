@@ -152,6 +152,17 @@ pub(crate) enum Command {
     /// Write a consistent copy of everything in a cluster to a file.
     #[cfg(feature = "tenure")]
     Backup(Backup),
+    /// Run a whole cluster in one process, to try everything in a minute.
+    ///
+    /// What happens to it is printed as it happens. Without --data everything
+    /// is gone when it ends.
+    #[cfg(feature = "tenure")]
+    Dev(Dev),
+    /// Make an authority and certificates to try TLS with, or for a small cluster of one's own.
+    ///
+    /// Run again with the same directory it adds certificates of the same authority.
+    #[cfg(feature = "tenure")]
+    Certs(Certs),
     /// Look into the data directory of a server; nothing in it is changed.
     Wal(Wal),
     /// Print a completion script for a shell.
@@ -404,7 +415,69 @@ pub(crate) struct Serve {
     /// Answer reads by the leader's lease; excludes the fast detection of crashes.
     #[arg(long, env = "TENURE_LEASE_READS")]
     pub(crate) lease_reads: bool,
+    /// This server's certificate (PEM); with --tls-key and --tls-ca, both ports speak TLS.
+    #[arg(long, env = "TENURE_TLS_CERT", value_name = "FILE")]
+    #[arg(requires = "tls_key", requires = "tls_ca")]
+    pub(crate) tls_cert: Option<PathBuf>,
+    /// The key that belongs to it.
+    #[arg(
+        long,
+        env = "TENURE_TLS_KEY",
+        value_name = "FILE",
+        requires = "tls_cert"
+    )]
+    pub(crate) tls_key: Option<PathBuf>,
+    /// The authority of servers and clients. All three are read again when they change.
+    #[arg(
+        long,
+        env = "TENURE_TLS_CA",
+        value_name = "FILE",
+        requires = "tls_cert"
+    )]
+    pub(crate) tls_ca: Option<PathBuf>,
+    /// Let clients in that have no certificate.
+    #[arg(long, env = "TENURE_TLS_ANY_CLIENT", requires = "tls_cert")]
+    pub(crate) tls_any_client: bool,
     /// Listen on other than loopback addresses without TLS.
     #[arg(long, env = "TENURE_INSECURE")]
     pub(crate) insecure: bool,
+}
+
+/// What `tenure certs` takes.
+#[cfg(feature = "tenure")]
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Example:
+  tenure certs certs --host 127.0.0.1 --host db-1.internal --name server-1
+  tenure serve … --tls-cert certs/server-1.pem --tls-key certs/server-1.key --tls-ca certs/ca.pem")]
+pub(crate) struct Certs {
+    /// Where to write them.
+    pub(crate) dir: PathBuf,
+    /// What the certificate is called, and its files.
+    #[arg(long, default_value = "server")]
+    pub(crate) name: String,
+    /// A host name or address it is for; may be repeated [default: localhost, 127.0.0.1, ::1].
+    #[arg(long, value_name = "HOST")]
+    pub(crate) host: Vec<String>,
+    /// How long it is good for.
+    #[arg(long, default_value = "365d", value_name = "DURATION")]
+    pub(crate) valid: String,
+}
+
+/// What `tenure dev` takes.
+#[cfg(feature = "tenure")]
+#[derive(Debug, Args)]
+pub(crate) struct Dev {
+    /// How many servers, 1 to 7.
+    #[arg(long, default_value_t = 3, value_name = "N")]
+    pub(crate) nodes: u16,
+    /// The first of the ports where clients come; servers use those 100 above.
+    #[arg(long, default_value_t = 7400, value_name = "PORT")]
+    pub(crate) port: u16,
+    /// Keep the data here, and go on with what is there.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data: Option<PathBuf>,
+    /// Stop and start servers at random, as often as this.
+    #[arg(long, value_name = "DURATION", num_args = 0..=1, default_missing_value = "5s")]
+    pub(crate) chaos: Option<String>,
 }

@@ -100,6 +100,10 @@ fn run(cli: Cli, file: File, output: Output) -> Result<ExitCode, Failure> {
             Command::Member(args) => commands::cluster::member(&context, args).await,
             #[cfg(feature = "tenure")]
             Command::Backup(args) => commands::cluster::backup(&context, args).await,
+            #[cfg(feature = "tenure")]
+            Command::Dev(args) => commands::dev::dev(&context, args).await,
+            #[cfg(feature = "tenure")]
+            Command::Certs(args) => commands::certs::certs(&context, args),
             Command::Wal(args) => commands::wal::wal(&context, args),
             Command::Completions(args) => {
                 let mut script = Vec::new();

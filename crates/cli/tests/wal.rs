@@ -47,7 +47,7 @@ fn write_log(dir: &Path) -> Wal {
     };
     let snapshot = Snapshot {
         last: Position::new(term, 2),
-        bytes: b"state"[..].into(),
+        bytes: b"state".to_vec().into(),
     };
     let batches = [
         Batch {

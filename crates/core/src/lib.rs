@@ -14,6 +14,7 @@
 //! | [`rng`] | the seeded generator that is handed in |
 //! | [`cas`] | compare-and-swap registers, the meaning of a store |
 //! | [`alpo`] | the replicated log: elections, replication, sessions |
+//! | [`wal`] | the replicated log on disk: formats, recovery, what may be removed |
 //! | [`election`] | the lease campaign and its observer |
 #![no_std]
 
@@ -26,5 +27,6 @@ pub mod ids;
 pub mod machine;
 pub mod rng;
 pub mod time;
+pub mod wal;
 
 pub use machine::Machine;

@@ -96,8 +96,22 @@ fn operate(rng: &mut Rng, log: &mut Log, model: &mut Model) {
     };
     match rng.below(12) {
         0 => {
-            let id = near(rng, model);
-            log.compact(id);
+            let mut id = near(rng, model).min(model.last().id);
+            if rng.chance(50) {
+                log.compact(id);
+            } else {
+                let (count, bytes) = (rng.below(5), rng.below(300) as usize);
+                log.compact_behind(id, count, bytes);
+                // Of those up to there the last few stay.
+                let upto = model.entries.iter().rev().filter(|entry| entry.id <= id);
+                let mut room = bytes;
+                let stay = upto.take(count as usize).take_while(|entry| {
+                    let fits = entry.weight() <= room;
+                    room = room.saturating_sub(entry.weight());
+                    fits
+                });
+                id = id.saturating_sub(stay.count() as u64);
+            }
             if let Some(position) = model.position_at(id.min(model.last().id)) {
                 model.base = position;
                 model.entries.retain(|entry| entry.id > position.id);
@@ -175,6 +189,22 @@ fn what_does_not_follow_is_not_appended() {
     };
     assert!(!refused(entry(8, 3)) && !refused(entry(8, 9)));
     assert!(refused(entry(7, 3)) && refused(entry(9, 3)) && refused(entry(8, 2)));
+    let mut log = Log::after(Position::new(term(3), 7));
+    log.append(Entry {
+        time: 5,
+        ..entry(8, 3)
+    });
+    assert!(
+        !log.fits(&Entry {
+            time: 4,
+            ..entry(9, 3)
+        }),
+        "time fell"
+    );
+    assert!(log.fits(&Entry {
+        time: 5,
+        ..entry(9, 3)
+    }));
     let truncated = std::panic::catch_unwind(|| Log::after(Position::new(term(3), 7)).truncate(7));
     assert!(truncated.is_err());
 }

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use tenure_core::alpo::codec::{crc32c, put_u64};
 use tenure_core::alpo::{
     Command, Entry, Limits, MAX_WINDOW, Member, Membership, Operation, Outcome, Part, Payload,
     Position, ServerId, Standing, State, StorageId, TooOld,
@@ -414,4 +415,30 @@ fn whatever_is_repeated_is_done_once() {
         }
         assert_eq!(other.encode(), log.state.encode());
     }
+}
+
+#[test]
+fn after_the_last_serial_there_is_none() {
+    let mut log = Log::new(Limits::default());
+    let session = log.open(u64::MAX);
+    // No client gets that far; somebody who forges snapshots does.
+    let mut bytes = log.state.encode();
+    // It ends with the serials done, the answers saved, and a checksum.
+    bytes.truncate(bytes.len() - 6);
+    put_u64(&mut bytes, u64::MAX - 1);
+    put_u64(&mut bytes, 0);
+    let checksum = crc32c(&bytes);
+    bytes.extend_from_slice(&checksum.to_le_bytes());
+    log.state = State::decode(&bytes).expect("a state");
+    let last = u64::MAX;
+    assert_eq!(
+        log.ask(session, last, 1, append("last")),
+        Outcome::Appended(1)
+    );
+    for again in [append("last"), Operation::KeepAlive] {
+        assert_eq!(log.ask(session, last, 1, again), Outcome::Appended(1));
+    }
+    assert_eq!(log.ask(session, 0, 1, append("none")), Outcome::TooOld);
+    let read = State::decode(&log.state.encode()).expect("the same state");
+    assert_eq!(read.encode(), log.state.encode());
 }

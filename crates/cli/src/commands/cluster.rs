@@ -262,7 +262,7 @@ impl Partial {
         self.file.sync_all()?;
         fs::rename(&self.path, target)?;
         let directory = target.parent().filter(|it| !it.as_os_str().is_empty());
-        File::open(directory.unwrap_or(Path::new(".")))?.sync_all()?;
+        File::open(directory.unwrap_or_else(|| Path::new(".")))?.sync_all()?;
         Ok(())
     }
 }

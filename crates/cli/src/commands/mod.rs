@@ -2,7 +2,11 @@
 
 pub(crate) mod ask;
 #[cfg(feature = "tenure")]
+pub(crate) mod certs;
+#[cfg(feature = "tenure")]
 pub(crate) mod cluster;
+#[cfg(feature = "tenure")]
+pub(crate) mod dev;
 #[cfg(feature = "tenure")]
 pub(crate) mod log;
 pub(crate) mod observe;

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use tenure::core::alpo::ServerId;
 use tenure::server::{Config, Ended, Server, StartError};
+use tenure::transport::TlsFiles;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::args::Serve;
@@ -74,7 +75,16 @@ fn settings(args: &Serve) -> Result<Config, Failure> {
         settings.node.lease_reads = true;
         settings.node.fast_detection = false;
     }
-    if !args.insecure {
+    if let (Some(certificate), Some(key), Some(authority)) =
+        (&args.tls_cert, &args.tls_key, &args.tls_ca)
+    {
+        settings.tls = Some(TlsFiles {
+            certificate: certificate.clone(),
+            key: key.clone(),
+            authority: authority.clone(),
+        });
+        settings.client_certificates = !args.tls_any_client;
+    } else if !args.insecure {
         refuse_open(&settings)?;
     }
     Ok(settings)

@@ -40,10 +40,11 @@ pub struct Config {
     pub uncommitted_bytes: usize,
     /// Proposals and reads that may wait for a new leader to become ready.
     pub waiting: usize,
-    /// Bytes of log after which a snapshot is taken, or the size of the last
-    /// snapshot if that is more.
+    /// Bytes of applied entries after which the next snapshot is taken, or
+    /// the size of the last snapshot if that is more.
     pub log_bytes: usize,
-    /// Entries kept behind a snapshot for servers that are a little late.
+    /// Entries kept behind a snapshot for servers that are a little late; of
+    /// these at most half of what makes a snapshot due.
     pub kept_entries: u64,
     /// The mistake to make, if any.
     #[cfg(feature = "planted-bugs")]

@@ -9,6 +9,7 @@
 //! order, or groups any number of batches into one sync, is correct.
 
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 
 use crate::ids::Term;
 
@@ -43,8 +44,10 @@ pub struct HardState {
 pub struct Snapshot {
     /// The last entry it contains.
     pub last: Position,
-    /// The state, as [`State::encode`](super::State::encode) wrote it.
-    pub bytes: Arc<[u8]>,
+    /// The state, as [`State::encode`](super::State::encode) wrote it. A
+    /// vector that is shared, and not a slice, so that it need not be copied
+    /// to be shared, nor its memory be thrown away after.
+    pub bytes: Arc<Vec<u8>>,
 }
 
 /// What is to be made durable next.

@@ -149,7 +149,9 @@ pub enum Outcome {
     Closed,
     /// There are as many sessions as there may be; nothing was done.
     TooManySessions,
-    /// No such session (any more); nothing was done.
+    /// No such session (any more); nothing was done by this entry. A request
+    /// that was sent before may have been done while the session lived: who
+    /// repeats one and is told this does not know what became of it.
     SessionExpired,
     /// The serial was done long ago and its answer is forgotten: the client
     /// itself said that it no longer waits for it.

@@ -104,14 +104,21 @@ impl Log {
         self.base.id + count as u64
     }
 
+    /// Whether an entry could be the next one.
+    pub fn fits(&self, entry: &Entry) -> bool {
+        let last = self.last();
+        last.id.checked_add(1) == Some(entry.id)
+            && entry.term >= last.term
+            && self.last_time().is_none_or(|time| entry.time >= time)
+    }
+
     /// Appends an entry.
     ///
     /// # Panics
-    /// If it does not follow: a broken invariant, whoever broke it.
+    /// If it does not fit: a broken invariant, whoever broke it.
     pub fn append(&mut self, entry: Entry) {
-        let last = self.last();
-        assert!(entry.id == last.id + 1, "a gap in the log after {last}");
-        assert!(entry.term >= last.term, "the term fell after {last}");
+        let (last, next) = (self.last(), entry.position());
+        assert!(self.fits(&entry), "{next} does not follow {last}");
         self.bytes += entry.weight();
         self.entries.push_back(entry);
     }
@@ -132,6 +139,23 @@ impl Log {
             self.bytes -= first.weight();
             self.entries.pop_front();
         }
+    }
+
+    /// Forgets entries up to and including `id`, but for the last of them: at
+    /// most `count`, and at most `bytes` of them.
+    pub fn compact_behind(&mut self, id: LogId, count: u64, bytes: usize) {
+        let mut weight = 0;
+        let mut upto = id;
+        while id - upto < count
+            && let Some(entry) = self.get(upto)
+        {
+            weight += entry.weight();
+            if weight > bytes {
+                break;
+            }
+            upto -= 1;
+        }
+        self.compact(upto);
     }
 
     /// Entries from `from` on: at most `count`, and at most `bytes` of them

@@ -1,141 +1,199 @@
-//! A server's disk: what was synced stays, what was not may be lost or torn.
+//! A server's disk, and the log on it.
 //!
-//! Batches wait in order until their sync is over. A crash in between keeps
-//! some prefix of them, and of the first one that was not kept whole perhaps
-//! a part, in the order in which its parts are written. Now and then a disk
-//! is full, a sync fails, or a record rots after it was acknowledged; then
-//! the server stops, and what its log promised decides whether it may start
-//! again.
+//! The log is the one of production (`tenure_core::wal`): real bytes go into
+//! files, and what a restarted server makes of them is decided by the same
+//! code. Only the files are the simulator's (`files`). Batches wait until
+//! the sync before is over, and then all of them go into one group, as the
+//! thread that writes does it. A crash comes at any step of that and loses
+//! or tears what was not synced; a sync fails, the disk fills up at any byte,
+//! an opening is cut short, and a byte rots after it was acknowledged.
+//!
+//! What the founders agreed on stands in a file of its own, made before the
+//! log is.
 
 use std::collections::VecDeque;
+use std::mem::take;
 
-use tenure_core::alpo::{Batch, LogId, Recovered};
+use tenure_core::alpo::{Batch, Position, Recovered, Snapshot};
 use tenure_core::rng::Rng;
+use tenure_core::wal::{self, Disk as _, DiskFile as _, Format, Options, Refused, Wal};
 
-/// What a disk holds.
-#[derive(Clone, Debug, Default)]
+use super::files::{Broken, Files, Mishap};
+
+/// The state that the cluster was founded with.
+const FOUNDING: &str = "founding";
+
+/// Why a server cannot start.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Trouble {
+    /// The disk failed; it may be tried again.
+    Failed,
+    /// What is there is refused (H14).
+    Refused(Refused),
+}
+
+impl From<wal::WalError<Broken>> for Trouble {
+    fn from(error: wal::WalError<Broken>) -> Self {
+        match error {
+            wal::WalError::Refused(refused) => Self::Refused(refused),
+            _ => Self::Failed,
+        }
+    }
+}
+
+impl From<Broken> for Trouble {
+    fn from(_: Broken) -> Self {
+        Self::Failed
+    }
+}
+
+/// What a server found when it started.
+pub(super) struct Found {
+    pub(super) recovered: Recovered,
+    /// A write that never finished was cut.
+    pub(super) torn: bool,
+    /// The newest snapshot could not be read, and an older one was.
+    pub(super) spare: bool,
+}
+
+/// A disk.
+#[derive(Default)]
 pub(super) struct Disk {
-    synced: Recovered,
+    files: Files,
+    /// The log, while a process has it open.
+    log: Option<Wal<Files>>,
     /// Handed out, not synced.
     waiting: VecDeque<Batch>,
-    /// A record that was acknowledged can be read no more.
-    pub(super) rotten: Option<LogId>,
+    /// A sync of the batches up to this one is under way.
+    begun: Option<u64>,
+    /// A byte changed that nobody wrote.
+    pub(super) rotten: bool,
 }
 
 impl Disk {
-    pub(super) fn founded(recovered: Recovered) -> Self {
-        Self {
-            synced: recovered,
-            ..Self::default()
+    /// Writes down what the founders agreed on.
+    pub(super) fn found(&self, state: &[u8]) -> Result<(), Broken> {
+        let unfinished = "founding.tmp";
+        let mut file = self.files.create(unfinished, 0)?;
+        file.write_at(0, state)?;
+        file.sync()?;
+        self.files.rename(unfinished, FOUNDING)?;
+        self.files.sync_names()
+    }
+
+    /// Opens the log, or makes it if there is none.
+    pub(super) fn open(&mut self, format: Format, options: Options) -> Result<Found, Trouble> {
+        let files = Box::new(self.files.clone());
+        let opened = if wal::list(&self.files)?.has_identity() {
+            Wal::open(files, format, options)?
+        } else {
+            let log = Wal::create(files, format, options)?;
+            self.log = Some(log);
+            return Ok(Found {
+                recovered: self.after_founding(Recovered::default())?,
+                torn: false,
+                spare: false,
+            });
+        };
+        self.log = Some(opened.wal);
+        Ok(Found {
+            recovered: self.after_founding(opened.recovered)?,
+            torn: opened.torn.is_some(),
+            spare: opened.spare_used.is_some(),
+        })
+    }
+
+    /// Before the first snapshot there is what was founded, if anything was.
+    fn after_founding(&self, mut recovered: Recovered) -> Result<Recovered, Trouble> {
+        if recovered.snapshot.is_none() && self.files.has(FOUNDING) {
+            let mut state = Vec::new();
+            self.files.read(FOUNDING, &mut state)?;
+            recovered.snapshot = Some(Snapshot {
+                last: Position::ZERO,
+                bytes: state.into(),
+            });
         }
+        Ok(recovered)
     }
 
     pub(super) fn write(&mut self, batch: Batch) {
         self.waiting.push_back(batch);
     }
 
-    /// The last batch that waits.
-    pub(super) fn last_waiting(&self) -> Option<u64> {
-        self.waiting.back().map(|batch| batch.number)
+    /// Begins a sync of everything that waits, if there is anything and none
+    /// is under way. Gives the last batch of it.
+    pub(super) fn begin(&mut self) -> Option<u64> {
+        if self.begun.is_some() {
+            return None;
+        }
+        self.begun = self.waiting.back().map(|batch| batch.number);
+        self.begun
     }
 
-    /// Batches up to `number` are on disk.
-    pub(super) fn sync(&mut self, number: u64) {
-        while let Some(batch) = self.waiting.pop_front_if(|batch| batch.number <= number) {
-            apply(&mut self.synced, batch);
+    /// The sync comes to its end.
+    pub(super) fn sync(&mut self) -> Result<(), wal::WalError<Broken>> {
+        let upto = take(&mut self.begun).unwrap_or(0);
+        let count = self.waiting.partition_point(|batch| batch.number <= upto);
+        let batches: Vec<_> = self.waiting.drain(..count).collect();
+        match &mut self.log {
+            Some(log) => log.append(&batches),
+            None => Err(wal::WalError::Poisoned),
         }
     }
 
-    /// The process is gone. Returns whether anything unsynced was lost.
+    /// The sync that is under way will fail in some way. Whether that is
+    /// because the disk is full.
+    pub(super) fn spoil(&self, rng: &mut Rng) -> bool {
+        let full = rng.chance(50);
+        if full {
+            self.files.fill_up(rng.below(700) as usize);
+        } else {
+            let how = [Mishap::Refused, Mishap::Half, Mishap::Forgotten];
+            let how = how[rng.below(3) as usize];
+            self.files.fail_after(rng.below(3), how);
+        }
+        full
+    }
+
+    /// The next opening will fail, if it takes some steps.
+    pub(super) fn spoil_start(&self, rng: &mut Rng) {
+        let how = [Mishap::Refused, Mishap::Half][rng.below(2) as usize];
+        self.files.fail_after(rng.below(5), how);
+    }
+
+    /// Failures are over.
+    pub(super) fn repair(&self) {
+        self.files.repair();
+    }
+
+    /// The process is gone, and perhaps the machine's power. Whether anything
+    /// that it wanted to write may be lost.
     pub(super) fn crash(&mut self, rng: &mut Rng) -> bool {
-        let kept = rng.between(0, self.waiting.len() as u64);
-        let mut waiting = std::mem::take(&mut self.waiting).into_iter();
-        for batch in waiting.by_ref().take(kept as usize) {
-            apply(&mut self.synced, batch);
-        }
-        match waiting.next() {
-            Some(batch) => {
-                apply(&mut self.synced, torn(batch, rng));
-                true
+        let loses = !self.waiting.is_empty();
+        if self.begun.is_some() {
+            if rng.chance(30) {
+                // In the middle of a sector, if the process alone dies.
+                self.files.fill_up(rng.below(700) as usize);
+            } else {
+                // A group is a write and a sync; a snapshot and a new
+                // segment are more.
+                let steps = if rng.chance(70) { 3 } else { 16 };
+                let how = [Mishap::Refused, Mishap::Half][rng.below(2) as usize];
+                self.files.fail_after(rng.below(steps), how);
             }
-            None => false,
+            // Whether it failed matters to nobody who is left.
+            let _ = self.sync();
         }
+        self.log = None;
+        self.waiting.clear();
+        self.files.crash(rng);
+        loses
     }
 
-    /// An acknowledged entry rots, if there is one. It must not be the last:
-    /// damage there cannot be told from a write that was torn.
-    pub(super) fn rot(&mut self, rng: &mut Rng) -> bool {
-        let entries = &self.synced.entries;
-        if entries.len() < 2 {
-            return false;
-        }
-        let index = rng.below(entries.len() as u64 - 1) as usize;
-        self.rotten = Some(entries[index].id);
-        true
-    }
-
-    /// What a restarted server reads. `None` if the damage is such that it
-    /// must not start (H14); with `cut` it makes the best of what is left.
-    pub(super) fn read(&mut self, cut: bool) -> Option<Recovered> {
-        if let Some(rotten) = self.rotten {
-            if !cut {
-                return None;
-            }
-            self.synced.entries.retain(|entry| entry.id < rotten);
-            self.rotten = None;
-        }
-        Some(self.synced.clone())
-    }
-}
-
-/// A batch of which only the first parts reached the disk.
-fn torn(mut batch: Batch, rng: &mut Rng) -> Batch {
-    match rng.below(4) {
-        0 => Batch::default(),
-        1 => {
-            batch.snapshot = None;
-            batch.reset = false;
-            batch.truncate = None;
-            batch.entries.clear();
-            batch
-        }
-        2 => {
-            batch.entries.clear();
-            batch
-        }
-        _ => {
-            let kept = rng.below(batch.entries.len() as u64 + 1);
-            batch.entries.truncate(kept as usize);
-            batch
-        }
-    }
-}
-
-/// What a batch does to what is on disk, in the order of its parts.
-fn apply(disk: &mut Recovered, batch: Batch) {
-    let Batch {
-        hard,
-        snapshot,
-        reset,
-        truncate,
-        entries,
-        ..
-    } = batch;
-    if let Some(hard) = hard {
-        disk.hard = hard;
-    }
-    if let Some(snapshot) = snapshot {
-        let upto = snapshot.last.id;
-        disk.entries.retain(|entry| !reset && entry.id > upto);
-        disk.snapshot = Some(snapshot);
-    }
-    if let Some(from) = truncate {
-        disk.entries.retain(|entry| entry.id < from);
-    }
-    let covered = disk.snapshot.as_ref().map_or(0, |s| s.last.id);
-    for entry in entries {
-        if entry.id > covered {
-            disk.entries.push(entry);
-        }
+    /// A byte rots of what was acknowledged. Where, if one did.
+    pub(super) fn rot(&mut self, rng: &mut Rng) -> Option<(String, usize)> {
+        let rotten = self.files.rot(rng);
+        self.rotten |= rotten.is_some();
+        rotten
     }
 }

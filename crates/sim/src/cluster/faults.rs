@@ -187,14 +187,15 @@ impl World {
         let lost = self
             .hosts
             .iter()
-            .filter(|host| host.disk.rotten.is_some() || host.dead);
+            .filter(|host| host.disk.rotten || host.dead);
         if lost.count() > 0 || self.swarm.founders < 3 || self.swarm.kinds.members {
             return;
         }
         let delay = self.rng.between(SECOND / 10, SECOND);
         self.crash(server, Some(delay));
-        if self.hosts[server].disk.rot(&mut self.rng) {
+        if let Some((file, at)) = self.hosts[server].disk.rot(&mut self.rng) {
             self.stats.rotten += 1;
+            self.note(server, &format!("byte {at} of {file} rots"));
         }
     }
 

@@ -22,8 +22,6 @@ pub(super) struct Host {
     pub(super) paused_until: u64,
     /// The next time it is woken, in true time.
     pub(super) wake_at: u64,
-    /// A sync is under way.
-    pub(super) syncing: bool,
     /// Its disk is new, and it is not known to be a member with it.
     pub(super) fresh: bool,
     /// It must not start again: its disk is damaged.
@@ -42,7 +40,6 @@ impl Host {
             rate,
             paused_until: 0,
             wake_at: u64::MAX,
-            syncing: false,
             fresh: false,
             dead: false,
         }

@@ -9,7 +9,8 @@
 //! |---|---|
 //! | `world` | true time, the queue of what will happen, everybody in it |
 //! | `swarm` | what kind of world, drawn from the seed |
-//! | `host`, `process`, `disk`, `network` | machines and what joins them |
+//! | `host`, `process`, `network` | machines and what joins them |
+//! | `disk`, `files` | a server's log, and the files that lose it |
 //! | `client`, `asking` | who asks for things, and how |
 //! | `faults`, `judging` | what goes wrong, and what must be right after |
 //! | `checkers` | what must be true, a file each |
@@ -19,6 +20,7 @@ mod checkers;
 mod client;
 mod disk;
 mod faults;
+mod files;
 mod host;
 mod judging;
 mod network;

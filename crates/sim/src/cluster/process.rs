@@ -1,11 +1,16 @@
 //! A server's process: it starts, does what its node asks for, and ends.
 
 use tenure_core::Machine;
-use tenure_core::alpo::{Body, Envelope, Event as Told, Input, Node, Output, Reply, State};
+use tenure_core::alpo::codec::crc32c_append;
+use tenure_core::alpo::{
+    Body, Envelope, Event as Told, Input, Node, Output, Recovered, Reply, State,
+};
 use tenure_core::time::ClockId;
+use tenure_core::wal::{Format, WalError};
 
 use super::checkers::leaders::Leaders;
-use super::checkers::{Check, Verdict, broken};
+use super::checkers::{Check, Verdict, Violation, broken};
+use super::disk::Trouble;
 use super::swarm::SECOND;
 use super::world::{Event, World};
 
@@ -88,12 +93,9 @@ impl World {
     /// Begins a sync of everything that waits, if none is under way.
     fn sync(&mut self, server: usize) {
         let host = &mut self.hosts[server];
-        let Some(upto) = host.disk.last_waiting() else {
+        let Some(upto) = host.disk.begin() else {
             return;
         };
-        if std::mem::replace(&mut host.syncing, true) {
-            return;
-        }
         let epoch = host.epoch;
         let mut delay = self.swarm.sync + self.rng.below(self.swarm.sync + 1);
         let disks = self.swarm.kinds.disks && !self.healed;
@@ -101,7 +103,7 @@ impl World {
             self.stats.slow_syncs += 1;
             delay *= 50;
         }
-        let fails = disks && self.rng.below(1_000) == 0;
+        let fails = disks && self.rng.below(300) == 0;
         let event = Event::Synced {
             server,
             epoch,
@@ -115,14 +117,6 @@ impl World {
         if self.hosts[server].epoch != epoch {
             return Ok(());
         }
-        if fails {
-            // A sync that failed must not be tried again: the process stops
-            // and reads what is really there when it comes back.
-            self.stats.failed_syncs += 1;
-            let delay = self.rng.between(SECOND / 10, 3 * SECOND);
-            self.crash(server, Some(delay));
-            return Ok(());
-        }
         let event = Event::Synced {
             server,
             epoch,
@@ -132,8 +126,25 @@ impl World {
         if let Some(event) = self.postponed(server, || event) {
             return self.put_off(server, event);
         }
-        self.hosts[server].syncing = false;
-        self.hosts[server].disk.sync(upto);
+        let disk = &mut self.hosts[server].disk;
+        let full = fails && disk.spoil(&mut self.rng);
+        match disk.sync() {
+            // It took fewer steps than were spoilt.
+            Ok(()) => disk.repair(),
+            Err(WalError::Disk { .. }) => {
+                // A sync that failed must not be tried again: the process
+                // stops and reads what is really there when it comes back.
+                self.stats.failed_syncs += u64::from(!full);
+                self.stats.full_disks += u64::from(full);
+                let delay = self.rng.between(SECOND / 10, 3 * SECOND);
+                self.crash(server, Some(delay));
+                return Ok(());
+            }
+            Err(error) => {
+                let id = self.hosts[server].id;
+                return broken(Check::Disk, format!("{id}: {error}"));
+            }
+        }
         self.step(server, |node, now| {
             node.handle(now, Input::Persisted(upto));
         })?;
@@ -143,27 +154,29 @@ impl World {
 
     /// Starts a server's process, for the first time or again.
     pub(super) fn start(&mut self, server: usize) -> Verdict {
-        let cut = self.cuts_damage();
-        let host = &mut self.hosts[server];
+        let host = &self.hosts[server];
         if host.node.is_some() || host.dead {
             return Ok(());
         }
-        let Some(recovered) = host.disk.read(cut) else {
-            host.dead = true;
-            self.stats.refused_starts += 1;
+        let Some(recovered) = self.recover(server)? else {
             return Ok(());
         };
+        let host = &mut self.hosts[server];
         let blank = State::new(self.swarm.limits, ClockId::default());
         let config = self.swarm.config.clone();
         let now = host.now(self.now).boot;
         let rng = self.rng.fork();
         match Node::start(config, host.identity(), recovered, blank, rng, now) {
             Ok(node) => host.node = Some(node),
+            Err(_) if host.disk.rotten => {
+                host.dead = true;
+                self.stats.refused_starts += 1;
+                return Ok(());
+            }
             Err(error) => return broken(Check::State, format!("{}: {error}", host.id)),
         }
         host.epoch += 1;
         host.wake_at = u64::MAX;
-        host.syncing = false;
         self.patience.restart(server);
         if self.trace.is_on() {
             self.note(server, "starts");
@@ -172,15 +185,40 @@ impl World {
         Ok(())
     }
 
-    /// Whether servers make the mistake of H14.
-    fn cuts_damage(&self) -> bool {
+    /// What a server reads back; `None` if it does not start, for now or for
+    /// ever.
+    fn recover(&mut self, server: usize) -> Result<Option<Recovered>, Violation> {
+        let host = &mut self.hosts[server];
+        let format = Format::new(host.identity(), crc32c_append);
         #[cfg(feature = "planted-bugs")]
-        {
-            self.swarm.config.planted == Some(tenure_core::alpo::Bug::DamageCut)
+        let format = format.with_bug(self.swarm.config.planted);
+        if self.swarm.kinds.disks && !self.healed && self.rng.chance(10) {
+            host.disk.spoil_start(&mut self.rng);
         }
-        #[cfg(not(feature = "planted-bugs"))]
-        {
-            false
+        let found = host.disk.open(format, self.swarm.log);
+        host.disk.repair();
+        match found {
+            Ok(found) => {
+                self.stats.torn += u64::from(found.torn);
+                self.stats.spares += u64::from(found.spare);
+                Ok(Some(found.recovered))
+            }
+            Err(Trouble::Failed) => {
+                self.stats.cut_starts += 1;
+                host.disk.crash(&mut self.rng);
+                let delay = self.rng.between(SECOND / 100, SECOND);
+                self.after(delay, Event::Restart { server });
+                Ok(None)
+            }
+            Err(Trouble::Refused(_)) if host.disk.rotten => {
+                host.dead = true;
+                self.stats.refused_starts += 1;
+                Ok(None)
+            }
+            Err(Trouble::Refused(refused)) => {
+                let detail = format!("{}: {refused}", host.id);
+                Err(Violation::new(Check::Disk, detail))
+            }
         }
     }
 

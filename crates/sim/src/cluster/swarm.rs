@@ -50,7 +50,7 @@ impl Kinds {
             partitions: rng.chance(60),
             unruly: rng.chance(70),
             disks: rng.chance(30),
-            rot: rng.chance(15),
+            rot: rng.chance(20),
             members: servers > 1 && rng.chance(35),
             transfers: rng.chance(30),
             snipers: rng.chance(40),
@@ -69,6 +69,8 @@ pub(super) struct Swarm {
     pub(super) pipeline: u64,
     pub(super) config: Config,
     pub(super) limits: Limits,
+    /// How the log is kept on disk: in segments so short that there are many.
+    pub(super) log: tenure_core::wal::Options,
     /// How long faults last.
     pub(super) storm: u64,
     /// One way through the network, when nothing is wrong.
@@ -142,6 +144,9 @@ impl Swarm {
                 journal_bytes: [1_000, 1_000_000][rng.below(2) as usize],
                 sessions: 64,
                 changes: 32,
+            },
+            log: tenure_core::wal::Options {
+                segment_bytes: [2_048, 8_192, 65_536][rng.below(3) as usize],
             },
             storm: options.seconds * SECOND,
             latency,

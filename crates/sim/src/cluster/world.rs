@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BinaryHeap};
 
 use tenure_core::Machine;
 use tenure_core::alpo::{
-    Answer, Ask, Body, Envelope, Input, LogId, Membership, Node, Position, ServerId, Snapshot,
-    State, Status, invariants,
+    Answer, Ask, Body, Envelope, Input, LogId, Membership, Node, ServerId, State, Status,
+    invariants,
 };
 use tenure_core::rng::Rng;
 use tenure_core::time::{ClockId, Now};
@@ -19,7 +19,6 @@ use super::checkers::leaders::Leaders;
 use super::checkers::patience::{Calm, Patience};
 use super::checkers::{Check, Verdict, broken};
 use super::client::Client;
-use super::disk::Disk;
 use super::host::Host;
 use super::network::Network;
 use super::stats::Stats;
@@ -160,15 +159,8 @@ impl World {
         let mut wide = swarm.limits;
         wide.journal_bytes = u64::MAX;
         let everything = State::founded(wide, clock, members);
-        let snapshot = Snapshot {
-            last: Position::ZERO,
-            bytes: founded.encode().into(),
-        };
         for host in hosts.iter_mut().take(swarm.founders) {
-            host.disk = Disk::founded(tenure_core::alpo::Recovered {
-                snapshot: Some(snapshot.clone()),
-                ..Default::default()
-            });
+            host.disk.found(&founded.encode()).expect("a sound disk");
         }
         let clients = (0..swarm.clients).map(|number| Client::new(number, rng.fork()));
         let clients: Vec<_> = clients.collect();

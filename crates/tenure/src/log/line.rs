@@ -137,22 +137,23 @@ impl Line {
 
     /// Ends the session, if there is one, and waits a moment for that.
     pub(super) async fn close(&self) {
+        if let Some(answer) = self.begin_to_close() {
+            // On the background's clock: the caller's executor may have none.
+            let wait = drive::background().spawn(timeout(FAREWELL, answer));
+            drop(wait.await);
+        }
+    }
+
+    fn begin_to_close(&self) -> Option<oneshot::Receiver<super::pipeline::Outcome>> {
         let (waiter, answer) = oneshot::channel();
         let mut desk = self.shared.lock();
-        let none = desk
-            .pipeline
-            .close(clock::boot(), Reply::One(waiter))
-            .is_some();
+        let refused = desk.pipeline.close(clock::boot(), Reply::One(waiter));
         let writer = desk.writer.take();
         drop(desk);
         if let Some(writer) = writer {
             writer.wake();
         }
-        if !none {
-            // On the background's clock: the caller's executor may have none.
-            let wait = drive::background().spawn(timeout(FAREWELL, answer));
-            drop(wait.await);
-        }
+        refused.is_none().then_some(answer)
     }
 }
 

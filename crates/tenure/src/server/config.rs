@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tenure_core::alpo::{Config as NodeConfig, Limits, ServerId};
 
+use crate::transport::TlsFiles;
 use crate::wal;
 
 /// The settings of one server.
@@ -28,6 +29,11 @@ pub struct Config {
     pub node: NodeConfig,
     /// How the log is kept.
     pub wal: wal::Options,
+    /// The certificates for both ports; `None` for connections that anybody
+    /// on the way may read and change.
+    pub tls: Option<TlsFiles>,
+    /// Whether clients, too, must have a certificate of the authority.
+    pub client_certificates: bool,
     /// Requests of clients that may be under way; more are refused with BUSY.
     pub requests: usize,
     /// Connections of clients; one more is closed at once.
@@ -56,6 +62,8 @@ impl Config {
                 ..NodeConfig::default()
             },
             wal: wal::Options::default(),
+            tls: None,
+            client_certificates: true,
             requests: 65_536,
             connections: 4_096,
             watches: 65_536,

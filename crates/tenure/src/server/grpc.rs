@@ -95,6 +95,7 @@ impl Registers for Door {
         let after = request.after_revision.unwrap_or(0);
         let mut changes = Self::watch(self, request).await.map_err(status)?;
         let (sender, messages) = mpsc::channel(QUEUE_MAX);
+        let shared = Arc::clone(&self.shared);
         tokio::spawn(async move {
             loop {
                 let next = tokio::select! {
@@ -103,11 +104,14 @@ impl Registers for Door {
                 };
                 let message = match next {
                     Some(it) => news(it, after),
-                    None => Err(error(
-                        Cause::TooSlow,
-                        "this watch was not read and has been cut off; begin again from the \
-                         last revision that was seen",
-                    )),
+                    None => {
+                        shared.metrics.watches_cut.inc();
+                        Err(error(
+                            Cause::TooSlow,
+                            "this watch was not read and has been cut off; begin again from the \
+                             last revision that was seen",
+                        ))
+                    }
                 };
                 let last = message.is_err();
                 if sender.send(message.map_err(status)).await.is_err() || last {

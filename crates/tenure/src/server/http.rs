@@ -39,6 +39,7 @@ pub(super) fn routes(door: Door) -> Router {
         .route("/healthz", get(health))
         .route("/readyz", get(ready))
         .route("/leader", get(leader))
+        .route("/metrics", get(metrics))
         .route("/v1/cluster/status", get(status).post(status))
         .route("/v1/registers/{call}", post(registers))
         .route("/v1/log/{call}", post(log))
@@ -94,6 +95,12 @@ async fn leader(State(door): State<Door>) -> Response {
         "leader_address": known.map(|(_, address)| address),
     });
     answer(code, &body)
+}
+
+async fn metrics(State(door): State<Door>) -> Response {
+    let text = door.shared.metrics.text(&Door::status(&door).await);
+    let content = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    ([(header::CONTENT_TYPE, content)], text).into_response()
 }
 
 async fn status(State(door): State<Door>) -> Response {

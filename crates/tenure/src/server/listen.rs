@@ -11,18 +11,22 @@ use std::time::Duration;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::service::TowerToHyperService;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
+use tokio::time::timeout;
 use tonic::service::Routes;
 
+use super::config::Config;
 use super::door::Door;
 use super::http;
+use super::metrics::Closed;
 use crate::api::DESCRIPTOR;
 use crate::api::v1::cluster_server::ClusterServer;
 use crate::api::v1::log_server::LogServer;
 use crate::api::v1::pipeline_server::PipelineServer;
 use crate::api::v1::registers_server::RegistersServer;
 use crate::api::v1::sessions_server::SessionsServer;
+use crate::transport::{Demand, Line, Tls};
 
 /// How long the headers of a request may take.
 const HEADERS_WITHIN: Duration = Duration::from_secs(10);
@@ -36,8 +40,42 @@ const WINDOW_BYTES: [u32; 2] = [4 * 1024 * 1024, 8 * 1024 * 1024];
 /// The largest message that is read from a client.
 const MESSAGE_BYTES: usize = 8 * 1024 * 1024;
 
+/// Who is let in.
+pub(super) struct Guard {
+    connections: usize,
+    tls: Option<Arc<Tls>>,
+    demand: Demand,
+}
+
+impl Guard {
+    pub(super) fn new(config: &Config, tls: Option<Arc<Tls>>) -> Self {
+        let demand = if config.client_certificates {
+            Demand::Certificate
+        } else {
+            Demand::Nothing
+        };
+        Self {
+            connections: config.connections,
+            tls,
+            demand,
+        }
+    }
+}
+
+/// How long a client may take to prove itself.
+const SECURE_WITHIN: Duration = Duration::from_secs(5);
+
+async fn secure(stream: TcpStream, tls: Option<Arc<Tls>>, demand: Demand) -> std::io::Result<Line> {
+    stream.set_nodelay(true)?;
+    match tls {
+        Some(tls) => timeout(SECURE_WITHIN, tls.accept(stream, demand)).await?,
+        None => Ok(Line::Plain(stream)),
+    }
+}
+
 /// Takes connections of clients until it is dropped.
-pub(super) async fn serve(listener: TcpListener, door: Door, connections: usize) {
+pub(super) async fn serve(listener: TcpListener, door: Door, guard: Guard) {
+    let shared = Arc::clone(&door.shared);
     let service = TowerToHyperService::new(routes(door));
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder
@@ -53,7 +91,7 @@ pub(super) async fn serve(listener: TcpListener, door: Door, connections: usize)
         .initial_stream_window_size(WINDOW_BYTES[0])
         .initial_connection_window_size(WINDOW_BYTES[1]);
     let builder = Arc::new(builder);
-    let open = Arc::new(Semaphore::new(connections));
+    let open = Arc::new(Semaphore::new(guard.connections));
     loop {
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
@@ -64,13 +102,22 @@ pub(super) async fn serve(listener: TcpListener, door: Door, connections: usize)
             }
         };
         let Ok(permit) = Arc::clone(&open).try_acquire_owned() else {
+            shared.metrics.close(Closed::Full);
             continue;
         };
-        let _ = stream.set_nodelay(true);
         let (builder, service) = (Arc::clone(&builder), service.clone());
+        let shared = Arc::clone(&shared);
+        let secured = secure(stream, guard.tls.clone(), guard.demand);
         tokio::spawn(async move {
             let _permit = permit;
-            let serving = builder.serve_connection(TokioIo::new(stream), service);
+            let line = match secured.await {
+                Ok(line) => line,
+                Err(error) => {
+                    shared.metrics.close(Closed::Garbage);
+                    return tracing::debug!("a client was not let in: {error}");
+                }
+            };
+            let serving = builder.serve_connection(TokioIo::new(line), service);
             if let Err(error) = serving.await {
                 tracing::debug!("a client's connection ended: {error}");
             }

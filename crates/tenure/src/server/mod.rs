@@ -26,8 +26,11 @@
 //! | `inbox`, `door` | how things get to the owner, and who may bring how much |
 //! | `house` | a session of the server's own, for clients without one |
 //! | `watchers` | those who follow registers |
+//! | `backup` | everything in one file, and back |
+//! | `metrics` | what is counted |
 //! | `services`, `http`, `listen` | what clients see: gRPC and HTTP on one port |
 
+mod backup;
 mod config;
 mod data;
 mod door;
@@ -37,6 +40,7 @@ mod house;
 mod http;
 mod inbox;
 mod listen;
+mod metrics;
 mod owner;
 mod peers;
 mod services;
@@ -51,12 +55,13 @@ use tenure_core::alpo::{Founding, Hello, Identity, Membership, Node, Recovered};
 use tenure_core::rng::Rng;
 use tokio::sync::watch;
 
+pub use backup::{RestoreError, Summary, read as read_backup, restore};
 pub use config::Config;
 pub use owner::Ended;
 pub use shared::Standing;
 
 use crate::clock;
-use crate::transport::{Book, Contact, Settings};
+use crate::transport::{Book, Contact, Settings, Tls};
 use crate::wal::{Directory, Wal, WalError, Writer};
 use data::Found;
 use door::Door;
@@ -126,6 +131,7 @@ struct Parts {
     found: Found,
     peers: TcpListener,
     clients: TcpListener,
+    tls: Option<Arc<Tls>>,
 }
 
 impl Server {
@@ -135,6 +141,8 @@ impl Server {
     /// If the settings, the directory or the addresses cannot be used.
     pub fn start(config: Config) -> Result<Self, StartError> {
         config.validate().map_err(StartError::Config)?;
+        let tls = config.tls.clone().map(Tls::open).transpose();
+        let tls = tls.map_err(StartError::Config)?.map(Arc::new);
         let peers = listen(&config.peers[&config.id])?;
         let clients = listen(&config.listen)?;
         let address = clients.local_addr().map_err(StartError::System)?;
@@ -149,6 +157,7 @@ impl Server {
             found,
             peers,
             clients,
+            tls,
         };
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -252,6 +261,7 @@ async fn run(parts: Parts) -> Ended {
         found,
         peers,
         clients,
+        tls,
     } = parts;
     let watchers = Arc::new(Watchers::new(config.watches));
     let door = Door::new(&config, &shared, &inbox, &watchers);
@@ -260,18 +270,26 @@ async fn run(parts: Parts) -> Ended {
         tokio::net::TcpListener::from_std(clients),
     ) {
         (Ok(peers), Ok(clients)) => {
-            tokio::spawn(listen::serve(clients, door, config.connections));
+            let guard = listen::Guard::new(&config, tls.clone());
+            tokio::spawn(listen::serve(clients, door, guard));
             peers
         }
         (Err(error), _) | (_, Err(error)) => return Ended::Fault(error.to_string()),
     };
     tokio::spawn(peers::accept(
         accept,
+        tls.clone(),
         Arc::clone(&shared),
         Arc::clone(&inbox),
     ));
     let flags = Book::from_flags(&config.peers);
-    let mut links = Peers::new(config.id, flags, Arc::clone(&shared), Arc::clone(&inbox));
+    let mut links = Peers::new(
+        config.id,
+        flags,
+        tls,
+        Arc::clone(&shared),
+        Arc::clone(&inbox),
+    );
     let (identity, wal, recovered) = match found {
         Found::Log(identity, wal, recovered) => (identity, *wal, *recovered),
         Found::Blank(storage, directory) => {

@@ -5,7 +5,7 @@
 //! has a thread, each peer a queue, each client a stream. And nothing here
 //! decides: whether an answer may leave, and when, is the machine's business.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,6 +20,7 @@ use tenure_core::time::Instant;
 use super::config::Config;
 use super::data;
 use super::inbox::{Event, Inbox, Reply, Told};
+use super::metrics;
 use super::peers::Peers;
 use super::shared::{Progress, Shared, Standing};
 use super::watchers::Watchers;
@@ -39,6 +40,8 @@ pub(super) struct Owner {
     waiting: HashMap<u64, Reply>,
     next_token: u64,
     members: Membership,
+    /// Batches that are not known to be durable, and since when.
+    syncing: VecDeque<(u64, Instant)>,
     /// Set when the server is to end: when, and whether it waits for a
     /// hand-over under this token.
     stopping: Option<Instant>,
@@ -87,6 +90,7 @@ impl Owner {
             // A small number would do; this one is never mistaken for a count.
             next_token: 1 << 32,
             members,
+            syncing: VecDeque::new(),
             stopping: None,
             timeout: config.node.timeout,
             data: config.data.clone(),
@@ -148,7 +152,12 @@ impl Owner {
                 }
                 self.node.handle(now, Input::Received(envelope));
             }
-            Event::Persisted(number) => self.node.handle(now, Input::Persisted(number)),
+            Event::Persisted(number) => {
+                while let Some((_, at)) = self.syncing.pop_front_if(|(it, _)| *it <= number) {
+                    self.shared.metrics.synced(now.boot.since(at));
+                }
+                self.node.handle(now, Input::Persisted(number));
+            }
             Event::DiskFailed(error) => return Some(Ended::Disk(error)),
             Event::Greeted(greeting) => {
                 if self.shared.face().book.learn(&greeting.book) {
@@ -205,6 +214,7 @@ impl Owner {
         while let Some(output) = self.node.poll() {
             match output {
                 Output::Persist(batch) => {
+                    self.syncing.push_back((batch.number, clock::boot()));
                     if self.writer.submit(batch).is_err() {
                         // Its last report says why, and is on its way.
                         tracing::debug!("the log has failed");
@@ -228,6 +238,13 @@ impl Owner {
         let Some(reply) = self.waiting.remove(&token) else {
             return;
         };
+        let result = match &answer {
+            Answer::Done(_) | Answer::Read(_) | Answer::HandedOver => metrics::Result::Done,
+            Answer::Refused(_) => metrics::Result::Refused,
+            Answer::Interrupted => metrics::Result::Interrupted,
+        };
+        let requests = &self.shared.metrics.requests;
+        requests.get_or_create(&metrics::Outcome { result }).inc();
         let at = match &answer {
             Answer::Done(Outcome::Swapped(version)) => version
                 .to_u64()
@@ -289,8 +306,10 @@ impl Owner {
 
     fn tell(&mut self, event: &NodeEvent) {
         let term = self.node.term().get();
+        let metrics = &self.shared.metrics;
         match event {
             NodeEvent::Led { leader, .. } if *leader == self.node.id() => {
+                metrics.reigns.inc();
                 tracing::info!(term, "this server leads");
             }
             NodeEvent::Led { leader, .. } => {
@@ -298,10 +317,19 @@ impl Owner {
             }
             NodeEvent::SteppedDown(why) => tracing::info!(term, ?why, "stepped back"),
             NodeEvent::Installed { upto } => {
+                metrics.installed.inc();
                 tracing::info!(term, upto = upto.id, "took over a snapshot from the leader");
                 self.watchers.restart(&self.node);
             }
-            other => tracing::debug!(term, event = ?other, "protocol"),
+            other => {
+                match other {
+                    NodeEvent::Standing { .. } => drop(metrics.elections.inc()),
+                    NodeEvent::Truncated { .. } => drop(metrics.truncated.inc()),
+                    NodeEvent::Compacted { .. } => drop(metrics.snapshots.inc()),
+                    _ => {}
+                }
+                tracing::debug!(term, event = ?other, "protocol");
+            }
         }
     }
 

@@ -15,10 +15,12 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
 use super::inbox::{Event, Inbox};
+use super::metrics::Closed;
 use super::owner::others;
 use super::shared::Shared;
 use crate::transport::{
-    Answer, Book, FrameReader, Greeting, Link, LinkEvent, ReadError, read_greeting, write_answer,
+    Answer, Book, Demand, FrameReader, Greeting, Line, Link, LinkEvent, ReadError, Tls,
+    read_greeting, write_answer,
 };
 
 /// How long a newcomer may take to introduce itself.
@@ -30,6 +32,7 @@ const CONNECTIONS_MAX: usize = 256;
 pub(super) struct Peers {
     own: ServerId,
     flags: Book,
+    tls: Option<Arc<Tls>>,
     shared: Arc<Shared>,
     inbox: Arc<Inbox>,
     links: BTreeMap<ServerId, Link>,
@@ -38,10 +41,17 @@ pub(super) struct Peers {
 }
 
 impl Peers {
-    pub(super) fn new(own: ServerId, flags: Book, shared: Arc<Shared>, inbox: Arc<Inbox>) -> Self {
+    pub(super) fn new(
+        own: ServerId,
+        flags: Book,
+        tls: Option<Arc<Tls>>,
+        shared: Arc<Shared>,
+        inbox: Arc<Inbox>,
+    ) -> Self {
         Self {
             own,
             flags,
+            tls,
             shared,
             inbox,
             links: BTreeMap::new(),
@@ -143,7 +153,7 @@ impl Peers {
                 false
             }
         };
-        Link::start(addresses, server, greet, tell)
+        Link::start(addresses, server, self.tls.clone(), greet, tell)
     }
 }
 
@@ -173,7 +183,12 @@ fn judge(shared: &Shared, greeting: &Greeting) -> Option<String> {
 }
 
 /// Takes connections of other servers until it is dropped.
-pub(super) async fn accept(listener: TcpListener, shared: Arc<Shared>, inbox: Arc<Inbox>) {
+pub(super) async fn accept(
+    listener: TcpListener,
+    tls: Option<Arc<Tls>>,
+    shared: Arc<Shared>,
+    inbox: Arc<Inbox>,
+) {
     static NUMBER: AtomicU64 = AtomicU64::new(1);
     let open = Arc::new(tokio::sync::Semaphore::new(CONNECTIONS_MAX));
     loop {
@@ -187,23 +202,44 @@ pub(super) async fn accept(listener: TcpListener, shared: Arc<Shared>, inbox: Ar
             }
         };
         let Ok(permit) = Arc::clone(&open).try_acquire_owned() else {
+            shared.metrics.close(Closed::Full);
             continue;
         };
-        let (shared, inbox) = (Arc::clone(&shared), Arc::clone(&inbox));
+        let (shared, inbox, tls) = (Arc::clone(&shared), Arc::clone(&inbox), tls.clone());
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         tokio::spawn(async move {
             let _permit = permit;
-            serve(stream, number, &shared, &inbox).await;
+            let why = match timeout(GREET_WITHIN, secure(stream, tls)).await {
+                Ok(Ok(line)) => return serve(line, number, &shared, &inbox).await,
+                Ok(Err(error)) => error.to_string(),
+                Err(_) => "it said nothing".into(),
+            };
+            shared.metrics.close(Closed::Garbage);
+            tracing::debug!("a connection is closed: {why}");
         });
     }
 }
 
-async fn serve(mut stream: TcpStream, number: u64, shared: &Shared, inbox: &Inbox) {
+async fn secure(stream: TcpStream, tls: Option<Arc<Tls>>) -> std::io::Result<Line> {
+    stream.set_nodelay(true)?;
+    match tls {
+        Some(tls) => tls.accept(stream, Demand::Certificate).await,
+        None => Ok(Line::Plain(stream)),
+    }
+}
+
+async fn serve(mut stream: Line, number: u64, shared: &Shared, inbox: &Inbox) {
     let mut edition = shared.edition.subscribe();
     let greeting = match timeout(GREET_WITHIN, read_greeting(&mut stream)).await {
         Ok(Ok(greeting)) => greeting,
-        Ok(Err(error)) => return tracing::debug!("a connection is closed: {error}"),
-        Err(_) => return tracing::debug!("a connection is closed: it did not introduce itself"),
+        failed => {
+            let why = match failed {
+                Ok(Err(error)) => error.to_string(),
+                _ => "it did not introduce itself".into(),
+            };
+            shared.metrics.close(Closed::Garbage);
+            return tracing::debug!("a connection is closed: {why}");
+        }
     };
     let refusal = judge(shared, &greeting);
     let answer = match &refusal {
@@ -213,6 +249,9 @@ async fn serve(mut stream: TcpStream, number: u64, shared: &Shared, inbox: &Inbo
     let answered = timeout(GREET_WITHIN, write_answer(&mut stream, &answer)).await;
     let server = greeting.hello.server;
     let (blank, ours) = (greeting.hello.cluster.is_none(), refusal.is_none());
+    if !ours {
+        shared.metrics.close(Closed::Stranger);
+    }
     if !matches!(answered, Ok(Ok(()))) || !ours {
         let _ = stream.shutdown().await;
         return;
@@ -244,6 +283,7 @@ async fn serve(mut stream: TcpStream, number: u64, shared: &Shared, inbox: &Inbo
         }
     };
     if let ReadError::Frame(error) = &ended {
+        shared.metrics.close(Closed::Garbage);
         tracing::warn!(server = server.get(), "a connection is closed: {error}");
     }
     inbox.put(Event::Closed(server, number));

@@ -3,7 +3,8 @@
 //! gRPC (`grpc`) and HTTP (`http`) are two ways to reach the same functions.
 
 use tenure_core::alpo::{
-    Ask, Change, Found, Node, Operation, Outcome, Part, Query, ServerId, Status, StorageId,
+    Ask, Change, ClusterId, Found, Node, Operation, Outcome, Part, Query, ServerId, Status,
+    StorageId,
 };
 use tenure_core::cas::Register;
 use tenure_core::ids::Key;
@@ -330,11 +331,15 @@ impl Door {
         // The leader's state after a confirmed round holds everything that
         // was acknowledged before the call.
         self.query(Query::Barrier).await?;
-        let image = self.look(|node| node.state().encode()).await?;
+        let (image, last) = self
+            .look(|node| (node.state().encode(), node.state().applied()))
+            .await?;
         let image = bytes::Bytes::from(image);
+        let identity = self.shared.face().identity;
+        let cluster = identity.map_or(ClusterId::from_u128(0), |it| it.cluster);
+        let header = super::backup::header(cluster, last, &image);
         let parts = (0..image.len()).step_by(PART_BYTES);
-        Ok(parts
-            .map(|from| image.slice(from..image.len().min(from + PART_BYTES)))
-            .collect())
+        let parts = parts.map(|from| image.slice(from..image.len().min(from + PART_BYTES)));
+        Ok(std::iter::once(header).chain(parts).collect())
     }
 }

@@ -13,6 +13,7 @@ use tenure_core::ids::Term;
 use tenure_core::time::Instant;
 use tokio::sync::watch;
 
+use super::metrics::Metrics;
 use crate::clock;
 use crate::transport::{Book, Contact, Greeting, Settings};
 
@@ -64,6 +65,7 @@ pub(super) struct Shared {
     face: Mutex<Face>,
     pub(super) standing: watch::Sender<Standing>,
     pub(super) progress: watch::Sender<Progress>,
+    pub(super) metrics: Metrics,
     /// When a leader was last heard, on the boot-time clock.
     heard: AtomicU64,
     /// The edition of the face.
@@ -85,6 +87,7 @@ impl Shared {
             face: Mutex::new(face),
             standing: watch::Sender::new(standing),
             progress: watch::Sender::default(),
+            metrics: Metrics::new(),
             heard: AtomicU64::new(clock::boot().as_nanos()),
         }
     }

@@ -16,6 +16,7 @@ use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
 use super::greeting::{Answer, Greeting, read_answer, write_greeting};
+use super::tls::{Line, Tls};
 
 /// How many bytes may wait to be written to one server; what comes on top is
 /// dropped, and asked for again by the protocol.
@@ -75,6 +76,7 @@ impl Link {
     pub fn start(
         addresses: Vec<String>,
         server: ServerId,
+        tls: Option<Arc<Tls>>,
         greet: impl Fn() -> Greeting + Send + 'static,
         tell: impl FnMut(LinkEvent) -> bool + Send + 'static,
     ) -> Self {
@@ -84,6 +86,7 @@ impl Link {
             addresses: addresses.clone(),
             turn: 0,
             server,
+            tls,
             greet,
             tell,
         };
@@ -141,6 +144,7 @@ struct Dialler<G, T> {
     /// Which of the addresses is tried next.
     turn: usize,
     server: ServerId,
+    tls: Option<Arc<Tls>>,
     greet: G,
     tell: T,
 }
@@ -182,12 +186,10 @@ impl<G: Fn() -> Greeting, T: FnMut(LinkEvent) -> bool> Dialler<G, T> {
         address.cloned().unwrap_or_default()
     }
 
-    async fn dial(&mut self) -> Result<Option<TcpStream>, String> {
+    async fn dial(&mut self) -> Result<Option<Line>, String> {
         let failed = |error: &dyn std::fmt::Display| error.to_string();
-        let mut stream = TcpStream::connect(self.address())
-            .await
-            .map_err(|error| failed(&error))?;
-        stream.set_nodelay(true).map_err(|error| failed(&error))?;
+        let connected = connect(self.address(), self.tls.clone()).await;
+        let mut stream = connected.map_err(|error| failed(&error))?;
         write_greeting(&mut stream, &(self.greet)())
             .await
             .map_err(|error| failed(&error))?;
@@ -209,10 +211,19 @@ impl<G: Fn() -> Greeting, T: FnMut(LinkEvent) -> bool> Dialler<G, T> {
     }
 }
 
+async fn connect(address: String, tls: Option<Arc<Tls>>) -> std::io::Result<Line> {
+    let stream = TcpStream::connect(&address).await?;
+    stream.set_nodelay(true)?;
+    match tls {
+        Some(tls) => tls.connect(stream, &address).await,
+        None => Ok(Line::Plain(stream)),
+    }
+}
+
 /// Writes what is queued until the connection breaks. The other side says
 /// nothing more, so that anything read means that it has ended.
-async fn write(queue: &Queue, stream: TcpStream) -> std::io::Result<()> {
-    let (mut from, mut to) = stream.into_split();
+async fn write(queue: &Queue, stream: Line) -> std::io::Result<()> {
+    let (mut from, mut to) = tokio::io::split(stream);
     let mut spare = Vec::new();
     let mut byte = [0];
     loop {
@@ -226,6 +237,7 @@ async fn write(queue: &Queue, stream: TcpStream) -> std::io::Result<()> {
             continue;
         }
         timeout(WRITE_WITHIN, to.write_all(&spare)).await??;
+        timeout(WRITE_WITHIN, to.flush()).await??;
         spare.clear();
         spare.shrink_to(4 * 1024 * 1024);
     }

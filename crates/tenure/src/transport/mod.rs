@@ -13,7 +13,8 @@
 //! ```
 //!
 //! `greeting` is the first thing said in each direction, `frames` reads what
-//! follows, `link` dials and writes, `book` is who can be reached where.
+//! follows, `link` dials and writes, `book` is who can be reached where, `tls`
+//! makes sure that it is they.
 //! Whatever is not a frame (garbage, another program, another version)
 //! closes the connection and is counted; nothing is ever guessed.
 //!
@@ -25,9 +26,11 @@ mod book;
 mod frames;
 mod greeting;
 mod link;
+mod tls;
 
 pub use book::{Book, Contact};
 pub use frames::{FrameReader, ReadError};
 pub use greeting::{Answer, Greeting, GreetingError, Settings, read_answer, read_greeting};
 pub use greeting::{write_answer, write_greeting};
 pub use link::{Link, LinkEvent, QUEUE_BYTES};
+pub use tls::{Demand, Line, Tls, TlsFiles};

@@ -9,6 +9,7 @@
 //! synced stays; a write that was synced stays; a sector of 512 bytes is
 //! written whole or not at all.
 
+use std::fmt::Arguments;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
@@ -84,6 +85,56 @@ pub trait DiskFile: Send {
     /// # Errors
     /// What the system says; after that, nobody knows what is durable.
     fn sync(&mut self) -> io::Result<()>;
+}
+
+/// The log itself knows neither paths nor what an error of the system is.
+impl tenure_core::wal::Disk for dyn Disk + '_ {
+    type Error = io::Error;
+    type File = Box<dyn DiskFile>;
+
+    fn names(&self) -> io::Result<Vec<String>> {
+        Disk::names(self)
+    }
+
+    fn read(&self, name: &str, into: &mut Vec<u8>) -> io::Result<()> {
+        Disk::read(self, name, into)
+    }
+
+    fn create(&self, name: &str, bytes: u64) -> io::Result<Box<dyn DiskFile>> {
+        Disk::create(self, name, bytes)
+    }
+
+    fn open(&self, name: &str) -> io::Result<Box<dyn DiskFile>> {
+        Disk::open(self, name)
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        Disk::rename(self, from, to)
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        Disk::remove(self, name)
+    }
+
+    fn sync_names(&self) -> io::Result<()> {
+        Disk::sync_names(self)
+    }
+
+    fn warn(&self, what: Arguments<'_>) {
+        tracing::warn!("{}: {what}", self.path("").display());
+    }
+}
+
+impl tenure_core::wal::DiskFile for Box<dyn DiskFile> {
+    type Error = io::Error;
+
+    fn write_at(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        DiskFile::write_at(&mut **self, offset, bytes)
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        DiskFile::sync(&mut **self)
+    }
 }
 
 /// A directory of the operating system.

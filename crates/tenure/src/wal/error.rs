@@ -8,7 +8,9 @@
 
 use std::fmt;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+use tenure_core::wal::{self, Flaw, Refused};
 
 /// Why the log could not be opened, read or written.
 #[derive(Debug, thiserror::Error)]
@@ -103,11 +105,11 @@ impl fmt::Display for Fault {
 }
 
 /// What to do about damage.
-pub(super) const REPLACE: &str = "nothing was changed; restore the file, or remove this server \
+const REPLACE: &str = "nothing was changed; restore the file, or remove this server \
                                   from the cluster and add it again with an empty directory";
 
 /// What to do about a wrong directory.
-pub(super) const CONFIGURE: &str = "check which directory this server was given";
+const CONFIGURE: &str = "check which directory this server was given";
 
 impl WalError {
     pub(crate) fn disk(
@@ -139,18 +141,50 @@ impl WalError {
         })
     }
 
-    pub(super) fn misplaced(
-        file: PathBuf,
-        expected: impl Into<String>,
-        found: impl Into<String>,
-    ) -> Self {
-        Self::Misplaced(Fault {
-            file,
-            offset: 0,
-            expected: expected.into(),
-            found: found.into(),
-            advice: CONFIGURE,
-        })
+    /// What the log in `dir` says of its files.
+    pub(super) fn of(dir: &Path, error: wal::WalError<io::Error>) -> Self {
+        match error {
+            wal::WalError::Refused(refused) => Self::refused(dir, refused),
+            wal::WalError::Disk {
+                file,
+                offset,
+                doing,
+                source,
+            } => Self::disk(within(dir, &file), offset, doing, source),
+            wal::WalError::Poisoned => Self::Poisoned {
+                cause: "not known".to_owned(),
+            },
+            wal::WalError::Misuse(what) => Self::Misuse(what),
+        }
+    }
+
+    /// Why bytes in `dir` are not taken for the log.
+    pub(super) fn refused(dir: &Path, refused: Refused) -> Self {
+        let fault = |flaw: Flaw, advice| Fault {
+            file: within(dir, &flaw.file),
+            offset: flaw.offset,
+            expected: flaw.expected,
+            found: flaw.found,
+            advice,
+        };
+        match refused {
+            Refused::Misplaced(flaw) => Self::Misplaced(fault(flaw, CONFIGURE)),
+            Refused::Damaged(flaw) => Self::Damaged(fault(flaw, REPLACE)),
+            Refused::Newer { file, found, known } => Self::Newer {
+                file: within(dir, &file),
+                found,
+                known,
+            },
+        }
+    }
+}
+
+/// A file, or the directory itself if it has no name.
+fn within(dir: &Path, file: &str) -> PathBuf {
+    if file.is_empty() {
+        dir.to_owned()
+    } else {
+        dir.join(file)
     }
 }
 

@@ -7,11 +7,12 @@ use std::path::Path;
 
 use tenure_core::alpo::{Identity, LogId, Position, Recovered};
 
+use tenure_core::wal::{self, Format, Item, Listing, Tail};
+
 use super::disk::{Directory, Disk};
 use super::error::WalError;
-use super::log::{check_identity, list};
-use super::recover::{self, Item};
-use super::tail::Tail;
+use super::log;
+use super::read;
 
 /// What [`verify`] found.
 #[derive(Debug)]
@@ -45,10 +46,9 @@ pub struct Report {
 /// use.
 pub fn inspect(dir: &Path, mut see: impl FnMut(Item<'_>)) -> Result<Identity, WalError> {
     let disk = Directory::look(dir)?;
-    let listing = list(&disk)?;
-    let identity = check_identity(&disk, &listing, None)?;
-    recover::read(&disk, &identity, &listing, &mut see)?;
-    Ok(identity)
+    let (listing, format) = look(&disk)?;
+    read::read(&disk, &format, &listing, &mut see)?;
+    Ok(*format.identity())
 }
 
 /// Checks all of a log: whether a server could start from it.
@@ -65,24 +65,34 @@ pub fn verify(dir: &Path) -> Result<Report, WalError> {
 /// # Errors
 /// As there.
 pub fn verify_on(disk: &dyn Disk) -> Result<(Report, Recovered), WalError> {
-    let listing = list(disk)?;
-    let identity = check_identity(disk, &listing, None)?;
-    let mut log = recover::read(disk, &identity, &listing, &mut |_| {})?;
-    let (recovered, mut problem) = recover::assemble(disk, &identity, &mut log)?;
+    let dir = disk.path("");
+    let failed = |error| WalError::of(&dir, error);
+    let (listing, format) = look(disk)?;
+    let mut log = read::read(disk, &format, &listing, &mut |_| {})?;
+    let (recovered, mut problem) = wal::assemble(disk, &format, &mut log).map_err(failed)?;
     if problem.is_none() && log.tail.previous != Position::ZERO {
         // Not needed today, but it is kept for the day when it is.
-        problem = recover::snapshot(disk, &identity, log.tail.previous).err();
+        problem = wal::snapshot(disk, &format, log.tail.previous).err();
     }
     let report = Report {
-        identity,
+        identity: *format.identity(),
         tail: log.tail,
-        segments: listing.segments.len(),
+        segments: listing.segments().len(),
         groups: log.groups,
         snapshot: recovered.snapshot.as_ref().map(|snapshot| snapshot.last),
         first: recovered.entries.first().map(|entry| entry.id),
         entries: recovered.entries.len(),
         torn: log.torn,
-        spare_used: problem,
+        spare_used: problem.map(failed),
     };
     Ok((report, recovered))
+}
+
+/// What is there, and whose it is.
+fn look(disk: &dyn Disk) -> Result<(Listing, Format), WalError> {
+    let said = wal::list(disk).and_then(|listing| {
+        let identity = wal::check_identity(disk, crc32c::crc32c_append, &listing, None)?;
+        Ok((listing, log::format(&identity)))
+    });
+    said.map_err(|error| WalError::of(&disk.path(""), error))
 }

@@ -15,37 +15,24 @@
 //! that was handed in; or it refuses, and says which file, where in it, what
 //! was expected, what was found, and what to do. It never guesses.
 //!
-//! One idea per file: `disk` is the few things asked of a file system,
-//! `record` and `group` are what is in a segment and the argument how a torn
-//! write is told from damage, `header` is how each file begins, `tail` is what
-//! may follow what, `walk` and `recover` read, `log` writes, `writer` is the thread that
-//! makes many batches share a sync, `inspect` looks without touching.
-//!
-//! Left out on purpose: compression (the log is short-lived), encryption (the
-//! file system's), and repair. A server whose log is damaged is replaced by an
-//! empty one; the others have everything.
-//!
-//! The formats are laid down byte by byte in `docs/formats.md`.
+//! What is in the files, and what a crash or damage makes of them, is decided
+//! in [`tenure_core::wal`], which the simulator runs on disks of its own. Here
+//! is the rest, one idea per file: `disk` is the few things asked of a file
+//! system, and a directory that does them, `log` is the log in it, `read`
+//! reads a long one on two threads, `writer` is the thread that makes many
+//! batches share a sync, `inspect` looks without touching, `error` says what
+//! to do next.
 
 mod disk;
 mod error;
-mod group;
-mod header;
 mod inspect;
 mod log;
-mod names;
-mod record;
-mod recover;
-mod tail;
-mod walk;
+mod read;
 mod writer;
 
 pub use disk::{Directory, Disk, DiskFile, holder};
 pub use error::{Fault, WalError};
-pub use header::{FORMAT_VERSION, SegmentStart};
 pub use inspect::{Report, inspect, verify, verify_on};
 pub use log::{Options, Wal, identity};
-pub use record::Record;
-pub use recover::Item;
-pub use tail::Tail;
+pub use tenure_core::wal::{FORMAT_VERSION, Item, Record, SegmentStart, Tail};
 pub use writer::{Ended, Writer};

@@ -256,3 +256,71 @@ fn values(message: v1::WatchResponse) -> impl Iterator<Item = String> {
     let registers = changed.filter_map(|changed| changed.register);
     registers.map(|register| String::from_utf8_lossy(&register.value).into_owned())
 }
+
+#[tokio::test]
+async fn a_backup_begins_a_new_cluster_that_others_join() {
+    let servers = Servers::found(3, 0);
+    servers.append("one").await;
+    servers.append("two").await;
+    let leader = servers.leader().await;
+    let backup = servers
+        .cluster(leader)
+        .await
+        .backup(v1::BackupRequest {})
+        .await;
+    let mut parts = backup.expect("a backup").into_inner();
+    let mut file = Vec::new();
+    while let Some(part) = parts.message().await.expect("whole") {
+        file.extend_from_slice(&part.part);
+    }
+    for (cut, said) in [(0, "too short"), (file.len() - 1, "cut short")] {
+        let error = tenure::server::read_backup(&file[..cut]).expect_err("not whole");
+        assert!(error.to_string().contains(said), "{error}");
+    }
+    for byte in 0..file.len() {
+        let mut damaged = file.clone();
+        damaged[byte] ^= 1;
+        assert!(
+            tenure::server::read_backup(&damaged).is_err(),
+            "byte {byte}"
+        );
+    }
+    let (_, state) = tenure::server::read_backup(&file).expect("whole");
+    drop(servers);
+
+    let mut anew = Servers::found(0, 2);
+    tenure::server::restore(state.clone(), &anew.data(1), id(1)).expect("restored");
+    tenure::server::restore(state, &anew.data(1), id(1)).expect_err("it is in use");
+    anew.start(1);
+    anew.append("three").await;
+    anew.start(2);
+    admit(&anew, 2).await;
+    anew.until(2, |it| it.ready).await;
+    for number in [1, 2] {
+        assert_eq!(anew.entries(number, 3).await, ["one", "two", "three"]);
+    }
+}
+
+#[tokio::test]
+async fn metrics_tell_who_leads_and_what_was_done() {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    let servers = Servers::found(1, 0);
+    servers.append("one").await;
+    let address = servers.running[&1].address();
+    let mut stream = tokio::net::TcpStream::connect(address)
+        .await
+        .expect("it listens");
+    let request = "GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+    stream.write_all(request.as_bytes()).await.expect("sent");
+    let mut text = String::new();
+    stream.read_to_string(&mut text).await.expect("answered");
+    for line in [
+        "tenure_leads 1",
+        "tenure_term 1",
+        "tenure_reigns_total 1",
+        "tenure_entries_next 2",
+        "tenure_requests_total{result=\"Done\"} 2",
+    ] {
+        assert!(text.contains(line), "expected {line} in {text}");
+    }
+}

@@ -3,3 +3,4 @@
 mod cases;
 mod servers;
 mod strangers;
+mod tls;

@@ -107,7 +107,7 @@ fn golden() -> Memory {
     };
     let snapshot = Snapshot {
         last: Position::new(term(2), 9),
-        bytes: Arc::from(&b"state"[..]),
+        bytes: Arc::new(b"state".to_vec()),
     };
     let second = Batch {
         number: 2,

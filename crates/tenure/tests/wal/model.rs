@@ -163,7 +163,7 @@ fn snapshot(last: Position, rng: &mut Rng) -> Snapshot {
     let bytes = vec![rng.below(256) as u8; 1 + rng.below(700) as usize];
     Snapshot {
         last,
-        bytes: Arc::from(bytes),
+        bytes: Arc::new(bytes),
     }
 }
 

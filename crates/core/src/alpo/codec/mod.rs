@@ -15,7 +15,7 @@ mod messages;
 use alloc::vec::Vec;
 use core::fmt;
 
-pub use crc::{Crc32c, crc32c};
+pub use crc::{Crc32c, crc32c, crc32c_append};
 pub use entries::{decode_entry, decode_hard_state, encode_entry, encode_hard_state};
 pub(super) use entries::{read_membership, write_membership};
 pub use messages::{

@@ -20,9 +20,11 @@ use super::super::message::Envelope;
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Disk {
-    /// What goes out with the next batch.
+    /// Batches that are complete and were not fetched yet.
+    full: VecDeque<Batch>,
+    /// What goes out with the batch after those.
     staged: Batch,
-    /// The number of the last batch that went out.
+    /// The number of the last batch that is complete.
     sent: u64,
     /// The number of the last batch that is durable.
     durable: u64,
@@ -75,20 +77,34 @@ impl Disk {
 
     /// Entries from `from` on are gone.
     pub(super) fn stage_truncate(&mut self, from: LogId) {
+        // What the disk was not given yet it need not remove.
+        let kept = self.staged.entries.first().is_some_and(|e| e.id < from);
         self.staged.entries.retain(|entry| entry.id < from);
-        let earlier = self.staged.truncate.unwrap_or(from);
-        self.staged.truncate = Some(earlier.min(from));
+        if !kept {
+            let earlier = self.staged.truncate.unwrap_or(from);
+            self.staged.truncate = Some(earlier.min(from));
+        }
         self.durable_id = self.durable_id.min(from - 1);
         for (_, last) in &mut self.under_way {
             *last = (*last).min(from - 1);
         }
     }
 
-    /// A snapshot; with `reset` the log before it goes too.
-    pub(super) fn stage_snapshot(&mut self, snapshot: Snapshot, reset: bool) {
+    /// A snapshot; with `reset` the log before it goes too. `last` is where
+    /// the log in memory ends, or ended before the reset.
+    pub(super) fn stage_snapshot(&mut self, snapshot: Snapshot, reset: bool, last: LogId) {
+        // In a batch the snapshot comes before truncation and entries. What
+        // was staged before it may be what it rests on, and goes ahead.
+        let Batch {
+            snapshot: earlier,
+            truncate,
+            entries,
+            ..
+        } = &self.staged;
+        if earlier.is_some() || truncate.is_some() || !entries.is_empty() {
+            self.complete(last);
+        }
         if reset {
-            self.staged.entries.clear();
-            self.staged.truncate = None;
             self.durable_id = 0;
             self.under_way.iter_mut().for_each(|(_, last)| *last = 0);
         }
@@ -99,14 +115,19 @@ impl Disk {
     /// What is to be made durable, if anything; `last` is where the log in
     /// memory ends.
     pub(super) fn take(&mut self, last: LogId) -> Option<Batch> {
-        if self.staged.is_empty() {
-            return None;
+        if self.full.is_empty() && !self.staged.is_empty() {
+            self.complete(last);
         }
+        self.full.pop_front()
+    }
+
+    /// Nothing more goes into the batch that is being filled.
+    fn complete(&mut self, last: LogId) {
         self.sent += 1;
         let mut batch = core::mem::take(&mut self.staged);
         batch.number = self.sent;
         self.under_way.push_back((self.sent, last));
-        Some(batch)
+        self.full.push_back(batch);
     }
 
     /// Whether `envelope` may go now; if not it is kept. `promise` if it says
@@ -151,6 +172,7 @@ impl Disk {
     pub(super) fn digest(&self, term: Term, into: &mut impl Hasher) {
         let Self {
             // Empty between two polls.
+            full: _,
             staged: _,
             sent,
             durable,

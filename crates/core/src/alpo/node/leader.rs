@@ -183,6 +183,7 @@ impl Leader {
                 last,
                 round,
             } => {
+                peer.answers(number);
                 match matched {
                     Some(matched) if matched <= server.log.last().id => peer.appended(matched),
                     Some(_) => {}
@@ -196,7 +197,7 @@ impl Leader {
                 done,
                 round,
             } => {
-                peer.installed(last, offset, done);
+                peer.installed(number, last, offset, done);
                 round
             }
             _ => return,
@@ -344,7 +345,8 @@ impl Leader {
 
     /// Proposes the end of sessions that were not heard of for too long.
     fn expire(&mut self, server: &mut Server) {
-        let Some(ready_at) = self.ready_at else {
+        // While it hands over, the heir must not be given ever more.
+        let Some(ready_at) = self.ready_at.filter(|_| self.transfer.is_none()) else {
             return;
         };
         let now = self.time(server);
@@ -439,6 +441,7 @@ fn send_chunk(server: &mut Server, id: ServerId, peer: &mut Progress, round: u64
     let Mode::Installing {
         last,
         offset,
+        first,
         asked,
     } = &mut peer.mode
     else {
@@ -449,12 +452,11 @@ fn send_chunk(server: &mut Server, id: ServerId, peer: &mut Progress, round: u64
     };
     if snapshot.last != *last {
         // A newer one has taken its place; the peer begins it anew.
-        (*last, *offset, *asked) = (snapshot.last, 0, false);
+        (*last, *offset, *first, *asked) = (snapshot.last, 0, None, None);
     }
-    if *asked {
+    if asked.is_some() {
         return;
     }
-    *asked = true;
     let total = snapshot.bytes.len();
     let from = usize::try_from(*offset).unwrap_or(usize::MAX).min(total);
     let to = from.saturating_add(server.config.chunk_bytes).min(total);
@@ -465,5 +467,7 @@ fn send_chunk(server: &mut Server, id: ServerId, peer: &mut Progress, round: u64
         total: total as u64,
         round,
     };
-    server.ask(id, request);
+    let number = server.ask(id, request);
+    first.get_or_insert(number);
+    *asked = Some(number);
 }

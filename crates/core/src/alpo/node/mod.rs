@@ -43,6 +43,7 @@ use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 
 use crate::Machine;
+use crate::ids::Term;
 use crate::rng::Rng;
 use crate::time::{Instant, Now};
 
@@ -128,6 +129,7 @@ impl Node {
             members,
             state,
             snapshot,
+            unsaved: 0,
             leader: None,
             sticky_until: Instant::ZERO,
             verified: 0,
@@ -171,8 +173,7 @@ impl Node {
                 reply,
             } => {
                 if term > self.server.term() {
-                    self.server.adopt(term);
-                    self.passivate(Why::HigherTerm);
+                    self.overtaken(term, &reply);
                 } else {
                     let mine = self.server.term();
                     let stale = asked_in != mine;
@@ -181,6 +182,23 @@ impl Node {
                     }
                 }
             }
+        }
+    }
+
+    /// An answer carries a higher term.
+    fn overtaken(&mut self, term: Term, reply: &Reply) {
+        let polling = match (&self.role, reply) {
+            (Role::Candidate(candidate), Reply::StaleTerm) => {
+                (candidate.phase == Phase::Polling).then_some(candidate.cycles)
+            }
+            _ => None,
+        };
+        self.server.adopt(term);
+        match polling {
+            // Nobody was disturbed by the question and nobody refused it: it
+            // is asked again, in the term that it should have been asked in.
+            Some(cycles) => self.campaign(cycles),
+            None => self.passivate(Why::HigherTerm),
         }
     }
 
@@ -210,9 +228,10 @@ impl Node {
             self.passivate(Why::HigherTerm);
         }
         if request.asker() == Asker::Leader {
-            if let Role::Leader(_) = self.role {
+            // Everybody who has heard one of them can tell, not they alone.
+            if let Some(one) = self.server.leader.filter(|one| *one != asked.by) {
                 let (term, other) = (self.server.term(), asked.by);
-                return self.server.halt(Fault::TwoLeaders { term, other });
+                return self.server.halt(Fault::TwoLeaders { term, one, other });
             }
             if let Role::Candidate(_) = self.role {
                 self.passivate(Why::Led);
@@ -368,18 +387,23 @@ impl Node {
         match &mut self.role {
             Role::Leader(leader) => leader.asked(&mut self.server, token, ask),
             Role::Passive(_) | Role::Candidate(_) => {
-                let leader = self.server.leader;
+                let leader = self.leader();
                 let refusal = Refusal::NotLeader { leader };
                 self.server.answer(token, Answer::Refused(refusal));
             }
         }
     }
 
+    /// What the next step is judged by, in debug builds.
+    fn view(&self) -> Option<invariants::View> {
+        cfg!(debug_assertions).then(|| invariants::View::of(self))
+    }
+
     /// Debug builds check after every step that no rule is broken.
-    fn watch_itself(&self, before: &invariants::View) {
-        if cfg!(debug_assertions) && self.server.fault.is_none() {
+    fn watch_itself(&self, before: Option<invariants::View>) {
+        if let Some(before) = before.filter(|_| self.server.fault.is_none()) {
             let broken = invariants::check_state(self)
-                .or_else(|| invariants::check_step(before, &invariants::View::of(self)));
+                .or_else(|| invariants::check_step(&before, &invariants::View::of(self)));
             assert!(broken.is_none(), "{}: {broken:?}", self.id());
         }
     }
@@ -425,21 +449,21 @@ impl Machine for Node {
         if !self.time(now.boot) {
             return;
         }
-        let before = invariants::View::of(self);
+        let before = self.view();
         match input {
             Input::Received(envelope) => self.receive(envelope),
             Input::Persisted(number) => self.persisted(number),
             Input::Asked { token, ask } => self.asked(token, ask),
             Input::Closed(peer) => self.closed(peer),
         }
-        self.watch_itself(&before);
+        self.watch_itself(before);
     }
 
     fn tick(&mut self, now: Now) {
         if self.time(now.boot) {
-            let before = invariants::View::of(self);
+            let before = self.view();
             self.pass_time();
-            self.watch_itself(&before);
+            self.watch_itself(before);
         }
     }
 

@@ -5,7 +5,7 @@ use crate::time::Instant;
 
 use super::super::bug::Bug;
 use super::super::entry::Payload;
-use super::super::ids::{LogId, ServerId};
+use super::super::ids::{LogId, Position, ServerId};
 use super::super::membership::Change;
 use super::super::message::Request;
 use super::leader::{Leader, Transfer};
@@ -170,27 +170,41 @@ impl Leader {
 
 impl Progress {
     /// The snapshot that ends at `last` is sent from its first byte.
-    pub(super) fn install(&mut self, last: super::super::ids::Position) {
+    pub(super) fn install(&mut self, last: Position) {
         self.mode = Mode::Installing {
             last,
             offset: 0,
-            asked: false,
+            first: None,
+            asked: None,
         };
     }
 
-    /// The peer wants byte `wanted` of the snapshot next, or has all of it.
-    pub(super) fn installed(&mut self, of: super::super::ids::Position, wanted: u64, done: bool) {
+    /// The peer has said to request `number` that it wants byte `wanted` of
+    /// the snapshot next, or has all of it.
+    pub(super) fn installed(&mut self, number: u64, of: Position, wanted: u64, done: bool) {
         if done {
             return self.appended(of.id);
         }
-        if let Mode::Installing {
+        let Mode::Installing {
             last,
             offset,
+            first,
             asked,
         } = &mut self.mode
-            && *last == of
-        {
-            (*offset, *asked) = (wanted, false);
+        else {
+            return;
+        };
+        // An answer to what was sent twice must not make the next chunk be
+        // sent twice: that would go on to the end of the snapshot, and be
+        // three times after the next such answer.
+        if *last != of || first.is_none_or(|first| number < first) {
+            return;
+        }
+        if wanted > *offset {
+            *asked = None;
+        }
+        if wanted != *offset {
+            (*offset, *first) = (wanted, None);
         }
     }
 }

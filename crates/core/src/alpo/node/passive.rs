@@ -4,6 +4,7 @@
 //! waited long enough without a word from a leader, or from a candidate that
 //! is better than itself, it stands for election, if it may.
 
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use crate::time::Instant;
@@ -27,6 +28,9 @@ pub const MAX_SNAPSHOT_BYTES: u64 = 4 * 1024 * 1024 * 1024;
 pub(super) struct Passive {
     /// When to stand for election.
     pub(super) deadline: Instant,
+    /// Not before then, whoever else stands: it stepped back for another, and
+    /// that holds beyond the term (H10).
+    pub(super) owed: Instant,
     incoming: Option<Incoming>,
 }
 
@@ -40,15 +44,22 @@ struct Incoming {
 
 impl Passive {
     pub(super) fn new(server: &mut Server) -> Self {
+        Self::until(server.patience())
+    }
+
+    /// One that has just stepped back for a better candidate.
+    pub(super) fn deferring(server: &mut Server) -> Self {
+        let least = server.config.drift.lengthen(server.config.timeout);
         Self {
-            deadline: server.patience(),
-            incoming: None,
+            owed: server.now.after(least),
+            ..Self::new(server)
         }
     }
 
     pub(super) const fn until(deadline: Instant) -> Self {
         Self {
             deadline,
+            owed: Instant::ZERO,
             incoming: None,
         }
     }
@@ -145,6 +156,7 @@ impl Passive {
 /// Puts a snapshot in the place of everything up to its last entry.
 fn take_over(server: &mut Server, state: State, bytes: Vec<u8>) {
     let last = state.applied();
+    let end = server.log.last().id;
     // If the log goes on from the snapshot's last entry, the rest of it is
     // still good and perhaps already promised; otherwise all of it goes.
     let reset = !server.log.has(last);
@@ -157,14 +169,15 @@ fn take_over(server: &mut Server, state: State, bytes: Vec<u8>) {
     }
     let snapshot = Snapshot {
         last,
-        bytes: bytes.into(),
+        bytes: Arc::new(bytes),
     };
     server.commit = last.id;
     server.verified = server.verified.max(last.id);
     server.time = server.time.max(state.time());
     server.state = state;
     server.snapshot = Some(snapshot.clone());
-    server.disk.stage_snapshot(snapshot, reset);
+    server.unsaved = 0;
+    server.disk.stage_snapshot(snapshot, reset, end);
     server.tell(Event::Installed { upto: last });
 }
 
@@ -208,6 +221,10 @@ fn append(
                 server.tell(Event::Truncated { from: entry.id });
             }
             None => {}
+        }
+        if !server.log.fits(&entry) {
+            // No leader's log goes on so from what this server has.
+            return;
         }
         server.time = server.time.max(entry.time);
         server.append(entry);

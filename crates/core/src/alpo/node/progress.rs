@@ -55,8 +55,10 @@ pub(super) enum Mode {
         last: Position,
         /// The next byte the peer wants.
         offset: u64,
-        /// A chunk is under way, since the last heartbeat.
-        asked: bool,
+        /// The first request that brought it that byte.
+        first: Option<u64>,
+        /// The last one, if no other is to be sent yet.
+        asked: Option<u64>,
     },
 }
 
@@ -169,9 +171,18 @@ impl Progress {
 
     /// A heartbeat passed: what was asked before may be asked again.
     pub(super) const fn retry(&mut self) {
-        match &mut self.mode {
-            Mode::Probing { asked } | Mode::Installing { asked, .. } => *asked = false,
-            Mode::Streaming { .. } => {}
+        if let Mode::Probing { asked } = &mut self.mode {
+            *asked = false;
+        }
+    }
+
+    /// The peer has answered heartbeat `number`. If a chunk was sent before
+    /// it, either that chunk or what was said to it is lost, or it was of no
+    /// use. Time alone does not tell: over a slow link chunks that are sent
+    /// again and again would crowd out what they wait for.
+    pub(super) fn answers(&mut self, number: u64) {
+        if let Mode::Installing { asked, .. } = &mut self.mode {
+            asked.take_if(|sent| *sent < number);
         }
     }
 
@@ -215,8 +226,9 @@ impl Progress {
             Mode::Installing {
                 last,
                 offset,
+                first: _,
                 asked,
-            } => (last, offset, asked).hash(into),
+            } => (last, offset, asked.is_some()).hash(into),
         }
     }
 }

@@ -2,6 +2,7 @@
 //! and the ways things leave it.
 
 use alloc::collections::VecDeque;
+use alloc::sync::Arc;
 use core::time::Duration;
 
 use crate::ids::Term;
@@ -34,6 +35,8 @@ pub(super) struct Server {
     pub(super) disk: Disk,
     /// The newest snapshot, for peers that need it.
     pub(super) snapshot: Option<Snapshot>,
+    /// Bytes of entries that were applied since it was taken.
+    pub(super) unsaved: usize,
     /// Who leads in this term, if that is known.
     pub(super) leader: Option<ServerId>,
     /// Until then a leader is taken to be alive, whoever asks for votes.
@@ -198,6 +201,7 @@ impl Server {
             } else {
                 self.state.apply(entry)
             };
+            self.unsaved += entry.weight();
             each(entry, outcome);
         }
         self.outbox.push_back(Output::Applied { from, to });
@@ -206,27 +210,35 @@ impl Server {
     /// Takes a snapshot and forgets old entries if there are too many.
     pub(super) fn compact(&mut self) {
         let last = self.snapshot.as_ref().map_or(0, |s| s.bytes.len());
-        let applied = self.state.applied();
-        if self.log.bytes() <= self.config.log_bytes.max(last) || applied <= self.log.base() {
+        let enough = self.config.log_bytes.max(last);
+        // Counted from the last snapshot: what is kept behind it, or waits to
+        // be committed, makes no other one worth its price.
+        if self.unsaved <= enough {
             return;
         }
-        let fresh = self.snapshot.as_ref().is_none_or(|s| s.last < applied);
-        if fresh {
-            let bytes = if self.planted(Bug::SnapshotForgets) {
-                self.state.without_sessions().encode()
-            } else {
-                self.state.encode()
-            };
-            let snapshot = Snapshot {
-                last: applied,
-                bytes: bytes.into(),
-            };
-            self.snapshot = Some(snapshot.clone());
-            self.disk.stage_snapshot(snapshot, false);
-            self.tell(Event::Compacted { upto: applied });
+        self.unsaved = 0;
+        let applied = self.state.applied();
+        // Into the memory of the one before, unless that is still on its way
+        // to a disk or to a peer: touching as much memory for the first time
+        // takes longer than filling it.
+        let old = self.snapshot.take();
+        let old = old.and_then(|old| Arc::into_inner(old.bytes));
+        let mut bytes = old.unwrap_or_default();
+        if self.planted(Bug::SnapshotForgets) {
+            self.state.without_sessions().encode_into(&mut bytes);
+        } else {
+            self.state.encode_into(&mut bytes);
         }
+        let snapshot = Snapshot {
+            last: applied,
+            bytes: Arc::new(bytes),
+        };
+        self.snapshot = Some(snapshot.clone());
+        self.disk
+            .stage_snapshot(snapshot, false, self.log.last().id);
+        self.tell(Event::Compacted { upto: applied });
         self.log
-            .compact(applied.id.saturating_sub(self.config.kept_entries));
+            .compact_behind(applied.id, self.config.kept_entries, enough / 2);
     }
 
     pub(super) fn ask(&mut self, to: ServerId, request: Request) -> u64 {

@@ -67,9 +67,13 @@ impl Node {
         self.server.hard.term
     }
 
-    /// Who leads in its term, if it knows.
+    /// Who leads in its term, if it knows. Who stands, or asks whether it
+    /// should, has given up believing that anybody does.
     pub const fn leader(&self) -> Option<ServerId> {
-        self.server.leader
+        match self.role {
+            Role::Candidate(_) => None,
+            Role::Passive(_) | Role::Leader(_) => self.server.leader,
+        }
     }
 
     /// Its log after the last compaction.

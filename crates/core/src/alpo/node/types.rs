@@ -231,7 +231,9 @@ pub enum Fault {
     TwoLeaders {
         /// The term.
         term: Term,
-        /// The other one.
+        /// One of them; perhaps this server.
+        one: ServerId,
+        /// The other, which was heard later.
         other: ServerId,
     },
     /// A leader wants an entry removed that was committed.
@@ -251,10 +253,10 @@ pub enum Fault {
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::TwoLeaders { term, other } => write!(
+            Self::TwoLeaders { term, one, other } => write!(
                 f,
-                "{other} leads in term {term} and so does this server: one of them \
-                 forgot a vote (was a disk wiped or restored from a backup?)"
+                "{one} and {other} both lead in term {term}: somebody forgot a vote \
+                 (was a disk wiped or restored from a backup?)"
             ),
             Self::CommittedConflict { id, leader } => write!(
                 f,

@@ -83,6 +83,7 @@ impl Node {
         }
         let soon = self.server.soon(self.server.config.timeout / 4);
         if let Role::Passive(passive) = &mut self.role {
+            let soon = soon.max(passive.owed);
             passive.deadline = passive.deadline.min(soon);
         }
     }
@@ -116,7 +117,7 @@ impl Node {
                     let soon = self.server.soon(self.server.config.heartbeat);
                     Passive::until(soon)
                 } else {
-                    Passive::new(&mut self.server)
+                    Passive::deferring(&mut self.server)
                 };
                 self.role = Role::Passive(passive);
                 self.server.reply(asked, Reply::Deferred);

@@ -61,29 +61,36 @@ impl From<DecodeError> for ImageError {
 impl State {
     /// The whole state as bytes; equal states give equal bytes.
     pub fn encode(&self) -> Vec<u8> {
+        let mut to = Vec::new();
+        self.encode_into(&mut to);
+        to
+    }
+
+    /// The same, in the place of whatever is in `to`.
+    pub fn encode_into(&self, to: &mut Vec<u8>) {
+        to.clear();
         // Most of it is the plain log; growing by doubling would copy that
         // twice over.
-        let mut to = Vec::with_capacity(self.journal.weight() + 4_096);
+        to.reserve(self.journal.weight() + 4_096);
         to.push(VERSION);
         for limit in [
             self.limits.journal_bytes,
             self.limits.sessions,
             self.limits.changes,
         ] {
-            put_u64(&mut to, limit);
+            put_u64(to, limit);
         }
-        put_u64(&mut to, self.clock.boot);
-        put_u64(&mut to, self.clock.namespace);
-        put_u64(&mut to, self.applied.term.get());
-        put_u64(&mut to, self.applied.id);
-        put_u64(&mut to, self.time);
-        write_membership(&mut to, &self.members);
-        self.encode_registers(&mut to);
-        self.encode_journal(&mut to);
-        self.encode_sessions(&mut to);
-        let checksum = crc32c(&to);
+        put_u64(to, self.clock.boot);
+        put_u64(to, self.clock.namespace);
+        put_u64(to, self.applied.term.get());
+        put_u64(to, self.applied.id);
+        put_u64(to, self.time);
+        write_membership(to, &self.members);
+        self.encode_registers(to);
+        self.encode_journal(to);
+        self.encode_sessions(to);
+        let checksum = crc32c(to);
         to.extend_from_slice(&checksum.to_le_bytes());
-        to
     }
 
     /// The state that was written.
@@ -225,7 +232,7 @@ fn decode_sessions(from: &mut Reader<'_>) -> Result<Sessions, DecodeError> {
         last = Some(id);
         let (ttl, heard, completed) = (from.u64()?, from.u64()?, from.u64()?);
         let saved = from.count()?;
-        if saved as u64 > MAX_WINDOW.min(completed) || completed == u64::MAX {
+        if saved as u64 > MAX_WINDOW.min(completed) {
             return Err(DecodeError::Number);
         }
         let saved = (0..saved).map(|_| decode_outcome(from));

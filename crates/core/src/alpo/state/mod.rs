@@ -89,6 +89,13 @@ impl State {
         }
     }
 
+    /// The same with other members: what a new cluster begins with that is
+    /// made from a copy of an old one.
+    #[must_use]
+    pub fn with_members(self, members: Membership) -> Self {
+        Self { members, ..self }
+    }
+
     /// The last entry that was applied.
     pub const fn applied(&self) -> Position {
         self.applied

@@ -92,16 +92,18 @@ impl Sessions {
         let Some(session) = self.sessions.get(&id) else {
             return Standing::NoSession;
         };
-        if serial == session.completed + 1 {
+        // The last serial there is has none after it.
+        let next = session.completed.checked_add(1);
+        if next == Some(serial) {
             return Standing::Next;
         }
         let Some(back) = session.completed.checked_sub(serial) else {
-            let expected = session.completed + 1;
+            let expected = next.unwrap_or(Serial::MAX);
             return Standing::Ahead { expected };
         };
         let index = usize::try_from(back)
             .ok()
-            .and_then(|back| session.saved.len().checked_sub(back + 1));
+            .and_then(|back| session.saved.len().checked_sub(back)?.checked_sub(1));
         match index.and_then(|index| session.saved.get(index)) {
             Some(outcome) => Standing::Done(outcome.clone()),
             None => Standing::Forgotten,
@@ -147,8 +149,8 @@ impl Sessions {
         session.completed = command.serial;
         session.saved.push_back(outcome);
         // What the client still waits for, itself included.
-        let waited = (command.serial + 1).saturating_sub(command.outstanding.max(1));
-        let kept = usize::try_from(waited.clamp(1, MAX_WINDOW)).unwrap_or(usize::MAX);
+        let others = command.serial.saturating_sub(command.outstanding.max(1));
+        let kept = usize::try_from(others.min(MAX_WINDOW - 1)).unwrap_or(usize::MAX) + 1;
         while session.saved.len() > kept {
             session.saved.pop_front();
         }

@@ -75,7 +75,7 @@ impl Calls {
     pub(in super::super) fn done(&mut self, at: u64, number: usize, outcome: &Outcome) -> Verdict {
         self.events += 1;
         let answer = match (self.kinds.get(&number), outcome) {
-            // Not done, and never will be.
+            // Not done by this asking; by an earlier one, perhaps.
             (_, Outcome::SessionExpired) | (None, _) => return Ok(()),
             (Some(Kind::Append(index)), Outcome::Appended(told)) => {
                 self.appends[*index].answered = Some((self.events, *told));

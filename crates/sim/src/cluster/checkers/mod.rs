@@ -40,6 +40,9 @@ pub enum Check {
     Veto,
     /// A leader that no majority answers went on (H5).
     Followed,
+    /// A log was refused on a disk that nothing had happened to but crashes,
+    /// or did not take what the server wrote (H14).
+    Disk,
     /// A server stopped because it found a broken rule, or panicked.
     Halted,
     /// After all was well again, nobody led in time.
@@ -68,6 +71,7 @@ impl fmt::Display for Check {
             Self::Calm => "calm",
             Self::Veto => "veto",
             Self::Followed => "followed",
+            Self::Disk => "disk",
             Self::Halted => "halted",
             Self::Election => "election",
             Self::Disturbed => "disturbed",

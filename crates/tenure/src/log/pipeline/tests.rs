@@ -16,6 +16,8 @@ use tenure_core::time::ClockId;
 use tokio::sync::oneshot;
 
 use super::*;
+use crate::api::v1::answer;
+use crate::log::Error;
 
 const TTL: Duration = Duration::from_secs(10);
 

@@ -6,15 +6,19 @@
 //! the same way by every version there will ever be, so that an old program
 //! can say of a new file that it is new, and not that it is broken.
 
-use std::path::{Path, PathBuf};
+use alloc::borrow::ToOwned as _;
+use alloc::format;
+use alloc::string::{String, ToString as _};
+use alloc::vec::Vec;
 
-use tenure_core::alpo::codec::{decode_hard_state, encode_hard_state};
-use tenure_core::alpo::{ClusterId, Identity, Position, ServerId, StorageId};
-use tenure_core::ids::Term;
+use crate::alpo::codec::{decode_hard_state, encode_hard_state};
+use crate::alpo::{ClusterId, Identity, Position, ServerId, StorageId};
+use crate::ids::Term;
 
-use super::error::WalError;
+use super::Format;
+use super::error::Refused;
 use super::group::{Place, SECTOR};
-use super::record::checksum;
+use super::record::Checksum;
 use super::tail::Tail;
 
 /// The version this code writes, and the only one it reads.
@@ -56,9 +60,9 @@ fn begin(magic: [u8; 8], identity: &Identity) -> Vec<u8> {
     header
 }
 
-fn finish(mut header: Vec<u8>) -> Vec<u8> {
-    let sum = checksum(&header[LEAD_BYTES..]);
-    header[12..LEAD_BYTES].copy_from_slice(&sum.to_le_bytes());
+fn finish(sum: Checksum, mut header: Vec<u8>) -> Vec<u8> {
+    let checksum = sum(0, &header[LEAD_BYTES..]);
+    header[12..LEAD_BYTES].copy_from_slice(&checksum.to_le_bytes());
     header
 }
 
@@ -85,13 +89,14 @@ fn wide(bytes: &[u8], at: usize) -> u128 {
 
 /// Checks how a file begins; the first `length` bytes are its header.
 fn open<'a>(
-    file: &Path,
+    sum: Checksum,
+    file: &str,
     bytes: &'a [u8],
     magic: [u8; 8],
     length: usize,
-) -> Result<(&'a [u8], Identity), WalError> {
+) -> Result<(&'a [u8], Identity), Refused> {
     let damaged = |at: usize, expected: String, found: String| {
-        WalError::damaged(file.to_owned(), at as u64, expected, found)
+        Refused::damaged(file, at as u64, expected, found)
     };
     if bytes.is_empty() {
         let expected = format!("a header of {length} bytes");
@@ -108,7 +113,7 @@ fn open<'a>(
     }
     let version = word(bytes, 8);
     if version > FORMAT_VERSION {
-        return Err(WalError::Newer {
+        return Err(Refused::Newer {
             file: file.to_owned(),
             found: version,
             known: FORMAT_VERSION,
@@ -123,10 +128,10 @@ fn open<'a>(
         let found = format!("the end of the file after {}", bytes.len());
         return Err(damaged(bytes.len(), expected, found));
     };
-    let (wanted, sum) = (word(header, 12), checksum(&header[LEAD_BYTES..]));
-    if wanted != sum {
+    let (wanted, found) = (word(header, 12), sum(0, &header[LEAD_BYTES..]));
+    if wanted != found {
         let expected = format!("a header with the checksum {wanted:08x}");
-        return Err(damaged(12, expected, format!("one with {sum:08x}")));
+        return Err(damaged(12, expected, format!("one with {found:08x}")));
     }
     let server = ServerId::new(number(header, 32));
     let server =
@@ -140,11 +145,7 @@ fn open<'a>(
 }
 
 /// Says whose a file is, if it is not `wanted`'s.
-pub(super) fn check_owner(
-    file: PathBuf,
-    wanted: &Identity,
-    found: &Identity,
-) -> Result<(), WalError> {
+pub(super) fn check_owner(file: &str, wanted: &Identity, found: &Identity) -> Result<(), Refused> {
     if wanted == found {
         return Ok(());
     }
@@ -164,22 +165,26 @@ pub(super) fn check_owner(
             format!("one of {}", found.storage),
         )
     };
-    Err(WalError::misplaced(file, a, b))
+    Err(Refused::misplaced(file, a, b))
 }
 
 /// The identity file.
-pub(super) fn encode_identity(identity: &Identity) -> Vec<u8> {
-    finish(begin(IDENTITY_MAGIC, identity))
+pub(super) fn encode_identity(format: &Format) -> Vec<u8> {
+    finish(format.sum, begin(IDENTITY_MAGIC, &format.identity))
 }
 
 /// Reads the identity file.
-pub(super) fn decode_identity(file: &Path, bytes: &[u8]) -> Result<Identity, WalError> {
-    let (_, identity) = open(file, bytes, IDENTITY_MAGIC, IDENTITY_BYTES)?;
+pub(super) fn decode_identity(
+    sum: Checksum,
+    file: &str,
+    bytes: &[u8],
+) -> Result<Identity, Refused> {
+    let (_, identity) = open(sum, file, bytes, IDENTITY_MAGIC, IDENTITY_BYTES)?;
     if bytes.len() > IDENTITY_BYTES {
         let expected = format!("a file of {IDENTITY_BYTES} bytes");
         let found = format!("{}", bytes.len());
-        return Err(WalError::damaged(
-            file.to_owned(),
+        return Err(Refused::damaged(
+            file,
             IDENTITY_BYTES as u64,
             expected,
             found,
@@ -220,8 +225,8 @@ impl SegmentStart {
     }
 
     /// The header: one sector.
-    pub(super) fn encode(&self, identity: &Identity) -> Vec<u8> {
-        let mut header = begin(SEGMENT_MAGIC, identity);
+    pub(super) fn encode(&self, format: &Format) -> Vec<u8> {
+        let mut header = begin(SEGMENT_MAGIC, &format.identity);
         for number in [self.segment, self.bytes, self.group, self.previous_end] {
             header.extend_from_slice(&number.to_le_bytes());
         }
@@ -245,21 +250,21 @@ impl SegmentStart {
         header.push(u8::try_from(hard.len()).unwrap_or(u8::MAX));
         header.extend_from_slice(&hard);
         header.resize(SECTOR, 0);
-        finish(header)
+        finish(format.sum, header)
     }
 
     /// Reads the header of a segment, and checks that the file is the one
     /// that its name says and has its full length.
     pub(super) fn decode(
-        file: &Path,
+        format: &Format,
+        file: &str,
         bytes: &[u8],
         segment: u64,
-        owner: &Identity,
-    ) -> Result<Self, WalError> {
-        let (header, identity) = open(file, bytes, SEGMENT_MAGIC, SECTOR)?;
-        check_owner(file.to_owned(), owner, &identity)?;
+    ) -> Result<Self, Refused> {
+        let (header, identity) = open(format.sum, file, bytes, SEGMENT_MAGIC, SECTOR)?;
+        check_owner(file, &format.identity, &identity)?;
         let damaged = |at: usize, expected: String, found: String| {
-            WalError::damaged(file.to_owned(), at as u64, expected, found)
+            Refused::damaged(file, at as u64, expected, found)
         };
         let position = |at: usize| {
             let term = Term::new(number(header, at))?;
@@ -321,26 +326,32 @@ impl SegmentStart {
 }
 
 /// The header of a snapshot file.
-pub(super) fn encode_snapshot_header(identity: &Identity, last: Position, bytes: &[u8]) -> Vec<u8> {
-    let mut header = begin(SNAPSHOT_MAGIC, identity);
+pub(super) fn encode_snapshot_header(format: &Format, last: Position, bytes: &[u8]) -> Vec<u8> {
+    let mut header = begin(SNAPSHOT_MAGIC, &format.identity);
     for number in [last.term.get(), last.id, bytes.len() as u64] {
         header.extend_from_slice(&number.to_le_bytes());
     }
-    header.extend_from_slice(&checksum(bytes).to_le_bytes());
-    finish(header)
+    header.extend_from_slice(&(format.sum)(0, bytes).to_le_bytes());
+    finish(format.sum, header)
 }
 
-/// Reads a snapshot file that must be of `last`: the bytes after its header.
-pub(super) fn decode_snapshot<'a>(
-    file: &Path,
-    bytes: &'a [u8],
+/// Checks a snapshot file, which must be of `last`; the length of its header.
+pub(super) fn decode_snapshot(
+    format: &Format,
+    file: &str,
+    bytes: &[u8],
     last: Position,
-    owner: &Identity,
-) -> Result<&'a [u8], WalError> {
-    let (header, identity) = open(file, bytes, SNAPSHOT_MAGIC, SNAPSHOT_HEADER_BYTES)?;
-    check_owner(file.to_owned(), owner, &identity)?;
+) -> Result<usize, Refused> {
+    let (header, identity) = open(
+        format.sum,
+        file,
+        bytes,
+        SNAPSHOT_MAGIC,
+        SNAPSHOT_HEADER_BYTES,
+    )?;
+    check_owner(file, &format.identity, &identity)?;
     let damaged = |at: usize, expected: String, found: String| {
-        WalError::damaged(file.to_owned(), at as u64, expected, found)
+        Refused::damaged(file, at as u64, expected, found)
     };
     let (term, id, length) = (number(header, 56), number(header, 64), number(header, 72));
     if (term, id) != (last.term.get(), last.id) {
@@ -352,14 +363,14 @@ pub(super) fn decode_snapshot<'a>(
         let expected = format!("{length} bytes after the header");
         return Err(damaged(bytes.len(), expected, format!("{}", content.len())));
     }
-    let (wanted, sum) = (word(header, 80), checksum(content));
-    if wanted != sum {
+    let (wanted, found) = (word(header, 80), (format.sum)(0, content));
+    if wanted != found {
         let expected = format!("content with the checksum {wanted:08x}");
         return Err(damaged(
             SNAPSHOT_HEADER_BYTES,
             expected,
-            format!("{sum:08x}"),
+            format!("{found:08x}"),
         ));
     }
-    Ok(content)
+    Ok(SNAPSHOT_HEADER_BYTES)
 }

@@ -1,9 +1,13 @@
 //! How the files of a data directory are called.
 
-use tenure_core::alpo::Position;
-use tenure_core::ids::Term;
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
 
-/// Who the server is.
+use crate::alpo::Position;
+use crate::ids::Term;
+
+/// The file that says who the server is.
 pub(super) const IDENTITY: &str = "identity";
 /// What a file is called until it is complete and synced.
 const UNFINISHED: &str = ".tmp";
@@ -25,7 +29,7 @@ pub(super) fn unfinished(name: &str) -> String {
 
 /// What is in a directory; files that are none of the log's are left out.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
-pub(super) struct Listing {
+pub struct Listing {
     pub(super) identity: bool,
     /// Ascending.
     pub(super) segments: Vec<u64>,
@@ -36,6 +40,18 @@ pub(super) struct Listing {
 }
 
 impl Listing {
+    /// Whether there is a file that says whose log it is.
+    pub const fn has_identity(&self) -> bool {
+        self.identity
+    }
+
+    /// The segments in order: the number of each, and its file.
+    pub fn segments(&self) -> impl ExactSizeIterator<Item = (u64, String)> {
+        self.segments
+            .iter()
+            .map(|number| (*number, segment(*number)))
+    }
+
     pub(super) fn of(names: Vec<String>) -> Self {
         let mut listing = Self::default();
         for name in names {

@@ -13,18 +13,23 @@
 //! first group of the next. So a seal may be missing only if the segment
 //! behind it is the last and has nothing in it.
 
-use std::sync::Arc;
+use alloc::borrow::ToOwned as _;
+use alloc::format;
+use alloc::string::String;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
 
-use tenure_core::alpo::{Entry, Identity, LogId, Position, Recovered, Snapshot};
+use crate::alpo::{Entry, Identity, LogId, Position, Recovered, Snapshot};
 
+use super::Format;
 use super::disk::Disk;
-use super::error::WalError;
+use super::error::{Refused, WalError};
 use super::group::{self, Damage, Place, SECTOR};
 use super::header::{self, SegmentStart};
 use super::names::{self, Listing};
-use super::record::Record;
+use super::record::{Checksum, Record};
 use super::tail::Tail;
-use super::walk::{self, End, Span, Walked};
+use super::walk::{self, End, Room, Span, Walked};
 
 /// What is met on the way through a log, in order.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -93,106 +98,121 @@ pub(super) struct Last {
 }
 
 /// A log that was read.
-pub(super) struct Log {
-    pub(super) tail: Tail,
+pub struct Log {
+    /// What it says in sum.
+    pub tail: Tail,
     pub(super) entries: Vec<Entry>,
     /// The id of the first of `entries`, or of the next one if there is none.
     pub(super) first: LogId,
     pub(super) closed: Vec<Closed>,
     pub(super) last: Last,
-    pub(super) groups: u64,
-    pub(super) torn: Option<String>,
+    /// How many groups there are.
+    pub groups: u64,
+    /// A write that never finished, and where.
+    pub torn: Option<String>,
+}
+
+/// What is in a directory, by its names.
+///
+/// # Errors
+/// [`WalError::Disk`].
+pub fn list<D: Disk + ?Sized>(disk: &D) -> Result<Listing, WalError<D::Error>> {
+    disk.names()
+        .map(Listing::of)
+        .map_err(|error| WalError::disk("", None, "list the data directory", error))
 }
 
 /// Reads the identity file.
-pub(super) fn identity(disk: &dyn Disk) -> Result<Identity, WalError> {
-    let file = disk.path(names::IDENTITY);
+///
+/// # Errors
+/// [`Refused`] if it is none, [`WalError::Disk`].
+pub fn identity<D: Disk + ?Sized>(disk: &D, sum: Checksum) -> Result<Identity, WalError<D::Error>> {
     let mut bytes = Vec::new();
     disk.read(names::IDENTITY, &mut bytes)
-        .map_err(|error| WalError::disk(file.clone(), None, "read", error))?;
-    header::decode_identity(&file, &bytes)
+        .map_err(|error| WalError::disk(names::IDENTITY, None, "read", error))?;
+    Ok(header::decode_identity(sum, names::IDENTITY, &bytes)?)
 }
 
-/// Reads all segments.
-pub(super) fn read(
-    disk: &dyn Disk,
-    identity: &Identity,
+/// The identity of a directory that must hold `wanted`'s log, or anybody's.
+///
+/// # Errors
+/// [`Refused`] if there is none, or another's, [`WalError::Disk`].
+pub fn check_identity<D: Disk + ?Sized>(
+    disk: &D,
+    sum: Checksum,
+    listing: &Listing,
+    wanted: Option<&Identity>,
+) -> Result<Identity, WalError<D::Error>> {
+    if !listing.identity {
+        refuse_orphans(disk, listing)?;
+        let expected = "the data directory of a server";
+        return Err(Refused::misplaced(names::IDENTITY, expected, "no identity file").into());
+    }
+    let found = identity(disk, sum)?;
+    if let Some(wanted) = wanted {
+        header::check_owner(names::IDENTITY, wanted, &found)?;
+    }
+    Ok(found)
+}
+
+/// A log without an identity: either nobody ever used it, since a crash came
+/// before its making was complete, or somebody took the identity away.
+pub(super) fn refuse_orphans<D: Disk + ?Sized>(
+    disk: &D,
+    listing: &Listing,
+) -> Result<(), WalError<D::Error>> {
+    let used = match listing.segments[..] {
+        [] => !listing.snapshots.is_empty(),
+        [1] => {
+            let name = names::segment(1);
+            let mut bytes = Vec::new();
+            disk.read(&name, &mut bytes)
+                .map_err(|error| WalError::disk(&name, None, "read", error))?;
+            !bytes.get(SECTOR..).is_none_or(group::is_zero)
+        }
+        _ => true,
+    };
+    if used {
+        let expected = "the identity that goes with the log";
+        return Err(Refused::damaged(names::IDENTITY, 0, expected, "no such file").into());
+    }
+    Ok(())
+}
+
+/// Reads all segments, one after the other.
+///
+/// # Errors
+/// [`Refused`] if what was acknowledged is not all there,
+/// [`WalError::Disk`].
+pub fn read<D: Disk + ?Sized>(
+    disk: &D,
+    format: &Format,
     listing: &Listing,
     see: &mut dyn FnMut(Item<'_>),
-) -> Result<Log, WalError> {
-    let first = check_numbers(disk, listing)?;
-    let mut reading = Reading {
-        disk,
-        see,
-        tail: Tail::default(),
-        entries: Vec::new(),
-        first,
-        closed: Vec::new(),
-        groups: 0,
-        torn: None,
-    };
-    let mut last: Option<(Walked, Stop)> = None;
-    walk::each(disk, identity, &listing.segments, |walked| {
-        let (room, before) = last
-            .take()
-            .map(|(walked, stop)| (walked.bytes, stop))
-            .unzip();
-        let stop = reading.segment(&walked, before)?;
-        last = Some((walked, stop));
-        Ok(room)
-    })?;
-    let Some((Walked { bytes, start, .. }, stop)) = last else {
-        return Err(missing(disk, first, "at least one segment".to_owned()));
-    };
-    if stop.sealed {
-        let number = start.segment.saturating_add(1);
-        let expected = format!(
-            "segment {number}, because segment {} is sealed",
-            start.segment
-        );
-        return Err(missing(disk, number, expected));
+) -> Result<Log, WalError<D::Error>> {
+    let mut reading = Reading::new(listing, see)?;
+    let mut room = Room::default();
+    for (number, name) in listing.segments() {
+        disk.read(&name, &mut room.bytes)
+            .map_err(|error| WalError::disk(&name, None, "read", error))?;
+        room = reading.take(walk::walk(format, number, room)?)?;
     }
-    let Reading {
-        tail,
-        entries,
-        first,
-        closed,
-        groups,
-        torn,
-        ..
-    } = reading;
-    let (from, to) = stop.newest;
-    Ok(Log {
-        tail,
-        entries,
-        first,
-        closed,
-        last: Last {
-            start,
-            place: stop.place,
-            newest: (from as u64, bytes[from..to].to_vec()),
-            dirty_end: group::end_of_content(&bytes) as u64,
-            highest: stop.highest,
-        },
-        groups,
-        torn,
-    })
+    Ok(reading.end()?)
 }
 
-fn missing(disk: &dyn Disk, segment: u64, expected: String) -> WalError {
-    let file = disk.path(&names::segment(segment));
-    WalError::damaged(file, 0, expected, "no such file")
+fn missing(segment: u64, expected: String) -> Refused {
+    Refused::damaged(&names::segment(segment), 0, expected, "no such file")
 }
 
 /// Checks that there are segments, without a gap; gives the first.
-fn check_numbers(disk: &dyn Disk, listing: &Listing) -> Result<u64, WalError> {
+fn check_numbers(listing: &Listing) -> Result<u64, Refused> {
     let Some(first) = listing.segments.first() else {
-        return Err(missing(disk, 1, "at least one segment".to_owned()));
+        return Err(missing(1, "at least one segment".to_owned()));
     };
     for pair in listing.segments.windows(2) {
         if pair[0] + 1 != pair[1] {
             let expected = format!("all segments between {} and {}", pair[0], pair[1]);
-            return Err(missing(disk, pair[0] + 1, expected));
+            return Err(missing(pair[0] + 1, expected));
         }
     }
     Ok(*first)
@@ -204,15 +224,17 @@ struct Stop {
     sealed: bool,
     /// A write that never finished stands there.
     torn: Option<String>,
-    /// From where to where the last group goes.
-    newest: (usize, usize),
+    /// The last group, or the header of the segment, and where it begins.
+    newest: (u64, Vec<u8>),
+    /// Where the last byte ends that is not zero.
+    dirty_end: u64,
     highest: LogId,
     /// This segment is empty and the one before it has no seal.
     unsealed_before: Option<Place>,
 }
 
-struct Reading<'a> {
-    disk: &'a dyn Disk,
+/// A log that is being read, segment by segment.
+pub struct Reading<'a> {
     see: &'a mut dyn FnMut(Item<'_>),
     tail: Tail,
     entries: Vec<Entry>,
@@ -220,27 +242,92 @@ struct Reading<'a> {
     closed: Vec<Closed>,
     groups: u64,
     torn: Option<String>,
+    last: Option<(SegmentStart, Stop)>,
+}
+
+impl<'a> Reading<'a> {
+    /// Before the first segment. `see` is shown everything on the way.
+    ///
+    /// # Errors
+    /// If there is no segment, or one is missing between two others.
+    pub fn new(listing: &Listing, see: &'a mut dyn FnMut(Item<'_>)) -> Result<Self, Refused> {
+        Ok(Self {
+            see,
+            tail: Tail::default(),
+            entries: Vec::new(),
+            first: check_numbers(listing)?,
+            closed: Vec::new(),
+            groups: 0,
+            torn: None,
+            last: None,
+        })
+    }
+
+    /// Takes the next segment in. What it gives back is room for another.
+    ///
+    /// # Errors
+    /// If the segment is damaged, or does not go on where the one before
+    /// ended.
+    pub fn take(&mut self, mut walked: Walked) -> Result<Room, Refused> {
+        let before = self.last.take().map(|(_, stop)| stop);
+        let stop = self.segment(&mut walked, before)?;
+        self.last = Some((walked.start, stop));
+        Ok(walked.room)
+    }
+
+    /// After the last segment.
+    ///
+    /// # Errors
+    /// If the last one says that there is another behind it.
+    pub fn end(self) -> Result<Log, Refused> {
+        let Some((start, stop)) = self.last else {
+            return Err(missing(self.first, "at least one segment".to_owned()));
+        };
+        if stop.sealed {
+            let number = start.segment.saturating_add(1);
+            let expected = format!(
+                "segment {number}, because segment {} is sealed",
+                start.segment
+            );
+            return Err(missing(number, expected));
+        }
+        Ok(Log {
+            tail: self.tail,
+            entries: self.entries,
+            first: self.first,
+            closed: self.closed,
+            last: Last {
+                start,
+                place: stop.place,
+                newest: stop.newest,
+                dirty_end: stop.dirty_end,
+                highest: stop.highest,
+            },
+            groups: self.groups,
+            torn: self.torn,
+        })
+    }
 }
 
 impl Reading<'_> {
-    fn damaged(&self, segment: u64, damage: Damage) -> WalError {
-        let file = self.disk.path(&names::segment(segment));
-        WalError::damaged(file, damage.offset, damage.expected, damage.found)
+    fn damaged(segment: u64, damage: Damage) -> Refused {
+        let file = names::segment(segment);
+        Refused::damaged(&file, damage.offset, damage.expected, damage.found)
     }
 
-    fn no_seal(&self, place: &Place) -> WalError {
+    fn no_seal(place: &Place) -> Refused {
         let damage = Damage {
             offset: place.offset,
             expected: "the seal, because there are groups in the next segment".to_owned(),
             found: "none".to_owned(),
         };
-        self.damaged(place.segment, damage)
+        Self::damaged(place.segment, damage)
     }
 
-    fn segment(&mut self, walked: &Walked, before: Option<Stop>) -> Result<Stop, WalError> {
+    fn segment(&mut self, walked: &mut Walked, before: Option<Stop>) -> Result<Stop, Refused> {
         let start = &walked.start;
         if let Some(place) = before.as_ref().and_then(|before| before.unsealed_before) {
-            return Err(self.no_seal(&place));
+            return Err(Self::no_seal(&place));
         }
         (self.see)(Item::Segment(start));
         let unsealed = match before {
@@ -255,7 +342,7 @@ impl Reading<'_> {
         if let Some(place) = unsealed {
             let untouched = stop.newest.0 == 0 && stop.torn.is_none() && !stop.sealed;
             if !untouched {
-                return Err(self.no_seal(&place));
+                return Err(Self::no_seal(&place));
             }
             stop.unsealed_before = Some(place);
         }
@@ -264,7 +351,7 @@ impl Reading<'_> {
 
     /// Checks that a segment begins where the one before it ended. Gives the
     /// place of its seal if that is not there.
-    fn joint(&mut self, before: &Stop, start: &SegmentStart) -> Result<Option<Place>, WalError> {
+    fn joint(&mut self, before: &Stop, start: &SegmentStart) -> Result<Option<Place>, Refused> {
         let place = before.place;
         let found = (place.offset, place.group, place.chain, self.tail);
         let wanted = (start.previous_end, start.group, start.chain, start.tail);
@@ -281,7 +368,7 @@ impl Reading<'_> {
                 ),
                 found,
             };
-            return Err(self.damaged(place.segment, damage));
+            return Err(Self::damaged(place.segment, damage));
         }
         self.closed.push(Closed {
             number: place.segment,
@@ -292,19 +379,24 @@ impl Reading<'_> {
         Ok((!before.sealed).then_some(place))
     }
 
-    fn groups(&mut self, walked: &Walked) -> Result<Stop, WalError> {
+    fn groups(&mut self, walked: &mut Walked) -> Result<Stop, Refused> {
         let segment = walked.start.segment;
+        let (offset, newest) = walked.newest();
+        let newest = (offset, newest.to_vec());
         let mut stop = Stop {
             place: walked.place,
             sealed: false,
             torn: None,
-            newest: (0, SECTOR),
+            newest,
+            dirty_end: group::end_of_content(&walked.room.bytes) as u64,
             highest: 0,
             unsealed_before: None,
         };
+        let mut records = walked.room.records.drain(..);
         for span in &walked.groups {
-            self.group(&walked.bytes, span, &mut stop)?;
+            self.group(&mut records, span, &mut stop)?;
         }
+        drop(records);
         let offset = walked.place.offset;
         match &walked.end {
             End::Zeros => {}
@@ -322,13 +414,18 @@ impl Reading<'_> {
                     why,
                 });
             }
-            End::Damaged(damage) => return Err(self.damaged(segment, damage.clone())),
+            End::Damaged(damage) => return Err(Self::damaged(segment, damage.clone())),
         }
         Ok(stop)
     }
 
     /// Takes the records of a group in.
-    fn group(&mut self, bytes: &[u8], span: &Span, stop: &mut Stop) -> Result<(), WalError> {
+    fn group(
+        &mut self,
+        records: &mut impl Iterator<Item = (Record, usize)>,
+        span: &Span,
+        stop: &mut Stop,
+    ) -> Result<(), Refused> {
         let (segment, offset) = (span.place.segment, span.place.offset);
         (self.see)(Item::Group {
             segment,
@@ -336,30 +433,25 @@ impl Reading<'_> {
             number: span.place.group,
             bytes: span.bytes,
         });
-        for (at, frame) in group::frames(&bytes[span.body.clone()]) {
-            let offset = span.body.start + at;
-            // Its checksum is right: whatever is wrong with it is no tear.
-            let record = match group::decode(&frame) {
-                Ok(record) => record,
-                Err(wrong) => return Err(self.damaged(segment, Damage::new(offset, wrong))),
-            };
+        let mut at = span.body_at;
+        for (record, bytes) in records.take(span.records) {
+            let offset = at;
+            at += bytes;
             (self.see)(Item::Record {
                 segment,
                 offset: offset as u64,
-                bytes: frame.bytes,
+                bytes,
                 record: &record,
             });
-            if let Err(wrong) = self.take(record, stop) {
-                return Err(self.damaged(segment, Damage::new(offset, wrong)));
+            if let Err(wrong) = self.record(record, stop) {
+                return Err(Self::damaged(segment, Damage::new(offset, wrong)));
             }
         }
-        let at = usize::try_from(offset).unwrap_or(usize::MAX);
-        stop.newest = (at, at + span.bytes);
         self.groups += 1;
         Ok(())
     }
 
-    fn take(&mut self, record: Record, stop: &mut Stop) -> Result<(), (String, String)> {
+    fn record(&mut self, record: Record, stop: &mut Stop) -> Result<(), (String, String)> {
         self.tail.take(&record)?;
         match record {
             Record::Hard(_) => {}
@@ -398,48 +490,59 @@ impl Reading<'_> {
 }
 
 /// Reads the snapshot at `last`.
-pub(super) fn snapshot(
-    disk: &dyn Disk,
-    identity: &Identity,
+///
+/// # Errors
+/// [`Refused`] if it is damaged or another's, [`WalError::Disk`].
+pub fn snapshot<D: Disk + ?Sized>(
+    disk: &D,
+    format: &Format,
     last: Position,
-) -> Result<Snapshot, WalError> {
+) -> Result<Snapshot, WalError<D::Error>> {
     let name = names::snapshot(last);
-    let file = disk.path(&name);
     let mut bytes = Vec::new();
     disk.read(&name, &mut bytes)
-        .map_err(|error| WalError::disk(file.clone(), None, "read", error))?;
-    let content = header::decode_snapshot(&file, &bytes, last, identity)?;
+        .map_err(|error| WalError::disk(&name, None, "read", error))?;
+    let header = header::decode_snapshot(format, &name, &bytes, last)?;
+    bytes.drain(..header);
     Ok(Snapshot {
         last,
-        bytes: Arc::from(content),
+        bytes: Arc::new(bytes),
     })
 }
 
-/// The snapshot to start from and the entries after it. If the newest is bad
-/// the one before it will do, or none at all, but only if the log still leads
-/// on from there: otherwise the newest is the only place where some of what
-/// was acknowledged stood.
-pub(super) fn assemble(
-    disk: &dyn Disk,
-    identity: &Identity,
+/// What a server starts from, and why an older snapshot was used for it if
+/// that is so.
+type Assembled<E> = (Recovered, Option<WalError<E>>);
+
+/// The snapshot to start from and the entries after it, which are taken out
+/// of `log`. If the newest is bad the one before it will do, or none at all,
+/// but only if the log still leads on from there: otherwise the newest is the
+/// only place where some of what was acknowledged stood.
+///
+/// # Errors
+/// [`Refused`] if something that was acknowledged is gone,
+/// [`WalError::Disk`].
+pub fn assemble<D: Disk + ?Sized>(
+    disk: &D,
+    format: &Format,
     log: &mut Log,
-) -> Result<(Recovered, Option<WalError>), WalError> {
+) -> Result<Assembled<D::Error>, WalError<D::Error>> {
     let Tail {
         hard,
         newest,
         previous,
         ..
     } = log.tail;
-    let mut problem: Option<WalError> = None;
+    let mut problem: Option<WalError<D::Error>> = None;
     for at in [newest, previous] {
         if at == Position::ZERO {
             break;
         }
-        match snapshot(disk, identity, at) {
+        match snapshot(disk, format, at) {
             Ok(snapshot) if log.first <= at.id.saturating_add(1) => {
                 let covered =
                     usize::try_from(at.id.saturating_add(1) - log.first).unwrap_or(usize::MAX);
-                let mut entries = std::mem::take(&mut log.entries);
+                let mut entries = core::mem::take(&mut log.entries);
                 entries.drain(..covered.min(entries.len()));
                 let recovered = Recovered {
                     hard,
@@ -448,28 +551,28 @@ pub(super) fn assemble(
                 };
                 return Ok((recovered, problem));
             }
-            Ok(_) => return Err(problem.unwrap_or_else(|| not_covered(disk, log, at))),
+            Ok(_) => return Err(problem.unwrap_or_else(|| not_covered(log, at).into())),
             Err(error) => problem = problem.or(Some(error)),
         }
     }
     if log.first != 1 {
-        return Err(problem.unwrap_or_else(|| not_covered(disk, log, newest)));
+        return Err(problem.unwrap_or_else(|| not_covered(log, newest).into()));
     }
     let recovered = Recovered {
         hard,
         snapshot: None,
-        entries: std::mem::take(&mut log.entries),
+        entries: core::mem::take(&mut log.entries),
     };
     Ok((recovered, problem))
 }
 
-fn not_covered(disk: &dyn Disk, log: &Log, at: Position) -> WalError {
+fn not_covered(log: &Log, at: Position) -> Refused {
     let first = log
         .closed
         .first()
         .map_or(log.last.start.segment, |closed| closed.number);
-    let file = disk.path(&names::segment(first.saturating_sub(1)));
+    let file = names::segment(first.saturating_sub(1));
     let expected = format!("the entries after {}", at.id);
     let found = format!("nothing before entry {} (is a segment missing?)", log.first);
-    WalError::damaged(file, 0, expected, found)
+    Refused::damaged(&file, 0, expected, found)
 }

@@ -5,7 +5,10 @@
 //! not follow is a bug when it is about to be written and damage when it is
 //! read; either way it is found here, by one rule.
 
-use tenure_core::alpo::{HardState, LogId, Position};
+use alloc::format;
+use alloc::string::String;
+
+use crate::alpo::{HardState, LogId, Position};
 
 use super::header::NUMBER_MAX;
 use super::record::Record;

@@ -7,11 +7,15 @@
 //! that is on disk. An unknown kind is refused and never skipped: skipping it
 //! would be forgetting what some version promised.
 
-use tenure_core::alpo::codec::{
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use crate::alpo::codec::{
     DecodeError, Reader, decode_entry, decode_hard_state, encode_entry, encode_hard_state, put_u64,
 };
-use tenure_core::alpo::{Entry, HardState, LogId, Position};
-use tenure_core::ids::Term;
+use crate::alpo::{Entry, HardState, LogId, Position};
+use crate::ids::Term;
 
 /// The bytes before a payload.
 pub(super) const FRAME_BYTES: usize = 9;
@@ -29,11 +33,10 @@ const SNAPSHOT: u8 = 5;
 /// The log goes on in the next segment.
 pub(super) const SEAL: u8 = 6;
 
-/// The checksum of the log: CRC-32C, with the processor's instruction where
-/// it has one. The numbers are those of `tenure_core::alpo::codec::crc32c`.
-pub(super) fn checksum(bytes: &[u8]) -> u32 {
-    crc32c::crc32c(bytes)
-}
+/// CRC-32C of more bytes, going on from the sum of those before them; from 0
+/// at the beginning. [`crc32c_append`](crate::alpo::codec::crc32c_append) is
+/// one; a driver may bring its own that uses the processor's instruction.
+pub type Checksum = fn(u32, &[u8]) -> u32;
 
 /// What a record says.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -55,12 +58,12 @@ pub enum Record {
 
 impl Record {
     /// Appends the record to `to`.
-    pub(super) fn encode(&self, to: &mut Vec<u8>) {
+    pub(super) fn encode(&self, sum: Checksum, to: &mut Vec<u8>) {
         match self {
-            Self::Entry(entry) => put_entry(to, entry),
-            Self::Hard(hard) => put(to, HARD, |to| encode_hard_state(to, hard)),
-            Self::Truncate(from) => put(to, TRUNCATE, |to| put_u64(to, *from)),
-            Self::Snapshot { last, reset } => put(to, SNAPSHOT, |to| {
+            Self::Entry(entry) => put_entry(sum, to, entry),
+            Self::Hard(hard) => put(sum, to, HARD, |to| encode_hard_state(to, hard)),
+            Self::Truncate(from) => put(sum, to, TRUNCATE, |to| put_u64(to, *from)),
+            Self::Snapshot { last, reset } => put(sum, to, SNAPSHOT, |to| {
                 put_u64(to, last.term.get());
                 put_u64(to, last.id);
                 to.push(u8::from(*reset));
@@ -90,34 +93,34 @@ impl Record {
 }
 
 /// Appends the record of an entry, without taking the entry.
-pub(super) fn put_entry(to: &mut Vec<u8>, entry: &Entry) {
-    put(to, ENTRY, |to| encode_entry(to, entry));
+pub(super) fn put_entry(sum: Checksum, to: &mut Vec<u8>, entry: &Entry) {
+    put(sum, to, ENTRY, |to| encode_entry(to, entry));
 }
 
 /// Appends a record with what `payload` writes.
-pub(super) fn put(to: &mut Vec<u8>, kind: u8, payload: impl FnOnce(&mut Vec<u8>)) {
+pub(super) fn put(sum: Checksum, to: &mut Vec<u8>, kind: u8, payload: impl FnOnce(&mut Vec<u8>)) {
     let start = to.len();
     to.extend_from_slice(&[0, 0, 0, 0, 0, 0, 0, 0, kind]);
     payload(to);
-    seal_frame(&mut to[start..]);
+    seal_frame(sum, &mut to[start..]);
 }
 
 /// Fills in length and checksum of the record that is all of `frame`.
-fn seal_frame(frame: &mut [u8]) {
+fn seal_frame(sum: Checksum, frame: &mut [u8]) {
     // Entries are bounded far below this, and the log refuses groups above.
     let length = u32::try_from(frame.len() - FRAME_BYTES).unwrap_or(u32::MAX);
     frame[..4].copy_from_slice(&length.to_le_bytes());
-    let sum = frame_checksum(length, &frame[8..]);
-    frame[4..8].copy_from_slice(&sum.to_le_bytes());
+    let checksum = frame_checksum(sum, length, &frame[8..]);
+    frame[4..8].copy_from_slice(&checksum.to_le_bytes());
 }
 
-fn frame_checksum(length: u32, kind_and_payload: &[u8]) -> u32 {
-    crc32c::crc32c_append(checksum(&length.to_le_bytes()), kind_and_payload)
+fn frame_checksum(sum: Checksum, length: u32, kind_and_payload: &[u8]) -> u32 {
+    sum(sum(0, &length.to_le_bytes()), kind_and_payload)
 }
 
 /// Goes on with a checksum of checksums.
-pub(super) fn chain(so_far: u32, checksum: u32) -> u32 {
-    crc32c::crc32c_append(so_far, &checksum.to_le_bytes())
+pub(super) fn chain(sum: Checksum, so_far: u32, checksum: u32) -> u32 {
+    sum(so_far, &checksum.to_le_bytes())
 }
 
 /// A record's frame, checked.
@@ -132,7 +135,7 @@ pub(super) struct Frame<'a> {
 
 /// The record at the start of `bytes`, or what is wrong with it as
 /// `(expected, found)`.
-pub(super) fn frame(bytes: &[u8]) -> Result<Frame<'_>, (String, String)> {
+pub(super) fn frame(sum: Checksum, bytes: &[u8]) -> Result<Frame<'_>, (String, String)> {
     let Some((head, rest)) = bytes.split_first_chunk::<8>() else {
         return Err((
             format!("a record of at least {FRAME_BYTES} bytes"),
@@ -148,11 +151,11 @@ pub(super) fn frame(bytes: &[u8]) -> Result<Frame<'_>, (String, String)> {
             format!("a length of {length}"),
         ));
     };
-    let sum = frame_checksum(length, body);
-    if sum != checksum {
+    let found = frame_checksum(sum, length, body);
+    if found != checksum {
         return Err((
             format!("a record with the checksum {checksum:08x}"),
-            format!("bytes with the checksum {sum:08x}"),
+            format!("bytes with the checksum {found:08x}"),
         ));
     }
     Ok(Frame {
@@ -174,18 +177,4 @@ pub(super) fn frame_again(bytes: &[u8]) -> Option<Frame<'_>> {
         checksum: u32::from_le_bytes([c0, c1, c2, c3]),
         bytes: FRAME_BYTES + length,
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::checksum;
-
-    #[test]
-    fn the_checksum_is_the_cores() {
-        let bytes: Vec<u8> = (0..=255).cycle().take(1000).collect();
-        for end in 0..bytes.len() {
-            let core = tenure_core::alpo::codec::crc32c(&bytes[..end]);
-            assert_eq!(checksum(&bytes[..end]), core);
-        }
-    }
 }

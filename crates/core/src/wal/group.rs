@@ -38,7 +38,14 @@
 //! A file that has become shorter is always damage: its full length is on
 //! disk before its first group is.
 
-use super::record::{FRAME_BYTES, Frame, GROUP, Record, SEAL, chain, frame, frame_again, put};
+use alloc::borrow::ToOwned as _;
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use super::record::{
+    Checksum, FRAME_BYTES, Frame, GROUP, Record, SEAL, chain, frame, frame_again, put,
+};
 
 /// What a disk writes whole or not at all, in bytes.
 pub(super) const SECTOR: usize = 512;
@@ -95,13 +102,13 @@ pub(super) const fn is_empty(buffer: &[u8]) -> bool {
 
 /// Closes the group in `buffer`: mark, padding, header. The group's chain
 /// value comes back.
-pub(super) fn finish(buffer: &mut Vec<u8>, place: &Place) -> u32 {
+pub(super) fn finish(sum: Checksum, buffer: &mut Vec<u8>, place: &Place) -> u32 {
     buffer.push(MARK);
     let length = buffer.len();
     buffer.resize(padded(length), 0);
     let blank = blank_sectors(buffer, HEADER_BYTES);
     let mut header = Vec::with_capacity(HEADER_BYTES);
-    put(&mut header, GROUP, |to| {
+    put(sum, &mut header, GROUP, |to| {
         for number in [
             place.group,
             place.segment,
@@ -117,14 +124,14 @@ pub(super) fn finish(buffer: &mut Vec<u8>, place: &Place) -> u32 {
     });
     buffer[..HEADER_BYTES].copy_from_slice(&header);
     let end = length - 1;
-    frames(&buffer[..end]).fold(0, |so_far, (_, frame)| chain(so_far, frame.checksum))
+    frames(&buffer[..end]).fold(0, |so_far, (_, frame)| chain(sum, so_far, frame.checksum))
 }
 
 /// The records that fill `bytes`, which were checked before, each with its
 /// offset.
 pub(super) fn frames(bytes: &[u8]) -> impl Iterator<Item = (usize, Frame<'_>)> {
     let mut at = 0;
-    std::iter::from_fn(move || {
+    core::iter::from_fn(move || {
         let frame = frame_again(bytes.get(at..)?)?;
         let offset = at;
         at += frame.bytes;
@@ -133,9 +140,9 @@ pub(super) fn frames(bytes: &[u8]) -> impl Iterator<Item = (usize, Frame<'_>)> {
 }
 
 /// The seal that ends a segment at `place`: a sector.
-pub(super) fn seal(place: &Place) -> Vec<u8> {
+pub(super) fn seal(sum: Checksum, place: &Place) -> Vec<u8> {
     let mut sector = Vec::with_capacity(SECTOR);
-    put(&mut sector, SEAL, |to| {
+    put(sum, &mut sector, SEAL, |to| {
         for number in [place.segment, place.offset, place.salt] {
             to.extend_from_slice(&number.to_le_bytes());
         }
@@ -193,7 +200,7 @@ pub(super) enum Found<'a> {
 }
 
 /// Looks for a group at `place` in a whole segment.
-pub(super) fn look<'a>(segment: &'a [u8], place: &Place) -> Found<'a> {
+pub(super) fn look<'a>(sum: Checksum, segment: &'a [u8], place: &Place) -> Found<'a> {
     let at = usize::try_from(place.offset).unwrap_or(usize::MAX);
     let Some(rest) = segment.get(at..).filter(|rest| !rest.is_empty()) else {
         return Found::End;
@@ -203,21 +210,21 @@ pub(super) fn look<'a>(segment: &'a [u8], place: &Place) -> Found<'a> {
     // while a torn write is being cleared, and after one that lost its first
     // sector.
     if is_zero(&first[..first.len().min(HEADER_BYTES)]) {
-        return without_header(segment, at, place, None);
+        return without_header(sum, segment, at, place, None);
     }
-    match frame(first) {
-        Ok(frame) if frame.kind == SEAL => judge_seal(first, at, place),
+    match frame(sum, first) {
+        Ok(frame) if frame.kind == SEAL => judge_seal(sum, first, at, place),
         Ok(frame) => match header(&frame, place, rest.len()) {
             Ok((length, blank)) => Found::Group(Group {
                 body: &rest[HEADER_BYTES..length - 1],
                 body_at: at + HEADER_BYTES,
                 bytes: padded(length),
-                head: chain(0, frame.checksum),
+                head: chain(sum, 0, frame.checksum),
             })
             .whole_or(segment, at, length, blank),
             Err(wrong) => Found::Damaged(Damage::new(at, wrong)),
         },
-        Err(wrong) => without_header(segment, at, place, Some(wrong)),
+        Err(wrong) => without_header(sum, segment, at, place, Some(wrong)),
     }
 }
 
@@ -242,13 +249,17 @@ impl<'a> Found<'a> {
 
 /// Checks a group's records: each must be whole, and they must fill the group.
 /// The group's value for the chain comes back.
-pub(super) fn check<'a>(segment: &[u8], group: &Group<'a>) -> Result<u32, Found<'a>> {
+pub(super) fn check<'a>(
+    sum: Checksum,
+    segment: &[u8],
+    group: &Group<'a>,
+) -> Result<u32, Found<'a>> {
     let mut at = 0;
     let mut so_far = group.head;
     while at < group.body.len() {
-        match frame(&group.body[at..]) {
+        match frame(sum, &group.body[at..]) {
             Ok(frame) => {
-                so_far = chain(so_far, frame.checksum);
+                so_far = chain(sum, so_far, frame.checksum);
                 at += frame.bytes;
             }
             Err(wrong) => {
@@ -294,13 +305,14 @@ fn judge<'a>(segment: &[u8], at: usize, length: usize, blank: u32, damage: Damag
 
 /// Torn or damaged? For a place without a header that can be read.
 fn without_header<'a>(
+    sum: Checksum,
     segment: &'a [u8],
     at: usize,
     place: &Place,
     wrong: Option<(String, String)>,
 ) -> Found<'a> {
     let rest = &segment[at..];
-    if let Some(later) = later_header(segment, at, place) {
+    if let Some(later) = later_header(sum, segment, at, place) {
         let expected = format!("group {} of the log", place.group);
         let found = wrong.map_or_else(|| "zeros".to_owned(), |(_, found)| found);
         let found =
@@ -321,10 +333,10 @@ fn without_header<'a>(
     }
 }
 
-fn later_header(segment: &[u8], at: usize, place: &Place) -> Option<usize> {
+fn later_header(sum: Checksum, segment: &[u8], at: usize, place: &Place) -> Option<usize> {
     (at + SECTOR..segment.len()).step_by(SECTOR).find(|later| {
         let sector = &segment[*later..segment.len().min(later + SECTOR)];
-        let Ok(frame) = frame(sector) else {
+        let Ok(frame) = frame(sum, sector) else {
             return false;
         };
         let [_, segment, offset, _, salt] = numbers(frame.payload);
@@ -375,8 +387,8 @@ fn describe(place: &Place) -> String {
     )
 }
 
-fn judge_seal<'a>(sector: &[u8], at: usize, place: &Place) -> Found<'a> {
-    if sector == seal(place) {
+fn judge_seal<'a>(sum: Checksum, sector: &[u8], at: usize, place: &Place) -> Found<'a> {
+    if sector == seal(sum, place) {
         return Found::Seal;
     }
     let expected = format!("the seal at the end of {}", describe(place));

@@ -1,0 +1,241 @@
+//! When snapshots are taken, and what is kept behind them.
+
+use std::collections::VecDeque;
+
+use tenure_core::Machine;
+use tenure_core::alpo::{
+    Ask, Body, ClusterId, Command, Config, Envelope, Event, Identity, Input, Limits, Membership,
+    Node, Operation, Output, Position, Recovered, Request, ServerId, Snapshot, State, StorageId,
+};
+use tenure_core::rng::Rng;
+use tenure_core::time::{ClockId, Instant, Now, WallTime};
+
+fn at(seconds: u64) -> Now {
+    Now {
+        boot: Instant::from_nanos(seconds * 1_000_000_000),
+        wall: WallTime::default(),
+    }
+}
+
+/// A server that is its whole cluster, and leads.
+fn alone(config: Config) -> Node {
+    let server = ServerId::new(1).expect("not zero");
+    let storage = StorageId::from_u128(1);
+    let members = Membership::founded([(server, storage)]);
+    let blank = State::founded(Limits::default(), ClockId::default(), members);
+    let recovered = Recovered {
+        snapshot: Some(Snapshot {
+            last: Position::ZERO,
+            bytes: blank.encode().into(),
+        }),
+        ..Recovered::default()
+    };
+    let identity = Identity {
+        cluster: ClusterId::from_u128(1),
+        server,
+        storage,
+    };
+    let rng = Rng::from_seed(1);
+    let mut node =
+        Node::start(config, identity, recovered, blank, rng, at(0).boot).expect("a good snapshot");
+    node.tick(at(5));
+    drain(&mut node);
+    assert!(node.is_ready());
+    node
+}
+
+/// Everything is written at once; gives the number of snapshots.
+fn drain(node: &mut Node) -> usize {
+    let mut snapshots = 0;
+    while let Some(output) = node.poll() {
+        match output {
+            Output::Persist(batch) => {
+                snapshots += usize::from(batch.snapshot.is_some());
+                node.handle(at(5), Input::Persisted(batch.number));
+            }
+            Output::Event(Event::Compacted { .. }) | Output::Applied { .. } => {}
+            _ => {}
+        }
+    }
+    snapshots
+}
+
+fn command(bytes: usize) -> Ask {
+    // Nobody's session: it is written and applied, and changes nothing.
+    Ask::Command(Command {
+        session: 99,
+        serial: 1,
+        outstanding: 1,
+        operation: Operation::Append(vec![7; bytes].into()),
+    })
+}
+
+#[test]
+fn what_is_kept_behind_a_snapshot_makes_no_other_one_due() {
+    let log_bytes = 10_000;
+    let mut node = alone(Config {
+        log_bytes,
+        kept_entries: 1_000,
+        ..Config::default()
+    });
+    let mut snapshots = 0;
+    for token in 0..400 {
+        let ask = command(1_000);
+        node.handle(at(5), Input::Asked { token, ask });
+        snapshots += drain(&mut node);
+        let bytes = node.log().bytes();
+        assert!(bytes < 2 * log_bytes, "{bytes} bytes of log in memory");
+    }
+    // 400 entries of a bit more than 1,000 bytes.
+    assert!((35..=43).contains(&snapshots), "{snapshots} snapshots");
+}
+
+#[test]
+fn a_long_tail_that_waits_makes_no_snapshot_due() {
+    let mut node = alone(Config {
+        log_bytes: 10_000,
+        kept_entries: 0,
+        ..Config::default()
+    });
+    // A hundred batches that the disk takes one by one.
+    let mut batches = Vec::new();
+    let mut snapshots = 0;
+    for token in 0..100 {
+        let ask = command(1_000);
+        node.handle(at(5), Input::Asked { token, ask });
+        while let Some(output) = node.poll() {
+            if let Output::Persist(batch) = output {
+                batches.push(batch.number);
+            }
+        }
+    }
+    for number in batches {
+        node.handle(at(5), Input::Persisted(number));
+        while let Some(output) = node.poll() {
+            if let Output::Persist(batch) = output {
+                snapshots += usize::from(batch.snapshot.is_some());
+            }
+        }
+    }
+    assert!((8..=11).contains(&snapshots), "{snapshots} snapshots");
+}
+
+/// Three servers whose network is slow and in order.
+struct Far {
+    now: u64,
+    delay: u64,
+    nodes: Vec<Node>,
+    under_way: VecDeque<(u64, Envelope)>,
+    /// Nothing reaches this server.
+    cut: Option<usize>,
+    chunks: usize,
+}
+
+impl Far {
+    fn new(config: &Config) -> Self {
+        let id = |n: u64| ServerId::new(n).expect("not zero");
+        let members = Membership::founded((1..=3).map(|n| (id(n), StorageId::from_u128(n.into()))));
+        let blank = State::founded(Limits::default(), ClockId::default(), members);
+        let node = |n: u64| {
+            let identity = Identity {
+                cluster: ClusterId::from_u128(1),
+                server: id(n),
+                storage: StorageId::from_u128(n.into()),
+            };
+            let rng = Rng::from_seed(n);
+            let (config, recovered) = (config.clone(), Recovered::default());
+            Node::start(config, identity, recovered, blank.clone(), rng, at(0).boot)
+                .expect("no snapshot")
+        };
+        Self {
+            now: 0,
+            delay: 1,
+            nodes: (1..=3).map(node).collect(),
+            under_way: VecDeque::new(),
+            cut: None,
+            chunks: 0,
+        }
+    }
+
+    fn step(&mut self, index: usize, act: impl FnOnce(&mut Node, Now)) {
+        let now = Now {
+            boot: Instant::from_nanos(self.now * 1_000_000),
+            wall: WallTime::default(),
+        };
+        let node = &mut self.nodes[index];
+        act(node, now);
+        while let Some(output) = node.poll() {
+            match output {
+                Output::Persist(batch) => node.handle(now, Input::Persisted(batch.number)),
+                Output::Send(envelope) => {
+                    if let Body::Request {
+                        request: Request::Install { .. },
+                        ..
+                    } = envelope.body
+                    {
+                        self.chunks += 1;
+                    }
+                    self.under_way.push_back((self.now + self.delay, envelope));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn run(&mut self, ms: u64) {
+        for _ in 0..ms {
+            self.now += 1;
+            while self
+                .under_way
+                .front()
+                .is_some_and(|(at, _)| *at <= self.now)
+                && let Some((_, envelope)) = self.under_way.pop_front()
+            {
+                let to = envelope.to.get() as usize - 1;
+                if self.cut != Some(to) {
+                    self.step(to, |node, now| node.handle(now, Input::Received(envelope)));
+                }
+            }
+            for index in 0..3 {
+                let now = Instant::from_nanos(self.now * 1_000_000);
+                if self.nodes[index].deadline().is_some_and(|due| due <= now) {
+                    self.step(index, Node::tick);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn over_a_slow_link_no_chunk_is_sent_again_and_again() {
+    let mut far = Far::new(&Config {
+        log_bytes: 30_000,
+        kept_entries: 0,
+        chunk_bytes: 1_000,
+        ..Config::default()
+    });
+    far.run(5_000);
+    let leader = far.nodes.iter().position(Node::is_ready).expect("a leader");
+    let late = (leader + 1) % 3;
+    far.cut = Some(late);
+    let open = |token| Input::Asked {
+        token,
+        ask: Ask::Open { ttl: u64::MAX },
+    };
+    // Sessions make the snapshot large: 40 bytes each.
+    for token in 0..2_000 {
+        far.step(leader, |node, now| node.handle(now, open(token)));
+        far.run(5);
+    }
+    let snapshot = far.nodes[leader].snapshot().expect("one").bytes.len();
+    assert!(snapshot > 20_000, "{snapshot}");
+    // Slower than two heartbeats there and back.
+    far.cut = None;
+    far.delay = 110;
+    far.run(60_000);
+    let upto = far.nodes[leader].commit();
+    assert_eq!(far.nodes[late].commit(), upto);
+    let needed = snapshot.div_ceil(1_000);
+    let sent = far.chunks;
+    assert!(sent <= 2 * needed, "{sent} chunks of {needed} were sent");
+}

@@ -1,0 +1,234 @@
+//! What a server counts, in the text format that Prometheus reads.
+//!
+//! Counters are fed by what happens; what can simply be looked at (terms,
+//! log ids, how many sessions there are) is looked at when somebody asks, so
+//! that it cannot be out of step. Every name is explained in
+//! `docs/operations.md`.
+
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::time::Duration;
+
+use prometheus_client::encoding::text::encode;
+use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry;
+
+use crate::api::v1::StatusResponse;
+
+/// What became of a request.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, EncodeLabelValue)]
+pub(super) enum Result {
+    /// It was done, or read.
+    Done,
+    /// It was refused, and not done.
+    Refused,
+    /// It may or may not happen: the leadership was lost meanwhile.
+    Interrupted,
+}
+
+/// One kind of outcome.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
+pub(super) struct Outcome {
+    pub(super) result: Result,
+}
+
+/// Why a connection was closed by this server.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, EncodeLabelValue)]
+pub(super) enum Closed {
+    /// There were too many.
+    Full,
+    /// What came was no frame, no greeting, no TLS.
+    Garbage,
+    /// Who came does not belong to this cluster.
+    Stranger,
+}
+
+/// One reason.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
+pub(super) struct Reason {
+    pub(super) reason: Closed,
+}
+
+/// The counters and gauges of one server.
+#[derive(Debug)]
+pub(super) struct Metrics {
+    registry: Mutex<Registry>,
+    pub(super) requests: Family<Outcome, Counter>,
+    pub(super) closed: Family<Reason, Counter>,
+    pub(super) reigns: Counter,
+    pub(super) elections: Counter,
+    pub(super) snapshots: Counter,
+    pub(super) installed: Counter,
+    pub(super) truncated: Counter,
+    pub(super) watches_cut: Counter,
+    pub(super) syncs: Histogram,
+    seen: Seen,
+}
+
+/// What is looked at.
+#[derive(Debug, Default)]
+struct Seen {
+    leads: Gauge,
+    ready: Gauge,
+    term: Gauge,
+    last: Gauge,
+    durable: Gauge,
+    commit: Gauge,
+    applied: Gauge,
+    snapshot: Gauge,
+    sessions: Gauge,
+    registers: Gauge,
+    revision: Gauge,
+    log_next: Gauge,
+    members: Gauge,
+    connected: Gauge,
+}
+
+impl Metrics {
+    pub(super) fn new() -> Self {
+        // From a tenth of a millisecond to some seconds.
+        let buckets = (0..16).map(|n| 0.000_1 * f64::from(1_u32 << n));
+        let mut metrics = Self {
+            registry: Mutex::new(Registry::with_prefix("tenure")),
+            requests: Family::default(),
+            closed: Family::default(),
+            reigns: Counter::default(),
+            elections: Counter::default(),
+            snapshots: Counter::default(),
+            installed: Counter::default(),
+            truncated: Counter::default(),
+            watches_cut: Counter::default(),
+            syncs: Histogram::new(buckets),
+            seen: Seen::default(),
+        };
+        metrics.register();
+        metrics
+    }
+
+    fn register(&mut self) {
+        let registry = self.registry.get_mut();
+        let registry = registry.unwrap_or_else(PoisonError::into_inner);
+        registry.register(
+            "requests",
+            "Requests of clients, by what became of them",
+            self.requests.clone(),
+        );
+        registry.register(
+            "connections_closed",
+            "Connections that this server closed, by why",
+            self.closed.clone(),
+        );
+        for (name, help, counter) in [
+            ("reigns", "How often this server came to lead", &self.reigns),
+            ("elections", "How often this server stood", &self.elections),
+            ("snapshots", "Snapshots taken", &self.snapshots),
+            (
+                "snapshots_installed",
+                "Snapshots taken over from a leader",
+                &self.installed,
+            ),
+            (
+                "truncations",
+                "How often entries that were never committed were removed",
+                &self.truncated,
+            ),
+            (
+                "watches_cut",
+                "Watches cut off because they were not read",
+                &self.watches_cut,
+            ),
+        ] {
+            registry.register(name, help, counter.clone());
+        }
+        registry.register(
+            "disk_sync_seconds",
+            "How long it took until a batch was durable, its wait included",
+            self.syncs.clone(),
+        );
+        for (name, help, gauge) in self.seen.all() {
+            registry.register(name, help, gauge.clone());
+        }
+    }
+
+    /// A connection was closed.
+    pub(super) fn close(&self, reason: Closed) {
+        self.closed.get_or_create(&Reason { reason }).inc();
+    }
+
+    /// A batch was durable after this time.
+    pub(super) fn synced(&self, after: Duration) {
+        self.syncs.observe(after.as_secs_f64());
+    }
+
+    /// Everything as text; `status` is how the server stands now.
+    pub(super) fn text(&self, status: &StatusResponse) -> String {
+        self.seen.look(status);
+        let registry = self.registry.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut text = String::new();
+        if encode(&mut text, &registry).is_err() {
+            // Writing to a string does not fail.
+            text.clear();
+        }
+        text
+    }
+}
+
+impl Seen {
+    fn all(&self) -> [(&'static str, &'static str, &Gauge); 14] {
+        [
+            ("leads", "Whether this server leads", &self.leads),
+            ("ready", "Whether it leads or follows a leader", &self.ready),
+            ("term", "The term", &self.term),
+            ("log_last", "The last entry of the log", &self.last),
+            ("log_durable", "The last entry on this disk", &self.durable),
+            ("log_commit", "The last entry known committed", &self.commit),
+            ("log_applied", "The last entry applied", &self.applied),
+            (
+                "log_snapshot",
+                "The last entry of the snapshot",
+                &self.snapshot,
+            ),
+            ("sessions", "Open sessions", &self.sessions),
+            ("registers", "Registers", &self.registers),
+            ("revision", "Changes of registers so far", &self.revision),
+            (
+                "entries_next",
+                "The next number of the plain log",
+                &self.log_next,
+            ),
+            ("members", "Members of the cluster", &self.members),
+            (
+                "peers_connected",
+                "Members this one is connected to",
+                &self.connected,
+            ),
+        ]
+    }
+
+    fn look(&self, status: &StatusResponse) {
+        let leads = status.role() == crate::api::v1::Role::Leader;
+        let connected = status.members.iter().filter(|it| it.connected).count();
+        for (gauge, value) in [
+            (&self.leads, u64::from(leads)),
+            (&self.ready, u64::from(status.ready)),
+            (&self.term, status.term),
+            (&self.last, status.last_log_id),
+            (&self.durable, status.durable),
+            (&self.commit, status.commit),
+            (&self.applied, status.applied),
+            (&self.snapshot, status.snapshot),
+            (&self.sessions, status.sessions),
+            (&self.registers, status.registers),
+            (&self.revision, status.revision),
+            (&self.log_next, status.log_next),
+            (&self.members, status.members.len() as u64),
+            (&self.connected, connected as u64),
+        ] {
+            gauge.set(i64::try_from(value).unwrap_or(i64::MAX));
+        }
+    }
+}

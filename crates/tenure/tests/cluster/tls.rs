@@ -1,0 +1,164 @@
+//! Servers and clients that prove who they are.
+
+use std::path::Path;
+use std::time::Duration;
+
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use tenure::server::Server;
+use tenure::transport::{Line, Tls, TlsFiles};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+
+use crate::servers::{PATIENCE, Servers};
+
+type Authority = CertifiedIssuer<'static, KeyPair>;
+
+fn authority() -> Authority {
+    let mut params = CertificateParams::new(Vec::new()).expect("parameters");
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let key = KeyPair::generate().expect("a key");
+    CertifiedIssuer::self_signed(params, key).expect("an authority")
+}
+
+/// Writes a certificate for this machine.
+fn write(dir: &Path, authority: &Authority, expired: bool) -> TlsFiles {
+    std::fs::create_dir_all(dir).expect("a directory");
+    let names = vec!["127.0.0.1".to_owned(), "localhost".to_owned()];
+    let mut params = CertificateParams::new(names).expect("parameters");
+    if expired {
+        params.not_before = rcgen::date_time_ymd(2001, 1, 1);
+        params.not_after = rcgen::date_time_ymd(2002, 1, 1);
+    }
+    let key = KeyPair::generate().expect("a key");
+    let certificate = params.signed_by(&key, authority).expect("signed");
+    let files = TlsFiles {
+        certificate: dir.join("cert.pem"),
+        key: dir.join("key.pem"),
+        authority: dir.join("ca.pem"),
+    };
+    // The key and the certificate must never be seen apart.
+    let staged = dir.join("staged");
+    std::fs::write(&staged, key.serialize_pem()).expect("written");
+    std::fs::write(&files.authority, authority.pem()).expect("written");
+    std::fs::rename(&staged, &files.key).expect("renamed");
+    std::fs::write(&files.certificate, certificate.pem()).expect("written");
+    files
+}
+
+fn secured(count: u64, authority: &Authority) -> (Servers, TlsFiles) {
+    let mut servers = Servers::found(0, count);
+    let client = write(&servers.dir.path().join("client"), authority, false);
+    for number in 1..=count {
+        let dir = servers.dir.path().join(format!("tls{number}"));
+        let files = write(&dir, authority, false);
+        let all = servers.configs[&count].peers.clone();
+        let config = servers.configs.get_mut(&number).expect("a server");
+        config.tls = Some(files);
+        config.peers = all;
+    }
+    for number in 1..=count {
+        servers.start(number);
+    }
+    (servers, client)
+}
+
+async fn ask(tls: &Tls, server: &Server) -> Result<(String, Vec<u8>), std::io::Error> {
+    let address = server.address().to_string();
+    let stream = TcpStream::connect(&address).await?;
+    let mut line = tls.connect(stream, &address).await?;
+    let request = "GET /readyz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+    line.write_all(request.as_bytes()).await?;
+    let mut answer = String::new();
+    line.read_to_string(&mut answer).await?;
+    let Line::Tls(stream) = line else {
+        panic!("expected TLS");
+    };
+    let certificates = stream.get_ref().1.peer_certificates();
+    let shown = certificates.expect("it proved itself")[0].to_vec();
+    Ok((answer, shown))
+}
+
+#[tokio::test]
+async fn a_cluster_with_certificates_takes_no_one_without() {
+    let authority = authority();
+    let (servers, client) = secured(3, &authority);
+    let leader = servers.leader().await;
+    let server = &servers.running[&leader];
+    let known = Tls::open(client).expect("files");
+    let (answer, _) = ask(&known, server).await.expect("let in");
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+
+    let other = self::authority();
+    for (name, by, expired) in [("other", &other, false), ("expired", &authority, true)] {
+        let files = write(&servers.dir.path().join(name), by, expired);
+        // It believes in the servers, so that it is they who refuse.
+        std::fs::write(&files.authority, authority.pem()).expect("written");
+        let stranger = Tls::open(files).expect("files");
+        let refused = ask(&stranger, server).await;
+        assert!(refused.is_err(), "{name}: {refused:?}");
+    }
+    // And one that does not speak TLS at all, on either port.
+    let peers = servers.configs[&leader].peers.values().next().cloned();
+    for address in [server.address().to_string(), peers.expect("an address")] {
+        let mut plain = TcpStream::connect(address).await.expect("it listens");
+        plain
+            .write_all(b"GET /readyz HTTP/1.1\r\n\r\n")
+            .await
+            .expect("sent");
+        let mut rest = Vec::new();
+        let read = tokio::time::timeout(PATIENCE, plain.read_to_end(&mut rest)).await;
+        read.expect("it is closed").ok();
+        assert!(!String::from_utf8_lossy(&rest).contains("HTTP"), "{rest:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_certificate_that_is_renewed_is_in_use_without_a_restart() {
+    let authority = authority();
+    let (servers, client) = secured(1, &authority);
+    servers.leader().await;
+    let known = Tls::open(client).expect("files");
+    let (_, before) = ask(&known, &servers.running[&1]).await.expect("let in");
+    write(&servers.dir.path().join("tls1"), &authority, false);
+    let renewed = async {
+        loop {
+            let (_, now) = ask(&known, &servers.running[&1]).await.expect("let in");
+            if now != before {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, renewed)
+        .await
+        .expect("renewed");
+    // A file that makes no sense leaves the last good one in use.
+    std::fs::write(servers.dir.path().join("tls1/cert.pem"), "nonsense").expect("written");
+    tokio::time::sleep(Duration::from_millis(1_100)).await;
+    ask(&known, &servers.running[&1])
+        .await
+        .expect("still let in");
+}
+
+#[tokio::test]
+async fn files_that_make_no_sense_are_named() {
+    let authority = authority();
+    let servers = Servers::found(0, 1);
+    let files = write(&servers.dir.path().join("tls"), &authority, false);
+    for (file, said) in [
+        (&files.certificate, "expected certificates in PEM"),
+        (&files.key, "expected a key in PEM"),
+        (&files.authority, "expected certificates in PEM"),
+    ] {
+        let good = std::fs::read(file).expect("it is there");
+        std::fs::write(file, "nonsense").expect("written");
+        let mut config = servers.configs[&1].clone();
+        config.tls = Some(files.clone());
+        let error = Server::start(config)
+            .expect_err("no certificates")
+            .to_string();
+        assert!(error.contains(said), "{error}");
+        assert!(error.contains(&file.display().to_string()), "{error}");
+        std::fs::write(file, good).expect("written");
+    }
+}
