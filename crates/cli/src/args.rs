@@ -4,6 +4,12 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+#[cfg(feature = "tenure")]
+mod cluster;
+
+#[cfg(feature = "tenure")]
+pub(crate) use cluster::*;
+
 /// Who leads, until when, and how everybody else finds out.
 #[derive(Debug, Parser)]
 #[command(name = "tenure", version, about, max_term_width = 100, after_help = EXAMPLES)]
@@ -134,6 +140,18 @@ pub(crate) enum Command {
     #[cfg(feature = "tenure")]
     #[command(after_help = SERVE_EXAMPLES)]
     Serve(Serve),
+    /// Append to the log of a cluster, read it, follow it.
+    #[cfg(feature = "tenure")]
+    Log(Log),
+    /// Print how the servers of a cluster are, a line each. Exits with 1 if none leads.
+    #[cfg(feature = "tenure")]
+    Status,
+    /// Change the members of a cluster, or who leads it.
+    #[cfg(feature = "tenure")]
+    Member(Member),
+    /// Write a consistent copy of everything in a cluster to a file.
+    #[cfg(feature = "tenure")]
+    Backup(Backup),
     /// Run a whole cluster in one process, to try everything in a minute.
     ///
     /// What happens to it is printed as it happens. Without --data everything

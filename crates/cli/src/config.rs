@@ -71,9 +71,14 @@ impl File {
     }
 }
 
+/// The store's URL, if one was named.
+pub(crate) fn given_store(common: &args::Common, file: &File) -> Option<String> {
+    common.store.clone().or_else(|| file.store.clone())
+}
+
 /// The store's URL.
 pub(crate) fn store_url(common: &args::Common, file: &File) -> Result<String, Failure> {
-    match common.store.clone().or_else(|| file.store.clone()) {
+    match given_store(common, file) {
         Some(url) => Ok(url),
         None => tenure::store::default_url().map_err(store_failure),
     }

@@ -93,6 +93,14 @@ fn run(cli: Cli, file: File, output: Output) -> Result<ExitCode, Failure> {
             #[cfg(feature = "tenure")]
             Command::Serve(args) => commands::serve::serve(&context, args).await,
             #[cfg(feature = "tenure")]
+            Command::Log(args) => commands::log::log(&context, args).await,
+            #[cfg(feature = "tenure")]
+            Command::Status => commands::cluster::status(&context).await,
+            #[cfg(feature = "tenure")]
+            Command::Member(args) => commands::cluster::member(&context, args).await,
+            #[cfg(feature = "tenure")]
+            Command::Backup(args) => commands::cluster::backup(&context, args).await,
+            #[cfg(feature = "tenure")]
             Command::Dev(args) => commands::dev::dev(&context, args).await,
             #[cfg(feature = "tenure")]
             Command::Certs(args) => commands::certs::certs(&context, args),

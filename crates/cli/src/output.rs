@@ -3,6 +3,8 @@
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 use tenure::clock;
 use tenure::core::election::Record;
@@ -34,6 +36,46 @@ impl Output {
         };
         writeln!(out, "{line}")?;
         out.flush()
+    }
+
+    /// Prints an entry of a log: its data as they are, and a newline.
+    pub(crate) fn entry(self, number: u64, data: &[u8]) -> io::Result<()> {
+        let mut out = io::stdout().lock();
+        if self.json {
+            let object = match std::str::from_utf8(data) {
+                Ok(text) => json!({ "number": number, "data": text }),
+                Err(_) => json!({ "number": number, "data_base64": STANDARD.encode(data) }),
+            };
+            writeln!(out, "{object}")?;
+        } else {
+            out.write_all(data)?;
+            out.write_all(b"\n")?;
+        }
+        out.flush()
+    }
+
+    /// Prints rows in columns, or an object a line in their place.
+    pub(crate) fn table<const N: usize>(
+        self,
+        rows: &[[String; N]],
+        objects: &[Value],
+    ) -> io::Result<()> {
+        if self.json {
+            return objects.iter().try_for_each(|object| self.line("", object));
+        }
+        let width = |column: usize| {
+            let widths = rows.iter().map(|row| row[column].chars().count());
+            widths.max().unwrap_or(0)
+        };
+        let widths: [usize; N] = std::array::from_fn(width);
+        for row in rows {
+            let mut line = String::new();
+            for (text, width) in row.iter().zip(widths) {
+                let _ = write!(line, "{text:width$}  ");
+            }
+            self.line(line.trim_end(), &Value::Null)?;
+        }
+        Ok(())
     }
 
     /// Prints who leads an election.

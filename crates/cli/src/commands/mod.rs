@@ -5,7 +5,11 @@ pub(crate) mod bench;
 #[cfg(feature = "tenure")]
 pub(crate) mod certs;
 #[cfg(feature = "tenure")]
+pub(crate) mod cluster;
+#[cfg(feature = "tenure")]
 pub(crate) mod dev;
+#[cfg(feature = "tenure")]
+pub(crate) mod log;
 pub(crate) mod observe;
 mod reign;
 pub(crate) mod run;

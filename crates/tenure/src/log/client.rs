@@ -125,6 +125,15 @@ impl Client {
         addresses.iter().map(ToString::to_string).collect()
     }
 
+    /// Ends this client's sessions and waits for that, a second at most. It is
+    /// a courtesy: a session whose client has gone expires. A client that is
+    /// dropped ends its sessions too, if its process lives on for a moment.
+    pub async fn close(&self) {
+        for line in &self.shared.lines {
+            line.close().await;
+        }
+    }
+
     fn ask(&self, what: Ask) -> impl Future<Output = Outcome> + Send + 'static {
         let (waiter, answer) = oneshot::channel();
         self.shared.lines[self.line].submit(Op {

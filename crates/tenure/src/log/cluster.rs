@@ -12,7 +12,7 @@ use tokio::time::timeout;
 use tonic::transport::Channel;
 
 use super::client::gone;
-use super::error::{carried, of_changing, of_reading, sentence};
+use super::error::{carried, carrying, of_changing, of_reading, sentence};
 use super::finder::{Finder, Leader};
 use super::{Client, Error};
 use crate::api::v1::{self, cluster_client::ClusterClient};
@@ -83,7 +83,18 @@ impl Client {
     /// [`Error::Unavailable`] if nobody leads in time.
     pub async fn leader_status(&self) -> Result<v1::StatusResponse, Error> {
         self.on_leader(of_reading, |mut client| {
-            Box::pin(async move { client.status(v1::StatusRequest {}).await })
+            Box::pin(async move {
+                let answer = client.status(v1::StatusRequest {}).await?;
+                // Everybody answers this; one that led a moment ago too.
+                if answer.get_ref().role() == v1::Role::Leader {
+                    Ok(answer)
+                } else {
+                    Err(carrying(&v1::Error {
+                        cause: v1::Cause::NotLeader.into(),
+                        ..v1::Error::default()
+                    }))
+                }
+            })
         })
         .await
     }

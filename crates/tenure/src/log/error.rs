@@ -101,6 +101,18 @@ pub(super) fn carried(status: &tonic::Status) -> Option<v1::Error> {
     v1::Error::decode(value.to_bytes().ok()?).ok()
 }
 
+/// A failed call as a server would report it.
+pub(super) fn carrying(error: &v1::Error) -> tonic::Status {
+    use prost::Message as _;
+    use tonic::metadata::MetadataValue;
+
+    let mut status = tonic::Status::unavailable(&*error.message);
+    let bytes = MetadataValue::from_bytes(&error.encode_to_vec());
+    let trailers = status.metadata_mut();
+    trailers.insert_bin(crate::api::ERROR_TRAILER, bytes);
+    status
+}
+
 /// What a failed call means if it changes nothing, or only reads.
 pub(super) fn of_reading(status: &tonic::Status) -> Error {
     match carried(status) {
@@ -170,6 +182,8 @@ mod tests {
             ..v1::Error::default()
         };
         assert!(matches!(Error::from_wire(&newer), Error::Unknown(_)));
+        let kept = carried(&carrying(&newer));
+        assert_eq!(kept, Some(newer));
         let lost = tonic::Status::unavailable("gone");
         assert!(matches!(of_changing(&lost), Error::Unknown(_)));
         assert!(matches!(of_reading(&lost), Error::Unavailable(_)));

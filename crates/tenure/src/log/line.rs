@@ -13,7 +13,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use tenure_core::time::Instant;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, oneshot};
 use tokio::time::timeout;
 use tokio_stream::Stream;
 
@@ -134,13 +134,34 @@ impl Line {
             )));
         }
     }
+
+    /// Ends the session, if there is one, and waits a moment for that.
+    pub(super) async fn close(&self) {
+        if let Some(answer) = self.begin_to_close() {
+            // On the background's clock: the caller's executor may have none.
+            let wait = drive::background().spawn(timeout(FAREWELL, answer));
+            drop(wait.await);
+        }
+    }
+
+    fn begin_to_close(&self) -> Option<oneshot::Receiver<super::pipeline::Outcome>> {
+        let (waiter, answer) = oneshot::channel();
+        let mut desk = self.shared.lock();
+        let refused = desk.pipeline.close(clock::boot(), Reply::One(waiter));
+        let writer = desk.writer.take();
+        drop(desk);
+        if let Some(writer) = writer {
+            writer.wake();
+        }
+        refused.is_none().then_some(answer)
+    }
 }
 
 impl Drop for Line {
     fn drop(&mut self) {
         let mut desk = self.shared.lock();
         desk.closed = true;
-        desk.pipeline.close(clock::boot());
+        desk.pipeline.close(clock::boot(), Reply::Nobody);
         let writer = desk.writer.take();
         drop(desk);
         if let Some(writer) = writer {

@@ -16,6 +16,8 @@ use tenure_core::time::ClockId;
 use tokio::sync::oneshot;
 
 use super::*;
+use crate::api::v1::answer;
+use crate::log::Error;
 
 const TTL: Duration = Duration::from_secs(10);
 
@@ -422,7 +424,8 @@ fn an_idle_session_is_kept_alive_and_closed() {
     world.pass(3_400);
     world.settle();
     assert_eq!(done(&world), Some(2));
-    assert!(world.pipeline.close(at(world.millis)));
+    let closing = world.pipeline.close(at(world.millis), Reply::Nobody);
+    assert!(closing.is_none(), "there is a session");
     world.settle();
     assert_eq!(done(&world), None);
 }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use tenure_core::time::Instant;
 
+use super::message::{look_weight, op_weight};
 use super::{Op, PATIENCE_MAX, Pipeline, Reply, Session, Told};
 use crate::api::v1::command;
 use crate::log::Error;
@@ -92,7 +93,7 @@ impl Pipeline {
                 if over {
                     let reply = std::mem::replace(&mut op.reply, Reply::Nobody);
                     told.push((reply, not_done()));
-                    freed += super::op_weight(&op.what);
+                    freed += op_weight(&op.what);
                 }
                 !over
             });
@@ -102,7 +103,7 @@ impl Pipeline {
             if over {
                 let reply = std::mem::replace(&mut op.reply, Reply::Nobody);
                 told.push((reply, not_done()));
-                freed += super::look_weight(&op.what);
+                freed += look_weight(&op.what);
             }
             !over
         });

@@ -1,0 +1,113 @@
+//! What is typed to speak to a cluster: its log, its servers.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+#[derive(Debug, Args)]
+pub(crate) struct Log {
+    #[command(subcommand)]
+    pub(crate) command: LogCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum LogCommand {
+    /// Append entries, each once, and print their numbers.
+    ///
+    /// If it is not known in time whether an entry is in the log, this fails
+    /// and says so.
+    #[command(after_help = "\
+Examples:
+  tenure log append --store tenure://h1:7400,h2:7400 'an order'
+  seq 1000 | tenure log append -")]
+    Append(Append),
+    /// Print entries, one's data a line.
+    Read(ReadLog),
+    /// Print each new entry, until Ctrl-C.
+    ///
+    /// Goes on at another server when one is lost; no entry is left out and
+    /// none is printed twice.
+    Tail(Tail),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Append {
+    /// What to append; - alone for a line of standard input each.
+    #[arg(required = true, value_name = "DATA")]
+    pub(crate) data: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ReadLog {
+    /// The number of the first entry.
+    #[arg(long, default_value_t = 1, value_name = "NUMBER")]
+    pub(crate) from: u64,
+    /// At most so many [default: all].
+    #[arg(long, value_name = "N")]
+    pub(crate) limit: Option<u64>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Tail {
+    /// The number of the first entry [default: only what is new].
+    #[arg(long, value_name = "NUMBER")]
+    pub(crate) from: Option<u64>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Member {
+    #[command(subcommand)]
+    pub(crate) command: MemberCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum MemberCommand {
+    /// Print the members as the leader knows them.
+    List,
+    /// Take in a server, which follows and does not count yet.
+    ///
+    /// Start it first: it prints its storage.
+    #[command(after_help = "\
+Example:
+  tenure member add 4 --storage 0123456789abcdef0123456789abcdef
+  tenure member promote 4")]
+    Add(AddMember),
+    /// Let a member count that has caught up.
+    Promote(MemberId),
+    /// Take a member out. A leader hands over first.
+    Remove(MemberId),
+    /// Hand the leadership of the cluster over.
+    Transfer(TransferMember),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct AddMember {
+    /// Its number.
+    pub(crate) id: u64,
+    /// Its data directory, as the server prints it: 32 hexadecimal digits.
+    #[arg(long, value_name = "STORAGE")]
+    pub(crate) storage: String,
+    /// Where other servers reach it [default: what it says itself].
+    #[arg(long, value_name = "HOST:PORT")]
+    pub(crate) peer: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct MemberId {
+    /// Its number.
+    pub(crate) id: u64,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TransferMember {
+    /// To this server [default: the best of the others].
+    #[arg(long, value_name = "ID")]
+    pub(crate) to: Option<u64>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Backup {
+    /// Where to write it; replaced in one step when it is complete.
+    pub(crate) file: PathBuf,
+}

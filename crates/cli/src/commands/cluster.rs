@@ -1,0 +1,275 @@
+//! `tenure status`, `member` and `backup`: operating a cluster.
+
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use serde_json::{Value, json};
+use tenure::api::v1;
+use tenure::log::{Client, Error, ServerStatus};
+
+use crate::failure::{Failure, usage};
+use crate::{Context, args, config};
+
+/// A client of the cluster that `--store` names.
+pub(super) fn client(context: &Context) -> Result<Client, Failure> {
+    let url = config::given_store(&context.common, &context.file);
+    let expected = "expected --store tenure://host:port,host:port,… (or $TENURE_STORE)";
+    let url = url.ok_or_else(|| usage(format!("{expected}, found none")))?;
+    if !url.starts_with("tenure:") {
+        let scheme = url.split(':').next().unwrap_or_default();
+        return Err(usage(format!(
+            "{expected}, found a store of another kind, {scheme}:"
+        )));
+    }
+    let client = Client::open(&url).map_err(failure)?;
+    Ok(client.within(context.timeout))
+}
+
+/// What a failed call means for the exit code: what a person must mend is
+/// usage.
+pub(super) fn failure(error: Error) -> Failure {
+    match error {
+        Error::Refused {
+            cause: v1::Cause::Invalid | v1::Cause::TooLarge | v1::Cause::Denied,
+            message,
+        } => usage(message),
+        error => Failure::Other(error.into()),
+    }
+}
+
+pub(crate) async fn status(context: &Context) -> Result<ExitCode, Failure> {
+    let servers = client(context)?.status().await;
+    let reached = servers.iter().filter_map(|it| it.status.as_ref().ok());
+    let commit = reached.clone().map(|it| it.commit).max().unwrap_or(0);
+    let mut rows = vec![HEADER.map(str::to_owned)];
+    rows.extend(servers.iter().map(|server| row(server, commit)));
+    let objects: Vec<Value> = servers.iter().map(object).collect();
+    context.output.table(&rows, &objects)?;
+    if reached.clone().any(|it| it.role() == v1::Role::Leader) {
+        return Ok(ExitCode::SUCCESS);
+    }
+    Err(Failure::Other(anyhow::anyhow!(
+        "expected a server that leads, found none among the {} that answered",
+        reached.count()
+    )))
+}
+
+const HEADER: [&str; 8] = [
+    "ID", "ROLE", "TERM", "COMMIT", "LAG", "SESSIONS", "ADDRESS", "NOTE",
+];
+
+fn row(server: &ServerStatus, commit: u64) -> [String; 8] {
+    let id = server
+        .id
+        .map_or_else(|| "?".to_owned(), |id| id.to_string());
+    let address = server.address.clone();
+    match &server.status {
+        Ok(it) => [
+            id,
+            role(it.role()).to_owned(),
+            it.term.to_string(),
+            it.commit.to_string(),
+            commit.saturating_sub(it.applied).to_string(),
+            it.sessions.to_string(),
+            address,
+            it.waiting.clone(),
+        ],
+        Err(why) => {
+            let nothing = || "-".to_owned();
+            let role = UNREACHABLE.to_owned();
+            let (none, why) = (nothing(), why.clone());
+            [
+                id,
+                role,
+                nothing(),
+                nothing(),
+                nothing(),
+                none,
+                address,
+                why,
+            ]
+        }
+    }
+}
+
+const UNREACHABLE: &str = "unreachable";
+
+const fn role(role: v1::Role) -> &'static str {
+    match role {
+        v1::Role::Leader => "leader",
+        v1::Role::Candidate => "candidate",
+        v1::Role::Passive => "passive",
+        v1::Role::Learner => "learner",
+        v1::Role::Blank => "blank",
+        v1::Role::Halted => "halted",
+        v1::Role::Unspecified => "unknown",
+    }
+}
+
+fn object(server: &ServerStatus) -> Value {
+    let it = match &server.status {
+        Ok(it) => it,
+        Err(why) => {
+            return json!({
+                "id": server.id, "role": UNREACHABLE, "address": server.address, "error": why,
+            });
+        }
+    };
+    json!({
+        "id": it.id,
+        "role": role(it.role()),
+        "address": server.address,
+        "ready": it.ready,
+        "term": it.term,
+        "last_reign": it.last_reign,
+        "leader": it.leader,
+        "vote": it.vote,
+        "last_log_term": it.last_log_term,
+        "last_log_id": it.last_log_id,
+        "durable": it.durable,
+        "commit": it.commit,
+        "applied": it.applied,
+        "snapshot": it.snapshot,
+        "cluster": it.cluster,
+        "storage": it.storage,
+        "version": it.version,
+        "sessions": it.sessions,
+        "registers": it.registers,
+        "revision": it.revision,
+        "log_first": it.log_first,
+        "log_next": it.log_next,
+        "uptime_ms": it.uptime_millis,
+        "waiting": it.waiting,
+        "members": it.members.iter().map(member_object).collect::<Vec<_>>(),
+    })
+}
+
+fn member_object(member: &v1::Member) -> Value {
+    json!({
+        "id": member.id,
+        "voter": member.voter,
+        "storage": member.storage,
+        "peer_address": member.peer_address,
+        "client_address": member.client_address,
+        "connected": member.connected,
+    })
+}
+
+pub(crate) async fn member(context: &Context, args: &args::Member) -> Result<ExitCode, Failure> {
+    let client = client(context)?;
+    match &args.command {
+        args::MemberCommand::List => {
+            let status = client.leader_status().await.map_err(failure)?;
+            return list(context, &status);
+        }
+        args::MemberCommand::Add(args) => {
+            let peer = args.peer.as_deref().unwrap_or_default();
+            let added = client.add_member(args.id, &args.storage, peer).await;
+            added.map_err(failure)?;
+            done(context, "added", args.id)
+        }
+        args::MemberCommand::Promote(args) => {
+            client.promote_member(args.id).await.map_err(failure)?;
+            done(context, "promoted", args.id)
+        }
+        args::MemberCommand::Remove(args) => {
+            client.remove_member(args.id).await.map_err(failure)?;
+            done(context, "removed", args.id)
+        }
+        args::MemberCommand::Transfer(args) => {
+            client.transfer(args.to).await.map_err(failure)?;
+            let status = client.leader_status().await.map_err(failure)?;
+            let text = format!("server {} leads in term {}", status.id, status.term);
+            let object = json!({ "leader": status.id, "term": status.term });
+            Ok(context.output.line(&text, &object)?)
+        }
+    }?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn done(context: &Context, what: &str, id: u64) -> Result<(), Failure> {
+    let text = format!("server {id} was {what}");
+    Ok(context.output.line(&text, &json!({ what: id }))?)
+}
+
+fn list(context: &Context, leader: &v1::StatusResponse) -> Result<ExitCode, Failure> {
+    let header = ["ID", "PART", "CONNECTED", "PEERS", "CLIENTS", "STORAGE"];
+    let mut rows = vec![header.map(str::to_owned)];
+    rows.extend(leader.members.iter().map(|member| {
+        let connected = match (member.id == leader.id, member.connected) {
+            (true, _) => "leads",
+            (false, true) => "yes",
+            (false, false) => "no",
+        };
+        [
+            member.id.to_string(),
+            if member.voter { "voter" } else { "learner" }.to_owned(),
+            connected.to_owned(),
+            member.peer_address.clone(),
+            member.client_address.clone(),
+            member.storage.clone(),
+        ]
+    }));
+    let objects: Vec<Value> = leader.members.iter().map(member_object).collect();
+    context.output.table(&rows, &objects)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(crate) async fn backup(context: &Context, args: &args::Backup) -> Result<ExitCode, Failure> {
+    let client = client(context)?;
+    let mut parts = client.backup().await.map_err(failure)?;
+    let mut partial = Partial::create(&args.file)?;
+    let mut bytes: u64 = 0;
+    while let Some(part) = parts.next().await {
+        let part = part.map_err(failure)?;
+        partial.file.write_all(&part)?;
+        bytes += part.len() as u64;
+    }
+    partial.complete(&args.file)?;
+    let file = args.file.display().to_string();
+    let text = format!("{file}: {bytes} bytes");
+    let object = json!({ "file": file, "bytes": bytes });
+    context.output.line(&text, &object)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A file that is not complete yet, and goes if it never will be.
+struct Partial {
+    path: PathBuf,
+    file: File,
+}
+
+impl Partial {
+    fn create(target: &Path) -> Result<Self, Failure> {
+        let name = target.file_name().ok_or_else(|| {
+            let found = target.display();
+            usage(format!("FILE: expected the path of a file, found {found}"))
+        })?;
+        let mut partial = std::ffi::OsString::from(".");
+        partial.push(name);
+        partial.push(format!(".{}.partial", std::process::id()));
+        let path = target.with_file_name(partial);
+        let file = File::create_new(&path).map_err(|error| {
+            Failure::Other(anyhow::Error::from(error).context(format!("{}", path.display())))
+        })?;
+        Ok(Self { path, file })
+    }
+
+    /// Puts it in its place: whole, and on the disk.
+    fn complete(&self, target: &Path) -> Result<(), Failure> {
+        self.file.sync_all()?;
+        fs::rename(&self.path, target)?;
+        let directory = target.parent().filter(|it| !it.as_os_str().is_empty());
+        File::open(directory.unwrap_or_else(|| Path::new(".")))?.sync_all()?;
+        Ok(())
+    }
+}
+
+impl Drop for Partial {
+    fn drop(&mut self) {
+        // Gone already if it was completed.
+        let _ = fs::remove_file(&self.path);
+    }
+}

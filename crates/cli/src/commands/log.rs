@@ -1,0 +1,108 @@
+//! `tenure log`: append to the replicated log, read it, follow it.
+
+use std::io::BufRead as _;
+use std::process::ExitCode;
+
+use tenure::log::{Client, Entry};
+use tokio::sync::mpsc;
+
+use super::cluster::{client, failure};
+use crate::failure::{Failure, usage};
+use crate::{Context, args};
+
+/// Lines of standard input that are appended together, at most.
+const LINES_MAX: usize = 4_096;
+
+pub(crate) async fn log(context: &Context, args: &args::Log) -> Result<ExitCode, Failure> {
+    match &args.command {
+        args::LogCommand::Append(args) => append(context, args).await,
+        args::LogCommand::Read(args) => read(context, args).await,
+        args::LogCommand::Tail(args) => tail(context, args).await,
+    }
+}
+
+async fn append(context: &Context, args: &args::Append) -> Result<ExitCode, Failure> {
+    let client = client(context)?;
+    if args.data == ["-"] {
+        return append_lines(context, &client).await;
+    }
+    let data = args.data.iter().map(|data| {
+        use std::os::unix::ffi::OsStrExt as _;
+        data.as_bytes().to_vec()
+    });
+    let numbers = client.append_many(data).await.map_err(failure)?;
+    print_numbers(context, &numbers)?;
+    client.close().await;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Whatever lines have come are appended together, in their order.
+async fn append_lines(context: &Context, client: &Client) -> Result<ExitCode, Failure> {
+    let (sender, mut lines) = mpsc::channel(LINES_MAX);
+    std::thread::Builder::new()
+        .name("stdin".into())
+        .spawn(move || {
+            for line in std::io::stdin().lock().split(b'\n') {
+                let failed = line.is_err();
+                if sender.blocking_send(line).is_err() || failed {
+                    return;
+                }
+            }
+        })?;
+    let mut batch = Vec::new();
+    let mut appended: u64 = 0;
+    while lines.recv_many(&mut batch, LINES_MAX).await > 0 {
+        let data: Result<Vec<Vec<u8>>, _> = batch.drain(..).collect();
+        let numbers = client.append_many(data?).await.map_err(|error| {
+            let before = format!("{appended} lines were appended before");
+            match failure(error) {
+                Failure::Usage(text) => usage(format!("{text} ({before})")),
+                Failure::Other(error) => Failure::Other(error.context(before)),
+            }
+        })?;
+        appended += numbers.len() as u64;
+        print_numbers(context, &numbers)?;
+    }
+    client.close().await;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn print_numbers(context: &Context, numbers: &[u64]) -> Result<(), Failure> {
+    for number in numbers {
+        let object = serde_json::json!({ "number": number });
+        context.output.line(&number.to_string(), &object)?;
+    }
+    Ok(())
+}
+
+async fn read(context: &Context, args: &args::ReadLog) -> Result<ExitCode, Failure> {
+    let client = client(context)?;
+    let mut from = args.from.max(1);
+    let mut left = args.limit.unwrap_or(u64::MAX);
+    while left > 0 {
+        let most = u32::try_from(left).unwrap_or(0);
+        let page = client.read_log(from, most).await.map_err(failure)?;
+        if page.is_empty() {
+            break;
+        }
+        for entry in &page {
+            print(context, entry)?;
+        }
+        from += page.len() as u64;
+        left = left.saturating_sub(page.len() as u64);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn tail(context: &Context, args: &args::Tail) -> Result<ExitCode, Failure> {
+    let client = client(context)?;
+    let mut tail = client.tail(args.from.map_or(0, |from| from.max(1)));
+    while let Some(entry) = tail.next().await {
+        print(context, &entry.map_err(failure)?)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn print(context: &Context, entry: &Entry) -> Result<(), Failure> {
+    Ok(context.output.entry(entry.number, &entry.data)?)
+}

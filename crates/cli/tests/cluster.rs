@@ -1,0 +1,275 @@
+//! The commands that speak to a cluster, against three real servers.
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::TcpListener;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
+
+use common::{TENURE, poll_until};
+use serde_json::Value;
+
+const SOON: Duration = Duration::from_secs(20);
+
+/// Three `tenure serve`, killed when this is dropped.
+struct Cluster {
+    directory: tempfile::TempDir,
+    peers: String,
+    clients: Vec<String>,
+    servers: Vec<Child>,
+}
+
+impl Cluster {
+    fn start() -> Self {
+        let bound: Vec<_> = (0..6)
+            .map(|_| TcpListener::bind("127.0.0.1:0").expect("a port"))
+            .collect();
+        let address = |it: &TcpListener| it.local_addr().expect("bound").to_string();
+        let peers: Vec<_> = bound[..3].iter().map(address).collect();
+        let peers = format!("1={},2={},3={}", peers[0], peers[1], peers[2]);
+        let mut cluster = Self {
+            directory: tempfile::tempdir().expect("a directory"),
+            peers,
+            clients: bound[3..].iter().map(address).collect(),
+            servers: Vec::new(),
+        };
+        drop(bound);
+        cluster.servers = (1..=3).map(|id| cluster.serve(id)).collect();
+        let leads = || {
+            tenure(&["status", "--store", &cluster.url()])
+                .status
+                .success()
+        };
+        poll_until(SOON, || leads().then_some(())).expect("a leader");
+        cluster
+    }
+
+    fn serve(&self, id: usize) -> Child {
+        let data = self.directory.path().join(id.to_string());
+        Command::new(TENURE)
+            .args(["serve", "--quiet", "--id", &id.to_string()])
+            .args(["--peers", &self.peers, "--listen", &self.clients[id - 1]])
+            .arg("--data")
+            .arg(data)
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("a server")
+    }
+
+    fn kill(&mut self, id: usize) {
+        let server = &mut self.servers[id - 1];
+        server.kill().expect("killed");
+        server.wait().expect("it has ended");
+    }
+
+    fn url(&self) -> String {
+        format!("tenure://{}", self.clients.join(","))
+    }
+
+    /// Which server leads.
+    fn leader(&self) -> usize {
+        let leads = || {
+            let objects = objects(&["status", "--json", "--store", &self.url()]);
+            let leader = objects.iter().find(|it| it["role"] == "leader")?;
+            usize::try_from(leader["id"].as_u64()?).ok()
+        };
+        poll_until(SOON, leads).expect("a leader")
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        for server in &mut self.servers {
+            let _ = server.kill();
+            let _ = server.wait();
+        }
+    }
+}
+
+fn tenure(args: &[&str]) -> Output {
+    Command::new("timeout")
+        .args(["60", TENURE])
+        .args(args)
+        .output()
+        .expect("tenure runs")
+}
+
+fn text(args: &[&str]) -> String {
+    let output = tenure(args);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{args:?}: {said}");
+    String::from_utf8(output.stdout).expect("text")
+}
+
+fn objects(args: &[&str]) -> Vec<Value> {
+    let output = tenure(args);
+    let text = String::from_utf8(output.stdout).expect("text");
+    let object = |line: &str| serde_json::from_str(line).expect("an object a line");
+    text.lines().map(object).collect()
+}
+
+/// How it fails: the exit code, and what it says.
+fn fails(args: &[&str]) -> (Option<i32>, String) {
+    let output = tenure(args);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    (output.status.code(), said)
+}
+
+#[test]
+fn the_log_is_appended_read_and_tailed() {
+    let cluster = Cluster::start();
+    let url = cluster.url();
+    assert_eq!(
+        text(&["log", "append", "--store", &url, "one", "two"]),
+        "1\n2\n"
+    );
+    let appended = objects(&["log", "append", "--json", "--store", &url, "three"]);
+    assert_eq!(appended, [serde_json::json!({ "number": 3 })]);
+    let mut tail = Command::new(TENURE)
+        .args(["log", "tail", "--from", "2", "--store", &url])
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("a tail");
+    let mut lines = BufReader::new(tail.stdout.take().expect("its output")).lines();
+    let mut next = || lines.next().expect("a line").expect("text");
+    assert_eq!((next(), next()), ("two".into(), "three".into()));
+    assert_eq!(text(&["log", "append", "--store", &url, "four"]), "4\n");
+    assert_eq!(next(), "four");
+    tail.kill().expect("killed");
+    tail.wait().expect("it has ended");
+    assert_eq!(
+        text(&[
+            "log", "read", "--from", "2", "--limit", "2", "--store", &url
+        ]),
+        "two\nthree\n"
+    );
+    let read = objects(&["log", "read", "--from", "4", "--json", "--store", &url]);
+    assert_eq!(read, [serde_json::json!({ "number": 4, "data": "four" })]);
+    assert_eq!(text(&["log", "read", "--from", "5", "--store", &url]), "");
+}
+
+#[test]
+fn lines_are_appended_once_while_leaders_are_killed() {
+    let mut cluster = Cluster::start();
+    let url = cluster.url();
+    let mut append = Command::new(TENURE)
+        .args(["log", "append", "--timeout", "30s", "--store", &url, "-"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    let mut input = append.stdin.take().expect("its input");
+    let mut numbers = BufReader::new(append.stdout.take().expect("its output")).lines();
+    let mut line: u64 = 0;
+    for _ in 0..3 {
+        let leader = cluster.leader();
+        for _ in 0..500 {
+            writeln!(input, "line {line}").expect("it reads");
+            line += 1;
+        }
+        cluster.kill(leader);
+        for _ in 0..500 {
+            writeln!(input, "line {line}").expect("it reads");
+            line += 1;
+        }
+        // All that was written is acknowledged before the next is killed.
+        for _ in 0..1_000 {
+            numbers.next().expect("a number").expect("text");
+        }
+        cluster.servers[leader - 1] = cluster.serve(leader);
+    }
+    drop(input);
+    assert!(append.wait().expect("it ends").success());
+    let log = text(&["log", "read", "--store", &url]);
+    let expected: Vec<_> = (0..line).map(|line| format!("line {line}")).collect();
+    assert_eq!(log.lines().collect::<Vec<_>>(), expected);
+}
+
+#[test]
+fn servers_are_shown_moved_and_backed_up() {
+    let mut cluster = Cluster::start();
+    let url = cluster.url();
+    text(&["log", "append", "--store", &url, "something to keep"]);
+    let leader = cluster.leader();
+    let table = text(&["status", "--store", &url]);
+    let lines: Vec<_> = table.lines().collect();
+    assert_eq!(lines.len(), 4, "{table}");
+    assert!(lines[0].starts_with("ID  ROLE"), "{table}");
+    assert!(lines[leader].contains("leader"), "{table}");
+    let heir = leader % 3 + 1;
+    let moved = text(&[
+        "member",
+        "transfer",
+        "--to",
+        &heir.to_string(),
+        "--store",
+        &url,
+    ]);
+    assert!(
+        moved.starts_with(&format!("server {heir} leads")),
+        "{moved}"
+    );
+    let members = objects(&["member", "list", "--json", "--store", &url]);
+    let ids: BTreeSet<_> = members.iter().map(|it| it["id"].as_u64()).collect();
+    assert_eq!(ids, [Some(1), Some(2), Some(3)].into());
+    let file = cluster.directory.path().join("backup");
+    let name = file.display().to_string();
+    text(&["backup", &name, "--store", &url]);
+    let bytes = std::fs::read(&file).expect("the backup");
+    let kept = b"something to keep";
+    assert!(bytes.windows(kept.len()).any(|window| window == kept));
+    let beside = std::fs::read_dir(cluster.directory.path()).expect("a directory");
+    let partial = |name: &str| name.contains("partial");
+    let names = beside.map(|it| it.expect("an entry").file_name());
+    assert!(!names.into_iter().any(|it| partial(&it.to_string_lossy())));
+    let gone = heir % 3 + 1;
+    cluster.kill(gone);
+    let seen = objects(&["status", "--json", "--store", &url]);
+    let roles: Vec<_> = seen.iter().map(|it| (&it["id"], &it["role"])).collect();
+    assert_eq!(roles.len(), 3, "{roles:?}");
+    assert_eq!(seen[gone - 1]["role"], "unreachable", "{roles:?}");
+    assert_eq!(seen[heir - 1]["role"], "leader", "{roles:?}");
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_with_what_to_do() {
+    let cluster = Cluster::start();
+    let url = cluster.url();
+    for (args, said) in [
+        (&["log", "read", "--store", "sqlite:///x.db"][..], "sqlite:"),
+        (&["status", "--store", "tenure://h1"], "h1:7400,h2:7400"),
+        (&["status", "--store", "tenure://h:1?x=1"], "found \"x\""),
+        (
+            &["member", "add", "4", "--storage", "x", "--store", &url],
+            "32 hexadecimal digits",
+        ),
+        (&["backup", "/", "--store", &url], "path of a file"),
+    ] {
+        let (code, found) = fails(args);
+        assert_eq!(code, Some(2), "{args:?}: {found}");
+        assert!(found.contains(said), "{args:?}: {found}");
+    }
+    let nobody = "tenure://127.0.0.1:1";
+    for args in [
+        &[
+            "log",
+            "append",
+            "x",
+            "--timeout",
+            "300ms",
+            "--store",
+            nobody,
+        ][..],
+        &["status", "--store", nobody],
+        &["member", "remove", "9", "--store", &url],
+    ] {
+        let (code, found) = fails(args);
+        assert_eq!(code, Some(1), "{args:?}: {found}");
+    }
+    let nowhere = "/nowhere/at/all";
+    let (code, found) = fails(&["backup", nowhere, "--store", &url]);
+    assert_eq!(code, Some(1), "{found}");
+    assert!(found.contains(nowhere.trim_end_matches("all")), "{found}");
+}
