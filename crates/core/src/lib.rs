@@ -15,6 +15,7 @@
 //! | [`cas`] | compare-and-swap registers, the meaning of a store |
 //! | [`alpo`] | the replicated log: elections, replication, sessions |
 //! | [`election`] | the lease campaign and its observer |
+//! | [`ha`] | groups of nodes whose workloads move off dead machines |
 #![no_std]
 
 extern crate alloc;
@@ -22,6 +23,7 @@ extern crate alloc;
 pub mod alpo;
 pub mod cas;
 pub mod election;
+pub mod ha;
 pub mod ids;
 pub mod machine;
 pub mod rng;
