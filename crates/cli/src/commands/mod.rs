@@ -6,5 +6,6 @@ mod reign;
 pub(crate) mod run;
 pub(crate) mod sim;
 pub(crate) mod sim_cluster;
+pub(crate) mod sim_ha;
 mod trouble;
 pub(crate) mod wal;
