@@ -46,6 +46,7 @@ step 'the simulator, and the bugs planted to prove its checkers'
 cargo test --release -p tenure-sim --features planted-bugs --locked -- --nocapture
 cargo run --release -p tenure-cli --locked --no-default-features -- sim --runs 10000
 cargo run --release -p tenure-cli --locked --no-default-features -- sim cluster --runs 2000
+cargo run --release -p tenure-cli --locked --no-default-features -- sim ha --runs 5000
 
 step 'the released binary'
 dist/build.sh

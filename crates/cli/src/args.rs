@@ -356,6 +356,8 @@ pub(crate) enum World {
     Election,
     /// Servers that replicate a log, and their clients.
     Cluster,
+    /// Nodes whose workloads move off dead machines.
+    Ha,
 }
 
 #[derive(Debug, Args)]

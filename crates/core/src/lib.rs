@@ -16,6 +16,7 @@
 //! | [`alpo`] | the replicated log: elections, replication, sessions |
 //! | [`wal`] | the replicated log on disk: formats, recovery, what may be removed |
 //! | [`election`] | the lease campaign and its observer |
+//! | [`ha`] | groups of nodes whose workloads move off dead machines |
 #![no_std]
 
 extern crate alloc;
@@ -23,6 +24,7 @@ extern crate alloc;
 pub mod alpo;
 pub mod cas;
 pub mod election;
+pub mod ha;
 pub mod ids;
 pub mod machine;
 pub mod rng;

@@ -16,6 +16,7 @@
 //! | `store`, `clock` | the store behind its network; clocks |
 //! | `faults`, `healing` | what goes wrong, and what must be right after |
 //! | `checkers` | what must be true, a file each |
+//! | [`cluster`], [`ha`] | the same for replicated logs, and for HA groups |
 //! | [`linearize`] | what clients of a store may have been told |
 //!
 //! Left out: threads (a sweep is split by whoever calls it), real time, and
@@ -26,6 +27,7 @@ mod checkers;
 mod clock;
 pub mod cluster;
 mod faults;
+pub mod ha;
 mod healing;
 pub mod linearize;
 mod process;

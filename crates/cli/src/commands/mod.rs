@@ -17,5 +17,6 @@ pub(crate) mod run;
 pub(crate) mod serve;
 pub(crate) mod sim;
 pub(crate) mod sim_cluster;
+pub(crate) mod sim_ha;
 mod trouble;
 pub(crate) mod wal;

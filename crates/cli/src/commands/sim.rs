@@ -8,6 +8,7 @@ use tenure::clock;
 use tenure_sim::{Options, Report, sweep};
 
 use super::sim_cluster::sim_cluster;
+use super::sim_ha::sim_ha;
 use crate::failure::{Failure, usage};
 use crate::{Context, args};
 
@@ -20,8 +21,10 @@ pub(crate) fn sim(context: &Context, args: &args::Sim) -> Result<ExitCode, Failu
         Some(threads) => threads,
         None => std::thread::available_parallelism().map_or(1, usize::from),
     };
-    if args.world == args::World::Cluster {
-        return sim_cluster(context, args, threads);
+    match args.world {
+        args::World::Election => {}
+        args::World::Cluster => return sim_cluster(context, args, threads),
+        args::World::Ha => return sim_ha(context, args, threads),
     }
     let began = clock::boot();
     let report = split(args.seed, args.runs, threads);

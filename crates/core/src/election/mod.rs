@@ -39,5 +39,6 @@ pub use campaign::{Call, Campaign, Command, Event, Failure, FailureClass, Input,
 pub use config::{Config, ConfigError, Expiry, Priority};
 pub use grant::Grant;
 pub use observer::Observer;
+pub(crate) use record::crc32c;
 pub use record::{Holder, Leader, Office, Record, RecordError, Request};
 pub use sight::{Certainty, News, Observation, Sight, Standing};

@@ -396,7 +396,7 @@ fn clip(line: &str) -> String {
 }
 
 /// CRC-32C (Castagnoli), a byte at a time: a register is a few hundred bytes.
-fn crc32c(bytes: &[u8]) -> u32 {
+pub(crate) fn crc32c(bytes: &[u8]) -> u32 {
     const TABLE: [u32; 256] = crc32c_table();
     !bytes.iter().fold(!0u32, |crc, byte| {
         (crc >> 8) ^ TABLE[usize::from(crc as u8 ^ *byte)]

@@ -1,0 +1,99 @@
+//! Deliberate mistakes, so that the checkers can prove themselves.
+//!
+//! Each is a one-line switch at the place in production code where the
+//! mistake would really be made; the feature `planted-bugs` compiles them in,
+//! and without it [`Plant::is`] is the constant `false`.
+
+macro_rules! bugs {
+    ($($(#[$doc:meta])* $bug:ident,)*) => {
+        /// One planted mistake.
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+        pub enum Bug {
+            $($(#[$doc])* $bug,)*
+        }
+
+        impl Bug {
+            /// All of them.
+            pub const ALL: &'static [Self] = &[$(Self::$bug,)*];
+        }
+    };
+}
+
+bugs! {
+    /// A silent node is taken out of the view without its heartbeat register
+    /// being swapped first.
+    DeathInOneStep,
+    /// A verdict stands although a fresh read shows another beat.
+    StaleVerdict,
+    /// The heir starts a workload that its holder has only been asked to
+    /// release.
+    HeirBeforeRelease,
+    /// A node that passed its own deadline takes a late success for a grant.
+    Revival,
+    /// A beat that finds no register creates it.
+    BeatCreates,
+    /// A node that joins under a new id keeps what ran under the old one.
+    AdoptAcross,
+    /// Heirs are chosen from the nodes in the order of joining.
+    UnsortedHeirs,
+    /// The grant is counted from the answer to a beat, not from before it
+    /// was sent.
+    DeadlineFromEnd,
+    /// Neither node nor judge allow for clocks that run at other rates.
+    DriftForgotten,
+    /// A workload is released before its processes are reaped.
+    ReleaseUnreaped,
+    /// A node leaves the view before its processes are reaped.
+    LeaveUnreaped,
+    /// A node that leaves cleanly is treated like one that died.
+    LeaveFailsOver,
+    /// Nodes that are not HA count for the quorum.
+    QuorumOfAll,
+    /// A node that is not HA may be heir.
+    HeirWithoutHa,
+    /// A workload that fails over runs in one instance.
+    InstancesForgotten,
+    /// What was being moved when its node died is forgotten.
+    MovesForgotten,
+    /// All groups share a view.
+    GroupsMixed,
+    /// A view does not raise the epoch.
+    EpochKept,
+    /// A command whose outcome is unknown is carried out again.
+    UnknownIsNo,
+    /// HA workloads go on running without a quorum.
+    QuorumIgnored,
+}
+
+/// Which mistake a node makes, if any.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Plant {
+    #[cfg(feature = "planted-bugs")]
+    bug: Option<Bug>,
+}
+
+impl Plant {
+    /// None.
+    pub const NONE: Self = Self {
+        #[cfg(feature = "planted-bugs")]
+        bug: None,
+    };
+
+    /// This one.
+    #[cfg(feature = "planted-bugs")]
+    pub const fn bug(bug: Bug) -> Self {
+        Self { bug: Some(bug) }
+    }
+
+    /// Whether `bug` was planted; the constant `false` in every release.
+    #[cfg(feature = "planted-bugs")]
+    pub(crate) fn is(self, bug: Bug) -> bool {
+        self.bug == Some(bug)
+    }
+
+    /// Whether `bug` was planted; the constant `false` in every release.
+    #[cfg(not(feature = "planted-bugs"))]
+    pub(crate) const fn is(self, _: Bug) -> bool {
+        false
+    }
+}

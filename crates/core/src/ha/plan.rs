@@ -1,0 +1,250 @@
+//! What runs here, and what ought to: the planner (§6).
+//!
+//! [`plan`] is a pure function of the view, the own id, what runs here, and
+//! the own times. It is level-triggered: whoever calls it too often loses
+//! nothing, and a missed event costs only time. Three things decide whether a
+//! workload is wanted here: the view assigns it to this node *and nobody has
+//! been asked to release it*, the group has its quorum (if it is HA), and the
+//! node's own grant is still to be counted on.
+//!
+//! A start that failed is repeated after a back-off that doubles; after
+//! [`STARTS_MAX`] of them in a row the next node may try.
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use super::types::Run;
+use super::view::{Place, Target, View};
+use super::{Bug, Digest, NodeId, Plant};
+use crate::ids::Name;
+use crate::time::Instant;
+
+/// How many starts in a row may fail before the next node tries.
+pub const STARTS_MAX: u32 = 3;
+/// The pause after the first start that failed.
+pub const BACKOFF: Duration = Duration::from_millis(500);
+/// The longest pause between two starts.
+pub const BACKOFF_MAX: Duration = Duration::from_secs(60);
+
+/// A workload that runs here, or is about to, or is about to end.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Job {
+    /// The order it was begun by.
+    pub run: Run,
+    /// Names its config and command.
+    pub digest: Digest,
+    /// How many instances.
+    pub instances: u32,
+    /// What it attaches to its effects.
+    pub fence: u64,
+    /// How far it is.
+    pub phase: Phase,
+}
+
+/// How far a job is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Phase {
+    /// It has been told to start.
+    Starting,
+    /// It runs.
+    Running,
+    /// It has been told to stop.
+    Stopping {
+        /// When it is killed.
+        kill_at: Instant,
+        /// Whether it has been.
+        killed: bool,
+    },
+}
+
+/// Starts that failed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Cooling {
+    /// What failed to start.
+    pub digest: Digest,
+    /// How many times in a row.
+    pub fails: u32,
+    /// When to try again.
+    pub until: Instant,
+}
+
+/// What runs here.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Jobs {
+    /// By the workload's name.
+    pub jobs: BTreeMap<Name, Job>,
+    /// Those that failed to start, by name.
+    pub cooling: BTreeMap<Name, Cooling>,
+    /// What a swap of the view lets go of that was sent and may still land:
+    /// none of it may be started before another version of the view is known.
+    pub let_go: BTreeSet<Name>,
+}
+
+/// What to do next.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Action {
+    /// Start this workload.
+    Deploy(Name),
+    /// Stop it.
+    Undeploy(Name),
+}
+
+/// The node's own times.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Times {
+    /// Now.
+    pub now: Instant,
+    /// Whether anything may run: the node is a member, and `drain_at` has not
+    /// come.
+    pub open: bool,
+    /// Whether anything new may start: a node that resumes its incarnation
+    /// first makes sure that no swap of its last life can land any more.
+    pub may_start: bool,
+}
+
+/// What follows from the view for the node `me`.
+pub fn plan(view: &View, me: NodeId, here: &Jobs, times: Times, plant: Plant) -> Vec<Action> {
+    let quorum = has_quorum(view, plant);
+    let wanted = |name: &Name, digest: &Digest, instances: u32| {
+        let assigned = view.workloads.get(name);
+        assigned.is_some_and(|it| {
+            is_mine(it.place, me, plant)
+                && it.digest == *digest
+                && it.instances == instances
+                && (quorum || !it.ha)
+        })
+    };
+    let mut actions = Vec::new();
+    for (name, job) in &here.jobs {
+        let stopping = matches!(job.phase, Phase::Stopping { .. });
+        let stays = times.open && wanted(name, &job.digest, job.instances);
+        if !stopping && !stays {
+            actions.push(Action::Undeploy(name.clone()));
+        }
+    }
+    if !times.open || !times.may_start {
+        return actions;
+    }
+    let mut starts = Vec::new();
+    let mut first = u32::MAX;
+    for (name, it) in &view.workloads {
+        if !is_mine(it.place, me, plant) || (it.ha && !quorum) {
+            continue;
+        }
+        match here.jobs.get(name).map(|job| job.phase) {
+            Some(Phase::Starting) => first = first.min(it.order),
+            Some(Phase::Running | Phase::Stopping { .. }) => {}
+            None if here.let_go.contains(name) => {}
+            None if here.is_cooling(name, &it.digest, times.now) => {}
+            None => {
+                first = first.min(it.order);
+                starts.push((it.order, name));
+            }
+        }
+    }
+    let now = starts.into_iter().filter(|(order, _)| *order == first);
+    actions.extend(now.map(|(_, name)| Action::Deploy(name.clone())));
+    actions
+}
+
+/// Whether `me` is to run what is placed so.
+fn is_mine(place: Place, me: NodeId, plant: Plant) -> bool {
+    match place {
+        Place::Assigned(node) => node == me,
+        Place::Releasing {
+            to: Target::Node(node),
+            ..
+        } => node == me && plant.is(Bug::HeirBeforeRelease),
+        Place::Releasing { .. } | Place::Waiting => false,
+    }
+}
+
+/// Whether HA workloads may run in this view.
+pub(super) fn has_quorum(view: &View, plant: Plant) -> bool {
+    if plant.is(Bug::QuorumOfAll) {
+        return view.members.len() as u64 >= u64::from(view.quorum);
+    }
+    view.has_quorum() || plant.is(Bug::QuorumIgnored)
+}
+
+impl Jobs {
+    /// A swap is sent: what of `now` does `next` let go of?
+    pub(super) fn lets_go(&mut self, me: NodeId, now: &View, next: &View) {
+        for (name, it) in now.held_by(me) {
+            let kept = next.workloads.get(name).map(|it| it.place);
+            if it.place == Place::Assigned(me) && kept != Some(it.place) {
+                self.let_go.insert(name.clone());
+            }
+        }
+    }
+
+    /// Whether nothing runs here.
+    pub fn is_empty(&self) -> bool {
+        self.jobs.is_empty()
+    }
+
+    fn is_cooling(&self, name: &Name, digest: &Digest, now: Instant) -> bool {
+        let cooling = self.cooling.get(name);
+        cooling.is_some_and(|it| it.digest == *digest && now < it.until)
+    }
+
+    /// The job that was begun by that order, and its name.
+    pub fn by_run(&self, run: Run) -> Option<(&Name, &Job)> {
+        self.jobs.iter().find(|(_, job)| job.run == run)
+    }
+
+    /// Whether a start that failed is to be repeated.
+    pub(super) fn is_retry_due(&self, now: Instant) -> bool {
+        let due = |(name, it): (&Name, &Cooling)| now >= it.until && !self.jobs.contains_key(name);
+        self.cooling.iter().any(due)
+    }
+
+    /// Takes note of a failed start, after those on so many other nodes; says
+    /// how many there were in a row here.
+    pub(super) fn failed(
+        &mut self,
+        name: Name,
+        digest: Digest,
+        now: Instant,
+        elsewhere: u32,
+    ) -> u32 {
+        let known = self.cooling.get(&name).filter(|it| it.digest == digest);
+        let fails = known.map_or(0, |it| it.fails).saturating_add(1);
+        let doubled = (fails - 1).saturating_add(elsewhere).min(16);
+        let pause = BACKOFF.saturating_mul(1 << doubled);
+        let until = now.after(pause.min(BACKOFF_MAX));
+        self.cooling.insert(
+            name,
+            Cooling {
+                digest,
+                fails,
+                until,
+            },
+        );
+        fails
+    }
+
+    /// Forgets the failures of what is not assigned here any more.
+    pub(super) fn forget(&mut self, view: &View, me: NodeId) {
+        self.cooling.retain(|name, cooling| {
+            let it = view.workloads.get(name);
+            it.is_some_and(|it| it.place.holder() == Some(me) && it.digest == cooling.digest)
+        });
+    }
+
+    /// When the next of them wants attention: a start to repeat, a job to
+    /// kill.
+    pub(super) fn deadline(&self, now: Instant) -> Instant {
+        let retries = self.cooling.values().map(|cooling| cooling.until);
+        let retries = retries.filter(|until| *until > now);
+        let kills = self.jobs.values().filter_map(|job| match job.phase {
+            Phase::Stopping {
+                kill_at,
+                killed: false,
+            } => Some(kill_at),
+            _ => None,
+        });
+        retries.chain(kills).min().unwrap_or(Instant::MAX)
+    }
+}

@@ -1,0 +1,460 @@
+//! The view as one node knows it, and how it gets its edits into it (§1, §4).
+//!
+//! Reading, drafting and swapping never overlap: at most one call on the view
+//! is under way. A swap that met a conflict, or whose outcome is unknown, is
+//! followed by a read and then by another draft from what was found. Edits
+//! that follow from the state of things repair themselves that way; commands
+//! of users carry a serial, which goes into the node's line of the view with
+//! them, so that each takes effect once.
+
+use alloc::collections::VecDeque;
+use alloc::string::ToString as _;
+use alloc::vec::Vec;
+
+use super::Bug;
+use super::desk::{Desk, Pending, no_answer};
+use super::edit::{Draft, Refusal, Request};
+use super::types::Event;
+use super::view::View;
+use crate::cas::{Expect, Reading, Register};
+use crate::election::{Call, Failure, FailureClass};
+use crate::ids::Version;
+use crate::time::Instant;
+
+/// The most commands that wait; above it a command is refused.
+pub const COMMANDS_MAX: usize = 1_024;
+
+/// A command that is not in the view yet.
+#[derive(Clone, Debug)]
+struct Wish {
+    ticket: u64,
+    request: Request,
+    /// When it was made.
+    at: Instant,
+}
+
+/// How a command ended.
+pub(super) type Outcome = (u64, Result<(), Refusal>);
+
+/// The view, as one node knows it.
+#[derive(Clone, Debug)]
+pub(super) struct Roll {
+    known: Known,
+    /// The highest epoch ever seen, which survives a deleted register.
+    pub(super) top_epoch: u64,
+    pending: Option<Op>,
+    read_at: Instant,
+    /// When a draft that failed may be repeated.
+    retry_at: Instant,
+    /// Something has changed since the last draft.
+    pub(super) dirty: bool,
+    /// A swap did not succeed, or may have: read before drafting again.
+    unsure: bool,
+    /// When the view that is known was first seen.
+    learnt: Instant,
+    /// When the view was asked for that is known now.
+    fresh_at: Instant,
+    garbled: Option<(Version, u32)>,
+    failures: u32,
+    wishes: VecDeque<Wish>,
+    /// The serial of the last command that is settled.
+    settled: u64,
+    /// Outcomes of the last attempt, if it may have landed.
+    attempt: Vec<Outcome>,
+}
+
+#[derive(Clone, Debug)]
+enum Known {
+    Nothing,
+    Absent,
+    View(View, Version),
+}
+
+#[derive(Clone, Debug)]
+enum Op {
+    Read(Pending),
+    Write(Pending, View),
+}
+
+impl Op {
+    const fn pending(&self) -> Pending {
+        match self {
+            Self::Read(pending) | Self::Write(pending, _) => *pending,
+        }
+    }
+}
+
+impl Roll {
+    pub(super) const fn new(now: Instant) -> Self {
+        Self {
+            known: Known::Nothing,
+            top_epoch: 0,
+            pending: None,
+            read_at: now,
+            retry_at: Instant::ZERO,
+            dirty: false,
+            unsure: false,
+            learnt: Instant::ZERO,
+            fresh_at: Instant::ZERO,
+            garbled: None,
+            failures: 0,
+            wishes: VecDeque::new(),
+            settled: 0,
+            attempt: Vec::new(),
+        }
+    }
+
+    pub(super) const fn view(&self) -> Option<&View> {
+        match &self.known {
+            Known::View(view, _) => Some(view),
+            Known::Nothing | Known::Absent => None,
+        }
+    }
+
+    /// Look again, now.
+    pub(super) fn look(&mut self, now: Instant) {
+        self.read_at = self.read_at.min(now);
+    }
+
+    /// The node begins under another id: what its last one asked for and may
+    /// have got is for its users to find out.
+    pub(super) fn begin_again(&mut self, desk: &mut Desk) {
+        for (ticket, _) in core::mem::take(&mut self.attempt) {
+            self.wishes.pop_front();
+            let why = Refusal::Leaving;
+            desk.event(Event::Refused { ticket, why });
+        }
+        // A swap that is under way is nobody's any more.
+        self.pending = None;
+        self.settled = 0;
+        self.read_at = desk.now;
+        self.dirty = true;
+    }
+
+    /// Refuses whatever waits.
+    pub(super) fn close(&mut self, desk: &mut Desk) {
+        self.attempt.clear();
+        for wish in core::mem::take(&mut self.wishes) {
+            let (ticket, why) = (wish.ticket, Refusal::Leaving);
+            desk.event(Event::Refused { ticket, why });
+        }
+    }
+
+    /// A user wants something.
+    pub(super) fn wish(&mut self, desk: &mut Desk, ticket: u64, request: Request) {
+        if self.wishes.len() >= COMMANDS_MAX {
+            let why = Refusal::OutOfRange("expected at most 1024 requests at a time");
+            return desk.event(Event::Refused { ticket, why });
+        }
+        let at = desk.now;
+        self.wishes.push_back(Wish {
+            ticket,
+            request,
+            at,
+        });
+        self.dirty = true;
+    }
+
+    /// Puts the commands that wait into a draft. What is done by it is kept
+    /// until it is known whether the draft landed; if all of it is refused,
+    /// that is final.
+    pub(super) fn grant_wishes(&mut self, desk: &mut Desk, draft: &mut Draft) {
+        self.attempt.clear();
+        for wish in &self.wishes {
+            let outcome = draft.request(&wish.request);
+            if outcome.is_err() && self.fresh_at < wish.at {
+                // Refused by a view that may be older than the wish.
+                self.read_at = self.read_at.min(desk.now);
+                break;
+            }
+            self.attempt.push((wish.ticket, outcome));
+        }
+        let serial = self.settled + self.attempt.len() as u64;
+        if self.attempt.iter().any(|(_, outcome)| outcome.is_ok()) {
+            draft.count(desk.me, serial);
+        } else {
+            self.settle(desk, serial);
+        }
+    }
+
+    /// Tells the outcomes of the commands up to `serial`.
+    fn settle(&mut self, desk: &mut Desk, serial: u64) {
+        let count = serial.saturating_sub(self.settled) as usize;
+        let count = count.min(self.attempt.len());
+        self.settled = serial;
+        for (ticket, outcome) in self.attempt.drain(..count) {
+            self.wishes.pop_front();
+            desk.event(match outcome {
+                Ok(()) => Event::Done { ticket },
+                Err(why) => Event::Refused { ticket, why },
+            });
+        }
+    }
+
+    /// Whether the node may draft now.
+    pub(super) fn may_draft(&self, now: Instant) -> bool {
+        let known = !matches!(self.known, Known::Nothing) && self.garbled.is_none();
+        self.dirty && !self.unsure && self.pending.is_none() && known && now >= self.retry_at
+    }
+
+    /// Sends a draft.
+    pub(super) fn swap(&mut self, desk: &mut Desk, next: View) {
+        let expect = match &self.known {
+            Known::View(_, version) => Expect::Version(version.clone()),
+            Known::Nothing | Known::Absent => Expect::Absent,
+        };
+        let pending = desk.write(desk.view_key(), expect, next.encode());
+        self.pending = Some(Op::Write(pending, next));
+    }
+
+    /// Takes note of an answer to a read; gives the view that was known
+    /// before if there is another now.
+    pub(super) fn read(
+        &mut self,
+        desk: &mut Desk,
+        call: Call,
+        result: &Result<Reading, Failure>,
+    ) -> Option<Option<View>> {
+        let pending = match &self.pending {
+            Some(Op::Read(pending)) if pending.call == call => *pending,
+            _ => return None,
+        };
+        self.pending = None;
+        match result {
+            Ok(reading) => {
+                self.poll_again(desk);
+                self.learn(desk, reading.register.as_ref(), Some(pending.asked))
+            }
+            Err(failure) => {
+                self.failed(desk, failure);
+                None
+            }
+        }
+    }
+
+    fn poll_again(&mut self, desk: &mut Desk) {
+        let gap = if desk.watching {
+            desk.config.lease
+        } else {
+            desk.config.interval
+        };
+        self.read_at = desk.after_about(gap);
+    }
+
+    fn failed(&mut self, desk: &mut Desk, failure: &Failure) {
+        self.failures = self.failures.saturating_add(1);
+        let pause = desk.trouble(failure, self.failures);
+        self.read_at = desk.now.after(pause);
+    }
+
+    /// The watch has seen the view.
+    pub(super) fn hint(
+        &mut self,
+        desk: &mut Desk,
+        register: Option<&Register>,
+    ) -> Option<Option<View>> {
+        let shown = register.map(|register| View::decode(&register.value));
+        if !matches!(shown, Some(Ok(_))) {
+            // Gone, or damaged on the way: a read will say.
+            self.look(desk.now);
+            return None;
+        }
+        self.learn(desk, register, None)
+    }
+
+    /// Takes note of what the register holds.
+    fn learn(
+        &mut self,
+        desk: &mut Desk,
+        register: Option<&Register>,
+        asked: Option<Instant>,
+    ) -> Option<Option<View>> {
+        // The news of a watch came between the asking and this older answer.
+        let overtaken = asked.is_some_and(|asked| asked <= self.learnt);
+        let Some(register) = register else {
+            if overtaken && self.view().is_some() {
+                self.look(desk.now);
+                return None;
+            }
+            self.garbled = None;
+            self.unsure = false;
+            self.fresh_at = asked.unwrap_or(self.fresh_at);
+            let before = core::mem::replace(&mut self.known, Known::Absent);
+            self.dirty = true;
+            return match before {
+                Known::View(view, _) => Some(Some(view)),
+                Known::Nothing => Some(None),
+                Known::Absent => None,
+            };
+        };
+        if let (Known::View(_, version), Some(asked)) = (&self.known, asked)
+            && *version == register.version
+        {
+            // As it was, which most polls say.
+            self.garbled = None;
+            self.recovered(desk);
+            self.unsure = false;
+            self.fresh_at = asked;
+            self.dirty |= !self.wishes.is_empty();
+            return None;
+        }
+        let shared = desk.config.plant.is(Bug::GroupsMixed);
+        let view = match View::decode(&register.value) {
+            Ok(view) if view.group == desk.config.group || shared => view,
+            Ok(other) => {
+                let why = alloc::format!("expected the view of this group, found {}", other.group);
+                self.unreadable(desk, register, &why);
+                return None;
+            }
+            Err(error) => {
+                self.unreadable(desk, register, &error.to_string());
+                return None;
+            }
+        };
+        self.garbled = None;
+        if let (Known::View(known, version), None) = (&self.known, asked)
+            && (view.epoch <= known.epoch || *version == register.version)
+        {
+            return None;
+        }
+        if overtaken && self.view().is_some_and(|known| view.epoch < known.epoch) {
+            self.look(desk.now);
+            return None;
+        }
+        self.recovered(desk);
+        self.unsure &= asked.is_none();
+        self.fresh_at = asked.unwrap_or(self.fresh_at);
+        self.dirty |= !self.wishes.is_empty();
+        let next = Known::View(view, register.version.clone());
+        self.know(desk, next)
+    }
+
+    fn recovered(&mut self, desk: &mut Desk) {
+        if core::mem::take(&mut self.failures) > 0 {
+            desk.event(Event::Recovered);
+        }
+    }
+
+    fn know(&mut self, desk: &mut Desk, next: Known) -> Option<Option<View>> {
+        if let (Known::View(_, known), Known::View(_, version)) = (&self.known, &next)
+            && known == version
+        {
+            return None;
+        }
+        let before = core::mem::replace(&mut self.known, next);
+        (self.dirty, self.learnt) = (true, desk.now);
+        if let Some(view) = self.view() {
+            let (epoch, member) = (view.epoch, view.member(desk.me));
+            let serial = member.map_or(0, |member| member.serial);
+            self.top_epoch = self.top_epoch.max(epoch);
+            if serial > self.settled && !desk.config.plant.is(Bug::UnknownIsNo) {
+                self.settle(desk, serial);
+            }
+        }
+        match before {
+            Known::View(view, _) => Some(Some(view)),
+            Known::Nothing | Known::Absent => Some(None),
+        }
+    }
+
+    fn unreadable(&mut self, desk: &mut Desk, register: &Register, why: &str) {
+        let times = match &self.garbled {
+            Some((version, times)) if *version == register.version => times.saturating_add(1),
+            _ => 1,
+        };
+        self.garbled = Some((register.version.clone(), times));
+        // Once proves nothing: perhaps only the answer was damaged.
+        let class = if times >= 2 {
+            FailureClass::Broken
+        } else {
+            FailureClass::Unknown
+        };
+        self.failed(desk, &Failure::new(class, why));
+    }
+
+    /// Whether that call is the swap that is under way.
+    pub(super) fn is_swap(&self, call: Call) -> bool {
+        matches!(&self.pending, Some(Op::Write(pending, _)) if pending.call == call)
+    }
+
+    /// Takes note of the end of a swap; gives the view that was known before
+    /// if it succeeded.
+    pub(super) fn wrote(
+        &mut self,
+        desk: &mut Desk,
+        call: Call,
+        result: &Result<Version, Failure>,
+    ) -> Option<Option<View>> {
+        match &self.pending {
+            Some(Op::Write(pending, _)) if pending.call == call => {}
+            _ => return None,
+        }
+        let Some(Op::Write(pending, next)) = self.pending.take() else {
+            return None;
+        };
+        self.dirty = true;
+        match result {
+            Ok(version) => {
+                self.failures = 0;
+                self.retry_at = desk.now;
+                if self.view().is_some_and(|known| known.epoch >= next.epoch) {
+                    // The watch was faster, and has shown what came after.
+                    self.fresh_at = pending.asked;
+                    return None;
+                }
+                if desk.config.plant.is(Bug::UnknownIsNo) {
+                    self.settle(desk, self.settled + self.attempt.len() as u64);
+                }
+                self.fresh_at = pending.asked;
+                self.know(desk, Known::View(next, version.clone()))
+            }
+            Err(failure) => {
+                match failure.class {
+                    FailureClass::Conflict => {
+                        self.unsure = true;
+                        self.look(desk.now);
+                    }
+                    FailureClass::Unknown => {
+                        self.unsure = true;
+                        self.failed(desk, failure);
+                        self.read_at = desk.now;
+                    }
+                    FailureClass::Unavailable | FailureClass::Broken => {
+                        self.failed(desk, failure);
+                        self.retry_at = self.read_at;
+                    }
+                }
+                None
+            }
+        }
+    }
+
+    pub(super) fn advance(&mut self, desk: &mut Desk) {
+        let pending = self.pending.as_ref().map(Op::pending);
+        if pending.is_some_and(|pending| desk.now >= pending.give_up_at) {
+            let was_write = matches!(self.pending.take(), Some(Op::Write(..)));
+            self.failed(desk, &no_answer());
+            if was_write {
+                (self.dirty, self.unsure) = (true, true);
+                self.read_at = desk.now;
+            }
+        }
+        if self.pending.is_none() && desk.now >= self.read_at {
+            self.read_at = Instant::MAX;
+            let pending = desk.read(desk.view_key());
+            self.pending = Some(Op::Read(pending));
+        }
+    }
+
+    pub(super) fn deadline(&self, now: Instant) -> Instant {
+        if let Some(op) = &self.pending {
+            return op.pending().give_up_at;
+        }
+        let retry = if self.dirty && self.retry_at > now {
+            self.retry_at
+        } else {
+            Instant::MAX
+        };
+        self.read_at.min(retry)
+    }
+}

@@ -1,0 +1,225 @@
+//! The commands of a script.
+//!
+//! | command | what happens |
+//! |---|---|
+//! | `node a [quorum=2] [ha=no] [max=3] [label=x] [watch=no] [spread=yes] [group=g]` | a node joins |
+//! | `deploy a pay [ha=no] [on=b\|any] [instances=3] [order=1] [needs=x]` | `a` is asked to deploy |
+//! | `undeploy a pay`, `move a pay b`, `drain a b` | `a` is asked for that |
+//! | `leave a`, `handover a` | `a` is told to leave, or to drain itself |
+//! | `kill a` | node and work are gone |
+//! | `crash a` | the node is gone; its guardian keeps the work |
+//! | `restart a` | after everything has ended |
+//! | `resume a` | on from its file, with what its guardian kept |
+//! | `suspend a`, `wake a` | it stands still; its guardian does not |
+//! | `cut a`, `hold a`, `vague a`, `mend a`, `land a` | how it reaches the store; what was held lands |
+//! | `stubborn a`, `failing pay`, `working pay` | work that does not stop, or start |
+//! | `forget a` | somebody deletes its heartbeat |
+//! | `wait 3s` | time passes |
+
+use std::error::Error;
+
+use goldenscript::{Command as Line, Context, Runner};
+use tenure_core::ha::{
+    Command, Config, Digest, Input, Job, Keys, Node, NodeId, Past, Phase, Request, Spec,
+};
+use tenure_core::ids::Name;
+use tenure_core::rng::Rng;
+use tenure_core::time::Instant;
+
+use super::{Actor, Link, Stage};
+use crate::args::{Args, Outcome, span};
+
+impl Runner for Stage {
+    type Command = Line;
+
+    fn run(&mut self, line: &Line, _: &Context) -> Result<String, Box<dyn Error>> {
+        let mut args = Args::new(line);
+        let name = line.name.as_str();
+        match name {
+            "wait" => {
+                let until = self.at + span(args.word()?)?;
+                self.advance_to(until);
+            }
+            "failing" => {
+                self.failing.insert(args.word()?.into());
+            }
+            "working" => {
+                self.failing.remove(args.word()?);
+            }
+            "node" => self.node(&mut args)?,
+            _ => {
+                let who = args.word()?;
+                let index = self.actor(who)?;
+                self.act(name, index, &mut args)?;
+            }
+        }
+        args.finish()?;
+        self.settle();
+        Ok(std::mem::take(&mut self.trace))
+    }
+}
+
+impl Stage {
+    fn actor(&self, name: &str) -> Outcome<usize> {
+        let found = self.actors.iter().position(|actor| actor.name == name);
+        found.ok_or_else(|| format!("there is no {name}").into())
+    }
+
+    fn id_of(&self, name: &str) -> Outcome<NodeId> {
+        let node = self.actors[self.actor(name)?].node.as_ref();
+        Ok(node.ok_or("it is not up")?.id())
+    }
+
+    fn rng(&mut self) -> Rng {
+        self.seed += 1;
+        Rng::from_seed(self.seed)
+    }
+
+    fn node(&mut self, args: &mut Args<'_>) -> Outcome<()> {
+        let name = args.word()?;
+        let mut config = Config::new(
+            args.name("group")?.unwrap_or(Name::new("shop")?),
+            Name::new(name)?,
+        );
+        config.quorum = args.parsed("quorum")?.unwrap_or(0);
+        config.ha = args.key("ha") != Some("no");
+        config.spread = args.key("spread") == Some("yes");
+        config.max = args.parsed("max")?;
+        config.labels = args.name("label")?.into_iter().collect();
+        let watch = args.key("watch") != Some("no");
+        config.validate()?;
+        self.actors.push(Actor {
+            name: name.into(),
+            config,
+            node: None,
+            link: Link::Up,
+            watch,
+            suspended: false,
+            stubborn: false,
+            works: Default::default(),
+            leash: Instant::ZERO,
+            file: None,
+            held: Default::default(),
+            inbox: Default::default(),
+        });
+        self.start(self.actors.len() - 1, None);
+        Ok(())
+    }
+
+    fn start(&mut self, index: usize, past: Option<Past>) {
+        let (rng, now) = (self.rng(), self.now());
+        let actor = &mut self.actors[index];
+        let config = actor.config.clone();
+        let former = actor.file.map(|(id, _)| id);
+        actor.node = Some(match past {
+            Some(past) => Node::resume(config, rng, now, past),
+            None => Node::new(config, rng, now, former),
+        });
+        if actor.watch {
+            actor.inbox.push_back(Input::Watching(true));
+        }
+    }
+
+    fn tell(&mut self, index: usize, command: Command) {
+        self.actors[index].inbox.push_back(Input::Command(command));
+    }
+
+    fn ask_for(&mut self, index: usize, request: Request) {
+        self.tickets += 1;
+        let ticket = self.tickets;
+        self.tell(index, Command::Ask { ticket, request });
+    }
+
+    fn act(&mut self, name: &str, index: usize, args: &mut Args<'_>) -> Outcome<()> {
+        match name {
+            "deploy" => {
+                let request = self.deployment(index, args)?;
+                self.ask_for(index, request);
+            }
+            "undeploy" => self.ask_for(index, Request::Undeploy(Name::new(args.word()?)?)),
+            "move" => {
+                let workload = Name::new(args.word()?)?;
+                let to = self.id_of(args.word()?)?;
+                self.ask_for(index, Request::Move(workload, to));
+            }
+            "drain" => {
+                let id = self.id_of(args.word()?)?;
+                self.ask_for(index, Request::Drain(id));
+            }
+            "leave" => self.tell(index, Command::Leave),
+            "handover" => self.tell(index, Command::Drain),
+            "suspend" => self.actors[index].suspended = true,
+            "wake" => self.actors[index].suspended = false,
+            "cut" => self.actors[index].link = Link::Cut,
+            "hold" => self.actors[index].link = Link::Held,
+            "vague" => self.actors[index].link = Link::Vague,
+            "mend" => self.actors[index].link = Link::Up,
+            "land" => {
+                while let Some((call, op)) = self.actors[index].held.pop_front() {
+                    let input = self.apply(index, call, &op);
+                    self.actors[index].inbox.push_back(input);
+                }
+            }
+            "stubborn" => self.actors[index].stubborn = true,
+            "forget" => {
+                let key = Keys::of(self.actors[index].config.group.clone());
+                let key = key.heartbeat(self.id_of(&self.actors[index].name.clone())?);
+                let version = self.store.read(&key).map(|it| it.version.clone());
+                let _ = self.store.delete(&key, &version.ok_or("it has none")?);
+            }
+            "kill" | "crash" | "restart" | "resume" => self.life(name, index),
+            other => return Err(format!("there is no command {other}").into()),
+        }
+        Ok(())
+    }
+
+    fn life(&mut self, name: &str, index: usize) {
+        let actor = &mut self.actors[index];
+        match name {
+            "kill" => {
+                actor.node = None;
+                actor.inbox.clear();
+                actor.works.clear();
+            }
+            "crash" => {
+                actor.node = None;
+                actor.inbox.clear();
+            }
+            "restart" => {
+                actor.works.clear();
+                self.start(index, None);
+            }
+            _ => {
+                let jobs = actor.works.iter().map(|(run, order)| {
+                    let job = Job {
+                        run: *run,
+                        digest: order.digest.clone(),
+                        instances: order.instances,
+                        fence: order.fence,
+                        phase: Phase::Running,
+                    };
+                    (order.name.clone(), job)
+                });
+                let jobs = jobs.collect();
+                let past = actor.file.map(|(id, grant)| Past { id, grant, jobs });
+                self.start(index, past);
+            }
+        }
+    }
+
+    fn deployment(&self, index: usize, args: &mut Args<'_>) -> Outcome<Request> {
+        let workload = args.word()?;
+        let digest = Digest::new(&format!("of-{workload}")).ok_or("no digest")?;
+        let mut spec = Spec::new(Name::new(workload)?, digest);
+        spec.ha = args.key("ha") != Some("no");
+        spec.instances = args.parsed("instances")?.unwrap_or(1);
+        spec.order = args.parsed("order")?.unwrap_or(0);
+        spec.needs = args.name("needs")?.into_iter().collect();
+        let on = match args.key("on") {
+            Some("any") => None,
+            Some(name) => Some(self.id_of(name)?),
+            None => Some(self.id_of(&self.actors[index].name)?),
+        };
+        Ok(Request::Deploy(spec, on))
+    }
+}

@@ -1,0 +1,527 @@
+//! Simulated agents: the machine, the driver around it, and the guardian
+//! that keeps workloads on the leash.
+//!
+//! The driver hands in inputs with the time of its own clock and carries out
+//! every output. The guardian is another process: while the agent is paused
+//! or dead it goes on counting, and kills every workload at the `kill_at` of
+//! the latest grant it was told. The agent writes its id and grant to a file;
+//! an agent that is restarted on the same boot, before `kill_at`, goes on
+//! from there.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use tenure_core::Machine as _;
+use tenure_core::election::Grant;
+use tenure_core::ha::{
+    Config, Event, Input, Job, Keys, Node, NodeId, Order, Output, Past, Phase, Run,
+};
+use tenure_core::ids::{Key, Name};
+use tenure_core::time::Instant;
+
+use super::checkers::Check;
+use super::store::{Op, Question};
+use super::world::{Happening, World};
+use crate::clock::{MICRO, True};
+
+/// A workload that runs, as its guardian sees it.
+#[derive(Clone, Debug)]
+pub(super) struct Work {
+    pub(super) order: Order,
+    /// The id under which it was started.
+    pub(super) id: NodeId,
+    pub(super) up: bool,
+    pub(super) stopping: bool,
+    /// Which start this is, of all in the world.
+    pub(super) number: u64,
+}
+
+/// An agent, over all its lives.
+#[derive(Debug)]
+pub(super) struct Agent {
+    pub(super) config: Config,
+    pub(super) machine: Option<Node>,
+    pub(super) life: u32,
+    pub(super) up: bool,
+    pub(super) paused: bool,
+    /// It was told to leave, and has; or it does not come back.
+    pub(super) gone: bool,
+    inbox: VecDeque<Input>,
+    pub(super) timer: (True, u64),
+    spins: u32,
+    pub(super) works: BTreeMap<Run, Work>,
+    /// Until when its workloads may run, and which timer counts.
+    pub(super) leash: (Instant, u64),
+    /// What it wrote to its file: the boot, its id, its last grant.
+    pub(super) file: Option<(u64, NodeId, Grant)>,
+    /// Every id it has had.
+    pub(super) ids: Vec<NodeId>,
+    /// As it was told: it has given up its id.
+    pub(super) fenced: bool,
+    /// It was told to leave cleanly.
+    pub(super) leaving: bool,
+}
+
+/// The most inputs that wait for an agent that is paused.
+const INBOX_MAX: usize = 4_096;
+
+impl Agent {
+    pub(super) const fn new(config: Config) -> Self {
+        Self {
+            config,
+            machine: None,
+            life: 0,
+            up: false,
+            paused: false,
+            gone: false,
+            inbox: VecDeque::new(),
+            timer: (True::MAX, 0),
+            spins: 0,
+            works: BTreeMap::new(),
+            leash: (Instant::ZERO, 0),
+            file: None,
+            ids: Vec::new(),
+            fenced: false,
+            leaving: false,
+        }
+    }
+
+    pub(super) fn follows(&self, key: &Key) -> bool {
+        let keys = Keys::of(self.config.group.clone());
+        *key == keys.view() || keys.node(key).is_some()
+    }
+
+    pub(super) const fn runs(&self) -> bool {
+        self.up && !self.paused
+    }
+
+    /// Its machine, while it lives.
+    pub(super) fn node(&self) -> Option<&Node> {
+        self.machine.as_ref().filter(|_| self.up)
+    }
+
+    fn work(&mut self, run: Run, number: u64) -> Option<&mut Work> {
+        self.works
+            .get_mut(&run)
+            .filter(|work| work.number == number)
+    }
+}
+
+impl World {
+    /// Starts `p`: on from where it was, if that is still allowed.
+    pub(super) fn restart(&mut self, p: usize) {
+        let now = self.machines[p].now(self.now);
+        let boot = self.machines[p].boot_id;
+        let rng = self.rng.fork();
+        let agent = &mut self.agents[p];
+        agent.life += 1;
+        (agent.up, agent.paused) = (true, false);
+        (agent.fenced, agent.leaving) = (false, false);
+        agent.timer = (True::MAX, agent.timer.1 + 1);
+        agent.inbox.clear();
+        let config = agent.config.clone();
+        let past = agent
+            .file
+            .filter(|(then, _, grant)| *then == boot && now.boot < grant.kill_at);
+        match past {
+            Some((_, id, grant)) => {
+                // What was only about to run, or to end, is ended first.
+                let keep = |work: &Work| work.up && !work.stopping;
+                let ends: Vec<Run> = agent
+                    .works
+                    .iter()
+                    .filter(|(_, work)| !keep(work))
+                    .map(|(run, _)| *run)
+                    .collect();
+                for run in ends {
+                    self.end_work(p, run);
+                }
+                let agent = &mut self.agents[p];
+                let jobs = agent.works.values().map(kept).collect();
+                let past = Past { id, grant, jobs };
+                agent.machine = Some(Node::resume(config, rng, now, past));
+                self.stats.resumes += 1;
+                self.trace_note(Some(p), || format!("starts, and wants to go on as {id}"));
+            }
+            None => {
+                let former = agent.file.map(|(_, id, _)| id);
+                self.end_all(p);
+                self.agents[p].machine = Some(Node::new(config, rng, now, former));
+                self.stats.starts += 1;
+                self.trace_note(Some(p), || "starts".to_string());
+            }
+        }
+        self.carry_out(p);
+        if self.swarm.watch {
+            self.line_up(p);
+        }
+    }
+
+    /// A line reports changes (again), from the present state on.
+    pub(super) fn line_up(&mut self, p: usize) {
+        if !self.agents[p].up {
+            return;
+        }
+        self.store.lines[p].up = true;
+        let life = self.agents[p].life;
+        let input = Input::Watching(true);
+        self.queue
+            .push(self.now, Happening::Mail { p, life, input });
+        let keys: Vec<Key> = self
+            .store
+            .registers
+            .list("ha/")
+            .map(|(key, _)| key.clone())
+            .collect();
+        for key in keys {
+            if self.agents[p].follows(&key) {
+                self.tell_line(p, key);
+            }
+        }
+    }
+
+    pub(super) fn deliver(&mut self, p: usize, input: Input) {
+        let agent = &mut self.agents[p];
+        if agent.runs() {
+            self.step(p, Some(input));
+        } else if agent.inbox.len() < INBOX_MAX {
+            agent.inbox.push_back(input);
+        }
+    }
+
+    pub(super) fn timer(&mut self, p: usize) {
+        self.agents[p].timer.0 = True::MAX;
+        if self.agents[p].runs() {
+            self.step(p, None);
+        }
+    }
+
+    pub(super) fn unpause(&mut self, p: usize) {
+        if !self.agents[p].paused {
+            return;
+        }
+        self.agents[p].paused = false;
+        self.trace_note(Some(p), || "goes on".into());
+        // Nobody says what its driver looks at first.
+        if self.rng.chance(50) {
+            self.step(p, None);
+        }
+        while let Some(input) = self.agents[p].inbox.pop_front() {
+            if self.agents[p].runs() {
+                self.step(p, Some(input));
+            }
+        }
+        if self.agents[p].runs() {
+            self.step(p, None);
+        }
+    }
+
+    /// One step of the machine, and everything it asks for.
+    fn step(&mut self, p: usize, input: Option<Input>) {
+        let now = self.machines[p].now(self.now);
+        self.stats.steps += 1;
+        if self.trace.is_on()
+            && let Some(input) = &input
+        {
+            let text = brief(input);
+            self.trace_note(Some(p), || format!("<- {text}"));
+        }
+        if let Some(machine) = &mut self.agents[p].machine {
+            match input {
+                Some(input) => machine.handle(now, input),
+                None => machine.tick(now),
+            }
+        }
+        self.carry_out(p);
+    }
+
+    /// Carries out what the machine of `p` asks for, sets its timer anew and
+    /// lets the checkers look.
+    fn carry_out(&mut self, p: usize) {
+        loop {
+            let agent = &mut self.agents[p];
+            let Some(machine) = &mut agent.machine else {
+                return;
+            };
+            let Some(output) = machine.poll() else {
+                break;
+            };
+            let id = machine.id();
+            if !agent.ids.contains(&id) {
+                agent.ids.push(id);
+            }
+            let (op, call) = match output {
+                Output::Read { call, key, .. } => (Op::Read(key), call),
+                Output::List { call, prefix, .. } => (Op::List(prefix), call),
+                Output::Write { call, write, .. } => (Op::Write(write), call),
+                Output::Delete {
+                    call, key, version, ..
+                } => (Op::Delete(key, version), call),
+                Output::Deploy(order) => {
+                    self.begin_work(p, order);
+                    continue;
+                }
+                Output::Undeploy { run } => {
+                    self.stop_work(p, run);
+                    continue;
+                }
+                Output::Kill { run } => {
+                    self.stats.kills += 1;
+                    self.kill_work(p, run);
+                    continue;
+                }
+                Output::Event(event) => {
+                    self.trace_note(Some(p), || format!("-- {event:?}"));
+                    self.tell(p, event);
+                    continue;
+                }
+            };
+            let life = agent.life;
+            let question = Question {
+                p,
+                life,
+                id,
+                call,
+                op,
+                slow: false,
+                held: false,
+            };
+            self.send(question);
+        }
+        self.set_timer(p);
+        self.look(p);
+    }
+
+    fn set_timer(&mut self, p: usize) {
+        let agent = &mut self.agents[p];
+        let deadline = agent.machine.as_ref().and_then(Node::deadline);
+        let deadline = deadline.filter(|at| *at < Instant::MAX);
+        let Some(at) = deadline.map(|at| self.machines[p].when(at)) else {
+            agent.timer = (True::MAX, agent.timer.1 + 1);
+            return;
+        };
+        let at = if at > self.now {
+            agent.spins = 0;
+            at
+        } else {
+            // A deadline that has passed: come back very soon.
+            agent.spins += 1;
+            self.now + MICRO
+        };
+        let spins = agent.spins > 100;
+        if at != agent.timer.0 {
+            agent.timer = (at, agent.timer.1 + 1);
+            let (life, number) = (agent.life, agent.timer.1);
+            self.queue.push(at, Happening::Timer { p, life, number });
+        }
+        if spins {
+            let finding = Err("asked a hundred times to be woken in the past".into());
+            self.judge(Check::Spin, Some(p), finding);
+        }
+    }
+
+    /// The agent hears of an event.
+    fn tell(&mut self, p: usize, event: Event) {
+        self.stats.event(&event);
+        let boot = self.machines[p].boot_id;
+        match event {
+            Event::Beat { grant } => {
+                let finding = self.ledger.granted(
+                    self.agents[p].machine.as_ref().map(Node::id),
+                    self.machines[p].when(grant.start),
+                );
+                self.judge(Check::Grants, Some(p), finding);
+                if let Some(machine) = &self.agents[p].machine {
+                    self.agents[p].file = Some((boot, machine.id(), grant));
+                }
+                let number = self.number();
+                self.agents[p].leash = (grant.kill_at, number);
+                let at = self.machines[p].when(grant.kill_at);
+                self.queue.push(at, Happening::Leash { p, number });
+            }
+            Event::Fenced { .. } => self.agents[p].fenced = true,
+            Event::Joined { .. } => self.agents[p].fenced = false,
+            Event::Done { ticket } => self.answered(p, ticket, None),
+            Event::Refused { ticket, why } => self.answered(p, ticket, Some(why)),
+            Event::Excluded { .. } => self.agents[p].gone = true,
+            Event::Stopped => {
+                self.trace_note(Some(p), || "has left".into());
+                self.agents[p].gone = true;
+                self.agents[p].up = false;
+                self.agents[p].file = None;
+                self.end_all(p);
+                self.people.forget(p);
+                if self.faulty() {
+                    // It comes back as another node.
+                    self.agents[p].gone = false;
+                    self.agents[p].life += 1;
+                    let life = self.agents[p].life;
+                    let at = self.now + self.rng.between(0, 2 * self.swarm.lease);
+                    self.queue.push(at, Happening::Restart { p, life });
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn begin_work(&mut self, p: usize, order: Order) {
+        let (run, name) = (order.run, order.name.clone());
+        self.trace_note(Some(p), || format!("starts {name}, run {}", run.0));
+        let finding = self.agents[p]
+            .node()
+            .map_or(Ok(()), |node| super::checkers::may_start(node, &order));
+        self.judge(Check::Placed, Some(p), finding);
+        if self.machines[p].boot(self.now) >= self.agents[p].leash.0 {
+            return self.post_ended(p, run, true);
+        }
+        let number = self.number();
+        let Some(id) = self.agents[p].machine.as_ref().map(Node::id) else {
+            return;
+        };
+        let finding = self.once.begins(&self.agents[p].config, &order, p);
+        self.judge(Check::Once, Some(p), finding);
+        let work = Work {
+            order,
+            id,
+            up: false,
+            stopping: false,
+            number,
+        };
+        self.agents[p].works.insert(run, work);
+        let at = self.now + self.rng.between(0, self.swarm.start);
+        let failed = self.faulty() && self.rng.chance(self.swarm.failing);
+        let happening = if failed {
+            Happening::Down {
+                p,
+                run,
+                number,
+                failed,
+            }
+        } else {
+            Happening::Up { p, run, number }
+        };
+        self.queue.push(at, happening);
+    }
+
+    pub(super) fn workload_up(&mut self, p: usize, run: Run, number: u64) {
+        let Some(work) = self.agents[p].work(run, number) else {
+            return;
+        };
+        if work.up || work.stopping {
+            return;
+        }
+        work.up = true;
+        self.stats.works += 1;
+        let life = self.agents[p].life;
+        let input = Input::Started { run };
+        self.queue
+            .push(self.now, Happening::Mail { p, life, input });
+    }
+
+    fn stop_work(&mut self, p: usize, run: Run) {
+        let Some(work) = self.agents[p].works.get_mut(&run) else {
+            return self.post_ended(p, run, false);
+        };
+        work.stopping = true;
+        let number = work.number;
+        let stubborn = self.faulty() && self.rng.chance(self.swarm.stubborn);
+        let most = if stubborn {
+            self.swarm.lease
+        } else {
+            self.swarm.reap
+        };
+        let at = self.now + self.rng.between(0, most);
+        let failed = false;
+        self.queue.push(
+            at,
+            Happening::Down {
+                p,
+                run,
+                number,
+                failed,
+            },
+        );
+    }
+
+    pub(super) fn workload_down(&mut self, p: usize, run: Run, number: u64, failed: bool) {
+        if self.agents[p].work(run, number).is_some() {
+            self.end_work(p, run);
+            self.post_ended(p, run, failed);
+        }
+    }
+
+    fn kill_work(&mut self, p: usize, run: Run) {
+        self.end_work(p, run);
+        self.post_ended(p, run, false);
+    }
+
+    /// It has ended, in true time.
+    fn end_work(&mut self, p: usize, run: Run) {
+        if let Some(work) = self.agents[p].works.remove(&run) {
+            let name = work.order.name.clone();
+            self.trace_note(Some(p), || format!("{name} has ended, run {}", run.0));
+            self.once.ends(&self.agents[p].config, &name, p);
+        }
+    }
+
+    fn post_ended(&mut self, p: usize, run: Run, failed: bool) {
+        let failed = failed.then(|| "it would not start".into());
+        let (life, input) = (self.agents[p].life, Input::Ended { run, failed });
+        self.queue
+            .push(self.now, Happening::Mail { p, life, input });
+    }
+
+    /// Ends everything that runs at `p`.
+    pub(super) fn end_all(&mut self, p: usize) {
+        let runs: Vec<Run> = self.agents[p].works.keys().copied().collect();
+        for run in runs {
+            self.end_work(p, run);
+        }
+    }
+
+    /// A guardian looks at the clock.
+    pub(super) fn leash(&mut self, p: usize) {
+        if self.machines[p].boot(self.now) < self.agents[p].leash.0 {
+            return;
+        }
+        let runs: Vec<Run> = self.agents[p].works.keys().copied().collect();
+        for run in runs {
+            self.stats.guarded += 1;
+            self.kill_work(p, run);
+        }
+    }
+}
+
+/// A job that a guardian kept.
+fn kept(work: &Work) -> (Name, Job) {
+    let order = &work.order;
+    let job = Job {
+        run: order.run,
+        digest: order.digest.clone(),
+        instances: order.instances,
+        fence: order.fence,
+        phase: Phase::Running,
+    };
+    (order.name.clone(), job)
+}
+
+fn brief(input: &Input) -> String {
+    let text = match input {
+        Input::Read {
+            call,
+            result: Ok(reading),
+        } => match &reading.register {
+            Some(register) => format!("read {} {}", call.0, register.version),
+            None => format!("read {} nothing", call.0),
+        },
+        Input::Listed {
+            call,
+            result: Ok(listed),
+        } => format!("listed {} {} registers", call.0, listed.len()),
+        Input::Seen { key, register } => {
+            let version = register.as_ref().map(|register| register.version.clone());
+            format!("watch: {key} {version:?}")
+        }
+        other => format!("{other:?}"),
+    };
+    text.chars().take(200).collect()
+}

@@ -1,0 +1,150 @@
+//! The checkers of the HA simulator: what must be true of every run, each in
+//! a file of its own. They see what no node does: true time, every register,
+//! the clocks and the processes of all machines.
+
+mod fate;
+mod hearts;
+mod heirs;
+mod local;
+mod members;
+mod once;
+mod views;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use tenure_core::cas::Register;
+use tenure_core::ha::{NodeId, View};
+use tenure_core::ids::{Key, Name};
+
+pub(super) use hearts::Heart;
+pub(super) use local::may_start;
+pub(super) use once::Once;
+
+use super::world::World;
+
+/// What a checker found wrong, in a sentence.
+pub(super) type Finding = Result<(), String>;
+
+/// Which checker.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Check {
+    /// At most one instance of a workload at any instant of true time.
+    Once,
+    /// A grant counts from before the beat that gave it took effect.
+    Grants,
+    /// A heartbeat register is swapped to dead only after the lease has
+    /// passed in true time since the last beat, and is never created again.
+    Verdicts,
+    /// A node goes from the view by leaving, or by the two steps of a death.
+    Members,
+    /// The heir is the one that everybody would choose.
+    Heirs,
+    /// Nothing is lost, nothing appears twice, nothing is changed.
+    Fate,
+    /// The epoch grows by one with every view.
+    Views,
+    /// No register of one group speaks of another.
+    Groups,
+    /// A node starts only what is assigned to it, and HA workloads only with
+    /// the quorum.
+    Placed,
+    /// What runs was started under the id that the node has.
+    Identity,
+    /// A node that runs at a deadline acts on it.
+    Told,
+    /// A command is answered, and truly.
+    Commands,
+    /// No machine asks again and again to be woken in the past.
+    Spin,
+    /// A healed world is as it should be within the bound.
+    Liveness,
+}
+
+impl fmt::Display for Check {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Once => "once",
+            Self::Grants => "grants",
+            Self::Verdicts => "verdicts",
+            Self::Members => "members",
+            Self::Heirs => "heirs",
+            Self::Fate => "fate",
+            Self::Views => "views",
+            Self::Groups => "groups",
+            Self::Placed => "placed",
+            Self::Identity => "identity",
+            Self::Told => "told in time",
+            Self::Commands => "commands",
+            Self::Spin => "spin",
+            Self::Liveness => "liveness",
+        })
+    }
+}
+
+/// Who wrote, and under which id.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Writer {
+    pub(super) p: usize,
+    pub(super) id: NodeId,
+}
+
+/// What has been seen of the registers.
+#[derive(Debug, Default)]
+pub(super) struct Ledger {
+    pub(super) views: BTreeMap<Name, View>,
+    pub(super) hearts: BTreeMap<NodeId, Heart>,
+    /// Whoever has ever been a member.
+    pub(super) members: BTreeSet<NodeId>,
+}
+
+impl World {
+    /// Looks at a register that has just changed.
+    pub(super) fn check_register(
+        &mut self,
+        writer: Writer,
+        key: &Key,
+        register: Option<&Register>,
+    ) -> Vec<(Check, Finding)> {
+        let group = self.agents[writer.p].config.group.clone();
+        let keys = tenure_core::ha::Keys::of(group.clone());
+        if *key == keys.view() {
+            return self.check_view(writer, &group, register);
+        }
+        match keys.node(key) {
+            Some(id) => vec![(Check::Verdicts, self.check_heart(writer, id, register))],
+            None => {
+                let text = format!("it wrote {key}, which is no register of its group");
+                vec![(Check::Groups, Err(text))]
+            }
+        }
+    }
+
+    fn check_view(
+        &mut self,
+        writer: Writer,
+        group: &Name,
+        register: Option<&Register>,
+    ) -> Vec<(Check, Finding)> {
+        let Some(register) = register else {
+            return vec![(Check::Views, Err("it deleted the view".into()))];
+        };
+        let view = match View::decode(&register.value) {
+            Ok(view) => view,
+            Err(error) => return vec![(Check::Views, Err(error.to_string()))],
+        };
+        let empty = View::empty(group.clone(), view.quorum, view.spread);
+        let before = self.ledger.views.get(group).unwrap_or(&empty).clone();
+        let findings = vec![
+            (Check::Groups, views::group(&view, group)),
+            (Check::Views, views::epoch(&before, &view)),
+            (Check::Members, self.check_members(writer, &before, &view)),
+            (Check::Heirs, heirs::heirs(&before, &view)),
+            (Check::Fate, self.check_fate(writer, &before, &view)),
+        ];
+        let joined = view.members.iter().map(|member| member.id);
+        self.ledger.members.extend(joined);
+        self.ledger.views.insert(group.clone(), view);
+        findings
+    }
+}

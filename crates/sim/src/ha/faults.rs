@@ -1,0 +1,159 @@
+//! What befalls agents, machines and the store from time to time.
+
+use tenure_core::ha::Input;
+
+use super::swarm::Mishaps;
+use super::world::{Happening, World};
+use crate::clock::{MILLI, SECOND, pick};
+
+/// A kind of mishap.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Mishap {
+    Pause,
+    Crash,
+    Reboot,
+    Outage,
+    Cut,
+    Line,
+    Forget,
+}
+
+impl Mishap {
+    const ALL: [Self; 7] = [
+        Self::Pause,
+        Self::Crash,
+        Self::Reboot,
+        Self::Outage,
+        Self::Cut,
+        Self::Line,
+        Self::Forget,
+    ];
+
+    const fn rarity(self, mishaps: &Mishaps) -> u64 {
+        match self {
+            Self::Pause => mishaps.pause,
+            Self::Crash => mishaps.crash,
+            Self::Reboot => mishaps.reboot,
+            Self::Outage => mishaps.outage,
+            Self::Cut => mishaps.cut,
+            Self::Line => mishaps.line,
+            Self::Forget => mishaps.forget,
+        }
+    }
+}
+
+impl World {
+    pub(super) fn schedule_mishaps(&mut self) {
+        for mishap in Mishap::ALL {
+            self.schedule(mishap);
+        }
+    }
+
+    fn schedule(&mut self, mishap: Mishap) {
+        let mean = mishap.rarity(&self.swarm.mishaps) * (self.swarm.lease / 1_000);
+        if mean > 0 {
+            let at = self.now + self.rng.between(MILLI, 2 * mean);
+            self.queue.push(at, Happening::Mishap(mishap));
+        }
+    }
+
+    pub(super) fn mishap(&mut self, mishap: Mishap) {
+        if !self.faulty() {
+            return;
+        }
+        self.schedule(mishap);
+        let p = self.rng.below(self.agents.len() as u64) as usize;
+        let lease = self.swarm.lease;
+        match mishap {
+            Mishap::Pause => {
+                let most = *pick(&mut self.rng, &[1, 2, 4]) * lease;
+                let span = self.rng.between(0, most);
+                self.pause(p, span);
+            }
+            Mishap::Crash => {
+                let back = self.rng.between(MILLI, 2 * lease);
+                self.crash(p, Some(back));
+            }
+            Mishap::Reboot => {
+                let back = self.rng.between(SECOND / 10, 2 * lease);
+                self.reboot(p, Some(back));
+            }
+            Mishap::Outage => {
+                self.stats.outages += 1;
+                let until = self.now + self.rng.between(0, 2 * lease);
+                self.store.outage = Some((until, self.rng.chance(50)));
+            }
+            Mishap::Cut => {
+                let until = self.now + self.rng.between(0, 3 * lease);
+                let says = self.rng.chance(30);
+                self.cut(p, until, says);
+            }
+            Mishap::Line => self.upset_line(p),
+            Mishap::Forget => self.forget(),
+        }
+    }
+
+    /// The agent stops; its workloads and their guardian go on.
+    pub(super) fn pause(&mut self, p: usize, span: u64) {
+        if !self.agents[p].runs() {
+            return;
+        }
+        self.stats.pauses += 1;
+        self.trace_note(Some(p), || format!("is paused for {span} ns"));
+        self.agents[p].paused = true;
+        let life = self.agents[p].life;
+        let at = self.now + span;
+        self.queue.push(at, Happening::Resume { p, life });
+    }
+
+    /// The agent is gone; its guardian keeps the workloads on the leash.
+    pub(super) fn crash(&mut self, p: usize, back: Option<u64>) {
+        if !self.agents[p].up {
+            return;
+        }
+        self.stats.crashes += 1;
+        self.trace_note(Some(p), || "crashes".into());
+        let agent = &mut self.agents[p];
+        (agent.up, agent.paused, agent.machine) = (false, false, None);
+        agent.life += 1;
+        self.store.lines[p].up = false;
+        self.people.forget(p);
+        if let Some(back) = back {
+            let life = self.agents[p].life;
+            let at = self.now + back;
+            self.queue.push(at, Happening::Restart { p, life });
+        }
+    }
+
+    /// The machine is gone, and everything on it.
+    pub(super) fn reboot(&mut self, p: usize, back: Option<u64>) {
+        self.stats.reboots += 1;
+        self.trace_note(Some(p), || "reboots".into());
+        self.end_all(p);
+        self.crash(p, back);
+        self.machines[p].reboot(self.now);
+        self.agents[p].leash.1 = 0;
+    }
+
+    pub(super) fn cut(&mut self, p: usize, until: u64, says: bool) {
+        self.stats.cuts += 1;
+        self.trace_note(Some(p), || format!("is cut off until {until}"));
+        self.store.cuts[p] = Some((until, says));
+    }
+
+    /// A watch loses its line, and says so or not.
+    fn upset_line(&mut self, p: usize) {
+        if !self.store.lines[p].up {
+            return;
+        }
+        self.store.lines[p].up = false;
+        if self.rng.chance(50) {
+            let at = self.now + self.rng.between(0, SECOND);
+            let life = self.agents[p].life;
+            let input = Input::Watching(false);
+            self.queue.push(at, Happening::Mail { p, life, input });
+        }
+        let at = self.now + self.rng.between(MILLI, 4 * self.swarm.lease);
+        self.queue.push(at, Happening::LineUp(p));
+    }
+}

@@ -1,0 +1,104 @@
+//! What happened, counted: a sweep in which something never happened has not
+//! tested it.
+
+use std::fmt;
+
+use tenure_core::ha::{Event, Why};
+
+macro_rules! stats {
+    ($($name:ident: $text:literal,)*) => {
+        /// What happened in a run, or in many.
+        #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+        pub struct Stats {
+            /// Runs.
+            pub runs: u64,
+            /// Nanoseconds of true time.
+            pub simulated_ns: u64,
+            $(#[doc = $text] pub $name: u64,)*
+        }
+
+        impl Stats {
+            /// Adds another run's.
+            pub const fn add(&mut self, other: &Self) {
+                self.runs += other.runs;
+                self.simulated_ns += other.simulated_ns;
+                $(self.$name += other.$name;)*
+            }
+
+            /// Everything that is counted, with its name.
+            pub fn all(&self) -> Vec<(&'static str, u64)> {
+                vec![$(($text, self.$name),)*]
+            }
+        }
+    };
+}
+
+stats! {
+    happenings: "happenings",
+    steps: "steps of machines",
+    calls: "calls of the store",
+    writes: "writes that took effect",
+    conflicts: "conflicts",
+    lost: "messages lost",
+    unknown: "calls answered unknown",
+    forgotten: "heartbeats deleted by hand",
+    starts: "agents started",
+    resumes: "agents that tried to go on",
+    crashes: "crashes",
+    reboots: "reboots",
+    pauses: "pauses",
+    cuts: "agents cut off",
+    outages: "outages of the store",
+    requests: "requests",
+    refused: "requests refused",
+    farewells: "agents told to leave or drain",
+    beats: "beats confirmed",
+    joins: "joins",
+    unconfirmed: "fenced for want of a beat",
+    judged: "fenced because judged dead",
+    removed: "fenced because forgotten or removed",
+    deaths: "deaths told",
+    departures: "departures told",
+    quorum_lost: "quorums lost",
+    takeovers: "take-overs begun",
+    completed: "take-overs completed",
+    failed: "take-overs in which a start failed",
+    works: "workloads that ran",
+    kills: "workloads killed by their agent",
+    guarded: "workloads killed by their guardian",
+    exams: "examinations",
+}
+
+impl Stats {
+    pub(super) const fn event(&mut self, event: &Event) {
+        match event {
+            Event::Beat { .. } => self.beats += 1,
+            Event::Joined { .. } => self.joins += 1,
+            Event::Fenced { why, .. } => match why {
+                Why::Unconfirmed => self.unconfirmed += 1,
+                Why::JudgedDead => self.judged += 1,
+                Why::Forgotten | Why::Removed => self.removed += 1,
+            },
+            Event::NodeDied { .. } => self.deaths += 1,
+            Event::NodeLeft { .. } => self.departures += 1,
+            Event::QuorumLost { .. } => self.quorum_lost += 1,
+            Event::FailoverBegun { .. } => self.takeovers += 1,
+            Event::FailoverCompleted { .. } => self.completed += 1,
+            Event::FailoverFailed { .. } => self.failed += 1,
+            _ => {}
+        }
+    }
+}
+
+impl fmt::Display for Stats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let runs = self.runs.max(1);
+        let hours = self.simulated_ns / 3_600_000_000_000;
+        write!(f, "{:>12}  runs, {hours} simulated hours", self.runs)?;
+        for (text, count) in self.all() {
+            let per_run = count as f64 / runs as f64;
+            write!(f, "\n{count:>12}  {text} ({per_run:.2} a run)")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,312 @@
+//! The store of the HA simulator, behind a network that does its worst:
+//! messages are lost, late or damaged, a request can land long after its
+//! sender has given it up, and a watch tells old news or dies without a word.
+
+use tenure_core::cas::{Reading, Register, Registers, Write};
+use tenure_core::election::{Call, Failure, FailureClass};
+use tenure_core::ha::{Input, NodeId, fnv1a};
+use tenure_core::ids::{Key, Version};
+
+use super::checkers::Writer;
+use super::world::{Happening, World};
+use crate::clock::{MILLI, True};
+
+/// What is asked of the store.
+#[derive(Clone, Debug)]
+pub(super) enum Op {
+    Read(Key),
+    List(String),
+    Write(Write),
+    Delete(Key, Version),
+}
+
+/// A question on its way.
+#[derive(Clone, Debug)]
+pub(super) struct Question {
+    pub(super) p: usize,
+    pub(super) life: u32,
+    /// The id under which it was sent.
+    pub(super) id: NodeId,
+    pub(super) call: Call,
+    pub(super) op: Op,
+    pub(super) slow: bool,
+    /// It is on its way past whatever cuts its sender off.
+    pub(super) held: bool,
+}
+
+/// A line over which changes are told to one agent.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Line {
+    pub(super) up: bool,
+    /// News come in order.
+    last: True,
+}
+
+/// The store.
+#[derive(Debug)]
+pub(super) struct Store {
+    pub(super) registers: Registers,
+    pub(super) lines: Vec<Line>,
+    /// Until when it is down, and whether it says so.
+    pub(super) outage: Option<(True, bool)>,
+    /// The same for single agents.
+    pub(super) cuts: Vec<Option<(True, bool)>>,
+}
+
+impl World {
+    /// A question leaves its sender.
+    pub(super) fn send(&mut self, mut question: Question) {
+        let calls = self.swarm.calls;
+        let faulty = self.faulty();
+        let mut delay = self.hop();
+        self.stats.calls += 1;
+        if let Some((p, span)) = self.held
+            && p == question.p
+            && matches!(question.op, Op::Write(_))
+        {
+            self.held = None;
+            question.held = true;
+            delay = span;
+        }
+        if faulty && self.rng.chance(calls.lose_request) {
+            self.stats.lost += 1;
+            return self.lost(&question);
+        }
+        if faulty && self.rng.chance(calls.slow_request) {
+            delay = self.rng.between(0, 2 * self.swarm.lease);
+            question.slow = true;
+        }
+        let at = self.now + delay;
+        self.queue.push(at, Happening::Arrive(Box::new(question)));
+    }
+
+    /// Nothing comes back, or in the end the connection says so.
+    fn lost(&mut self, question: &Question) {
+        if self.rng.chance(40) {
+            let delay = self.rng.between(MILLI, self.swarm.lease / 2);
+            self.fail_after(question, FailureClass::Unknown, "connection lost", delay);
+        }
+    }
+
+    pub(super) fn hop(&mut self) -> u64 {
+        let (least, most) = self.swarm.net;
+        // Mostly quick.
+        let quick = self.rng.chance(90);
+        let most = if quick {
+            least + (most - least) / 4
+        } else {
+            most
+        };
+        self.rng.between(least, most)
+    }
+
+    /// A question arrives at the store.
+    pub(super) fn arrive(&mut self, question: &Question) {
+        let faulty = self.faulty();
+        if question.slow && !faulty {
+            // Healing ends what was under way.
+            return;
+        }
+        let down = |until: Option<(True, bool)>| until.filter(|(until, _)| self.now < *until);
+        let cut = down(self.store.cuts[question.p]).filter(|_| !question.held);
+        if let Some((_, says)) = down(self.store.outage).or(cut) {
+            if says {
+                self.fail(question, FailureClass::Unavailable, "the store is down");
+            }
+            return;
+        }
+        let calls = self.swarm.calls;
+        if faulty && self.rng.chance(calls.unavailable) {
+            return self.fail(question, FailureClass::Unavailable, "too busy");
+        }
+        let unknown = faulty && self.rng.chance(calls.unknown);
+        if unknown && self.rng.chance(50) {
+            self.stats.unknown += 1;
+            return self.fail(question, FailureClass::Unknown, "connection reset");
+        }
+        let input = self.apply(question);
+        if unknown {
+            self.stats.unknown += 1;
+            return self.fail(question, FailureClass::Unknown, "connection reset");
+        }
+        if faulty && self.rng.chance(calls.lose_answer) {
+            self.stats.lost += 1;
+            return self.lost(question);
+        }
+        let mut delay = self.hop();
+        if faulty && self.rng.chance(calls.slow_answer) {
+            delay = self.rng.between(0, self.swarm.lease);
+        }
+        self.mail(question, input, delay);
+    }
+
+    fn mail(&mut self, question: &Question, input: Input, delay: u64) {
+        let (p, life) = (question.p, question.life);
+        let at = self.now + delay;
+        self.queue.push(at, Happening::Mail { p, life, input });
+    }
+
+    fn fail(&mut self, question: &Question, class: FailureClass, why: &str) {
+        let delay = self.hop();
+        self.fail_after(question, class, why, delay);
+    }
+
+    fn fail_after(&mut self, question: &Question, class: FailureClass, why: &str, delay: u64) {
+        let (call, failure) = (question.call, Failure::new(class, why));
+        let input = match question.op {
+            Op::Read(_) => Input::Read {
+                call,
+                result: Err(failure),
+            },
+            Op::List(_) => Input::Listed {
+                call,
+                result: Err(failure),
+            },
+            Op::Write(_) => Input::Wrote {
+                call,
+                result: Err(failure),
+            },
+            Op::Delete(..) => Input::Deleted {
+                call,
+                result: Err(failure),
+            },
+        };
+        self.mail(question, input, delay);
+    }
+
+    /// The question takes effect.
+    fn apply(&mut self, question: &Question) -> Input {
+        let call = question.call;
+        match &question.op {
+            Op::Read(key) => {
+                let register = self.store.registers.read(key).cloned();
+                let register = register.map(|register| self.maybe_damage(register));
+                let now = None;
+                Input::Read {
+                    call,
+                    result: Ok(Reading { register, now }),
+                }
+            }
+            Op::List(prefix) => {
+                let listed = self.store.registers.list(prefix);
+                let listed: Vec<(Key, Register)> =
+                    listed.map(|(key, it)| (key.clone(), it.clone())).collect();
+                let damaged = listed.into_iter();
+                let damaged = damaged.map(|(key, it)| (key, self.maybe_damage(it)));
+                Input::Listed {
+                    call,
+                    result: Ok(damaged.collect()),
+                }
+            }
+            Op::Write(write) => {
+                let result = self.swap(question, write);
+                Input::Wrote { call, result }
+            }
+            Op::Delete(key, version) => {
+                let result = self.store.registers.delete(key, version);
+                if result.is_ok() {
+                    self.changed(question, key);
+                }
+                let conflict = |_| Failure::new(FailureClass::Conflict, "it is another");
+                let result = result.map_err(conflict);
+                Input::Deleted { call, result }
+            }
+        }
+    }
+
+    fn swap(&mut self, question: &Question, write: &Write) -> Result<Version, Failure> {
+        let swapped = if self.swarm.hashed {
+            let version = Version::from_u64(fnv1a(&write.value));
+            self.store.registers.swap_as(write.clone(), None, version)
+        } else {
+            self.store.registers.compare_and_swap(write.clone(), None)
+        };
+        let Ok(version) = swapped else {
+            self.stats.conflicts += 1;
+            return Err(Failure::new(FailureClass::Conflict, "somebody wrote first"));
+        };
+        self.stats.writes += 1;
+        self.changed(question, &write.key);
+        Ok(version)
+    }
+
+    /// A register has changed: the checkers look, and watches tell.
+    fn changed(&mut self, question: &Question, key: &Key) {
+        let writer = Writer {
+            p: question.p,
+            id: question.id,
+        };
+        self.registered(writer, key);
+        self.spread(key);
+    }
+
+    /// Somebody deletes a heartbeat by hand.
+    pub(super) fn forget(&mut self) {
+        let keys: Vec<(Key, Version)> = self
+            .store
+            .registers
+            .list("ha/")
+            .filter(|(key, _)| key.as_str().contains("/nodes/"))
+            .map(|(key, it)| (key.clone(), it.version.clone()))
+            .collect();
+        if keys.is_empty() {
+            return;
+        }
+        let (key, version) = keys[self.rng.below(keys.len() as u64) as usize].clone();
+        if self.store.registers.delete(&key, &version).is_ok() {
+            self.stats.forgotten += 1;
+            let id = key.as_str().rsplit('/').next().and_then(NodeId::parse);
+            if let Some(heart) = id.and_then(|id| self.ledger.hearts.get_mut(&id)) {
+                heart.exists = false;
+            }
+            self.trace_note(None, || format!("somebody deletes {key}"));
+            self.spread(&key);
+        }
+    }
+
+    fn maybe_damage(&mut self, register: Register) -> Register {
+        if !self.faulty() || !self.rng.chance(self.swarm.calls.corrupt) {
+            return register;
+        }
+        let mut bytes = register.value.to_vec();
+        if self.rng.chance(30) {
+            bytes.truncate(self.rng.below(bytes.len() as u64) as usize);
+        } else if !bytes.is_empty() {
+            let at = self.rng.below(bytes.len() as u64) as usize;
+            bytes[at] ^= 1 << self.rng.below(8);
+        }
+        Register {
+            value: bytes.into(),
+            ..register
+        }
+    }
+
+    /// Tells a change to everybody who has a line.
+    fn spread(&mut self, key: &Key) {
+        for p in 0..self.store.lines.len() {
+            let follows = self.agents[p].follows(key);
+            if self.store.lines[p].up && follows {
+                self.tell_line(p, key.clone());
+            }
+        }
+    }
+
+    /// Sends the present state of a register down a line.
+    pub(super) fn tell_line(&mut self, p: usize, key: Key) {
+        let mut delay = self.hop();
+        let faulty = self.faulty();
+        if faulty && self.rng.chance(self.swarm.calls.stale_news) {
+            delay = self.rng.between(0, self.swarm.lease * 3 / 2);
+        }
+        let line = &mut self.store.lines[p];
+        let at = (self.now + delay).max(line.last + 1);
+        // Healing brings news up to date.
+        let at = if faulty { at } else { self.now + delay };
+        line.last = at;
+        let register = self.store.registers.read(&key).cloned();
+        let register = register.map(|register| self.maybe_damage(register));
+        let life = self.agents[p].life;
+        let input = Input::Seen { key, register };
+        self.queue.push(at, Happening::Mail { p, life, input });
+    }
+}

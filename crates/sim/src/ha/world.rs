@@ -1,0 +1,318 @@
+//! The world of one run of the HA simulator: true time, what happens in it,
+//! and who is in it. A run is a function of its seed and its options.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+
+use tenure_core::cas::Registers;
+use tenure_core::ha::{Input, NodeId, Run};
+use tenure_core::ids::Key;
+use tenure_core::rng::Rng;
+
+use super::agent::Agent;
+use super::checkers::{Check, Finding, Ledger, Once, Writer};
+use super::faults::Mishap;
+use super::healing::Exam;
+use super::stats::Stats;
+use super::store::{Line, Question, Store};
+use super::swarm::Swarm;
+use super::{Options, people::People};
+use crate::clock::{Curve, Node as Machine, SECOND, True, Wall};
+use crate::trace::Trace;
+
+/// What can happen.
+#[derive(Debug)]
+pub(super) enum Happening {
+    Mail {
+        p: usize,
+        life: u32,
+        input: Input,
+    },
+    Timer {
+        p: usize,
+        life: u32,
+        number: u64,
+    },
+    Arrive(Box<Question>),
+    /// A workload that was told to start runs, or would not.
+    Up {
+        p: usize,
+        run: Run,
+        number: u64,
+    },
+    /// A workload has ended and is reaped.
+    Down {
+        p: usize,
+        run: Run,
+        number: u64,
+        failed: bool,
+    },
+    /// A guardian's timer.
+    Leash {
+        p: usize,
+        number: u64,
+    },
+    Mishap(Mishap),
+    Resume {
+        p: usize,
+        life: u32,
+    },
+    Restart {
+        p: usize,
+        life: u32,
+    },
+    LineUp(usize),
+    Request,
+    Heal,
+    Settled,
+    Examined,
+}
+
+/// Everything that will happen, in order.
+#[derive(Debug, Default)]
+pub(super) struct Queue {
+    heap: BinaryHeap<Reverse<(True, u64)>>,
+    slots: BTreeMap<u64, Happening>,
+    sequence: u64,
+}
+
+impl Queue {
+    pub(super) fn push(&mut self, at: True, happening: Happening) {
+        self.sequence += 1;
+        self.heap.push(Reverse((at, self.sequence)));
+        self.slots.insert(self.sequence, happening);
+    }
+
+    fn pop(&mut self) -> Option<(True, Happening)> {
+        let Reverse((at, number)) = self.heap.pop()?;
+        Some((at, self.slots.remove(&number)?))
+    }
+
+    fn next_at(&self) -> Option<True> {
+        self.heap.peek().map(|Reverse((at, _))| *at)
+    }
+}
+
+/// The world of one run.
+#[derive(Debug)]
+pub(super) struct World {
+    pub(super) now: True,
+    pub(super) queue: Queue,
+    pub(super) rng: Rng,
+    pub(super) swarm: Swarm,
+    pub(super) machines: Vec<Machine>,
+    pub(super) agents: Vec<Agent>,
+    pub(super) store: Store,
+    pub(super) people: People,
+    pub(super) once: Once,
+    pub(super) ledger: Ledger,
+    pub(super) stats: Stats,
+    pub(super) trace: Trace,
+    pub(super) healed: bool,
+    pub(super) exam: Option<Exam>,
+    pub(super) found: Option<(Check, True, String)>,
+    only: Option<Check>,
+    pub(super) done: bool,
+    /// The next write of that agent takes that long to arrive.
+    pub(super) held: Option<(usize, u64)>,
+    /// Numbers timers and workloads, so that old ones can be told.
+    pub(super) numbers: u64,
+}
+
+impl World {
+    pub(super) fn new(seed: u64, options: &Options, trace: usize) -> Self {
+        let mut rng = Rng::from_seed(seed);
+        let swarm = Swarm::draw(&mut rng.fork(), options);
+        let until = swarm.faults_until * 3;
+        let bound = swarm.drift.ppm();
+        let mut machines = Vec::new();
+        let mut agents = Vec::new();
+        for config in &swarm.agents {
+            let start = rng.below(1_000_000 * SECOND);
+            let curve = Curve::draw(&mut rng, start, bound, until);
+            machines.push(Machine::new(curve, Wall::new(0)));
+            agents.push(Agent::new(config.clone()));
+        }
+        let count = agents.len();
+        let mut world = Self {
+            now: 0,
+            queue: Queue::default(),
+            rng,
+            store: Store {
+                registers: Registers::new(0),
+                lines: vec![Line::default(); count],
+                outage: None,
+                cuts: vec![None; count],
+            },
+            people: People::default(),
+            once: Once::default(),
+            ledger: Ledger::default(),
+            stats: Stats::default(),
+            trace: Trace::new(trace),
+            machines,
+            agents,
+            swarm,
+            healed: !options.faults,
+            exam: None,
+            found: None,
+            only: options.only,
+            done: false,
+            held: None,
+            numbers: 0,
+        };
+        world.open_up(options);
+        world
+    }
+
+    /// Everybody starts within the first lease.
+    fn open_up(&mut self, options: &Options) {
+        for p in 0..self.agents.len() {
+            let at = self.rng.between(0, self.swarm.lease / 2);
+            self.queue.push(at, Happening::Restart { p, life: 0 });
+        }
+        if options.faults {
+            self.schedule_mishaps();
+        }
+        if self.swarm.requests > 0 {
+            self.schedule_request();
+        }
+        if options.judged {
+            self.queue.push(self.swarm.faults_until, Happening::Heal);
+        }
+    }
+
+    /// Whether faults may happen still.
+    pub(super) const fn faulty(&self) -> bool {
+        !self.healed
+    }
+
+    /// Lives until the end, or until a checker objects.
+    pub(super) fn run(&mut self) {
+        self.run_until(True::MAX);
+        self.stats.runs = 1;
+        self.stats.simulated_ns = self.now;
+    }
+
+    /// Lives until then.
+    pub(super) fn run_until(&mut self, until: True) {
+        while self.found.is_none() && !self.done {
+            if self.queue.next_at().is_none_or(|at| at > until) {
+                break;
+            }
+            let Some((at, happening)) = self.queue.pop() else {
+                break;
+            };
+            self.now = at;
+            self.stats.happenings += 1;
+            self.happen(happening);
+        }
+        if until < True::MAX {
+            self.now = self.now.max(until);
+        }
+    }
+
+    fn happen(&mut self, happening: Happening) {
+        let alive = |world: &Self, p: usize, life: u32| world.agents[p].life == life;
+        match happening {
+            Happening::Mail { p, life, input } => {
+                if alive(self, p, life) && self.agents[p].up {
+                    self.deliver(p, input);
+                }
+            }
+            Happening::Timer { p, life, number } => {
+                if alive(self, p, life) && self.agents[p].timer.1 == number {
+                    self.timer(p);
+                }
+            }
+            Happening::Arrive(question) => self.arrive(&question),
+            Happening::Up { p, run, number } => self.workload_up(p, run, number),
+            Happening::Down {
+                p,
+                run,
+                number,
+                failed,
+            } => self.workload_down(p, run, number, failed),
+            Happening::Leash { p, number } => {
+                if self.agents[p].leash.1 == number {
+                    self.leash(p);
+                }
+            }
+            Happening::Mishap(mishap) => self.mishap(mishap),
+            Happening::Resume { p, life } => {
+                if alive(self, p, life) {
+                    self.unpause(p);
+                }
+            }
+            Happening::Restart { p, life } => {
+                if alive(self, p, life) && !self.agents[p].gone {
+                    self.restart(p);
+                }
+            }
+            Happening::LineUp(p) => self.line_up(p),
+            Happening::Request => self.somebody_asks(),
+            Happening::Heal => self.heal(),
+            Happening::Settled => self.settled(),
+            Happening::Examined => self.examined(),
+        }
+    }
+
+    /// A register has changed by the hand of `writer`.
+    pub(super) fn registered(&mut self, writer: Writer, key: &Key) {
+        let register = self.store.registers.read(key).cloned();
+        if self.trace.is_on() {
+            let shown = register.as_ref().map_or_else(
+                || "nothing".to_string(),
+                |it| {
+                    let text = String::from_utf8_lossy(&it.value);
+                    text.lines().skip(1).collect::<Vec<_>>().join(" | ")
+                },
+            );
+            let key = key.clone();
+            self.trace_note(Some(writer.p), || format!("** {key} is now {shown}"));
+        }
+        let findings = self.check_register(writer, key, register.as_ref());
+        for (check, finding) in findings {
+            self.judge(check, Some(writer.p), finding);
+        }
+    }
+
+    /// Takes note of what a checker found; the first finding ends the run.
+    pub(super) fn judge(&mut self, check: Check, p: Option<usize>, finding: Finding) {
+        if let Err(text) = finding
+            && self.found.is_none()
+            && self.only.is_none_or(|only| only == check)
+        {
+            let who = p.map_or("the world", |p| self.agents[p].config.name.as_str());
+            let text = format!("{who}: {text}");
+            self.trace_note(p, || format!("!! {check}: {text}"));
+            self.found = Some((check, self.now, text));
+        }
+    }
+
+    /// A line of the trace.
+    pub(super) fn trace_note(&mut self, p: Option<usize>, what: impl FnOnce() -> String) {
+        if !self.trace.is_on() {
+            return;
+        }
+        let text = what();
+        match p {
+            Some(p) => {
+                let local = self.machines[p].boot(self.now);
+                let name = self.agents[p].config.name.as_str();
+                self.trace.note(self.now, name, Some(local), &text);
+            }
+            None => self.trace.note(self.now, "*", None, &text),
+        }
+    }
+
+    /// A number that was never used before.
+    pub(super) const fn number(&mut self) -> u64 {
+        self.numbers += 1;
+        self.numbers
+    }
+
+    /// The agent that has, or had, this id.
+    pub(super) fn owner(&self, id: NodeId) -> Option<usize> {
+        self.agents.iter().position(|agent| agent.ids.contains(&id))
+    }
+}

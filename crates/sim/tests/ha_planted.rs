@@ -1,0 +1,74 @@
+//! Every planted mistake of the HA manager is caught by the ordinary
+//! workload, and without one nothing is violated.
+//!
+//! `cargo test -p tenure-sim --features planted-bugs --test ha_planted`. A
+//! longer clean sweep: `TENURE_SIM_RUNS=100000`. The seeds are always the
+//! same, so the number of runs each mistake takes is, too.
+#![expect(clippy::print_stdout, reason = "a table for people")]
+
+use tenure_sim::ha::{Bug, Check, Options, Report, sweep};
+
+const RUNS_MAX: u64 = 5_000;
+const SEED: u64 = 1;
+
+/// The first run that a checker objects to, or `only` this one.
+fn hunt(bug: Bug, only: Option<Check>) -> Report {
+    let options = Options {
+        planted: Some(bug),
+        trace: 1,
+        only,
+        ..Options::default()
+    };
+    sweep(SEED, RUNS_MAX, &options, |_| true)
+}
+
+#[test]
+fn every_planted_bug_is_caught() {
+    println!("{:<20} {:<14} {:>5}", "bug", "caught by", "runs");
+    let mut missed = Vec::new();
+    for bug in Bug::ALL {
+        let report = hunt(*bug, None);
+        let name = format!("{bug:?}");
+        match &report.violation {
+            Some(violation) => {
+                let check = violation.check.to_string();
+                println!("{name:<20} {check:<14} {:>5}", report.stats.runs);
+            }
+            None => missed.push(name),
+        }
+    }
+    assert!(missed.is_empty(), "never caught: {missed:?}");
+}
+
+/// Most checkers look for causes and object before harm is done. That the
+/// harm itself would be seen, two instances at once, is tried without them.
+#[test]
+fn the_harm_itself_is_seen_too() {
+    let alone = [
+        (Check::Once, Bug::StaleVerdict),
+        (Check::Once, Bug::HeirBeforeRelease),
+        (Check::Once, Bug::AdoptAcross),
+        (Check::Once, Bug::ReleaseUnreaped),
+    ];
+    for (check, bug) in alone {
+        let report = hunt(bug, Some(check));
+        let name = format!("{bug:?}");
+        let (check, runs) = (check.to_string(), report.stats.runs);
+        println!("{name:<20} {check:<14} {runs:>5}");
+        assert!(report.violation.is_some(), "{check} alone never saw {name}");
+    }
+}
+
+#[test]
+fn without_a_bug_nothing_is_violated() {
+    let asked = std::env::var("TENURE_SIM_RUNS").ok();
+    let runs = asked.and_then(|runs| runs.parse().ok()).unwrap_or(RUNS_MAX);
+    let report = sweep(SEED, runs, &Options::default(), |_| true);
+    println!("{}", report.stats);
+    if let Some(violation) = report.violation {
+        panic!("{violation}");
+    }
+    let all = report.stats.all().into_iter();
+    let never: Vec<_> = all.filter(|(_, count)| *count == 0).collect();
+    assert!(never.is_empty(), "never happened: {never:?}");
+}
