@@ -209,6 +209,14 @@ impl World {
     /// After a mishap there may be no majority of any cluster. Then nobody
     /// can vote, and nothing is left to be tried.
     pub(super) fn give_up(&mut self) {
+        // A founder whose disk was lost before all had heard of it: those who
+        // have not wait for it, and only an operator can tell them not to.
+        let waits = self.hosts.iter().any(|host| host.founding.is_some());
+        if waits && self.hosts.iter().any(|host| host.dead) {
+            self.beginning.failed = true;
+            self.stats.failed_foundings += 1;
+            return;
+        }
         if !self.beginning.mishap {
             return;
         }

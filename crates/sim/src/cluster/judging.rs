@@ -7,7 +7,9 @@
 //! ```
 //!
 //! The bounds: somebody leads and is ready within 25 timeouts and 3 seconds
-//! (twice that if one server can only answer); from then on one server that
+//! (twice that if one server can only answer), and the time in which the
+//! shortest log can be brought up to the longest entry by entry, as it has to
+//! be where one is all that a request holds and a window of one; from then on one server that
 //! is not the leader is cut off and comes back, again and again, and the
 //! leader stays; every request is answered within 10 timeouts and 2 seconds;
 //! and at the end all members have the same log and the same state.
@@ -41,9 +43,19 @@ impl World {
             self.network.isolate(mute, 1);
             self.stats.mutes += 1;
         }
-        let bound = 25 * self.timeout() + 3 * SECOND;
+        let bound = 25 * self.timeout() + 3 * SECOND + self.catching_up();
         self.after(if mute { 2 * bound } else { bound }, Event::Calm);
         Ok(())
+    }
+
+    /// How long a leader may need for a voter without which it has no
+    /// majority.
+    fn catching_up(&self) -> u64 {
+        let nodes = self.hosts.iter().filter_map(|host| host.node.as_ref());
+        let ends: Vec<_> = nodes.map(|node| node.log().last().id).collect();
+        let longest = ends.iter().max().copied().unwrap_or(0);
+        let shortest = ends.iter().min().copied().unwrap_or(0);
+        (longest - shortest) * (6 * self.swarm.latency + 4 * self.swarm.sync)
     }
 
     /// Somebody must lead now.
