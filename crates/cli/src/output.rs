@@ -39,6 +39,7 @@ impl Output {
     }
 
     /// Prints an entry of a log: its data as they are, and a newline.
+    #[cfg(feature = "tenure")]
     pub(crate) fn entry(self, number: u64, data: &[u8]) -> io::Result<()> {
         let mut out = io::stdout().lock();
         if self.json {
@@ -55,6 +56,7 @@ impl Output {
     }
 
     /// Prints rows in columns, or an object a line in their place.
+    #[cfg(feature = "tenure")]
     pub(crate) fn table<const N: usize>(
         self,
         rows: &[[String; N]],

@@ -126,6 +126,7 @@ impl WalError {
         }
     }
 
+    #[cfg(feature = "tenure")]
     pub(crate) fn damaged(
         file: PathBuf,
         offset: u64,
