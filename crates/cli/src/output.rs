@@ -3,7 +3,9 @@
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
 
+#[cfg(feature = "tenure")]
 use base64::Engine as _;
+#[cfg(feature = "tenure")]
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 use tenure::clock;
