@@ -287,8 +287,6 @@ impl Client {
         {
             answer::What::Deleted(done) if done.deleted => Ok(()),
             answer::What::Deleted(_) => Err(Error::Conflict),
-            // A conflict has one form for all that compares.
-            answer::What::Swapped(done) if !done.swapped => Err(Error::Conflict),
             _ => Err(strange()),
         }
     }
