@@ -306,6 +306,54 @@ fn a_backup_of_a_running_cluster_is_restored_and_goes_on() {
 }
 
 #[test]
+fn certificates_are_named_in_the_url() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = |name: &str| directory.path().join(name).display().to_string();
+    let (certs, others) = (path("certs"), path("others"));
+    for dir in [&certs, &others] {
+        text(&["certs", dir, "--name", "one"]);
+    }
+    let file = |name: &str| format!("{certs}/{name}");
+    let (ca, cert, key) = (file("ca.pem"), file("one.pem"), file("one.key"));
+    let tls = ["--tls-ca", &ca, "--tls-cert", &cert, "--tls-key", &key];
+    let [peer, listen, peer_of_any, listen_of_any] = free();
+    let start = |peer: &str, listen: &str, more: &[&str]| {
+        let (peers, data) = (format!("1={peer}"), path(listen));
+        let own = [
+            "--id", "1", "--peers", &peers, "--listen", listen, "--data", &data,
+        ];
+        Server::start(&[&own[..], &tls[..], more].concat())
+    };
+    let _strict = start(&peer, &listen, &[]);
+    let _lenient = start(&peer_of_any, &listen_of_any, &["--tls-any-client"]);
+
+    let proven = format!("tenure://{listen}?ca={ca}&cert={cert}&key={key}");
+    let unproven = format!("tenure://{listen_of_any}?ca={ca}");
+    for url in [&proven, &unproven] {
+        led(url);
+        assert_eq!(text(&["log", "append", "--store", url, "an order"]), "1\n");
+        assert_eq!(text(&["log", "read", "--store", url]), "an order\n");
+    }
+    let append = |url: &str| fails(&["log", "append", "x", "--timeout", "1s", "--store", url]);
+    let (code, said) = append(&format!("tenure://{listen}?ca={others}/ca.pem"));
+    assert_eq!(code, Some(1), "{said}");
+    let expected = "expected a certificate for this host from an authority in";
+    assert!(
+        said.contains(expected) && said.contains("peer certificate"),
+        "{said}"
+    );
+    let (code, said) = append(&format!("tenure://{listen}?ca={ca}"));
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("CertificateRequired"), "{said}");
+    let (code, said) = append(&format!("tenure://{listen}?ca={certs}/none.pem"));
+    assert_eq!(code, Some(2), "{said}");
+    assert!(
+        said.contains("none.pem: expected certificates in PEM"),
+        "{said}"
+    );
+}
+
+#[test]
 fn what_makes_no_sense_is_refused_with_what_to_do() {
     let cluster = Cluster::start();
     let url = cluster.url();
