@@ -152,6 +152,12 @@ pub(crate) enum Command {
     /// Write a consistent copy of everything in a cluster to a file.
     #[cfg(feature = "tenure")]
     Backup(Backup),
+    /// Make the data directory of a new cluster of one server that begins with a backup.
+    ///
+    /// The backup is checked first. Registers, terms and the log go on where
+    /// they were; the servers of the old cluster are no part of the new one.
+    #[cfg(feature = "tenure")]
+    Restore(Restore),
     /// Run a whole cluster in one process, to try everything in a minute.
     ///
     /// What happens to it is printed as it happens. Without --data everything

@@ -101,6 +101,8 @@ fn run(cli: Cli, file: File, output: Output) -> Result<ExitCode, Failure> {
             #[cfg(feature = "tenure")]
             Command::Backup(args) => commands::cluster::backup(&context, args).await,
             #[cfg(feature = "tenure")]
+            Command::Restore(args) => commands::restore::restore(&context, args),
+            #[cfg(feature = "tenure")]
             Command::Dev(args) => commands::dev::dev(&context, args).await,
             #[cfg(feature = "tenure")]
             Command::Certs(args) => commands::certs::certs(&context, args),

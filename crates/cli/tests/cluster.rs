@@ -13,6 +13,36 @@ use serde_json::Value;
 
 const SOON: Duration = Duration::from_secs(20);
 
+/// One `tenure serve`, killed when this is dropped.
+struct Server(Child);
+
+impl Server {
+    fn start(args: &[&str]) -> Self {
+        let mut serve = Command::new(TENURE);
+        serve.args(["serve", "--quiet"]).args(args);
+        Self(serve.stdout(Stdio::null()).spawn().expect("a server"))
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Addresses that are free now.
+fn free<const N: usize>() -> [String; N] {
+    let bound: [_; N] = std::array::from_fn(|_| TcpListener::bind("127.0.0.1:0").expect("a port"));
+    bound.map(|it| it.local_addr().expect("bound").to_string())
+}
+
+/// Waits until one of the servers of `url` leads.
+fn led(url: &str) {
+    let leads = || tenure(&["status", "--store", url]).status.success();
+    poll_until(SOON, || leads().then_some(())).expect("a leader");
+}
+
 /// Three `tenure serve`, killed when this is dropped.
 struct Cluster {
     directory: tempfile::TempDir,
@@ -23,26 +53,16 @@ struct Cluster {
 
 impl Cluster {
     fn start() -> Self {
-        let bound: Vec<_> = (0..6)
-            .map(|_| TcpListener::bind("127.0.0.1:0").expect("a port"))
-            .collect();
-        let address = |it: &TcpListener| it.local_addr().expect("bound").to_string();
-        let peers: Vec<_> = bound[..3].iter().map(address).collect();
-        let peers = format!("1={},2={},3={}", peers[0], peers[1], peers[2]);
+        let [one, two, three, clients @ ..] = free::<6>();
+        let peers = format!("1={one},2={two},3={three}");
         let mut cluster = Self {
             directory: tempfile::tempdir().expect("a directory"),
             peers,
-            clients: bound[3..].iter().map(address).collect(),
+            clients: clients.into(),
             servers: Vec::new(),
         };
-        drop(bound);
         cluster.servers = (1..=3).map(|id| cluster.serve(id)).collect();
-        let leads = || {
-            tenure(&["status", "--store", &cluster.url()])
-                .status
-                .success()
-        };
-        poll_until(SOON, || leads().then_some(())).expect("a leader");
+        led(&cluster.url());
         cluster
     }
 
@@ -231,6 +251,106 @@ fn servers_are_shown_moved_and_backed_up() {
     assert_eq!(roles.len(), 3, "{roles:?}");
     assert_eq!(seen[gone - 1]["role"], "unreachable", "{roles:?}");
     assert_eq!(seen[heir - 1]["role"], "leader", "{roles:?}");
+}
+
+#[test]
+fn a_backup_of_a_running_cluster_is_restored_and_goes_on() {
+    let cluster = Cluster::start();
+    let old = cluster.url();
+    text(&["log", "append", "--store", &old, "one", "two"]);
+    let path = |name: &str| cluster.directory.path().join(name).display().to_string();
+    let (file, data) = (path("backup"), path("restored"));
+    text(&["backup", &file, "--store", &old]);
+
+    let whole = std::fs::read(&file).expect("the backup");
+    let cut = path("cut");
+    std::fs::write(&cut, &whole[..whole.len() - 1]).expect("written");
+    let directory = cluster.directory.path().display().to_string();
+    for (code, file, id, said) in [
+        (1, &cut, "1", "cut short"),
+        (1, &path("none"), "1", "No such file"),
+        (2, &directory, "1", "no plain file"),
+        (2, &file, "0", "from 1, found 0"),
+    ] {
+        let (found, text) = fails(&["restore", file, "--data", &data, "--id", id]);
+        assert_eq!(found, Some(code), "{text}");
+        assert!(text.contains(said), "{text}");
+        // What cannot be restored leaves nothing behind.
+        assert!(!std::path::Path::new(&data).exists(), "{text}");
+    }
+
+    let restore = ["restore", &file, "--data", &data, "--id", "1"];
+    let said = text(&restore);
+    assert!(
+        said.contains("next: tenure serve --id 1 --peers 1="),
+        "{said}"
+    );
+    let (code, used) = fails(&restore);
+    assert_eq!(code, Some(2), "{used}");
+    assert!(used.contains("found the log of server 1 in"), "{used}");
+
+    let [peer, listen] = free();
+    let peers = format!("1={peer}");
+    let serve = [
+        "--id", "1", "--peers", &peers, "--data", &data, "--listen", &listen,
+    ];
+    let _server = Server::start(&serve);
+    let new = format!("tenure://{listen}");
+    led(&new);
+    assert_eq!(text(&["log", "append", "--store", &new, "three"]), "3\n");
+    assert_eq!(text(&["log", "read", "--store", &new]), "one\ntwo\nthree\n");
+    // The old one knows nothing of it.
+    assert_eq!(text(&["log", "read", "--store", &old]), "one\ntwo\n");
+    let id = |url: &str| objects(&["status", "--json", "--store", url])[0]["cluster"].clone();
+    assert_ne!(id(&old), id(&new));
+}
+
+#[test]
+fn certificates_are_named_in_the_url() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = |name: &str| directory.path().join(name).display().to_string();
+    let (certs, others) = (path("certs"), path("others"));
+    for dir in [&certs, &others] {
+        text(&["certs", dir, "--name", "one"]);
+    }
+    let file = |name: &str| format!("{certs}/{name}");
+    let (ca, cert, key) = (file("ca.pem"), file("one.pem"), file("one.key"));
+    let tls = ["--tls-ca", &ca, "--tls-cert", &cert, "--tls-key", &key];
+    let [peer, listen, peer_of_any, listen_of_any] = free();
+    let start = |peer: &str, listen: &str, more: &[&str]| {
+        let (peers, data) = (format!("1={peer}"), path(listen));
+        let own = [
+            "--id", "1", "--peers", &peers, "--listen", listen, "--data", &data,
+        ];
+        Server::start(&[&own[..], &tls[..], more].concat())
+    };
+    let _strict = start(&peer, &listen, &[]);
+    let _lenient = start(&peer_of_any, &listen_of_any, &["--tls-any-client"]);
+
+    let proven = format!("tenure://{listen}?ca={ca}&cert={cert}&key={key}");
+    let unproven = format!("tenure://{listen_of_any}?ca={ca}");
+    for url in [&proven, &unproven] {
+        led(url);
+        assert_eq!(text(&["log", "append", "--store", url, "an order"]), "1\n");
+        assert_eq!(text(&["log", "read", "--store", url]), "an order\n");
+    }
+    let append = |url: &str| fails(&["log", "append", "x", "--timeout", "1s", "--store", url]);
+    let (code, said) = append(&format!("tenure://{listen}?ca={others}/ca.pem"));
+    assert_eq!(code, Some(1), "{said}");
+    let expected = "expected a certificate for this host from an authority in";
+    assert!(
+        said.contains(expected) && said.contains("peer certificate"),
+        "{said}"
+    );
+    let (code, said) = append(&format!("tenure://{listen}?ca={ca}"));
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("CertificateRequired"), "{said}");
+    let (code, said) = append(&format!("tenure://{listen}?ca={certs}/none.pem"));
+    assert_eq!(code, Some(2), "{said}");
+    assert!(
+        said.contains("none.pem: expected certificates in PEM"),
+        "{said}"
+    );
 }
 
 #[test]

@@ -111,3 +111,19 @@ pub(crate) struct Backup {
     /// Where to write it; replaced in one step when it is complete.
     pub(crate) file: PathBuf,
 }
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Example:
+  tenure backup tuesday --store tenure://h1:7400,h2:7400
+  tenure restore tuesday --data /var/lib/tenure --id 1")]
+pub(crate) struct Restore {
+    /// What tenure backup has written.
+    pub(crate) file: PathBuf,
+    /// The data directory to make; one with a log in it is refused.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data: PathBuf,
+    /// The number that the server of this directory will have, from 1.
+    #[arg(long, value_name = "N")]
+    pub(crate) id: u64,
+}

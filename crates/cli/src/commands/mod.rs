@@ -12,6 +12,8 @@ pub(crate) mod dev;
 pub(crate) mod log;
 pub(crate) mod observe;
 mod reign;
+#[cfg(feature = "tenure")]
+pub(crate) mod restore;
 pub(crate) mod run;
 #[cfg(feature = "tenure")]
 pub(crate) mod serve;

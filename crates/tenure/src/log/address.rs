@@ -1,9 +1,12 @@
-//! Where the servers are: `h1:7400,h2:7400,h3:7400`.
+//! Where the servers are, and how to speak to them:
+//! `tenure://h1:7400,h2:7400,h3:7400?ca=ca.pem`.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Config, Error};
+use crate::transport::{ClientTlsFiles, OwnFiles};
 
 /// The most servers that may be named.
 const SERVERS_MAX: usize = 16;
@@ -43,7 +46,55 @@ fn server(text: &str) -> Result<Arc<str>, Error> {
     Ok(text.into())
 }
 
-/// Reads `tenure://h1:7400,h2:7400?connections=4&ttl=30s`.
+/// The files that a URL names.
+#[derive(Default)]
+struct Files {
+    ca: Option<PathBuf>,
+    cert: Option<PathBuf>,
+    key: Option<PathBuf>,
+}
+
+impl Files {
+    fn tls(self) -> Result<Option<ClientTlsFiles>, Error> {
+        let wrong = |found: &str| {
+            Err(Error::invalid(format!(
+                "expected ca= for TLS, and cert= and key= beside it if the servers ask for a \
+                 client's certificate, found {found}"
+            )))
+        };
+        let own = match (self.cert, self.key) {
+            (Some(certificate), Some(key)) => Some(OwnFiles { certificate, key }),
+            (None, None) => None,
+            (Some(_), None) => return wrong("cert= without key="),
+            (None, Some(_)) => return wrong("key= without cert="),
+        };
+        match (self.ca, own) {
+            (Some(authority), own) => Ok(Some(ClientTlsFiles { authority, own })),
+            (None, None) => Ok(None),
+            (None, Some(_)) => wrong("cert= and key= without ca="),
+        }
+    }
+}
+
+/// The path of a file, in which `%` and two hexadecimal digits stand for a
+/// byte.
+fn path(text: &str) -> Option<PathBuf> {
+    let mut parts = text.split('%');
+    let mut bytes = parts.next()?.as_bytes().to_vec();
+    for part in parts {
+        let (digits, rest) = part.split_at_checked(2)?;
+        let hexadecimal = digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+        let byte = u8::from_str_radix(digits, 16)
+            .ok()
+            .filter(|_| hexadecimal)?;
+        bytes.push(byte);
+        bytes.extend_from_slice(rest.as_bytes());
+    }
+    let path = String::from_utf8(bytes).ok()?;
+    Some(PathBuf::from(path)).filter(|_| !text.is_empty())
+}
+
+/// Reads `tenure://h1:7400,h2:7400?connections=4&ttl=30s&ca=ca.pem`.
 pub(super) fn url(url: &str) -> Result<(Vec<Arc<str>>, Config), Error> {
     let rest = url.strip_prefix("tenure://").ok_or_else(|| {
         Error::invalid(format!(
@@ -52,24 +103,32 @@ pub(super) fn url(url: &str) -> Result<(Vec<Arc<str>>, Config), Error> {
     })?;
     let (list, options) = rest.split_once('?').unwrap_or((rest, ""));
     let list = list.strip_suffix('/').unwrap_or(list);
-    let mut config = Config::default();
+    let (mut config, mut files) = (Config::default(), Files::default());
     for option in options.split('&').filter(|option| !option.is_empty()) {
         let (name, value) = option.split_once('=').unwrap_or((option, ""));
         let fail = |expected: &str| {
             Error::invalid(format!("{name}=: expected {expected}, found {value:?}"))
+        };
+        let file = || {
+            let file = path(value).map(Some);
+            file.ok_or_else(|| fail("a file, with %20 for a space, %25 for % and so on"))
         };
         match name {
             "connections" => {
                 config.connections = value.parse().map_err(|_| fail("1 to 16"))?;
             }
             "ttl" => config.ttl = seconds(value).ok_or_else(|| fail("1s to 86400s"))?,
+            "ca" => files.ca = file()?,
+            "cert" => files.cert = file()?,
+            "key" => files.key = file()?,
             _ => {
                 return Err(Error::invalid(format!(
-                    "expected the options connections= or ttl=, found {name:?}"
+                    "expected the options connections=, ttl=, ca=, cert= or key=, found {name:?}"
                 )));
             }
         }
     }
+    config.tls = files.tls()?;
     config.check()?;
     Ok((servers(list)?, config))
 }
@@ -129,6 +188,14 @@ mod tests {
             "tenure://a:1?ttl=86401s",
             "tenure://a:1?ttl=5",
             "tenure://a:1?prefix=x",
+            "tenure://a:1?ca=",
+            "tenure://a:1?ca=x%2",
+            "tenure://a:1?ca=x%zz",
+            "tenure://a:1?ca=x%+1",
+            "tenure://a:1?ca=x%ff",
+            "tenure://a:1?cert=x&key=y",
+            "tenure://a:1?ca=x&cert=y",
+            "tenure://a:1?ca=x&key=y",
         ] {
             let error = url(bad).expect_err(bad).to_string();
             assert!(
@@ -136,5 +203,26 @@ mod tests {
                 "{error}"
             );
         }
+    }
+
+    #[test]
+    fn certificates_are_named_in_the_query() {
+        let tls = |options: &str| {
+            let (_, config) = url(&format!("tenure://a:1?{options}")).expect(options);
+            config.tls
+        };
+        let authority = PathBuf::from("/etc/a b/ca&.pem");
+        let mut files = ClientTlsFiles {
+            authority,
+            own: None,
+        };
+        assert_eq!(tls("ttl=5s"), None);
+        assert_eq!(tls("ca=/etc/a%20b/ca%26.pem").as_ref(), Some(&files));
+        files.own = Some(OwnFiles {
+            certificate: "c.pem".into(),
+            key: "c.key".into(),
+        });
+        let all = "key=c.key&ca=/etc/a b/ca%26.pem&ttl=5s&cert=c.pem";
+        assert_eq!(tls(all), Some(files));
     }
 }

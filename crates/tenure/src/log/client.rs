@@ -12,6 +12,7 @@ use tenure_core::ids::{Key, Version};
 use tenure_core::time::Instant;
 use tokio::sync::oneshot;
 
+use super::dialer::Dialer;
 use super::finder::Finder;
 use super::line::Line;
 use super::pipeline::{Ask, Gather, Op, Outcome, Reply};
@@ -61,26 +62,31 @@ impl Client {
     /// `h1:7400,h2:7400,h3:7400`. Connects at the first call.
     ///
     /// # Errors
-    /// [`Error::Refused`] if the list or the configuration makes no sense.
+    /// [`Error::Refused`] if the list or the configuration makes no sense, or
+    /// a certificate's file cannot be used.
     pub fn new(servers: &str, config: &Config) -> Result<Self, Error> {
         config.check()?;
-        Ok(Self::start(address::servers(servers)?, config))
+        Self::start(address::servers(servers)?, config)
     }
 
-    /// The same from `tenure://h1:7400,h2:7400?connections=4&ttl=30s`.
+    /// The same from `tenure://h1:7400,h2:7400?connections=4&ttl=30s`; with
+    /// `ca=FILE`, and `cert=FILE&key=FILE` if clients must prove themselves,
+    /// over TLS.
     ///
     /// # Errors
-    /// [`Error::Refused`] if the URL makes no sense.
+    /// [`Error::Refused`] if the URL makes no sense, or a certificate's file
+    /// cannot be used.
     pub fn open(url: &str) -> Result<Self, Error> {
         let (servers, config) = address::url(url)?;
-        Ok(Self::start(servers, &config))
+        Self::start(servers, &config)
     }
 
-    fn start(servers: Vec<Arc<str>>, config: &Config) -> Self {
-        let finder = Arc::new(Finder::new(servers));
+    fn start(servers: Vec<Arc<str>>, config: &Config) -> Result<Self, Error> {
+        let dialer = Dialer::new(config.tls.as_ref())?;
+        let finder = Arc::new(Finder::new(servers, dialer));
         let line = |_| Line::start(config.ttl, Arc::clone(&finder));
         let lines = (0..config.connections).map(line).collect();
-        Self {
+        Ok(Self {
             shared: Arc::new(Shared {
                 lines,
                 finder,
@@ -88,7 +94,7 @@ impl Client {
             }),
             line: 0,
             within: config.within,
-        }
+        })
     }
 
     /// The same client with other time for its calls.
@@ -287,8 +293,6 @@ impl Client {
         {
             answer::What::Deleted(done) if done.deleted => Ok(()),
             answer::What::Deleted(_) => Err(Error::Conflict),
-            // A conflict has one form for all that compares.
-            answer::What::Swapped(done) if !done.swapped => Err(Error::Conflict),
             _ => Err(strange()),
         }
     }

@@ -16,15 +16,14 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 use tokio::time::timeout;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Channel;
 
+use super::dialer::Dialer;
 use super::error::sentence;
 use crate::api::v1::{self, cluster_client::ClusterClient};
 
 /// How long one server may take to say what it is.
 const ASK_WITHIN: Duration = Duration::from_millis(200);
-/// How long a connection may take.
-const CONNECT_WITHIN: Duration = Duration::from_millis(500);
 /// The pauses between rounds of questions: short while an election may be
 /// under way, longer when it is something worse.
 const PAUSE_MIN: Duration = Duration::from_millis(5);
@@ -45,6 +44,7 @@ pub(super) struct Leader {
 
 #[derive(Debug)]
 pub(super) struct Finder {
+    dialer: Dialer,
     servers: Mutex<Servers>,
     seat: tokio::sync::Mutex<Seat>,
     /// Why the last search has not ended yet.
@@ -70,21 +70,10 @@ struct Seat {
     term: u64,
 }
 
-/// How to reach a server, without reaching for it yet.
-pub(super) fn endpoint(address: &str) -> Result<Endpoint, String> {
-    let endpoint = Endpoint::from_shared(format!("http://{address}"))
-        .map_err(|error| format!("{address}: {error}"))?;
-    Ok(endpoint
-        .connect_timeout(CONNECT_WITHIN)
-        .tcp_nodelay(true)
-        .tcp_keepalive(Some(Duration::from_secs(20)))
-        .initial_stream_window_size(1024 * 1024)
-        .initial_connection_window_size(4 * 1024 * 1024))
-}
-
 impl Finder {
-    pub(super) fn new(servers: Vec<Arc<str>>) -> Self {
+    pub(super) fn new(servers: Vec<Arc<str>>, dialer: Dialer) -> Self {
         Self {
+            dialer,
             servers: Mutex::new(Servers {
                 configured: servers.len(),
                 list: servers,
@@ -94,6 +83,11 @@ impl Finder {
             seat: tokio::sync::Mutex::new(Seat::default()),
             trouble: Mutex::new("no server has been asked yet".into()),
         }
+    }
+
+    /// By what the servers are reached.
+    pub(super) const fn dialer(&self) -> &Dialer {
+        &self.dialer
     }
 
     fn servers(&self) -> MutexGuard<'_, Servers> {
@@ -111,7 +105,7 @@ impl Finder {
         if address.is_empty() || servers.list.iter().any(|known| **known == *address) {
             return;
         }
-        if endpoint(address).is_err() {
+        if self.dialer.check(address).is_err() {
             return;
         }
         if servers.list.len() >= SERVERS_MAX {
@@ -131,7 +125,7 @@ impl Finder {
         if let Some(channel) = servers.channels.get(address) {
             return Ok(channel.clone());
         }
-        let channel = endpoint(address)?.connect_lazy();
+        let channel = self.dialer.lazy(address)?;
         servers
             .channels
             .insert(Arc::clone(address), channel.clone());
@@ -144,7 +138,7 @@ impl Finder {
         if let Some(channel) = servers.watches.get(address) {
             return Ok(channel.clone());
         }
-        let channel = endpoint(address)?.connect_lazy();
+        let channel = self.dialer.lazy(address)?;
         servers.watches.insert(Arc::clone(address), channel.clone());
         Ok(channel)
     }

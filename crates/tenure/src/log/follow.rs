@@ -19,7 +19,7 @@ use tonic::transport::Channel;
 
 use super::client::entry;
 use super::error::{carried, sentence};
-use super::finder::{Finder, endpoint, jitter};
+use super::finder::{Finder, jitter};
 use super::{Client, Entry, Error, wire};
 use crate::api::v1::{
     self, cluster_client::ClusterClient, log_client::LogClient, registers_client::RegistersClient,
@@ -122,8 +122,9 @@ impl Client {
             }
             // Whoever does not read must hold up nobody else: a connection of
             // its own.
-            let connect = |address: &Arc<str>| endpoint(address).map(|to| to.connect_lazy());
-            follow(&client.shared.finder, connect, &mut tail).await;
+            let finder = &client.shared.finder;
+            let connect = |address: &Arc<str>| finder.dialer().lazy(address);
+            follow(finder, connect, &mut tail).await;
         };
         drive::background().spawn(until_unread(batches, work));
         Tail {

@@ -17,8 +17,8 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::timeout;
 use tokio_stream::Stream;
 
-use super::error::{carried, chain, sentence};
-use super::finder::{Finder, Leader, endpoint, jitter};
+use super::error::{carried, sentence};
+use super::finder::{Finder, Leader, jitter};
 use super::pipeline::{Ask, Op, Pipeline, Reply, Told, Verdict};
 use crate::api::v1::{self, pipeline_client::PipelineClient};
 use crate::{clock, drive};
@@ -264,11 +264,8 @@ impl Shared {
         self: &Arc<Self>,
         leader: &Leader,
     ) -> Result<tonic::Streaming<v1::Answers>, (String, Option<String>)> {
-        let endpoint = endpoint(&leader.address).map_err(|why| (why, None))?;
-        let channel = endpoint
-            .connect()
-            .await
-            .map_err(|error| (chain(&error), None))?;
+        let connecting = self.finder.dialer().connect(&leader.address);
+        let channel = connecting.await.map_err(|why| (why, None))?;
         let mut client = PipelineClient::new(channel).max_decoding_message_size(ANSWER_BYTES_MAX);
         let stream = {
             let mut desk = self.lock();

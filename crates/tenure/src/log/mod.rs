@@ -29,6 +29,7 @@
 //! | `pipeline/` | numbering, sending again, running out of time: a value without a socket |
 //! | `line.rs` | one connection, fed from a pipeline |
 //! | `finder.rs` | who leads |
+//! | `dialer.rs` | connections, with TLS or without |
 //! | `follow.rs` | tails and watches, from any server |
 //! | `cluster.rs` | status, members, backups |
 //!
@@ -38,6 +39,7 @@
 mod address;
 mod client;
 mod cluster;
+mod dialer;
 mod error;
 mod finder;
 mod follow;
@@ -57,6 +59,8 @@ pub use cluster::{Backup, ServerStatus};
 pub use error::Error;
 pub use follow::{Changes, Follow, News, Tail};
 
+use crate::transport::ClientTlsFiles;
+
 /// How a client behaves.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
@@ -69,6 +73,9 @@ pub struct Config {
     pub ttl: Duration,
     /// How long a call may take unless [`Client::within`] says otherwise.
     pub within: Duration,
+    /// Certificates, for servers that speak TLS. The files are read again
+    /// when they change.
+    pub tls: Option<ClientTlsFiles>,
 }
 
 impl Default for Config {
@@ -77,6 +84,7 @@ impl Default for Config {
             connections: 1,
             ttl: Duration::from_secs(60),
             within: Duration::from_secs(10),
+            tls: None,
         }
     }
 }
@@ -101,6 +109,15 @@ impl Config {
     #[must_use]
     pub fn within(self, within: Duration) -> Self {
         Self { within, ..self }
+    }
+
+    /// The same with TLS.
+    #[must_use]
+    pub fn tls(self, files: ClientTlsFiles) -> Self {
+        Self {
+            tls: Some(files),
+            ..self
+        }
     }
 
     fn check(&self) -> Result<(), Error> {

@@ -11,7 +11,7 @@
 //! others then join as usual. Registers, terms and the plain log go on where
 //! they were; whoever may still run in the old cluster is not part of it.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use tenure_core::alpo::codec::crc32c;
@@ -32,6 +32,18 @@ pub enum RestoreError {
     /// The file is not a whole and undamaged backup.
     #[error("expected a backup of a Tenure cluster, found {0}")]
     File(String),
+    /// There is a log in the data directory already.
+    #[error(
+        "expected a data directory without a log, found the log of server {} in {}: name another \
+         directory",
+        .server.get(), .dir.display()
+    )]
+    Used {
+        /// The directory.
+        dir: PathBuf,
+        /// Whose log it is.
+        server: ServerId,
+    },
     /// The data directory cannot be used.
     #[error("{0}")]
     Disk(#[from] WalError),
@@ -100,15 +112,20 @@ pub fn read(bytes: &[u8]) -> Result<(Summary, State), RestoreError> {
 /// with what is in the backup.
 ///
 /// # Errors
-/// [`RestoreError::Disk`] if there is a log in the directory already, or it
-/// cannot be written.
+/// [`RestoreError::Used`] if there is a log in the directory already,
+/// [`RestoreError::Disk`] if it cannot be written.
 pub fn restore(state: State, dir: &Path, server: ServerId) -> Result<Identity, RestoreError> {
+    let used = |server| RestoreError::Used {
+        dir: dir.to_owned(),
+        server,
+    };
+    // Before anything is opened: to look changes nothing.
+    if let Some(identity) = wal::identity(dir)? {
+        return Err(used(identity.server));
+    }
     let (storage, directory) = match data::open(dir, server, wal::Options::default())? {
         data::Found::Blank(storage, directory) => (storage, directory),
-        data::Found::Log(..) => {
-            let found = format!("{} in use: name a directory without a log", dir.display());
-            return Err(RestoreError::File(found));
-        }
+        data::Found::Log(identity, ..) => return Err(used(identity.server)),
     };
     let table = Table::from([(server, storage)]);
     let identity = Identity {

@@ -12,7 +12,7 @@ use tonic::metadata::MetadataValue;
 use tonic::{Code, Request, Response, Status, Streaming};
 
 use super::door::Door;
-use super::inbox::{Event, Reply, Sink};
+use super::inbox::{Event, Reply, Sink, Ticket};
 use super::services::news;
 use super::translate::{self, answer, error};
 use crate::api::ERROR_TRAILER;
@@ -272,7 +272,7 @@ impl Exchange {
                     self.under_way -= answers.len();
                     let (clock, shared) = (self.door.clock(), &self.door.shared);
                     let answers = answers.into_iter();
-                    let answers = answers.map(|(number, told)| answer(number, told, shared, clock));
+                    let answers = answers.map(|(ticket, told)| answer(ticket, told, shared, clock));
                     let message = v1::Answers { answers: answers.collect() };
                     if sender.send(Ok(message)).await.is_err() {
                         return;
@@ -308,7 +308,9 @@ impl Exchange {
             };
             match ask {
                 Ok(ask) => {
-                    let reply = Reply::Stream(Arc::clone(&self.sink), number);
+                    let deletes = translate::deletes(&ask);
+                    let ticket = Ticket { number, deletes };
+                    let reply = Reply::Stream(Arc::clone(&self.sink), ticket);
                     events.push(Event::Asked(ask, reply));
                 }
                 Err(error) => refused.push(v1::Answer {

@@ -39,6 +39,16 @@ pub(super) enum Event {
 /// A look at the machine.
 pub(super) type Look = Box<dyn FnOnce(Option<&Node>) + Send>;
 
+/// What is known of a request of a stream when its answer comes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ticket {
+    /// The client's number for it.
+    pub(super) number: u64,
+    /// Whether it deletes: a comparison that fails has one outcome for the
+    /// machine, but an answer of its own for each call.
+    pub(super) deletes: bool,
+}
+
 /// An answer with what only the owner can add.
 #[derive(Debug)]
 pub(super) struct Told {
@@ -53,8 +63,8 @@ pub(super) struct Told {
 pub(super) enum Reply {
     /// To somebody who waits for just this one.
     One(oneshot::Sender<Told>),
-    /// To a stream of answers, under this number.
-    Stream(Arc<Sink>, u64),
+    /// To a stream of answers, as the one to this request.
+    Stream(Arc<Sink>, Ticket),
 }
 
 impl Reply {
@@ -62,7 +72,7 @@ impl Reply {
         match self {
             // Whoever asked may have gone.
             Self::One(sender) => drop(sender.send(told)),
-            Self::Stream(sink, number) => sink.put(number, told),
+            Self::Stream(sink, ticket) => sink.put(ticket, told),
         }
     }
 }
@@ -70,14 +80,14 @@ impl Reply {
 /// Answers that wait to be sent over one stream.
 #[derive(Debug, Default)]
 pub(super) struct Sink {
-    answers: Mutex<Vec<(u64, Told)>>,
+    answers: Mutex<Vec<(Ticket, Told)>>,
     more: Notify,
 }
 
 impl Sink {
-    fn put(&self, number: u64, told: Told) {
+    fn put(&self, ticket: Ticket, told: Told) {
         let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
-        answers.push((number, told));
+        answers.push((ticket, told));
         let first = answers.len() == 1;
         drop(answers);
         if first {
@@ -86,7 +96,7 @@ impl Sink {
     }
 
     /// Waits until there are answers, and takes them all.
-    pub(super) async fn take(&self) -> Vec<(u64, Told)> {
+    pub(super) async fn take(&self) -> Vec<(Ticket, Told)> {
         loop {
             let more = self.more.notified();
             let answers = self.taken();
@@ -97,7 +107,7 @@ impl Sink {
         }
     }
 
-    fn taken(&self) -> Vec<(u64, Told)> {
+    fn taken(&self) -> Vec<(Ticket, Told)> {
         std::mem::take(&mut *self.answers.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }

@@ -8,7 +8,7 @@ use tenure_core::cas::{Expect, Register, Stamp, Write};
 use tenure_core::ids::{Key, Version};
 use tenure_core::time::StoreTime;
 
-use super::inbox::Told;
+use super::inbox::{Ticket, Told};
 use super::shared::Shared;
 use crate::api::v1::{self, Cause, answer, command, request};
 
@@ -171,6 +171,17 @@ pub(super) fn pipelined(request: request::What) -> Result<Ask, v1::Error> {
             invalid("expected no stale read here: a stream speaks to the leader; call Read"),
         ),
     }
+}
+
+/// Whether a register is to be deleted.
+pub(super) const fn deletes(ask: &Ask) -> bool {
+    matches!(
+        ask,
+        Ask::Command(Command {
+            operation: Operation::Delete { .. },
+            ..
+        })
+    )
 }
 
 /// What was done, or why it was not.
@@ -350,7 +361,7 @@ pub(super) fn log_response(found: Found) -> v1::ReadLogResponse {
 }
 
 /// One answer of a stream.
-pub(super) fn answer(number: u64, told: Told, shared: &Shared, clock: StoreTime) -> v1::Answer {
+pub(super) fn answer(ticket: Ticket, told: Told, shared: &Shared, clock: StoreTime) -> v1::Answer {
     let what = match &told.answer {
         Answer::Read(_) => found(told, shared).map(|found| match found {
             Found::Register(..) => answer::What::Read(read_response(found)),
@@ -361,13 +372,16 @@ pub(super) fn answer(number: u64, told: Told, shared: &Shared, clock: StoreTime)
             Outcome::Opened(session) => answer::What::Opened(session),
             Outcome::Appended(number) => answer::What::Appended(number),
             Outcome::Deleted => answer::What::Deleted(v1::DeleteResponse { deleted: true }),
+            Outcome::Conflict if ticket.deletes => {
+                answer::What::Deleted(v1::DeleteResponse { deleted: false })
+            }
             Outcome::Alive => answer::What::Alive(true),
             Outcome::Closed => answer::What::Closed(true),
             outcome => answer::What::Swapped(swapped(&outcome, at, clock)),
         }),
     };
     v1::Answer {
-        number,
+        number: ticket.number,
         what: Some(what.unwrap_or_else(answer::What::Error)),
     }
 }

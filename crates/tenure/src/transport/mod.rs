@@ -14,7 +14,7 @@
 //!
 //! `greeting` is the first thing said in each direction, `frames` reads what
 //! follows, `link` dials and writes, `book` is who can be reached where, `tls`
-//! makes sure that it is they.
+//! makes sure that it is they, of files that `renewed` reads again.
 //! Whatever is not a frame (garbage, another program, another version)
 //! closes the connection and is counted; nothing is ever guessed.
 //!
@@ -26,6 +26,7 @@ mod book;
 mod frames;
 mod greeting;
 mod link;
+mod renewed;
 mod tls;
 
 pub use book::{Book, Contact};
@@ -33,4 +34,4 @@ pub use frames::{FrameReader, ReadError};
 pub use greeting::{Answer, Greeting, GreetingError, Settings, read_answer, read_greeting};
 pub use greeting::{write_answer, write_greeting};
 pub use link::{Link, LinkEvent, QUEUE_BYTES};
-pub use tls::{Demand, Line, Tls, TlsFiles};
+pub use tls::{ClientTls, ClientTlsFiles, Demand, Line, OwnFiles, Tls, TlsFiles};

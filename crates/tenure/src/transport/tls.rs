@@ -1,36 +1,38 @@
-//! TLS on connections, read again when its files change.
+//! TLS on connections.
 //!
 //! Servers prove themselves to each other with certificates of one authority,
-//! in both directions; clients may have to as well. The files are looked at
-//! when a connection is made, at most once a second: a renewed certificate is
-//! in use a moment after it was written, without a restart and without a word
-//! to the process. Files that cannot be used leave what was in use in use,
-//! and a warning.
+//! in both directions; clients, which have [`ClientTls`], may have to as well.
+//! All files are read again when they change: a renewed certificate is in use
+//! a moment after it was written, without a restart and without a word to the
+//! process.
 //!
 //! Connections that are up stay as they are, so an authority that is taken
 //! away takes effect on the next connection.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
-use tenure_core::time::Instant;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 use tokio::net::TcpStream;
+use tokio::time::timeout;
 use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 
-use crate::clock;
+use super::renewed::Renewed;
 
-/// How often the files are looked at, at most.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How long whoever is not let in may take to read why, and how much of what
+/// it still says is listened to, in pieces of [`PARTING_BYTES`].
+const PARTING_WITHIN: Duration = Duration::from_secs(1);
+const PARTING_BYTES: usize = 1024;
+const PARTING_PIECES: usize = 64;
 
 /// Where certificates are, in PEM.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -43,10 +45,28 @@ pub struct TlsFiles {
     pub authority: PathBuf,
 }
 
-/// What comes of the files.
+/// Where a client's certificates are, in PEM.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ClientTlsFiles {
+    /// The authorities whose certificates servers may have.
+    pub authority: PathBuf,
+    /// By what the client proves itself; `None` for servers that let anybody
+    /// in.
+    pub own: Option<OwnFiles>,
+}
+
+/// A certificate and its key, in PEM.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct OwnFiles {
+    /// The certificate, and those between it and the authority.
+    pub certificate: PathBuf,
+    /// The key that belongs to it.
+    pub key: PathBuf,
+}
+
+/// What comes of a server's files.
 #[derive(Clone)]
-struct Made {
-    stamps: [Option<SystemTime>; 3],
+struct Both {
     /// Whoever connects must have a certificate.
     strict: Arc<ServerConfig>,
     /// Whoever connects may have one.
@@ -54,17 +74,10 @@ struct Made {
     client: Arc<ClientConfig>,
 }
 
-/// Makes TLS of connections.
-pub struct Tls {
-    files: TlsFiles,
-    made: Mutex<(Instant, Made)>,
-}
-
-impl std::fmt::Debug for Tls {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Tls").field(&self.files).finish()
-    }
-}
+/// Makes TLS of connections: of those that come, and of those to other
+/// servers.
+#[derive(Debug)]
+pub struct Tls(Renewed<Both>);
 
 /// Whether a client has to have a certificate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -81,30 +94,8 @@ impl Tls {
     /// # Errors
     /// A sentence that says which file, what was expected and what was found.
     pub fn open(files: TlsFiles) -> Result<Self, String> {
-        let made = make(&files)?;
-        Ok(Self {
-            files,
-            made: Mutex::new((clock::boot(), made)),
-        })
-    }
-
-    /// What is in use now; reads the files again if they have changed.
-    fn current(&self) -> Made {
-        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = clock::boot();
-        if now.since(made.0) >= LOOK_EVERY {
-            made.0 = now;
-            if stamps(&self.files) != made.1.stamps {
-                match make(&self.files) {
-                    Ok(new) => {
-                        tracing::info!("certificates were renewed");
-                        made.1 = new;
-                    }
-                    Err(why) => tracing::warn!("the certificates stay as they were: {why}"),
-                }
-            }
-        }
-        made.1.clone()
+        let all = [&files.certificate, &files.key, &files.authority].map(PathBuf::clone);
+        Renewed::open(all.into(), move || both(&files)).map(Self)
     }
 
     /// The side that was connected to.
@@ -112,13 +103,19 @@ impl Tls {
     /// # Errors
     /// If the other side does not prove itself, or speaks no TLS.
     pub async fn accept(&self, stream: TcpStream, demand: Demand) -> io::Result<Line> {
-        let made = self.current();
+        let made = self.0.current();
         let config = match demand {
             Demand::Certificate => made.strict,
             Demand::Nothing => made.lenient,
         };
-        let stream = TlsAcceptor::from(config).accept(stream).await?;
-        Ok(Line::Tls(Box::new(stream.into())))
+        let accepting = TlsAcceptor::from(config).accept(stream).into_fallible();
+        match accepting.await {
+            Ok(stream) => Ok(Line::Tls(Box::new(stream.into()))),
+            Err((error, stream)) => {
+                part(stream).await;
+                Err(error)
+            }
+        }
     }
 
     /// The side that connects, to `address`, `host:port`.
@@ -126,31 +123,127 @@ impl Tls {
     /// # Errors
     /// If the other side does not prove that it is that host.
     pub async fn connect(&self, stream: TcpStream, address: &str) -> io::Result<Line> {
-        let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
-        let host = host.trim_matches(['[', ']']).to_owned();
-        let name = ServerName::try_from(host).map_err(io::Error::other)?;
-        let connector = TlsConnector::from(self.current().client);
-        let stream = connector.connect(name, stream).await?;
-        Ok(Line::Tls(Box::new(stream.into())))
+        connect(self.0.current().client, stream, address).await
     }
 }
 
-fn stamps(files: &TlsFiles) -> [Option<SystemTime>; 3] {
-    [&files.certificate, &files.key, &files.authority]
-        .map(|file| std::fs::metadata(file).ok()?.modified().ok())
+/// Makes TLS of the connections of a client, which offers HTTP/2.
+#[derive(Debug)]
+pub struct ClientTls {
+    authority: PathBuf,
+    made: Renewed<Arc<ClientConfig>>,
 }
 
-fn make(files: &TlsFiles) -> Result<Made, String> {
-    // Before they are read: what changes in between is read again.
-    let stamps = stamps(files);
-    let (certificates, key) = (certificates(&files.certificate)?, key(files)?);
+impl ClientTls {
+    /// Reads the files.
+    ///
+    /// # Errors
+    /// A sentence that says which file, what was expected and what was found.
+    pub fn open(files: ClientTlsFiles) -> Result<Self, String> {
+        let authority = files.authority.clone();
+        let mut all = vec![authority.clone()];
+        if let Some(own) = &files.own {
+            all.extend([own.certificate.clone(), own.key.clone()]);
+        }
+        let make = move || {
+            let roots = Arc::new(roots(&files.authority)?);
+            let own = files.own.as_ref();
+            let own = own.map(|own| Own::read(&own.certificate, &own.key));
+            let own = own.transpose()?;
+            let mut config = client(&roots, own.as_ref())?;
+            config.alpn_protocols = vec![b"h2".to_vec()];
+            Ok(Arc::new(config))
+        };
+        let made = Renewed::open(all, make)?;
+        Ok(Self { authority, made })
+    }
+
+    /// Connects to `address`, `host:port`.
+    ///
+    /// # Errors
+    /// If the other side does not prove that it is that host, or speaks no
+    /// TLS; the text says which, and what to do.
+    pub async fn connect(&self, stream: TcpStream, address: &str) -> io::Result<Line> {
+        let connected = connect(self.made.current(), stream, address).await;
+        connected.map_err(|error| {
+            let below = error.get_ref();
+            let text = match below.and_then(|below| below.downcast_ref::<rustls::Error>()) {
+                Some(rustls::Error::InvalidCertificate(_)) => format!(
+                    "expected a certificate for this host from an authority in {}, found: {error}",
+                    self.authority.display()
+                ),
+                Some(rustls::Error::InvalidMessage(_)) => format!(
+                    "expected TLS, found something else ({error}); name no authority if the \
+                     servers run without TLS"
+                ),
+                _ => format!("expected TLS, found: {error}"),
+            };
+            io::Error::new(error.kind(), text)
+        })
+    }
+}
+
+async fn connect(config: Arc<ClientConfig>, stream: TcpStream, address: &str) -> io::Result<Line> {
+    let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+    let host = host.trim_matches(['[', ']']).to_owned();
+    let name = ServerName::try_from(host).map_err(io::Error::other)?;
+    let stream = TlsConnector::from(config).connect(name, stream).await?;
+    Ok(Line::Tls(Box::new(stream.into())))
+}
+
+/// Lets the other side read why it is not let in. A connection that is closed
+/// while something on it is unread is reset, and a reset overtakes the reason.
+async fn part(mut stream: TcpStream) {
+    let listen = async {
+        stream.shutdown().await?;
+        let mut rest = [0; PARTING_BYTES];
+        for _ in 0..PARTING_PIECES {
+            if stream.read(&mut rest).await? == 0 {
+                break;
+            }
+        }
+        io::Result::Ok(())
+    };
+    // It may have gone, or be slow: then it misses the reason.
+    let _ = timeout(PARTING_WITHIN, listen).await;
+}
+
+/// A certificate and its key as they were read.
+struct Own<'a> {
+    certificates: Vec<CertificateDer<'static>>,
+    key: PrivateKeyDer<'static>,
+    file: &'a Path,
+}
+
+impl<'a> Own<'a> {
+    fn read(certificate: &Path, key: &'a Path) -> Result<Self, String> {
+        let read = PrivateKeyDer::from_pem_file(key);
+        Ok(Self {
+            certificates: certificates(certificate)?,
+            key: read.map_err(|error| found(key, "a key", &error))?,
+            file: key,
+        })
+    }
+
+    /// What it means that the two do not fit.
+    fn unfit(&self, error: &rustls::Error) -> String {
+        found(self.file, "the certificate's key", error)
+    }
+}
+
+fn roots(authority: &Path) -> Result<RootCertStore, String> {
     let mut roots = RootCertStore::empty();
-    for certificate in self::certificates(&files.authority)? {
+    for certificate in certificates(authority)? {
         let added = roots.add(certificate);
-        added.map_err(|error| found(&files.authority, "an authority's certificate", &error))?;
+        added.map_err(|error| found(authority, "an authority's certificate", &error))?;
     }
-    let (roots, provider) = (Arc::new(roots), Arc::new(aws_lc_rs::default_provider()));
-    let pair = |error: rustls::Error| found(&files.key, "the certificate's key", &error);
+    Ok(roots)
+}
+
+fn both(files: &TlsFiles) -> Result<Both, String> {
+    let own = Own::read(&files.certificate, &files.key)?;
+    let roots = Arc::new(roots(&files.authority)?);
+    let provider = Arc::new(aws_lc_rs::default_provider());
     let server = |optional: bool| {
         let verifier =
             WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(&provider));
@@ -166,43 +259,45 @@ fn make(files: &TlsFiles) -> Result<Made, String> {
             .with_safe_default_protocol_versions()
             .map_err(|error| error.to_string())?
             .with_client_cert_verifier(verifier)
-            .with_single_cert(certificates.clone(), key.clone_key());
-        let mut config = config.map_err(pair)?;
+            .with_single_cert(own.certificates.clone(), own.key.clone_key());
+        let mut config = config.map_err(|error| own.unfit(&error))?;
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         Ok::<_, String>(Arc::new(config))
     };
-    let client = ClientConfig::builder_with_provider(Arc::clone(&provider))
-        .with_safe_default_protocol_versions()
-        .map_err(|error| error.to_string())?
-        .with_root_certificates(Arc::clone(&roots))
-        .with_client_auth_cert(certificates.clone(), key.clone_key())
-        .map_err(pair)?;
-    Ok(Made {
-        stamps,
+    Ok(Both {
         strict: server(false)?,
         lenient: server(true)?,
-        client: Arc::new(client),
+        client: Arc::new(client(&roots, Some(&own))?),
     })
 }
 
-fn found(file: &std::path::Path, expected: &str, found: &dyn std::fmt::Display) -> String {
+fn client(roots: &Arc<RootCertStore>, own: Option<&Own<'_>>) -> Result<ClientConfig, String> {
+    let config = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+        .with_safe_default_protocol_versions()
+        .map_err(|error| error.to_string())?
+        .with_root_certificates(Arc::clone(roots));
+    match own {
+        None => Ok(config.with_no_client_auth()),
+        Some(own) => config
+            .with_client_auth_cert(own.certificates.clone(), own.key.clone_key())
+            .map_err(|error| own.unfit(&error)),
+    }
+}
+
+fn found(file: &Path, expected: &str, found: &dyn std::fmt::Display) -> String {
     format!(
         "{}: expected {expected} in PEM, found: {found}",
         file.display()
     )
 }
 
-fn certificates(file: &std::path::Path) -> Result<Vec<CertificateDer<'static>>, String> {
+fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     let read = CertificateDer::pem_file_iter(file).and_then(Iterator::collect::<Result<Vec<_>, _>>);
     match read {
         Ok(none) if none.is_empty() => Err(found(file, "certificates", &"none")),
         Ok(certificates) => Ok(certificates),
         Err(error) => Err(found(file, "certificates", &error)),
     }
-}
-
-fn key(files: &TlsFiles) -> Result<PrivateKeyDer<'static>, String> {
-    PrivateKeyDer::from_pem_file(&files.key).map_err(|error| found(&files.key, "a key", &error))
 }
 
 /// A connection, with TLS or without.

@@ -290,7 +290,9 @@ async fn a_backup_begins_a_new_cluster_that_others_join() {
 
     let mut anew = Servers::found(0, 2);
     tenure::server::restore(state.clone(), &anew.data(1), id(1)).expect("restored");
-    tenure::server::restore(state, &anew.data(1), id(1)).expect_err("it is in use");
+    let again = tenure::server::restore(state, &anew.data(1), id(2));
+    let used = again.expect_err("there is a log").to_string();
+    assert!(used.contains("found the log of server 1"), "{used}");
     anew.start(1);
     anew.append("three").await;
     anew.start(2);

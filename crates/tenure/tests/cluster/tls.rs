@@ -4,8 +4,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use tenure::log::{Client, Config, Error, Follow, News};
 use tenure::server::Server;
-use tenure::transport::{Line, Tls, TlsFiles};
+use tenure::store::{Expect, Key, Stamp, Write};
+use tenure::transport::{ClientTlsFiles, Line, OwnFiles, Tls, TlsFiles};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
@@ -46,6 +48,11 @@ fn write(dir: &Path, authority: &Authority, expired: bool) -> TlsFiles {
 }
 
 fn secured(count: u64, authority: &Authority) -> (Servers, TlsFiles) {
+    secured_for(count, authority, true)
+}
+
+/// The same, whose clients must have a certificate, or need none.
+fn secured_for(count: u64, authority: &Authority, demanding: bool) -> (Servers, TlsFiles) {
     let mut servers = Servers::found(0, count);
     let client = write(&servers.dir.path().join("client"), authority, false);
     for number in 1..=count {
@@ -54,6 +61,7 @@ fn secured(count: u64, authority: &Authority) -> (Servers, TlsFiles) {
         let all = servers.configs[&count].peers.clone();
         let config = servers.configs.get_mut(&number).expect("a server");
         config.tls = Some(files);
+        config.client_certificates = demanding;
         config.peers = all;
     }
     for number in 1..=count {
@@ -160,5 +168,128 @@ async fn files_that_make_no_sense_are_named() {
         assert!(error.contains(said), "{error}");
         assert!(error.contains(&file.display().to_string()), "{error}");
         std::fs::write(file, good).expect("written");
+    }
+}
+
+/// A client of all the servers that has these files.
+fn client(servers: &Servers, authority: &Path, own: Option<&TlsFiles>) -> Client {
+    let listen: Vec<&str> = servers.configs.values().map(|it| &*it.listen).collect();
+    let files = ClientTlsFiles {
+        authority: authority.to_owned(),
+        own: own.map(|own| OwnFiles {
+            certificate: own.certificate.clone(),
+            key: own.key.clone(),
+        }),
+    };
+    let config = Config::default().within(PATIENCE).tls(files);
+    Client::new(&listen.join(","), &config).expect("a client")
+}
+
+/// Why a client does not get through.
+async fn trouble(client: &Client) -> String {
+    let answer = client.within(Duration::from_secs(1)).append("x").await;
+    let Err(Error::Unavailable(why)) = answer else {
+        panic!("expected that nothing is done, found {answer:?}");
+    };
+    why
+}
+
+#[tokio::test]
+async fn all_that_a_client_does_it_does_over_tls() {
+    let authority = authority();
+    let (servers, files) = secured(3, &authority);
+    let client = client(&servers, &files.authority, Some(&files));
+    assert_eq!(client.append("one").await, Ok(1));
+    let entry = client.tail(1).next().await.expect("it goes on");
+    assert_eq!(&*entry.expect("an entry").data, b"one");
+    let key = Key::new("a").expect("a key");
+    let mut changes = client.watch(Follow::Key(key.clone()));
+    assert_eq!(changes.next().await, News::Began(Vec::new()));
+    assert_eq!(changes.next().await, News::Live);
+    let write = Write {
+        key: key.clone(),
+        expect: Expect::Absent,
+        value: b"1".as_slice().into(),
+        stamp: Stamp::Now,
+    };
+    client.compare_and_swap(write).await.expect("written");
+    let News::Changed(changed, Some(held)) = changes.next().await else {
+        panic!("expected a change");
+    };
+    assert_eq!((changed, &*held.value), (key, &b"1"[..]));
+    let reached = client.status().await;
+    assert!(reached.iter().all(|it| it.status.is_ok()), "{reached:?}");
+    assert_eq!(reached.len(), 3);
+}
+
+#[tokio::test]
+async fn a_client_without_a_certificate_comes_in_where_anybody_may() {
+    let authority = authority();
+    let (open, files) = secured_for(1, &authority, false);
+    let anybody = client(&open, &files.authority, None);
+    assert_eq!(anybody.append("one").await, Ok(1));
+    let (closed, files) = secured(1, &authority);
+    closed.leader().await;
+    let why = trouble(&client(&closed, &files.authority, None)).await;
+    assert!(why.contains("CertificateRequired"), "{why}");
+}
+
+#[tokio::test]
+async fn a_client_says_whom_it_does_not_believe_and_looks_again() {
+    let authority = authority();
+    let (servers, files) = secured(1, &authority);
+    servers.leader().await;
+    let other = write(&servers.dir.path().join("other"), &self::authority(), false);
+    let client = client(&servers, &other.authority, Some(&files));
+    let why = trouble(&client).await;
+    let expected = "expected a certificate for this host from an authority in";
+    assert!(
+        why.contains(expected) && why.contains("peer certificate"),
+        "{why}"
+    );
+    let named = other.authority.display().to_string();
+    assert!(why.contains(&named), "{why}");
+    std::fs::write(&other.authority, authority.pem()).expect("written");
+    assert_eq!(client.append("one").await, Ok(1));
+}
+
+#[tokio::test]
+async fn a_client_with_tls_is_no_client_of_servers_without() {
+    let servers = Servers::found(1, 0);
+    servers.leader().await;
+    let files = write(&servers.dir.path().join("client"), &authority(), false);
+    let why = trouble(&client(&servers, &files.authority, None)).await;
+    assert!(why.contains("expected TLS, found something else"), "{why}");
+}
+
+#[tokio::test]
+async fn files_of_a_client_that_make_no_sense_are_named() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let files = write(dir.path(), &authority(), false);
+    let url = |ca: &Path, key: &Path| {
+        let (ca, cert, key) = (ca.display(), files.certificate.display(), key.display());
+        format!("tenure://h:1?ca={ca}&cert={cert}&key={key}")
+    };
+    Client::open(&url(&files.authority, &files.key)).expect("a client");
+    let strange = write(&dir.path().join("strange"), &authority(), false);
+    for (ca, key, said) in [
+        (
+            &dir.path().join("none"),
+            &files.key,
+            "expected certificates in PEM",
+        ),
+        (&files.key, &files.key, "expected certificates in PEM"),
+        (&files.authority, &files.authority, "expected a key in PEM"),
+        (
+            &files.authority,
+            &strange.key,
+            "expected the certificate's key in PEM",
+        ),
+    ] {
+        let refused = Client::open(&url(ca, key));
+        let Err(Error::Refused { message, .. }) = refused else {
+            panic!("expected a refusal, found {refused:?}");
+        };
+        assert!(message.contains(said), "{message}");
     }
 }

@@ -1,0 +1,76 @@
+//! `tenure restore`: a new cluster that begins with a backup.
+//!
+//! The whole file is read and checked before the directory is touched, so
+//! what was cut short or damaged leaves nothing behind.
+
+use std::fs;
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use serde_json::json;
+use tenure::core::alpo::ServerId;
+use tenure::server::{RestoreError, read_backup};
+
+use crate::Context;
+use crate::args::Restore;
+use crate::failure::{Failure, usage};
+
+pub(crate) fn restore(context: &Context, args: &Restore) -> Result<ExitCode, Failure> {
+    let server = ServerId::new(args.id)
+        .ok_or_else(|| usage("--id: expected the number of a server, from 1, found 0"))?;
+    let file = args.file.display().to_string();
+    let bytes = read(&args.file)?;
+    let (summary, state) = read_backup(&bytes).with_context(|| file.clone())?;
+    drop(bytes);
+    let identity = tenure::server::restore(state, &args.data, server).map_err(failure)?;
+    let (id, data, last) = (server.get(), args.data.display(), summary.last);
+    let next =
+        format!("tenure serve --id {id} --peers {id}=HOST:PORT --data {data} --listen HOST:PORT");
+    let text = format!(
+        "{file}: cluster {} up to entry {} of term {}\n\
+         {data}: server {id} of the new cluster {}, which begins with it\n\
+         next: {next}\n\
+         then grow it with tenure member add; the servers of the old cluster do not belong to it",
+        summary.cluster,
+        last.id,
+        last.term.get(),
+        identity.cluster
+    );
+    let object = json!({
+        "file": file,
+        "of_cluster": summary.cluster.to_string(),
+        "last_id": last.id,
+        "last_term": last.term.get(),
+        "id": id,
+        "data": data.to_string(),
+        "cluster": identity.cluster.to_string(),
+        "storage": identity.storage.to_string(),
+        "next": next,
+    });
+    context.output.line(&text, &object)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What is in the file; a device or a pipe may never end.
+fn read(file: &Path) -> Result<Vec<u8>, Failure> {
+    let named = || {
+        format!(
+            "{}: expected a file that tenure backup has written",
+            file.display()
+        )
+    };
+    let found = fs::metadata(file).with_context(named)?;
+    if !found.is_file() {
+        return Err(usage(format!("{}, found no plain file", named())));
+    }
+    Ok(fs::read(file).with_context(named)?)
+}
+
+/// A directory with a log in it is another than was meant.
+fn failure(error: RestoreError) -> Failure {
+    match error {
+        RestoreError::Used { .. } => usage(format!("--data: {error}")),
+        other => Failure::Other(other.into()),
+    }
+}

@@ -1,0 +1,112 @@
+//! How servers are reached: over TCP, or with TLS on top.
+//!
+//! With TLS a connection is made here and handed to the gRPC library, rather
+//! than by the library from certificates that it was once given: so renewed
+//! files are in use from the next connection on, and an error can say which
+//! file it is about.
+
+use std::error::Error as StdError;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioIo;
+use tonic::transport::{Channel, Endpoint, Uri};
+use tower::{Service, ServiceExt as _};
+
+use super::Error;
+use super::error::chain;
+use crate::transport::{ClientTls, ClientTlsFiles, Line};
+
+/// How long a connection may take, TLS included.
+const CONNECT_WITHIN: Duration = Duration::from_millis(500);
+/// After how much silence the system asks whether the other side is there.
+const ALIVE_AFTER: Duration = Duration::from_secs(20);
+/// The windows of a stream and of a connection, in bytes.
+const WINDOW_BYTES: [u32; 2] = [1024 * 1024, 4 * 1024 * 1024];
+
+/// Makes connections, all in the same way.
+#[derive(Clone, Debug)]
+pub(super) struct Dialer {
+    tls: Option<Arc<ClientTls>>,
+}
+
+impl Dialer {
+    /// Reads the files, if TLS is asked for.
+    pub(super) fn new(tls: Option<&ClientTlsFiles>) -> Result<Self, Error> {
+        let tls = tls.cloned().map(ClientTls::open).transpose();
+        Ok(Self {
+            tls: tls.map_err(Error::invalid)?.map(Arc::new),
+        })
+    }
+
+    /// Whether this is an address at all.
+    pub(super) fn check(&self, address: &str) -> Result<(), String> {
+        self.endpoint(address).map(drop)
+    }
+
+    /// A connection that is made at its first use.
+    pub(super) fn lazy(&self, address: &str) -> Result<Channel, String> {
+        let endpoint = self.endpoint(address)?;
+        Ok(match &self.tls {
+            None => endpoint.connect_lazy(),
+            Some(tls) => endpoint.connect_with_connector_lazy(connector(Arc::clone(tls))),
+        })
+    }
+
+    /// A connection that is made now.
+    pub(super) async fn connect(&self, address: &str) -> Result<Channel, String> {
+        let endpoint = self.endpoint(address)?;
+        let connected = match &self.tls {
+            None => endpoint.connect().await,
+            Some(tls) => {
+                let connector = connector(Arc::clone(tls));
+                endpoint.connect_with_connector(connector).await
+            }
+        };
+        connected.map_err(|error| chain(&error))
+    }
+
+    fn endpoint(&self, address: &str) -> Result<Endpoint, String> {
+        // What is dialled has the scheme of what the library connects to; what
+        // requests are told to be for has that of the whole.
+        let endpoint = Endpoint::from_shared(format!("http://{address}"))
+            .map_err(|error| format!("{address}: {error}"))?
+            .connect_timeout(CONNECT_WITHIN)
+            .tcp_nodelay(true)
+            .tcp_keepalive(Some(ALIVE_AFTER))
+            .initial_stream_window_size(WINDOW_BYTES[0])
+            .initial_connection_window_size(WINDOW_BYTES[1]);
+        if self.tls.is_none() {
+            return Ok(endpoint);
+        }
+        let origin = format!("https://{address}")
+            .parse::<Uri>()
+            .map_err(|error| format!("{address}: {error}"))?;
+        Ok(endpoint.origin(origin))
+    }
+}
+
+type Dialled = Result<TokioIo<Line>, Failure>;
+type Failure = Box<dyn StdError + Send + Sync>;
+
+fn connector(
+    tls: Arc<ClientTls>,
+) -> impl Service<
+    Uri,
+    Response = TokioIo<Line>,
+    Error = Failure,
+    Future = impl Future<Output = Dialled> + Send,
+> + Send {
+    tower::service_fn(move |to: Uri| secured(Arc::clone(&tls), to))
+}
+
+/// Connects as the library would, and speaks TLS.
+async fn secured(tls: Arc<ClientTls>, to: Uri) -> Dialled {
+    let address = to.authority().map(ToString::to_string).unwrap_or_default();
+    let mut tcp = HttpConnector::new();
+    tcp.set_nodelay(true);
+    tcp.set_keepalive(Some(ALIVE_AFTER));
+    let stream = tcp.oneshot(to).await?.into_inner();
+    Ok(TokioIo::new(tls.connect(stream, &address).await?))
+}
