@@ -69,7 +69,8 @@ impl Node {
         }
         let held = draft.view().held_by(me);
         let released = held.filter(|(name, held)| {
-            let reaped = !self.jobs.jobs.contains_key::<Name>(name) || plant.is(Bug::ReleaseUnreaped);
+            let reaped =
+                !self.jobs.jobs.contains_key::<Name>(name) || plant.is(Bug::ReleaseUnreaped);
             matches!(held.place, Place::Releasing { .. }) && reaped
         });
         let released: Vec<Name> = released.map(|(name, _)| name.clone()).collect();
