@@ -26,6 +26,7 @@
 //! | 4 | [`log`] | the client of a cluster: appends once, follows its leader |
 //! | 5 | [`store`] | the waist: compare-and-swap registers, and the stores |
 //! | 6 | [`election`] | standing, holding office, observing, asking to go |
+//! | 7 | [`ha`] | groups of nodes whose workloads move off the dead ones |
 //!
 //! A module uses only layers above it in this table.
 
@@ -35,6 +36,7 @@ pub mod clock;
 pub mod drive;
 pub mod election;
 pub mod error;
+pub mod ha;
 #[cfg(feature = "tenure")]
 pub mod log;
 #[cfg(feature = "tenure")]

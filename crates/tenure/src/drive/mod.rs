@@ -8,6 +8,7 @@
 //! little (a few wake-ups per election and interval), so one is enough for
 //! thousands of elections.
 
+mod events;
 mod machine;
 mod suspend;
 
@@ -15,6 +16,8 @@ use std::sync::OnceLock;
 
 use tokio::runtime::{Builder, Handle};
 
+pub(crate) use events::Fan;
+pub use events::{EVENTS_MAX, Events, Told};
 pub use machine::{Flow, World, drive};
 
 /// The runtime that elections and stores run on, started at first use.

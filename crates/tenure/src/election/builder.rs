@@ -147,13 +147,7 @@ impl Builder {
     /// # Errors
     /// The first thing that is wrong, with what was expected and found.
     pub fn config(&self) -> Result<Config, StartError> {
-        let host = || {
-            rustix::system::uname()
-                .nodename()
-                .to_string_lossy()
-                .into_owned()
-        };
-        let name = named("name", &self.name.clone().unwrap_or_else(host))?;
+        let name = named("name", &self.name.clone().unwrap_or_else(host_name))?;
         let mut config =
             Config::new(named("election", &self.election)?, name).with_lease(self.lease);
         for address in &self.addresses {
@@ -185,7 +179,7 @@ impl Builder {
     /// campaign goes on.
     pub fn start(self) -> Result<Election, StartError> {
         let config = self.config()?;
-        let rng = entropy()?;
+        let rng = entropy().map_err(StartError::Entropy)?;
         Ok(Election::start(config, self.store, rng))
     }
 }
@@ -194,10 +188,20 @@ fn named(what: &'static str, text: &str) -> Result<Name, StartError> {
     Name::new(text).map_err(|source| StartError::Name { what, source })
 }
 
-fn entropy() -> Result<Rng, StartError> {
+/// What this machine calls itself: the name of who is given none.
+pub(crate) fn host_name() -> String {
+    let uname = rustix::system::uname();
+    uname.nodename().to_string_lossy().into_owned()
+}
+
+/// A generator that nobody else has the like of.
+///
+/// # Errors
+/// What the operating system says, if it gives no random numbers.
+pub(crate) fn entropy() -> Result<Rng, String> {
     let mut seed = [0; 4];
     for word in &mut seed {
-        *word = getrandom::u64().map_err(|error| StartError::Entropy(error.to_string()))?;
+        *word = getrandom::u64().map_err(|error| error.to_string())?;
     }
     Ok(Rng::from_entropy(seed))
 }

@@ -6,17 +6,16 @@
 //! here: a driver that decides is a second protocol that nobody has checked.
 
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use tenure_core::Machine;
-use tenure_core::election::{Command, Event, Failure, FailureClass, Input, Output};
+use tenure_core::election::{Command, Event, Input, Output};
 use tenure_core::ids::Key;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
 use crate::drive::{Flow, World};
-use crate::error::StoreError;
-use crate::store::{Selector, Sighting, Store, Watch};
+use crate::store::caller::{Lines, News, patient};
+use crate::store::{Selector, Store};
 
 /// What an application tells a running machine. It holds at most one command
 /// (a stop beats what came before; otherwise the last one counts) and one
@@ -96,7 +95,7 @@ where
         mailbox: Arc<Mailbox>,
         on_event: F,
     ) -> Self {
-        let lines = Lines::new(store.as_ref(), keys);
+        let lines = Lines::new(store.as_ref(), keys.into_iter().map(Selector::Key));
         Self {
             store,
             lines,
@@ -132,7 +131,10 @@ where
                         return input;
                     }
                 }
-                input = self.lines.next() => return input,
+                news = self.lines.next() => return match news {
+                    News::Seen(key, register) => Input::Seen { key, register },
+                    News::Watching(up) => Input::Watching(up),
+                },
                 input = self.mailbox.next() => return input,
             }
         }
@@ -157,82 +159,5 @@ async fn carry_out(store: Arc<dyn Store>, output: Output) -> Input {
             }
         }
         Output::Event(_) => unreachable!("events are not calls"),
-    }
-}
-
-/// Holds a store to its time. A store keeps it by itself; one that does not
-/// must not keep a task alive for ever.
-async fn patient<T>(
-    within: Duration,
-    call: impl Future<Output = Result<T, StoreError>>,
-) -> Result<T, Failure> {
-    match tokio::time::timeout(within + Duration::from_secs(1), call).await {
-        Ok(result) => result.map_err(|error| failure(&error)),
-        Err(_) => Err(Failure::new(
-            FailureClass::Unknown,
-            "the store did not answer in time",
-        )),
-    }
-}
-
-fn failure(error: &StoreError) -> Failure {
-    let class = match error {
-        StoreError::Conflict => FailureClass::Conflict,
-        StoreError::Unavailable(_) => FailureClass::Unavailable,
-        StoreError::Unknown(_) => FailureClass::Unknown,
-        StoreError::Broken(_) => FailureClass::Broken,
-    };
-    Failure::new(class, &error.to_string())
-}
-
-/// The watches of one machine: its election's, and that of the election it
-/// goes with, if any.
-struct Lines {
-    own: Line,
-    other: Option<Line>,
-}
-
-struct Line {
-    watch: Watch,
-    up: bool,
-}
-
-impl Lines {
-    fn new(store: &dyn Store, keys: Vec<Key>) -> Self {
-        let mut lines = keys.into_iter().map(|key| Line {
-            watch: store.watch(Selector::Key(key)),
-            up: false,
-        });
-        let own = lines.next().expect("a machine follows its own register");
-        Self {
-            own,
-            other: lines.next(),
-        }
-    }
-
-    async fn next(&mut self) -> Input {
-        let (line, sighting) = match &mut self.other {
-            None => (&mut self.own, None),
-            Some(other) => tokio::select! {
-                sighting = self.own.watch.next() => (&mut self.own, Some(sighting)),
-                sighting = other.watch.next() => (other, Some(sighting)),
-            },
-        };
-        let sighting = match sighting {
-            Some(sighting) => sighting,
-            None => line.watch.next().await,
-        };
-        match sighting {
-            Sighting::State(key, register) => return Input::Seen { key, register },
-            Sighting::Live => {
-                tracing::debug!("the watch is up");
-                line.up = true;
-            }
-            Sighting::Down(why) => {
-                tracing::debug!(why, "the watch is down; polling meanwhile");
-                line.up = false;
-            }
-        }
-        Input::Watching(self.own.up && self.other.as_ref().is_none_or(|other| other.up))
     }
 }

@@ -30,6 +30,7 @@ use tenure_core::time::StoreTime;
 
 use crate::error::StoreError;
 
+pub(crate) mod caller;
 pub mod conformance;
 #[cfg(feature = "etcd")]
 pub mod etcd;

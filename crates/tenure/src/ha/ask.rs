@@ -1,0 +1,269 @@
+//! Deploying and undeploying: a request that goes into the view, and waiting
+//! until it is so.
+//!
+//! A request has taken effect when a view with it has landed. That a workload
+//! *runs* comes after, and may take as long as the quorum does. Whoever stops
+//! waiting takes nothing back.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tenure_core::ha::{Place, Refusal, Request, Spec};
+use tenure_core::ids::{Name, NameError};
+
+use super::content::{CONFIG_BYTES_MAX, Content};
+use super::{Manager, NodeId};
+use crate::drive;
+use crate::error::StoreError;
+
+/// What somebody wants to run: one instance, HA, with no config and no wishes,
+/// unless said otherwise.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[must_use = "a deployment does nothing until it is given to `Manager::deploy`"]
+pub struct Deployment {
+    name: String,
+    kind: String,
+    config: Vec<u8>,
+    instances: u32,
+    ha: bool,
+    order: u32,
+    needs: Vec<String>,
+}
+
+/// Why something asked of a group was not done.
+#[derive(Debug, thiserror::Error)]
+pub enum AskError {
+    /// A name is not one.
+    #[error("{what}: {source}")]
+    Name {
+        /// Which.
+        what: &'static str,
+        /// Why.
+        source: NameError,
+    },
+    /// No factory for such workloads is registered on this node.
+    #[error(
+        "expected a kind of workload that this node has a factory for ({known}), found {kind}; \
+         register it before the node starts"
+    )]
+    Kind {
+        /// What was asked for.
+        kind: String,
+        /// What there is.
+        known: String,
+    },
+    /// The config does not fit into a register.
+    #[error(
+        "expected a config of at most {CONFIG_BYTES_MAX} bytes, found {bytes}; keep it elsewhere \
+         and say where"
+    )]
+    ConfigTooLong {
+        /// How many bytes it has.
+        bytes: usize,
+    },
+    /// The group refused it; nothing has changed.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// More requests wait than may.
+    #[error("expected at most {most} requests at a time; wait for some of them", most = tenure_core::ha::COMMANDS_MAX)]
+    TooMany,
+    /// It was deployed, but placed on another node before it ran here: this
+    /// one could not start it, or was fenced.
+    #[error("expected it to run here, found it on node {0}, which runs it")]
+    Elsewhere(NodeId),
+    /// It was deployed, but undeployed before it ran here.
+    #[error("expected it to run here, found that somebody has undeployed it")]
+    Undeployed,
+    /// The node has left, or was dropped, or could not join; whether the
+    /// request was carried out can be seen from another node.
+    #[error("expected a node of the group, found one that has left or could not join")]
+    Stopped,
+    /// The store failed before anything was asked.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl Deployment {
+    /// A workload of this name, made by the factory for this kind.
+    pub fn new(name: impl Into<String>, kind: impl Into<String>) -> Self {
+        Self {
+            name: name.into(),
+            kind: kind.into(),
+            config: Vec::new(),
+            instances: 1,
+            ha: true,
+            order: 0,
+            needs: Vec::new(),
+        }
+    }
+
+    /// What it is told wherever it starts: opaque bytes, by custom JSON, at
+    /// most [`CONFIG_BYTES_MAX`].
+    pub fn config(mut self, config: impl Into<Vec<u8>>) -> Self {
+        self.config = config.into();
+        self
+    }
+
+    /// How many of it, from 1 to [`INSTANCES_MAX`](super::INSTANCES_MAX).
+    pub fn instances(mut self, instances: u32) -> Self {
+        self.instances = instances;
+        self
+    }
+
+    /// Whether it outlives its node and needs the quorum.
+    pub fn ha(mut self, ha: bool) -> Self {
+        self.ha = ha;
+        self
+    }
+
+    /// Its place in the order of starts on one node: lower ones first.
+    pub fn order(mut self, order: u32) -> Self {
+        self.order = order;
+        self
+    }
+
+    /// Adds a label that a node must have to run it.
+    pub fn needs(mut self, label: impl Into<String>) -> Self {
+        self.needs.push(label.into());
+        self
+    }
+
+    fn content(&self) -> Result<Content, AskError> {
+        let bytes = self.config.len();
+        if bytes > CONFIG_BYTES_MAX {
+            return Err(AskError::ConfigTooLong { bytes });
+        }
+        let kind = named("kind of workload", &self.kind)?;
+        let config = self.config.as_slice().into();
+        Ok(Content { kind, config })
+    }
+
+    fn spec(&self, content: &Content) -> Result<Spec, AskError> {
+        let mut spec = Spec::new(named("workload", &self.name)?, content.digest());
+        (spec.instances, spec.ha, spec.order) = (self.instances, self.ha, self.order);
+        for label in &self.needs {
+            spec.needs.push(named("label", label)?);
+        }
+        Ok(spec)
+    }
+}
+
+fn named(what: &'static str, text: &str) -> Result<Name, AskError> {
+    Name::new(text).map_err(|source| AskError::Name { what, source })
+}
+
+impl Manager {
+    /// Deploys a workload on this node, and waits until it runs here: until
+    /// the node has joined, the group has its quorum (for an HA workload), and
+    /// a start has succeeded. Returns its fence. A start that fails is told by
+    /// [`Event::StartFailed`](super::Event::StartFailed) and tried again.
+    /// Whoever drops this does not take the request back.
+    ///
+    /// # Errors
+    /// See [`AskError`].
+    pub async fn deploy(&self, deployment: Deployment) -> Result<u64, AskError> {
+        let content = deployment.content()?;
+        let spec = deployment.spec(&content)?;
+        if self.registry.get(&deployment.kind).is_none() {
+            let (kind, known) = (deployment.kind, self.registry.described());
+            return Err(AskError::Kind { kind, known });
+        }
+        self.publish(content).await?;
+        loop {
+            let id = self.joined().await?;
+            match self.ask(Request::Deploy(spec.clone(), Some(id))).await {
+                // It was fenced meanwhile, and comes back under another id.
+                Err(AskError::Refused(Refusal::NoNode(_))) if self.id() != id => {}
+                Err(error) => return Err(error),
+                Ok(()) => break,
+            }
+        }
+        self.runs_here(&spec.name).await
+    }
+
+    /// Undeploys a workload, wherever in the group it is, and waits until it
+    /// has ended and its name is free.
+    ///
+    /// # Errors
+    /// See [`AskError`].
+    pub async fn undeploy(&self, name: &str) -> Result<(), AskError> {
+        let name = named("workload", name)?;
+        self.ask(Request::Undeploy(name.clone())).await?;
+        let mut sight = self.shared.sight.subscribe();
+        let gone = sight.wait_for(|sight| {
+            let view = sight.view.as_ref();
+            view.is_some_and(|view| !view.workloads.contains_key(&name))
+        });
+        tokio::select! {
+            _ = gone => Ok(()),
+            () = self.stopped() => Err(AskError::Stopped),
+        }
+    }
+
+    /// Waits until the node is in the view of its group; returns its id.
+    ///
+    /// # Errors
+    /// [`AskError::Stopped`] if it never will be.
+    pub async fn joined(&self) -> Result<NodeId, AskError> {
+        let mut sight = self.shared.sight.subscribe();
+        tokio::select! {
+            biased;
+            () = self.stopped() => Err(AskError::Stopped),
+            sight = sight.wait_for(|sight| sight.member) => {
+                sight.map(|sight| sight.id).map_err(|_| AskError::Stopped)
+            }
+        }
+    }
+
+    /// On the background thread, where calls of a store belong.
+    async fn publish(&self, content: Content) -> Result<(), AskError> {
+        let store = Arc::clone(&self.store);
+        let (keys, within) = (self.keys.clone(), self.patience());
+        let publishing = drive::background()
+            .spawn(async move { content.publish(store.as_ref(), &keys, within).await });
+        let published = publishing.await;
+        let panicked = |_| StoreError::unknown("the store has panicked");
+        Ok(published.map_err(panicked)??)
+    }
+
+    /// How long a call that is not a beat may take.
+    fn patience(&self) -> Duration {
+        self.config().lease
+    }
+
+    async fn ask(&self, request: Request) -> Result<(), AskError> {
+        let answer = self.shared.ask(request)?;
+        let answer = answer.await.map_err(|_| AskError::Stopped)?;
+        Ok(answer?)
+    }
+
+    /// Waits until a workload that is in the view runs here.
+    async fn runs_here(&self, name: &Name) -> Result<u64, AskError> {
+        let mut sight = self.shared.sight.subscribe();
+        let mut running = self.shared.running.subscribe();
+        loop {
+            if let Some(fence) = running.borrow_and_update().get(name) {
+                return Ok(*fence);
+            }
+            {
+                let sight = sight.borrow_and_update();
+                if let Some(view) = &sight.view {
+                    let place = view.workloads.get(name).map(|it| it.place);
+                    match place {
+                        None => return Err(AskError::Undeployed),
+                        Some(Place::Assigned(on)) if on != sight.id => {
+                            return Err(AskError::Elsewhere(on));
+                        }
+                        Some(_) => {}
+                    }
+                }
+            }
+            // The senders live as long as `self`.
+            tokio::select! {
+                _ = running.changed() => {}
+                _ = sight.changed() => {}
+                () = self.stopped() => return Err(AskError::Stopped),
+            }
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! What the application tells a running node.
+//!
+//! At most [`COMMANDS_MAX`] requests wait here, one word to drain or leave,
+//! and one note per workload that has started, so it cannot grow.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tenure_core::ha::{COMMANDS_MAX, Command, Input, Request, Run};
+use tokio::sync::Notify;
+
+/// See the [module](self).
+#[derive(Debug, Default)]
+pub(super) struct Mailbox {
+    letters: Mutex<Letters>,
+    news: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Letters {
+    requests: VecDeque<(u64, Request)>,
+    drain: bool,
+    leave: bool,
+    started: VecDeque<Run>,
+}
+
+impl Mailbox {
+    /// Leaves a request, unless too many wait.
+    pub(super) fn ask(&self, ticket: u64, request: Request) -> bool {
+        let mut letters = self.lock();
+        if letters.requests.len() >= COMMANDS_MAX {
+            return false;
+        }
+        letters.requests.push_back((ticket, request));
+        drop(letters);
+        self.news.notify_one();
+        true
+    }
+
+    pub(super) fn drain(&self) {
+        self.lock().drain = true;
+        self.news.notify_one();
+    }
+
+    pub(super) fn leave(&self) {
+        self.lock().leave = true;
+        self.news.notify_one();
+    }
+
+    /// Notes that a workload runs.
+    pub(super) fn started(&self, run: Run) {
+        self.lock().started.push_back(run);
+        self.news.notify_one();
+    }
+
+    /// The next letter. Cancelling this loses nothing.
+    pub(super) async fn next(&self) -> Input {
+        loop {
+            let news = self.news.notified();
+            if let Some(input) = self.take() {
+                return input;
+            }
+            news.await;
+        }
+    }
+
+    fn take(&self) -> Option<Input> {
+        let mut letters = self.lock();
+        if let Some(run) = letters.started.pop_front() {
+            return Some(Input::Started { run });
+        }
+        if std::mem::take(&mut letters.drain) {
+            return Some(Input::Command(Command::Drain));
+        }
+        if std::mem::take(&mut letters.leave) {
+            return Some(Input::Command(Command::Leave));
+        }
+        let (ticket, request) = letters.requests.pop_front()?;
+        Some(Input::Command(Command::Ask { ticket, request }))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Letters> {
+        self.letters.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,372 @@
+//! Work that moves off dead machines: a [`Manager`] is this process's node of
+//! a group.
+//!
+//! ```no_run
+//! use tenure::ha::{Deployment, Manager, Placement, Workload};
+//!
+//! struct Reports;
+//!
+//! impl Workload for Reports {
+//!     async fn deploy(&mut self, placement: &Placement) -> Result<(), tenure::error::Cause> {
+//!         println!("reporting, with fence {}", placement.fence());
+//!         Ok(())
+//!     }
+//!     async fn undeploy(&mut self) {}
+//! }
+//!
+//! # async fn demo() -> Result<(), Box<dyn std::error::Error>> {
+//! let store = tenure::store::open("sqlite:///var/lib/group.db").await?;
+//! let node = Manager::builder(store, "reporting")
+//!     .quorum(2)
+//!     .workload("reports", || Reports)
+//!     .start()?;
+//! node.deploy(Deployment::new("weekly", "reports").config("{}")).await?;
+//! // … and when it is to go, with its work handed on:
+//! node.drain().await;
+//! # Ok(()) }
+//! ```
+//!
+//! Every node of a group registers the same kinds of workloads. What one of
+//! them deploys is written into the group's view; if it dies, another one
+//! makes the workload anew and starts it with the same config and instances.
+//! A workload runs on at most one node at any instant: before others can judge
+//! a node dead, it has ended everything by itself. The protocol is that of
+//! [`tenure_core::ha`], told in `docs/ha.md`.
+//!
+//! # Three ways to go
+//!
+//! [`Manager::leave`] ends everything and takes it along: nothing fails over.
+//! [`Manager::drain`] hands HA workloads on first. **Dropping a manager is
+//! sudden death**: what runs here is dropped at once, nothing is released, and
+//! the others find out when the lease has run out.
+//!
+//! # What is left out on purpose
+//!
+//! Workloads that are processes (the agent's matter), state that moves along,
+//! and a guardian in another process: a workload that blocks its thread cannot
+//! be dropped, and then only its fence protects.
+
+mod ask;
+mod builder;
+mod content;
+mod leash;
+mod mailbox;
+mod run;
+mod workload;
+mod world;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+pub use ask::{AskError, Deployment};
+pub use builder::{Builder, StartError};
+pub use content::CONFIG_BYTES_MAX;
+pub use tenure_core::ha::{
+    Assignment, Config, ConfigError, Event, INSTANCES_MAX, Member, NodeId, Place, Refusal, View,
+    Why,
+};
+use tenure_core::ha::{Keys, Node, Request};
+use tenure_core::ids::Name;
+use tenure_core::rng::Rng;
+use tokio::runtime::Handle;
+use tokio::sync::{oneshot, watch as state};
+use tokio::task::AbortHandle;
+pub use workload::{Placement, Workload};
+
+use self::leash::Leash;
+use self::mailbox::Mailbox;
+use self::run::Ground;
+use self::workload::Registry;
+use self::world::{Shown, Surroundings};
+use crate::clock;
+use crate::drive::{self, Fan, Flow, Told};
+use crate::store::Store;
+
+/// A stream of events: delivered in order, never concurrently. The last one
+/// is [`Event::Stopped`], also of a manager that was dropped.
+pub type Events = drive::Events<Event>;
+
+impl Told for Event {
+    const LAST: Self = Self::Stopped;
+}
+
+/// This process's node of a group. Dropping it is sudden death; see the
+/// [module](self).
+#[derive(Debug)]
+pub struct Manager {
+    config: Config,
+    store: Arc<dyn Store>,
+    keys: Keys,
+    registry: Arc<Registry>,
+    shared: Arc<Shared>,
+    /// The stream of events that was there from the start, until it is taken.
+    first: Mutex<Option<Events>>,
+    driver: AbortHandle,
+}
+
+/// What a node knows of its group at present.
+#[derive(Clone, Debug)]
+pub struct Sight {
+    /// The id under which it is known; another one after it was fenced.
+    pub id: NodeId,
+    /// Whether it is in the view and expects to stay.
+    pub member: bool,
+    /// The view; `None` before the first look, or if the group has none.
+    pub view: Option<Arc<View>>,
+}
+
+/// How a request was answered.
+type Answer = Result<(), Refusal>;
+
+/// What the driver and the application share.
+#[derive(Debug)]
+struct Shared {
+    mailbox: Arc<Mailbox>,
+    events: Fan<Event>,
+    sight: state::Sender<Sight>,
+    /// The workloads that run here, with their fences.
+    running: state::Sender<BTreeMap<Name, u64>>,
+    stopped: state::Sender<bool>,
+    /// The leash of the present incarnation.
+    leash: Mutex<Arc<Leash>>,
+    asked: Mutex<Asked>,
+}
+
+/// Requests that wait for an answer; at most as many as the machine takes.
+#[derive(Debug, Default)]
+struct Asked {
+    last: u64,
+    waiting: BTreeMap<u64, oneshot::Sender<Answer>>,
+    closed: bool,
+}
+
+impl Manager {
+    /// Prepares a node of the group of this name, in `store`.
+    pub fn builder(store: Arc<dyn Store>, group: impl Into<String>) -> Builder {
+        Builder::new(store, group.into())
+    }
+
+    fn start(
+        config: Config,
+        store: Arc<dyn Store>,
+        registry: Registry,
+        runtime: Handle,
+        rng: Rng,
+    ) -> Self {
+        let node = Node::new(config.clone(), rng, clock::now(), None);
+        let shared = Arc::new(Shared::new(node.id()));
+        let first = Mutex::new(Some(shared.events.subscribe()));
+        let (registry, keys) = (Arc::new(registry), Keys::of(config.group.clone()));
+        let ground = Ground {
+            store: Arc::clone(&store),
+            keys: keys.clone(),
+            registry: Arc::clone(&registry),
+            runtime,
+            mailbox: Arc::clone(&shared.mailbox),
+            within: config.interval,
+        };
+        let ending = Ending(Arc::clone(&shared));
+        let driver = drive::background().spawn(async move {
+            let shared = &ending.0;
+            let world = Surroundings::new(node.keys(), ground, Arc::clone(shared));
+            drive::drive(Shown::new(node, Arc::clone(shared)), world).await;
+        });
+        Self {
+            config,
+            store,
+            keys,
+            registry,
+            shared,
+            first,
+            driver: driver.abort_handle(),
+        }
+    }
+
+    /// What it was told.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// The id under which it is known at present.
+    pub fn id(&self) -> NodeId {
+        self.shared.sight.borrow().id
+    }
+
+    /// What it knows of its group, as a value that changes. It may be older
+    /// than the store's, never younger.
+    pub fn sight(&self) -> state::Receiver<Sight> {
+        self.shared.sight.subscribe()
+    }
+
+    /// The workloads that run here, with their fences.
+    pub fn running(&self) -> BTreeMap<Name, u64> {
+        self.shared.running.borrow().clone()
+    }
+
+    /// Everything that happens, in order, but for beats and for answers to
+    /// requests. The first stream that is asked for begins with the node, so
+    /// that nothing is lost between starting and listening; others begin now.
+    pub fn events(&self) -> Events {
+        let mut first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
+        let first = first.take();
+        first.unwrap_or_else(|| self.shared.events.subscribe())
+    }
+
+    /// Hands all HA workloads on to others, each once it has ended here, ends
+    /// the rest, and leaves. Returns when the node has left; whoever drops
+    /// this does not stop it.
+    pub async fn drain(&self) {
+        self.shared.mailbox.drain();
+        self.stopped().await;
+    }
+
+    /// Ends everything and leaves, taking it all along: nothing fails over.
+    /// Returns when the node has left; whoever drops this does not stop it.
+    pub async fn leave(&self) {
+        self.shared.mailbox.leave();
+        self.stopped().await;
+    }
+
+    /// Waits until the node has ended: it has left, or could not join
+    /// ([`Event::Excluded`]).
+    pub async fn stopped(&self) {
+        let mut stopped = self.shared.stopped.subscribe();
+        // The sender lives as long as `self`.
+        let _ = stopped.wait_for(|stopped| *stopped).await;
+    }
+}
+
+impl Drop for Manager {
+    fn drop(&mut self) {
+        // Nothing runs on, whatever the background thread is doing.
+        self.shared.leash().cut();
+        self.driver.abort();
+    }
+}
+
+/// Sees that nobody waits for a node that has ended, nor runs on under it:
+/// because it has left, was dropped, or has panicked.
+struct Ending(Arc<Shared>);
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        self.0.leash().cut();
+        self.0.asked().close();
+        self.0.running.send_replace(BTreeMap::new());
+        self.0.events.send(&Event::Stopped);
+        self.0.stopped.send_replace(true);
+    }
+}
+
+impl Asked {
+    fn close(&mut self) {
+        self.closed = true;
+        self.waiting.clear();
+    }
+}
+
+impl Shared {
+    fn new(id: NodeId) -> Self {
+        let sight = Sight {
+            id,
+            member: false,
+            view: None,
+        };
+        Self {
+            mailbox: Arc::default(),
+            events: Fan::default(),
+            sight: state::Sender::new(sight),
+            running: state::Sender::new(BTreeMap::new()),
+            stopped: state::Sender::new(false),
+            leash: Mutex::new(Leash::new()),
+            asked: Mutex::default(),
+        }
+    }
+
+    fn leash(&self) -> Arc<Leash> {
+        Arc::clone(&self.leash.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn asked(&self) -> MutexGuard<'_, Asked> {
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Hands a request to the machine; says where its answer comes.
+    fn ask(&self, request: Request) -> Result<oneshot::Receiver<Answer>, AskError> {
+        let mut asked = self.asked();
+        if asked.closed {
+            return Err(AskError::Stopped);
+        }
+        asked.last += 1;
+        let ticket = asked.last;
+        if !self.mailbox.ask(ticket, request) {
+            return Err(AskError::TooMany);
+        }
+        let (answer, answered) = oneshot::channel();
+        asked.waiting.insert(ticket, answer);
+        Ok(answered)
+    }
+
+    fn answer(&self, ticket: u64, answer: Answer) {
+        if let Some(asker) = self.asked().waiting.remove(&ticket) {
+            // Whoever has stopped waiting does not want to know.
+            let _ = asker.send(answer);
+        }
+    }
+
+    /// Shows what the machine knows now, if it is another thing than before.
+    fn show(&self, id: NodeId, member: bool, view: Option<&View>) {
+        self.sight.send_if_modified(|sight| {
+            let epoch = sight.view.as_ref().map(|view| view.epoch);
+            let same_view = epoch == view.map(|view| view.epoch);
+            if same_view && sight.id == id && sight.member == member {
+                return false;
+            }
+            (sight.id, sight.member) = (id, member);
+            if !same_view {
+                sight.view = view.cloned().map(Arc::new);
+            }
+            true
+        });
+    }
+
+    /// What an event means for whoever holds the manager. Runs on the driver's
+    /// thread and blocks on nothing.
+    fn on_event(&self, event: Event) -> Flow {
+        match &event {
+            Event::Beat { grant } => {
+                self.leash().extend(*grant);
+                return Flow::On;
+            }
+            Event::Done { ticket } => {
+                self.answer(*ticket, Ok(()));
+                return Flow::On;
+            }
+            Event::Refused { ticket, why } => {
+                self.answer(*ticket, Err(why.clone()));
+                return Flow::On;
+            }
+            // What still runs keeps the leash it has, which nothing extends.
+            Event::Fenced { .. } => {
+                *self.leash.lock().unwrap_or_else(PoisonError::into_inner) = Leash::new();
+            }
+            Event::Deployed { name, fence } => {
+                let (name, fence) = (name.clone(), *fence);
+                self.running.send_modify(|running| {
+                    running.insert(name, fence);
+                });
+            }
+            Event::Undeployed { name } | Event::StartFailed { name, .. } => {
+                self.running
+                    .send_if_modified(|running| running.remove(name).is_some());
+            }
+            _ => {}
+        }
+        self.events.send(&event);
+        if event == Event::Stopped {
+            Flow::End
+        } else {
+            Flow::On
+        }
+    }
+}

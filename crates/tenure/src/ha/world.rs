@@ -1,0 +1,184 @@
+//! What surrounds the machine of a node: a store and its watches on one side,
+//! workloads and the application on the other.
+//!
+//! As around an election, nothing is decided here: calls of the store are
+//! carried out in no particular order and with no retries, workloads are
+//! started, stopped and killed as told, and what came of it is handed back.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tenure_core::Machine;
+use tenure_core::ha::{Input, Node, Output};
+use tenure_core::ids::Key;
+use tenure_core::time::{Instant, Now};
+use tokio::task::JoinSet;
+
+use super::Shared;
+use super::run::{Ground, Rein, Runs};
+use crate::clock;
+use crate::drive::{Flow, World};
+use crate::error::StoreError;
+use crate::store::caller::{Lines, News, patient};
+use crate::store::{Register, Selector, Store};
+
+/// A node that lets the application see what it knows, after every step.
+pub(super) struct Shown {
+    node: Node,
+    shared: Arc<Shared>,
+}
+
+impl Shown {
+    pub(super) const fn new(node: Node, shared: Arc<Shared>) -> Self {
+        Self { node, shared }
+    }
+
+    fn show(&self) {
+        let (id, member) = (self.node.id(), self.node.is_member());
+        self.shared.show(id, member, self.node.view());
+    }
+}
+
+impl Machine for Shown {
+    type Input = Input;
+    type Output = Output;
+
+    fn handle(&mut self, now: Now, input: Input) {
+        self.node.handle(now, input);
+        self.show();
+    }
+
+    fn tick(&mut self, now: Now) {
+        self.node.tick(now);
+        self.show();
+    }
+
+    fn poll(&mut self) -> Option<Output> {
+        self.node.poll()
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        self.node.deadline()
+    }
+}
+
+/// The world of one node.
+pub(super) struct Surroundings {
+    store: Arc<dyn Store>,
+    lines: Lines,
+    calls: JoinSet<Input>,
+    runs: Runs,
+    shared: Arc<Shared>,
+}
+
+impl Surroundings {
+    /// `keys` are the register and the prefix to watch.
+    pub(super) fn new(keys: (Key, String), ground: Ground, shared: Arc<Shared>) -> Self {
+        let (view, beats) = keys;
+        let selectors = [Selector::Key(view), Selector::Prefix(beats)];
+        Self {
+            lines: Lines::new(ground.store.as_ref(), selectors),
+            store: Arc::clone(&ground.store),
+            calls: JoinSet::new(),
+            runs: Runs::new(ground),
+            shared,
+        }
+    }
+}
+
+impl World<Shown> for Surroundings {
+    fn carry_out(&mut self, output: Output) -> Flow {
+        match output {
+            Output::Event(event) => return self.shared.on_event(event),
+            Output::Deploy(order) => self.runs.begin(order, self.shared.leash()),
+            Output::Undeploy { run } => self.runs.pull(run, Rein::Stop),
+            Output::Kill { run } => self.runs.pull(run, Rein::Kill),
+            call => {
+                self.calls.spawn(carry_out(Arc::clone(&self.store), call));
+            }
+        }
+        Flow::On
+    }
+
+    async fn next(&mut self) -> Input {
+        loop {
+            tokio::select! {
+                // A store that panicked gives no input; the machine's
+                // patience covers it.
+                Some(ended) = self.calls.join_next(), if !self.calls.is_empty() => {
+                    if let Ok(input) = ended {
+                        return input;
+                    }
+                }
+                ended = self.runs.next() => return ended,
+                news = self.lines.next() => return match news {
+                    News::Seen(key, register) => Input::Seen { key, register },
+                    News::Watching(up) => Input::Watching(up),
+                },
+                input = self.shared.mailbox.next() => return input,
+            }
+        }
+    }
+}
+
+async fn carry_out(store: Arc<dyn Store>, output: Output) -> Input {
+    match output {
+        Output::Read { call, key, within } => {
+            let result = patient(within, store.read(&key, within)).await;
+            Input::Read { call, result }
+        }
+        Output::List {
+            call,
+            prefix,
+            within,
+        } => {
+            let result = patient(within, list(store.as_ref(), &prefix, within)).await;
+            Input::Listed { call, result }
+        }
+        Output::Write {
+            call,
+            write,
+            within,
+        } => {
+            let written = patient(within, store.compare_and_swap(write, within)).await;
+            let result = written.map(|written| written.version);
+            Input::Wrote { call, result }
+        }
+        Output::Delete {
+            call,
+            key,
+            version,
+            within,
+        } => {
+            let result = patient(within, store.delete(&key, &version, within)).await;
+            Input::Deleted { call, result }
+        }
+        Output::Deploy(_) | Output::Undeploy { .. } | Output::Kill { .. } | Output::Event(_) => {
+            unreachable!("these are not calls of the store")
+        }
+    }
+}
+
+/// All pages, in one call's time.
+async fn list(
+    store: &dyn Store,
+    prefix: &str,
+    within: Duration,
+) -> Result<Vec<(Key, Register)>, StoreError> {
+    let end = clock::boot().after(within);
+    let (mut registers, mut after) = (Vec::new(), None);
+    loop {
+        let left = end.since(clock::boot());
+        if left.is_zero() {
+            return Err(StoreError::unavailable(
+                "the list was too long for its time",
+            ));
+        }
+        let page = store.list(prefix, after.as_ref(), left).await?;
+        registers.extend(page.registers);
+        after = page.more_after;
+        if after.is_none() {
+            return Ok(registers);
+        }
+    }
+}
