@@ -337,7 +337,9 @@ impl Bouncer {
 
 impl Drop for Bouncer {
     fn drop(&mut self) {
-        let _ = kill_process(pid(&self.server), Signal::QUIT);
+        // It keeps nothing, and waits for clients on some signals, which ones
+        // depends on its version.
+        let _ = self.server.kill();
         let _ = self.server.wait();
     }
 }
