@@ -280,7 +280,7 @@ impl Done {
             }
             Self::Written(reply, _, Err(Conflict)) => drop(reply.send(Err(StoreError::Conflict))),
             Self::Deleted(reply, _, _, Err(Conflict)) => {
-                drop(reply.send(Err(StoreError::Conflict)))
+                drop(reply.send(Err(StoreError::Conflict)));
             }
         }
     }
