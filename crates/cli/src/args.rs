@@ -415,6 +415,10 @@ pub(crate) struct Bench {
     /// The share of reads, 0 to 1.
     #[arg(long, default_value_t = 0.0, value_name = "RATIO")]
     pub(crate) reads: f64,
+    /// Append to the log of a cluster instead, so many entries with each call.
+    #[arg(long, value_name = "ENTRIES", conflicts_with_all = ["reads", "keys"])]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub(crate) append: Option<u32>,
     /// So many operations a second, due at fixed times, all clients together.
     #[arg(long, value_name = "R")]
     pub(crate) rate: Option<f64>,

@@ -208,6 +208,25 @@ fn lines_are_appended_once_while_leaders_are_killed() {
 }
 
 #[test]
+fn load_is_put_on_the_log() {
+    let cluster = Cluster::start();
+    let url = cluster.url();
+    let load = ["--append", "50", "--value-bytes", "100", "--clients", "2"];
+    let flags = ["--duration", "500ms", "--warm-up", "100ms", "--json"];
+    let seen = text(&[&["bench", &url][..], &load, &flags].concat());
+    let seen: Value = serde_json::from_str(&seen).expect("one object");
+    let appends = &seen["stores"][0]["appends"];
+    let count = appends["count"].as_u64().expect("a number");
+    assert!(count > 50 && count.is_multiple_of(50), "{seen}");
+    assert!(appends["latency_us"]["p50"].as_f64() > Some(0.0), "{seen}");
+
+    // A store without a log has nothing to append to.
+    let (code, said) = fails(&["bench", "sqlite:///tmp/none.db", "--append", "5"]);
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("expected tenure://"), "{said}");
+}
+
+#[test]
 fn servers_are_shown_moved_and_backed_up() {
     let mut cluster = Cluster::start();
     let url = cluster.url();
