@@ -7,8 +7,11 @@
 //! fence. A time is read before its line is written, and by the process that
 //! writes it, so what overlaps here has overlapped.
 
+#![allow(dead_code, reason = "each test binary uses a part of it")]
+
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::{Read as _, Seek as _, SeekFrom};
 use std::path::PathBuf;
 
 /// How often a workload writes.
@@ -86,6 +89,34 @@ impl Stamps {
         let wrong = wrong(&runs);
         assert!(wrong.is_empty(), "{}", wrong.join("\n"));
         runs
+    }
+
+    /// The workloads that have just written, and the node that each did last.
+    pub(crate) fn fresh(&self) -> BTreeMap<String, String> {
+        const TAIL: u64 = 256 << 10;
+        let mut file = fs::File::open(self.path()).expect("the stamps");
+        let length = file.metadata().expect("a file").len();
+        let from = SeekFrom::Start(length.saturating_sub(TAIL));
+        file.seek(from).expect("a file");
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes).expect("text");
+        let text = String::from_utf8_lossy(&bytes);
+        let (first, since) = (usize::from(length > TAIL), now() - 0.6);
+        let mut fresh = BTreeMap::new();
+        for line in text.lines().skip(first) {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let [at, kind, workload, node, _, _] = words.as_slice() else {
+                continue;
+            };
+            let recent = at.parse::<f64>().is_ok_and(|at| at > since);
+            let name = workload.split('/').next().unwrap_or_default().to_owned();
+            if *kind == "end" {
+                fresh.remove(&name);
+            } else if recent {
+                fresh.insert(name, (*node).to_owned());
+            }
+        }
+        fresh
     }
 
     /// The last run of a workload's first instance.

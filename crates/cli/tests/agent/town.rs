@@ -1,5 +1,7 @@
 //! Agents of the real binary on one machine, over one store.
 
+#![allow(dead_code, reason = "each test binary uses a part of it")]
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -44,6 +46,11 @@ impl Town {
         Self::on(Ground::Cluster(Box::new(Cluster::start())))
     }
 
+    /// One whose servers listen on that address of this machine.
+    pub(crate) fn cluster_at(host: &str) -> Self {
+        Self::on(Ground::Cluster(Box::new(Cluster::start_at(host))))
+    }
+
     fn on(ground: Ground) -> Self {
         Self {
             ground,
@@ -73,14 +80,24 @@ impl Town {
 
     /// A command with the store, the group and the place of this town.
     pub(crate) fn command(&self, args: &[&str]) -> Command {
-        self.command_with(&self.url(), args)
+        self.command_of(TENURE, args)
     }
 
-    pub(crate) fn command_with(&self, url: &str, args: &[&str]) -> Command {
-        let mut command = Command::new(TENURE);
+    /// The same for so many seconds, and without what it says.
+    pub(crate) fn patiently(&self, seconds: &str, args: &[&str]) -> Command {
+        let mut command = self.command_of("timeout", &[seconds, TENURE]);
         command
             .args(args)
-            .env("TENURE_STORE", url)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        command
+    }
+
+    fn command_of(&self, program: &str, args: &[&str]) -> Command {
+        let mut command = Command::new(program);
+        command
+            .args(args)
+            .env("TENURE_STORE", self.url())
             .env("TENURE_STATE", self.state())
             .env("TENURE_GROUP", "town")
             .stdin(Stdio::null());
@@ -89,11 +106,11 @@ impl Town {
 
     /// Starts an agent with a lease of 2 s, and waits for nothing.
     pub(crate) fn start(&self, name: &str, flags: &[&str]) -> Agent {
-        self.start_on(&self.url(), name, flags)
+        self.start_in(&[], name, flags)
     }
 
-    /// The same over another way to the store.
-    pub(crate) fn start_on(&self, url: &str, name: &str, flags: &[&str]) -> Agent {
+    /// The same with some words before the command, such as `nsenter`.
+    pub(crate) fn start_in(&self, prefix: &[&str], name: &str, flags: &[&str]) -> Agent {
         let log = self.directory.path().join(format!("{name}.log"));
         let file = fs::OpenOptions::new()
             .create(true)
@@ -101,9 +118,15 @@ impl Town {
             .open(&log)
             .expect("a log");
         let err = file.try_clone().expect("a log");
-        let process = self
-            .command_with(url, &["node", "--name", name, "--lease", "2s"])
-            .args(["--grace", "400ms"])
+        let (program, words) = prefix
+            .split_first()
+            .map_or((TENURE, &[][..]), |(first, rest)| (*first, rest));
+        let mut command = self.command_of(program, words);
+        if !prefix.is_empty() {
+            command.arg(TENURE);
+        }
+        let process = command
+            .args(["node", "--name", name, "--lease", "2s", "--grace", "400ms"])
             .args(flags)
             .stdout(file)
             .stderr(err)
@@ -118,8 +141,14 @@ impl Town {
 
     /// Starts an agent and waits until it has joined.
     pub(crate) fn node(&self, name: &str, flags: &[&str]) -> Agent {
+        // The log goes on where one of this name has ended.
+        let joins = |said: &str| said.matches("joined as").count();
+        let before = fs::read_to_string(self.directory.path().join(format!("{name}.log")));
+        let before = joins(&before.unwrap_or_default());
         let agent = self.start(name, flags);
-        agent.says("joined as");
+        let joined = || (joins(&agent.said()) > before).then_some(());
+        let joined = poll_until(PATIENCE, joined);
+        assert!(joined.is_some(), "{name} does not join:\n{}", agent.said());
         agent
     }
 
@@ -168,6 +197,15 @@ impl Town {
             .find(|it| it["workload"] == name && it["type"] == "workload")
     }
 
+    /// The workloads that run, as their nodes say.
+    pub(crate) fn running(&self) -> std::collections::BTreeSet<String> {
+        let all = self.ps().into_iter();
+        let running = all.filter(|it| it["type"] == "workload" && it["state"] == "running");
+        running
+            .filter_map(|it| Some(it["workload"].as_str()?.to_owned()))
+            .collect()
+    }
+
     pub(crate) fn member(&self, name: &str) -> Option<Value> {
         let all = self.ps();
         all.into_iter()
@@ -209,6 +247,10 @@ impl Agent {
 
     /// KILL for everything at once, as when a machine loses its power.
     pub(crate) fn perish(&mut self) {
+        if matches!(self.process.try_wait(), Ok(Some(_))) {
+            // It has gone, and its number may be another's.
+            return;
+        }
         let all = descendants(self.process.id());
         let _ = self.process.kill();
         for (pid, _) in all {
@@ -244,10 +286,15 @@ impl Agent {
 
     /// One of the processes below it, by a word of its command line.
     pub(crate) fn below(&self, word: &str) -> Pid {
+        self.try_below(word)
+            .unwrap_or_else(|| panic!("{word} among {:?}", descendants(self.process.id())))
+    }
+
+    /// The same, if there is one.
+    pub(crate) fn try_below(&self, word: &str) -> Option<Pid> {
         let all = descendants(self.process.id());
-        let found = all.iter().find(|(_, line)| line.contains(word));
-        let (pid, _) = found.unwrap_or_else(|| panic!("{word} among {all:?}"));
-        Pid::from_raw(*pid).expect("a process id")
+        let (pid, _) = all.into_iter().find(|(_, line)| line.contains(word))?;
+        Pid::from_raw(pid)
     }
 }
 

@@ -47,7 +47,12 @@ pub(crate) struct Cluster {
 
 impl Cluster {
     pub(crate) fn start() -> Self {
-        let [one, two, three, clients @ ..] = free::<6>();
+        Self::start_at("127.0.0.1")
+    }
+
+    /// The same on another address of this machine.
+    pub(crate) fn start_at(host: &str) -> Self {
+        let [one, two, three, clients @ ..] = free::<6>().map(|it| it.replace("127.0.0.1", host));
         let peers = format!("1={one},2={two},3={three}");
         let mut cluster = Self {
             directory: tempfile::tempdir().expect("a directory"),
@@ -63,7 +68,7 @@ impl Cluster {
     pub(crate) fn serve(&self, id: usize) -> Child {
         let data = self.directory.path().join(id.to_string());
         Command::new(TENURE)
-            .args(["serve", "--quiet", "--id", &id.to_string()])
+            .args(["serve", "--quiet", "--insecure", "--id", &id.to_string()])
             .args(["--peers", &self.peers, "--listen", &self.clients[id - 1]])
             .arg("--data")
             .arg(data)
