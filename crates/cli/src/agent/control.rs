@@ -220,11 +220,18 @@ impl Desk {
         self.manager.sight().borrow().view.clone()
     }
 
+    async fn joined(&self, note: &Notes) -> Result<NodeId, AskError> {
+        if !self.manager.sight().borrow().member {
+            let _ = note.send("waiting: the agent has not joined its group yet".into());
+        }
+        self.manager.joined().await
+    }
+
     async fn deploy(&self, workload: &Workload, wait: bool, note: &Notes) -> Done {
         let deployment = workload
             .deployment()
             .map_err(|text| Wrong { text, usage: true })?;
-        let me = self.manager.joined().await?;
+        let me = self.joined(note).await?;
         let on = match &workload.node {
             Some(node) => Some(self.resolve(node)?.0),
             None if workload.ha => None,
@@ -337,7 +344,7 @@ impl Desk {
     }
 
     async fn drain(&self, node: Option<&str>, note: &Notes) -> Done {
-        let me = self.manager.joined().await?;
+        let me = self.joined(note).await?;
         let (id, name) = match node {
             Some(node) => self.resolve(node)?,
             None => (me, self.manager.config().name.to_string()),

@@ -67,7 +67,7 @@ pub(crate) async fn run(context: &Context, options: Options) -> Result<ExitCode,
     };
     let settings = format!("{} {config:?}", options.url);
     let mut found = link::find(&directory).await?;
-    let builder = before(options.builder, &mut found, &settings).await?;
+    let (builder, resumes) = before(options.builder, &mut found, &settings).await?;
     let notes = found.state.notes.clone();
     let frame = Frame {
         group: group.to_owned(),
@@ -99,7 +99,7 @@ pub(crate) async fn run(context: &Context, options: Options) -> Result<ExitCode,
         ),
         &json!({ "node": name, "group": group, "directory": directory }),
     )?;
-    let agent = Agent::new(desk, events, reins, config.quorum);
+    let agent = Agent::new(desk, events, reins, (config.quorum, resumes));
     let ended = agent.live(&mut stop).await;
     door.remove(CONTROL);
     ended
@@ -126,15 +126,19 @@ fn checked(builder: &Builder) -> Result<Config, Failure> {
     Ok(config)
 }
 
-/// Goes on from a former life, or makes sure that nothing of it is left.
-async fn before(builder: Builder, found: &mut Found, settings: &str) -> Result<Builder, Failure> {
+/// Goes on from a former life (true), or makes sure that nothing of it is left.
+async fn before(
+    builder: Builder,
+    found: &mut Found,
+    settings: &str,
+) -> Result<(Builder, bool), Failure> {
     if let Some(past) = found.past(settings) {
         tracing::info!(
             "going on as {}, with {} workloads that were kept running",
             past.id,
             past.jobs.len()
         );
-        return Ok(builder.resume(past));
+        return Ok((builder.resume(past), true));
     }
     if !found.state.runs.is_empty() {
         tracing::info!(
@@ -143,10 +147,11 @@ async fn before(builder: Builder, found: &mut Found, settings: &str) -> Result<B
         );
         found.end_all().await?;
     }
-    Ok(match found.former() {
+    let builder = match found.former() {
         Some(former) => builder.former(former),
         None => builder,
-    })
+    };
+    Ok((builder, false))
 }
 
 fn head() -> Status {
@@ -167,6 +172,8 @@ struct Agent {
     sight: watch::Receiver<Sight>,
     seen: Sight,
     quorum: u32,
+    /// It is, or was, in the view: something may be assigned to it.
+    belongs: bool,
     draining: bool,
     trouble: Option<String>,
     excluded: Option<Refusal>,
@@ -182,7 +189,7 @@ enum Happened {
 }
 
 impl Agent {
-    fn new(desk: Arc<Desk>, events: Events, reins: Reins, quorum: u32) -> Self {
+    fn new(desk: Arc<Desk>, events: Events, reins: Reins, (quorum, belongs): (u32, bool)) -> Self {
         let mut sight = desk.manager.sight();
         let seen = sight.borrow_and_update().clone();
         Self {
@@ -192,6 +199,7 @@ impl Agent {
             sight,
             seen,
             quorum,
+            belongs,
             draining: false,
             trouble: None,
             excluded: None,
@@ -226,8 +234,15 @@ impl Agent {
                 Happened::Stop => {
                     tracing::info!("asked to stop: handing everything on first");
                     self.draining = true;
-                    let manager = Arc::clone(&self.desk.manager);
-                    tokio::spawn(async move { manager.drain().await });
+                    let (manager, belongs) = (Arc::clone(&self.desk.manager), self.belongs);
+                    tokio::spawn(async move {
+                        // Nothing is to be handed on by who never joined.
+                        if belongs {
+                            manager.drain().await;
+                        } else {
+                            manager.leave().await;
+                        }
+                    });
                 }
             }
             self.publish();
@@ -253,6 +268,7 @@ impl Agent {
 
     fn look(&mut self) {
         let sight = self.sight.borrow_and_update().clone();
+        self.belongs |= sight.member;
         if let Some(view) = &sight.view {
             let before = self.seen.view.as_deref();
             let mut book = self.desk.book();

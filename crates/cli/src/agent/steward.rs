@@ -23,7 +23,8 @@
 //! and says what ended. One agent is connected at a time; what a former one
 //! said is read to the end before another is heard.
 //!
-//! It ends when it is told to, or when no agent has come back by `kill_at`.
+//! It ends when it is told to, or when no agent has come back by `kill_at`
+//! (none at all, within ten seconds).
 
 use std::collections::BTreeMap;
 use std::io::{self, Write as _};
@@ -32,6 +33,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use rustix::process::setsid;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
@@ -50,6 +52,8 @@ use crate::guard::SLACK;
 pub(super) const NAME: &str = "__steward";
 /// This very binary, even if its file has been replaced meanwhile.
 const SELF: &str = "/proc/self/exe";
+/// How long the first agent may take to come.
+const FIRST: Duration = Duration::from_secs(10);
 /// Bytes that may wait for an agent that does not read. Beyond that only what
 /// matters is said: ends, not that a beat was heard.
 const BACKLOG: usize = 64 << 10;
@@ -134,8 +138,8 @@ struct Steward {
     runs: BTreeMap<u64, Run>,
     tell: UnboundedSender<Told>,
     told: UnboundedReceiver<Told>,
-    /// An agent has been here.
-    greeted: bool,
+    /// Until when the first agent must come.
+    awaits_until: Instant,
     quitting: bool,
 }
 
@@ -161,7 +165,7 @@ impl Steward {
             runs: BTreeMap::new(),
             tell,
             told,
-            greeted: false,
+            awaits_until: clock::boot().after(FIRST),
             quitting: false,
         }
     }
@@ -226,15 +230,15 @@ impl Steward {
 
     /// Until when an agent may come back; `None` while one is here.
     fn lingers_until(&self) -> Option<Instant> {
-        let life = self.life.as_ref().filter(|_| self.agent.is_none())?;
-        let at = life.times.grant().kill_at;
-        (clock::boot() < at).then_some(at)
+        let life = self.life.as_ref();
+        let at = life.map_or(self.awaits_until, |life| life.times.grant().kill_at);
+        (self.agent.is_none() && clock::boot() < at).then_some(at)
     }
 
     /// Nobody will come for what is here.
     fn is_done(&self) -> bool {
         let empty = self.runs.values().all(Run::is_over);
-        let left = self.greeted && self.agent.is_none() && self.lingers_until().is_none();
+        let left = self.agent.is_none() && self.lingers_until().is_none();
         empty && (self.quitting || left)
     }
 
@@ -246,7 +250,6 @@ impl Steward {
 
     fn greet(&mut self, agent: Wire) {
         self.agent = Some(agent);
-        self.greeted = true;
         let state = State {
             life: self.life.clone(),
             settings: self.settings.clone(),

@@ -77,6 +77,56 @@ fn what_people_get_wrong_is_told() {
     assert!(code == 2 && said.contains("closed to others"), "{said}");
 }
 
+/// What a later version might write, in place of the view.
+async fn rewrite_the_view(url: &str) {
+    use tenure::store::{Expect, Stamp, Write, open};
+    let within = Duration::from_secs(5);
+    let store = open(url).await.expect("a store");
+    let key = tenure::ha::Keys::of(tenure::Name::new("town").expect("a name")).view();
+    let read = store.read(&key, within).await.expect("read");
+    let register = read.register.expect("a view");
+    let text = String::from_utf8(register.value.to_vec()).expect("text");
+    let later = text.replacen(" 1\n", " 2\n", 1);
+    assert_ne!(later, text);
+    let write = Write {
+        key,
+        expect: Expect::Version(register.version),
+        value: later.into_bytes().into(),
+        stamp: Stamp::Now,
+    };
+    store
+        .compare_and_swap(write, within)
+        .await
+        .expect("written");
+}
+
+#[test]
+fn a_view_of_a_later_version_is_refused_and_left_alone() {
+    let town = Town::sqlite();
+    let one = town.node("one", &[]);
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    runtime
+        .expect("a runtime")
+        .block_on(rewrite_the_view(&town.url()));
+    one.says("expected");
+    let (code, said) = town.fails(&["ps"]);
+    assert!(code == 2 && said.contains("ha/town/view"), "{said}");
+    let (code, said) = town.fails(&["watch", "--group", "town"]);
+    assert!(code == 2 && said.contains("ha/town/view"), "{said}");
+}
+
+#[test]
+fn an_agent_that_never_joined_ends_when_it_is_asked_to() {
+    let town = Town::sqlite();
+    let nobody = "tenure://127.0.0.1:1";
+    let mut one = town.start("one", &["--store", nobody]);
+    one.says("node one of group town");
+    one.signal(rustix::process::Signal::TERM);
+    assert_eq!(one.ends(), 0, "{}", one.said());
+}
+
 #[test]
 fn only_its_user_reaches_an_agent_and_what_it_keeps() {
     let town = Town::sqlite();
