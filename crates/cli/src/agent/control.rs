@@ -22,7 +22,7 @@ use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use super::book::{Book, Condition, Entry, Status};
 use super::place::{self, CONTROL, Door};
 use super::spec::Workload;
-use super::wire::Wire;
+use super::wire::{Restart, Wire};
 use crate::failure::{Failure, usage};
 
 /// How many commands are served at a time.
@@ -245,7 +245,16 @@ impl Desk {
             let object = json!({ "workload": name.as_str(), "deployed": true });
             return Ok((format!("{name} is deployed"), object));
         }
-        self.runs(&name, before, note).await
+        let ran = self.runs(&name, before, note).await;
+        let gone = self
+            .view()
+            .is_some_and(|view| !view.workloads.contains_key(&name));
+        if ran.is_err() && gone && workload.restart != Restart::Always {
+            // It was quicker than we are.
+            let object = json!({ "workload": name.as_str(), "gone": true });
+            return Ok((format!("{name} has ended, and is undeployed"), object));
+        }
+        ran
     }
 
     /// Waits until a workload that was deployed after that epoch runs.

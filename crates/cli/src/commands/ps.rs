@@ -190,7 +190,11 @@ fn workload(
     let status = holder.and_then(|id| statuses.get(&id));
     let entry = status.and_then(|status| status.workloads.get(name.as_str()));
     let state = state(view, it, entry.map(|entry| entry.condition));
-    let entry = entry.cloned().unwrap_or_default();
+    let mut entry = entry.cloned().unwrap_or_default();
+    if it.ha && !view.has_quorum() {
+        // It does not run now, or will not in a moment.
+        (entry.condition, entry.since) = (Condition::Stopped, 0);
+    }
     let from = entry.origin.as_ref().map(|(node, how)| match how {
         How::Died => format!("{node} (died)"),
         How::Moved => format!("{node} (moved)"),

@@ -187,6 +187,12 @@ fn a_workload_that_ends_soon_has_not_started_and_one_that_ends_later_is_restarte
     let done = ["--restart", "on-failure", "--ready", "10ms"];
     town.deploy_as("c", &done, &words(&["bash", "-c", "sleep 0.2; exit 0"]));
     poll_until(PATIENCE, || town.workload("c").is_none().then_some(())).expect("undeployed");
+    // However soon that is.
+    for number in 0..5 {
+        let name = format!("quick-{number}");
+        town.deploy_as(&name, &["--restart", "never"], &words(&["true"]));
+        poll_until(PATIENCE, || town.workload(&name).is_none().then_some(())).expect("undeployed");
+    }
     let once = ["--restart", "never", "--ready", "10ms"];
     town.deploy_as("d", &once, &words(&["bash", "-c", "sleep 0.2; exit 9"]));
     poll_until(PATIENCE, || town.workload("d").is_none().then_some(())).expect("undeployed");
