@@ -4,14 +4,11 @@ mod common;
 
 use std::collections::BTreeSet;
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::net::TcpListener;
 use std::process::{Child, Command, Output, Stdio};
-use std::time::Duration;
 
-use common::{TENURE, poll_until};
+use common::TENURE;
+use common::servers::{Cluster, free, led};
 use serde_json::Value;
-
-const SOON: Duration = Duration::from_secs(20);
 
 /// One `tenure serve`, killed when this is dropped.
 struct Server(Child);
@@ -28,83 +25,6 @@ impl Drop for Server {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
-    }
-}
-
-/// Addresses that are free now.
-fn free<const N: usize>() -> [String; N] {
-    let bound: [_; N] = std::array::from_fn(|_| TcpListener::bind("127.0.0.1:0").expect("a port"));
-    bound.map(|it| it.local_addr().expect("bound").to_string())
-}
-
-/// Waits until one of the servers of `url` leads.
-fn led(url: &str) {
-    let leads = || tenure(&["status", "--store", url]).status.success();
-    poll_until(SOON, || leads().then_some(())).expect("a leader");
-}
-
-/// Three `tenure serve`, killed when this is dropped.
-struct Cluster {
-    directory: tempfile::TempDir,
-    peers: String,
-    clients: Vec<String>,
-    servers: Vec<Child>,
-}
-
-impl Cluster {
-    fn start() -> Self {
-        let [one, two, three, clients @ ..] = free::<6>();
-        let peers = format!("1={one},2={two},3={three}");
-        let mut cluster = Self {
-            directory: tempfile::tempdir().expect("a directory"),
-            peers,
-            clients: clients.into(),
-            servers: Vec::new(),
-        };
-        cluster.servers = (1..=3).map(|id| cluster.serve(id)).collect();
-        led(&cluster.url());
-        cluster
-    }
-
-    fn serve(&self, id: usize) -> Child {
-        let data = self.directory.path().join(id.to_string());
-        Command::new(TENURE)
-            .args(["serve", "--quiet", "--id", &id.to_string()])
-            .args(["--peers", &self.peers, "--listen", &self.clients[id - 1]])
-            .arg("--data")
-            .arg(data)
-            .stdout(Stdio::null())
-            .spawn()
-            .expect("a server")
-    }
-
-    fn kill(&mut self, id: usize) {
-        let server = &mut self.servers[id - 1];
-        server.kill().expect("killed");
-        server.wait().expect("it has ended");
-    }
-
-    fn url(&self) -> String {
-        format!("tenure://{}", self.clients.join(","))
-    }
-
-    /// Which server leads.
-    fn leader(&self) -> usize {
-        let leads = || {
-            let objects = objects(&["status", "--json", "--store", &self.url()]);
-            let leader = objects.iter().find(|it| it["role"] == "leader")?;
-            usize::try_from(leader["id"].as_u64()?).ok()
-        };
-        poll_until(SOON, leads).expect("a leader")
-    }
-}
-
-impl Drop for Cluster {
-    fn drop(&mut self) {
-        for server in &mut self.servers {
-            let _ = server.kill();
-            let _ = server.wait();
-        }
     }
 }
 
