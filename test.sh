@@ -36,6 +36,12 @@ cargo clippy --workspace --all-targets --locked -- -D warnings
 cargo clippy -p tenure -p tenure-cli --no-default-features --locked -- -D warnings
 cargo clippy --workspace --all-targets --all-features --locked -- -D warnings
 
+step 'the release after this one, for the test of an upgrade'
+cargo build -p tenure-cli --features full,next-version --locked
+cp "${CARGO_TARGET_DIR:-target}/debug/tenure" "${CARGO_TARGET_DIR:-target}/debug/tenure-next"
+TENURE_NEXT="$(cd "${CARGO_TARGET_DIR:-target}/debug" && pwd)/tenure-next"
+export TENURE_NEXT
+
 step 'tests, with every store'
 cargo test --workspace --features tenure/full,tenure-cli/full --locked
 

@@ -18,7 +18,7 @@ fn tenure(args: &[&str]) -> Output {
         .expect("tenure runs")
 }
 
-fn objects(args: &[&str]) -> Vec<Value> {
+pub(crate) fn objects(args: &[&str]) -> Vec<Value> {
     let output = tenure(args);
     let text = String::from_utf8(output.stdout).expect("text");
     let object = |line: &str| serde_json::from_str(line).expect("an object a line");
@@ -66,15 +66,22 @@ impl Cluster {
     }
 
     pub(crate) fn serve(&self, id: usize) -> Child {
-        let data = self.directory.path().join(id.to_string());
-        Command::new(TENURE)
-            .args(["serve", "--quiet", "--insecure", "--id", &id.to_string()])
-            .args(["--peers", &self.peers, "--listen", &self.clients[id - 1]])
-            .arg("--data")
-            .arg(data)
+        self.command(TENURE, id)
             .stdout(Stdio::null())
             .spawn()
             .expect("a server")
+    }
+
+    /// What starts a server, as any release of tenure.
+    pub(crate) fn command(&self, binary: &str, id: usize) -> Command {
+        let data = self.directory.path().join(id.to_string());
+        let mut command = Command::new(binary);
+        command
+            .args(["serve", "--quiet", "--insecure", "--id", &id.to_string()])
+            .args(["--peers", &self.peers, "--listen", &self.clients[id - 1]])
+            .arg("--data")
+            .arg(data);
+        command
     }
 
     pub(crate) fn kill(&mut self, id: usize) {

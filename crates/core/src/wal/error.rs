@@ -36,6 +36,8 @@ pub enum Refused {
         /// The newest this code reads.
         known: u32,
     },
+    /// A record that is whole, and of a kind that this code does not know.
+    Later(Flaw),
     /// What was acknowledged is damaged or gone.
     Damaged(Flaw),
 }
@@ -72,7 +74,7 @@ impl Refused {
 impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Misplaced(flaw) | Self::Damaged(flaw) => write!(
+            Self::Misplaced(flaw) | Self::Later(flaw) | Self::Damaged(flaw) => write!(
                 f,
                 "{} at byte {}: expected {}, found {}",
                 flaw.file, flaw.offset, flaw.expected, flaw.found

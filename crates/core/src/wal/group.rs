@@ -43,6 +43,8 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
+use crate::alpo::codec::DecodeError;
+
 use super::record::{
     Checksum, FRAME_BYTES, Frame, GROUP, Record, SEAL, chain, frame, frame_again, put,
 };
@@ -172,6 +174,8 @@ pub(super) struct Damage {
     pub(super) offset: u64,
     pub(super) expected: String,
     pub(super) found: String,
+    /// It is whole, and of a kind that only a later release knows.
+    pub(super) later: bool,
 }
 
 impl Damage {
@@ -180,6 +184,7 @@ impl Damage {
             offset: offset as u64,
             expected,
             found,
+            later: false,
         }
     }
 }
@@ -274,11 +279,14 @@ pub(super) fn check<'a>(
     Ok(so_far)
 }
 
-/// Decodes a frame of a group's record.
-pub(super) fn decode(frame: &Frame<'_>) -> Result<Record, (String, String)> {
+/// Decodes a frame of a group's record, which stands at `offset`.
+pub(super) fn decode(frame: &Frame<'_>, offset: usize) -> Result<Record, Damage> {
     Record::decode(frame.kind, frame.payload).map_err(|error| {
-        let expected = "a record that this version could have written".to_owned();
-        (expected, format!("{error}"))
+        let expected = "a record that this release could have written".to_owned();
+        Damage {
+            later: matches!(error, DecodeError::Kind(_)),
+            ..Damage::new(offset, (expected, format!("{error}")))
+        }
     })
 }
 

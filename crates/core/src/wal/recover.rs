@@ -23,7 +23,7 @@ use crate::alpo::{Entry, Identity, LogId, Position, Recovered, Snapshot};
 
 use super::Format;
 use super::disk::Disk;
-use super::error::{Refused, WalError};
+use super::error::{Flaw, Refused, WalError};
 use super::group::{self, Damage, Place, SECTOR};
 use super::header::{self, SegmentStart};
 use super::names::{self, Listing};
@@ -312,7 +312,17 @@ impl<'a> Reading<'a> {
 impl Reading<'_> {
     fn damaged(segment: u64, damage: Damage) -> Refused {
         let file = names::segment(segment);
-        Refused::damaged(&file, damage.offset, damage.expected, damage.found)
+        let flaw = Flaw {
+            file,
+            offset: damage.offset,
+            expected: damage.expected,
+            found: damage.found,
+        };
+        if damage.later {
+            Refused::Later(flaw)
+        } else {
+            Refused::Damaged(flaw)
+        }
     }
 
     fn no_seal(place: &Place) -> Refused {
@@ -320,6 +330,7 @@ impl Reading<'_> {
             offset: place.offset,
             expected: "the seal, because there are groups in the next segment".to_owned(),
             found: "none".to_owned(),
+            later: false,
         };
         Self::damaged(place.segment, damage)
     }
@@ -367,6 +378,7 @@ impl Reading<'_> {
                     start.group, start.previous_end
                 ),
                 found,
+                later: false,
             };
             return Err(Self::damaged(place.segment, damage));
         }

@@ -124,8 +124,7 @@ pub fn walk(format: &Format, number: u64, mut room: Room) -> Result<Walked, Refu
 /// wrong with one of them is no tear.
 fn decode(group: &Group<'_>, records: &mut Vec<(Record, usize)>) -> Result<(), Damage> {
     for (at, frame) in group::frames(group.body) {
-        let record =
-            group::decode(&frame).map_err(|wrong| Damage::new(group.body_at + at, wrong))?;
+        let record = group::decode(&frame, group.body_at + at)?;
         records.push((record, frame.bytes));
     }
     Ok(())

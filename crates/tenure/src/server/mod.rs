@@ -78,7 +78,7 @@ pub enum StartError {
     #[error("{0}")]
     Config(String),
     /// The data directory cannot be used.
-    #[error("{0}")]
+    #[error(transparent)]
     Disk(#[from] WalError),
     /// An address cannot be listened on.
     #[error("could not listen on {address}: {source}{}", advice(.source))]

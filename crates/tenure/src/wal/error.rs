@@ -43,6 +43,9 @@ pub enum WalError {
         /// The newest this code reads.
         known: u32,
     },
+    /// A record of a kind that only a later release knows. Run that one.
+    #[error("{0}")]
+    Later(Fault),
     /// What was acknowledged is damaged or gone. Nothing was changed. Restore
     /// the files, or replace this server by an empty one.
     #[error("{0}")]
@@ -108,6 +111,9 @@ impl fmt::Display for Fault {
 const REPLACE: &str = "nothing was changed; restore the file, or remove this server \
                                   from the cluster and add it again with an empty directory";
 
+/// What to do about a log that is ahead of its reader.
+const UPGRADE: &str = "nothing was changed; a later release wrote it: start that one";
+
 /// What to do about a wrong directory.
 const CONFIGURE: &str = "check which directory this server was given";
 
@@ -170,6 +176,7 @@ impl WalError {
         };
         match refused {
             Refused::Misplaced(flaw) => Self::Misplaced(fault(flaw, CONFIGURE)),
+            Refused::Later(flaw) => Self::Later(fault(flaw, UPGRADE)),
             Refused::Damaged(flaw) => Self::Damaged(fault(flaw, REPLACE)),
             Refused::Newer { file, found, known } => Self::Newer {
                 file: within(dir, &file),
