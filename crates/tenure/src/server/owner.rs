@@ -45,6 +45,8 @@ pub(super) struct Owner {
     members: Membership,
     /// Batches that are not known to be durable, and since when.
     syncing: VecDeque<(u64, Instant)>,
+    /// A leader's small batch, until the others have been told of it.
+    own: Option<Batch>,
     /// Set when the server is to end: when, and whether it waits for a
     /// hand-over under this token.
     stopping: Option<Instant>,
@@ -94,6 +96,7 @@ impl Owner {
             next_token: 1 << 32,
             members,
             syncing: VecDeque::new(),
+            own: None,
             stopping: None,
             timeout: config.node.timeout,
             data: config.data.clone(),
@@ -109,6 +112,13 @@ impl Owner {
             self.inbox.take(&mut events);
             if let Some(ended) = self.round(&mut events) {
                 return self.end(ended);
+            }
+            while self.own.is_some() {
+                // What was said to others leaves before this thread waits.
+                tokio::task::yield_now().await;
+                if let Some(ended) = self.write_own() {
+                    return self.end(ended);
+                }
             }
         }
     }
@@ -237,24 +247,49 @@ impl Owner {
 
     /// Makes a batch durable, or has it made so.
     ///
-    /// A leader has others to tell while its disk works. Who follows has
-    /// nothing to do but to answer when it is done, and who is alone answers
-    /// nobody before: for a small batch they need no other thread.
+    /// Who follows has nothing to do but to answer when it is done, and who
+    /// is alone answers nobody before: for a small batch they need no other
+    /// thread. A leader needs none either, but tells the others first, whose
+    /// disks work at the same time as its own: [`write_own`](Self::write_own).
     fn persist(&mut self, batch: Batch) -> Result<(), WalError> {
         let number = batch.number;
         self.syncing.push_back((number, clock::boot()));
-        let others = self.members.len() > 1;
-        let leads = self.node.status() == Status::Leader;
+        if let Some(earlier) = self.own.take() {
+            self.submit(earlier);
+        }
         let small = batch.entries.len() <= SMALL && batch.snapshot.is_none();
-        if small && !(leads && others) {
+        let leads = self.node.status() == Status::Leader && self.members.len() > 1;
+        if small && leads && self.writer.is_quick() {
+            self.own = Some(batch);
+        } else if small && !leads {
             if self.writer.write_here(batch)? == Submitted::Durable {
                 self.happened(Event::Persisted(number));
             }
-        } else if self.writer.submit(batch).is_err() {
+        } else {
+            self.submit(batch);
+        }
+        Ok(())
+    }
+
+    /// Writes what a leader has kept for itself.
+    fn write_own(&mut self) -> Option<Ended> {
+        let batch = self.own.take()?;
+        let number = batch.number;
+        match self.writer.write_here(batch) {
+            Ok(Submitted::Durable) => {
+                self.happened(Event::Persisted(number));
+                self.carry_out()
+            }
+            Ok(Submitted::Queued) => None,
+            Err(error) => Some(Ended::Disk(error)),
+        }
+    }
+
+    fn submit(&self, batch: Batch) {
+        if self.writer.submit(batch).is_err() {
             // Its last report says why, and is on its way.
             tracing::debug!("the log has failed");
         }
-        Ok(())
     }
 
     fn answer(&mut self, token: u64, answer: Answer) {
@@ -377,6 +412,9 @@ impl Owner {
             standing.leads = false;
             standing.waiting = why;
         });
+        if let Some(batch) = self.own.take() {
+            self.submit(batch);
+        }
         drop(self.peers);
         // What was handed over is written before the directory is free again.
         drop(self.writer.finish());

@@ -110,6 +110,13 @@ impl Writer {
             .map_err(|refused| Ended(Box::new(refused.0)))
     }
 
+    /// Whether [`write_here`](Self::write_here) would write now.
+    pub fn is_quick(&self) -> bool {
+        let waiting = self.shared.waiting.load(Ordering::Acquire);
+        let quick = self.shared.quick.load(Ordering::Acquire);
+        waiting == 0 && quick >= QUICK_BEFORE
+    }
+
     /// Writes a batch and waits until it is durable, if that is likely to
     /// take no longer than to have it done: nothing else waits, and the last
     /// 64 syncs took at most 2 ms each. Otherwise hands it over like
@@ -119,9 +126,7 @@ impl Writer {
     /// # Errors
     /// [`WalError`] if the log has failed.
     pub fn write_here(&self, batch: Batch) -> Result<Submitted, WalError> {
-        let waiting = self.shared.waiting.load(Ordering::Acquire);
-        let quick = self.shared.quick.load(Ordering::Acquire);
-        if waiting == 0 && quick >= QUICK_BEFORE {
+        if self.is_quick() {
             self.shared.write(&[batch])?;
             return Ok(Submitted::Durable);
         }
