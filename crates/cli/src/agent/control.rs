@@ -114,6 +114,8 @@ pub(super) struct Desk {
     pub(super) store: Arc<dyn Store>,
     pub(super) keys: Keys,
     pub(super) book: Mutex<Book>,
+    /// The last id that this node gave up. The view may have it still.
+    pub(super) former: Mutex<Option<NodeId>>,
     pub(super) permits: Arc<Semaphore>,
 }
 
@@ -330,7 +332,11 @@ impl Desk {
     /// The node that somebody means by a name or an id.
     fn resolve(&self, node: &str) -> Result<(NodeId, String), Wrong> {
         let view = self.view().ok_or(AskError::Stopped)?;
-        let fits = |it: &&tenure::ha::Member| it.name.as_str() == node || it.id.to_string() == node;
+        let former = *self.former.lock().unwrap_or_else(PoisonError::into_inner);
+        let fits = |it: &&tenure::ha::Member| {
+            let named = it.name.as_str() == node || it.id.to_string() == node;
+            named && Some(it.id) != former
+        };
         let found: Vec<_> = view.members.iter().filter(fits).collect();
         match found.as_slice() {
             [one] => Ok((one.id, one.name.to_string())),

@@ -104,7 +104,8 @@ impl Town {
         command
     }
 
-    /// Starts an agent with a lease of 2 s, and waits for nothing.
+    /// Starts an agent, with a lease of 3 s unless another is named, and waits
+    /// for nothing.
     pub(crate) fn start(&self, name: &str, flags: &[&str]) -> Agent {
         self.start_in(&[], name, flags)
     }
@@ -118,6 +119,11 @@ impl Town {
             .open(&log)
             .expect("a log");
         let err = file.try_clone().expect("a log");
+        let usual: &[&str] = if flags.contains(&"--lease") {
+            &[]
+        } else {
+            &["--lease", "3s"]
+        };
         let (program, words) = prefix
             .split_first()
             .map_or((TENURE, &[][..]), |(first, rest)| (*first, rest));
@@ -126,7 +132,8 @@ impl Town {
             command.arg(TENURE);
         }
         let process = command
-            .args(["node", "--name", name, "--lease", "2s", "--grace", "400ms"])
+            .args(["node", "--name", name, "--grace", "400ms"])
+            .args(usual)
             .args(flags)
             .stdout(file)
             .stderr(err)

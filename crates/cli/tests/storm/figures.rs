@@ -48,7 +48,7 @@ fn undeploy(town: &Town) {
 #[test]
 fn figures_of_kills() {
     let town = Town::cluster();
-    let flags = ["--quorum", "2"];
+    let flags = ["--quorum", "2", "--lease", "2s"];
     let [mut one, _two, _three] = ["one", "two", "three"].map(|name| town.node(name, &flags));
     let (mut firsts, mut all) = (Vec::new(), Vec::new());
     for _ in 0..rounds() {
@@ -76,7 +76,8 @@ fn figures_of_kills() {
 #[test]
 fn figures_of_drains() {
     let town = Town::cluster();
-    let [mut one, _two, _three] = ["one", "two", "three"].map(|name| town.node(name, &[]));
+    let [mut one, _two, _three] =
+        ["one", "two", "three"].map(|name| town.node(name, &["--lease", "2s"]));
     let (mut gaps, mut whole) = (Vec::new(), Vec::new());
     for _ in 0..rounds() {
         deploy(&town, "one");
@@ -96,7 +97,7 @@ fn figures_of_drains() {
         whole.push(last.into_iter().fold(0.0, f64::max) - began);
         assert_eq!(one.ends(), 0);
         undeploy(&town);
-        one = town.node("one", &[]);
+        one = town.node("one", &["--lease", "2s"]);
     }
     print("a node drained, how long a workload did not run", &mut gaps);
     print("a node drained, until all four run elsewhere", &mut whole);
@@ -163,7 +164,7 @@ fn figures_of_scale() {
     let workloads = number("TENURE_WORKLOADS").unwrap_or(8);
     let town = Town::cluster();
     let mut nodes: Vec<_> = (0..agents)
-        .map(|node| town.start(&format!("n{node}"), &["--spread"]))
+        .map(|node| town.start(&format!("n{node}"), &["--spread", "--lease", "2s"]))
         .collect();
     for node in &nodes {
         node.says("joined as");
