@@ -5,7 +5,7 @@ use std::time::Duration;
 use rustix::process::{Signal, kill_process};
 
 use super::common::poll_until;
-use super::stamps::now;
+use super::stamps::{self, now};
 use super::town::{PATIENCE, Town};
 
 const LEASE: f64 = 3.0;
@@ -59,6 +59,11 @@ fn three_agents_and_one_is_killed_on_sqlite() {
 }
 
 #[test]
+fn three_agents_and_one_is_killed_on_postgres() {
+    one_of_three_is_killed(&Town::postgres());
+}
+
+#[test]
 fn three_agents_and_one_is_killed_on_a_cluster() {
     one_of_three_is_killed(&Town::cluster());
 }
@@ -105,6 +110,12 @@ fn a_stopped_agent_loses_its_work_before_the_heir_starts_it() {
     one.signal(Signal::STOP);
     // The checker sees two at once, should the first one live too long.
     town.all_run(&["a"], |node| node == "two");
+    // For longer than the first one would be silent by chance.
+    let settled = || {
+        let run = town.stamps.last("a").filter(|run| run.node == "two")?;
+        (run.last - run.first > 0.3).then_some(())
+    };
+    poll_until(PATIENCE, settled).expect("it runs on");
     one.signal(Signal::CONT);
     one.says("everything is ended");
     let joined = || (one.id() != id).then_some(());
@@ -112,6 +123,25 @@ fn a_stopped_agent_loses_its_work_before_the_heir_starts_it() {
     town.deploy("b", &["--node", "one"]);
     town.all_run(&["a", "b"], |_| true);
     assert_eq!(town.stamps.last("a").expect("it runs").node, "two");
+}
+
+/// The same with guardians that are told to wait too long: the checker is to
+/// see it, or it would see nothing.
+#[test]
+fn a_planted_mistake_is_seen() {
+    let town = Town::sqlite();
+    let late = ["env", "TENURE_TEST_LATE_MS=4000"];
+    let one = town.start_in(&late, "one", &[]);
+    one.says("joined as");
+    let _two = town.node("two", &[]);
+    town.deploy_as("a", &["--node", "one"], &town.stamps.stubborn());
+    one.signal(Signal::STOP);
+    let wrong = poll_until(PATIENCE, || {
+        let wrong = stamps::wrong(&town.stamps.all());
+        wrong.into_iter().next()
+    });
+    let wrong = wrong.expect("two at once");
+    assert!(wrong.contains("two at once"), "{wrong}");
 }
 
 #[test]

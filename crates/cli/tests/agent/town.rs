@@ -10,6 +10,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
+use super::common::postgres::Postgres;
 use super::common::servers::Cluster;
 use super::common::{TENURE, descendants, poll_until};
 use super::stamps::Stamps;
@@ -20,6 +21,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(25);
 /// What the agents share.
 enum Ground {
     Sqlite,
+    Postgres(Box<Postgres>),
     Cluster(Box<Cluster>),
 }
 
@@ -42,6 +44,10 @@ impl Town {
         Self::on(Ground::Sqlite)
     }
 
+    pub(crate) fn postgres() -> Self {
+        Self::on(Ground::Postgres(Box::new(Postgres::start())))
+    }
+
     pub(crate) fn cluster() -> Self {
         Self::on(Ground::Cluster(Box::new(Cluster::start())))
     }
@@ -62,6 +68,7 @@ impl Town {
     pub(crate) fn url(&self) -> String {
         match &self.ground {
             Ground::Sqlite => format!("sqlite://{}", self.directory.path().join("db").display()),
+            Ground::Postgres(server) => server.url(),
             Ground::Cluster(cluster) => cluster.url(),
         }
     }
@@ -69,7 +76,7 @@ impl Town {
     /// The processes of the store's servers.
     pub(crate) fn servers(&self) -> Vec<Pid> {
         match &self.ground {
-            Ground::Sqlite => Vec::new(),
+            Ground::Sqlite | Ground::Postgres(_) => Vec::new(),
             Ground::Cluster(cluster) => cluster.servers.iter().map(pid).collect(),
         }
     }

@@ -45,14 +45,12 @@ fn undeploy(town: &Town) {
     }
 }
 
-#[test]
-fn figures_of_kills() {
-    let town = Town::cluster();
+fn kills(store: &str, town: &Town) {
     let flags = ["--quorum", "2", "--lease", "2s"];
     let [mut one, _two, _three] = ["one", "two", "three"].map(|name| town.node(name, &flags));
     let (mut firsts, mut all) = (Vec::new(), Vec::new());
     for _ in 0..rounds() {
-        deploy(&town, "one");
+        deploy(town, "one");
         let killed = now();
         one.perish();
         town.all_run(&NAMES, |node| node != "one");
@@ -62,15 +60,24 @@ fn figures_of_kills() {
         all.push(took[NAMES.len() - 1]);
         // The lease, a tenth of it as jitter, and the rounds of calls.
         assert!(took[NAMES.len() - 1] < LEASE * 1.2 + 1.5, "{took:?}");
-        undeploy(&town);
+        undeploy(town);
         one = town.node("one", &flags);
     }
     town.stamps.runs();
     print(
-        "a node killed, until the first of its workloads runs elsewhere",
+        &format!("{store}: a node killed, until the first of its workloads runs elsewhere"),
         &mut firsts,
     );
-    print("a node killed, until all four do", &mut all);
+    print(&format!("{store}: until all four do"), &mut all);
+}
+
+#[test]
+fn figures_of_kills() {
+    kills("cluster", &Town::cluster());
+    if number("TENURE_TAKEOVERS").is_some() {
+        kills("sqlite", &Town::sqlite());
+        kills("postgres", &Town::postgres());
+    }
 }
 
 #[test]
