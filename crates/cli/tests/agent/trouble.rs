@@ -118,6 +118,22 @@ fn a_view_of_a_later_version_is_refused_and_left_alone() {
 }
 
 #[test]
+fn an_agent_that_is_stopped_is_asked_nothing() {
+    let town = Town::sqlite();
+    let one = town.node("one", &[]);
+    one.signal(rustix::process::Signal::STOP);
+    let (code, said) = town.fails(&["deploy", "a", "--", "sleep", "1000"]);
+    assert!(code == 1 && said.contains("nothing was asked"), "{said}");
+    // Another one on this machine will do.
+    let _two = town.node("two", &[]);
+    town.deploy("b", &["--node", "two"]);
+    one.signal(rustix::process::Signal::CONT);
+    one.says("everything is ended");
+    town.done(&["undeploy", "b"]);
+    assert_eq!(town.workload("a"), None, "it was asked after all");
+}
+
+#[test]
 fn an_agent_that_never_joined_ends_when_it_is_asked_to() {
     let town = Town::sqlite();
     let nobody = "tenure://127.0.0.1:1";
