@@ -1,7 +1,8 @@
 //! The control socket: how commands on this machine speak to an agent.
 //!
-//! A connection is one request and its answers: notes while it is waited for,
-//! and one last word. Only the agent's user can reach the socket (`place.rs`).
+//! A connection is a greeting, one request and its answers: notes while it is
+//! waited for, and one last word. An agent that does not greet is stopped or
+//! starved; it is asked nothing, so that it does nothing when it goes on. Only the agent's user can reach the socket (`place.rs`).
 //! At most [`CONNECTIONS_MAX`] are served at a time; more wait. A command that
 //! goes away takes nothing back.
 
@@ -28,6 +29,9 @@ use crate::failure::{Failure, usage};
 /// How many commands are served at a time.
 pub(super) const CONNECTIONS_MAX: usize = 64;
 
+/// How long an agent may take to greet.
+const GREETING: Duration = Duration::from_secs(3);
+
 /// What a command asks.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "ask", rename_all = "kebab-case")]
@@ -44,6 +48,8 @@ pub(crate) enum Ask {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "answer", rename_all = "kebab-case")]
 pub(crate) enum Answer {
+    /// The first word: go ahead.
+    Hello,
     /// What is being waited for.
     Note { text: String },
     /// The last word: it is done.
@@ -65,6 +71,7 @@ pub(crate) async fn ask(
     wire.queue(ask);
     loop {
         match wire.next::<Answer>().await? {
+            Some(Answer::Hello) => {}
             Some(Answer::Note { text }) => note(&text),
             Some(Answer::Done { text, object }) => return Ok((text, object)),
             Some(Answer::Failed { text, usage: true }) => return Err(usage(text)),
@@ -92,13 +99,27 @@ async fn connect(root: &Path, group: &str, via: Option<&str>) -> Result<Wire, Fa
             nodes
         }
     };
+    let mut mute = Vec::new();
     for node in nodes {
         let Ok(door) = Door::open(&node) else {
             continue;
         };
-        if let Ok(stream) = door.connect(CONTROL).await {
-            return Ok(Wire::new(stream));
+        let Ok(stream) = door.connect(CONTROL).await else {
+            continue;
+        };
+        let mut wire = Wire::new(stream);
+        let greeting = tokio::time::timeout(GREETING, wire.next::<Answer>()).await;
+        if matches!(greeting, Ok(Ok(Some(Answer::Hello)))) {
+            return Ok(wire);
         }
+        mute.push(node.display().to_string());
+    }
+    if !mute.is_empty() {
+        let mute = mute.join(", ");
+        return Err(Failure::Other(anyhow::anyhow!(
+            "expected an agent to answer within {GREETING:?}, found that none does: {mute}; \
+             nothing was asked"
+        )));
     }
     let named = via.map_or_else(String::new, |name| format!(" of name {name}"));
     Err(usage(format!(
@@ -114,6 +135,8 @@ pub(super) struct Desk {
     pub(super) store: Arc<dyn Store>,
     pub(super) keys: Keys,
     pub(super) book: Mutex<Book>,
+    /// The last id that this node gave up. The view may have it still.
+    pub(super) former: Mutex<Option<NodeId>>,
     pub(super) permits: Arc<Semaphore>,
 }
 
@@ -147,6 +170,7 @@ pub(super) async fn serve(listener: UnixListener, desk: Arc<Desk>) {
 }
 
 async fn attend(mut wire: Wire, desk: &Desk) {
+    wire.queue(&Answer::Hello);
     let asked = match wire.next::<Ask>().await {
         Ok(Some(asked)) => asked,
         Ok(None) => return,
@@ -330,7 +354,11 @@ impl Desk {
     /// The node that somebody means by a name or an id.
     fn resolve(&self, node: &str) -> Result<(NodeId, String), Wrong> {
         let view = self.view().ok_or(AskError::Stopped)?;
-        let fits = |it: &&tenure::ha::Member| it.name.as_str() == node || it.id.to_string() == node;
+        let former = *self.former.lock().unwrap_or_else(PoisonError::into_inner);
+        let fits = |it: &&tenure::ha::Member| {
+            let named = it.name.as_str() == node || it.id.to_string() == node;
+            named && Some(it.id) != former
+        };
         let found: Vec<_> = view.members.iter().filter(fits).collect();
         match found.as_slice() {
             [one] => Ok((one.id, one.name.to_string())),

@@ -8,7 +8,7 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use serde_json::json;
@@ -68,7 +68,7 @@ pub(crate) async fn run(context: &Context, options: Options) -> Result<ExitCode,
     let settings = format!("{} {config:?}", options.url);
     let mut found = link::find(&directory).await?;
     let (builder, resumes) = before(options.builder, &mut found, &settings).await?;
-    let notes = found.state.notes.clone();
+    let (notes, former) = (found.state.notes.clone(), found.former());
     let frame = Frame {
         group: group.to_owned(),
         node: name.to_owned(),
@@ -84,6 +84,7 @@ pub(crate) async fn run(context: &Context, options: Options) -> Result<ExitCode,
         store: options.store,
         keys: Keys::of(config.group.clone()),
         book: Mutex::new(Book::new(head(), &notes)),
+        former: Mutex::new(former.filter(|_| !resumes)),
         permits: Arc::new(Semaphore::new(control::CONNECTIONS_MAX)),
     });
     let door = Door::open(&directory)?;
@@ -299,6 +300,8 @@ impl Agent {
                 self.warn_of_quorum();
             }
             Event::Fenced { id, why } => {
+                let former = &self.desk.former;
+                *former.lock().unwrap_or_else(PoisonError::into_inner) = Some(id);
                 tracing::warn!("{why}: everything is ended, and {id} is given up");
             }
             Event::QuorumAttained { nodes, quorum } => {

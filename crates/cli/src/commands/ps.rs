@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tenure::core::time::WallTime;
+use tenure::core::time::{StoreTime, WallTime};
 use tenure::ha::{Assignment, Heartbeat, Keys, Member, NodeId, Place, Target, View};
-use tenure::store::{Key, Selector, Store};
+use tenure::store::{Key, Register, Selector, Store};
 use tenure::{Name, StoreError, clock};
 
 use crate::agent::{Condition, How, Status};
@@ -36,8 +36,8 @@ pub(crate) async fn ps(context: &Context, args: &args::Ps) -> Result<ExitCode, F
                  store; `tenure ps` without --group lists all"
             )));
         };
-        let statuses = statuses(context, store.as_ref(), &keys).await?;
-        show(context, &view, &statuses)?;
+        let beats = beats(context, store.as_ref(), &keys).await?;
+        show(context, &view, &beats)?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -51,14 +51,14 @@ async fn list<T>(
     context: &Context,
     store: &dyn Store,
     prefix: &str,
-    pick: impl Fn(&Key, &[u8]) -> Option<T>,
+    pick: impl Fn(&Key, &Register, Option<StoreTime>) -> Option<T>,
 ) -> Result<Vec<T>, Failure> {
     let (mut found, mut after) = (Vec::new(), None);
     loop {
         let page = store.list(prefix, after.as_ref(), context.timeout).await;
         let page = page.map_err(store_failure)?;
         let registers = page.registers.iter();
-        found.extend(registers.filter_map(|(key, register)| pick(key, &register.value)));
+        found.extend(registers.filter_map(|(key, register)| pick(key, register, page.now)));
         after = page.more_after;
         if after.is_none() {
             return Ok(found);
@@ -68,7 +68,7 @@ async fn list<T>(
 
 /// The groups of a store.
 async fn groups(context: &Context, store: &dyn Store) -> Result<Vec<Name>, Failure> {
-    let group = |key: &Key, _: &[u8]| {
+    let group = |key: &Key, _: &Register, _| {
         let rest = key.as_str().strip_prefix(Keys::PREFIX)?;
         Name::new(rest.strip_suffix("/view")?).ok()
     };
@@ -87,24 +87,38 @@ async fn view(context: &Context, store: &dyn Store, keys: &Keys) -> Result<Optio
     })
 }
 
-async fn statuses(
+/// What a node's heartbeat tells.
+#[derive(Clone, Default)]
+struct Beat {
+    status: Status,
+    /// How long ago the last beat was, for stores with a clock.
+    silence: Option<Duration>,
+}
+
+impl Beat {
+    /// Whether the node has been silent for so long that it may be dead.
+    fn is_silent(&self, member: &Member) -> bool {
+        self.silence.is_some_and(|silence| silence > member.lease)
+    }
+}
+
+async fn beats(
     context: &Context,
     store: &dyn Store,
     keys: &Keys,
-) -> Result<BTreeMap<NodeId, Status>, Failure> {
-    let status = |key: &Key, value: &[u8]| {
-        let beat = Heartbeat::decode(value).ok()?;
-        Some((keys.node(key)?, Status::parse(&beat.status)))
+) -> Result<BTreeMap<NodeId, Beat>, Failure> {
+    let beat = |key: &Key, register: &Register, now: Option<StoreTime>| {
+        let beat = Heartbeat::decode(&register.value).ok()?;
+        let status = Status::parse(&beat.status);
+        let silence = now.zip(register.stamp);
+        let silence = silence.and_then(|(now, stamp)| now.since(stamp));
+        Some((keys.node(key)?, Beat { status, silence }))
     };
-    let found = list(context, store, &keys.heartbeats(), status).await?;
+    let found = list(context, store, &keys.heartbeats(), beat).await?;
     Ok(found.into_iter().collect())
 }
 
-fn show(
-    context: &Context,
-    view: &View,
-    statuses: &BTreeMap<NodeId, Status>,
-) -> Result<(), Failure> {
+fn show(context: &Context, view: &View, beats: &BTreeMap<NodeId, Beat>) -> Result<(), Failure> {
     let (nodes, quorum) = (view.voters(), view.quorum);
     let attained = view.has_quorum();
     let text = format!(
@@ -122,8 +136,8 @@ fn show(
     let mut rows = vec![heads.map(str::to_owned)];
     let mut objects = Vec::new();
     for member in &view.members {
-        let status = statuses.get(&member.id).cloned().unwrap_or_default();
-        let (row, object) = node(view, member, &status);
+        let beat = beats.get(&member.id).cloned().unwrap_or_default();
+        let (row, object) = node(view, member, &beat);
         rows.push(row);
         objects.push(object);
     }
@@ -136,7 +150,7 @@ fn show(
     ];
     let (mut rows, mut objects) = (vec![heads.map(str::to_owned)], Vec::new());
     for (name, it) in &view.workloads {
-        let (row, object) = workload(view, name, it, statuses);
+        let (row, object) = workload(view, name, it, beats);
         rows.push(row);
         objects.push(object);
     }
@@ -144,8 +158,10 @@ fn show(
     Ok(())
 }
 
-fn node(view: &View, member: &Member, status: &Status) -> ([String; 7], Value) {
+fn node(view: &View, member: &Member, beat: &Beat) -> ([String; 7], Value) {
+    let status = &beat.status;
     let state = match (member.draining, member.ha) {
+        _ if beat.is_silent(member) => "silent",
         (true, _) => "draining",
         (false, true) => "ha",
         (false, false) => "not ha",
@@ -166,9 +182,10 @@ fn node(view: &View, member: &Member, status: &Status) -> ([String; 7], Value) {
     ];
     let object = json!({
         "type": "node", "group": view.group.as_str(), "node": member.name.as_str(), "id": id,
-        "ha": member.ha, "draining": member.draining, "workloads": held, "max": member.max,
+        "state": state, "ha": member.ha, "draining": member.draining, "workloads": held, "max": member.max,
         "labels": labels, "host": status.host, "pid": status.pid, "version": status.version,
         "since": since(status.since),
+        "silent_ms": beat.silence.map(|it| u64::try_from(it.as_millis()).unwrap_or(u64::MAX)),
         "lease_ms": u64::try_from(member.lease.as_millis()).unwrap_or(u64::MAX),
     });
     (row, object)
@@ -184,12 +201,21 @@ fn workload(
     view: &View,
     name: &Name,
     it: &Assignment,
-    statuses: &BTreeMap<NodeId, Status>,
+    beats: &BTreeMap<NodeId, Beat>,
 ) -> ([String; 9], Value) {
     let holder = it.place.holder();
-    let status = holder.and_then(|id| statuses.get(&id));
-    let entry = status.and_then(|status| status.workloads.get(name.as_str()));
-    let state = state(view, it, entry.map(|entry| entry.condition));
+    let beat = holder.and_then(|id| beats.get(&id));
+    let member = holder.and_then(|id| view.member(id));
+    let silent = beat
+        .zip(member)
+        .is_some_and(|(beat, member)| beat.is_silent(member));
+    let entry = beat.and_then(|beat| beat.status.workloads.get(name.as_str()));
+    let state = if silent {
+        // It may run, or not: nobody has told.
+        "unknown".to_owned()
+    } else {
+        state(view, it, entry.map(|entry| entry.condition))
+    };
     let mut entry = entry.cloned().unwrap_or_default();
     if it.ha && !view.has_quorum() {
         // It does not run now, or will not in a moment.

@@ -1,4 +1,5 @@
-//! What `tenure run` holds: one guardian, for one reign at most.
+//! What `tenure run` holds: one guardian, for one reign at most. A steward
+//! holds one for each instance of a workload.
 //!
 //! Orders never block and never fail: what becomes of them is told as
 //! events, in order, and the last is always [`Event::Gone`] or

@@ -16,7 +16,8 @@
 //! ours. Those that were there before the first guardian (a shell's
 //! background jobs before `exec tenure run`) are spared, and so is every
 //! guardian that lives, with all below it. Children started otherwise and
-//! later would be taken for orphans of CMD: `tenure run` starts none.
+//! later would be taken for orphans of CMD: `tenure run` starts none, and
+//! neither does a steward.
 
 use std::collections::BTreeSet;
 use std::io;

@@ -1,4 +1,5 @@
-//! The process side of `tenure run`: a command that runs only in office.
+//! The process side of `tenure run`: a command that runs only in office. An
+//! agent's steward (`agent/steward.rs`) is a supervisor, too, of many.
 //!
 //! `tenure run` (the *supervisor*) holds the office and must make sure that
 //! CMD ends before anybody else can be elected, whatever happens to the

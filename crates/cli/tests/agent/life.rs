@@ -5,10 +5,12 @@ use std::time::Duration;
 use rustix::process::{Signal, kill_process};
 
 use super::common::poll_until;
-use super::stamps::now;
+use super::stamps::{self, now};
 use super::town::{PATIENCE, Town};
 
-const LEASE: f64 = 2.0;
+const LEASE: f64 = 3.0;
+/// For restarts, which a busy machine must make in time.
+const LONG: [&str; 2] = ["--lease", "8s"];
 
 /// Three agents, four workloads and one that is not HA; one agent is killed.
 fn one_of_three_is_killed(town: &Town) {
@@ -54,6 +56,11 @@ fn one_of_three_is_killed(town: &Town) {
 #[test]
 fn three_agents_and_one_is_killed_on_sqlite() {
     one_of_three_is_killed(&Town::sqlite());
+}
+
+#[test]
+fn three_agents_and_one_is_killed_on_postgres() {
+    one_of_three_is_killed(&Town::postgres());
 }
 
 #[test]
@@ -103,6 +110,12 @@ fn a_stopped_agent_loses_its_work_before_the_heir_starts_it() {
     one.signal(Signal::STOP);
     // The checker sees two at once, should the first one live too long.
     town.all_run(&["a"], |node| node == "two");
+    // For longer than the first one would be silent by chance.
+    let settled = || {
+        let run = town.stamps.last("a").filter(|run| run.node == "two")?;
+        (run.last - run.first > 0.3).then_some(())
+    };
+    poll_until(PATIENCE, settled).expect("it runs on");
     one.signal(Signal::CONT);
     one.says("everything is ended");
     let joined = || (one.id() != id).then_some(());
@@ -112,20 +125,39 @@ fn a_stopped_agent_loses_its_work_before_the_heir_starts_it() {
     assert_eq!(town.stamps.last("a").expect("it runs").node, "two");
 }
 
+/// The same with guardians that are told to wait too long: the checker is to
+/// see it, or it would see nothing.
+#[test]
+fn a_planted_mistake_is_seen() {
+    let town = Town::sqlite();
+    let late = ["env", "TENURE_TEST_LATE_MS=4000"];
+    let one = town.start_in(&late, "one", &[]);
+    one.says("joined as");
+    let _two = town.node("two", &[]);
+    town.deploy_as("a", &["--node", "one"], &town.stamps.stubborn());
+    one.signal(Signal::STOP);
+    let wrong = poll_until(PATIENCE, || {
+        let wrong = stamps::wrong(&town.stamps.all());
+        wrong.into_iter().next()
+    });
+    let wrong = wrong.expect("two at once");
+    assert!(wrong.contains("two at once"), "{wrong}");
+}
+
 #[test]
 fn an_agent_that_is_restarted_in_time_goes_on() {
     let town = Town::sqlite();
-    let (mut one, two) = (town.node("one", &[]), town.node("two", &[]));
+    let (mut one, two) = (town.node("one", &LONG), town.node("two", &LONG));
     town.deploy("a", &["--node", "one", "--instances", "2"]);
     let before = town.stamps.last("a").expect("it runs");
     let restarts = |it: &serde_json::Value| it["restarts"].as_u64() == Some(0);
     for _ in 0..3 {
         one.kill();
-        one = town.start("one", &[]);
+        one = town.start("one", &LONG);
         one.says("going on as");
         town.all_run(&["a"], |node| node == "one");
     }
-    let until = now() + LEASE * 1.5;
+    let until = now() + 9.0;
     poll_until(PATIENCE, || (now() > until).then_some(()));
     town.all_run(&["a"], |node| node == "one");
     let after = town.stamps.last("a").expect("it runs");
@@ -148,12 +180,12 @@ fn an_agent_that_is_restarted_in_time_goes_on() {
 #[test]
 fn an_agent_that_comes_back_with_other_settings_ends_what_it_had() {
     let town = Town::sqlite();
-    let (mut one, two) = (town.node("one", &[]), town.node("two", &[]));
+    let (mut one, two) = (town.node("one", &LONG), town.node("two", &LONG));
     let id = one.id();
     town.deploy("a", &["--node", "one"]);
     one.kill();
     // The log goes on: wait for what is said once more.
-    let again = town.start("one", &["--label", "zone=b"]);
+    let again = town.start("one", &["--lease", "8s", "--label", "zone=b"]);
     again.says("ending 1 workloads of a former life");
     let joined = || (again.id() != id).then_some(());
     poll_until(PATIENCE, joined).expect("it joins under another id");
@@ -199,6 +231,8 @@ fn a_guardian_that_is_killed_takes_its_workload_along_and_it_is_started_again() 
     town.stamps.runs();
 }
 
+/// A second is enough to see that they are silent; `TENURE_PAUSE_SECONDS=120`
+/// is the long form.
 #[test]
 fn a_store_that_is_gone_fences_the_nodes_and_all_is_well_when_it_is_back() {
     let town = Town::cluster();
@@ -215,26 +249,15 @@ fn a_store_that_is_gone_fences_the_nodes_and_all_is_well_when_it_is_back() {
     for agent in [&one, &two] {
         agent.says("everything is ended");
     }
-    let quiet = now();
-    let silent = |name: &&str| town.stamps.last(name).is_some_and(|it| it.last < quiet);
-    assert!(
-        quiet - gone < LEASE + 1.0,
-        "they knew by themselves, in {} s",
-        quiet - gone
-    );
-    poll_until(Duration::from_secs(1), || {
-        (now() > quiet + 0.7).then_some(())
-    });
+    let took = now() - gone;
+    assert!(took < LEASE + 1.0, "they knew by themselves, in {took} s");
+    let pause = std::env::var("TENURE_PAUSE_SECONDS");
+    let pause: f64 = pause.map_or(1.0, |text| text.parse().expect("seconds"));
+    let until = now() + pause;
+    let patience = Duration::from_secs_f64(pause + 1.0);
+    poll_until(patience, || (now() > until).then_some(()));
     let last = names.map(|name| town.stamps.last(name).expect("it ran").last - gone);
-    assert!(
-        last.iter().all(|last| *last < LEASE),
-        "they ran for {last:?} s"
-    );
-    assert!(
-        names
-            .iter()
-            .all(|name| silent(name) || town.stamps.runs_on(name).is_none())
-    );
+    assert!(last.iter().all(|it| *it < LEASE), "they ran for {last:?} s");
     for server in &servers {
         kill_process(*server, Signal::CONT).expect("it runs");
     }

@@ -10,6 +10,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
+use super::common::postgres::Postgres;
 use super::common::servers::Cluster;
 use super::common::{TENURE, descendants, poll_until};
 use super::stamps::Stamps;
@@ -20,6 +21,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(25);
 /// What the agents share.
 enum Ground {
     Sqlite,
+    Postgres(Box<Postgres>),
     Cluster(Box<Cluster>),
 }
 
@@ -42,6 +44,10 @@ impl Town {
         Self::on(Ground::Sqlite)
     }
 
+    pub(crate) fn postgres() -> Self {
+        Self::on(Ground::Postgres(Box::new(Postgres::start())))
+    }
+
     pub(crate) fn cluster() -> Self {
         Self::on(Ground::Cluster(Box::new(Cluster::start())))
     }
@@ -62,6 +68,7 @@ impl Town {
     pub(crate) fn url(&self) -> String {
         match &self.ground {
             Ground::Sqlite => format!("sqlite://{}", self.directory.path().join("db").display()),
+            Ground::Postgres(server) => server.url(),
             Ground::Cluster(cluster) => cluster.url(),
         }
     }
@@ -69,7 +76,7 @@ impl Town {
     /// The processes of the store's servers.
     pub(crate) fn servers(&self) -> Vec<Pid> {
         match &self.ground {
-            Ground::Sqlite => Vec::new(),
+            Ground::Sqlite | Ground::Postgres(_) => Vec::new(),
             Ground::Cluster(cluster) => cluster.servers.iter().map(pid).collect(),
         }
     }
@@ -104,7 +111,8 @@ impl Town {
         command
     }
 
-    /// Starts an agent with a lease of 2 s, and waits for nothing.
+    /// Starts an agent, with a lease of 3 s unless another is named, and waits
+    /// for nothing.
     pub(crate) fn start(&self, name: &str, flags: &[&str]) -> Agent {
         self.start_in(&[], name, flags)
     }
@@ -118,6 +126,11 @@ impl Town {
             .open(&log)
             .expect("a log");
         let err = file.try_clone().expect("a log");
+        let usual: &[&str] = if flags.contains(&"--lease") {
+            &[]
+        } else {
+            &["--lease", "3s"]
+        };
         let (program, words) = prefix
             .split_first()
             .map_or((TENURE, &[][..]), |(first, rest)| (*first, rest));
@@ -126,7 +139,8 @@ impl Town {
             command.arg(TENURE);
         }
         let process = command
-            .args(["node", "--name", name, "--lease", "2s", "--grace", "400ms"])
+            .args(["node", "--name", name, "--grace", "400ms"])
+            .args(usual)
             .args(flags)
             .stdout(file)
             .stderr(err)

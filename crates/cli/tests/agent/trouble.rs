@@ -118,6 +118,22 @@ fn a_view_of_a_later_version_is_refused_and_left_alone() {
 }
 
 #[test]
+fn an_agent_that_is_stopped_is_asked_nothing() {
+    let town = Town::sqlite();
+    let one = town.node("one", &[]);
+    one.signal(rustix::process::Signal::STOP);
+    let (code, said) = town.fails(&["deploy", "a", "--", "sleep", "1000"]);
+    assert!(code == 1 && said.contains("nothing was asked"), "{said}");
+    // Another one on this machine will do.
+    let _two = town.node("two", &[]);
+    town.deploy("b", &["--node", "two"]);
+    one.signal(rustix::process::Signal::CONT);
+    one.says("everything is ended");
+    town.done(&["undeploy", "b"]);
+    assert_eq!(town.workload("a"), None, "it was asked after all");
+}
+
+#[test]
 fn an_agent_that_never_joined_ends_when_it_is_asked_to() {
     let town = Town::sqlite();
     let nobody = "tenure://127.0.0.1:1";
@@ -213,7 +229,7 @@ fn a_workload_that_does_not_stop_is_killed_and_all_it_forked_with_it() {
     let path = town.directory.path().join("forked");
     let shown = path.display().to_string();
     let away = format!(
-        "(setsid bash -c 'while :; do date +%s.%N > {shown}; sleep 0.05; done' &) ; sleep 1000"
+        "(setsid bash -c 'while :; do date +%s.%N >> {shown}; sleep 0.05; done' &) ; sleep 1000"
     );
     town.deploy_as("b", &[], &words(&["bash", "-c", &away]));
     poll_until(PATIENCE, || path.exists().then_some(())).expect("it has forked");
@@ -222,11 +238,11 @@ fn a_workload_that_does_not_stop_is_killed_and_all_it_forked_with_it() {
     poll_until(Duration::from_secs(1), || {
         (now() > ended + 0.5).then_some(())
     });
-    let last: f64 = fs::read_to_string(&path)
-        .expect("it wrote")
-        .trim()
-        .parse()
-        .expect("a time");
+    let text = fs::read_to_string(&path).expect("it wrote");
+    // A line that a kill has cut short has no end.
+    let (whole, _) = text.rsplit_once('\n').expect("a line");
+    let last = whole.lines().last().expect("a line");
+    let last: f64 = last.parse().expect("a time");
     assert!(
         last <= ended,
         "what it forked lives {} s longer",
@@ -307,6 +323,20 @@ fn wishes_are_kept() {
     let gap = late.first - early.first;
     assert!(gap > 0.4, "the order is not kept: {early:?} {late:?}");
     drop(one);
+}
+
+#[test]
+fn a_group_all_of_whose_agents_are_dead_is_not_shown_as_if_it_ran() {
+    let town = Town::sqlite();
+    let mut one = town.node("one", &[]);
+    town.deploy("a", &[]);
+    assert_eq!(town.member("one").expect("it is there")["state"], "ha");
+    one.perish();
+    // Nobody is there to judge it.
+    town.shows("a", |it| it["state"] == "unknown");
+    let shown = town.member("one").expect("it is there");
+    assert_eq!(shown["state"], "silent");
+    assert!(shown["silent_ms"].as_u64() >= shown["lease_ms"].as_u64());
 }
 
 #[test]

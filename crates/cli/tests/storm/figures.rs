@@ -45,14 +45,12 @@ fn undeploy(town: &Town) {
     }
 }
 
-#[test]
-fn figures_of_kills() {
-    let town = Town::cluster();
-    let flags = ["--quorum", "2"];
+fn kills(store: &str, town: &Town) {
+    let flags = ["--quorum", "2", "--lease", "2s"];
     let [mut one, _two, _three] = ["one", "two", "three"].map(|name| town.node(name, &flags));
     let (mut firsts, mut all) = (Vec::new(), Vec::new());
     for _ in 0..rounds() {
-        deploy(&town, "one");
+        deploy(town, "one");
         let killed = now();
         one.perish();
         town.all_run(&NAMES, |node| node != "one");
@@ -62,21 +60,35 @@ fn figures_of_kills() {
         all.push(took[NAMES.len() - 1]);
         // The lease, a tenth of it as jitter, and the rounds of calls.
         assert!(took[NAMES.len() - 1] < LEASE * 1.2 + 1.5, "{took:?}");
-        undeploy(&town);
+        undeploy(town);
         one = town.node("one", &flags);
     }
     town.stamps.runs();
     print(
-        "a node killed, until the first of its workloads runs elsewhere",
+        &format!("{store}: a node killed, until the first of its workloads runs elsewhere"),
         &mut firsts,
     );
-    print("a node killed, until all four do", &mut all);
+    print(&format!("{store}: until all four do"), &mut all);
+}
+
+/// On the cluster, or on what `TENURE_FIGURES_ON` names.
+#[test]
+fn figures_of_kills() {
+    let store = std::env::var("TENURE_FIGURES_ON").unwrap_or_else(|_| "cluster".into());
+    let town = match store.as_str() {
+        "sqlite" => Town::sqlite(),
+        "postgres" => Town::postgres(),
+        "cluster" => Town::cluster(),
+        other => panic!("expected cluster, sqlite or postgres, found {other}"),
+    };
+    kills(&store, &town);
 }
 
 #[test]
 fn figures_of_drains() {
     let town = Town::cluster();
-    let [mut one, _two, _three] = ["one", "two", "three"].map(|name| town.node(name, &[]));
+    let [mut one, _two, _three] =
+        ["one", "two", "three"].map(|name| town.node(name, &["--lease", "2s"]));
     let (mut gaps, mut whole) = (Vec::new(), Vec::new());
     for _ in 0..rounds() {
         deploy(&town, "one");
@@ -96,7 +108,7 @@ fn figures_of_drains() {
         whole.push(last.into_iter().fold(0.0, f64::max) - began);
         assert_eq!(one.ends(), 0);
         undeploy(&town);
-        one = town.node("one", &[]);
+        one = town.node("one", &["--lease", "2s"]);
     }
     print("a node drained, how long a workload did not run", &mut gaps);
     print("a node drained, until all four run elsewhere", &mut whole);
@@ -163,7 +175,7 @@ fn figures_of_scale() {
     let workloads = number("TENURE_WORKLOADS").unwrap_or(8);
     let town = Town::cluster();
     let mut nodes: Vec<_> = (0..agents)
-        .map(|node| town.start(&format!("n{node}"), &["--spread"]))
+        .map(|node| town.start(&format!("n{node}"), &["--spread", "--lease", "2s"]))
         .collect();
     for node in &nodes {
         node.says("joined as");

@@ -21,7 +21,7 @@ use super::town::{Agent, Town};
 const NODES: usize = 8;
 /// How many may be in trouble at a time, so that there is a quorum.
 const TROUBLED_MAX: usize = 3;
-const FLAGS: [&str; 3] = ["--quorum", "3", "--spread"];
+const FLAGS: [&str; 5] = ["--quorum", "3", "--spread", "--lease", "2s"];
 /// How long people wait for an answer.
 const ANSWER: &str = "10";
 
