@@ -106,6 +106,8 @@ fn run(cli: Cli, file: File, output: Output) -> Result<ExitCode, Failure> {
             Command::Dev(args) => commands::dev::dev(&context, args).await,
             #[cfg(feature = "tenure")]
             Command::Certs(args) => commands::certs::certs(&context, args),
+            #[cfg(feature = "tenure")]
+            Command::Token(args) => commands::token::token(&context, args),
             Command::Wal(args) => commands::wal::wal(&context, args),
             Command::Bench(args) => commands::bench::bench(&context, args).await,
             Command::Completions(args) => {

@@ -32,7 +32,11 @@ pub(super) fn client(context: &Context) -> Result<Client, Failure> {
 pub(super) fn failure(error: Error) -> Failure {
     match error {
         Error::Refused {
-            cause: v1::Cause::Invalid | v1::Cause::TooLarge | v1::Cause::Denied,
+            cause:
+                v1::Cause::Invalid
+                | v1::Cause::TooLarge
+                | v1::Cause::Denied
+                | v1::Cause::Unauthenticated,
             message,
         } => usage(message),
         error => Failure::Other(error.into()),

@@ -64,6 +64,7 @@ fn settings(args: &Serve) -> Result<Config, Failure> {
     }
     let mut settings = Config::new(id, peers, &args.data, &args.listen);
     settings.advertise.clone_from(&args.advertise);
+    settings.tokens.clone_from(&args.tokens);
     if let Some(timeout) = &args.election_timeout {
         settings.node.timeout = config::duration("--election-timeout", timeout)?;
         settings.node.heartbeat = settings.node.timeout / 5;

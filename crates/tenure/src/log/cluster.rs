@@ -9,11 +9,11 @@ use bytes::Bytes;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
-use tonic::transport::Channel;
 
 use super::client::gone;
 use super::error::{carried, carrying, of_changing, of_reading, sentence};
 use super::finder::{Finder, Leader};
+use super::token::Channel;
 use super::{Client, Error};
 use crate::api::v1::{self, cluster_client::ClusterClient};
 use crate::drive;
@@ -229,7 +229,7 @@ async fn on_leader<T>(
 ) -> Result<T, Error> {
     let mut past = 0;
     loop {
-        let Leader { address, search } = finder.leader(past).await;
+        let Leader { address, search } = finder.leader(past).await?;
         past = search;
         let channel = finder.channel(&address).map_err(Error::Unavailable)?;
         *sent = true;

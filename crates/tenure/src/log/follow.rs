@@ -15,11 +15,11 @@ use tenure_core::cas::Register;
 use tenure_core::ids::Key;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
-use tonic::transport::Channel;
 
 use super::client::entry;
 use super::error::{carried, sentence};
 use super::finder::{Finder, jitter};
+use super::token::Channel;
 use super::{Client, Entry, Error, wire};
 use crate::api::v1::{
     self, cluster_client::ClusterClient, log_client::LogClient, registers_client::RegistersClient,
@@ -118,7 +118,14 @@ impl Client {
         let client = self.clone();
         let work = async move {
             if tail.next == 0 {
-                tail.next = newest(&client).await;
+                tail.next = match newest(&client).await {
+                    Ok(next) => next,
+                    Err(error) => {
+                        // A reader that has gone needs no reason.
+                        let _ = tail.batches.send(Err(error)).await;
+                        return;
+                    }
+                };
             }
             // Whoever does not read must hold up nobody else: a connection of
             // its own.
@@ -156,16 +163,16 @@ impl Client {
 }
 
 /// The number after the newest entry.
-async fn newest(client: &Client) -> u64 {
+async fn newest(client: &Client) -> Result<u64, Error> {
     let (mut past, mut pause) = (0, PAUSE_MIN);
     loop {
-        let leader = client.shared.finder.leader(past).await;
+        let leader = client.shared.finder.leader(past).await?;
         past = leader.search;
         if let Ok(channel) = client.shared.finder.channel(&leader.address)
             && let Ok(Ok(status)) = timeout(WITHIN, status(channel)).await
             && status.role() == v1::Role::Leader
         {
-            return status.log_next.max(1);
+            return Ok(status.log_next.max(1));
         }
         tokio::time::sleep(jitter(pause)).await;
         pause = (pause * 2).min(PAUSE_MAX);

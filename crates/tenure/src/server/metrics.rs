@@ -53,12 +53,28 @@ pub(super) struct Reason {
     pub(super) reason: Closed,
 }
 
+/// Why a call was not allowed.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, EncodeLabelValue)]
+pub(super) enum Barred {
+    /// It carried no token, or one that is not known.
+    Unauthenticated,
+    /// Its token has not the right.
+    Denied,
+}
+
+/// One of these.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
+pub(super) struct Bar {
+    pub(super) reason: Barred,
+}
+
 /// The counters and gauges of one server.
 #[derive(Debug)]
 pub(super) struct Metrics {
     registry: Mutex<Registry>,
     pub(super) requests: Family<Outcome, Counter>,
     pub(super) closed: Family<Reason, Counter>,
+    barred: Family<Bar, Counter>,
     pub(super) reigns: Counter,
     pub(super) elections: Counter,
     pub(super) snapshots: Counter,
@@ -96,6 +112,7 @@ impl Metrics {
             registry: Mutex::new(Registry::with_prefix("tenure")),
             requests: Family::default(),
             closed: Family::default(),
+            barred: Family::default(),
             reigns: Counter::default(),
             elections: Counter::default(),
             snapshots: Counter::default(),
@@ -121,6 +138,11 @@ impl Metrics {
             "connections_closed",
             "Connections that this server closed, by why",
             self.closed.clone(),
+        );
+        registry.register(
+            "calls_barred",
+            "Calls that their tokens did not allow, by why",
+            self.barred.clone(),
         );
         for (name, help, counter) in [
             ("reigns", "How often this server came to lead", &self.reigns),
@@ -157,6 +179,11 @@ impl Metrics {
     /// A connection was closed.
     pub(super) fn close(&self, reason: Closed) {
         self.closed.get_or_create(&Reason { reason }).inc();
+    }
+
+    /// A call was not allowed.
+    pub(super) fn bar(&self, reason: Barred) {
+        self.barred.get_or_create(&Bar { reason }).inc();
     }
 
     /// A batch was durable after this time.

@@ -4,3 +4,4 @@ mod cases;
 mod servers;
 mod strangers;
 mod tls;
+mod tokens;

@@ -647,10 +647,13 @@ pub enum Cause {
     Invalid = 13,
     /// The server is not yet part of a cluster, or stops.
     NotReady = 14,
-    /// Who asks may not do this.
+    /// Whose token this is may not do this. Not done.
     Denied = 15,
     /// A reader that did not keep up was cut off.
     TooSlow = 16,
+    /// This server wants a token and was given none, or one it does not know.
+    /// Not done.
+    Unauthenticated = 17,
 }
 impl Cause {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -676,6 +679,7 @@ impl Cause {
             Self::NotReady => "NOT_READY",
             Self::Denied => "DENIED",
             Self::TooSlow => "TOO_SLOW",
+            Self::Unauthenticated => "UNAUTHENTICATED",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -698,6 +702,7 @@ impl Cause {
             "NOT_READY" => Some(Self::NotReady),
             "DENIED" => Some(Self::Denied),
             "TOO_SLOW" => Some(Self::TooSlow),
+            "UNAUTHENTICATED" => Some(Self::Unauthenticated),
             _ => None,
         }
     }
