@@ -159,6 +159,12 @@ pub(crate) enum Command {
     /// Write a consistent copy of everything in a cluster to a file.
     #[cfg(feature = "tenure")]
     Backup(Backup),
+    /// Have servers take a snapshot of their state now, and forget the log it covers.
+    ///
+    /// They do so by themselves; this is for before an upgrade, or a backup of
+    /// their disks. Exits with 1 if one of them did not.
+    #[cfg(feature = "tenure")]
+    Snapshot(Snapshot),
     /// Make the data directory of a new cluster of one server that begins with a backup.
     ///
     /// The backup is checked first. Registers, terms and the log go on where

@@ -244,8 +244,23 @@ fn servers_are_shown_moved_and_backed_up() {
     let partial = |name: &str| name.contains("partial");
     let names = beside.map(|it| it.expect("an entry").file_name());
     assert!(!names.into_iter().any(|it| partial(&it.to_string_lossy())));
+    let taken = objects(&["snapshot", "--json", "--store", &url]);
+    let ids: BTreeSet<_> = taken.iter().map(|it| it["id"].as_u64()).collect();
+    assert_eq!(ids, [Some(1), Some(2), Some(3)].into());
+    assert!(
+        taken.iter().all(|it| it["upto"].as_u64() > Some(0)),
+        "{taken:?}"
+    );
+    let (code, unknown) = fails(&["snapshot", "--server", "9", "--store", &url]);
+    assert_eq!(code, Some(2), "{unknown}");
     let gone = heir % 3 + 1;
     cluster.kill(gone);
+    let (code, partly) = fails(&["snapshot", "--store", &url]);
+    assert_eq!(code, Some(1), "{partly}");
+    assert!(
+        partly.contains(&format!("2 took a snapshot; server {gone}: ")),
+        "{partly}"
+    );
     let seen = objects(&["status", "--json", "--store", &url]);
     let roles: Vec<_> = seen.iter().map(|it| (&it["id"], &it["role"])).collect();
     assert_eq!(roles.len(), 3, "{roles:?}");

@@ -217,6 +217,22 @@ impl Cluster for Door {
         respond(Self::transfer(self, &caller, request.to).await)
     }
 
+    async fn snapshot(
+        &self,
+        request: Request<v1::SnapshotRequest>,
+    ) -> Result<Response<v1::SnapshotResponse>, Status> {
+        let (caller, _) = taken(request)?;
+        respond(Self::snapshot(self, &caller).await)
+    }
+
+    async fn metrics(
+        &self,
+        request: Request<v1::MetricsRequest>,
+    ) -> Result<Response<v1::MetricsResponse>, Status> {
+        let (caller, _) = taken(request)?;
+        respond(Self::metrics(self, &caller).await)
+    }
+
     async fn backup(
         &self,
         request: Request<v1::BackupRequest>,

@@ -101,8 +101,8 @@ async fn leader(State(door): State<Door>) -> Response {
 }
 
 async fn metrics(State(door): State<Door>, Extension(caller): Who) -> Response {
-    let text = match door.metrics(&caller).await {
-        Ok(text) => text,
+    let text = match Door::metrics(&door, &caller).await {
+        Ok(metrics) => metrics.text,
         Err(error) => return failed(error),
     };
     let content = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -312,10 +312,12 @@ async fn cluster(
             Ok(request) => respond(Door::transfer(&door, &caller, request.to).await),
             Err(error) => failed(error),
         },
+        "snapshot" => respond(Door::snapshot(&door, &caller).await),
+        "metrics" => respond(Door::metrics(&door, &caller).await),
         other => unknown(
             "cluster",
             other,
-            "status, add_member, promote_member, remove_member, transfer",
+            "status, add_member, promote_member, remove_member, transfer, snapshot, metrics",
         ),
     }
 }

@@ -16,6 +16,7 @@ use tenure_core::alpo::{
     ServerId, Status, Stranger,
 };
 use tenure_core::time::Instant;
+use tokio::sync::oneshot;
 
 use super::config::Config;
 use super::data;
@@ -42,6 +43,11 @@ pub(super) struct Owner {
     members: Membership,
     /// Batches that are not known to be durable, and since when.
     syncing: VecDeque<(u64, Instant)>,
+    /// Those who wait until a snapshot up to this entry is, which is in this
+    /// batch or in an earlier one.
+    snapshots: VecDeque<(u64, LogId, oneshot::Sender<LogId>)>,
+    /// The last batch that was handed to the disk.
+    handed: u64,
     /// Set when the server is to end: when, and whether it waits for a
     /// hand-over under this token.
     stopping: Option<Instant>,
@@ -91,6 +97,8 @@ impl Owner {
             next_token: 1 << 32,
             members,
             syncing: VecDeque::new(),
+            snapshots: VecDeque::new(),
+            handed: 0,
             stopping: None,
             timeout: config.node.timeout,
             data: config.data.clone(),
@@ -157,6 +165,7 @@ impl Owner {
                     self.shared.metrics.synced(now.boot.since(at));
                 }
                 self.node.handle(now, Input::Persisted(number));
+                self.tell_of_snapshots(number);
             }
             Event::DiskFailed(error) => return Some(Ended::Disk(error)),
             Event::Greeted(greeting) => {
@@ -173,9 +182,31 @@ impl Owner {
             }
             Event::Asked(ask, reply) => self.ask(ask, reply),
             Event::Look(look) => look(Some(&self.node)),
+            Event::Snapshot(teller) => return self.snapshot(teller),
             Event::Stop => self.stop(),
         }
         None
+    }
+
+    /// Takes a snapshot. If the newest covers everything already, it may
+    /// still be on its way: whoever asks waits for all that is.
+    fn snapshot(&mut self, teller: oneshot::Sender<LogId>) -> Option<Ended> {
+        self.node.handle(clock::now(), Input::Compact);
+        let ended = self.carry_out();
+        let upto = self.node.snapshot().map_or(0, |it| it.last.id);
+        self.snapshots.push_back((self.handed, upto, teller));
+        if self.syncing.is_empty() {
+            self.tell_of_snapshots(self.handed);
+        }
+        ended
+    }
+
+    fn tell_of_snapshots(&mut self, durable: u64) {
+        while let Some(told) = self.snapshots.pop_front_if(|(it, ..)| *it <= durable) {
+            let (_, upto, teller) = told;
+            // Whoever asked may have gone.
+            let _ = teller.send(upto);
+        }
     }
 
     fn ask(&mut self, ask: Ask, reply: Reply) {
@@ -215,6 +246,7 @@ impl Owner {
             match output {
                 Output::Persist(batch) => {
                     self.syncing.push_back((batch.number, clock::boot()));
+                    self.handed = batch.number;
                     if self.writer.submit(batch).is_err() {
                         // Its last report says why, and is on its way.
                         tracing::debug!("the log has failed");

@@ -12,10 +12,10 @@ use tenure_core::alpo::{
 use tenure_core::cas::Register;
 use tenure_core::ids::Key;
 use tenure_core::time::{ClockId, StoreTime};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 use super::door::Door;
-use super::inbox::Told;
+use super::inbox::{Event, Told};
 use super::tokens::{Caller, Need};
 use super::translate::{self, compacted, done, error, found, invalid};
 use super::watchers::{News, NoWatch, Selector};
@@ -361,9 +361,22 @@ impl Door {
     }
 
     /// What it counts, as text.
-    pub(super) async fn metrics(&self, caller: &Caller) -> Answered<String> {
+    pub(super) async fn metrics(&self, caller: &Caller) -> Answered<v1::MetricsResponse> {
         caller.may(Need::Token)?;
-        Ok(self.shared.metrics.text(&self.own_status().await))
+        let text = self.shared.metrics.text(&self.own_status().await);
+        Ok(v1::MetricsResponse { text })
+    }
+
+    /// Takes a snapshot here and now, and waits until it is on the disk.
+    pub(super) async fn snapshot(&self, caller: &Caller) -> Answered<v1::SnapshotResponse> {
+        caller.may(Need::Admin)?;
+        // As long as the server is blank there is nothing to take one of.
+        self.look(|_| ()).await?;
+        let (teller, told) = oneshot::channel();
+        self.inbox.put(Event::Snapshot(teller));
+        let upto = told.await;
+        let upto = upto.map_err(|_| error(Cause::NotReady, "this server stops"))?;
+        Ok(v1::SnapshotResponse { upto })
     }
 
     async fn own_status(&self) -> v1::StatusResponse {

@@ -30,6 +30,9 @@ pub enum Input {
     },
     /// The connection to a peer broke: its kernel says the process is gone.
     Closed(ServerId),
+    /// Somebody wants a snapshot of what is applied, whether one is due or
+    /// not. It is in the next batch that goes to the disk.
+    Compact,
 }
 
 /// What clients and operators want.
