@@ -32,7 +32,7 @@ use std::time::Duration;
 use tenure::clock;
 use tenure::wal::{Options, Wal};
 use tenure_core::alpo::codec::{crc32c, encode_frame};
-use tenure_core::alpo::{Body, Envelope, Position, Rank, Reply, Request, ServerId};
+use tenure_core::alpo::{Body, Compare, Envelope, Position, Rank, Reply, Request, ServerId};
 use tenure_core::rng::Rng;
 
 /// No input grows beyond this.
@@ -103,6 +103,7 @@ fn frame(rng: &mut Rng) -> Vec<u8> {
             commit: 1,
             round: 2,
             time: 3,
+            compare: Compare::default(),
         }),
         6 => {
             let bytes = Arc::from(&b"chunk"[..]);

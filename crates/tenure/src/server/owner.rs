@@ -348,6 +348,14 @@ impl Owner {
                 tracing::info!(term, leader = leader.get(), "follows a leader");
             }
             NodeEvent::SteppedDown(why) => tracing::info!(term, ?why, "stepped back"),
+            NodeEvent::Disagreement { at } => {
+                metrics.disagreements.inc();
+                tracing::error!(
+                    term,
+                    at,
+                    "servers have different states, and no majority agrees on one"
+                );
+            }
             NodeEvent::Installed { upto } => {
                 metrics.installed.inc();
                 tracing::info!(term, upto = upto.id, "took over a snapshot from the leader");
@@ -356,6 +364,7 @@ impl Owner {
             other => {
                 match other {
                     NodeEvent::Standing { .. } => drop(metrics.elections.inc()),
+                    NodeEvent::Compared { .. } => drop(metrics.compared.inc()),
                     NodeEvent::Truncated { .. } => drop(metrics.truncated.inc()),
                     NodeEvent::Compacted { .. } => drop(metrics.snapshots.inc()),
                     _ => {}

@@ -11,16 +11,17 @@ use core::fmt;
 
 use super::super::entry::Entry;
 use super::super::ids::ServerId;
-use super::super::message::{Body, Envelope, Reply, Request};
+use super::super::message::{Body, Compare, Envelope, Reply, Request};
+use super::super::state::Mark;
 use super::crc::crc32c;
 use super::entries::{
-    encode_entry, read_entry, read_position, read_rank, read_server, read_term, write_position,
-    write_rank,
+    encode_entry, read_entry, read_position, read_rank, read_server, read_term, read_version,
+    write_position, write_rank,
 };
 use super::{DecodeError, Reader, put_bytes, put_u64};
 
 /// The version of the frames this code writes, and the only one it reads.
-pub const FRAME_VERSION: u8 = 1;
+pub const FRAME_VERSION: u8 = 2;
 
 /// The bytes before the body.
 pub const FRAME_HEADER_BYTES: usize = 12;
@@ -205,12 +206,15 @@ fn write_request(to: &mut Vec<u8>, request: &Request) {
             commit,
             round,
             time,
+            compare,
         } => {
             to.push(4);
             write_position(to, *last);
             put_u64(to, *commit);
             put_u64(to, *round);
             put_u64(to, *time);
+            put_u64(to, compare.at);
+            write_mark(to, compare.agreed);
         }
         Request::Install {
             last,
@@ -253,6 +257,10 @@ fn read_request(kind: u8, from: &mut Reader<'_>) -> Result<Request, DecodeError>
             commit: from.u64()?,
             round: from.u64()?,
             time: from.u64()?,
+            compare: Compare {
+                at: from.u64()?,
+                agreed: read_mark(from)?,
+            },
         },
         5 => Request::Install {
             last: read_position(from)?,
@@ -264,6 +272,38 @@ fn read_request(kind: u8, from: &mut Reader<'_>) -> Result<Request, DecodeError>
         6 => Request::TransferNow,
         kind => return Err(DecodeError::Kind(kind)),
     })
+}
+
+fn write_matched(to: &mut Vec<u8>, matched: Option<u64>) {
+    to.push(u8::from(matched.is_some()));
+    if let Some(matched) = matched {
+        put_u64(to, matched);
+    }
+}
+
+fn read_matched(from: &mut Reader<'_>) -> Result<Option<u64>, DecodeError> {
+    Ok(if from.bool()? {
+        Some(from.u64()?)
+    } else {
+        None
+    })
+}
+
+fn write_mark(to: &mut Vec<u8>, mark: Option<Mark>) {
+    to.push(u8::from(mark.is_some()));
+    if let Some(Mark { id, hash }) = mark {
+        put_u64(to, id);
+        to.extend_from_slice(&hash.to_le_bytes());
+    }
+}
+
+fn read_mark(from: &mut Reader<'_>) -> Result<Option<Mark>, DecodeError> {
+    if !from.bool()? {
+        return Ok(None);
+    }
+    let id = from.u64()?;
+    let hash = u64::from_le_bytes(from.array()?);
+    Ok(Some(Mark { id, hash }))
 }
 
 /// For how many entries room is made before they have been read.
@@ -344,14 +384,15 @@ fn write_reply(to: &mut Vec<u8>, reply: &Reply) {
             matched,
             last,
             round,
+            version,
+            mark,
         } => {
             to.push(kind(12));
             write_position(to, *last);
             put_u64(to, *round);
-            to.push(u8::from(matched.is_some()));
-            if let Some(matched) = matched {
-                put_u64(to, *matched);
-            }
+            write_matched(to, *matched);
+            put_u64(to, version.get());
+            write_mark(to, *mark);
         }
         Reply::Installed {
             last,
@@ -405,11 +446,9 @@ fn read_reply(kind: u8, from: &mut Reader<'_>) -> Result<Reply, DecodeError> {
         12 => Reply::Heard {
             last: read_position(from)?,
             round: from.u64()?,
-            matched: if from.bool()? {
-                Some(from.u64()?)
-            } else {
-                None
-            },
+            matched: read_matched(from)?,
+            version: read_version(from)?,
+            mark: read_mark(from)?,
         },
         13 => Reply::Installed {
             last: read_position(from)?,

@@ -24,6 +24,7 @@
 //! request for each peer.
 
 mod candidate;
+mod compare;
 mod desk;
 mod digest;
 mod disk;
@@ -37,6 +38,7 @@ mod rounds;
 mod server;
 mod status;
 mod types;
+mod upgrade;
 mod voting;
 
 use alloc::boxed::Box;
@@ -138,7 +140,9 @@ impl Node {
             outbox: VecDeque::new(),
             number: 0,
             fault: None,
+            awaited: None,
         };
+        server.refuse_to_be_too_old();
         // Before the crash a leader may have been heard whose lease counts on
         // this server's silence.
         if server.config.lease_reads {
