@@ -147,6 +147,7 @@ impl Client {
         let mut watching = Watching {
             what,
             revision: None,
+            cluster: String::new(),
             told: 0,
             initial: Vec::new(),
             live: false,
@@ -359,6 +360,8 @@ struct Watching {
     what: Follow,
     /// After which changes to go on; `None`: from the state now.
     revision: Option<u64>,
+    /// Which cluster counted them.
+    cluster: String,
     /// Up to where changes were ever told.
     told: u64,
     /// The registers as they were, as far as they have come.
@@ -391,6 +394,8 @@ impl Following for Watching {
             prefix,
             key,
             after_revision,
+            after_id: None,
+            cluster: self.cluster.clone(),
         };
         let answer = client.watch(watch).await;
         answer.map(tonic::Response::into_inner)
@@ -406,6 +411,11 @@ impl Following for Watching {
     }
 
     async fn take(&mut self, message: Self::Message) -> ControlFlow<String> {
+        if !message.cluster.is_empty() && message.cluster != self.cluster {
+            // It was made anew from a copy, and counts its own changes.
+            self.cluster = message.cluster;
+            self.told = 0;
+        }
         let known = self.revision.unwrap_or(0);
         for changed in message.changes {
             let Ok(key) = wire::key(&changed.key) else {

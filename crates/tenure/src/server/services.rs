@@ -18,7 +18,7 @@ use super::door::Door;
 use super::inbox::{Event, Told};
 use super::tokens::{Caller, Need};
 use super::translate::{self, compacted, done, error, found, invalid};
-use super::watchers::{News, NoWatch, Selector};
+use super::watchers::{After, News, NoWatch, Selector};
 use crate::api::v1::{self, Cause};
 use crate::clock;
 
@@ -217,18 +217,30 @@ impl Door {
             }
             None => Selector::Prefix(request.prefix),
         };
+        let cluster = self.shared.face().identity;
+        let cluster = cluster.map_or_else(String::new, |it| it.cluster.to_string());
+        let after = after(
+            &request.cluster,
+            &cluster,
+            request.after_revision,
+            request.after_id,
+        )?;
         let watchers = std::sync::Arc::clone(&self.watchers);
-        let after = request.after_revision;
         let followed = self
             .look(move |node| watchers.follow(node, selector, after))
             .await?;
-        let mut changes = followed.map_err(|why| match why {
+        let (mut changes, after) = followed.map_err(|why| match why {
             NoWatch::Full => error(Cause::Busy, "there are as many watches as there may be"),
             NoWatch::TooOld(revision) => compacted(revision),
+            NoWatch::Behind(applied) => error(
+                Cause::NotReady,
+                format!("this server has only come to entry {applied}; ask another"),
+            ),
         })?;
         let (sender, messages) = mpsc::channel(QUEUE_MAX);
         let shared = std::sync::Arc::clone(&self.shared);
         tokio::spawn(async move {
+            let mut cluster = cluster;
             loop {
                 let next = tokio::select! {
                     next = changes.recv() => next,
@@ -236,7 +248,7 @@ impl Door {
                 };
                 let message = match (caller.may(Need::Read(&what)), next) {
                     (Err(barred), _) => Err(barred),
-                    (Ok(()), Some(it)) => news(it, after.unwrap_or(0)),
+                    (Ok(()), Some(it)) => news(it, after, std::mem::take(&mut cluster)),
                     (Ok(()), None) => {
                         shared.metrics.watches_cut.inc();
                         Err(error(
@@ -414,6 +426,30 @@ impl Door {
     }
 }
 
+/// After what a watch is to begin, if that was told by this cluster.
+fn after(
+    told_by: &str,
+    own: &str,
+    revision: Option<u64>,
+    id: Option<u64>,
+) -> Answered<Option<After>> {
+    let after = match (revision, id) {
+        (Some(_), Some(_)) => {
+            return Err(invalid("expected after_revision or after_id, found both"));
+        }
+        (Some(revision), None) => After::Revision(revision),
+        (None, Some(id)) => After::Id(id),
+        (None, None) => return Ok(None),
+    };
+    // Another cluster counts its own changes, though it may have begun with
+    // a copy of this one's: what is equal is an accident.
+    if told_by.is_empty() || told_by == own {
+        return Ok(Some(after));
+    }
+    let text = format!("expected a watch of cluster {own}, found one of {told_by}: begin again");
+    Err(error(Cause::Compacted, text))
+}
+
 /// What only the machine knows.
 fn status(node: &Node) -> v1::StatusResponse {
     let role = match node.status() {
@@ -453,7 +489,7 @@ fn server(id: u64) -> Answered<ServerId> {
 
 /// News as the interface tells them, leaving out what is not after `after`;
 /// `None` if the follower has to begin again.
-fn news(news: News, after: u64) -> Answered<v1::WatchResponse> {
+fn news(news: News, after: u64, cluster: String) -> Answered<v1::WatchResponse> {
     let changed = |key: &Key, held: Option<&Register>| v1::Changed {
         key: key.as_str().to_owned(),
         register: held.map(translate::register),
@@ -467,6 +503,7 @@ fn news(news: News, after: u64) -> Answered<v1::WatchResponse> {
             revision,
             initial: true,
             began,
+            cluster,
         }),
         News::Changes(changes, revision) => {
             let new = changes.iter().filter(|change| change.revision > after);
@@ -475,6 +512,7 @@ fn news(news: News, after: u64) -> Answered<v1::WatchResponse> {
                     .map(|it| changed(&it.key, it.register.as_ref()))
                     .collect(),
                 revision,
+                cluster,
                 ..v1::WatchResponse::default()
             })
         }

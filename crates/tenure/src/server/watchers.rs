@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tenure_core::alpo::Node;
+use tenure_core::alpo::{LogId, Node};
 use tenure_core::cas::{Change, Register};
 use tenure_core::ids::Key;
 use tokio::sync::mpsc;
@@ -43,14 +43,29 @@ pub(super) enum News {
     Gap,
 }
 
+/// After what to follow.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum After {
+    /// So many changes. One from the future is waited for: this server lags
+    /// behind the one that told it.
+    Revision(u64),
+    /// This entry of the log.
+    Id(LogId),
+}
+
 /// Why nobody can follow from there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum NoWatch {
     /// There are too many followers.
     Full,
-    /// The revision is too old, or from the future.
+    /// Changes after that are not kept; here it begins now.
     TooOld(u64),
+    /// This server has only come to this entry.
+    Behind(LogId),
 }
+
+/// A follower's end: what it is told, except changes up to a revision.
+pub(super) type Followed = (mpsc::Receiver<News>, u64);
 
 #[derive(Debug)]
 struct Follower {
@@ -110,8 +125,8 @@ impl Watchers {
         &self,
         node: &Node,
         selector: Selector,
-        after: Option<u64>,
-    ) -> Result<mpsc::Receiver<News>, NoWatch> {
+        after: Option<After>,
+    ) -> Result<Followed, NoWatch> {
         let registers = node.state().registers();
         let mut inner = self.lock();
         if inner.followers.len() >= self.most {
@@ -121,6 +136,18 @@ impl Watchers {
             return Err(NoWatch::Full);
         }
         let revision = registers.revision();
+        let after = match after {
+            None => None,
+            Some(After::Revision(after)) => Some(after),
+            Some(After::Id(id)) => {
+                let applied = node.state().applied().id;
+                if id > applied {
+                    return Err(NoWatch::Behind(applied));
+                }
+                let after = node.state().revision_at(id);
+                Some(after.map_err(|_| NoWatch::TooOld(revision))?)
+            }
+        };
         let first = match after {
             Some(after) => {
                 let changes = registers.changes_after(after);
@@ -135,7 +162,7 @@ impl Watchers {
             let _ = queue.try_send(message);
         }
         inner.add(Follower { selector, queue });
-        Ok(news)
+        Ok((news, after.unwrap_or(0)))
     }
 
     /// Entries were applied: tells everybody concerned.

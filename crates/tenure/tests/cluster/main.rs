@@ -5,3 +5,4 @@ mod servers;
 mod strangers;
 mod tls;
 mod tokens;
+mod watches;

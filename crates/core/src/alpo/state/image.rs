@@ -20,6 +20,7 @@ use super::super::codec::{
 use super::super::entry::{ClusterVersion, Outcome};
 use super::super::ids::Position;
 use super::marks::{self, Marks};
+use super::trail::Trail;
 use super::{Journal, Limits, MAX_WINDOW, Session, Sessions, State};
 
 /// The version of the format this code writes, and the only one it reads.
@@ -144,6 +145,8 @@ impl State {
         if marks::sum(registers.list("")) != sum {
             return Err(ImageError::Hash);
         }
+        let changes = usize::try_from(limits.changes).unwrap_or(usize::MAX);
+        let trail = Trail::begin(applied.id, registers.revision(), changes);
         Ok(Self {
             limits,
             clock,
@@ -155,6 +158,7 @@ impl State {
             journal,
             sessions,
             marks: Marks::restored(chain, sum),
+            trail,
         })
     }
 

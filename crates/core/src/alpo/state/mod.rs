@@ -16,6 +16,7 @@ mod image;
 mod journal;
 mod marks;
 mod sessions;
+mod trail;
 
 pub use image::ImageError;
 pub use journal::{Journal, TooOld};
@@ -32,6 +33,7 @@ use super::entry::{ClusterVersion, Command, Entry, LogTime, Operation, Outcome, 
 use super::ids::{LogId, Position};
 use super::membership::Membership;
 use marks::Marks;
+use trail::Trail;
 
 /// How much the state may hold. The same on every server of a cluster; part
 /// of every snapshot.
@@ -72,6 +74,7 @@ pub struct State {
     journal: Journal,
     sessions: Sessions,
     marks: Marks,
+    trail: Trail,
 }
 
 impl State {
@@ -89,6 +92,7 @@ impl State {
             journal: Journal::restored(limits.journal_bytes, 1, VecDeque::new()),
             sessions: Sessions::default(),
             marks: Marks::default(),
+            trail: Trail::begin(0, 0, usize::try_from(limits.changes).unwrap_or(usize::MAX)),
         }
     }
 
@@ -157,6 +161,15 @@ impl State {
         &self.registers
     }
 
+    /// The revision of the registers after entry `id`: the changes after it
+    /// are those by later entries.
+    ///
+    /// # Errors
+    /// [`TooOld`](crate::cas::TooOld) if that is not remembered any more.
+    pub fn revision_at(&self, id: LogId) -> Result<u64, crate::cas::TooOld> {
+        self.trail.revision_at(id)
+    }
+
     /// The plain log.
     pub const fn journal(&self) -> &Journal {
         &self.journal
@@ -189,6 +202,7 @@ impl State {
         self.applied = entry.position();
         self.time = self.time.max(entry.time);
         let outcome = self.carry_out(entry);
+        self.trail.applied(entry.id, self.registers.revision());
         let sizes = [self.sessions.len() as u64, self.journal.first()];
         self.marks.applied(entry, &outcome, sizes);
         if entry.id.is_multiple_of(self.limits.mark_every.max(1)) {

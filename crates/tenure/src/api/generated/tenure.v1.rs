@@ -169,10 +169,19 @@ pub struct WatchRequest {
     pub prefix: ::prost::alloc::string::String,
     #[prost(string, optional, tag = "2")]
     pub key: ::core::option::Option<::prost::alloc::string::String>,
-    /// Every change after this revision; absent: the state now, and then every
-    /// change. A revision that is too old is refused with COMPACTED: list again.
+    /// Every change after this revision, or by entries after this one of the log
+    /// (the version of a register is the id of the entry that wrote it); neither:
+    /// the state now, and then every change. What is too old is refused with
+    /// COMPACTED, an entry that this server has not come to yet with NOT_READY.
     #[prost(uint64, optional, tag = "3")]
     pub after_revision: ::core::option::Option<u64>,
+    #[prost(uint64, optional, tag = "4")]
+    pub after_id: ::core::option::Option<u64>,
+    /// Of which cluster these are, as the watch said that told them; a watch
+    /// that was begun in another (one from a backup, say) is refused with
+    /// COMPACTED. Empty: of this one.
+    #[prost(string, tag = "5")]
+    pub cluster: ::prost::alloc::string::String,
 }
 #[derive(serde::Serialize, serde::Deserialize)]
 #[serde(default)]
@@ -189,6 +198,9 @@ pub struct WatchResponse {
     pub initial: bool,
     #[prost(bool, tag = "4")]
     pub began: bool,
+    /// Of which cluster; in the first message of a watch.
+    #[prost(string, tag = "5")]
+    pub cluster: ::prost::alloc::string::String,
 }
 #[derive(serde::Serialize, serde::Deserialize)]
 #[serde(default)]
