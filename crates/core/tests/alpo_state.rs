@@ -456,9 +456,11 @@ fn after_the_last_serial_there_is_none() {
     let session = log.open(u64::MAX);
     // No client gets that far; somebody who forges snapshots does.
     let mut bytes = log.state.encode();
-    // It ends with the serials done, the answers saved, and a checksum.
-    bytes.truncate(bytes.len() - 6);
+    // It ends with the serials done, the answers saved, the registers bound,
+    // and a checksum.
+    bytes.truncate(bytes.len() - 7);
     put_u64(&mut bytes, u64::MAX - 1);
+    put_u64(&mut bytes, 0);
     put_u64(&mut bytes, 0);
     let checksum = crc32c(&bytes);
     bytes.extend_from_slice(&checksum.to_le_bytes());

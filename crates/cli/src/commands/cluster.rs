@@ -143,6 +143,7 @@ fn object(server: &ServerStatus) -> Value {
         "speaks": it.speaks,
         "sessions": it.sessions,
         "registers": it.registers,
+        "bound": it.bound,
         "revision": it.revision,
         "log_first": it.log_first,
         "log_next": it.log_next,

@@ -100,6 +100,7 @@ struct Seen {
     snapshot: Gauge,
     sessions: Gauge,
     registers: Gauge,
+    bound: Gauge,
     revision: Gauge,
     log_next: Gauge,
     members: Gauge,
@@ -219,7 +220,7 @@ impl Metrics {
 }
 
 impl Seen {
-    fn all(&self) -> [(&'static str, &'static str, &Gauge); 14] {
+    fn all(&self) -> [(&'static str, &'static str, &Gauge); 15] {
         [
             ("leads", "Whether this server leads", &self.leads),
             ("ready", "Whether it leads or follows a leader", &self.ready),
@@ -235,6 +236,11 @@ impl Seen {
             ),
             ("sessions", "Open sessions", &self.sessions),
             ("registers", "Registers", &self.registers),
+            (
+                "registers_bound",
+                "Registers that are bound to sessions",
+                &self.bound,
+            ),
             ("revision", "Changes of registers so far", &self.revision),
             (
                 "entries_next",
@@ -264,6 +270,7 @@ impl Seen {
             (&self.snapshot, status.snapshot),
             (&self.sessions, status.sessions),
             (&self.registers, status.registers),
+            (&self.bound, status.bound),
             (&self.revision, status.revision),
             (&self.log_next, status.log_next),
             (&self.members, status.members.len() as u64),

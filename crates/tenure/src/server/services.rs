@@ -32,6 +32,7 @@ const NOTHING: v1::Swap = v1::Swap {
     expect: None,
     value: bytes::Bytes::new(),
     keep_stamp: false,
+    at_end: None,
 };
 /// How many messages may wait for one reader of a stream.
 pub(super) const QUEUE_MAX: usize = 16;
@@ -136,6 +137,10 @@ impl Door {
         let swap = request
             .swap
             .ok_or_else(|| invalid("expected a swap, found none"))?;
+        if swap.at_end.is_some() && request.numbered.is_none() {
+            // The session that serves those without one is nobody's.
+            return Err(invalid("expected a session to bind to, found none"));
+        }
         let operation = translate::swap(swap)?;
         let (outcome, at) = self.run(operation, request.numbered.as_ref()).await?;
         Ok(translate::swapped(&outcome, at, self.clock()))
@@ -474,6 +479,7 @@ fn status(node: &Node) -> v1::StatusResponse {
         snapshot: node.snapshot().map_or(0, |it| it.last.id),
         sessions: state.sessions().len() as u64,
         registers: state.registers().len() as u64,
+        bound: state.bound_len() as u64,
         revision: state.registers().revision(),
         log_first: state.journal().first(),
         log_next: state.journal().next(),

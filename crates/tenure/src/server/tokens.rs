@@ -240,9 +240,13 @@ impl Rights {
 
     /// Whoever may campaign writes records of elections and nothing else.
     fn allow_campaign(&self, swap: &v1::Swap) -> bool {
+        let last = swap.at_end.as_ref().map(|it| &it.value);
+        let mut values = std::iter::once(&swap.value).chain(last);
         election(&swap.key).is_some_and(|name| {
-            begins(&self.campaign, name)
-                && Record::decode(&swap.value).is_ok_and(|it| it.election.as_str() == name)
+            let of_it = |value: &bytes::Bytes| {
+                Record::decode(value).is_ok_and(|it| it.election.as_str() == name)
+            };
+            begins(&self.campaign, name) && values.all(of_it)
         })
     }
 }

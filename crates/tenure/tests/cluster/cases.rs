@@ -10,7 +10,7 @@ fn swap(key: &str, expect: Option<u64>, value: &str) -> v1::CompareAndSwapReques
             key: key.into(),
             expect,
             value: value.to_owned().into(),
-            keep_stamp: false,
+            ..v1::Swap::default()
         }),
         numbered: None,
     }

@@ -1,5 +1,6 @@
 //! Real servers on real sockets and disks, in one process.
 
+mod bindings;
 mod cases;
 mod servers;
 mod strangers;

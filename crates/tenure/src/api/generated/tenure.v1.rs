@@ -23,7 +23,8 @@ pub struct Register {
     /// To be expected by the next write; the id of the log entry that wrote it.
     #[prost(uint64, tag = "2")]
     pub version: u64,
-    /// When it was last written with a stamp.
+    /// When it was last written with a stamp; if it is bound, when its session
+    /// was last heard of, if that is later.
     #[prost(message, optional, tag = "3")]
     pub stamp: ::core::option::Option<Time>,
 }
@@ -53,6 +54,22 @@ pub struct ReadResponse {
     pub applied: u64,
     #[prost(uint64, tag = "4")]
     pub age_millis: u64,
+    /// To what the register is bound, if it is.
+    #[prost(message, optional, tag = "5")]
+    pub bound: ::core::option::Option<Bound>,
+}
+/// A session that holds a register, and lives.
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Bound {
+    #[prost(uint64, tag = "1")]
+    pub session: u64,
+    /// When it was last heard of, and when it ends if nothing more is heard.
+    #[prost(message, optional, tag = "2")]
+    pub heard: ::core::option::Option<Time>,
+    #[prost(message, optional, tag = "3")]
+    pub ends: ::core::option::Option<Time>,
 }
 #[derive(serde::Serialize, serde::Deserialize)]
 #[serde(default)]
@@ -69,6 +86,23 @@ pub struct Swap {
     /// Leaves the register's stamp as it is.
     #[prost(bool, tag = "4")]
     pub keep_stamp: bool,
+    /// Binds the register to the session of this command, which must have one,
+    /// and says what the register is to hold when that session ends. Until then
+    /// nobody else may write the register (but with `keep_stamp`) or delete it:
+    /// it is as if it had another version. A write by the session without this
+    /// lets go of it. A session can hold 1,024 registers; one more is refused
+    /// with TOO_LARGE, and nothing is done.
+    #[prost(message, optional, tag = "5")]
+    pub at_end: ::core::option::Option<AtEnd>,
+}
+/// A last will.
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AtEnd {
+    #[prost(bytes = "bytes", tag = "1")]
+    #[serde(with = "super::base64")]
+    pub value: ::prost::bytes::Bytes,
 }
 /// Which command of which session this is; without it the server numbers it
 /// and the command is done at most once.
@@ -372,6 +406,9 @@ pub struct StatusResponse {
     /// Which kinds this server speaks.
     #[prost(uint64, tag = "26")]
     pub speaks: u64,
+    /// How many registers are bound to sessions.
+    #[prost(uint64, tag = "27")]
+    pub bound: u64,
 }
 #[derive(serde::Serialize, serde::Deserialize)]
 #[serde(default)]
