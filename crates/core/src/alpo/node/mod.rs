@@ -148,7 +148,13 @@ impl Node {
         if server.config.lease_reads {
             server.sticky_until = now.after(server.config.drift.lengthen(server.config.timeout));
         }
-        let role = Role::Passive(Passive::new(&mut server));
+        let mut passive = Passive::new(&mut server);
+        if server.may_stand() && server.members.now().voters().count() == 1 {
+            // There is nobody to wait for. If others were admitted since, it
+            // would have had to agree, and to have it on its disk.
+            passive.deadline = now;
+        }
+        let role = Role::Passive(passive);
         Ok(Self { server, role })
     }
 
