@@ -70,6 +70,9 @@ pub(super) type Followed = (mpsc::Receiver<News>, u64);
 #[derive(Debug)]
 struct Follower {
     selector: Selector,
+    /// Up to where it was told when it began. That may be later than what the
+    /// others have been told: entries are applied first and told after.
+    since: u64,
     queue: mpsc::Sender<News>,
 }
 
@@ -161,7 +164,12 @@ impl Watchers {
         for message in first {
             let _ = queue.try_send(message);
         }
-        inner.add(Follower { selector, queue });
+        let since = revision;
+        inner.add(Follower {
+            selector,
+            since,
+            queue,
+        });
         Ok((news, after.unwrap_or(0)))
     }
 
@@ -179,7 +187,7 @@ impl Watchers {
         };
         let mut news: BTreeMap<u64, Vec<Change>> = BTreeMap::new();
         for change in changes {
-            for follower in inner.concerned(&change.key) {
+            for follower in inner.concerned(change) {
                 news.entry(follower).or_default().push(change.clone());
             }
         }
@@ -257,12 +265,15 @@ impl Inner {
         }
     }
 
-    fn concerned(&self, key: &Key) -> Vec<u64> {
-        let exact = self.by_key.get(key).into_iter().flatten().copied();
-        let prefixed = self.by_prefix.iter().copied().filter(|id| {
+    /// Those who follow it and were not told of it when they began.
+    fn concerned(&self, change: &Change) -> Vec<u64> {
+        let exact = self.by_key.get(&change.key).into_iter().flatten().copied();
+        let prefixed = self.by_prefix.iter().copied();
+        let new = |id: &u64| {
             let follower = self.followers.get(id);
-            follower.is_some_and(|it| it.selector.selects(key))
-        });
-        exact.chain(prefixed).collect()
+            follower
+                .is_some_and(|it| it.since < change.revision && it.selector.selects(&change.key))
+        };
+        exact.chain(prefixed).filter(new).collect()
     }
 }

@@ -24,14 +24,21 @@ struct Caller<'a> {
 
 impl<'a> Caller<'a> {
     async fn open(servers: &'a Servers, ttl: Duration) -> Self {
-        let leader = servers.leader().await;
-        let mut sessions = SessionsClient::new(servers.channel(leader).await);
         let ttl_millis = u64::try_from(ttl.as_millis()).expect("a short time");
-        let opened = sessions.open(v1::OpenSessionRequest { ttl_millis }).await;
-        Self {
-            servers,
-            session: opened.expect("a session").into_inner().session,
-            serial: 0,
+        loop {
+            let leader = servers.leader().await;
+            let mut sessions = SessionsClient::new(servers.channel(leader).await);
+            match sessions.open(v1::OpenSessionRequest { ttl_millis }).await {
+                Ok(opened) => {
+                    return Self {
+                        servers,
+                        session: opened.into_inner().session,
+                        serial: 0,
+                    };
+                }
+                // One that was opened all the same is nobody's, and expires.
+                Err(status) => assert!(again(&status), "{status}"),
+            }
         }
     }
 
@@ -44,32 +51,54 @@ impl<'a> Caller<'a> {
         })
     }
 
+    /// What has a number is asked again, unchanged, of whoever leads by then.
     async fn swap(&mut self, swap: v1::Swap) -> v1::CompareAndSwapResponse {
         let request = v1::CompareAndSwapRequest {
             swap: Some(swap),
             numbered: self.next(),
         };
-        let leader = self.servers.leader().await;
-        let mut registers = self.servers.registers(leader).await;
-        let answer = registers.compare_and_swap(request).await;
-        answer.expect("an answer").into_inner()
+        loop {
+            let leader = self.servers.leader().await;
+            let mut registers = self.servers.registers(leader).await;
+            match registers.compare_and_swap(request.clone()).await {
+                Ok(answer) => return answer.into_inner(),
+                Err(status) => assert!(again(&status), "{status}"),
+            }
+        }
     }
 
     async fn keep_alive(&mut self) {
         let numbered = self.next();
-        let leader = self.servers.leader().await;
-        let mut sessions = SessionsClient::new(self.servers.channel(leader).await);
-        let alive = sessions.keep_alive(v1::KeepAliveRequest { numbered }).await;
-        alive.expect("it lives");
+        loop {
+            let leader = self.servers.leader().await;
+            let mut sessions = SessionsClient::new(self.servers.channel(leader).await);
+            let request = v1::KeepAliveRequest { numbered };
+            match sessions.keep_alive(request).await {
+                Ok(_) => return,
+                Err(status) => assert!(again(&status), "{status}"),
+            }
+        }
     }
 
     async fn close(mut self) {
         let numbered = self.next();
-        let leader = self.servers.leader().await;
-        let mut sessions = SessionsClient::new(self.servers.channel(leader).await);
-        let closed = sessions.close(v1::CloseSessionRequest { numbered }).await;
-        closed.expect("it is closed");
+        loop {
+            let leader = self.servers.leader().await;
+            let mut sessions = SessionsClient::new(self.servers.channel(leader).await);
+            let request = v1::CloseSessionRequest { numbered };
+            match sessions.close(request).await {
+                Ok(_) => return,
+                Err(status) => assert!(again(&status), "{status}"),
+            }
+        }
     }
+}
+
+fn again(status: &tonic::Status) -> bool {
+    matches!(
+        cause(status),
+        Cause::NotLeader | Cause::NotReady | Cause::Interrupted
+    )
 }
 
 fn bind(key: &str, value: &[u8], last: &[u8], expect: Option<u64>) -> v1::Swap {
@@ -84,10 +113,28 @@ fn bind(key: &str, value: &[u8], last: &[u8], expect: Option<u64>) -> v1::Swap {
     }
 }
 
-async fn read(servers: &Servers, number: u64, key: &str, stale: bool) -> v1::ReadResponse {
-    let key = key.to_owned();
-    let mut registers = servers.registers(number).await;
-    let answer = registers.read(v1::ReadRequest { key, stale }).await;
+/// What whoever leads says of a register.
+async fn read(servers: &Servers, key: &str) -> v1::ReadResponse {
+    loop {
+        let leader = servers.leader().await;
+        let request = v1::ReadRequest {
+            key: key.to_owned(),
+            stale: false,
+        };
+        match servers.registers(leader).await.read(request).await {
+            Ok(answer) => return answer.into_inner(),
+            Err(status) => assert!(again(&status), "{status}"),
+        }
+    }
+}
+
+/// What server `number` has applied.
+async fn stale(servers: &Servers, number: u64, key: &str) -> v1::ReadResponse {
+    let request = v1::ReadRequest {
+        key: key.to_owned(),
+        stale: true,
+    };
+    let answer = servers.registers(number).await.read(request).await;
     answer.expect("an answer").into_inner()
 }
 
@@ -103,7 +150,7 @@ async fn a_register_is_its_sessions_until_that_ends_on_every_server() {
     let bound = holder.swap(bind("a", b"held", b"free", None)).await;
     assert!(bound.swapped);
     let leader = servers.leader().await;
-    let seen = read(&servers, leader, "a", false).await;
+    let seen = read(&servers, "a").await;
     let by = seen.bound.expect("it is bound");
     assert_eq!((by.session, value(&seen)), (holder.session, &b"held"[..]));
     let (heard, ends) = (by.heard.expect("a time"), by.ends.expect("a time"));
@@ -155,13 +202,13 @@ async fn a_register_is_its_sessions_until_that_ends_on_every_server() {
     assert!(freed.version > bound.version);
     for number in 1..=3 {
         let same = async {
-            while read(&servers, number, "a", true).await.register.as_ref() != Some(&freed) {
+            while stale(&servers, number, "a").await.register.as_ref() != Some(&freed) {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         };
         timeout(PATIENCE, same).await.expect("the same everywhere");
     }
-    assert_eq!(read(&servers, leader, "a", false).await.bound, None);
+    assert_eq!(read(&servers, "a").await.bound, None);
 }
 
 #[tokio::test]
@@ -171,13 +218,12 @@ async fn what_is_held_outlives_its_leader_and_ends_without_a_sign_of_life() {
     assert!(holder.swap(bind("a", b"held", b"free", None)).await.swapped);
     let leader = servers.leader().await;
     servers.stop(leader).await;
-    let next = servers.leader().await;
     // It goes on, with a new lease, and ends by the log's time.
-    let seen = read(&servers, next, "a", false).await;
+    let seen = read(&servers, "a").await;
     assert_eq!(value(&seen), b"held");
     assert!(seen.bound.is_some());
     let freed = async {
-        while value(&read(&servers, next, "a", false).await) != b"free" {
+        while value(&read(&servers, "a").await) != b"free" {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     };
