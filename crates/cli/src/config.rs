@@ -13,6 +13,11 @@
 //!
 //! [elections.payroll]  # for this one; beats [run]
 //! lease = "30s"
+//!
+//! [serve]              # for `tenure serve`, by the names of its flags
+//! id = 1
+//! peers = ["1=10.0.0.1:7500", "2=10.0.0.2:7500", "3=10.0.0.3:7500"]
+//! tokens = "/etc/tenure/tokens.toml"
 //! ```
 
 use std::collections::BTreeMap;
@@ -39,6 +44,10 @@ pub(crate) struct File {
     token_file: Option<PathBuf>,
     pub(crate) log: Option<LogFormat>,
     timeout: Option<String>,
+    /// What `tenure serve` takes, by the names of its flags.
+    #[cfg(feature = "tenure")]
+    #[serde(default)]
+    pub(crate) serve: args::Serve,
     #[serde(default)]
     run: RunFile,
     #[serde(default)]

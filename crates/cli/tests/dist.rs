@@ -98,6 +98,55 @@ fn a_server_starts_with_the_settings_that_are_shipped() {
 }
 
 #[test]
+fn a_server_starts_from_a_file_and_flags_beat_it() {
+    let place = tempfile::tempdir().expect("a directory");
+    let bound: Vec<_> = (0..3)
+        .map(|_| TcpListener::bind("127.0.0.1:0").expect("a port"))
+        .collect();
+    let free = bound.into_iter().map(|it| it.local_addr());
+    let free: Vec<_> = free.map(|it| it.expect("bound").to_string()).collect();
+    let file = place.path().join("tenure.toml");
+    let data = place.path().join("data");
+    let text = format!(
+        "[serve]\nid = 1\npeers = [\"1={}\"]\ndata = {data:?}\nlisten = \"{}\"\n",
+        free[0], free[1]
+    );
+    std::fs::write(&file, &text).expect("written");
+    let mut serve = Command::new(TENURE);
+    serve.arg("serve").arg("--config").arg(&file);
+    let server = serve.args(["--listen", &free[2]]).stdout(Stdio::piped());
+    let mut server = server.spawn().expect("a server");
+    let mut line = String::new();
+    let stdout = server.stdout.take().expect("its output");
+    BufReader::new(stdout).read_line(&mut line).expect("a line");
+    server.kill().expect("killed");
+    server.wait().expect("it ends");
+    assert!(
+        line.contains(&format!("server 1 listens on {}", free[2])),
+        "{line}"
+    );
+    for (text, said) in [
+        (
+            text.replace("id = 1\n", ""),
+            "--id: expected this server's number",
+        ),
+        (text.replace("data = ", "date = "), "unknown field `date`"),
+        (
+            text.clone() + "tls-cert = \"x\"\n",
+            "--tls-cert, --tls-key and --tls-ca together",
+        ),
+    ] {
+        std::fs::write(&file, text).expect("written");
+        let mut serve = Command::new(TENURE);
+        let refused = serve.arg("serve").arg("--config").arg(&file).output();
+        let refused = refused.expect("it ends");
+        assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+        let found = String::from_utf8_lossy(&refused.stderr);
+        assert!(found.contains(said), "{found}");
+    }
+}
+
+#[test]
 fn every_setting_that_is_shipped_is_a_flag() {
     let help = Command::new(TENURE).args(["serve", "--help"]).output();
     let help = String::from_utf8(help.expect("help").stdout).expect("text");

@@ -4,12 +4,13 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-/// What `tenure serve` takes.
-#[derive(Debug, Args)]
+/// What `tenure serve` takes: typed, or under `[serve]` in a file of settings.
+#[derive(Clone, Default, Debug, Args, serde::Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct Serve {
     /// This server's number in the cluster, from 1.
     #[arg(long, env = "TENURE_ID", value_name = "N")]
-    pub(crate) id: u64,
+    pub(crate) id: Option<u64>,
     /// Where servers reach each other, this one included: 1=HOST:PORT,2=HOST:PORT,…
     #[arg(
         long,
@@ -17,15 +18,13 @@ pub(crate) struct Serve {
         value_name = "ID=HOST:PORT",
         value_delimiter = ','
     )]
-    #[arg(required = true)]
     pub(crate) peers: Vec<String>,
     /// The directory of what this server must not forget.
     #[arg(long, env = "TENURE_DATA", value_name = "DIR")]
-    pub(crate) data: PathBuf,
-    /// Where clients come.
+    pub(crate) data: Option<PathBuf>,
+    /// Where clients come [default: 127.0.0.1:7400].
     #[arg(long, env = "TENURE_LISTEN", value_name = "HOST:PORT")]
-    #[arg(default_value = "127.0.0.1:7400")]
-    pub(crate) listen: String,
+    pub(crate) listen: Option<String>,
     /// What clients are told to connect to, if that is not --listen.
     #[arg(long, env = "TENURE_ADVERTISE_CLIENT", value_name = "HOST:PORT")]
     pub(crate) advertise: Option<String>,
@@ -40,26 +39,15 @@ pub(crate) struct Serve {
     pub(crate) lease_reads: bool,
     /// This server's certificate (PEM); with --tls-key and --tls-ca, both ports speak TLS.
     #[arg(long, env = "TENURE_TLS_CERT", value_name = "FILE")]
-    #[arg(requires = "tls_key", requires = "tls_ca")]
     pub(crate) tls_cert: Option<PathBuf>,
     /// The key that belongs to it.
-    #[arg(
-        long,
-        env = "TENURE_TLS_KEY",
-        value_name = "FILE",
-        requires = "tls_cert"
-    )]
+    #[arg(long, env = "TENURE_TLS_KEY", value_name = "FILE")]
     pub(crate) tls_key: Option<PathBuf>,
     /// The authority of servers and clients. All three are read again when they change.
-    #[arg(
-        long,
-        env = "TENURE_TLS_CA",
-        value_name = "FILE",
-        requires = "tls_cert"
-    )]
+    #[arg(long, env = "TENURE_TLS_CA", value_name = "FILE")]
     pub(crate) tls_ca: Option<PathBuf>,
     /// Let clients in that have no certificate.
-    #[arg(long, env = "TENURE_TLS_ANY_CLIENT", requires = "tls_cert")]
+    #[arg(long, env = "TENURE_TLS_ANY_CLIENT")]
     pub(crate) tls_any_client: bool,
     /// The tokens that clients need (TOML, `tenure token` adds to it) [default: none: whoever
     /// reaches the port may do everything]. Read again when it changes.
@@ -68,6 +56,30 @@ pub(crate) struct Serve {
     /// Listen on other than loopback addresses without TLS.
     #[arg(long, env = "TENURE_INSECURE")]
     pub(crate) insecure: bool,
+}
+
+impl Serve {
+    /// The same, with what a file says where nothing was typed.
+    pub(crate) fn or(&self, file: &Self) -> Self {
+        let (typed, file) = (self.clone(), file.clone());
+        let mut peers = [typed.peers, file.peers].into_iter();
+        Self {
+            id: typed.id.or(file.id),
+            peers: peers.find(|it| !it.is_empty()).unwrap_or_default(),
+            data: typed.data.or(file.data),
+            listen: typed.listen.or(file.listen),
+            advertise: typed.advertise.or(file.advertise),
+            election_timeout: typed.election_timeout.or(file.election_timeout),
+            heartbeat: typed.heartbeat.or(file.heartbeat),
+            lease_reads: typed.lease_reads || file.lease_reads,
+            tls_cert: typed.tls_cert.or(file.tls_cert),
+            tls_key: typed.tls_key.or(file.tls_key),
+            tls_ca: typed.tls_ca.or(file.tls_ca),
+            tls_any_client: typed.tls_any_client || file.tls_any_client,
+            tokens: typed.tokens.or(file.tokens),
+            insecure: typed.insecure || file.insecure,
+        }
+    }
 }
 
 /// What `tenure certs` takes.
