@@ -13,15 +13,15 @@ use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure::api::v1::cluster_client::ClusterClient;
+use tenure::api::v1;
 use tenure::api::v1::registers_client::RegistersClient;
 use tenure::api::v1::sessions_client::SessionsClient;
-use tenure::api::v1::{self, Role};
 use tenure::clock::boot;
 use tenure::core::election::{Holder, Office, Record};
 use tenure::core::ids::{LeaderId, Name, Term};
 use tenure::core::time::{Instant, WallTime};
 use tokio::task::JoinSet;
+use tonic::Code;
 use tonic::transport::Channel;
 
 const TTL: Duration = Duration::from_secs(10);
@@ -36,15 +36,15 @@ async fn main() -> Result<(), Failed> {
     };
     let (elections, sessions): (usize, usize) = (elections.parse()?, sessions.parse()?);
     let hold = Duration::from_secs(seconds.parse()?);
-    let channels = leader(servers).await?;
+    let servers = connect(servers).await?;
     println!("{:<28} {}", "before", usage(pids, None));
 
     let begun = boot();
     let mut holders = JoinSet::new();
     for number in 0..sessions {
         let share = elections * number / sessions..elections * (number + 1) / sessions;
-        let channel = channels[number % channels.len()].clone();
-        holders.spawn(async move { Holding::begin(channel, share).await });
+        let servers = Arc::clone(&servers);
+        holders.spawn(Holding::begin(number, servers, share));
     }
     let mut held = Vec::new();
     while let Some(holder) = holders.join_next().await {
@@ -74,50 +74,64 @@ async fn main() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Some connections to whoever leads.
-async fn leader(servers: &str) -> Result<Vec<Channel>, Failed> {
+/// Some connections to each server.
+async fn connect(servers: &str) -> Result<Arc<[Vec<Channel>]>, Failed> {
+    let mut all = Vec::new();
     for server in servers.split(',') {
         let endpoint = Channel::from_shared(format!("http://{server}"))?;
-        let mut cluster = ClusterClient::new(endpoint.connect().await?);
-        let status = cluster.status(v1::StatusRequest {}).await?.into_inner();
-        if status.role() == Role::Leader {
-            let connecting = (0..4).map(|_| endpoint.connect());
-            let mut channels = Vec::new();
-            for channel in connecting {
-                channels.push(channel.await?);
-            }
-            return Ok(channels);
+        let mut channels = Vec::new();
+        for _ in 0..4 {
+            channels.push(endpoint.connect().await?);
         }
+        all.push(channels);
     }
-    Err("none of the servers leads".into())
+    Ok(all.into())
 }
 
 /// One session and what it holds.
 struct Holding {
-    channel: Channel,
+    number: usize,
+    servers: Arc<[Vec<Channel>]>,
+    /// Which of them leads, as far as is known.
+    leader: usize,
     session: u64,
     serial: u64,
 }
 
 impl Holding {
-    async fn begin(channel: Channel, share: std::ops::Range<usize>) -> Result<Self, Failed> {
-        let mut sessions = SessionsClient::new(channel.clone());
-        let ttl_millis = u64::try_from(TTL.as_millis())?;
-        let opened = sessions.open(v1::OpenSessionRequest { ttl_millis }).await?;
-        let session = opened.into_inner().session;
+    async fn begin(
+        number: usize,
+        servers: Arc<[Vec<Channel>]>,
+        share: std::ops::Range<usize>,
+    ) -> Result<Self, Failed> {
         let mut holding = Self {
-            channel,
-            session,
+            number,
+            servers,
+            leader: 0,
+            session: 0,
             serial: 0,
         };
-        let mut registers = RegistersClient::new(holding.channel.clone());
+        let ttl_millis = u64::try_from(TTL.as_millis())?;
+        let open = v1::OpenSessionRequest { ttl_millis };
+        let opened = holding.ask(|channel| async move {
+            let answer = SessionsClient::new(channel).open(open).await?;
+            Ok(answer.into_inner().session)
+        });
+        holding.session = opened.await?;
         for number in share {
             let request = v1::CompareAndSwapRequest {
                 swap: Some(office(number)?),
                 numbered: holding.next(),
             };
-            let done = registers.compare_and_swap(request).await?.into_inner();
-            if !done.swapped {
+            let done = holding.ask(|channel| {
+                let request = request.clone();
+                async move {
+                    let mut registers = RegistersClient::new(channel);
+                    let answer = registers.compare_and_swap(request).await?;
+                    Ok(answer.into_inner().swapped)
+                }
+            });
+            if !done.await? {
                 return Err(format!("election {number} is held already").into());
             }
         }
@@ -133,23 +147,43 @@ impl Holding {
         })
     }
 
+    /// Asks one server after the other, unchanged, until one leads.
+    async fn ask<T, F: Future<Output = Result<T, tonic::Status>>>(
+        &mut self,
+        call: impl Fn(Channel) -> F,
+    ) -> Result<T, Failed> {
+        let end = boot().after(TTL);
+        loop {
+            let channels = &self.servers[self.leader];
+            let status = match call(channels[self.number % channels.len()].clone()).await {
+                Ok(answer) => return Ok(answer),
+                Err(status) => status,
+            };
+            let elsewhere = matches!(status.code(), Code::Aborted | Code::Unavailable);
+            if !elsewhere || boot() > end {
+                return Err(status.into());
+            }
+            self.leader = (self.leader + 1) % self.servers.len();
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
     /// Keeps it alive; how often, and how long the slowest took.
     async fn keep(mut self, wait: Duration, end: Instant) -> Result<(u64, Duration), Failed> {
-        let mut sessions = SessionsClient::new(self.channel.clone());
         let (mut count, mut slowest) = (0, Duration::ZERO);
         tokio::time::sleep(wait).await;
         while boot() < end {
             let begun = boot();
             let numbered = self.next();
-            sessions
-                .keep_alive(v1::KeepAliveRequest { numbered })
-                .await?;
+            self.ask(|channel| async move {
+                let request = v1::KeepAliveRequest { numbered };
+                SessionsClient::new(channel).keep_alive(request).await
+            })
+            .await?;
             count += 1;
             slowest = slowest.max(boot().since(begun));
             tokio::time::sleep((TTL / 3).saturating_sub(boot().since(begun))).await;
         }
-        let numbered = self.next();
-        sessions.close(v1::CloseSessionRequest { numbered }).await?;
         Ok((count, slowest))
     }
 }
