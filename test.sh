@@ -60,4 +60,8 @@ cargo run --release -p tenure-cli --locked --no-default-features -- sim ha --run
 step 'the released binary'
 dist/build.sh
 
+step 'a client in another language'
+# With the binary that the tests were of.
+TENURE_BINARY="${CARGO_TARGET_DIR:-target}/debug/tenure" examples/python/test.sh
+
 step 'done'

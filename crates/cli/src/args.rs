@@ -7,11 +7,15 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 mod agent;
 #[cfg(feature = "tenure")]
 mod cluster;
+#[cfg(feature = "tenure")]
+mod serve;
 
 pub(crate) use agent::*;
 
 #[cfg(feature = "tenure")]
 pub(crate) use cluster::*;
+#[cfg(feature = "tenure")]
+pub(crate) use serve::*;
 
 /// Who leads, until when, and how everybody else finds out.
 #[derive(Debug, Parser)]
@@ -69,6 +73,9 @@ pub(crate) struct Common {
         hide_env_values = true
     )]
     pub(crate) store: Option<String>,
+    /// The file of the token by which the servers of tenure:// know this client.
+    #[arg(long, global = true, env = "TENURE_TOKEN_FILE", value_name = "FILE")]
+    pub(crate) token_file: Option<PathBuf>,
     /// A file of settings (TOML); flags and environment variables beat it.
     #[arg(long, global = true, env = "TENURE_CONFIG", value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
@@ -174,6 +181,12 @@ pub(crate) enum Command {
     /// Write a consistent copy of everything in a cluster to a file.
     #[cfg(feature = "tenure")]
     Backup(Backup),
+    /// Have servers take a snapshot of their state now, and forget the log it covers.
+    ///
+    /// They do so by themselves; this is for before an upgrade, or a backup of
+    /// their disks. Exits with 1 if one of them did not.
+    #[cfg(feature = "tenure")]
+    Snapshot(Snapshot),
     /// Make the data directory of a new cluster of one server that begins with a backup.
     ///
     /// The backup is checked first. Registers, terms and the log go on where
@@ -191,6 +204,13 @@ pub(crate) enum Command {
     /// Run again with the same directory it adds certificates of the same authority.
     #[cfg(feature = "tenure")]
     Certs(Certs),
+    /// Draw a token by which servers know a client, with what it may do.
+    ///
+    /// The token is for the client; servers are given its SHA-256 only. Read
+    /// and write are of registers by the beginnings of their keys, campaign of
+    /// elections by the beginnings of their names.
+    #[cfg(feature = "tenure")]
+    Token(Token),
     /// Look into the data directory of a server; nothing in it is changed.
     Wal(Wal),
     /// Put load on a store and say how long its answers take.
@@ -487,106 +507,4 @@ pub(crate) struct Bench {
 pub(crate) struct Completions {
     /// For which shell.
     pub(crate) shell: clap_complete::Shell,
-}
-
-/// What `tenure serve` takes.
-#[cfg(feature = "tenure")]
-#[derive(Debug, Args)]
-pub(crate) struct Serve {
-    /// This server's number in the cluster, from 1.
-    #[arg(long, env = "TENURE_ID", value_name = "N")]
-    pub(crate) id: u64,
-    /// Where servers reach each other, this one included: 1=HOST:PORT,2=HOST:PORT,…
-    #[arg(
-        long,
-        env = "TENURE_PEERS",
-        value_name = "ID=HOST:PORT",
-        value_delimiter = ','
-    )]
-    #[arg(required = true)]
-    pub(crate) peers: Vec<String>,
-    /// The directory of what this server must not forget.
-    #[arg(long, env = "TENURE_DATA", value_name = "DIR")]
-    pub(crate) data: PathBuf,
-    /// Where clients come.
-    #[arg(long, env = "TENURE_LISTEN", value_name = "HOST:PORT")]
-    #[arg(default_value = "127.0.0.1:7400")]
-    pub(crate) listen: String,
-    /// What clients are told to connect to, if that is not --listen.
-    #[arg(long, env = "TENURE_ADVERTISE_CLIENT", value_name = "HOST:PORT")]
-    pub(crate) advertise: Option<String>,
-    /// The least time without a word from the leader before another stands.
-    #[arg(long, env = "TENURE_ELECTION_TIMEOUT", value_name = "DURATION")]
-    pub(crate) election_timeout: Option<String>,
-    /// How often an idle leader is heard of [default: a fifth of the election timeout].
-    #[arg(long, env = "TENURE_HEARTBEAT", value_name = "DURATION")]
-    pub(crate) heartbeat: Option<String>,
-    /// Answer reads by the leader's lease; excludes the fast detection of crashes.
-    #[arg(long, env = "TENURE_LEASE_READS")]
-    pub(crate) lease_reads: bool,
-    /// This server's certificate (PEM); with --tls-key and --tls-ca, both ports speak TLS.
-    #[arg(long, env = "TENURE_TLS_CERT", value_name = "FILE")]
-    #[arg(requires = "tls_key", requires = "tls_ca")]
-    pub(crate) tls_cert: Option<PathBuf>,
-    /// The key that belongs to it.
-    #[arg(
-        long,
-        env = "TENURE_TLS_KEY",
-        value_name = "FILE",
-        requires = "tls_cert"
-    )]
-    pub(crate) tls_key: Option<PathBuf>,
-    /// The authority of servers and clients. All three are read again when they change.
-    #[arg(
-        long,
-        env = "TENURE_TLS_CA",
-        value_name = "FILE",
-        requires = "tls_cert"
-    )]
-    pub(crate) tls_ca: Option<PathBuf>,
-    /// Let clients in that have no certificate.
-    #[arg(long, env = "TENURE_TLS_ANY_CLIENT", requires = "tls_cert")]
-    pub(crate) tls_any_client: bool,
-    /// Listen on other than loopback addresses without TLS.
-    #[arg(long, env = "TENURE_INSECURE")]
-    pub(crate) insecure: bool,
-}
-
-/// What `tenure certs` takes.
-#[cfg(feature = "tenure")]
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Example:
-  tenure certs certs --host 127.0.0.1 --host db-1.internal --name server-1
-  tenure serve … --tls-cert certs/server-1.pem --tls-key certs/server-1.key --tls-ca certs/ca.pem")]
-pub(crate) struct Certs {
-    /// Where to write them.
-    pub(crate) dir: PathBuf,
-    /// What the certificate is called, and its files.
-    #[arg(long, default_value = "server")]
-    pub(crate) name: String,
-    /// A host name or address it is for; may be repeated [default: localhost, 127.0.0.1, ::1].
-    #[arg(long, value_name = "HOST")]
-    pub(crate) host: Vec<String>,
-    /// How long it is good for.
-    #[arg(long, default_value = "365d", value_name = "DURATION")]
-    pub(crate) valid: String,
-}
-
-/// What `tenure dev` takes.
-#[cfg(feature = "tenure")]
-#[derive(Debug, Args)]
-pub(crate) struct Dev {
-    /// How many servers, 1 to 7.
-    #[arg(long, default_value_t = 3, value_name = "N")]
-    pub(crate) nodes: u16,
-    /// The first of the ports where clients come; servers use those 100 above.
-    #[arg(long, default_value_t = 7400, value_name = "PORT")]
-    pub(crate) port: u16,
-    /// Keep the data here, and go on with what is there.
-    #[arg(long, value_name = "DIR")]
-    pub(crate) data: Option<PathBuf>,
-    /// Stop and start servers at random, as often as this.
-    #[arg(long, value_name = "DURATION", num_args = 0..=1, default_missing_value = "5s")]
-    pub(crate) chaos: Option<String>,
 }

@@ -4,6 +4,7 @@
 //!
 //! ```toml
 //! store = "postgres://db/app"
+//! token-file = "/etc/app/token"   # for tenure://
 //! log = "json"
 //!
 //! [run]                # for every election
@@ -12,10 +13,16 @@
 //!
 //! [elections.payroll]  # for this one; beats [run]
 //! lease = "30s"
+//!
+//! [serve]              # for `tenure serve`, by the names of its flags
+//! id = 1
+//! peers = ["1=10.0.0.1:7500", "2=10.0.0.2:7500", "3=10.0.0.3:7500"]
+//! tokens = "/etc/tenure/tokens.toml"
 //! ```
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -33,8 +40,14 @@ use crate::guard;
 #[serde(deny_unknown_fields)]
 pub(crate) struct File {
     store: Option<String>,
+    #[serde(rename = "token-file")]
+    token_file: Option<PathBuf>,
     pub(crate) log: Option<LogFormat>,
     timeout: Option<String>,
+    /// What `tenure serve` takes, by the names of its flags.
+    #[cfg(feature = "tenure")]
+    #[serde(default)]
+    pub(crate) serve: args::Serve,
     #[serde(default)]
     run: RunFile,
     #[serde(default)]
@@ -73,7 +86,33 @@ impl File {
 
 /// The store's URL, if one was named.
 pub(crate) fn given_store(common: &args::Common, file: &File) -> Option<String> {
-    common.store.clone().or_else(|| file.store.clone())
+    let url = common.store.clone().or_else(|| file.store.clone())?;
+    let token = common.token_file.as_ref().or(file.token_file.as_ref());
+    Some(match token {
+        Some(token) => with_token(url, token),
+        None => url,
+    })
+}
+
+/// A URL that names the token's file too, if it is of a store that has use
+/// for one and names none.
+fn with_token(url: String, token: &Path) -> String {
+    const OPTION: &str = "token_file=";
+    let options = url.split_once('?').map(|(_, options)| options);
+    let named = options.is_some_and(|it| it.split('&').any(|option| option.starts_with(OPTION)));
+    if !url.starts_with("tenure://") || named {
+        return url;
+    }
+    let mut escaped = String::new();
+    for byte in token.as_os_str().as_bytes() {
+        if byte.is_ascii_alphanumeric() || b"/._-".contains(byte) {
+            escaped.push(char::from(*byte));
+        } else {
+            escaped.push_str(&format!("%{byte:02x}"));
+        }
+    }
+    let sign = if options.is_some() { '&' } else { '?' };
+    format!("{url}{sign}{OPTION}{escaped}")
 }
 
 /// The store's URL.
@@ -274,7 +313,23 @@ pub(crate) fn duration(flag: &str, text: &str) -> Result<Duration, Failure> {
 
 #[cfg(test)]
 mod tests {
-    use super::drift;
+    use super::{drift, with_token};
+
+    #[test]
+    fn the_token_of_a_client_is_part_of_the_url() {
+        let path = std::path::Path::new("/run/my token&");
+        for (url, wanted) in [
+            ("tenure://a:1", "tenure://a:1?token_file=/run/my%20token%26"),
+            (
+                "tenure://a:1?ttl=5s",
+                "tenure://a:1?ttl=5s&token_file=/run/my%20token%26",
+            ),
+            ("tenure://a:1?token_file=x", "tenure://a:1?token_file=x"),
+            ("sqlite:///x.db", "sqlite:///x.db"),
+        ] {
+            assert_eq!(with_token(url.to_owned(), path), wanted);
+        }
+    }
 
     #[test]
     fn rates_are_percent_or_parts_per_million() {

@@ -114,6 +114,8 @@ fn run(cli: Cli, file: File, output: Output) -> Result<ExitCode, Failure> {
             #[cfg(feature = "tenure")]
             Command::Member(args) => commands::cluster::member(&context, args).await,
             #[cfg(feature = "tenure")]
+            Command::Snapshot(args) => commands::cluster::snapshot(&context, args).await,
+            #[cfg(feature = "tenure")]
             Command::Backup(args) => commands::cluster::backup(&context, args).await,
             #[cfg(feature = "tenure")]
             Command::Restore(args) => commands::restore::restore(&context, args),
@@ -121,6 +123,8 @@ fn run(cli: Cli, file: File, output: Output) -> Result<ExitCode, Failure> {
             Command::Dev(args) => commands::dev::dev(&context, args).await,
             #[cfg(feature = "tenure")]
             Command::Certs(args) => commands::certs::certs(&context, args),
+            #[cfg(feature = "tenure")]
+            Command::Token(args) => commands::token::token(&context, args),
             Command::Wal(args) => commands::wal::wal(&context, args),
             Command::Bench(args) => commands::bench::bench(&context, args).await,
             Command::Completions(args) => {

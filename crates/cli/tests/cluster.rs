@@ -183,8 +183,23 @@ fn servers_are_shown_moved_and_backed_up() {
     let partial = |name: &str| name.contains("partial");
     let names = beside.map(|it| it.expect("an entry").file_name());
     assert!(!names.into_iter().any(|it| partial(&it.to_string_lossy())));
+    let taken = objects(&["snapshot", "--json", "--store", &url]);
+    let ids: BTreeSet<_> = taken.iter().map(|it| it["id"].as_u64()).collect();
+    assert_eq!(ids, [Some(1), Some(2), Some(3)].into());
+    assert!(
+        taken.iter().all(|it| it["upto"].as_u64() > Some(0)),
+        "{taken:?}"
+    );
+    let (code, unknown) = fails(&["snapshot", "--server", "9", "--store", &url]);
+    assert_eq!(code, Some(2), "{unknown}");
     let gone = heir % 3 + 1;
     cluster.kill(gone);
+    let (code, partly) = fails(&["snapshot", "--store", &url]);
+    assert_eq!(code, Some(1), "{partly}");
+    assert!(
+        partly.contains(&format!("2 took a snapshot; server {gone}: ")),
+        "{partly}"
+    );
     let seen = objects(&["status", "--json", "--store", &url]);
     let roles: Vec<_> = seen.iter().map(|it| (&it["id"], &it["role"])).collect();
     assert_eq!(roles.len(), 3, "{roles:?}");
@@ -331,4 +346,87 @@ fn what_makes_no_sense_is_refused_with_what_to_do() {
     let (code, found) = fails(&["backup", nowhere, "--store", &url]);
     assert_eq!(code, Some(1), "{found}");
     assert!(found.contains(nowhere.trim_end_matches("all")), "{found}");
+}
+
+/// Makes two tokens in `directory`, for the server's file there.
+fn make_tokens(directory: &std::path::Path) {
+    let path = |name: &str| directory.join(name).display().to_string();
+    let tokens = path("tokens.toml");
+    for (name, right) in [
+        ("boss", &["--admin"][..]),
+        ("pay", &["--campaign", "payroll"]),
+    ] {
+        let out = path(name);
+        let made = tenure(&[&["token", name, "--tokens", &tokens, "--out", &out], right].concat());
+        assert!(made.status.success(), "{made:?}");
+        let secret = std::fs::read_to_string(&out).expect("the token");
+        let file = std::fs::read_to_string(&tokens).expect("the tokens");
+        assert!(file.contains(&format!("[tokens.{name}]")), "{file}");
+        assert!(!file.contains(secret.trim()), "the secret is no part of it");
+        let mode = std::os::unix::fs::MetadataExt::mode(&std::fs::metadata(&out).expect("there"));
+        assert_eq!(mode & 0o777, 0o600);
+    }
+    // Twice the same name, and a name that is none.
+    for (name, said) in [("pay", "pay"), ("a b", "letters")] {
+        let refused = tenure(&["token", name, "--tokens", &tokens]);
+        assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+        let text = String::from_utf8_lossy(&refused.stderr);
+        assert!(text.contains(said), "{text}");
+    }
+}
+
+#[test]
+fn a_server_with_tokens_knows_its_clients_by_them() {
+    let directory = tempfile::tempdir().expect("a directory");
+    make_tokens(directory.path());
+    let path = |name: &str| directory.path().join(name).display().to_string();
+    let (tokens, data) = (path("tokens.toml"), path("data"));
+    let [peer, listen] = free::<2>();
+    let peers = format!("1={peer}");
+    let serve = [
+        "--id", "1", "--peers", &peers, "--data", &data, "--listen", &listen,
+    ];
+    let _server = Server::start(&[&serve[..], &["--tokens", &tokens]].concat());
+    let url = format!("tenure://{listen}");
+    let boss = format!("{url}?token_file={}", path("boss"));
+    led(&boss);
+    assert_eq!(
+        text(&["log", "append", "one", "--store", &boss]).trim(),
+        "1"
+    );
+    let by_file = [
+        "log",
+        "read",
+        "--store",
+        &url,
+        "--token-file",
+        &path("boss"),
+    ];
+    assert_eq!(text(&by_file), "one\n");
+    for (token, said) in [
+        (None, "found none"),
+        (Some(path("pay")), "the right to append to the log"),
+    ] {
+        let mut command = Command::new(TENURE);
+        command.args(["log", "append", "two", "--store", &url]);
+        let command = match &token {
+            Some(token) => command.env("TENURE_TOKEN_FILE", token),
+            None => command.env_remove("TENURE_TOKEN_FILE"),
+        };
+        let refused = command.output().expect("it ends");
+        assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+        let text = String::from_utf8_lossy(&refused.stderr);
+        assert!(text.contains(said), "{text}");
+    }
+    let stand = [
+        "run",
+        "payroll",
+        "--once",
+        "--store",
+        &url,
+        "--token-file",
+        &path("pay"),
+    ];
+    let led = tenure(&[&stand[..], &["--", "true"]].concat());
+    assert!(led.status.success(), "{led:?}");
 }

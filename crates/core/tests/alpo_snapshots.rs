@@ -91,6 +91,28 @@ fn what_is_kept_behind_a_snapshot_makes_no_other_one_due() {
 }
 
 #[test]
+fn a_snapshot_that_is_asked_for_is_taken_once() {
+    let mut node = alone(Config {
+        kept_entries: 0,
+        ..Config::default()
+    });
+    let ask = command(1_000);
+    node.handle(at(5), Input::Asked { token: 1, ask });
+    assert_eq!(drain(&mut node), 0, "none was due");
+    let applied = node.state().applied();
+    node.handle(at(5), Input::Compact);
+    assert_eq!(drain(&mut node), 1);
+    let snapshot = node.snapshot().expect("it was taken");
+    assert_eq!(snapshot.last, applied);
+    let held = State::decode(&snapshot.bytes).expect("a state");
+    assert_eq!(held.applied(), applied);
+    assert!(node.log().get(applied.id).is_none(), "what it covers went");
+    // It covers everything already.
+    node.handle(at(5), Input::Compact);
+    assert_eq!(drain(&mut node), 0);
+}
+
+#[test]
 fn a_long_tail_that_waits_makes_no_snapshot_due() {
     let mut node = alone(Config {
         log_bytes: 10_000,

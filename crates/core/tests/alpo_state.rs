@@ -334,6 +334,39 @@ fn registers_have_the_id_of_the_entry_and_the_time_of_the_log() {
 }
 
 #[test]
+fn changes_are_found_by_the_entries_that_made_them() {
+    let mut log = Log::new(Limits {
+        changes: 3,
+        ..Limits::default()
+    });
+    let session = log.open(100);
+    let mut expect = Expect::Absent;
+    for serial in 1..=4 {
+        log.ask(session, 2 * serial - 1, 1, append("in between"));
+        let swapped = log.ask(session, 2 * serial, 1, swap(expect, "x", Stamp::Now));
+        let Outcome::Swapped(version) = swapped else {
+            panic!("expected a swap, found {swapped:?}");
+        };
+        expect = Expect::Version(version);
+    }
+    // Entries 3, 5, 7 and 9 changed something; the first is forgotten.
+    let at = |state: &State, id| state.revision_at(id).ok();
+    let wanted = [
+        (4, None),
+        (5, Some(2)),
+        (6, Some(2)),
+        (7, Some(3)),
+        (9, Some(4)),
+    ];
+    for (id, revision) in wanted {
+        assert_eq!(at(&log.state, id), revision, "entry {id}");
+    }
+    let copy = State::decode(&log.state.encode()).expect("a state");
+    assert_eq!(at(&copy, 9), Some(4), "the last one is where a copy begins");
+    assert_eq!(at(&copy, 8), None);
+}
+
+#[test]
 fn members_are_as_the_last_entry_says() {
     let mut log = Log::new(Limits::default());
     assert!(log.state.members().is_empty());
@@ -423,9 +456,11 @@ fn after_the_last_serial_there_is_none() {
     let session = log.open(u64::MAX);
     // No client gets that far; somebody who forges snapshots does.
     let mut bytes = log.state.encode();
-    // It ends with the serials done, the answers saved, and a checksum.
-    bytes.truncate(bytes.len() - 6);
+    // It ends with the serials done, the answers saved, the registers bound,
+    // and a checksum.
+    bytes.truncate(bytes.len() - 7);
     put_u64(&mut bytes, u64::MAX - 1);
+    put_u64(&mut bytes, 0);
     put_u64(&mut bytes, 0);
     let checksum = crc32c(&bytes);
     bytes.extend_from_slice(&checksum.to_le_bytes());

@@ -20,6 +20,7 @@ fn the_generated_code_is_that_of_the_proto_file() {
     for field in [
         "Register.value",
         "Swap.value",
+        "AtEnd.value",
         "LogEntry.data",
         "BackupResponse.part",
     ] {

@@ -107,6 +107,13 @@ pub(crate) struct TransferMember {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct Snapshot {
+    /// Only this server; may be repeated [default: all].
+    #[arg(long, value_name = "ID")]
+    pub(crate) server: Vec<u64>,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct Backup {
     /// Where to write it; replaced in one step when it is complete.
     pub(crate) file: PathBuf,

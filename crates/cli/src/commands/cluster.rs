@@ -1,4 +1,4 @@
-//! `tenure status`, `member` and `backup`: operating a cluster.
+//! `tenure status`, `member`, `snapshot` and `backup`: operating a cluster.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -32,7 +32,11 @@ pub(super) fn client(context: &Context) -> Result<Client, Failure> {
 pub(super) fn failure(error: Error) -> Failure {
     match error {
         Error::Refused {
-            cause: v1::Cause::Invalid | v1::Cause::TooLarge | v1::Cause::Denied,
+            cause:
+                v1::Cause::Invalid
+                | v1::Cause::TooLarge
+                | v1::Cause::Denied
+                | v1::Cause::Unauthenticated,
             message,
         } => usage(message),
         error => Failure::Other(error.into()),
@@ -139,6 +143,7 @@ fn object(server: &ServerStatus) -> Value {
         "speaks": it.speaks,
         "sessions": it.sessions,
         "registers": it.registers,
+        "bound": it.bound,
         "revision": it.revision,
         "log_first": it.log_first,
         "log_next": it.log_next,
@@ -217,6 +222,59 @@ fn list(context: &Context, leader: &v1::StatusResponse) -> Result<ExitCode, Fail
     let objects: Vec<Value> = leader.members.iter().map(member_object).collect();
     context.output.table(&rows, &objects)?;
     Ok(ExitCode::SUCCESS)
+}
+
+pub(crate) async fn snapshot(
+    context: &Context,
+    args: &args::Snapshot,
+) -> Result<ExitCode, Failure> {
+    let client = client(context)?;
+    let servers = client.status().await;
+    for wanted in &args.server {
+        if !servers.iter().any(|it| it.id == Some(*wanted)) {
+            let known: Vec<_> = servers.iter().filter_map(|it| it.id).collect();
+            return Err(usage(format!(
+                "--server: expected one of the servers that are known, {known:?}, found {wanted}"
+            )));
+        }
+    }
+    let (mut taken, mut failed) = (0, Vec::new());
+    for server in servers {
+        let Some(id) = server.id else {
+            // Nobody said that there is a server at this address.
+            if args.server.is_empty() {
+                failed.push(format!("{}: {}", server.address, why(&server)));
+            }
+            continue;
+        };
+        if !(args.server.is_empty() || args.server.contains(&id)) {
+            continue;
+        }
+        let upto = match &server.status {
+            Ok(_) => client.snapshot(&server.address).await.map_err(failure),
+            Err(why) => Err(Failure::Other(anyhow::anyhow!("{why}"))),
+        };
+        match upto {
+            Ok(upto) => {
+                taken += 1;
+                let text = format!("server {id}: a snapshot up to entry {upto}");
+                context
+                    .output
+                    .line(&text, &json!({ "id": id, "upto": upto }))?;
+            }
+            Err(error @ Failure::Usage(_)) => return Err(error),
+            Err(error) => failed.push(format!("server {id}: {error}")),
+        }
+    }
+    if failed.is_empty() {
+        return Ok(ExitCode::SUCCESS);
+    }
+    let text = format!("{taken} took a snapshot; {}", failed.join("; "));
+    Err(Failure::Other(anyhow::anyhow!("{text}")))
+}
+
+fn why(server: &ServerStatus) -> &str {
+    server.status.as_ref().err().map_or("", |why| why)
 }
 
 pub(crate) async fn backup(context: &Context, args: &args::Backup) -> Result<ExitCode, Failure> {

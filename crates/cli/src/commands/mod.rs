@@ -24,5 +24,7 @@ pub(crate) mod serve;
 pub(crate) mod sim;
 pub(crate) mod sim_cluster;
 pub(crate) mod sim_ha;
+#[cfg(feature = "tenure")]
+pub(crate) mod token;
 mod trouble;
 pub(crate) mod wal;

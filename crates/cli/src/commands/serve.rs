@@ -13,7 +13,8 @@ use crate::failure::{Failure, usage};
 use crate::{Context, config};
 
 pub(crate) async fn serve(context: &Context, args: &Serve) -> Result<ExitCode, Failure> {
-    let settings = settings(args)?;
+    let settings = settings(&args.or(&context.file.serve))?;
+    let id = settings.id.get();
     let data = settings.data.display().to_string();
     // Signals first: one that comes while the log is read must not be lost.
     let mut stop = [
@@ -26,8 +27,8 @@ pub(crate) async fn serve(context: &Context, args: &Serve) -> Result<ExitCode, F
     })?;
     let listening = server.address();
     context.output.line(
-        &format!("server {} listens on {listening}, data in {data}", args.id),
-        &serde_json::json!({ "id": args.id, "listen": listening.to_string(), "data": data }),
+        &format!("server {id} listens on {listening}, data in {data}"),
+        &serde_json::json!({ "id": id, "listen": listening.to_string(), "data": data }),
     )?;
     let [terminate, interrupt] = &mut stop;
     let ended = loop {
@@ -44,7 +45,22 @@ pub(crate) async fn serve(context: &Context, args: &Serve) -> Result<ExitCode, F
 }
 
 fn settings(args: &Serve) -> Result<Config, Failure> {
-    let id = number(args.id)?;
+    let missing = |flag: &str, what: &str| {
+        usage(format!(
+            "--{flag}: expected {what}, found none (nor in the environment, nor under [serve] in \
+             --config)"
+        ))
+    };
+    let id = args
+        .id
+        .ok_or_else(|| missing("id", "this server's number"))?;
+    let id = number(id)?;
+    if args.peers.is_empty() {
+        return Err(missing("peers", "where servers reach each other"));
+    }
+    let data = args.data.as_ref();
+    let data = data.ok_or_else(|| missing("data", "a directory"))?;
+    let listen = args.listen.as_deref().unwrap_or("127.0.0.1:7400");
     let mut peers = BTreeMap::new();
     for peer in &args.peers {
         let (number_text, address) = peer
@@ -62,8 +78,9 @@ fn settings(args: &Serve) -> Result<Config, Failure> {
             )));
         }
     }
-    let mut settings = Config::new(id, peers, &args.data, &args.listen);
+    let mut settings = Config::new(id, peers, data, listen);
     settings.advertise.clone_from(&args.advertise);
+    settings.tokens.clone_from(&args.tokens);
     if let Some(timeout) = &args.election_timeout {
         settings.node.timeout = config::duration("--election-timeout", timeout)?;
         settings.node.heartbeat = settings.node.timeout / 5;
@@ -75,19 +92,29 @@ fn settings(args: &Serve) -> Result<Config, Failure> {
         settings.node.lease_reads = true;
         settings.node.fast_detection = false;
     }
-    if let (Some(certificate), Some(key), Some(authority)) =
-        (&args.tls_cert, &args.tls_key, &args.tls_ca)
-    {
-        settings.tls = Some(TlsFiles {
-            certificate: certificate.clone(),
-            key: key.clone(),
-            authority: authority.clone(),
-        });
+    settings.tls = tls(args)?;
+    if settings.tls.is_some() {
         settings.client_certificates = !args.tls_any_client;
     } else if !args.insecure {
         refuse_open(&settings)?;
     }
     Ok(settings)
+}
+
+/// The certificates: all of them, or none.
+fn tls(args: &Serve) -> Result<Option<TlsFiles>, Failure> {
+    match (&args.tls_cert, &args.tls_key, &args.tls_ca) {
+        (Some(certificate), Some(key), Some(authority)) => Ok(Some(TlsFiles {
+            certificate: certificate.clone(),
+            key: key.clone(),
+            authority: authority.clone(),
+        })),
+        (None, None, None) if !args.tls_any_client => Ok(None),
+        _ => Err(usage(
+            "expected --tls-cert, --tls-key and --tls-ca together, and --tls-any-client only with \
+             them, found some of them",
+        )),
+    }
 }
 
 fn number(id: u64) -> Result<ServerId, Failure> {

@@ -183,6 +183,13 @@ pub enum Operation {
         /// What it must hold.
         expect: Version,
     },
+    /// Compare and swap a register, and bind it to the command's session.
+    Bind {
+        /// What to write.
+        write: Write,
+        /// What the register is to hold when the session ends.
+        last: Bytes,
+    },
     /// Nothing but a sign of life.
     KeepAlive,
     /// End the session now.
@@ -193,11 +200,16 @@ impl Operation {
     fn weight(&self) -> usize {
         match self {
             Self::Append(bytes) => bytes.len(),
-            Self::Swap(write) => write.key.as_str().len() + write.value.len() + 16,
+            Self::Swap(write) => of_write(write),
+            Self::Bind { write, last } => of_write(write) + last.len(),
             Self::Delete { key, .. } => key.as_str().len() + 16,
             Self::KeepAlive | Self::Close => 0,
         }
     }
+}
+
+fn of_write(write: &Write) -> usize {
+    write.key.as_str().len() + write.value.len() + 16
 }
 
 /// What became of an entry when it was applied. Saved with the session until
@@ -212,6 +224,8 @@ pub enum Outcome {
     Swapped(Version),
     /// The register was not as expected.
     Conflict,
+    /// The session holds as many registers as it may; nothing was done.
+    TooManyBound,
     /// The register was deleted.
     Deleted,
     /// The session lives on.

@@ -56,5 +56,6 @@ pub use node::{
     Status, Why,
 };
 pub use state::{
-    ImageError, Journal, Limits, MAX_WINDOW, Mark, Session, Sessions, Standing, State, TooOld,
+    Bound, ImageError, Journal, Limits, MAX_BOUND, MAX_WINDOW, Mark, Session, Sessions, Standing,
+    State, TooOld,
 };

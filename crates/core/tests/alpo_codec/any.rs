@@ -26,6 +26,7 @@ pub(crate) trait Any {
     fn members(&mut self) -> Membership;
     fn key(&mut self) -> Key;
     fn version(&mut self) -> Version;
+    fn write(&mut self) -> Write;
     fn operation(&mut self) -> Operation;
     fn payload(&mut self) -> Payload;
     fn entry(&mut self, id: u64) -> Entry;
@@ -104,29 +105,37 @@ impl Any for Rng {
         }
     }
 
+    fn write(&mut self) -> Write {
+        Write {
+            key: self.key(),
+            expect: if self.chance(50) {
+                Expect::Absent
+            } else {
+                Expect::Version(self.version())
+            },
+            value: self.some_bytes(),
+            stamp: if self.chance(50) {
+                Stamp::Now
+            } else {
+                Stamp::Keep
+            },
+        }
+    }
+
     fn operation(&mut self) -> Operation {
-        match self.below(6) {
+        match self.below(8) {
             0 => Operation::Append(self.some_bytes()),
-            1 | 2 => Operation::Swap(Write {
-                key: self.key(),
-                expect: if self.chance(50) {
-                    Expect::Absent
-                } else {
-                    Expect::Version(self.version())
-                },
-                value: self.some_bytes(),
-                stamp: if self.chance(50) {
-                    Stamp::Now
-                } else {
-                    Stamp::Keep
-                },
-            }),
+            1 | 2 => Operation::Swap(self.write()),
             3 => Operation::Delete {
                 key: self.key(),
                 expect: self.version(),
             },
             4 => Operation::KeepAlive,
-            _ => Operation::Close,
+            5 => Operation::Close,
+            _ => Operation::Bind {
+                write: self.write(),
+                last: self.some_bytes(),
+            },
         }
     }
 
@@ -333,7 +342,11 @@ impl Any for Rng {
             && self.chance(50)
         {
             match &mut command.operation {
-                Operation::Swap(Write { key, expect, .. }) => {
+                Operation::Swap(Write { key, expect, .. })
+                | Operation::Bind {
+                    write: Write { key, expect, .. },
+                    ..
+                } => {
                     let held = state.registers().read(key);
                     *expect =
                         held.map_or(Expect::Absent, |held| Expect::Version(held.version.clone()));

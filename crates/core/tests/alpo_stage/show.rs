@@ -299,8 +299,8 @@ pub(crate) fn answer(answer: &Answer) -> String {
 fn found(found: &Found) -> String {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     match found {
-        Found::Register(None, _) => "nothing".to_string(),
-        Found::Register(Some(register), _) => {
+        Found::Register(None, ..) => "nothing".to_string(),
+        Found::Register(Some(register), ..) => {
             format!("{} {}", text(&register.value), register.version)
         }
         Found::List { registers, .. } => format!("{} registers", registers.len()),

@@ -128,7 +128,7 @@ impl World {
             Answer::Read(found) => {
                 self.stats.answers += 1;
                 self.calls.read(self.now, pending.operation, &found);
-                if let (Ask::Read(query), tenure_core::alpo::Found::Register(register, _)) =
+                if let (Ask::Read(query), tenure_core::alpo::Found::Register(register, ..)) =
                     (&pending.ask, &found)
                     && let Query::Register(key) = query
                 {

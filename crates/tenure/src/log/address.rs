@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Config, Error};
+use super::{Config, Error, Token};
 use crate::transport::{ClientTlsFiles, OwnFiles};
 
 /// The most servers that may be named.
@@ -121,9 +121,11 @@ pub(super) fn url(url: &str) -> Result<(Vec<Arc<str>>, Config), Error> {
             "ca" => files.ca = file()?,
             "cert" => files.cert = file()?,
             "key" => files.key = file()?,
+            "token_file" => config.token = file()?.map(Token::File),
             _ => {
                 return Err(Error::invalid(format!(
-                    "expected the options connections=, ttl=, ca=, cert= or key=, found {name:?}"
+                    "expected the options connections=, ttl=, ca=, cert=, key= or token_file=, found \
+                     {name:?}"
                 )));
             }
         }
@@ -189,6 +191,7 @@ mod tests {
             "tenure://a:1?ttl=5",
             "tenure://a:1?prefix=x",
             "tenure://a:1?ca=",
+            "tenure://a:1?token_file=",
             "tenure://a:1?ca=x%2",
             "tenure://a:1?ca=x%zz",
             "tenure://a:1?ca=x%+1",
@@ -224,5 +227,7 @@ mod tests {
         });
         let all = "key=c.key&ca=/etc/a b/ca%26.pem&ttl=5s&cert=c.pem";
         assert_eq!(tls(all), Some(files));
+        let (_, config) = url("tenure://a:1?token_file=/run/to%20ken").expect("a URL");
+        assert_eq!(config.token, Some(Token::File("/run/to ken".into())));
     }
 }

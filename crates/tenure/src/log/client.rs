@@ -63,7 +63,7 @@ impl Client {
     ///
     /// # Errors
     /// [`Error::Refused`] if the list or the configuration makes no sense, or
-    /// a certificate's file cannot be used.
+    /// a certificate's or the token's file cannot be used.
     pub fn new(servers: &str, config: &Config) -> Result<Self, Error> {
         config.check()?;
         Self::start(address::servers(servers)?, config)
@@ -71,18 +71,18 @@ impl Client {
 
     /// The same from `tenure://h1:7400,h2:7400?connections=4&ttl=30s`; with
     /// `ca=FILE`, and `cert=FILE&key=FILE` if clients must prove themselves,
-    /// over TLS.
+    /// over TLS; with `token_file=FILE` by a token.
     ///
     /// # Errors
-    /// [`Error::Refused`] if the URL makes no sense, or a certificate's file
-    /// cannot be used.
+    /// [`Error::Refused`] if the URL makes no sense, or a certificate's or
+    /// the token's file cannot be used.
     pub fn open(url: &str) -> Result<Self, Error> {
         let (servers, config) = address::url(url)?;
         Self::start(servers, &config)
     }
 
     fn start(servers: Vec<Arc<str>>, config: &Config) -> Result<Self, Error> {
-        let dialer = Dialer::new(config.tls.as_ref())?;
+        let dialer = Dialer::new(config)?;
         let finder = Arc::new(Finder::new(servers, dialer));
         let line = |_| Line::start(config.ttl, Arc::clone(&finder));
         let lines = (0..config.connections).map(line).collect();

@@ -9,11 +9,11 @@ use bytes::Bytes;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
-use tonic::transport::Channel;
 
 use super::client::gone;
 use super::error::{carried, carrying, of_changing, of_reading, sentence};
 use super::finder::{Finder, Leader};
+use super::token::Channel;
 use super::{Client, Error};
 use crate::api::v1::{self, cluster_client::ClusterClient};
 use crate::drive;
@@ -163,6 +163,30 @@ impl Client {
         .map(|_| ())
     }
 
+    /// Has a server take a snapshot of its state now, and waits until that is
+    /// on its disk. Gives the last entry that its newest snapshot covers.
+    /// `address` is that of a server, as [`status`](Self::status) tells it.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] if it does not answer in time (it may take one
+    /// all the same); [`Error::Refused`] if this client may not.
+    pub async fn snapshot(&self, address: &str) -> Result<u64, Error> {
+        let (finder, within) = (Arc::clone(&self.shared.finder), self.time());
+        let address: Arc<str> = address.into();
+        let work = async move {
+            let channel = finder.channel(&address).map_err(Error::Unavailable)?;
+            let mut client = ClusterClient::new(channel);
+            let called = timeout(within, client.snapshot(v1::SnapshotRequest {})).await;
+            match called {
+                Ok(Ok(answer)) => Ok(answer.into_inner().upto),
+                Ok(Err(status)) => Err(of_reading(&status)),
+                Err(_) => Err(Error::Unavailable(format!("no answer within {within:?}"))),
+            }
+        };
+        let done = drive::background().spawn(work).await;
+        done.unwrap_or_else(|_| Err(gone()))
+    }
+
     /// A consistent copy of everything, from the leader.
     ///
     /// # Errors
@@ -229,7 +253,7 @@ async fn on_leader<T>(
 ) -> Result<T, Error> {
     let mut past = 0;
     loop {
-        let Leader { address, search } = finder.leader(past).await;
+        let Leader { address, search } = finder.leader(past).await?;
         past = search;
         let channel = finder.channel(&address).map_err(Error::Unavailable)?;
         *sent = true;

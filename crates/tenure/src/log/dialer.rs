@@ -11,12 +11,13 @@ use std::time::Duration;
 
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioIo;
-use tonic::transport::{Channel, Endpoint, Uri};
+use tonic::transport::{Endpoint, Uri};
 use tower::{Service, ServiceExt as _};
 
-use super::Error;
 use super::error::chain;
-use crate::transport::{ClientTls, ClientTlsFiles, Line};
+use super::token::{Bearer, Channel};
+use super::{Config, Error};
+use crate::transport::{ClientTls, Line};
 
 /// How long a connection may take, TLS included.
 const CONNECT_WITHIN: Duration = Duration::from_millis(500);
@@ -29,14 +30,16 @@ const WINDOW_BYTES: [u32; 2] = [1024 * 1024, 4 * 1024 * 1024];
 #[derive(Clone, Debug)]
 pub(super) struct Dialer {
     tls: Option<Arc<ClientTls>>,
+    bearer: Bearer,
 }
 
 impl Dialer {
-    /// Reads the files, if TLS is asked for.
-    pub(super) fn new(tls: Option<&ClientTlsFiles>) -> Result<Self, Error> {
-        let tls = tls.cloned().map(ClientTls::open).transpose();
+    /// Reads the files, of certificates and of the token, that are named.
+    pub(super) fn new(config: &Config) -> Result<Self, Error> {
+        let tls = config.tls.clone().map(ClientTls::open).transpose();
         Ok(Self {
             tls: tls.map_err(Error::invalid)?.map(Arc::new),
+            bearer: Bearer::new(config.token.as_ref())?,
         })
     }
 
@@ -48,10 +51,11 @@ impl Dialer {
     /// A connection that is made at its first use.
     pub(super) fn lazy(&self, address: &str) -> Result<Channel, String> {
         let endpoint = self.endpoint(address)?;
-        Ok(match &self.tls {
+        let channel = match &self.tls {
             None => endpoint.connect_lazy(),
             Some(tls) => endpoint.connect_with_connector_lazy(connector(Arc::clone(tls))),
-        })
+        };
+        Ok(Channel::new(channel, self.bearer.clone()))
     }
 
     /// A connection that is made now.
@@ -64,7 +68,8 @@ impl Dialer {
                 endpoint.connect_with_connector(connector).await
             }
         };
-        connected.map_err(|error| chain(&error))
+        let channel = connected.map_err(|error| chain(&error))?;
+        Ok(Channel::new(channel, self.bearer.clone()))
     }
 
     fn endpoint(&self, address: &str) -> Result<Endpoint, String> {

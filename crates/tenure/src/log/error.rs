@@ -74,7 +74,8 @@ impl Error {
             | v1::Cause::Members
             | v1::Cause::NotHandedOver
             | v1::Cause::Invalid
-            | v1::Cause::Denied) => Self::Refused {
+            | v1::Cause::Denied
+            | v1::Cause::Unauthenticated) => Self::Refused {
                 cause,
                 message: message(),
             },

@@ -16,10 +16,11 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 use tokio::time::timeout;
-use tonic::transport::Channel;
 
+use super::Error;
 use super::dialer::Dialer;
-use super::error::sentence;
+use super::error::{carried, sentence};
+use super::token::Channel;
 use crate::api::v1::{self, cluster_client::ClusterClient};
 
 /// How long one server may take to say what it is.
@@ -68,6 +69,13 @@ struct Seat {
     searches: u64,
     cluster: String,
     term: u64,
+}
+
+/// What came of asking everybody once.
+enum Round {
+    Led(Arc<str>, Box<v1::StatusResponse>),
+    Refused(Error),
+    Nobody,
 }
 
 impl Finder {
@@ -163,23 +171,31 @@ impl Finder {
 
     /// Who leads, by a search later than the one numbered `past`. Waits until
     /// somebody does. Cancelling it loses nothing.
-    pub(super) async fn leader(&self, past: u64) -> Leader {
+    ///
+    /// # Errors
+    /// [`Error::Refused`] if all that answer refuse to: they do not know this
+    /// client's token.
+    pub(super) async fn leader(&self, past: u64) -> Result<Leader, Error> {
         let mut seat = self.seat.lock().await;
         if let Some(leader) = seat.leader.as_ref().filter(|leader| leader.search > past) {
-            return leader.clone();
+            return Ok(leader.clone());
         }
         let mut rounds = 0;
         loop {
-            if let Some((address, status)) = self.round(&seat, rounds).await {
-                seat.cluster = status.cluster;
-                seat.term = status.term;
-                seat.searches = seat.searches.max(past) + 1;
-                let leader = Leader {
-                    address,
-                    search: seat.searches,
-                };
-                seat.leader = Some(leader.clone());
-                return leader;
+            match self.round(&seat, rounds).await {
+                Round::Led(address, status) => {
+                    seat.cluster = status.cluster;
+                    seat.term = status.term;
+                    seat.searches = seat.searches.max(past) + 1;
+                    let leader = Leader {
+                        address,
+                        search: seat.searches,
+                    };
+                    seat.leader = Some(leader.clone());
+                    return Ok(leader);
+                }
+                Round::Refused(error) => return Err(error),
+                Round::Nobody => {}
             }
             rounds += 1;
             tokio::time::sleep(pause(rounds)).await;
@@ -187,7 +203,8 @@ impl Finder {
     }
 
     /// Asks everybody once; the first who leads.
-    async fn round(&self, seat: &Seat, rounds: u32) -> Option<(Arc<str>, v1::StatusResponse)> {
+    async fn round(&self, seat: &Seat, rounds: u32) -> Round {
+        let (mut refused, mut answered) = (None, false);
         let mut asking = JoinSet::new();
         for address in self.addresses() {
             match self.channel(&address) {
@@ -207,6 +224,13 @@ impl Finder {
             let status = match answer {
                 Ok(Ok(status)) => status,
                 Ok(Err(status)) => {
+                    let error = carried(&status);
+                    if error.is_some_and(|it| it.cause() == v1::Cause::Unauthenticated) {
+                        refused = Some(Error::Refused {
+                            cause: v1::Cause::Unauthenticated,
+                            message: format!("{address}: {}", sentence(&status)),
+                        });
+                    }
                     self.note(format!("{address}: {}", sentence(&status)));
                     continue;
                 }
@@ -216,16 +240,21 @@ impl Finder {
                     continue;
                 }
             };
+            answered = true;
             // After a while a lower term is no straggler's: the cluster was
             // made anew, or restored.
             let stale =
                 status.cluster == seat.cluster && status.term < seat.term && rounds < ROUNDS_EARLY;
             if status.role() == v1::Role::Leader && !stale {
-                return Some((address, status));
+                return Round::Led(address, Box::new(status));
             }
             self.learn_from(&address, &status);
         }
-        None
+        match refused {
+            // A token that some know already is on its way to the others.
+            Some(error) if !answered => Round::Refused(error),
+            _ => Round::Nobody,
+        }
     }
 
     fn learn_from(&self, address: &Arc<str>, status: &v1::StatusResponse) {

@@ -15,11 +15,11 @@ use tenure_core::cas::Register;
 use tenure_core::ids::Key;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
-use tonic::transport::Channel;
 
 use super::client::entry;
 use super::error::{carried, sentence};
 use super::finder::{Finder, jitter};
+use super::token::Channel;
 use super::{Client, Entry, Error, wire};
 use crate::api::v1::{
     self, cluster_client::ClusterClient, log_client::LogClient, registers_client::RegistersClient,
@@ -118,7 +118,14 @@ impl Client {
         let client = self.clone();
         let work = async move {
             if tail.next == 0 {
-                tail.next = newest(&client).await;
+                tail.next = match newest(&client).await {
+                    Ok(next) => next,
+                    Err(error) => {
+                        // A reader that has gone needs no reason.
+                        let _ = tail.batches.send(Err(error)).await;
+                        return;
+                    }
+                };
             }
             // Whoever does not read must hold up nobody else: a connection of
             // its own.
@@ -140,6 +147,7 @@ impl Client {
         let mut watching = Watching {
             what,
             revision: None,
+            cluster: String::new(),
             told: 0,
             initial: Vec::new(),
             live: false,
@@ -156,16 +164,16 @@ impl Client {
 }
 
 /// The number after the newest entry.
-async fn newest(client: &Client) -> u64 {
+async fn newest(client: &Client) -> Result<u64, Error> {
     let (mut past, mut pause) = (0, PAUSE_MIN);
     loop {
-        let leader = client.shared.finder.leader(past).await;
+        let leader = client.shared.finder.leader(past).await?;
         past = leader.search;
         if let Ok(channel) = client.shared.finder.channel(&leader.address)
             && let Ok(Ok(status)) = timeout(WITHIN, status(channel)).await
             && status.role() == v1::Role::Leader
         {
-            return status.log_next.max(1);
+            return Ok(status.log_next.max(1));
         }
         tokio::time::sleep(jitter(pause)).await;
         pause = (pause * 2).min(PAUSE_MAX);
@@ -352,6 +360,8 @@ struct Watching {
     what: Follow,
     /// After which changes to go on; `None`: from the state now.
     revision: Option<u64>,
+    /// Which cluster counted them.
+    cluster: String,
     /// Up to where changes were ever told.
     told: u64,
     /// The registers as they were, as far as they have come.
@@ -384,6 +394,8 @@ impl Following for Watching {
             prefix,
             key,
             after_revision,
+            after_id: None,
+            cluster: self.cluster.clone(),
         };
         let answer = client.watch(watch).await;
         answer.map(tonic::Response::into_inner)
@@ -399,6 +411,11 @@ impl Following for Watching {
     }
 
     async fn take(&mut self, message: Self::Message) -> ControlFlow<String> {
+        if !message.cluster.is_empty() && message.cluster != self.cluster {
+            // It was made anew from a copy, and counts its own changes.
+            self.cluster = message.cluster;
+            self.told = 0;
+        }
         let known = self.revision.unwrap_or(0);
         for changed in message.changes {
             let Ok(key) = wire::key(&changed.key) else {

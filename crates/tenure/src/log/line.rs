@@ -17,6 +17,7 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::timeout;
 use tokio_stream::Stream;
 
+use super::Error;
 use super::error::{carried, sentence};
 use super::finder::{Finder, Leader, jitter};
 use super::pipeline::{Ask, Op, Pipeline, Reply, Told, Verdict};
@@ -32,6 +33,8 @@ const ANSWER_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// The pauses after a stream that brought nothing.
 const PAUSE_MIN: Duration = Duration::from_millis(5);
 const PAUSE_MAX: Duration = Duration::from_millis(50);
+/// The longest pause while nobody lets this client in.
+const PAUSE_BARRED: Duration = Duration::from_millis(500);
 /// How often in a row a silent server may be found to lead all the same
 /// before the connection to it is given up.
 const DOUBTS_MAX: u32 = 2;
@@ -129,7 +132,7 @@ impl Line {
             self.shared.hurry.notify_one();
         }
         for reply in refused {
-            reply.tell(Err(super::Error::Unavailable(
+            reply.tell(Err(Error::Unavailable(
                 "too many requests are waiting to be sent already".into(),
             )));
         }
@@ -201,9 +204,18 @@ impl Shared {
                 }
                 self.wanted.notified().await;
             }
-            let mut leader = tokio::select! {
-                leader = self.finder.leader(past) => leader,
+            let found = tokio::select! {
+                found = self.finder.leader(past) => found,
                 () = self.closing() => return,
+            };
+            let mut leader = match found {
+                Ok(leader) => leader,
+                Err(error) => {
+                    self.turn_away(&error);
+                    pause = (pause * 2).clamp(PAUSE_MIN, PAUSE_BARRED);
+                    tokio::time::sleep(jitter(pause)).await;
+                    continue;
+                }
             };
             let end = tokio::select! {
                 end = self.exchange(&mut leader) => end,
@@ -238,6 +250,13 @@ impl Shared {
             }
             self.wanted.notified().await;
         }
+    }
+
+    /// Nobody lets this client in.
+    fn turn_away(&self, error: &Error) {
+        let mut told = Told::new();
+        self.lock().pipeline.turn_away(error, &mut told);
+        tell(told);
     }
 
     fn end_stream(&self, why: &str) {
@@ -304,6 +323,10 @@ impl Shared {
                 found = until_found(&mut looking) => {
                     looking = None;
                     doubts += 1;
+                    let found = match found {
+                        Ok(found) => found,
+                        Err(error) => return (error.to_string(), None),
+                    };
                     if found.address != leader.address || doubts > DOUBTS_MAX {
                         return (format!("no answers, and {} leads", found.address), None);
                     }
@@ -398,7 +421,7 @@ impl Shared {
     }
 }
 
-async fn until_found<F: Future<Output = Leader> + Unpin>(looking: &mut Option<F>) -> Leader {
+async fn until_found<F: Future + Unpin>(looking: &mut Option<F>) -> F::Output {
     match looking {
         Some(looking) => looking.await,
         None => std::future::pending().await,

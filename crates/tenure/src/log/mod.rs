@@ -30,6 +30,7 @@
 //! | `line.rs` | one connection, fed from a pipeline |
 //! | `finder.rs` | who leads |
 //! | `dialer.rs` | connections, with TLS or without |
+//! | `token.rs` | by what the client is known |
 //! | `follow.rs` | tails and watches, from any server |
 //! | `cluster.rs` | status, members, backups |
 //!
@@ -45,6 +46,7 @@ mod finder;
 mod follow;
 mod line;
 mod pipeline;
+mod token;
 mod wire;
 
 use std::time::Duration;
@@ -58,6 +60,7 @@ pub use client::Client;
 pub use cluster::{Backup, ServerStatus};
 pub use error::Error;
 pub use follow::{Changes, Follow, News, Tail};
+pub use token::Token;
 
 use crate::transport::ClientTlsFiles;
 
@@ -76,6 +79,8 @@ pub struct Config {
     /// Certificates, for servers that speak TLS. The files are read again
     /// when they change.
     pub tls: Option<ClientTlsFiles>,
+    /// By what the client is known, for servers that want a token.
+    pub token: Option<Token>,
 }
 
 impl Default for Config {
@@ -85,6 +90,7 @@ impl Default for Config {
             ttl: Duration::from_secs(60),
             within: Duration::from_secs(10),
             tls: None,
+            token: None,
         }
     }
 }
@@ -116,6 +122,15 @@ impl Config {
     pub fn tls(self, files: ClientTlsFiles) -> Self {
         Self {
             tls: Some(files),
+            ..self
+        }
+    }
+
+    /// The same with a token.
+    #[must_use]
+    pub fn token(self, token: Token) -> Self {
+        Self {
+            token: Some(token),
             ..self
         }
     }

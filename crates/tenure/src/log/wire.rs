@@ -66,5 +66,6 @@ pub(super) fn swap(write: Write) -> Option<v1::Swap> {
         expect,
         value: bytes::Bytes::from_owner(write.value),
         keep_stamp: write.stamp == Stamp::Keep,
+        at_end: None,
     })
 }

@@ -34,6 +34,9 @@ pub struct Config {
     pub tls: Option<TlsFiles>,
     /// Whether clients, too, must have a certificate of the authority.
     pub client_certificates: bool,
+    /// The file of the tokens that clients need; `None` lets everybody do
+    /// everything.
+    pub tokens: Option<PathBuf>,
     /// Requests of clients that may be under way; more are refused with BUSY.
     pub requests: usize,
     /// Connections of clients; one more is closed at once.
@@ -64,6 +67,7 @@ impl Config {
             wal: wal::Options::default(),
             tls: None,
             client_certificates: true,
+            tokens: None,
             requests: 65_536,
             connections: 4_096,
             watches: 65_536,

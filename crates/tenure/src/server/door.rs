@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use axum::http::HeaderMap;
 use tenure_core::alpo::{Answer, Ask, Node, Refusal};
 use tokio::sync::oneshot;
 
@@ -11,6 +12,7 @@ use super::config::Config;
 use super::house::House;
 use super::inbox::{Event, Inbox, Reply, Told};
 use super::shared::Shared;
+use super::tokens::{Caller, Tokens};
 use super::watchers::Watchers;
 use crate::api::v1;
 
@@ -21,6 +23,7 @@ pub(super) struct Door {
     pub(super) shared: Arc<Shared>,
     pub(super) watchers: Arc<Watchers>,
     pub(super) house: Arc<House>,
+    pub(super) tokens: Tokens,
     pub(super) started: tenure_core::time::Instant,
     under_way: Arc<AtomicUsize>,
     most: usize,
@@ -46,16 +49,23 @@ impl Door {
         shared: &Arc<Shared>,
         inbox: &Arc<Inbox>,
         watchers: &Arc<Watchers>,
+        tokens: Tokens,
     ) -> Self {
         Self {
             inbox: Arc::clone(inbox),
             shared: Arc::clone(shared),
             watchers: Arc::clone(watchers),
             house: Arc::default(),
+            tokens,
             started: crate::clock::boot(),
             under_way: Arc::default(),
             most: config.requests,
         }
+    }
+
+    /// Who calls, by what the call carries.
+    pub(super) fn caller(&self, headers: &HeaderMap) -> Caller {
+        self.tokens.caller(headers, &self.shared)
     }
 
     /// Leave to have one more request under way.

@@ -4,7 +4,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use prost::Message as _;
-use tenure_core::alpo::{Operation, Query};
+use tenure_core::alpo::Operation;
 use tokio::sync::mpsc;
 use tokio_stream::Stream;
 use tokio_stream::wrappers::ReceiverStream;
@@ -13,8 +13,9 @@ use tonic::{Code, Request, Response, Status, Streaming};
 
 use super::door::Door;
 use super::inbox::{Event, Reply, Sink, Ticket};
-use super::services::news;
-use super::translate::{self, answer, error};
+use super::services::{self, QUEUE_MAX};
+use super::tokens::Caller;
+use super::translate::{self, answer};
 use crate::api::ERROR_TRAILER;
 use crate::api::v1::cluster_server::Cluster;
 use crate::api::v1::log_server::Log;
@@ -27,8 +28,6 @@ type Stream_<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 /// Requests of one stream that may be under way; then it is not read further.
 const STREAM_MAX: usize = 8_192;
-/// How many messages may wait for one reader of a stream.
-const QUEUE_MAX: usize = 16;
 
 /// An error as gRPC carries it: with its cause in the trailers.
 pub(super) fn status(error: v1::Error) -> Status {
@@ -43,12 +42,28 @@ pub(super) fn status(error: v1::Error) -> Status {
         Cause::TooOld | Cause::Compacted => Code::OutOfRange,
         Cause::TooLarge | Cause::Invalid => Code::InvalidArgument,
         Cause::Denied => Code::PermissionDenied,
+        Cause::Unauthenticated => Code::Unauthenticated,
         Cause::Unspecified => Code::Internal,
     };
     let mut status = Status::new(code, &error.message);
     let bytes = MetadataValue::from_bytes(&error.encode_to_vec());
     status.metadata_mut().insert_bin(ERROR_TRAILER, bytes);
     status
+}
+
+/// What was asked, and by whom: `listen` has noted that.
+fn taken<T>(request: Request<T>) -> Result<(Caller, T), Status> {
+    let caller = request.extensions().get::<Caller>().cloned();
+    let caller = caller.ok_or_else(|| Status::internal("nobody noted who calls"))?;
+    Ok((caller, request.into_inner()))
+}
+
+fn stream<T: Send + 'static>(
+    messages: Result<services::Stream<T>, v1::Error>,
+) -> Result<Response<Stream_<T>>, Status> {
+    let messages = ReceiverStream::new(messages.map_err(status)?);
+    let messages = tokio_stream::StreamExt::map(messages, |message| message.map_err(status));
+    Ok(Response::new(Box::pin(messages)))
 }
 
 fn respond<T>(result: Result<T, v1::Error>) -> Result<Response<T>, Status> {
@@ -63,63 +78,40 @@ impl Registers for Door {
         &self,
         request: Request<v1::ReadRequest>,
     ) -> Result<Response<v1::ReadResponse>, Status> {
-        respond(Self::read(self, request.into_inner()).await)
+        let (caller, request) = taken(request)?;
+        respond(Self::read(self, &caller, request).await)
     }
 
     async fn compare_and_swap(
         &self,
         request: Request<v1::CompareAndSwapRequest>,
     ) -> Result<Response<v1::CompareAndSwapResponse>, Status> {
-        respond(Self::compare_and_swap(self, request.into_inner()).await)
+        let (caller, request) = taken(request)?;
+        respond(Self::compare_and_swap(self, &caller, request).await)
     }
 
     async fn delete(
         &self,
         request: Request<v1::DeleteRequest>,
     ) -> Result<Response<v1::DeleteResponse>, Status> {
-        respond(Self::delete(self, request.into_inner()).await)
+        let (caller, request) = taken(request)?;
+        respond(Self::delete(self, &caller, request).await)
     }
 
     async fn list(
         &self,
         request: Request<v1::ListRequest>,
     ) -> Result<Response<v1::ListResponse>, Status> {
-        respond(Self::list(self, request.into_inner()).await)
+        let (caller, request) = taken(request)?;
+        respond(Self::list(self, &caller, request).await)
     }
 
     async fn watch(
         &self,
         request: Request<v1::WatchRequest>,
     ) -> Result<Response<Self::WatchStream>, Status> {
-        let request = request.into_inner();
-        let after = request.after_revision.unwrap_or(0);
-        let mut changes = Self::watch(self, request).await.map_err(status)?;
-        let (sender, messages) = mpsc::channel(QUEUE_MAX);
-        let shared = Arc::clone(&self.shared);
-        tokio::spawn(async move {
-            loop {
-                let next = tokio::select! {
-                    next = changes.recv() => next,
-                    () = sender.closed() => return,
-                };
-                let message = match next {
-                    Some(it) => news(it, after),
-                    None => {
-                        shared.metrics.watches_cut.inc();
-                        Err(error(
-                            Cause::TooSlow,
-                            "this watch was not read and has been cut off; begin again from the \
-                             last revision that was seen",
-                        ))
-                    }
-                };
-                let last = message.is_err();
-                if sender.send(message.map_err(status)).await.is_err() || last {
-                    return;
-                }
-            }
-        });
-        Ok(Response::new(Box::pin(ReceiverStream::new(messages))))
+        let (caller, request) = taken(request)?;
+        stream(Self::watch(self, caller, request).await)
     }
 }
 
@@ -131,25 +123,24 @@ impl Log for Door {
         &self,
         request: Request<v1::AppendRequest>,
     ) -> Result<Response<v1::AppendResponse>, Status> {
-        respond(Self::append(self, request.into_inner()).await)
+        let (caller, request) = taken(request)?;
+        respond(Self::append(self, &caller, request).await)
     }
 
     async fn read(
         &self,
         request: Request<v1::ReadLogRequest>,
     ) -> Result<Response<v1::ReadLogResponse>, Status> {
-        respond(self.read_log(request.into_inner()).await)
+        let (caller, request) = taken(request)?;
+        respond(self.read_log(&caller, request).await)
     }
 
     async fn tail(
         &self,
         request: Request<v1::TailRequest>,
     ) -> Result<Response<Self::TailStream>, Status> {
-        let messages = self.tail(request.into_inner().from).await.map_err(status)?;
-        let messages = tokio_stream::StreamExt::map(ReceiverStream::new(messages), |message| {
-            message.map_err(status)
-        });
-        Ok(Response::new(Box::pin(messages)))
+        let (caller, request) = taken(request)?;
+        stream(Self::tail(self, caller, request.from).await)
     }
 }
 
@@ -159,25 +150,26 @@ impl Sessions for Door {
         &self,
         request: Request<v1::OpenSessionRequest>,
     ) -> Result<Response<v1::OpenSessionResponse>, Status> {
-        respond(Self::open(self, request.into_inner().ttl_millis).await)
+        let (caller, request) = taken(request)?;
+        respond(Self::open(self, &caller, request.ttl_millis).await)
     }
 
     async fn keep_alive(
         &self,
         request: Request<v1::KeepAliveRequest>,
     ) -> Result<Response<v1::KeepAliveResponse>, Status> {
-        let numbered = request.into_inner().numbered;
-        let done = self.session(numbered, Operation::KeepAlive).await;
-        respond(done.map(|()| v1::KeepAliveResponse {}))
+        let (caller, request) = taken(request)?;
+        let done = self.session(&caller, request.numbered, Operation::KeepAlive);
+        respond(done.await.map(|()| v1::KeepAliveResponse {}))
     }
 
     async fn close(
         &self,
         request: Request<v1::CloseSessionRequest>,
     ) -> Result<Response<v1::CloseSessionResponse>, Status> {
-        let numbered = request.into_inner().numbered;
-        let done = self.session(numbered, Operation::Close).await;
-        respond(done.map(|()| v1::CloseSessionResponse {}))
+        let (caller, request) = taken(request)?;
+        let done = self.session(&caller, request.numbered, Operation::Close);
+        respond(done.await.map(|()| v1::CloseSessionResponse {}))
     }
 }
 
@@ -187,44 +179,66 @@ impl Cluster for Door {
 
     async fn status(
         &self,
-        _: Request<v1::StatusRequest>,
+        request: Request<v1::StatusRequest>,
     ) -> Result<Response<v1::StatusResponse>, Status> {
-        Ok(Response::new(Self::status(self).await))
+        let (caller, _) = taken(request)?;
+        respond(Self::status(self, &caller).await)
     }
 
     async fn add_member(
         &self,
         request: Request<v1::AddMemberRequest>,
     ) -> Result<Response<v1::MembersResponse>, Status> {
-        respond(Self::add_member(self, request.into_inner()).await)
+        let (caller, request) = taken(request)?;
+        respond(Self::add_member(self, &caller, request).await)
     }
 
     async fn promote_member(
         &self,
         request: Request<v1::PromoteMemberRequest>,
     ) -> Result<Response<v1::MembersResponse>, Status> {
-        respond(Self::promote_member(self, request.into_inner().id).await)
+        let (caller, request) = taken(request)?;
+        respond(Self::promote_member(self, &caller, request.id).await)
     }
 
     async fn remove_member(
         &self,
         request: Request<v1::RemoveMemberRequest>,
     ) -> Result<Response<v1::MembersResponse>, Status> {
-        respond(Self::remove_member(self, request.into_inner().id).await)
+        let (caller, request) = taken(request)?;
+        respond(Self::remove_member(self, &caller, request.id).await)
     }
 
     async fn transfer(
         &self,
         request: Request<v1::TransferRequest>,
     ) -> Result<Response<v1::TransferResponse>, Status> {
-        respond(Self::transfer(self, request.into_inner().to).await)
+        let (caller, request) = taken(request)?;
+        respond(Self::transfer(self, &caller, request.to).await)
+    }
+
+    async fn snapshot(
+        &self,
+        request: Request<v1::SnapshotRequest>,
+    ) -> Result<Response<v1::SnapshotResponse>, Status> {
+        let (caller, _) = taken(request)?;
+        respond(Self::snapshot(self, &caller).await)
+    }
+
+    async fn metrics(
+        &self,
+        request: Request<v1::MetricsRequest>,
+    ) -> Result<Response<v1::MetricsResponse>, Status> {
+        let (caller, _) = taken(request)?;
+        respond(Self::metrics(self, &caller).await)
     }
 
     async fn backup(
         &self,
-        _: Request<v1::BackupRequest>,
+        request: Request<v1::BackupRequest>,
     ) -> Result<Response<Self::BackupStream>, Status> {
-        let parts = Self::backup(self).await.map_err(status)?;
+        let (caller, _) = taken(request)?;
+        let parts = Self::backup(self, &caller).await.map_err(status)?;
         let parts = parts
             .into_iter()
             .map(|part| Ok(v1::BackupResponse { part }));
@@ -240,13 +254,18 @@ impl Pipeline for Door {
         &self,
         requests: Request<Streaming<v1::Requests>>,
     ) -> Result<Response<Self::ExchangeStream>, Status> {
+        let (caller, requests) = taken(requests)?;
+        // Whoever is not known at all is turned away; what each request needs
+        // is asked when it comes.
+        caller.granted().map_err(status)?;
         let (sender, messages) = mpsc::channel(QUEUE_MAX);
         let exchange = Exchange {
             door: self.clone(),
+            caller,
             sink: Arc::default(),
             under_way: 0,
         };
-        tokio::spawn(exchange.run(requests.into_inner(), sender));
+        tokio::spawn(exchange.run(requests, sender));
         Ok(Response::new(Box::pin(ReceiverStream::new(messages))))
     }
 }
@@ -254,6 +273,7 @@ impl Pipeline for Door {
 /// One stream of requests and answers.
 struct Exchange {
     door: Door,
+    caller: Caller,
     sink: Arc<Sink>,
     under_way: usize,
 }
@@ -300,10 +320,16 @@ impl Exchange {
 
     fn ask(&mut self, message: v1::Requests, refused: &mut Vec<v1::Answer>) {
         let mut events = Vec::with_capacity(message.requests.len());
+        let granted = self.caller.granted();
         for request in message.requests {
             let number = request.number;
             let ask = match request.what {
-                Some(what) => translate::pipelined(what),
+                Some(what) => match &granted {
+                    Ok(granted) => granted
+                        .may_ask(&what)
+                        .and_then(|()| translate::pipelined(what)),
+                    Err(unknown) => Err(unknown.clone()),
+                },
                 None => Err(translate::invalid("expected a request, found none")),
             };
             match ask {
@@ -321,47 +347,5 @@ impl Exchange {
         }
         self.under_way += events.len();
         self.door.inbox.put_all(events);
-    }
-}
-
-impl Door {
-    /// Follows the plain log from `from` on; 0 for what is new.
-    pub(super) async fn tail(
-        &self,
-        from: u64,
-    ) -> Result<mpsc::Receiver<Result<v1::ReadLogResponse, v1::Error>>, v1::Error> {
-        let mut progress = self.shared.progress.subscribe();
-        let mut next = match from {
-            0 => self.look(|node| node.state().journal().next()).await?,
-            from => from,
-        };
-        let door = self.clone();
-        let (sender, messages) = mpsc::channel(QUEUE_MAX);
-        tokio::spawn(async move {
-            loop {
-                let query = Query::Journal {
-                    from: next,
-                    count: usize::MAX,
-                };
-                let read = door.stale_log(query).await;
-                let (count, failed) = match &read {
-                    Ok(response) => (response.entries.len(), false),
-                    Err(_) => (0, true),
-                };
-                next += count as u64;
-                if failed || count > 0 {
-                    let gone = sender.send(read).await.is_err();
-                    if gone || failed {
-                        return;
-                    }
-                } else {
-                    tokio::select! {
-                        changed = progress.changed() => if changed.is_err() { return },
-                        () = sender.closed() => return,
-                    }
-                }
-            }
-        });
-        Ok(messages)
     }
 }

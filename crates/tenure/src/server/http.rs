@@ -12,11 +12,14 @@
 //! | `/healthz` | should this process be restarted? | it does its work, leader or not, connected or not |
 //! | `/readyz` | should it get traffic? | it leads, or follows a leader |
 //! | `/leader` | does it lead? | it does |
+//!
+//! These three need no token; whoever asks is no client, and has none.
 
+use axum::Extension;
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::State;
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use serde::de::DeserializeOwned;
@@ -25,7 +28,7 @@ use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::ReceiverStream;
 
 use super::door::Door;
-use super::services::news;
+use super::tokens::Caller;
 use super::translate::invalid;
 use crate::api::v1::{self, Cause};
 use tenure_core::alpo::Operation;
@@ -97,14 +100,20 @@ async fn leader(State(door): State<Door>) -> Response {
     answer(code, &body)
 }
 
-async fn metrics(State(door): State<Door>) -> Response {
-    let text = door.shared.metrics.text(&Door::status(&door).await);
+async fn metrics(State(door): State<Door>, Extension(caller): Who) -> Response {
+    let text = match Door::metrics(&door, &caller).await {
+        Ok(metrics) => metrics.text,
+        Err(error) => return failed(error),
+    };
     let content = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     ([(header::CONTENT_TYPE, content)], text).into_response()
 }
 
-async fn status(State(door): State<Door>) -> Response {
-    let status = Door::status(&door).await;
+async fn status(State(door): State<Door>, Extension(caller): Who) -> Response {
+    let status = match Door::status(&door, &caller).await {
+        Ok(status) => status,
+        Err(error) => return failed(error),
+    };
     let role = v1::Role::try_from(status.role).unwrap_or_default();
     let role = role
         .as_str_name()
@@ -130,6 +139,7 @@ fn failed(error: v1::Error) -> Response {
         Cause::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
         Cause::Invalid => StatusCode::BAD_REQUEST,
         Cause::Denied => StatusCode::FORBIDDEN,
+        Cause::Unauthenticated => StatusCode::UNAUTHORIZED,
         Cause::Unspecified => StatusCode::INTERNAL_SERVER_ERROR,
     };
     let mut body = json!({ "error": {
@@ -143,7 +153,12 @@ fn failed(error: v1::Error) -> Response {
     if error.expected > 0 {
         body["error"]["expected"] = error.expected.into();
     }
-    answer(code, &body)
+    let mut response = answer(code, &body);
+    if code == StatusCode::UNAUTHORIZED {
+        let headers = response.headers_mut();
+        headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+    }
+    response
 }
 
 fn respond<T: serde::Serialize>(result: Result<T, v1::Error>) -> Response {
@@ -178,33 +193,39 @@ fn lines<T: serde::Serialize + Send + 'static>(
 }
 
 type Call = axum::extract::Path<String>;
+/// Who calls, as `listen` has noted it.
+type Who = Extension<Caller>;
 
-async fn registers(State(door): State<Door>, call: Call, body: Bytes) -> Response {
+async fn registers(
+    State(door): State<Door>,
+    Extension(caller): Who,
+    call: Call,
+    body: Bytes,
+) -> Response {
     match call.as_str() {
         "read" => match parse(&body) {
-            Ok(request) => respond(Door::read(&door, request).await),
+            Ok(request) => respond(Door::read(&door, &caller, request).await),
             Err(error) => failed(error),
         },
         "compare_and_swap" => match parse(&body) {
-            Ok(request) => respond(Door::compare_and_swap(&door, request).await),
+            Ok(request) => respond(Door::compare_and_swap(&door, &caller, request).await),
             Err(error) => failed(error),
         },
         "delete" => match parse(&body) {
-            Ok(request) => respond(Door::delete(&door, request).await),
+            Ok(request) => respond(Door::delete(&door, &caller, request).await),
             Err(error) => failed(error),
         },
         "list" => match parse(&body) {
-            Ok(request) => respond(Door::list(&door, request).await),
+            Ok(request) => respond(Door::list(&door, &caller, request).await),
             Err(error) => failed(error),
         },
         "watch" => {
-            let request = match parse::<v1::WatchRequest>(&body) {
+            let request = match parse(&body) {
                 Ok(request) => request,
                 Err(error) => return failed(error),
             };
-            let after = request.after_revision.unwrap_or(0);
-            match Door::watch(&door, request).await {
-                Ok(changes) => lines(ReceiverStream::new(changes).map(move |it| news(it, after))),
+            match Door::watch(&door, caller, request).await {
+                Ok(messages) => lines(ReceiverStream::new(messages)),
                 Err(error) => failed(error),
             }
         }
@@ -216,18 +237,23 @@ async fn registers(State(door): State<Door>, call: Call, body: Bytes) -> Respons
     }
 }
 
-async fn log(State(door): State<Door>, call: Call, body: Bytes) -> Response {
+async fn log(
+    State(door): State<Door>,
+    Extension(caller): Who,
+    call: Call,
+    body: Bytes,
+) -> Response {
     match call.as_str() {
         "append" => match parse(&body) {
-            Ok(request) => respond(Door::append(&door, request).await),
+            Ok(request) => respond(Door::append(&door, &caller, request).await),
             Err(error) => failed(error),
         },
         "read" => match parse(&body) {
-            Ok(request) => respond(door.read_log(request).await),
+            Ok(request) => respond(door.read_log(&caller, request).await),
             Err(error) => failed(error),
         },
         "tail" => match parse::<v1::TailRequest>(&body) {
-            Ok(request) => match Door::tail(&door, request.from).await {
+            Ok(request) => match Door::tail(&door, caller, request.from).await {
                 Ok(messages) => lines(ReceiverStream::new(messages)),
                 Err(error) => failed(error),
             },
@@ -237,11 +263,16 @@ async fn log(State(door): State<Door>, call: Call, body: Bytes) -> Response {
     }
 }
 
-async fn sessions(State(door): State<Door>, call: Call, body: Bytes) -> Response {
+async fn sessions(
+    State(door): State<Door>,
+    Extension(caller): Who,
+    call: Call,
+    body: Bytes,
+) -> Response {
     let numbered = |operation| async {
         match parse::<v1::KeepAliveRequest>(&body) {
             Ok(request) => {
-                let done = door.session(request.numbered, operation).await;
+                let done = door.session(&caller, request.numbered, operation).await;
                 respond(done.map(|()| v1::KeepAliveResponse {}))
             }
             Err(error) => failed(error),
@@ -249,7 +280,7 @@ async fn sessions(State(door): State<Door>, call: Call, body: Bytes) -> Response
     };
     match call.as_str() {
         "open" => match parse::<v1::OpenSessionRequest>(&body) {
-            Ok(request) => respond(Door::open(&door, request.ttl_millis).await),
+            Ok(request) => respond(Door::open(&door, &caller, request.ttl_millis).await),
             Err(error) => failed(error),
         },
         "keep_alive" => numbered(Operation::KeepAlive).await,
@@ -258,28 +289,35 @@ async fn sessions(State(door): State<Door>, call: Call, body: Bytes) -> Response
     }
 }
 
-async fn cluster(State(door): State<Door>, call: Call, body: Bytes) -> Response {
+async fn cluster(
+    State(door): State<Door>,
+    Extension(caller): Who,
+    call: Call,
+    body: Bytes,
+) -> Response {
     match call.as_str() {
         "add_member" => match parse(&body) {
-            Ok(request) => respond(Door::add_member(&door, request).await),
+            Ok(request) => respond(Door::add_member(&door, &caller, request).await),
             Err(error) => failed(error),
         },
         "promote_member" => match parse::<v1::PromoteMemberRequest>(&body) {
-            Ok(request) => respond(Door::promote_member(&door, request.id).await),
+            Ok(request) => respond(Door::promote_member(&door, &caller, request.id).await),
             Err(error) => failed(error),
         },
         "remove_member" => match parse::<v1::RemoveMemberRequest>(&body) {
-            Ok(request) => respond(Door::remove_member(&door, request.id).await),
+            Ok(request) => respond(Door::remove_member(&door, &caller, request.id).await),
             Err(error) => failed(error),
         },
         "transfer" => match parse::<v1::TransferRequest>(&body) {
-            Ok(request) => respond(Door::transfer(&door, request.to).await),
+            Ok(request) => respond(Door::transfer(&door, &caller, request.to).await),
             Err(error) => failed(error),
         },
+        "snapshot" => respond(Door::snapshot(&door, &caller).await),
+        "metrics" => respond(Door::metrics(&door, &caller).await),
         other => unknown(
             "cluster",
             other,
-            "status, add_member, promote_member, remove_member, transfer",
+            "status, add_member, promote_member, remove_member, transfer, snapshot, metrics",
         ),
     }
 }

@@ -7,7 +7,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tenure_core::alpo::{Answer, Ask, Envelope, LogTime, Node, ServerId};
+use tenure_core::alpo::{Answer, Ask, Envelope, LogId, LogTime, Node, ServerId};
 use tokio::sync::{Notify, oneshot};
 
 use crate::transport::Greeting;
@@ -32,6 +32,9 @@ pub(super) enum Event {
     /// Somebody wants to look at the machine; there is none as long as the
     /// server is blank.
     Look(Look),
+    /// Somebody wants a snapshot taken now, and to know up to which entry the
+    /// newest one on the disk goes.
+    Snapshot(oneshot::Sender<LogId>),
     /// Hand over what can be handed over, and end.
     Stop,
 }

@@ -8,6 +8,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::extract::{Request, State};
+use axum::middleware::Next;
+use axum::response::Response;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::service::TowerToHyperService;
@@ -149,7 +152,15 @@ fn routes(door: Door) -> axum::Router {
     }
     // What is no gRPC call falls through to the paths of HTTP.
     let grpc = routes.routes().into_axum_router().reset_fallback();
-    http::routes(door).merge(grpc)
+    let known = axum::middleware::from_fn_with_state(door.clone(), note);
+    http::routes(door).merge(grpc).layer(known)
+}
+
+/// Notes who calls, for the call itself to find.
+async fn note(State(door): State<Door>, mut request: Request, next: Next) -> Response {
+    let caller = door.caller(request.headers());
+    request.extensions_mut().insert(caller);
+    next.run(request).await
 }
 
 /// Keeps gRPC's own health service true: serving means ready.

@@ -53,12 +53,28 @@ pub(super) struct Reason {
     pub(super) reason: Closed,
 }
 
+/// Why a call was not allowed.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, EncodeLabelValue)]
+pub(super) enum Barred {
+    /// It carried no token, or one that is not known.
+    Unauthenticated,
+    /// Its token has not the right.
+    Denied,
+}
+
+/// One of these.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
+pub(super) struct Bar {
+    pub(super) reason: Barred,
+}
+
 /// The counters and gauges of one server.
 #[derive(Debug)]
 pub(super) struct Metrics {
     registry: Mutex<Registry>,
     pub(super) requests: Family<Outcome, Counter>,
     pub(super) closed: Family<Reason, Counter>,
+    barred: Family<Bar, Counter>,
     pub(super) reigns: Counter,
     pub(super) elections: Counter,
     pub(super) snapshots: Counter,
@@ -84,6 +100,7 @@ struct Seen {
     snapshot: Gauge,
     sessions: Gauge,
     registers: Gauge,
+    bound: Gauge,
     revision: Gauge,
     log_next: Gauge,
     members: Gauge,
@@ -98,6 +115,7 @@ impl Metrics {
             registry: Mutex::new(Registry::with_prefix("tenure")),
             requests: Family::default(),
             closed: Family::default(),
+            barred: Family::default(),
             reigns: Counter::default(),
             elections: Counter::default(),
             snapshots: Counter::default(),
@@ -125,6 +143,11 @@ impl Metrics {
             "connections_closed",
             "Connections that this server closed, by why",
             self.closed.clone(),
+        );
+        registry.register(
+            "calls_barred",
+            "Calls that their tokens did not allow, by why",
+            self.barred.clone(),
         );
         for (name, help, counter) in [
             ("reigns", "How often this server came to lead", &self.reigns),
@@ -173,6 +196,11 @@ impl Metrics {
         self.closed.get_or_create(&Reason { reason }).inc();
     }
 
+    /// A call was not allowed.
+    pub(super) fn bar(&self, reason: Barred) {
+        self.barred.get_or_create(&Bar { reason }).inc();
+    }
+
     /// A batch was durable after this time.
     pub(super) fn synced(&self, after: Duration) {
         self.syncs.observe(after.as_secs_f64());
@@ -192,7 +220,7 @@ impl Metrics {
 }
 
 impl Seen {
-    fn all(&self) -> [(&'static str, &'static str, &Gauge); 14] {
+    fn all(&self) -> [(&'static str, &'static str, &Gauge); 15] {
         [
             ("leads", "Whether this server leads", &self.leads),
             ("ready", "Whether it leads or follows a leader", &self.ready),
@@ -208,6 +236,11 @@ impl Seen {
             ),
             ("sessions", "Open sessions", &self.sessions),
             ("registers", "Registers", &self.registers),
+            (
+                "registers_bound",
+                "Registers that are bound to sessions",
+                &self.bound,
+            ),
             ("revision", "Changes of registers so far", &self.revision),
             (
                 "entries_next",
@@ -237,6 +270,7 @@ impl Seen {
             (&self.snapshot, status.snapshot),
             (&self.sessions, status.sessions),
             (&self.registers, status.registers),
+            (&self.bound, status.bound),
             (&self.revision, status.revision),
             (&self.log_next, status.log_next),
             (&self.members, status.members.len() as u64),

@@ -28,6 +28,7 @@
 //! | `watchers` | those who follow registers |
 //! | `backup` | everything in one file, and back |
 //! | `metrics` | what is counted |
+//! | `tokens` | who may do what |
 //! | `services`, `http`, `listen` | what clients see: gRPC and HTTP on one port |
 
 mod backup;
@@ -45,6 +46,7 @@ mod owner;
 mod peers;
 mod services;
 mod shared;
+mod tokens;
 mod translate;
 mod watchers;
 
@@ -59,6 +61,7 @@ pub use backup::{RestoreError, Summary, read as read_backup, restore};
 pub use config::Config;
 pub use owner::Ended;
 pub use shared::Standing;
+pub use tokens::{check_tokens, draw_token, fingerprint};
 
 use crate::clock;
 use crate::transport::{Book, Contact, Settings, Tls};
@@ -69,6 +72,7 @@ use inbox::{Event, Inbox};
 use owner::Owner;
 use peers::Peers;
 use shared::{Face, Shared};
+use tokens::Tokens;
 use watchers::Watchers;
 
 /// Why a server could not be started.
@@ -132,6 +136,7 @@ struct Parts {
     peers: TcpListener,
     clients: TcpListener,
     tls: Option<Arc<Tls>>,
+    tokens: Tokens,
 }
 
 impl Server {
@@ -143,6 +148,7 @@ impl Server {
         config.validate().map_err(StartError::Config)?;
         let tls = config.tls.clone().map(Tls::open).transpose();
         let tls = tls.map_err(StartError::Config)?.map(Arc::new);
+        let tokens = Tokens::open(config.tokens.clone()).map_err(StartError::Config)?;
         let peers = listen(&config.peers[&config.id])?;
         let clients = listen(&config.listen)?;
         let address = clients.local_addr().map_err(StartError::System)?;
@@ -158,6 +164,7 @@ impl Server {
             peers,
             clients,
             tls,
+            tokens,
         };
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -262,9 +269,10 @@ async fn run(parts: Parts) -> Ended {
         peers,
         clients,
         tls,
+        tokens,
     } = parts;
     let watchers = Arc::new(Watchers::new(config.watches));
-    let door = Door::new(&config, &shared, &inbox, &watchers);
+    let door = Door::new(&config, &shared, &inbox, &watchers, tokens);
     let accept = match (
         tokio::net::TcpListener::from_std(peers),
         tokio::net::TcpListener::from_std(clients),

@@ -16,6 +16,7 @@ use tenure_core::alpo::{
     Refusal, ServerId, Status, Stranger,
 };
 use tenure_core::time::Instant;
+use tokio::sync::oneshot;
 
 use super::config::Config;
 use super::data;
@@ -47,6 +48,11 @@ pub(super) struct Owner {
     syncing: VecDeque<(u64, Instant)>,
     /// A leader's small batch, until the others have been told of it.
     own: Option<Batch>,
+    /// Those who wait until a snapshot up to this entry is, which is in this
+    /// batch or in an earlier one.
+    snapshots: VecDeque<(u64, LogId, oneshot::Sender<LogId>)>,
+    /// The last batch that was handed to the disk.
+    handed: u64,
     /// Set when the server is to end: when, and whether it waits for a
     /// hand-over under this token.
     stopping: Option<Instant>,
@@ -97,6 +103,8 @@ impl Owner {
             members,
             syncing: VecDeque::new(),
             own: None,
+            snapshots: VecDeque::new(),
+            handed: 0,
             stopping: None,
             timeout: config.node.timeout,
             data: config.data.clone(),
@@ -170,6 +178,7 @@ impl Owner {
                     self.shared.metrics.synced(now.boot.since(at));
                 }
                 self.node.handle(now, Input::Persisted(number));
+                self.tell_of_snapshots(number);
             }
             Event::DiskFailed(error) => return Some(Ended::Disk(error)),
             Event::Greeted(greeting) => {
@@ -186,9 +195,31 @@ impl Owner {
             }
             Event::Asked(ask, reply) => self.ask(ask, reply),
             Event::Look(look) => look(Some(&self.node)),
+            Event::Snapshot(teller) => return self.snapshot(teller),
             Event::Stop => self.stop(),
         }
         None
+    }
+
+    /// Takes a snapshot. If the newest covers everything already, it may
+    /// still be on its way: whoever asks waits for all that is.
+    fn snapshot(&mut self, teller: oneshot::Sender<LogId>) -> Option<Ended> {
+        self.node.handle(clock::now(), Input::Compact);
+        let ended = self.carry_out();
+        let upto = self.node.snapshot().map_or(0, |it| it.last.id);
+        self.snapshots.push_back((self.handed, upto, teller));
+        if self.syncing.is_empty() {
+            self.tell_of_snapshots(self.handed);
+        }
+        ended
+    }
+
+    fn tell_of_snapshots(&mut self, durable: u64) {
+        while let Some(told) = self.snapshots.pop_front_if(|(it, ..)| *it <= durable) {
+            let (_, upto, teller) = told;
+            // Whoever asked may have gone.
+            let _ = teller.send(upto);
+        }
     }
 
     fn ask(&mut self, ask: Ask, reply: Reply) {
@@ -254,6 +285,7 @@ impl Owner {
     fn persist(&mut self, batch: Batch) -> Result<(), WalError> {
         let number = batch.number;
         self.syncing.push_back((number, clock::boot()));
+        self.handed = number;
         if let Some(earlier) = self.own.take() {
             self.submit(earlier);
         }

@@ -1,6 +1,9 @@
 //! What clients can call, as functions over the messages of the interface.
 //!
 //! gRPC (`grpc`) and HTTP (`http`) are two ways to reach the same functions.
+//! Each wants to know who calls, and begins by asking whether that may be:
+//! before it looks at the rest of the request, so that nobody learns from an
+//! answer what they may not ask.
 
 use tenure_core::alpo::{
     Ask, Change, ClusterId, Found, Node, Operation, Outcome, Part, Query, ServerId, Status,
@@ -9,17 +12,30 @@ use tenure_core::alpo::{
 use tenure_core::cas::Register;
 use tenure_core::ids::Key;
 use tenure_core::time::{ClockId, StoreTime};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 use super::door::Door;
-use super::inbox::Told;
+use super::inbox::{Event, Told};
+use super::tokens::{Caller, Need};
 use super::translate::{self, compacted, done, error, found, invalid};
-use super::watchers::{News, NoWatch, Selector};
+use super::watchers::{After, News, NoWatch, Selector};
 use crate::api::v1::{self, Cause};
 use crate::clock;
 
 type Answered<T> = Result<T, v1::Error>;
+/// Messages to one reader, until the first error.
+pub(super) type Stream<T> = mpsc::Receiver<Answered<T>>;
 
+/// What a call without a swap would write.
+const NOTHING: v1::Swap = v1::Swap {
+    key: String::new(),
+    expect: None,
+    value: bytes::Bytes::new(),
+    keep_stamp: false,
+    at_end: None,
+};
+/// How many messages may wait for one reader of a stream.
+pub(super) const QUEUE_MAX: usize = 16;
 /// Entries of one call of Append, at most.
 const APPEND_MAX: usize = 4_096;
 
@@ -51,7 +67,12 @@ impl Door {
         found(told, &self.shared).map(|found| (found, applied))
     }
 
-    pub(super) async fn read(&self, request: v1::ReadRequest) -> Answered<v1::ReadResponse> {
+    pub(super) async fn read(
+        &self,
+        caller: &Caller,
+        request: v1::ReadRequest,
+    ) -> Answered<v1::ReadResponse> {
+        caller.may(Need::Read(&request.key))?;
         let query = translate::read(&request.key)?;
         if !request.stale {
             return self.query(query).await.map(translate::read_response);
@@ -65,7 +86,12 @@ impl Door {
         })
     }
 
-    pub(super) async fn list(&self, request: v1::ListRequest) -> Answered<v1::ListResponse> {
+    pub(super) async fn list(
+        &self,
+        caller: &Caller,
+        request: v1::ListRequest,
+    ) -> Answered<v1::ListResponse> {
+        caller.may(Need::Read(&request.prefix))?;
         let query = translate::list(&request)?;
         let found = if request.stale {
             self.stale(query).await?.0
@@ -77,8 +103,10 @@ impl Door {
 
     pub(super) async fn read_log(
         &self,
+        caller: &Caller,
         request: v1::ReadLogRequest,
     ) -> Answered<v1::ReadLogResponse> {
+        caller.may(Need::ReadLog)?;
         let query = translate::read_log(&request);
         let found = if request.stale {
             self.stale(query).await?.0
@@ -102,17 +130,28 @@ impl Door {
 
     pub(super) async fn compare_and_swap(
         &self,
+        caller: &Caller,
         request: v1::CompareAndSwapRequest,
     ) -> Answered<v1::CompareAndSwapResponse> {
+        caller.may(Need::Swap(request.swap.as_ref().unwrap_or(&NOTHING)))?;
         let swap = request
             .swap
             .ok_or_else(|| invalid("expected a swap, found none"))?;
+        if swap.at_end.is_some() && request.numbered.is_none() {
+            // The session that serves those without one is nobody's.
+            return Err(invalid("expected a session to bind to, found none"));
+        }
         let operation = translate::swap(swap)?;
         let (outcome, at) = self.run(operation, request.numbered.as_ref()).await?;
         Ok(translate::swapped(&outcome, at, self.clock()))
     }
 
-    pub(super) async fn delete(&self, request: v1::DeleteRequest) -> Answered<v1::DeleteResponse> {
+    pub(super) async fn delete(
+        &self,
+        caller: &Caller,
+        request: v1::DeleteRequest,
+    ) -> Answered<v1::DeleteResponse> {
+        caller.may(Need::Delete(&request.key))?;
         let operation = translate::delete(&request.key, request.expect)?;
         let (outcome, _) = self.run(operation, request.numbered.as_ref()).await?;
         Ok(v1::DeleteResponse {
@@ -120,7 +159,12 @@ impl Door {
         })
     }
 
-    pub(super) async fn append(&self, request: v1::AppendRequest) -> Answered<v1::AppendResponse> {
+    pub(super) async fn append(
+        &self,
+        caller: &Caller,
+        request: v1::AppendRequest,
+    ) -> Answered<v1::AppendResponse> {
+        caller.may(Need::Append)?;
         let count = request.entries.len();
         if count > APPEND_MAX || (count != 1 && request.numbered.is_some()) || count == 0 {
             return Err(invalid(format!(
@@ -138,7 +182,12 @@ impl Door {
         Ok(v1::AppendResponse { numbers })
     }
 
-    pub(super) async fn open(&self, ttl_millis: u64) -> Answered<v1::OpenSessionResponse> {
+    pub(super) async fn open(
+        &self,
+        caller: &Caller,
+        ttl_millis: u64,
+    ) -> Answered<v1::OpenSessionResponse> {
+        caller.may(Need::Session)?;
         let told = self.ask(translate::open(ttl_millis)?).await;
         match done(told, &self.shared)? {
             (Outcome::Opened(session), _) => Ok(v1::OpenSessionResponse { session }),
@@ -149,15 +198,23 @@ impl Door {
     /// A command of a session that is about nothing but the session.
     pub(super) async fn session(
         &self,
+        caller: &Caller,
         numbered: Option<v1::Numbered>,
         operation: Operation,
     ) -> Answered<()> {
+        caller.may(Need::Session)?;
         let numbered = numbered.ok_or_else(|| invalid("expected a session, found none"))?;
         self.run(operation, Some(&numbered)).await.map(drop)
     }
 
-    /// Begins to follow registers.
-    pub(super) async fn watch(&self, request: v1::WatchRequest) -> Answered<mpsc::Receiver<News>> {
+    /// Follows registers.
+    pub(super) async fn watch(
+        &self,
+        caller: Caller,
+        request: v1::WatchRequest,
+    ) -> Answered<Stream<v1::WatchResponse>> {
+        let what = request.key.as_ref().unwrap_or(&request.prefix).clone();
+        caller.may(Need::Read(&what))?;
         let selector = match request.key {
             Some(key) => {
                 let key = Key::new(&key).map_err(|why| invalid(format!("key: {why}")))?;
@@ -165,15 +222,99 @@ impl Door {
             }
             None => Selector::Prefix(request.prefix),
         };
+        let cluster = self.shared.face().identity;
+        let cluster = cluster.map_or_else(String::new, |it| it.cluster.to_string());
+        let after = after(
+            &request.cluster,
+            &cluster,
+            request.after_revision,
+            request.after_id,
+        )?;
         let watchers = std::sync::Arc::clone(&self.watchers);
-        let after = request.after_revision;
         let followed = self
             .look(move |node| watchers.follow(node, selector, after))
             .await?;
-        followed.map_err(|why| match why {
+        let (mut changes, after) = followed.map_err(|why| match why {
             NoWatch::Full => error(Cause::Busy, "there are as many watches as there may be"),
             NoWatch::TooOld(revision) => compacted(revision),
-        })
+            NoWatch::Behind(applied) => error(
+                Cause::NotReady,
+                format!("this server has only come to entry {applied}; ask another"),
+            ),
+        })?;
+        let (sender, messages) = mpsc::channel(QUEUE_MAX);
+        let shared = std::sync::Arc::clone(&self.shared);
+        tokio::spawn(async move {
+            let mut cluster = cluster;
+            loop {
+                let next = tokio::select! {
+                    next = changes.recv() => next,
+                    () = sender.closed() => return,
+                };
+                let message = match (caller.may(Need::Read(&what)), next) {
+                    (Err(barred), _) => Err(barred),
+                    (Ok(()), Some(it)) => news(it, after, std::mem::take(&mut cluster)),
+                    (Ok(()), None) => {
+                        shared.metrics.watches_cut.inc();
+                        Err(error(
+                            Cause::TooSlow,
+                            "this watch was not read and has been cut off; begin again from the \
+                             last revision that was seen",
+                        ))
+                    }
+                };
+                let last = message.is_err();
+                if sender.send(message).await.is_err() || last {
+                    return;
+                }
+            }
+        });
+        Ok(messages)
+    }
+
+    /// Follows the plain log from `from` on; 0 for what is new.
+    pub(super) async fn tail(
+        &self,
+        caller: Caller,
+        from: u64,
+    ) -> Answered<Stream<v1::ReadLogResponse>> {
+        caller.may(Need::ReadLog)?;
+        let mut progress = self.shared.progress.subscribe();
+        let mut next = match from {
+            0 => self.look(|node| node.state().journal().next()).await?,
+            from => from,
+        };
+        let door = self.clone();
+        let (sender, messages) = mpsc::channel(QUEUE_MAX);
+        tokio::spawn(async move {
+            loop {
+                let query = Query::Journal {
+                    from: next,
+                    count: usize::MAX,
+                };
+                let read = match caller.may(Need::ReadLog) {
+                    Ok(()) => door.stale_log(query).await,
+                    Err(barred) => Err(barred),
+                };
+                let (count, failed) = match &read {
+                    Ok(response) => (response.entries.len(), false),
+                    Err(_) => (0, true),
+                };
+                next += count as u64;
+                if failed || count > 0 {
+                    let gone = sender.send(read).await.is_err();
+                    if gone || failed {
+                        return;
+                    }
+                } else {
+                    tokio::select! {
+                        changed = progress.changed() => if changed.is_err() { return },
+                        () = sender.closed() => return,
+                    }
+                }
+            }
+        });
+        Ok(messages)
     }
 
     async fn change(&self, change: Change) -> Answered<v1::MembersResponse> {
@@ -183,8 +324,10 @@ impl Door {
 
     pub(super) async fn add_member(
         &self,
+        caller: &Caller,
         request: v1::AddMemberRequest,
     ) -> Answered<v1::MembersResponse> {
+        caller.may(Need::Admin)?;
         let storage = StorageId::parse(&request.storage).ok_or_else(|| {
             invalid(format!(
                 "expected a storage of 32 hexadecimal digits, as the new server prints it, \
@@ -199,22 +342,61 @@ impl Door {
         self.change(Change::Admit { server, storage }).await
     }
 
-    pub(super) async fn promote_member(&self, id: u64) -> Answered<v1::MembersResponse> {
+    pub(super) async fn promote_member(
+        &self,
+        caller: &Caller,
+        id: u64,
+    ) -> Answered<v1::MembersResponse> {
+        caller.may(Need::Admin)?;
         self.change(Change::Promote(server(id)?)).await
     }
 
-    pub(super) async fn remove_member(&self, id: u64) -> Answered<v1::MembersResponse> {
+    pub(super) async fn remove_member(
+        &self,
+        caller: &Caller,
+        id: u64,
+    ) -> Answered<v1::MembersResponse> {
+        caller.may(Need::Admin)?;
         self.change(Change::Remove(server(id)?)).await
     }
 
-    pub(super) async fn transfer(&self, to: Option<u64>) -> Answered<v1::TransferResponse> {
+    pub(super) async fn transfer(
+        &self,
+        caller: &Caller,
+        to: Option<u64>,
+    ) -> Answered<v1::TransferResponse> {
+        caller.may(Need::Admin)?;
         let to = to.map(server).transpose()?;
         let told = self.ask(Ask::Transfer(to)).await;
         done(told, &self.shared).map(|_| v1::TransferResponse {})
     }
 
     /// This server, as it sees itself.
-    pub(super) async fn status(&self) -> v1::StatusResponse {
+    pub(super) async fn status(&self, caller: &Caller) -> Answered<v1::StatusResponse> {
+        caller.may(Need::Token)?;
+        Ok(self.own_status().await)
+    }
+
+    /// What it counts, as text.
+    pub(super) async fn metrics(&self, caller: &Caller) -> Answered<v1::MetricsResponse> {
+        caller.may(Need::Token)?;
+        let text = self.shared.metrics.text(&self.own_status().await);
+        Ok(v1::MetricsResponse { text })
+    }
+
+    /// Takes a snapshot here and now, and waits until it is on the disk.
+    pub(super) async fn snapshot(&self, caller: &Caller) -> Answered<v1::SnapshotResponse> {
+        caller.may(Need::Admin)?;
+        // As long as the server is blank there is nothing to take one of.
+        self.look(|_| ()).await?;
+        let (teller, told) = oneshot::channel();
+        self.inbox.put(Event::Snapshot(teller));
+        let upto = told.await;
+        let upto = upto.map_err(|_| error(Cause::NotReady, "this server stops"))?;
+        Ok(v1::SnapshotResponse { upto })
+    }
+
+    async fn own_status(&self) -> v1::StatusResponse {
         let standing = self.shared.standing.borrow().clone();
         let blank = v1::StatusResponse {
             role: v1::Role::Blank.into(),
@@ -249,6 +431,30 @@ impl Door {
     }
 }
 
+/// After what a watch is to begin, if that was told by this cluster.
+fn after(
+    told_by: &str,
+    own: &str,
+    revision: Option<u64>,
+    id: Option<u64>,
+) -> Answered<Option<After>> {
+    let after = match (revision, id) {
+        (Some(_), Some(_)) => {
+            return Err(invalid("expected after_revision or after_id, found both"));
+        }
+        (Some(revision), None) => After::Revision(revision),
+        (None, Some(id)) => After::Id(id),
+        (None, None) => return Ok(None),
+    };
+    // Another cluster counts its own changes, though it may have begun with
+    // a copy of this one's: what is equal is an accident.
+    if told_by.is_empty() || told_by == own {
+        return Ok(Some(after));
+    }
+    let text = format!("expected a watch of cluster {own}, found one of {told_by}: begin again");
+    Err(error(Cause::Compacted, text))
+}
+
 /// What only the machine knows.
 fn status(node: &Node) -> v1::StatusResponse {
     let role = match node.status() {
@@ -273,6 +479,7 @@ fn status(node: &Node) -> v1::StatusResponse {
         snapshot: node.snapshot().map_or(0, |it| it.last.id),
         sessions: state.sessions().len() as u64,
         registers: state.registers().len() as u64,
+        bound: state.bound_len() as u64,
         revision: state.registers().revision(),
         log_first: state.journal().first(),
         log_next: state.journal().next(),
@@ -288,7 +495,7 @@ fn server(id: u64) -> Answered<ServerId> {
 
 /// News as the interface tells them, leaving out what is not after `after`;
 /// `None` if the follower has to begin again.
-pub(super) fn news(news: News, after: u64) -> Answered<v1::WatchResponse> {
+fn news(news: News, after: u64, cluster: String) -> Answered<v1::WatchResponse> {
     let changed = |key: &Key, held: Option<&Register>| v1::Changed {
         key: key.as_str().to_owned(),
         register: held.map(translate::register),
@@ -302,6 +509,7 @@ pub(super) fn news(news: News, after: u64) -> Answered<v1::WatchResponse> {
             revision,
             initial: true,
             began,
+            cluster,
         }),
         News::Changes(changes, revision) => {
             let new = changes.iter().filter(|change| change.revision > after);
@@ -310,6 +518,7 @@ pub(super) fn news(news: News, after: u64) -> Answered<v1::WatchResponse> {
                     .map(|it| changed(&it.key, it.register.as_ref()))
                     .collect(),
                 revision,
+                cluster,
                 ..v1::WatchResponse::default()
             })
         }
@@ -322,14 +531,15 @@ const PART_BYTES: usize = 1024 * 1024;
 
 impl Door {
     /// Entries of the plain log that this server has applied.
-    pub(super) async fn stale_log(&self, query: Query) -> Answered<v1::ReadLogResponse> {
+    async fn stale_log(&self, query: Query) -> Answered<v1::ReadLogResponse> {
         self.stale(query)
             .await
             .map(|(found, _)| translate::log_response(found))
     }
 
     /// A consistent copy of everything, as of a moment after the call.
-    pub(super) async fn backup(&self) -> Answered<Vec<bytes::Bytes>> {
+    pub(super) async fn backup(&self, caller: &Caller) -> Answered<Vec<bytes::Bytes>> {
+        caller.may(Need::Admin)?;
         // The leader's state after a confirmed round holds everything that
         // was acknowledged before the call.
         self.query(Query::Barrier).await?;

@@ -2,7 +2,8 @@
 
 use bytes::Bytes;
 use tenure_core::alpo::{
-    Answer, Ask, ChangeError, Command, Found, LogTime, Operation, Outcome, Query, Refusal,
+    Answer, Ask, ChangeError, Command, Found, LogTime, MAX_BOUND, Operation, Outcome, Query,
+    Refusal,
 };
 use tenure_core::cas::{Expect, Register, Stamp, Write};
 use tenure_core::ids::{Key, Version};
@@ -50,27 +51,39 @@ pub(super) fn register(register: &Register) -> v1::Register {
     }
 }
 
-/// A compare-and-swap as an operation.
-pub(super) fn swap(swap: v1::Swap) -> Result<Operation, v1::Error> {
+fn value(bytes: &Bytes) -> Result<tenure_core::cas::Bytes, v1::Error> {
     let most = tenure_core::cas::MAX_VALUE_BYTES;
-    if swap.value.len() > most {
-        let found = swap.value.len();
+    if bytes.len() > most {
+        let found = bytes.len();
         let text = format!("expected a value of at most {most} bytes, found {found}");
         return Err(error(Cause::TooLarge, text));
     }
-    Ok(Operation::Swap(Write {
+    Ok((&bytes[..]).into())
+}
+
+/// A compare-and-swap as an operation.
+pub(super) fn swap(swap: v1::Swap) -> Result<Operation, v1::Error> {
+    let write = Write {
         key: key(&swap.key)?,
         expect: match swap.expect {
             None => Expect::Absent,
             Some(version) => Expect::Version(Version::from_u64(version)),
         },
-        value: (&swap.value[..]).into(),
+        value: value(&swap.value)?,
         stamp: if swap.keep_stamp {
             Stamp::Keep
         } else {
             Stamp::Now
         },
-    }))
+    };
+    match swap.at_end {
+        None => Ok(Operation::Swap(write)),
+        Some(_) if swap.keep_stamp => Err(invalid("expected at_end or keep_stamp, found both")),
+        Some(last) => Ok(Operation::Bind {
+            write,
+            last: value(&last.value)?,
+        }),
+    }
 }
 
 pub(super) fn delete(name: &str, expect: u64) -> Result<Operation, v1::Error> {
@@ -195,6 +208,10 @@ pub(super) fn done(told: Told, shared: &Shared) -> Result<(Outcome, Option<LogTi
             Outcome::TooManySessions => Err(error(
                 Cause::TooManySessions,
                 "there are as many sessions as there may be; close some, or let them expire",
+            )),
+            Outcome::TooManyBound => Err(error(
+                Cause::TooLarge,
+                format!("expected at most {MAX_BOUND} registers bound to a session"),
             )),
             Outcome::TooOld => Err(error(
                 Cause::TooOld,
@@ -325,9 +342,20 @@ pub(super) fn swapped(
 
 pub(super) fn read_response(found: Found) -> v1::ReadResponse {
     match found {
-        Found::Register(held, now) => v1::ReadResponse {
+        Found::Register(held, now, bound) => v1::ReadResponse {
             register: held.as_ref().map(register),
             now: Some(time(now)),
+            bound: bound.map(|it| v1::Bound {
+                session: it.session,
+                heard: Some(time(StoreTime {
+                    nanos: it.heard,
+                    ..now
+                })),
+                ends: Some(time(StoreTime {
+                    nanos: it.ends,
+                    ..now
+                })),
+            }),
             ..v1::ReadResponse::default()
         },
         _ => v1::ReadResponse::default(),

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tenure_core::alpo::Node;
+use tenure_core::alpo::{LogId, Node};
 use tenure_core::cas::{Change, Register};
 use tenure_core::ids::Key;
 use tokio::sync::mpsc;
@@ -43,18 +43,36 @@ pub(super) enum News {
     Gap,
 }
 
+/// After what to follow.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum After {
+    /// So many changes. One from the future is waited for: this server lags
+    /// behind the one that told it.
+    Revision(u64),
+    /// This entry of the log.
+    Id(LogId),
+}
+
 /// Why nobody can follow from there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum NoWatch {
     /// There are too many followers.
     Full,
-    /// The revision is too old, or from the future.
+    /// Changes after that are not kept; here it begins now.
     TooOld(u64),
+    /// This server has only come to this entry.
+    Behind(LogId),
 }
+
+/// A follower's end: what it is told, except changes up to a revision.
+pub(super) type Followed = (mpsc::Receiver<News>, u64);
 
 #[derive(Debug)]
 struct Follower {
     selector: Selector,
+    /// Up to where it was told when it began. That may be later than what the
+    /// others have been told: entries are applied first and told after.
+    since: u64,
     queue: mpsc::Sender<News>,
 }
 
@@ -110,8 +128,8 @@ impl Watchers {
         &self,
         node: &Node,
         selector: Selector,
-        after: Option<u64>,
-    ) -> Result<mpsc::Receiver<News>, NoWatch> {
+        after: Option<After>,
+    ) -> Result<Followed, NoWatch> {
         let registers = node.state().registers();
         let mut inner = self.lock();
         if inner.followers.len() >= self.most {
@@ -121,6 +139,18 @@ impl Watchers {
             return Err(NoWatch::Full);
         }
         let revision = registers.revision();
+        let after = match after {
+            None => None,
+            Some(After::Revision(after)) => Some(after),
+            Some(After::Id(id)) => {
+                let applied = node.state().applied().id;
+                if id > applied {
+                    return Err(NoWatch::Behind(applied));
+                }
+                let after = node.state().revision_at(id);
+                Some(after.map_err(|_| NoWatch::TooOld(revision))?)
+            }
+        };
         let first = match after {
             Some(after) => {
                 let changes = registers.changes_after(after);
@@ -134,8 +164,13 @@ impl Watchers {
         for message in first {
             let _ = queue.try_send(message);
         }
-        inner.add(Follower { selector, queue });
-        Ok(news)
+        let since = revision;
+        inner.add(Follower {
+            selector,
+            since,
+            queue,
+        });
+        Ok((news, after.unwrap_or(0)))
     }
 
     /// Entries were applied: tells everybody concerned.
@@ -152,7 +187,7 @@ impl Watchers {
         };
         let mut news: BTreeMap<u64, Vec<Change>> = BTreeMap::new();
         for change in changes {
-            for follower in inner.concerned(&change.key) {
+            for follower in inner.concerned(change) {
                 news.entry(follower).or_default().push(change.clone());
             }
         }
@@ -230,12 +265,15 @@ impl Inner {
         }
     }
 
-    fn concerned(&self, key: &Key) -> Vec<u64> {
-        let exact = self.by_key.get(key).into_iter().flatten().copied();
-        let prefixed = self.by_prefix.iter().copied().filter(|id| {
+    /// Those who follow it and were not told of it when they began.
+    fn concerned(&self, change: &Change) -> Vec<u64> {
+        let exact = self.by_key.get(&change.key).into_iter().flatten().copied();
+        let prefixed = self.by_prefix.iter().copied();
+        let new = |id: &u64| {
             let follower = self.followers.get(id);
-            follower.is_some_and(|it| it.selector.selects(key))
-        });
-        exact.chain(prefixed).collect()
+            follower
+                .is_some_and(|it| it.since < change.revision && it.selector.selects(&change.key))
+        };
+        exact.chain(prefixed).filter(new).collect()
     }
 }

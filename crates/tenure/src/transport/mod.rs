@@ -34,4 +34,5 @@ pub use frames::{FrameReader, ReadError};
 pub use greeting::{Answer, Greeting, GreetingError, Settings, read_answer, read_greeting};
 pub use greeting::{write_answer, write_greeting};
 pub use link::{Link, LinkEvent, QUEUE_BYTES};
+pub(crate) use renewed::Renewed;
 pub use tls::{ClientTls, ClientTlsFiles, Demand, Line, OwnFiles, Tls, TlsFiles};

@@ -17,7 +17,9 @@ use crate::clock;
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// What is made of files, and made again when they have changed.
-pub(super) struct Renewed<T> {
+pub(crate) struct Renewed<T> {
+    /// What they are, for people.
+    what: &'static str,
     files: Vec<PathBuf>,
     make: Box<dyn Fn() -> Result<T, String> + Send + Sync>,
     made: Mutex<Made<T>>,
@@ -32,8 +34,9 @@ struct Made<T> {
 }
 
 impl<T: Clone> Renewed<T> {
-    /// Reads the files.
-    pub(super) fn open(
+    /// Reads the files. `what` they are, in the plural, is for people.
+    pub(crate) fn open(
+        what: &'static str,
         files: Vec<PathBuf>,
         make: impl Fn() -> Result<T, String> + Send + Sync + 'static,
     ) -> Result<Self, String> {
@@ -45,6 +48,7 @@ impl<T: Clone> Renewed<T> {
             value: make()?,
         };
         Ok(Self {
+            what,
             files,
             make: Box::new(make),
             made: Mutex::new(made),
@@ -52,7 +56,7 @@ impl<T: Clone> Renewed<T> {
     }
 
     /// What is in use now; reads the files again if they have changed.
-    pub(super) fn current(&self) -> T {
+    pub(crate) fn current(&self) -> T {
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         let now = clock::boot();
         if now.since(made.looked) >= LOOK_EVERY {
@@ -61,10 +65,10 @@ impl<T: Clone> Renewed<T> {
             if stamps != made.stamps {
                 match (self.make)() {
                     Ok(new) => {
-                        tracing::info!("certificates were renewed");
+                        tracing::info!("{} were renewed", self.what);
                         (made.stamps, made.value) = (stamps, new);
                     }
-                    Err(why) => tracing::warn!("the certificates stay as they were: {why}"),
+                    Err(why) => tracing::warn!("the {} stay as they were: {why}", self.what),
                 }
             }
         }

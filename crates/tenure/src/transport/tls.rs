@@ -95,7 +95,7 @@ impl Tls {
     /// A sentence that says which file, what was expected and what was found.
     pub fn open(files: TlsFiles) -> Result<Self, String> {
         let all = [&files.certificate, &files.key, &files.authority].map(PathBuf::clone);
-        Renewed::open(all.into(), move || both(&files)).map(Self)
+        Renewed::open("certificates", all.into(), move || both(&files)).map(Self)
     }
 
     /// The side that was connected to.
@@ -154,7 +154,7 @@ impl ClientTls {
             config.alpn_protocols = vec![b"h2".to_vec()];
             Ok(Arc::new(config))
         };
-        let made = Renewed::open(all, make)?;
+        let made = Renewed::open("certificates", all, make)?;
         Ok(Self { authority, made })
     }
 

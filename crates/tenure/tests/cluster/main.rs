@@ -1,6 +1,9 @@
 //! Real servers on real sockets and disks, in one process.
 
+mod bindings;
 mod cases;
 mod servers;
 mod strangers;
 mod tls;
+mod tokens;
+mod watches;

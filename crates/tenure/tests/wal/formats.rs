@@ -69,8 +69,15 @@ fn entries() -> Vec<Entry> {
                 expect: version,
             },
         ),
-        command(5, Operation::KeepAlive),
-        command(6, Operation::Close),
+        command(
+            5,
+            Operation::Bind {
+                write: write(Expect::Absent, Stamp::Now),
+                last: Arc::from(&b"last"[..]),
+            },
+        ),
+        command(6, Operation::KeepAlive),
+        command(7, Operation::Close),
         Payload::Expire { session: 3 },
         Payload::Version(ClusterVersion::FIRST),
     ];
@@ -87,7 +94,7 @@ fn entries() -> Vec<Entry> {
 }
 
 /// The state after the first eight of them: a session, an entry of the plain
-/// log and a register are there.
+/// log and a register that is bound are there.
 fn state() -> Vec<u8> {
     let clock = ClockId {
         boot: 300,

@@ -25,6 +25,7 @@ const SWAP: u8 = 1;
 const DELETE: u8 = 2;
 const KEEP_ALIVE: u8 = 3;
 const CLOSE: u8 = 4;
+const BIND: u8 = 5;
 
 /// Writes an entry.
 pub fn encode_entry(to: &mut Vec<u8>, entry: &Entry) {
@@ -147,6 +148,11 @@ fn write_command(to: &mut Vec<u8>, command: &Command) {
             put_bytes(to, key.as_str().as_bytes());
             put_bytes(to, expect.as_bytes());
         }
+        Operation::Bind { write, last } => {
+            to.push(BIND);
+            write_write(to, write);
+            put_bytes(to, last);
+        }
         Operation::KeepAlive => to.push(KEEP_ALIVE),
         Operation::Close => to.push(CLOSE),
     }
@@ -162,6 +168,10 @@ fn read_command(from: &mut Reader<'_>) -> Result<Command, DecodeError> {
         DELETE => Operation::Delete {
             key: read_key(from)?,
             expect: Version::from_bytes(from.bytes()?),
+        },
+        BIND => Operation::Bind {
+            write: read_write(from)?,
+            last: from.bytes()?.into(),
         },
         KEEP_ALIVE => Operation::KeepAlive,
         CLOSE => Operation::Close,

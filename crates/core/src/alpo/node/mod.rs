@@ -465,6 +465,7 @@ impl Machine for Node {
             Input::Persisted(number) => self.persisted(number),
             Input::Asked { token, ask } => self.asked(token, ask),
             Input::Closed(peer) => self.closed(peer),
+            Input::Compact => self.server.compact_now(),
         }
         self.watch_itself(before);
     }

@@ -39,7 +39,7 @@ impl State {
             ..self.store_time()
         };
         match query {
-            Query::Register(key) => Found::Register(self.registers().read(&key).cloned(), now),
+            Query::Register(key) => Found::Register(self.register(&key), now, self.bound(&key)),
             Query::List {
                 prefix,
                 after,
@@ -71,7 +71,7 @@ impl State {
                 more = true;
                 break;
             }
-            registers.push((key.clone(), register.clone()));
+            registers.push((key.clone(), self.seen(key, register)));
         }
         Found::List {
             registers,

@@ -212,17 +212,29 @@ impl Server {
         self.agreed(awaited);
     }
 
+    /// How much may be applied before a snapshot is due.
+    fn enough(&self) -> usize {
+        let last = self.snapshot.as_ref().map_or(0, |s| s.bytes.len());
+        self.config.log_bytes.max(last)
+    }
+
     /// Takes a snapshot and forgets old entries if there are too many.
     pub(super) fn compact(&mut self) {
-        let last = self.snapshot.as_ref().map_or(0, |s| s.bytes.len());
-        let enough = self.config.log_bytes.max(last);
         // Counted from the last snapshot: what is kept behind it, or waits to
         // be committed, makes no other one worth its price.
-        if self.unsaved <= enough {
+        if self.unsaved > self.enough() {
+            self.compact_now();
+        }
+    }
+
+    /// Takes a snapshot, unless the last one covers all that is applied.
+    pub(super) fn compact_now(&mut self) {
+        let applied = self.state.applied();
+        if self.snapshot.as_ref().is_some_and(|it| it.last == applied) {
             return;
         }
+        let enough = self.enough();
         self.unsaved = 0;
-        let applied = self.state.applied();
         // Into the memory of the one before, unless that is still on its way
         // to a disk or to a peer: touching as much memory for the first time
         // takes longer than filling it.

@@ -11,6 +11,7 @@ use super::super::entry::{ClusterVersion, Command, LogTime, Outcome, Serial};
 use super::super::ids::{LogId, Position, ServerId};
 use super::super::membership::{Change, ChangeError};
 use super::super::message::Envelope;
+use super::super::state::Bound;
 
 use alloc::vec::Vec;
 
@@ -30,6 +31,9 @@ pub enum Input {
     },
     /// The connection to a peer broke: its kernel says the process is gone.
     Closed(ServerId),
+    /// Somebody wants a snapshot of what is applied, whether one is due or
+    /// not. It is in the next batch that goes to the disk.
+    Compact,
 }
 
 /// What clients and operators want.
@@ -79,8 +83,9 @@ pub enum Query {
 /// What a query found.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Found {
-    /// The register, if there is one, and the log's time when it was read.
-    Register(Option<Register>, StoreTime),
+    /// The register, if there is one, the log's time when it was read, and
+    /// to what it is bound.
+    Register(Option<Register>, StoreTime, Option<Bound>),
     /// A page of registers in the order of their keys.
     List {
         /// The page.

@@ -19,11 +19,13 @@ use super::super::codec::{
 };
 use super::super::entry::{ClusterVersion, Outcome};
 use super::super::ids::Position;
+use super::bindings::Bindings;
 use super::marks::{self, Marks};
+use super::trail::Trail;
 use super::{Journal, Limits, MAX_WINDOW, Session, Sessions, State};
 
 /// The version of the format this code writes, and the only one it reads.
-const VERSION: u8 = 2;
+const VERSION: u8 = 3;
 
 /// Why bytes are no snapshot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -100,6 +102,7 @@ impl State {
         self.encode_registers(to);
         self.encode_journal(to);
         self.encode_sessions(to);
+        self.encode_bindings(to);
         let checksum = crc32c(to);
         to.extend_from_slice(&checksum.to_le_bytes());
     }
@@ -139,11 +142,14 @@ impl State {
         let registers = decode_registers(from, limits, clock)?;
         let journal = decode_journal(from, limits)?;
         let sessions = decode_sessions(from)?;
+        let bindings = decode_bindings(from, &registers, &sessions)?;
         from.end()?;
         // What was kept up entry by entry, against what is really there.
         if marks::sum(registers.list("")) != sum {
             return Err(ImageError::Hash);
         }
+        let changes = usize::try_from(limits.changes).unwrap_or(usize::MAX);
+        let trail = Trail::begin(applied.id, registers.revision(), changes);
         Ok(Self {
             limits,
             clock,
@@ -154,7 +160,9 @@ impl State {
             registers,
             journal,
             sessions,
+            bindings,
             marks: Marks::restored(chain, sum),
+            trail,
         })
     }
 
@@ -178,6 +186,15 @@ impl State {
         put_u64(to, self.journal.entries().len() as u64);
         for entry in self.journal.entries() {
             put_bytes(to, entry);
+        }
+    }
+
+    fn encode_bindings(&self, to: &mut Vec<u8>) {
+        put_u64(to, self.bindings.len() as u64);
+        for (key, binding) in self.bindings.iter() {
+            put_bytes(to, key.as_str().as_bytes());
+            put_u64(to, binding.session);
+            put_bytes(to, &binding.last);
         }
     }
 
@@ -268,6 +285,31 @@ fn decode_sessions(from: &mut Reader<'_>) -> Result<Sessions, DecodeError> {
     Ok(sessions)
 }
 
+fn decode_bindings(
+    from: &mut Reader<'_>,
+    registers: &Registers,
+    sessions: &Sessions,
+) -> Result<Bindings, DecodeError> {
+    let mut bindings = Bindings::default();
+    let mut last = "";
+    for _ in 0..from.count()? {
+        let text = core::str::from_utf8(from.bytes()?).map_err(|_| DecodeError::Name)?;
+        let key = Key::new(text).map_err(|_| DecodeError::Name)?;
+        if text <= last {
+            return Err(DecodeError::Name);
+        }
+        last = text;
+        let session = from.u64()?;
+        // A register is bound as long as it is there and its session lives.
+        let lives = sessions.get(session).is_some() && registers.read(&key).is_some();
+        if !lives || !bindings.has_room(session, &key) {
+            return Err(DecodeError::Number);
+        }
+        bindings.bind(key, session, from.bytes()?.into());
+    }
+    Ok(bindings)
+}
+
 /// Only outcomes that are saved with a session can be met here; those of a
 /// request that was refused are not.
 fn encode_outcome(to: &mut Vec<u8>, outcome: &Outcome) {
@@ -283,6 +325,7 @@ fn encode_outcome(to: &mut Vec<u8>, outcome: &Outcome) {
         Outcome::Conflict => to.push(2),
         Outcome::Deleted => to.push(3),
         Outcome::Alive => to.push(4),
+        Outcome::TooManyBound => to.push(6),
         Outcome::Opened(_)
         | Outcome::Closed
         | Outcome::TooManySessions
@@ -302,6 +345,7 @@ fn decode_outcome(from: &mut Reader<'_>) -> Result<Outcome, DecodeError> {
         3 => Outcome::Deleted,
         4 => Outcome::Alive,
         5 => Outcome::Nothing,
+        6 => Outcome::TooManyBound,
         kind => return Err(DecodeError::Kind(kind)),
     })
 }

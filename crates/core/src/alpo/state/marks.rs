@@ -9,7 +9,8 @@
 //! The hash has two parts, both cheap to keep:
 //!
 //! * a *chain* over everything that entries have done: their outcomes, the
-//!   log's time, how many sessions and entries of the plain log there are;
+//!   log's time, how many sessions, bound registers and entries of the plain
+//!   log there are;
 //! * a *sum* over the registers, each hashed by itself, so that one can be
 //!   taken out and put in. The sum is made anew from a snapshot's registers,
 //!   and a snapshot whose registers do not add up is refused.
@@ -67,7 +68,7 @@ impl Marks {
 
     /// An entry was applied, with this outcome; `sizes` are of what the state
     /// holds now.
-    pub(super) fn applied(&mut self, entry: &Entry, outcome: &Outcome, sizes: [u64; 2]) {
+    pub(super) fn applied(&mut self, entry: &Entry, outcome: &Outcome, sizes: [u64; 3]) {
         let (kind, number) = of_outcome(outcome);
         let words = [entry.id, entry.term.get(), entry.time, kind, number];
         self.chain = words.into_iter().chain(sizes).fold(self.chain, mix);
@@ -123,6 +124,7 @@ fn of_outcome(outcome: &Outcome) -> (u64, u64) {
         Outcome::OutOfOrder { expected } => (11, *expected),
         Outcome::Members => (12, 0),
         Outcome::Nothing => (13, 0),
+        Outcome::TooManyBound => (14, 0),
     }
 }
 

@@ -1,7 +1,7 @@
 //! What the log adds up to: the replicated state.
 //!
 //! Registers ([`cas`](crate::cas)), the plain log that users append to
-//! ([`Journal`]), sessions, and the members. It changes by [`State::apply`]
+//! ([`Journal`]), sessions and what is bound to them, and the members. It changes by [`State::apply`]
 //! alone, one committed entry after another, and the change is a function of
 //! the state and the entry: no clock, no chance, no configuration that could
 //! differ between servers. So equal logs give equal states, down to the
@@ -12,26 +12,34 @@
 //! does not even *append* it twice is the leader's care (`node/admission`);
 //! this is the net below it.
 
+mod bindings;
 mod image;
 mod journal;
 mod marks;
 mod sessions;
+mod trail;
 
+pub use bindings::MAX_BOUND;
 pub use image::ImageError;
 pub use journal::{Journal, TooOld};
 pub use marks::Mark;
 pub use sessions::{MAX_WINDOW, Session, Sessions, Standing};
 
 use alloc::collections::VecDeque;
+use alloc::vec::Vec;
 
-use crate::cas::{Registers, Write};
+use crate::cas::{Bytes, Expect, Register, Registers, Stamp, Write};
 use crate::ids::{Key, Version};
 use crate::time::{ClockId, StoreTime};
 
-use super::entry::{ClusterVersion, Command, Entry, LogTime, Operation, Outcome, Payload};
+use super::entry::{
+    ClusterVersion, Command, Entry, LogTime, Operation, Outcome, Payload, SessionId,
+};
 use super::ids::{LogId, Position};
 use super::membership::Membership;
+use bindings::Bindings;
 use marks::Marks;
+use trail::Trail;
 
 /// How much the state may hold. The same on every server of a cluster; part
 /// of every snapshot.
@@ -59,6 +67,17 @@ impl Default for Limits {
     }
 }
 
+/// To what a register is bound, and so by what it is held.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Bound {
+    /// Which session.
+    pub session: SessionId,
+    /// When that was last heard of, in the log's time.
+    pub heard: LogTime,
+    /// When it ends, if nothing more is heard.
+    pub ends: LogTime,
+}
+
 /// The replicated state.
 #[derive(Clone, Debug)]
 pub struct State {
@@ -71,7 +90,9 @@ pub struct State {
     registers: Registers,
     journal: Journal,
     sessions: Sessions,
+    bindings: Bindings,
     marks: Marks,
+    trail: Trail,
 }
 
 impl State {
@@ -88,7 +109,9 @@ impl State {
             registers: Registers::new(usize::try_from(limits.changes).unwrap_or(usize::MAX)),
             journal: Journal::restored(limits.journal_bytes, 1, VecDeque::new()),
             sessions: Sessions::default(),
+            bindings: Bindings::default(),
             marks: Marks::default(),
+            trail: Trail::begin(0, 0, usize::try_from(limits.changes).unwrap_or(usize::MAX)),
         }
     }
 
@@ -157,6 +180,48 @@ impl State {
         &self.registers
     }
 
+    /// The revision of the registers after entry `id`: the changes after it
+    /// are those by later entries.
+    ///
+    /// # Errors
+    /// [`TooOld`](crate::cas::TooOld) if that is not remembered any more.
+    pub fn revision_at(&self, id: LogId) -> Result<u64, crate::cas::TooOld> {
+        self.trail.revision_at(id)
+    }
+
+    /// One register as a reader sees it. A bound one is as young as its
+    /// session's last sign of life: that renews it.
+    pub fn register(&self, key: &Key) -> Option<Register> {
+        let held = self.registers.read(key)?;
+        Some(self.seen(key, held))
+    }
+
+    /// The same for a register that was found already.
+    pub(crate) fn seen(&self, key: &Key, held: &Register) -> Register {
+        let mut seen = held.clone();
+        let heard = self.bound(key).map(|bound| bound.heard);
+        if let (Some(stamp), Some(heard)) = (&mut seen.stamp, heard) {
+            stamp.nanos = stamp.nanos.max(heard);
+        }
+        seen
+    }
+
+    /// What a register is bound to, if it is.
+    pub fn bound(&self, key: &Key) -> Option<Bound> {
+        let session = self.bindings.session(key)?;
+        let held = self.sessions.get(session)?;
+        Some(Bound {
+            session,
+            heard: held.heard(),
+            ends: held.expires(),
+        })
+    }
+
+    /// How many registers are bound to sessions.
+    pub fn bound_len(&self) -> usize {
+        self.bindings.len()
+    }
+
     /// The plain log.
     pub const fn journal(&self) -> &Journal {
         &self.journal
@@ -172,6 +237,7 @@ impl State {
     pub(super) fn without_sessions(&self) -> Self {
         Self {
             sessions: Sessions::default(),
+            bindings: Bindings::default(),
             ..self.clone()
         }
     }
@@ -189,7 +255,12 @@ impl State {
         self.applied = entry.position();
         self.time = self.time.max(entry.time);
         let outcome = self.carry_out(entry);
-        let sizes = [self.sessions.len() as u64, self.journal.first()];
+        self.trail.applied(entry.id, self.registers.revision());
+        let sizes = [
+            self.sessions.len() as u64,
+            self.journal.first(),
+            self.bindings.len() as u64,
+        ];
         self.marks.applied(entry, &outcome, sizes);
         if entry.id.is_multiple_of(self.limits.mark_every.max(1)) {
             self.marks.mark(entry.id);
@@ -218,7 +289,9 @@ impl State {
             }
             Payload::Command(command) => self.apply_command(command),
             Payload::Expire { session } => {
-                self.sessions.expire(*session, self.time);
+                if self.sessions.expire(*session, self.time) {
+                    self.vacate(*session);
+                }
                 Outcome::Nothing
             }
             Payload::Version(version) => {
@@ -238,27 +311,79 @@ impl State {
             Standing::Ahead { expected } => return Outcome::OutOfOrder { expected },
             Standing::NoSession => return Outcome::SessionExpired,
         }
-        let outcome = self.execute(&command.operation);
+        let outcome = self.execute(command.session, &command.operation);
         if matches!(command.operation, Operation::Close) {
             self.sessions.close(command.session);
+            self.vacate(command.session);
         } else {
             self.sessions.complete(command, outcome.clone(), self.time);
         }
         outcome
     }
 
-    fn execute(&mut self, operation: &Operation) -> Outcome {
+    fn execute(&mut self, session: SessionId, operation: &Operation) -> Outcome {
         match operation {
             Operation::Append(bytes) => Outcome::Appended(self.journal.append(bytes.clone())),
-            Operation::Swap(write) => self.swap(write),
-            Operation::Delete { key, expect } => self.delete(key, expect),
+            Operation::Swap(write) => self.write(session, write),
+            Operation::Bind { write, last } => self.bind(session, write, last),
+            Operation::Delete { key, expect } => self.delete(session, key, expect),
             Operation::KeepAlive => Outcome::Alive,
             Operation::Close => Outcome::Closed,
         }
     }
 
+    /// Whether the register is bound, and not to this session.
+    fn is_anothers(&self, session: SessionId, key: &Key) -> bool {
+        let holder = self.bindings.session(key);
+        holder.is_some_and(|holder| holder != session)
+    }
+
+    fn write(&mut self, session: SessionId, write: &Write) -> Outcome {
+        let note = write.stamp == Stamp::Keep;
+        if !note && self.is_anothers(session, &write.key) {
+            return Outcome::Conflict;
+        }
+        let outcome = self.swap(write);
+        // Whoever may do more than leave a note takes it over, or up, whole.
+        if !note && matches!(outcome, Outcome::Swapped(_)) {
+            self.bindings.release(&write.key);
+        }
+        outcome
+    }
+
+    fn bind(&mut self, session: SessionId, write: &Write, last: &Bytes) -> Outcome {
+        if self.is_anothers(session, &write.key) {
+            return Outcome::Conflict;
+        }
+        if !self.bindings.has_room(session, &write.key) {
+            return Outcome::TooManyBound;
+        }
+        let outcome = self.swap(write);
+        if matches!(outcome, Outcome::Swapped(_)) {
+            self.bindings.bind(write.key.clone(), session, last.clone());
+        }
+        outcome
+    }
+
+    /// The session is over: its registers get their last wills.
+    fn vacate(&mut self, session: SessionId) {
+        for (key, value) in self.bindings.end(session).collect::<Vec<_>>() {
+            let Some(held) = self.registers.read(&key) else {
+                continue;
+            };
+            let expect = Expect::Version(held.version.clone());
+            // It is there as it was just read, so it is written.
+            let _ = self.swap(&Write {
+                key,
+                expect,
+                value,
+                stamp: Stamp::Now,
+            });
+        }
+    }
+
     fn swap(&mut self, write: &Write) -> Outcome {
-        // Versions are log ids, so none is ever used twice.
+        // Versions are log ids, so none is ever used twice for a register.
         let version = Version::from_u64(self.applied.id);
         let now = Some(self.store_time());
         let before = self.registers.read(&write.key).cloned();
@@ -276,13 +401,17 @@ impl State {
         }
     }
 
-    fn delete(&mut self, key: &Key, expect: &Version) -> Outcome {
+    fn delete(&mut self, session: SessionId, key: &Key, expect: &Version) -> Outcome {
+        if self.is_anothers(session, key) {
+            return Outcome::Conflict;
+        }
         let before = self.registers.read(key).cloned();
         match self.registers.delete(key, expect) {
             Ok(()) => {
                 if let Some(before) = before {
                     self.marks.take(key, &before);
                 }
+                self.bindings.release(key);
                 Outcome::Deleted
             }
             Err(_) => Outcome::Conflict,

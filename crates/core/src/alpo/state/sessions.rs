@@ -36,6 +36,11 @@ impl Session {
         self.ttl
     }
 
+    /// When it was last heard of, in the log's time.
+    pub const fn heard(&self) -> LogTime {
+        self.heard
+    }
+
     /// When it ends if nothing more is heard.
     pub const fn expires(&self) -> LogTime {
         self.heard.saturating_add(self.ttl)
@@ -128,11 +133,13 @@ impl Sessions {
         self.sessions.remove(&id);
     }
 
-    /// Ends the session if it is really over at `now`.
-    pub(super) fn expire(&mut self, id: SessionId, now: LogTime) {
-        if self.get(id).is_some_and(|session| session.expires() <= now) {
+    /// Ends the session if it is really over at `now`; whether it did.
+    pub(super) fn expire(&mut self, id: SessionId, now: LogTime) -> bool {
+        let over = self.get(id).is_some_and(|session| session.expires() <= now);
+        if over {
             self.sessions.remove(&id);
         }
+        over
     }
 
     pub(super) fn refresh(&mut self, now: LogTime) {

@@ -63,7 +63,11 @@ impl Calls {
                     });
                     return number;
                 }
-                Operation::KeepAlive | Operation::Close => return number,
+                // No simulated client binds: the end of a session would write
+                // what no call explains.
+                Operation::Bind { .. } | Operation::KeepAlive | Operation::Close => {
+                    return number;
+                }
             },
             _ => return number,
         };
@@ -98,7 +102,7 @@ impl Calls {
     /// Read `number` found this.
     pub(in super::super) fn read(&mut self, at: u64, number: usize, found: &Found) {
         self.events += 1;
-        let (Some(Kind::Call(call)), Found::Register(register, _)) =
+        let (Some(Kind::Call(call)), Found::Register(register, ..)) =
             (self.kinds.get(&number), found)
         else {
             return;

@@ -23,7 +23,8 @@ pub struct Register {
     /// To be expected by the next write; the id of the log entry that wrote it.
     #[prost(uint64, tag = "2")]
     pub version: u64,
-    /// When it was last written with a stamp.
+    /// When it was last written with a stamp; if it is bound, when its session
+    /// was last heard of, if that is later.
     #[prost(message, optional, tag = "3")]
     pub stamp: ::core::option::Option<Time>,
 }
@@ -53,6 +54,22 @@ pub struct ReadResponse {
     pub applied: u64,
     #[prost(uint64, tag = "4")]
     pub age_millis: u64,
+    /// To what the register is bound, if it is.
+    #[prost(message, optional, tag = "5")]
+    pub bound: ::core::option::Option<Bound>,
+}
+/// A session that holds a register, and lives.
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Bound {
+    #[prost(uint64, tag = "1")]
+    pub session: u64,
+    /// When it was last heard of, and when it ends if nothing more is heard.
+    #[prost(message, optional, tag = "2")]
+    pub heard: ::core::option::Option<Time>,
+    #[prost(message, optional, tag = "3")]
+    pub ends: ::core::option::Option<Time>,
 }
 #[derive(serde::Serialize, serde::Deserialize)]
 #[serde(default)]
@@ -69,6 +86,23 @@ pub struct Swap {
     /// Leaves the register's stamp as it is.
     #[prost(bool, tag = "4")]
     pub keep_stamp: bool,
+    /// Binds the register to the session of this command, which must have one,
+    /// and says what the register is to hold when that session ends. Until then
+    /// nobody else may write the register (but with `keep_stamp`) or delete it:
+    /// it is as if it had another version. A write by the session without this
+    /// lets go of it. A session can hold 1,024 registers; one more is refused
+    /// with TOO_LARGE, and nothing is done.
+    #[prost(message, optional, tag = "5")]
+    pub at_end: ::core::option::Option<AtEnd>,
+}
+/// A last will.
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AtEnd {
+    #[prost(bytes = "bytes", tag = "1")]
+    #[serde(with = "super::base64")]
+    pub value: ::prost::bytes::Bytes,
 }
 /// Which command of which session this is; without it the server numbers it
 /// and the command is done at most once.
@@ -169,10 +203,19 @@ pub struct WatchRequest {
     pub prefix: ::prost::alloc::string::String,
     #[prost(string, optional, tag = "2")]
     pub key: ::core::option::Option<::prost::alloc::string::String>,
-    /// Every change after this revision; absent: the state now, and then every
-    /// change. A revision that is too old is refused with COMPACTED: list again.
+    /// Every change after this revision, or by entries after this one of the log
+    /// (the version of a register is the id of the entry that wrote it); neither:
+    /// the state now, and then every change. What is too old is refused with
+    /// COMPACTED, an entry that this server has not come to yet with NOT_READY.
     #[prost(uint64, optional, tag = "3")]
     pub after_revision: ::core::option::Option<u64>,
+    #[prost(uint64, optional, tag = "4")]
+    pub after_id: ::core::option::Option<u64>,
+    /// Of which cluster these are, as the watch said that told them; a watch
+    /// that was begun in another (one from a backup, say) is refused with
+    /// COMPACTED. Empty: of this one.
+    #[prost(string, tag = "5")]
+    pub cluster: ::prost::alloc::string::String,
 }
 #[derive(serde::Serialize, serde::Deserialize)]
 #[serde(default)]
@@ -189,6 +232,9 @@ pub struct WatchResponse {
     pub initial: bool,
     #[prost(bool, tag = "4")]
     pub began: bool,
+    /// Of which cluster; in the first message of a watch.
+    #[prost(string, tag = "5")]
+    pub cluster: ::prost::alloc::string::String,
 }
 #[derive(serde::Serialize, serde::Deserialize)]
 #[serde(default)]
@@ -360,6 +406,9 @@ pub struct StatusResponse {
     /// Which kinds this server speaks.
     #[prost(uint64, tag = "26")]
     pub speaks: u64,
+    /// How many registers are bound to sessions.
+    #[prost(uint64, tag = "27")]
+    pub bound: u64,
 }
 #[derive(serde::Serialize, serde::Deserialize)]
 #[serde(default)]
@@ -435,6 +484,29 @@ pub struct BackupResponse {
     #[prost(bytes = "bytes", tag = "1")]
     #[serde(with = "super::base64")]
     pub part: ::prost::bytes::Bytes,
+}
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct SnapshotRequest {}
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct SnapshotResponse {
+    /// The last entry that the server's newest snapshot covers.
+    #[prost(uint64, tag = "1")]
+    pub upto: u64,
+}
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct MetricsRequest {}
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct MetricsResponse {
+    #[prost(string, tag = "1")]
+    pub text: ::prost::alloc::string::String,
 }
 #[derive(serde::Serialize, serde::Deserialize)]
 #[serde(default)]
@@ -653,10 +725,13 @@ pub enum Cause {
     Invalid = 13,
     /// The server is not yet part of a cluster, or stops.
     NotReady = 14,
-    /// Who asks may not do this.
+    /// Whose token this is may not do this. Not done.
     Denied = 15,
     /// A reader that did not keep up was cut off.
     TooSlow = 16,
+    /// This server wants a token and was given none, or one it does not know.
+    /// Not done.
+    Unauthenticated = 17,
 }
 impl Cause {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -682,6 +757,7 @@ impl Cause {
             Self::NotReady => "NOT_READY",
             Self::Denied => "DENIED",
             Self::TooSlow => "TOO_SLOW",
+            Self::Unauthenticated => "UNAUTHENTICATED",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -704,6 +780,7 @@ impl Cause {
             "NOT_READY" => Some(Self::NotReady),
             "DENIED" => Some(Self::Denied),
             "TOO_SLOW" => Some(Self::TooSlow),
+            "UNAUTHENTICATED" => Some(Self::Unauthenticated),
             _ => None,
         }
     }
@@ -2426,6 +2503,56 @@ pub mod cluster_client {
             req.extensions_mut().insert(GrpcMethod::new("tenure.v1.Cluster", "Backup"));
             self.inner.server_streaming(req, path, codec).await
         }
+        /// Has this server take a snapshot of its state now, and answers when that is
+        /// on its disk; what of its log the snapshot covers goes.
+        pub async fn snapshot(
+            &mut self,
+            request: impl tonic::IntoRequest<super::SnapshotRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::SnapshotResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/tenure.v1.Cluster/Snapshot",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("tenure.v1.Cluster", "Snapshot"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// What this server counts, in the text format that Prometheus reads.
+        pub async fn metrics(
+            &mut self,
+            request: impl tonic::IntoRequest<super::MetricsRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::MetricsResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/tenure.v1.Cluster/Metrics",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("tenure.v1.Cluster", "Metrics"));
+            self.inner.unary(req, path, codec).await
+        }
     }
 }
 /// Generated server implementations.
@@ -2481,6 +2608,20 @@ pub mod cluster_server {
             &self,
             request: tonic::Request<super::BackupRequest>,
         ) -> std::result::Result<tonic::Response<Self::BackupStream>, tonic::Status>;
+        /// Has this server take a snapshot of its state now, and answers when that is
+        /// on its disk; what of its log the snapshot covers goes.
+        async fn snapshot(
+            &self,
+            request: tonic::Request<super::SnapshotRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::SnapshotResponse>,
+            tonic::Status,
+        >;
+        /// What this server counts, in the text format that Prometheus reads.
+        async fn metrics(
+            &self,
+            request: tonic::Request<super::MetricsRequest>,
+        ) -> std::result::Result<tonic::Response<super::MetricsResponse>, tonic::Status>;
     }
     /// The servers themselves.
     #[derive(Debug)]
@@ -2820,6 +2961,92 @@ pub mod cluster_server {
                                 max_encoding_message_size,
                             );
                         let res = grpc.server_streaming(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/tenure.v1.Cluster/Snapshot" => {
+                    #[allow(non_camel_case_types)]
+                    struct SnapshotSvc<T: Cluster>(pub Arc<T>);
+                    impl<T: Cluster> tonic::server::UnaryService<super::SnapshotRequest>
+                    for SnapshotSvc<T> {
+                        type Response = super::SnapshotResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::SnapshotRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Cluster>::snapshot(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = SnapshotSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/tenure.v1.Cluster/Metrics" => {
+                    #[allow(non_camel_case_types)]
+                    struct MetricsSvc<T: Cluster>(pub Arc<T>);
+                    impl<T: Cluster> tonic::server::UnaryService<super::MetricsRequest>
+                    for MetricsSvc<T> {
+                        type Response = super::MetricsResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::MetricsRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Cluster>::metrics(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = MetricsSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
                         Ok(res)
                     };
                     Box::pin(fut)

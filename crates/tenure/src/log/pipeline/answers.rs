@@ -30,7 +30,7 @@ impl Pipeline {
         } else if let Some(op) = self.asked.remove(&number) {
             self.look_answered(now, op, what, told)
         } else if matches!(self.session, Session::Opening(Some(name)) if name == number) {
-            self.open_answered(now, what)
+            self.open_answered(now, what, told)
         } else {
             // To an earlier sending of the same.
             return Verdict::Stay;
@@ -84,6 +84,13 @@ impl Pipeline {
             | v1::Cause::Interrupted
             | v1::Cause::NotReady
             | v1::Cause::TooSlow => leave(error),
+            v1::Cause::Unauthenticated => {
+                // This sending was certainly not taken. The next stream
+                // carries the token that is in the file by then.
+                let sent = self.flight.get_mut(at);
+                sent.times = sent.times.saturating_sub(1);
+                leave(error)
+            }
             // Nothing is sent again under a session that is over.
             v1::Cause::Busy | v1::Cause::Window | v1::Cause::OutOfOrder if over => {
                 self.session_over(at, told);
@@ -225,6 +232,7 @@ impl Pipeline {
             v1::Cause::NotLeader
             | v1::Cause::Interrupted
             | v1::Cause::NotReady
+            | v1::Cause::Unauthenticated
             | v1::Cause::TooSlow => {
                 again(self, op);
                 leave(&error)
@@ -236,7 +244,7 @@ impl Pipeline {
         }
     }
 
-    fn open_answered(&mut self, now: Instant, what: Outcome) -> Verdict {
+    fn open_answered(&mut self, now: Instant, what: Outcome, told: &mut Told) -> Verdict {
         self.session = Session::Opening(None);
         match what {
             Ok(answer::What::Opened(session)) => {
@@ -249,7 +257,13 @@ impl Pipeline {
                 v1::Cause::NotLeader
                 | v1::Cause::Interrupted
                 | v1::Cause::NotReady
+                | v1::Cause::Unauthenticated
                 | v1::Cause::TooSlow => leave(&error),
+                v1::Cause::Denied => {
+                    self.session = Session::None;
+                    self.turn_away_commands(&Error::from_wire(&error), told);
+                    Verdict::Stay
+                }
                 _ => {
                     error.message.clone_into(&mut self.trouble);
                     self.pause_more(now);

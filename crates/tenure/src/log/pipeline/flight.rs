@@ -19,7 +19,7 @@ use crate::api::v1::{Command, command};
 pub(super) struct Sent {
     /// Under which name it was last sent.
     name: u64,
-    /// How often.
+    /// How often, without the times that it certainly was not taken.
     pub(super) times: u32,
     /// Whether it is answered and only waits for those before it.
     done: bool,

@@ -48,7 +48,10 @@ pub(super) fn weight(ask: &Ask) -> usize {
 pub(super) fn op_weight(operation: &command::Operation) -> usize {
     64 + match operation {
         command::Operation::Append(bytes) => bytes.len(),
-        command::Operation::Swap(swap) => swap.key.len() + swap.value.len(),
+        command::Operation::Swap(swap) => {
+            let last = swap.at_end.as_ref().map_or(0, |last| last.value.len());
+            swap.key.len() + swap.value.len() + last
+        }
         command::Operation::Delete(delete) => delete.key.len(),
         command::Operation::KeepAlive(_) | command::Operation::Close(_) => 0,
     }

@@ -34,6 +34,7 @@ use self::flight::Flight;
 use self::message::{Message, look_weight, op_weight, weight};
 pub(super) use self::types::{Ask, Gather, Op, Outcome, Reply};
 use crate::api::v1::{self, command, request};
+use crate::log::Error;
 
 /// Requests that wait to be sent, at most; one more is refused.
 const WAITING_MAX: usize = 65_536;
@@ -222,6 +223,36 @@ impl Pipeline {
             Session::Opening(_) => self.session = Session::Opening(None),
             Session::Over => self.end_session(told),
             Session::None | Session::Open(_) => {}
+        }
+    }
+
+    /// Nobody lets this client in, and why: tells everybody who waits with
+    /// something that no server has taken. The rest is left to its deadline.
+    pub(super) fn turn_away(&mut self, error: &Error, told: &mut Told) {
+        self.turn_away_commands(error, told);
+        for sent in self.flight.iter_mut().filter(|sent| sent.times == 0) {
+            let reply = std::mem::replace(&mut sent.op.reply, Reply::Nobody);
+            // Its serial has to be used all the same.
+            sent.op.what = command::Operation::KeepAlive(true);
+            sent.filler = true;
+            told.push((reply, Err(error.clone())));
+        }
+        for op in std::mem::take(&mut self.looks) {
+            self.waiting_bytes = self.waiting_bytes.saturating_sub(look_weight(&op.what));
+            told.push((op.reply, Err(error.clone())));
+        }
+        error.to_string().clone_into(&mut self.trouble);
+    }
+
+    /// The same for commands alone: this client may not have a session.
+    fn turn_away_commands(&mut self, error: &Error, told: &mut Told) {
+        let returned = std::mem::take(&mut self.returned);
+        for op in returned
+            .into_iter()
+            .chain(std::mem::take(&mut self.waiting))
+        {
+            self.waiting_bytes = self.waiting_bytes.saturating_sub(op_weight(&op.what));
+            told.push((op.reply, Err(error.clone())));
         }
     }
 

@@ -1,0 +1,162 @@
+//! What is typed to run servers, and to prepare for that.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+
+/// What `tenure serve` takes: typed, or under `[serve]` in a file of settings.
+#[derive(Clone, Default, Debug, Args, serde::Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub(crate) struct Serve {
+    /// This server's number in the cluster, from 1.
+    #[arg(long, env = "TENURE_ID", value_name = "N")]
+    pub(crate) id: Option<u64>,
+    /// Where servers reach each other, this one included: 1=HOST:PORT,2=HOST:PORT,…
+    #[arg(
+        long,
+        env = "TENURE_PEERS",
+        value_name = "ID=HOST:PORT",
+        value_delimiter = ','
+    )]
+    pub(crate) peers: Vec<String>,
+    /// The directory of what this server must not forget.
+    #[arg(long, env = "TENURE_DATA", value_name = "DIR")]
+    pub(crate) data: Option<PathBuf>,
+    /// Where clients come [default: 127.0.0.1:7400].
+    #[arg(long, env = "TENURE_LISTEN", value_name = "HOST:PORT")]
+    pub(crate) listen: Option<String>,
+    /// What clients are told to connect to, if that is not --listen.
+    #[arg(long, env = "TENURE_ADVERTISE_CLIENT", value_name = "HOST:PORT")]
+    pub(crate) advertise: Option<String>,
+    /// The least time without a word from the leader before another stands.
+    #[arg(long, env = "TENURE_ELECTION_TIMEOUT", value_name = "DURATION")]
+    pub(crate) election_timeout: Option<String>,
+    /// How often an idle leader is heard of [default: a fifth of the election timeout].
+    #[arg(long, env = "TENURE_HEARTBEAT", value_name = "DURATION")]
+    pub(crate) heartbeat: Option<String>,
+    /// Answer reads by the leader's lease; excludes the fast detection of crashes.
+    #[arg(long, env = "TENURE_LEASE_READS")]
+    pub(crate) lease_reads: bool,
+    /// This server's certificate (PEM); with --tls-key and --tls-ca, both ports speak TLS.
+    #[arg(long, env = "TENURE_TLS_CERT", value_name = "FILE")]
+    pub(crate) tls_cert: Option<PathBuf>,
+    /// The key that belongs to it.
+    #[arg(long, env = "TENURE_TLS_KEY", value_name = "FILE")]
+    pub(crate) tls_key: Option<PathBuf>,
+    /// The authority of servers and clients. All three are read again when they change.
+    #[arg(long, env = "TENURE_TLS_CA", value_name = "FILE")]
+    pub(crate) tls_ca: Option<PathBuf>,
+    /// Let clients in that have no certificate.
+    #[arg(long, env = "TENURE_TLS_ANY_CLIENT")]
+    pub(crate) tls_any_client: bool,
+    /// The tokens that clients need (TOML, `tenure token` adds to it) [default: none: whoever
+    /// reaches the port may do everything]. Read again when it changes.
+    #[arg(long, env = "TENURE_TOKENS", value_name = "FILE")]
+    pub(crate) tokens: Option<PathBuf>,
+    /// Listen on other than loopback addresses without TLS.
+    #[arg(long, env = "TENURE_INSECURE")]
+    pub(crate) insecure: bool,
+}
+
+impl Serve {
+    /// The same, with what a file says where nothing was typed.
+    pub(crate) fn or(&self, file: &Self) -> Self {
+        let (typed, file) = (self.clone(), file.clone());
+        let mut peers = [typed.peers, file.peers].into_iter();
+        Self {
+            id: typed.id.or(file.id),
+            peers: peers.find(|it| !it.is_empty()).unwrap_or_default(),
+            data: typed.data.or(file.data),
+            listen: typed.listen.or(file.listen),
+            advertise: typed.advertise.or(file.advertise),
+            election_timeout: typed.election_timeout.or(file.election_timeout),
+            heartbeat: typed.heartbeat.or(file.heartbeat),
+            lease_reads: typed.lease_reads || file.lease_reads,
+            tls_cert: typed.tls_cert.or(file.tls_cert),
+            tls_key: typed.tls_key.or(file.tls_key),
+            tls_ca: typed.tls_ca.or(file.tls_ca),
+            tls_any_client: typed.tls_any_client || file.tls_any_client,
+            tokens: typed.tokens.or(file.tokens),
+            insecure: typed.insecure || file.insecure,
+        }
+    }
+}
+
+/// What `tenure certs` takes.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Example:
+  tenure certs certs --host 127.0.0.1 --host db-1.internal --name server-1
+  tenure serve … --tls-cert certs/server-1.pem --tls-key certs/server-1.key --tls-ca certs/ca.pem")]
+pub(crate) struct Certs {
+    /// Where to write them.
+    pub(crate) dir: PathBuf,
+    /// What the certificate is called, and its files.
+    #[arg(long, default_value = "server")]
+    pub(crate) name: String,
+    /// A host name or address it is for; may be repeated [default: localhost, 127.0.0.1, ::1].
+    #[arg(long, value_name = "HOST")]
+    pub(crate) host: Vec<String>,
+    /// How long it is good for.
+    #[arg(long, default_value = "365d", value_name = "DURATION")]
+    pub(crate) valid: String,
+}
+
+/// What `tenure dev` takes.
+#[derive(Debug, Args)]
+pub(crate) struct Dev {
+    /// How many servers, 1 to 7.
+    #[arg(long, default_value_t = 3, value_name = "N")]
+    pub(crate) nodes: u16,
+    /// The first of the ports where clients come; servers use those 100 above.
+    #[arg(long, default_value_t = 7400, value_name = "PORT")]
+    pub(crate) port: u16,
+    /// Keep the data here, and go on with what is there.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data: Option<PathBuf>,
+    /// Stop and start servers at random, as often as this.
+    #[arg(long, value_name = "DURATION", num_args = 0..=1, default_missing_value = "5s")]
+    pub(crate) chaos: Option<String>,
+}
+
+/// What `tenure token` takes.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tenure token payroll --campaign payroll --tokens tokens.toml --out payroll.token
+  tenure token operator --admin --tokens tokens.toml --out operator.token
+  tenure serve … --tokens tokens.toml
+  tenure run payroll --store tenure://h1:7400 --token-file payroll.token -- ./pay")]
+pub(crate) struct Token {
+    /// What it is called, in the servers' file and in messages.
+    pub(crate) name: String,
+    /// Let it read registers whose keys begin so; may be repeated.
+    #[arg(long, value_name = "PREFIX")]
+    pub(crate) read: Vec<String>,
+    /// Let it read and write registers whose keys begin so; may be repeated.
+    #[arg(long, value_name = "PREFIX")]
+    pub(crate) write: Vec<String>,
+    /// Let it stand in elections whose names begin so; may be repeated.
+    #[arg(long, value_name = "PREFIX")]
+    pub(crate) campaign: Vec<String>,
+    /// What it may do with the plain log.
+    #[arg(long, value_name = "RIGHT")]
+    pub(crate) log: Option<LogRight>,
+    /// Let it do everything.
+    #[arg(long)]
+    pub(crate) admin: bool,
+    /// Add what servers must know to this file; it is made if there is none.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) tokens: Option<PathBuf>,
+    /// Write the token to this new file, which only its owner reads [default: print it].
+    #[arg(long, value_name = "FILE")]
+    pub(crate) out: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum LogRight {
+    /// Read it.
+    Read,
+    /// Read it and append to it.
+    Append,
+}

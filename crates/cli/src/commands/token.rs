@@ -1,0 +1,112 @@
+//! `tenure token`: a secret for a client, and what servers must know of it.
+//!
+//! The two go different ways: the token to the client and to nobody else, its
+//! SHA-256 and its rights to every server's file.
+
+use std::fs;
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+use std::process::ExitCode;
+
+use serde_json::json;
+use tenure::server::{check_tokens, draw_token, fingerprint};
+
+use crate::Context;
+use crate::args::{LogRight, Token};
+use crate::failure::{Failure, usage};
+
+pub(crate) fn token(context: &Context, args: &Token) -> Result<ExitCode, Failure> {
+    let token = draw_token()?;
+    let table = table(args, &token)?;
+    let known = match &args.tokens {
+        Some(file) => check(file, &table)?,
+        None => false,
+    };
+    if let Some(out) = &args.out {
+        let mut options = fs::OpenOptions::new();
+        let opened = options.write(true).create_new(true).mode(0o600).open(out);
+        let mut file = opened.map_err(|why| usage(format!("--out {}: {why}", out.display())))?;
+        writeln!(file, "{token}")?;
+        file.sync_all()?;
+    }
+    if let Some(file) = &args.tokens {
+        let mut options = fs::OpenOptions::new();
+        let mut file = options.append(true).create(true).open(file)?;
+        // A server that reads half of it keeps what it had, and reads again.
+        let gap = if known { "\n" } else { "" };
+        file.write_all(format!("{gap}{table}").as_bytes())?;
+        file.sync_all()?;
+    }
+    let mut text = Vec::new();
+    if args.out.is_none() {
+        text.push(token.clone());
+    }
+    match (&args.tokens, &args.out) {
+        (None, None) => text.push(format!("\n{}", table.trim_end())),
+        (None, Some(_)) => text.push(table.trim_end().to_owned()),
+        (Some(_), _) => {}
+    }
+    if let (Some(tokens), Some(out)) = (&args.tokens, &args.out) {
+        let (tokens, out) = (tokens.display(), out.display());
+        text.push(format!(
+            "{}: the token in {out}, its rights in {tokens}",
+            args.name
+        ));
+    }
+    let object = json!({
+        "name": args.name,
+        "token": args.out.is_none().then_some(&token),
+        "sha256": fingerprint(&token),
+        "table": table,
+    });
+    context.output.line(&text.join("\n"), &object)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What servers must know, as a table of their file.
+fn table(args: &Token, token: &str) -> Result<String, Failure> {
+    let name = &args.name;
+    let good = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
+    if name.is_empty() || name.len() > 64 || !name.bytes().all(good) {
+        return Err(usage(format!(
+            "NAME: expected 1 to 64 letters, digits, - and _, found {name:?}"
+        )));
+    }
+    let mut text = format!("[tokens.{name}]\nsha256 = \"{}\"\n", fingerprint(token));
+    for (right, prefixes) in [
+        ("read", &args.read),
+        ("write", &args.write),
+        ("campaign", &args.campaign),
+    ] {
+        if !prefixes.is_empty() {
+            let list: Vec<_> = prefixes.iter().map(|it| toml::Value::from(&**it)).collect();
+            text.push_str(&format!("{right} = {}\n", toml::Value::Array(list)));
+        }
+    }
+    if let Some(log) = args.log {
+        let right = match log {
+            LogRight::Read => "read",
+            LogRight::Append => "append",
+        };
+        text.push_str(&format!("log = \"{right}\"\n"));
+    }
+    if args.admin {
+        text.push_str("admin = true\n");
+    }
+    check_tokens(&text).map_err(usage)?;
+    Ok(text)
+}
+
+/// Refuses to add what servers would not read. Whether there is anything in
+/// the file already.
+fn check(file: &Path, table: &str) -> Result<bool, Failure> {
+    let wrong = |why: String| usage(format!("--tokens {}: {why}", file.display()));
+    let text = match fs::read_to_string(file) {
+        Ok(text) => text,
+        Err(why) if why.kind() == std::io::ErrorKind::NotFound => String::new(),
+        Err(why) => return Err(wrong(why.to_string())),
+    };
+    check_tokens(&format!("{text}\n{table}")).map_err(wrong)?;
+    Ok(!text.is_empty())
+}

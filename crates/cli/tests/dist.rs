@@ -1,0 +1,207 @@
+//! What `dist/` ships: a unit that systemd takes, and settings that a server
+//! starts with.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::io::{BufRead as _, BufReader};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use common::TENURE;
+
+fn dist(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../dist")
+        .join(name)
+}
+
+fn read(name: &str) -> String {
+    std::fs::read_to_string(dist(name)).expect(name)
+}
+
+/// The settings of `dist/tenure.env`.
+fn settings() -> BTreeMap<String, String> {
+    let text = read("tenure.env");
+    let lines = text
+        .lines()
+        .filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let pair = |line: &str| {
+        let (name, value) = line.split_once('=').expect("NAME=VALUE");
+        (name.to_owned(), value.to_owned())
+    };
+    lines.map(pair).collect()
+}
+
+/// What the unit starts, without the path of the binary.
+fn started() -> Vec<String> {
+    let unit = read("tenure.service");
+    let line = unit.lines().find_map(|it| it.strip_prefix("ExecStart="));
+    let mut words = line.expect("ExecStart").split(' ').map(str::to_owned);
+    let binary = words.next().expect("a binary");
+    assert!(binary.ends_with("/tenure"), "{binary}");
+    words.collect()
+}
+
+fn run(args: &[&str]) {
+    let done = Command::new(TENURE).args(args).output().expect("it runs");
+    assert!(done.status.success(), "{done:?}");
+}
+
+#[test]
+fn a_server_starts_with_the_settings_that_are_shipped() {
+    let place = tempfile::tempdir().expect("a directory");
+    let path = |name: &str| place.path().join(name).display().to_string();
+    run(&["certs", &path(""), "--name", "server"]);
+    run(&[
+        "token",
+        "operator",
+        "--admin",
+        "--tokens",
+        &path("tokens.toml"),
+        "--out",
+        &path("t"),
+    ]);
+    // The same names and the same form, with files and ports of this machine.
+    let bound: Vec<_> = (0..4)
+        .map(|_| TcpListener::bind("127.0.0.1:0").expect("a port"))
+        .collect();
+    let free = bound.into_iter().map(|it| it.local_addr());
+    let free: Vec<_> = free.map(|it| it.expect("bound").to_string()).collect();
+    let mut settings = settings();
+    for (name, value) in &mut settings {
+        *value = value.replace("/etc/tenure", place.path().to_str().expect("a path"));
+        *value = value.replace("/var/lib/tenure", &path("state"));
+        if name == "TENURE_LISTEN" {
+            value.clone_from(&free[0]);
+        }
+        for (number, address) in free.iter().enumerate().skip(1) {
+            *value = value.replace(&format!("10.0.0.{number}:7500"), address);
+        }
+        assert!(!value.contains("10.0.0."), "{name}={value}");
+    }
+    assert_eq!(settings.len(), 8, "{settings:?}");
+    let mut serve = Command::new(TENURE);
+    serve.args(started()).env_clear().envs(&settings);
+    let server = serve.stdout(Stdio::piped()).spawn();
+    let mut server = server.expect("a server");
+    let mut line = String::new();
+    let stdout = server.stdout.take().expect("its output");
+    BufReader::new(stdout).read_line(&mut line).expect("a line");
+    server.kill().expect("killed");
+    server.wait().expect("it ends");
+    assert!(
+        line.contains(&format!("server 1 listens on {}", free[0])),
+        "{line}"
+    );
+}
+
+#[test]
+fn a_server_starts_from_a_file_and_flags_beat_it() {
+    let place = tempfile::tempdir().expect("a directory");
+    let bound: Vec<_> = (0..3)
+        .map(|_| TcpListener::bind("127.0.0.1:0").expect("a port"))
+        .collect();
+    let free = bound.into_iter().map(|it| it.local_addr());
+    let free: Vec<_> = free.map(|it| it.expect("bound").to_string()).collect();
+    let file = place.path().join("tenure.toml");
+    let data = place.path().join("data");
+    let text = format!(
+        "[serve]\nid = 1\npeers = [\"1={}\"]\ndata = {data:?}\nlisten = \"{}\"\n",
+        free[0], free[1]
+    );
+    std::fs::write(&file, &text).expect("written");
+    let mut serve = Command::new(TENURE);
+    serve.arg("serve").arg("--config").arg(&file);
+    let server = serve.args(["--listen", &free[2]]).stdout(Stdio::piped());
+    let mut server = server.spawn().expect("a server");
+    let mut line = String::new();
+    let stdout = server.stdout.take().expect("its output");
+    BufReader::new(stdout).read_line(&mut line).expect("a line");
+    server.kill().expect("killed");
+    server.wait().expect("it ends");
+    assert!(
+        line.contains(&format!("server 1 listens on {}", free[2])),
+        "{line}"
+    );
+    for (text, said) in [
+        (
+            text.replace("id = 1\n", ""),
+            "--id: expected this server's number",
+        ),
+        (text.replace("data = ", "date = "), "unknown field `date`"),
+        (
+            text.clone() + "tls-cert = \"x\"\n",
+            "--tls-cert, --tls-key and --tls-ca together",
+        ),
+    ] {
+        std::fs::write(&file, text).expect("written");
+        let mut serve = Command::new(TENURE);
+        let refused = serve.arg("serve").arg("--config").arg(&file).output();
+        let refused = refused.expect("it ends");
+        assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+        let found = String::from_utf8_lossy(&refused.stderr);
+        assert!(found.contains(said), "{found}");
+    }
+}
+
+#[test]
+fn every_setting_that_is_shipped_is_a_flag() {
+    let help = Command::new(TENURE).args(["serve", "--help"]).output();
+    let help = String::from_utf8(help.expect("help").stdout).expect("text");
+    let unit = read("tenure.service");
+    let of_unit = unit
+        .lines()
+        .filter_map(|it| it.strip_prefix("Environment="));
+    let of_unit = of_unit
+        .filter_map(|it| it.split_once('='))
+        .map(|(name, _)| name.to_owned());
+    let image = read("Dockerfile");
+    let of_image = image.lines().filter_map(|it| it.strip_prefix("ENV "));
+    let of_image = of_image
+        .filter_map(|it| it.split_once('='))
+        .map(|(name, _)| name.to_owned());
+    let names: Vec<_> = settings()
+        .into_keys()
+        .chain(of_unit)
+        .chain(of_image)
+        .collect();
+    for name in &names {
+        assert!(
+            help.contains(&format!("[env: {name}=")),
+            "{name} is no flag of serve: {help}"
+        );
+    }
+    assert!(names.len() >= 10, "{names:?}");
+}
+
+/// Only where systemd is; elsewhere there is nothing to ask.
+#[test]
+fn systemd_takes_the_unit() {
+    if Command::new("systemd-analyze")
+        .arg("--version")
+        .output()
+        .is_err()
+    {
+        return;
+    }
+    let place = tempfile::tempdir().expect("a directory");
+    let file = place.path().join("tenure.service");
+    let verify = |unit: &str| {
+        std::fs::write(&file, unit.replace("/usr/local/bin/tenure", TENURE)).expect("written");
+        let mut verify = Command::new("systemd-analyze");
+        let verify = verify.args(["verify", "--man=no"]).arg(&file).output();
+        let verified = verify.expect("it runs");
+        (
+            verified.status.success() && verified.stderr.is_empty(),
+            verified,
+        )
+    };
+    let unit = read("tenure.service");
+    let (good, said) = verify(&unit);
+    assert!(good, "{said:?}");
+    // It would say so.
+    let (good, said) = verify(&unit.replace("ProtectSystem=", "ProtectSytem="));
+    assert!(!good, "{said:?}");
+}

@@ -1,0 +1,420 @@
+//! Who may do what: tokens, and the rights that belong to them.
+//!
+//! A token is a secret that a call carries (`authorization: Bearer …`). The
+//! server knows none of them: its file names the SHA-256 of each, so whoever
+//! reads the file can do nothing with it. That is enough, without salt and
+//! without a slow hash, because tokens are not passwords: they are drawn at
+//! random, 256 bits long, and cannot be guessed by trying.
+//!
+//! ```toml
+//! [tokens.payroll]
+//! sha256 = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
+//! campaign = ["payroll"]      # elections whose names begin so
+//! read = ["config/"]          # registers whose keys begin so
+//! write = ["state/payroll/"]
+//! log = "append"              # or "read"
+//!
+//! [tokens.operator]
+//! sha256 = "…"
+//! admin = true                # everything
+//! ```
+//!
+//! A prefix is a beginning of text and nothing more: `payroll` is also the
+//! beginning of `payroll-2`, and `""` of everything.
+//!
+//! The file is read again when it changes, and streams that are open ask
+//! again with every message: a token that is taken out is good for nothing a
+//! second later.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use axum::http::HeaderMap;
+use axum::http::header::AUTHORIZATION;
+use serde::Deserialize;
+use sha2::{Digest as _, Sha256};
+use subtle::ConstantTimeEq as _;
+use tenure_core::election::Record;
+use tenure_core::ids::Key;
+
+use super::metrics::Barred;
+use super::shared::Shared;
+use super::translate::error;
+use crate::api::v1::{self, Cause, command, request};
+use crate::transport::Renewed;
+
+/// The most tokens a file may name.
+const TOKENS_MAX: usize = 1_024;
+/// The most prefixes of one right of one token.
+const PREFIXES_MAX: usize = 64;
+/// The longest token that is looked at, in bytes.
+const TOKEN_BYTES_MAX: usize = 1_024;
+
+/// What the file of a server names in place of `token`: the SHA-256 of its
+/// bytes, in 64 hexadecimal digits.
+pub fn fingerprint(token: &str) -> String {
+    hexadecimal(&digest(token.as_bytes()))
+}
+
+/// Draws a token: 256 random bits as text.
+///
+/// # Errors
+/// If the system gives no random bytes.
+pub fn draw_token() -> std::io::Result<String> {
+    let mut bytes = [0; 32];
+    getrandom::fill(&mut bytes).map_err(|why| std::io::Error::other(why.to_string()))?;
+    Ok(format!("tenure_{}", hexadecimal(&bytes)))
+}
+
+/// Checks the text of a file of tokens.
+///
+/// # Errors
+/// What was expected and what was found.
+pub fn check_tokens(text: &str) -> Result<(), String> {
+    Table::parse(text).map(drop)
+}
+
+fn hexadecimal(bytes: &[u8; 32]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+type Fingerprint = [u8; 32];
+
+fn digest(token: &[u8]) -> Fingerprint {
+    Sha256::digest(token).into()
+}
+
+/// What may be done with the plain log.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum LogRight {
+    #[default]
+    None,
+    Read,
+    Append,
+}
+
+/// What the file says of one token.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Rights {
+    sha256: String,
+    #[serde(default)]
+    read: Vec<String>,
+    #[serde(default)]
+    write: Vec<String>,
+    #[serde(default)]
+    campaign: Vec<String>,
+    #[serde(default)]
+    log: LogRight,
+    #[serde(default)]
+    admin: bool,
+    /// What it is called.
+    #[serde(skip)]
+    name: String,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    #[serde(default)]
+    tokens: BTreeMap<String, Rights>,
+}
+
+/// All tokens of a file.
+#[derive(Debug, Default)]
+struct Table(Vec<(Fingerprint, Arc<Rights>)>);
+
+impl Table {
+    fn read(path: &Path) -> Result<Self, String> {
+        let text = std::fs::read_to_string(path);
+        let text = text.map_err(|why| format!("{}: {why}", path.display()))?;
+        Self::parse(&text).map_err(|why| format!("{}: {why}", path.display()))
+    }
+
+    fn parse(text: &str) -> Result<Self, String> {
+        let file: File = toml::from_str(text).map_err(|why| why.to_string())?;
+        if file.tokens.len() > TOKENS_MAX {
+            let found = file.tokens.len();
+            return Err(format!(
+                "expected at most {TOKENS_MAX} tokens, found {found}"
+            ));
+        }
+        let mut names: BTreeMap<Fingerprint, String> = BTreeMap::new();
+        let mut table = Self::default();
+        for (name, mut rights) in file.tokens {
+            let Some(fingerprint) = parse_fingerprint(&rights.sha256) else {
+                return Err(format!(
+                    "tokens.{name}: expected sha256 to be the 64 hexadecimal digits that `tenure \
+                     token` prints, found {:?}",
+                    rights.sha256
+                ));
+            };
+            if let Some(other) = names.insert(fingerprint, name.clone()) {
+                return Err(format!(
+                    "expected each token once, found that of {other} again as {name}"
+                ));
+            }
+            for prefixes in [&rights.read, &rights.write, &rights.campaign] {
+                if prefixes.len() > PREFIXES_MAX {
+                    let found = prefixes.len();
+                    return Err(format!(
+                        "tokens.{name}: expected at most {PREFIXES_MAX} prefixes, found {found}"
+                    ));
+                }
+            }
+            rights.name = name;
+            table.0.push((fingerprint, Arc::new(rights)));
+        }
+        Ok(table)
+    }
+
+    /// Whose token this is. Compares with every one, in a time that does not
+    /// depend on how much of one is right.
+    fn find(&self, wanted: &Fingerprint) -> Option<&Arc<Rights>> {
+        let mut found = None;
+        for (fingerprint, rights) in &self.0 {
+            if bool::from(fingerprint.ct_eq(wanted)) {
+                found = Some(rights);
+            }
+        }
+        found
+    }
+}
+
+fn parse_fingerprint(text: &str) -> Option<Fingerprint> {
+    if text.len() != 64 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return None;
+    }
+    let mut bytes = [0; 32];
+    for (at, byte) in bytes.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(text.get(2 * at..2 * at + 2)?, 16).ok()?;
+    }
+    Some(bytes)
+}
+
+/// What a call needs to be allowed.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Need<'a> {
+    /// To be known.
+    Token,
+    /// To read registers: the one of this key, or all that begin so.
+    Read(&'a str),
+    /// To write this.
+    Swap(&'a v1::Swap),
+    /// To delete the register of this key.
+    Delete(&'a str),
+    /// To have a session: whoever may change anything.
+    Session,
+    /// To read the plain log.
+    ReadLog,
+    /// To append to it.
+    Append,
+    /// To operate the cluster.
+    Admin,
+}
+
+impl Rights {
+    fn allow(&self, need: Need<'_>) -> bool {
+        if self.admin {
+            return true;
+        }
+        match need {
+            Need::Token => true,
+            Need::Read(key) => {
+                begins(&self.read, key)
+                    || begins(&self.write, key)
+                    || election(key).is_some_and(|name| begins(&self.campaign, name))
+            }
+            Need::Swap(swap) => begins(&self.write, &swap.key) || self.allow_campaign(swap),
+            Need::Delete(key) => begins(&self.write, key),
+            Need::Session => {
+                self.log == LogRight::Append || !(self.write.is_empty() && self.campaign.is_empty())
+            }
+            Need::ReadLog => self.log >= LogRight::Read,
+            Need::Append => self.log == LogRight::Append,
+            Need::Admin => false,
+        }
+    }
+
+    /// Whoever may campaign writes records of elections and nothing else.
+    fn allow_campaign(&self, swap: &v1::Swap) -> bool {
+        let last = swap.at_end.as_ref().map(|it| &it.value);
+        let mut values = std::iter::once(&swap.value).chain(last);
+        election(&swap.key).is_some_and(|name| {
+            let of_it = |value: &bytes::Bytes| {
+                Record::decode(value).is_ok_and(|it| it.election.as_str() == name)
+            };
+            begins(&self.campaign, name) && values.all(of_it)
+        })
+    }
+}
+
+/// The election whose register has this key.
+fn election(key: &str) -> Option<&str> {
+    key.strip_prefix(Key::ELECTIONS)
+}
+
+fn begins(prefixes: &[String], text: &str) -> bool {
+    prefixes.iter().any(|prefix| text.starts_with(&**prefix))
+}
+
+/// The tokens that a server knows.
+#[derive(Clone, Debug)]
+pub(super) struct Tokens(Option<Arc<Renewed<Arc<Table>>>>);
+
+impl Tokens {
+    /// Reads the file; without one everybody may do everything.
+    pub(super) fn open(file: Option<PathBuf>) -> Result<Self, String> {
+        let Some(file) = file else {
+            return Ok(Self(None));
+        };
+        let files = vec![file.clone()];
+        let make = move || Table::read(&file).map(Arc::new);
+        Renewed::open("tokens", files, make).map(|it| Self(Some(Arc::new(it))))
+    }
+
+    /// Who calls, by what the call carries.
+    pub(super) fn caller(&self, headers: &HeaderMap, shared: &Arc<Shared>) -> Caller {
+        let Some(known) = &self.0 else {
+            return Caller(Who::Anybody);
+        };
+        let mut values = headers.get_all(AUTHORIZATION).iter();
+        let (value, more) = (values.next(), values.next());
+        let token = value.map(|value| bearer(value.as_bytes()));
+        Caller(match (token, more) {
+            (Some(Some(token)), None) => Who::Bearer(Bearer {
+                tokens: Arc::clone(known),
+                fingerprint: digest(token),
+                shared: Arc::clone(shared),
+            }),
+            (None, None) => Who::Nobody("found none", Arc::clone(shared)),
+            _ => Who::Nobody("found something else", Arc::clone(shared)),
+        })
+    }
+}
+
+/// The token in a header.
+fn bearer(value: &[u8]) -> Option<&[u8]> {
+    let (scheme, token) = value.split_at_checked(7)?;
+    let good = scheme.eq_ignore_ascii_case(b"bearer ")
+        && (1..=TOKEN_BYTES_MAX).contains(&token.len())
+        && token.iter().all(u8::is_ascii_graphic);
+    good.then_some(token)
+}
+
+/// Who calls.
+#[derive(Clone, Debug)]
+pub(super) struct Caller(Who);
+
+#[derive(Clone, Debug)]
+enum Who {
+    Anybody,
+    Nobody(&'static str, Arc<Shared>),
+    Bearer(Bearer),
+}
+
+#[derive(Clone, Debug)]
+struct Bearer {
+    tokens: Arc<Renewed<Arc<Table>>>,
+    fingerprint: Fingerprint,
+    shared: Arc<Shared>,
+}
+
+impl Caller {
+    /// What this caller may do now.
+    ///
+    /// # Errors
+    /// [`Cause::Unauthenticated`] if it is not known.
+    pub(super) fn granted(&self) -> Result<Granted, v1::Error> {
+        let (why, shared) = match &self.0 {
+            Who::Anybody => return Ok(Granted(None)),
+            Who::Nobody(why, shared) => (*why, shared),
+            Who::Bearer(it) => match it.tokens.current().find(&it.fingerprint) {
+                Some(rights) => {
+                    return Ok(Granted(Some((Arc::clone(rights), Arc::clone(&it.shared)))));
+                }
+                None => ("found one that this server does not know", &it.shared),
+            },
+        };
+        shared.metrics.bar(Barred::Unauthenticated);
+        Err(error(
+            Cause::Unauthenticated,
+            format!("expected a token (authorization: Bearer …), {why}"),
+        ))
+    }
+
+    /// Whether this caller may do that now.
+    ///
+    /// # Errors
+    /// [`Cause::Unauthenticated`] if it is not known, [`Cause::Denied`] if
+    /// its token has not the right.
+    pub(super) fn may(&self, need: Need<'_>) -> Result<(), v1::Error> {
+        self.granted()?.may(need)
+    }
+}
+
+/// What a caller may do, for a moment.
+#[derive(Debug)]
+pub(super) struct Granted(Option<(Arc<Rights>, Arc<Shared>)>);
+
+impl Granted {
+    /// See [`Caller::may`].
+    pub(super) fn may(&self, need: Need<'_>) -> Result<(), v1::Error> {
+        match &self.0 {
+            Some((rights, shared)) if !rights.allow(need) => {
+                shared.metrics.bar(Barred::Denied);
+                Err(denied(&rights.name, need))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether it may ask this on a stream.
+    pub(super) fn may_ask(&self, what: &request::What) -> Result<(), v1::Error> {
+        if self.0.is_none() {
+            return Ok(());
+        }
+        self.may(match what {
+            request::What::Open(_) => Need::Session,
+            request::What::Read(it) => Need::Read(&it.key),
+            request::What::List(it) => Need::Read(&it.prefix),
+            request::What::ReadLog(_) => Need::ReadLog,
+            request::What::Command(it) => match &it.operation {
+                Some(command::Operation::Append(_)) => Need::Append,
+                Some(command::Operation::Swap(it)) => Need::Swap(it),
+                Some(command::Operation::Delete(it)) => Need::Delete(&it.key),
+                Some(command::Operation::KeepAlive(_) | command::Operation::Close(_)) | None => {
+                    Need::Session
+                }
+            },
+        })
+    }
+}
+
+fn denied(name: &str, need: Need<'_>) -> v1::Error {
+    let right = match need {
+        Need::Token => "any right".to_owned(),
+        Need::Read(key) => format!("the right to read {key:?}"),
+        Need::Swap(swap) => match election(&swap.key) {
+            Some(name) => format!(
+                "the right to write {:?}, or to campaign in {name:?} with a record of it",
+                swap.key
+            ),
+            None => format!("the right to write {:?}", swap.key),
+        },
+        Need::Delete(key) => format!("the right to write {key:?}"),
+        Need::Session => "the right to change anything".to_owned(),
+        Need::ReadLog => "the right to read the log".to_owned(),
+        Need::Append => "the right to append to the log".to_owned(),
+        Need::Admin => "the right admin".to_owned(),
+    };
+    error(
+        Cause::Denied,
+        format!("expected a token with {right}, found {name}, which has it not"),
+    )
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,194 @@
+//! Rights, by what they allow and what they do not; files that make no sense.
+
+use std::time::Duration;
+
+use tenure_core::election::Office;
+use tenure_core::ids::{Name, Term};
+use tenure_core::time::WallTime;
+
+use super::*;
+
+fn rights(text: &str) -> Arc<Rights> {
+    let sha256 = fingerprint("x");
+    let text = format!("[tokens.t]\nsha256 = \"{sha256}\"\n{text}");
+    let table = Table::parse(&text).expect("a table");
+    Arc::clone(table.find(&digest(b"x")).expect("it is known"))
+}
+
+fn record(election: &str) -> bytes::Bytes {
+    let record = Record {
+        election: Name::new(election).expect("a name"),
+        term: Term::ZERO,
+        sequence: 1,
+        renewal: 1,
+        lease: Duration::from_secs(10),
+        acquired_at: WallTime::from_millis(0),
+        renewed_at: WallTime::from_millis(0),
+        office: Office::Vacant { successor: None },
+    };
+    record.encode().as_ref().to_vec().into()
+}
+
+fn swap(key: &str, value: bytes::Bytes) -> v1::Swap {
+    v1::Swap {
+        key: key.to_owned(),
+        value,
+        ..v1::Swap::default()
+    }
+}
+
+#[test]
+fn a_right_is_for_what_begins_so_and_for_nothing_else() {
+    let reader = rights("read = [\"a/\", \"b\"]");
+    for (key, allowed) in [
+        ("a/", true),
+        ("a/1", true),
+        ("a", false),
+        ("b2", true),
+        ("c/a/", false),
+        ("", false),
+    ] {
+        assert_eq!(reader.allow(Need::Read(key)), allowed, "{key:?}");
+        assert!(!reader.allow(Need::Delete(key)), "{key:?}");
+        assert!(!reader.allow(Need::Swap(&swap(key, bytes::Bytes::new()))));
+    }
+    assert!(!reader.allow(Need::Session));
+    assert!(!reader.allow(Need::ReadLog));
+    let writer = rights("write = [\"a/\"]");
+    assert!(writer.allow(Need::Read("a/1")) && writer.allow(Need::Delete("a/1")));
+    assert!(writer.allow(Need::Swap(&swap("a/1", bytes::Bytes::new()))));
+    assert!(!writer.allow(Need::Swap(&swap("b/1", bytes::Bytes::new()))));
+    assert!(writer.allow(Need::Session) && !writer.allow(Need::Append));
+    assert!(rights("read = [\"\"]").allow(Need::Read("")));
+}
+
+#[test]
+fn whoever_may_campaign_writes_records_of_those_elections_only() {
+    let candidate = rights("campaign = [\"pay\"]");
+    for (key, value, allowed) in [
+        ("elections/payroll", record("payroll"), true),
+        ("elections/pay", record("pay"), true),
+        // Of another election.
+        ("elections/payroll", record("pay"), false),
+        ("elections/other", record("other"), false),
+        // No record, and no election.
+        ("elections/payroll", "1".into(), false),
+        ("elections/payroll", bytes::Bytes::new(), false),
+        ("payroll", record("payroll"), false),
+        ("pay", record("pay"), false),
+    ] {
+        let wanted = swap(key, value);
+        assert_eq!(candidate.allow(Need::Swap(&wanted)), allowed, "{wanted:?}");
+    }
+    // A last will is a record too.
+    for (last, allowed) in [(record("payroll"), true), ("1".into(), false)] {
+        let mut wanted = swap("elections/payroll", record("payroll"));
+        wanted.at_end = Some(v1::AtEnd { value: last });
+        assert_eq!(candidate.allow(Need::Swap(&wanted)), allowed, "{wanted:?}");
+    }
+    assert!(candidate.allow(Need::Session));
+    assert!(candidate.allow(Need::Read("elections/payroll")));
+    assert!(!candidate.allow(Need::Read("elections/")));
+    assert!(!candidate.allow(Need::Delete("elections/payroll")));
+    assert!(!candidate.allow(Need::Admin));
+}
+
+#[test]
+fn the_log_has_rights_of_its_own_and_an_admin_has_all() {
+    let (reader, appender) = (rights("log = \"read\""), rights("log = \"append\""));
+    assert!(reader.allow(Need::ReadLog) && !reader.allow(Need::Append));
+    assert!(!reader.allow(Need::Session));
+    assert!(appender.allow(Need::ReadLog) && appender.allow(Need::Append));
+    assert!(appender.allow(Need::Session) && !appender.allow(Need::Read("")));
+    let nobody = rights("");
+    let written = swap("a", bytes::Bytes::new());
+    for need in [
+        Need::Read("a"),
+        Need::Swap(&written),
+        Need::Delete("a"),
+        Need::Session,
+        Need::ReadLog,
+        Need::Append,
+        Need::Admin,
+    ] {
+        assert!(!nobody.allow(need), "{need:?}");
+        assert!(rights("admin = true").allow(need), "{need:?}");
+    }
+    assert!(nobody.allow(Need::Token));
+}
+
+#[test]
+fn a_file_that_makes_no_sense_is_refused_with_what_was_found() {
+    let one = fingerprint("one");
+    for (text, said) in [
+        ("[tokens.a]", "missing field `sha256`"),
+        ("[tokens.a]\nsha256 = \"12\"", "found \"12\""),
+        (
+            &format!("[tokens.a]\nsha256 = \"{}\"", "é".repeat(32)),
+            "64 hexadecimal digits",
+        ),
+        (
+            &format!("[tokens.a]\nsha256 = \"{one}\"\nwriet = []"),
+            "writ",
+        ),
+        (
+            &format!("[tokens.a]\nsha256 = \"{one}\"\nlog = \"all\""),
+            "unknown variant",
+        ),
+        (
+            &format!("[tokens.a]\nsha256 = \"{one}\"\n[tokens.b]\nsha256 = \"{one}\""),
+            "that of a again as b",
+        ),
+        (&format!("[token.a]\nsha256 = \"{one}\""), "token"),
+    ] {
+        let error = check_tokens(text).expect_err(text);
+        assert!(error.contains(said), "{error}");
+    }
+    let many = (0..=TOKENS_MAX).fold(String::new(), |text, n| {
+        text + &format!(
+            "[tokens.t{n}]\nsha256 = \"{}\"\n",
+            fingerprint(&n.to_string())
+        )
+    });
+    assert!(check_tokens(&many).expect_err("too many").contains("1025"));
+    assert_eq!(check_tokens(""), Ok(()));
+}
+
+#[test]
+fn a_token_is_found_by_its_whole_fingerprint() {
+    let table = Table::parse(&format!(
+        "[tokens.a]\nsha256 = \"{}\"\n[tokens.b]\nsha256 = \"{}\"",
+        fingerprint("one"),
+        fingerprint("two").to_uppercase(),
+    ));
+    let table = table.expect("a table");
+    let name = |token: &[u8]| table.find(&digest(token)).map(|it| it.name.clone());
+    assert_eq!(name(b"one").as_deref(), Some("a"));
+    assert_eq!(name(b"two").as_deref(), Some("b"));
+    assert_eq!(name(b"three"), None);
+    let mut close = digest(b"one");
+    close[31] ^= 1;
+    assert!(table.find(&close).is_none());
+    assert_eq!(
+        fingerprint("abc"),
+        "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    );
+}
+
+#[test]
+fn a_header_holds_one_word_after_bearer() {
+    for (value, token) in [
+        (&b"Bearer x"[..], Some(&b"x"[..])),
+        (b"bearer abc", Some(b"abc")),
+        (b"Bearer ", None),
+        (b"Bearer", None),
+        (b"Bearer a b", None),
+        (b"Basic x", None),
+        (b"x", None),
+        (b"Bearer \xc3\xbc", None),
+    ] {
+        assert_eq!(bearer(value), token);
+    }
+    let long = format!("Bearer {}", "x".repeat(TOKEN_BYTES_MAX + 1));
+    assert_eq!(bearer(long.as_bytes()), None);
+}
