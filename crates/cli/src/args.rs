@@ -476,6 +476,9 @@ pub(crate) struct Serve {
     )]
     #[arg(required = true)]
     pub(crate) peers: Vec<String>,
+    /// Where to listen for other servers, if that is not this server's address in --peers.
+    #[arg(long, env = "TENURE_LISTEN_PEERS", value_name = "HOST:PORT")]
+    pub(crate) listen_peers: Option<String>,
     /// The directory of what this server must not forget.
     #[arg(long, env = "TENURE_DATA", value_name = "DIR")]
     pub(crate) data: PathBuf,

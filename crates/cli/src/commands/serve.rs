@@ -64,6 +64,7 @@ fn settings(args: &Serve) -> Result<Config, Failure> {
     }
     let mut settings = Config::new(id, peers, &args.data, &args.listen);
     settings.advertise.clone_from(&args.advertise);
+    settings.listen_peers.clone_from(&args.listen_peers);
     if let Some(timeout) = &args.election_timeout {
         settings.node.timeout = config::duration("--election-timeout", timeout)?;
         settings.node.heartbeat = settings.node.timeout / 5;
@@ -96,8 +97,9 @@ fn number(id: u64) -> Result<ServerId, Failure> {
 
 /// Without TLS anybody who reaches a port may read and write everything.
 fn refuse_open(settings: &Config) -> Result<(), Failure> {
-    let own = settings.peers.get(&settings.id);
-    for address in own.into_iter().chain([&settings.listen]) {
+    let listens = [settings.listens_for_peers(), &settings.listen];
+    // One that is not named at all is told so by the server.
+    for address in listens.into_iter().filter(|address| !address.is_empty()) {
         let host = address.rsplit_once(':').map_or("", |(host, _)| host);
         let ip = host.trim_matches(['[', ']']).parse::<std::net::IpAddr>();
         let local = host == "localhost" || ip.is_ok_and(|ip| ip.is_loopback());

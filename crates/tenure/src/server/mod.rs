@@ -143,7 +143,7 @@ impl Server {
         config.validate().map_err(StartError::Config)?;
         let tls = config.tls.clone().map(Tls::open).transpose();
         let tls = tls.map_err(StartError::Config)?.map(Arc::new);
-        let peers = listen(&config.peers[&config.id])?;
+        let peers = listen(config.listens_for_peers())?;
         let clients = listen(&config.listen)?;
         let address = clients.local_addr().map_err(StartError::System)?;
         let found = data::open(&config.data, config.id, config.wal)?;
