@@ -13,7 +13,8 @@ use crate::failure::{Failure, usage};
 use crate::{Context, config};
 
 pub(crate) async fn serve(context: &Context, args: &Serve) -> Result<ExitCode, Failure> {
-    let settings = settings(args)?;
+    let mut settings = settings(args)?;
+    settings.connections = settings.connections.min(affordable_connections());
     let data = settings.data.display().to_string();
     // Signals first: one that comes while the log is read must not be lost.
     let mut stop = [
@@ -41,6 +42,41 @@ pub(crate) async fn serve(context: &Context, args: &Serve) -> Result<ExitCode, F
         Ended::Stopped => Ok(ExitCode::SUCCESS),
         other => Err(Failure::Other(anyhow::anyhow!("{other}"))),
     }
+}
+
+/// Files and connections that a server needs beside those of clients: of other
+/// servers, of newcomers, its log, and the system's own.
+const FILES_ASIDE: u64 = 1_800;
+
+/// How many connections of clients the system allows for. Each is an open
+/// file, and a server that cannot open another segment of its log must stop;
+/// so it takes as many files as it may, and fewer clients if they are few.
+fn affordable_connections() -> usize {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: limit.maximum,
+        ..limit
+    };
+    // Refused on some systems; then what there is must do.
+    let files = match setrlimit(Resource::Nofile, raised) {
+        Ok(()) => limit.maximum,
+        Err(_) => limit.current,
+    };
+    let Some(files) = files else {
+        return usize::MAX;
+    };
+    // With few files there are as many newcomers as clients, twice.
+    let connections = files.saturating_sub(FILES_ASIDE).max(files / 4);
+    let connections = usize::try_from(connections).unwrap_or(usize::MAX);
+    if files < FILES_ASIDE * 2 {
+        tracing::warn!(
+            files,
+            connections,
+            "few files may be open (ulimit -n): fewer connections of clients are taken"
+        );
+    }
+    connections
 }
 
 fn settings(args: &Serve) -> Result<Config, Failure> {

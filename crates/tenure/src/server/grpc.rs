@@ -12,9 +12,9 @@ use tonic::metadata::MetadataValue;
 use tonic::{Code, Request, Response, Status, Streaming};
 
 use super::door::Door;
-use super::inbox::{Event, Reply, Sink, Ticket};
+use super::inbox::{Event, Reply, Sink, Ticket, Told};
 use super::services::news;
-use super::translate::{self, answer, error};
+use super::translate::{self, answer};
 use crate::api::ERROR_TRAILER;
 use crate::api::v1::cluster_server::Cluster;
 use crate::api::v1::log_server::Log;
@@ -27,8 +27,17 @@ type Stream_<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 /// Requests of one stream that may be under way; then it is not read further.
 const STREAM_MAX: usize = 8_192;
+/// How many more may come with the message that reaches that; what is on top
+/// is refused.
+const OVER_MAX: usize = 8_192;
 /// How many messages may wait for one reader of a stream.
 const QUEUE_MAX: usize = 16;
+/// The same for answers, which are kept small as long as nobody reads them.
+const ANSWERS_MAX: usize = 2;
+/// After about how many bytes a message of answers takes nothing more: clients
+/// read no longer ones than 16 MiB, and one answer has at most some more than
+/// 1 MiB.
+const ANSWERS_BYTES: usize = 1024 * 1024;
 
 /// An error as gRPC carries it: with its cause in the trailers.
 pub(super) fn status(error: v1::Error) -> Status {
@@ -93,33 +102,10 @@ impl Registers for Door {
     ) -> Result<Response<Self::WatchStream>, Status> {
         let request = request.into_inner();
         let after = request.after_revision.unwrap_or(0);
-        let mut changes = Self::watch(self, request).await.map_err(status)?;
-        let (sender, messages) = mpsc::channel(QUEUE_MAX);
-        let shared = Arc::clone(&self.shared);
-        tokio::spawn(async move {
-            loop {
-                let next = tokio::select! {
-                    next = changes.recv() => next,
-                    () = sender.closed() => return,
-                };
-                let message = match next {
-                    Some(it) => news(it, after),
-                    None => {
-                        shared.metrics.watches_cut.inc();
-                        Err(error(
-                            Cause::TooSlow,
-                            "this watch was not read and has been cut off; begin again from the \
-                             last revision that was seen",
-                        ))
-                    }
-                };
-                let last = message.is_err();
-                if sender.send(message.map_err(status)).await.is_err() || last {
-                    return;
-                }
-            }
-        });
-        Ok(Response::new(Box::pin(ReceiverStream::new(messages))))
+        let changes = Self::watch(self, request).await.map_err(status)?;
+        let messages =
+            tokio_stream::StreamExt::map(changes, move |it| news(it, after).map_err(status));
+        Ok(Response::new(Box::pin(messages)))
     }
 }
 
@@ -240,7 +226,7 @@ impl Pipeline for Door {
         &self,
         requests: Request<Streaming<v1::Requests>>,
     ) -> Result<Response<Self::ExchangeStream>, Status> {
-        let (sender, messages) = mpsc::channel(QUEUE_MAX);
+        let (sender, messages) = mpsc::channel(ANSWERS_MAX);
         let exchange = Exchange {
             door: self.clone(),
             sink: Arc::default(),
@@ -270,12 +256,11 @@ impl Exchange {
             tokio::select! {
                 answers = self.sink.take() => {
                     self.under_way -= answers.len();
-                    let (clock, shared) = (self.door.clock(), &self.door.shared);
-                    let answers = answers.into_iter();
-                    let answers = answers.map(|(ticket, told)| answer(ticket, told, shared, clock));
-                    let message = v1::Answers { answers: answers.collect() };
-                    if sender.send(Ok(message)).await.is_err() {
-                        return;
+                    let mut answers = answers.into_iter();
+                    while let Some(message) = self.message(&mut answers) {
+                        if sender.send(Ok(message)).await.is_err() {
+                            return;
+                        }
                     }
                 }
                 message = requests.message(), if open && self.under_way < STREAM_MAX => {
@@ -298,11 +283,28 @@ impl Exchange {
         }
     }
 
+    /// The next of these answers in one message. What they hold is shared with
+    /// the state until it is copied here.
+    fn message(&self, answers: &mut impl Iterator<Item = (Ticket, Told)>) -> Option<v1::Answers> {
+        let (clock, shared) = (self.door.clock(), &self.door.shared);
+        let mut message = Vec::new();
+        let mut bytes = 0;
+        while bytes < ANSWERS_BYTES
+            && let Some((ticket, told)) = answers.next()
+        {
+            bytes += told.weight();
+            message.push(answer(ticket, told, shared, clock));
+        }
+        (!message.is_empty()).then_some(v1::Answers { answers: message })
+    }
+
     fn ask(&mut self, message: v1::Requests, refused: &mut Vec<v1::Answer>) {
-        let mut events = Vec::with_capacity(message.requests.len());
+        let most = STREAM_MAX + OVER_MAX - self.under_way;
+        let mut events = Vec::with_capacity(message.requests.len().min(most));
         for request in message.requests {
             let number = request.number;
             let ask = match request.what {
+                _ if events.len() >= most => Err(translate::busy()),
                 Some(what) => translate::pipelined(what),
                 None => Err(translate::invalid("expected a request, found none")),
             };

@@ -204,7 +204,7 @@ async fn registers(State(door): State<Door>, call: Call, body: Bytes) -> Respons
             };
             let after = request.after_revision.unwrap_or(0);
             match Door::watch(&door, request).await {
-                Ok(changes) => lines(ReceiverStream::new(changes).map(move |it| news(it, after))),
+                Ok(changes) => lines(changes.map(move |it| news(it, after))),
                 Err(error) => failed(error),
             }
         }

@@ -23,22 +23,26 @@
 //! | `founding` | a blank server on its way into a cluster |
 //! | `owner` | the task that owns the machine |
 //! | `peers` | links to the other servers, and their connections to this one |
+//! | `gate` | how many connections, and who goes when there are too many |
 //! | `inbox`, `door` | how things get to the owner, and who may bring how much |
 //! | `house` | a session of the server's own, for clients without one |
-//! | `watchers` | those who follow registers |
+//! | `watchers`, `following` | those who follow registers, and what waits for each |
 //! | `backup` | everything in one file, and back |
 //! | `metrics` | what is counted |
-//! | `services`, `http`, `listen` | what clients see: gRPC and HTTP on one port |
+//! | `services`, `http`, `listen`, `knock` | what clients see: gRPC and HTTP on one port |
 
 mod backup;
 mod config;
 mod data;
 mod door;
+mod following;
 mod founding;
+mod gate;
 mod grpc;
 mod house;
 mod http;
 mod inbox;
+mod knock;
 mod listen;
 mod metrics;
 mod owner;
@@ -281,6 +285,7 @@ async fn run(parts: Parts) -> Ended {
         tls.clone(),
         Arc::clone(&shared),
         Arc::clone(&inbox),
+        config.connections,
     ));
     let flags = Book::from_flags(&config.peers);
     let mut links = Peers::new(

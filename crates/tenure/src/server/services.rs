@@ -9,9 +9,9 @@ use tenure_core::alpo::{
 use tenure_core::cas::Register;
 use tenure_core::ids::Key;
 use tenure_core::time::{ClockId, StoreTime};
-use tokio::sync::mpsc;
 
 use super::door::Door;
+use super::following::{CutOff, Following};
 use super::inbox::Told;
 use super::translate::{self, compacted, done, error, found, invalid};
 use super::watchers::{News, NoWatch, Selector};
@@ -157,7 +157,7 @@ impl Door {
     }
 
     /// Begins to follow registers.
-    pub(super) async fn watch(&self, request: v1::WatchRequest) -> Answered<mpsc::Receiver<News>> {
+    pub(super) async fn watch(&self, request: v1::WatchRequest) -> Answered<Following> {
         let selector = match request.key {
             Some(key) => {
                 let key = Key::new(&key).map_err(|why| invalid(format!("key: {why}")))?;
@@ -286,10 +286,17 @@ fn server(id: u64) -> Answered<ServerId> {
 
 /// News as the interface tells them, leaving out what is not after `after`;
 /// `None` if the follower has to begin again.
-pub(super) fn news(news: News, after: u64) -> Answered<v1::WatchResponse> {
+pub(super) fn news(news: Result<News, CutOff>, after: u64) -> Answered<v1::WatchResponse> {
     let changed = |key: &Key, held: Option<&Register>| v1::Changed {
         key: key.as_str().to_owned(),
         register: held.map(translate::register),
+    };
+    let Ok(news) = news else {
+        return Err(error(
+            Cause::TooSlow,
+            "this watch was not read and has been cut off; begin again from the last revision \
+             that was seen",
+        ));
     };
     match news {
         News::Initial(registers, revision, began) => Ok(v1::WatchResponse {

@@ -16,7 +16,7 @@ use crate::time::{Instant, nanos};
 
 use super::super::bug::Bug;
 use super::super::durable::Snapshot;
-use super::super::entry::{Entry, LogTime, MAX_ENTRY_BYTES, Payload, SessionId};
+use super::super::entry::{Entry, LogTime, Payload, SessionId};
 use super::super::ids::{LogId, Position, ServerId};
 use super::super::message::{Reply, Request};
 use super::super::quorum;
@@ -137,7 +137,7 @@ impl Leader {
             payload,
         };
         let weight = probe.weight();
-        if weight > MAX_ENTRY_BYTES {
+        if probe.is_too_large() {
             server.answer(token, Answer::Refused(Refusal::TooLarge));
         } else if self.transfer.is_some() || !self.desk.has_room(server, weight) {
             server.answer(token, Answer::Refused(Refusal::Busy));
