@@ -53,6 +53,15 @@ impl Load {
     /// Starts clients of the servers of `url`. What they choose to do comes
     /// from `seed`; `pause` is between two calls of one of them.
     pub(crate) fn start(url: &str, seed: u64, pause: Duration) -> Self {
+        Self::start_with(url, seed, pause, None)
+    }
+
+    /// Clients that wait long: what they do not know is the cluster's fault.
+    pub(crate) fn patient(url: &str, seed: u64, pause: Duration) -> Self {
+        Self::start_with(url, seed, pause, Some(PATIENCE))
+    }
+
+    fn start_with(url: &str, seed: u64, pause: Duration, within: Option<Duration>) -> Self {
         let record = Record::new();
         let (stop, stopped) = watch::channel(false);
         let (last, end) = watch::channel(None);
@@ -60,8 +69,10 @@ impl Load {
         let calls = Arc::new(AtomicU64::new(0));
         for client in 1..=WRITERS + APPENDERS {
             // Sessions of some are over soon, when their leader is.
-            let ttl = Duration::from_secs(if client % 3 == 0 { 2 } else { 60 });
-            let within = Duration::from_millis(500 * (1 + client % 4));
+            let brief = within.is_none() && client % 3 == 0;
+            let ttl = Duration::from_secs(if brief { 2 } else { 60 });
+            let short = Duration::from_millis(500 * (1 + client % 4));
+            let within = within.unwrap_or(short);
             let config = Config::default().ttl(ttl).within(within);
             let servers = url.strip_prefix("tenure://").expect("a URL");
             let caller = Caller {

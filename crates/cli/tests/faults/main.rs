@@ -15,6 +15,7 @@
 
 mod clocks;
 mod disks;
+mod drills;
 mod load;
 mod namespaces;
 mod network;

@@ -73,6 +73,9 @@ impl Peers {
     pub(super) fn connected(&mut self, server: ServerId, number: u64, members: &Membership) {
         self.incoming.insert(server, number);
         self.greeted(members);
+        if let Some(link) = self.links.get(&server) {
+            link.hurry();
+        }
     }
 
     /// A connection has ended; whether it was the newest of its server.

@@ -157,7 +157,8 @@ impl Leader {
 
     /// When something is to be done at the latest.
     pub(super) fn deadline(&self, server: &Server) -> Instant {
-        let silent = self.rounds.confirmed_at().after(server.config.timeout);
+        let silent = self.rounds.silent_since(server.config.heartbeat);
+        let silent = silent.map_or(Instant::MAX, |since| since.after(server.config.timeout));
         let transfer = self.transfer.map_or(Instant::MAX, |t| t.until);
         let silent = if server.planted(Bug::NeverStepsDown) {
             Instant::MAX

@@ -2,7 +2,9 @@
 //!
 //! Seen from outside: among the last times at which each voter's answer
 //! reached it, a majority (itself counted) is recent. Twice the timeout and
-//! the time it was paused are allowed for.
+//! some more are allowed for. A leader looks after its timers many times in a
+//! timeout; if it did not for half of one it was paused, and could not ask, so
+//! that its silence counts from then on.
 
 use tenure_core::alpo::{Node, ServerId, Status};
 
@@ -15,6 +17,8 @@ pub(in super::super) struct Followed {
     heard: Vec<u64>,
     /// By server, since when it leads these voters, if it does.
     since: Vec<Option<(u64, Vec<ServerId>)>>,
+    /// By server, when it looked after its timers last.
+    looked: Vec<u64>,
 }
 
 impl Followed {
@@ -24,6 +28,7 @@ impl Followed {
             timeout,
             heard: vec![0; servers * servers],
             since: vec![None; servers],
+            looked: vec![0; servers],
         }
     }
 
@@ -44,8 +49,10 @@ impl Followed {
         };
         // When a voter goes, those that are left need not have been heard.
         let voters: Vec<_> = node.members().voters().collect();
+        let paused = now - self.looked[server] > self.timeout / 2;
+        self.looked[server] = now;
         let since = match &self.since[server] {
-            Some((since, led)) if *led == voters => *since,
+            Some((since, led)) if *led == voters && !paused => *since,
             _ => now,
         };
         let mut heard: Vec<_> = voters
