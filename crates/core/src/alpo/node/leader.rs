@@ -311,10 +311,7 @@ impl Leader {
     pub(super) fn tick(&mut self, server: &mut Server) -> bool {
         // Nobody can know whether it still leads if no majority answers; it
         // is likely that it does not (H5).
-        let silent_since = self.rounds.silent_since(server.config.heartbeat);
-        let silent = silent_since.map(|since| server.now.since(since));
-        let too_long = silent.is_some_and(|silent| silent >= server.config.timeout);
-        if too_long && !server.planted(Bug::NeverStepsDown) {
+        if server.now >= self.leads_until(server) {
             return false;
         }
         if server.now >= self.heartbeat_at {

@@ -10,7 +10,7 @@
 //!   applied state (`docs/alpo.md`, H5, I12);
 //! * a leader that asks and is confirmed by no majority for a timeout steps
 //!   down, since somebody else may lead by now. One whose process did not run
-//!   for that long has not asked, and asks first;
+//!   for that long has not asked, and asks first, unless it reads by lease;
 //! * with `lease_reads`, until the last confirmed round is a timeout old
 //!   nobody can have been elected, since voters that heard this leader in
 //!   that round refuse all votes for a timeout. It counts from the *start* of
@@ -58,10 +58,15 @@ impl Rounds {
         self.confirmed_at
     }
 
-    /// Since when this leader asks in vain; `None` if nothing that it asked
-    /// is unanswered. It asks every `heartbeat`: what was asked later than
-    /// that, because this process did not run, is not silence of the others.
-    pub(super) fn silent_since(&self, heartbeat: Duration) -> Option<Instant> {
+    /// Since when no majority confirms what this leader asks every
+    /// `heartbeat`; `None` if nothing that it asked is unanswered. What was
+    /// asked late, because this process did not run, is not silence of the
+    /// others. `strictly`: time is all that counts, whatever the reason; for
+    /// those who rely on what time allows.
+    pub(super) fn silent_since(&self, heartbeat: Duration, strictly: bool) -> Option<Instant> {
+        if strictly {
+            return Some(self.confirmed_at);
+        }
         let (_, asked) = self.begun.front()?;
         Some(self.confirmed_at.max(asked.before(heartbeat)))
     }

@@ -4,7 +4,8 @@
 //! reached it, a majority (itself counted) is recent. Twice the timeout and
 //! some more are allowed for. A leader looks after its timers many times in a
 //! timeout; if it did not for half of one it was paused, and could not ask, so
-//! that its silence counts from then on.
+//! that the silence of the others counts from then on. Where reads rest on a
+//! lease there is no such excuse.
 
 use tenure_core::alpo::{Node, ServerId, Status};
 
@@ -13,6 +14,8 @@ use super::{Check, Verdict, broken};
 pub(in super::super) struct Followed {
     servers: usize,
     timeout: u64,
+    /// Whether a pause is no excuse.
+    strictly: bool,
     /// By leader and peer, when an answer last arrived.
     heard: Vec<u64>,
     /// By server, since when it leads these voters, if it does.
@@ -22,10 +25,11 @@ pub(in super::super) struct Followed {
 }
 
 impl Followed {
-    pub(in super::super) fn new(servers: usize, timeout: u64) -> Self {
+    pub(in super::super) fn new(servers: usize, timeout: u64, strictly: bool) -> Self {
         Self {
             servers,
             timeout,
+            strictly,
             heard: vec![0; servers * servers],
             since: vec![None; servers],
             looked: vec![0; servers],
@@ -49,7 +53,7 @@ impl Followed {
         };
         // When a voter goes, those that are left need not have been heard.
         let voters: Vec<_> = node.members().voters().collect();
-        let paused = now - self.looked[server] > self.timeout / 2;
+        let paused = !self.strictly && now - self.looked[server] > self.timeout / 2;
         self.looked[server] = now;
         let since = match &self.since[server] {
             Some((since, led)) if *led == voters && !paused => *since,
