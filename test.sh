@@ -40,6 +40,9 @@ cargo clippy --workspace --all-targets --all-features --locked -- -D warnings
 step 'tests, with every store'
 cargo test --workspace --features tenure/full,tenure-cli/full --locked
 
+step 'what only the next release knows'
+cargo test -p tenure-core --features next-version --test alpo_trio --locked
+
 step 'documentation'
 RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps --locked
 

@@ -4,8 +4,11 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+mod agent;
 #[cfg(feature = "tenure")]
 mod cluster;
+
+pub(crate) use agent::*;
 
 #[cfg(feature = "tenure")]
 pub(crate) use cluster::*;
@@ -117,7 +120,7 @@ pub(crate) enum Command {
     /// only an assumption; --confirm watches for up to one lease.
     #[command(after_help = LEADER_EXAMPLES)]
     Leader(Leader),
-    /// Print a line per change of leader, beginning with the state now.
+    /// Print a line per change of leader, or of a group, beginning with the state now.
     Watch(Watch),
     /// List all elections of the store.
     List,
@@ -131,6 +134,25 @@ pub(crate) enum Command {
     /// over, anybody may, and this command fails.
     #[command(after_help = "Example:\n  tenure transfer payroll --to web-2")]
     Transfer(Transfer),
+    /// Be a node of a group: run what is deployed, and take over from nodes that die.
+    ///
+    /// A workload of a group runs on one node at a time, and soon on another
+    /// one if that dies. Commands of a person reach the group through the
+    /// agents on their machine.
+    Node(Box<Node>),
+    /// Run a command on a node of a group, and on another one should that die.
+    ///
+    /// Returns when it runs. Fails when a start has failed; it stays deployed
+    /// then, and is tried again there and elsewhere.
+    Deploy(Box<Deploy>),
+    /// End a workload, wherever it is, and free its name.
+    Undeploy(Undeploy),
+    /// List groups, their nodes and workloads: who runs what, since when, and why not.
+    Ps(Ps),
+    /// Print the output of a workload that runs, or ran, on this machine.
+    Logs(Logs),
+    /// Have a node hand all its HA workloads to others and leave, e.g. before maintenance.
+    Drain(Drain),
     /// Run the deterministic simulator and its checkers. Exits with 1 on a violation.
     Sim(Sim),
     /// Run one server of a cluster: a store and a log that need nothing else.
@@ -312,8 +334,11 @@ pub(crate) struct Leader {
 #[derive(Debug, Args)]
 pub(crate) struct Watch {
     /// Which election.
-    #[arg(value_name = "ELECTION")]
-    pub(crate) election: String,
+    #[arg(value_name = "ELECTION", required_unless_present = "group")]
+    pub(crate) election: Option<String>,
+    /// A group of nodes instead: who joins, leaves and dies, and what runs where.
+    #[arg(long, conflicts_with_all = ["election", "renewals"])]
+    pub(crate) group: Option<String>,
     /// Print renewals too.
     #[arg(long)]
     pub(crate) renewals: bool,
@@ -415,6 +440,10 @@ pub(crate) struct Bench {
     /// The share of reads, 0 to 1.
     #[arg(long, default_value_t = 0.0, value_name = "RATIO")]
     pub(crate) reads: f64,
+    /// Append to the log of a cluster instead, so many entries with each call.
+    #[arg(long, value_name = "ENTRIES", conflicts_with_all = ["reads", "keys"])]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub(crate) append: Option<u32>,
     /// So many operations a second, due at fixed times, all clients together.
     #[arg(long, value_name = "R")]
     pub(crate) rate: Option<f64>,

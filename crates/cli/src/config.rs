@@ -230,7 +230,7 @@ fn priority(text: &str) -> Result<Priority, Failure> {
 }
 
 /// A rate as people write it, in percent or parts per million.
-fn drift(text: &str) -> Result<Drift, Failure> {
+pub(crate) fn drift(text: &str) -> Result<Drift, Failure> {
     let trimmed = text.trim();
     let ppm = if let Some(percent) = trimmed.strip_suffix('%') {
         parts(percent.trim(), 4)

@@ -3,6 +3,7 @@
 //! [`args`] is what was typed, [`config`] what it means, [`output`] the only
 //! printing; `commands/` has a file per family of commands.
 
+mod agent;
 mod args;
 mod commands;
 mod config;
@@ -45,11 +46,11 @@ impl Context {
 }
 
 fn main() -> ExitCode {
-    if let Some(code) = guard::dispatch() {
+    if let Some(code) = guard::dispatch().or_else(agent::dispatch) {
         return code;
     }
     let cli = Cli::parse();
-    let file = File::read(cli.common.config.as_deref());
+    let file = File::read(settings(&cli));
     let filed = file.as_ref().ok().and_then(|file| file.log);
     let format = cli.common.log.or(filed).unwrap_or(LogFormat::Human);
     log::start(&cli.common, format);
@@ -67,6 +68,14 @@ fn main() -> ExitCode {
             output.error(&failure.to_string());
             ExitCode::from(failure.code())
         }
+    }
+}
+
+/// The file of settings; `tenure deploy --config` is the workload's.
+fn settings(cli: &Cli) -> Option<&std::path::Path> {
+    match &cli.command {
+        Command::Deploy(args) if args.config.is_some() => None,
+        _ => cli.common.config.as_deref(),
     }
 }
 
@@ -89,6 +98,12 @@ fn run(cli: Cli, file: File, output: Output) -> Result<ExitCode, Failure> {
             Command::List => commands::observe::list(&context).await,
             Command::Resign(args) => commands::ask::resign(&context, args).await,
             Command::Transfer(args) => commands::ask::transfer(&context, args).await,
+            Command::Node(args) => commands::node::node(&context, args).await,
+            Command::Deploy(args) => commands::deploy::deploy(&context, args).await,
+            Command::Undeploy(args) => commands::deploy::undeploy(&context, args).await,
+            Command::Drain(args) => commands::deploy::drain(&context, args).await,
+            Command::Ps(args) => commands::ps::ps(&context, args).await,
+            Command::Logs(args) => commands::logs::logs(args).await,
             Command::Sim(args) => commands::sim::sim(&context, args),
             #[cfg(feature = "tenure")]
             Command::Serve(args) => commands::serve::serve(&context, args).await,

@@ -58,7 +58,6 @@ impl Output {
     }
 
     /// Prints rows in columns, or an object a line in their place.
-    #[cfg(feature = "tenure")]
     pub(crate) fn table<const N: usize>(
         self,
         rows: &[[String; N]],
@@ -95,6 +94,13 @@ impl Output {
     /// Prints bytes as they are.
     pub(crate) fn raw(bytes: &[u8]) -> io::Result<()> {
         io::stdout().lock().write_all(bytes)
+    }
+
+    /// Says on stderr what is being waited for, unless only objects are read.
+    pub(crate) fn note(self, text: &str) {
+        if !self.json {
+            let _ = writeln!(io::stderr().lock(), "{text}");
+        }
     }
 
     /// Prints an error on stderr, if anybody reads it: the exit code tells

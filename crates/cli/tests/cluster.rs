@@ -4,14 +4,11 @@ mod common;
 
 use std::collections::BTreeSet;
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::net::TcpListener;
 use std::process::{Child, Command, Output, Stdio};
-use std::time::Duration;
 
-use common::{TENURE, poll_until};
+use common::TENURE;
+use common::servers::{Cluster, free, led};
 use serde_json::Value;
-
-const SOON: Duration = Duration::from_secs(20);
 
 /// One `tenure serve`, killed when this is dropped.
 struct Server(Child);
@@ -28,83 +25,6 @@ impl Drop for Server {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
-    }
-}
-
-/// Addresses that are free now.
-fn free<const N: usize>() -> [String; N] {
-    let bound: [_; N] = std::array::from_fn(|_| TcpListener::bind("127.0.0.1:0").expect("a port"));
-    bound.map(|it| it.local_addr().expect("bound").to_string())
-}
-
-/// Waits until one of the servers of `url` leads.
-fn led(url: &str) {
-    let leads = || tenure(&["status", "--store", url]).status.success();
-    poll_until(SOON, || leads().then_some(())).expect("a leader");
-}
-
-/// Three `tenure serve`, killed when this is dropped.
-struct Cluster {
-    directory: tempfile::TempDir,
-    peers: String,
-    clients: Vec<String>,
-    servers: Vec<Child>,
-}
-
-impl Cluster {
-    fn start() -> Self {
-        let [one, two, three, clients @ ..] = free::<6>();
-        let peers = format!("1={one},2={two},3={three}");
-        let mut cluster = Self {
-            directory: tempfile::tempdir().expect("a directory"),
-            peers,
-            clients: clients.into(),
-            servers: Vec::new(),
-        };
-        cluster.servers = (1..=3).map(|id| cluster.serve(id)).collect();
-        led(&cluster.url());
-        cluster
-    }
-
-    fn serve(&self, id: usize) -> Child {
-        let data = self.directory.path().join(id.to_string());
-        Command::new(TENURE)
-            .args(["serve", "--quiet", "--id", &id.to_string()])
-            .args(["--peers", &self.peers, "--listen", &self.clients[id - 1]])
-            .arg("--data")
-            .arg(data)
-            .stdout(Stdio::null())
-            .spawn()
-            .expect("a server")
-    }
-
-    fn kill(&mut self, id: usize) {
-        let server = &mut self.servers[id - 1];
-        server.kill().expect("killed");
-        server.wait().expect("it has ended");
-    }
-
-    fn url(&self) -> String {
-        format!("tenure://{}", self.clients.join(","))
-    }
-
-    /// Which server leads.
-    fn leader(&self) -> usize {
-        let leads = || {
-            let objects = objects(&["status", "--json", "--store", &self.url()]);
-            let leader = objects.iter().find(|it| it["role"] == "leader")?;
-            usize::try_from(leader["id"].as_u64()?).ok()
-        };
-        poll_until(SOON, leads).expect("a leader")
-    }
-}
-
-impl Drop for Cluster {
-    fn drop(&mut self) {
-        for server in &mut self.servers {
-            let _ = server.kill();
-            let _ = server.wait();
-        }
     }
 }
 
@@ -205,6 +125,25 @@ fn lines_are_appended_once_while_leaders_are_killed() {
     let log = text(&["log", "read", "--store", &url]);
     let expected: Vec<_> = (0..line).map(|line| format!("line {line}")).collect();
     assert_eq!(log.lines().collect::<Vec<_>>(), expected);
+}
+
+#[test]
+fn load_is_put_on_the_log() {
+    let cluster = Cluster::start();
+    let url = cluster.url();
+    let load = ["--append", "50", "--value-bytes", "100", "--clients", "2"];
+    let flags = ["--duration", "500ms", "--warm-up", "100ms", "--json"];
+    let seen = text(&[&["bench", &url][..], &load, &flags].concat());
+    let seen: Value = serde_json::from_str(&seen).expect("one object");
+    let appends = &seen["stores"][0]["appends"];
+    let count = appends["count"].as_u64().expect("a number");
+    assert!(count > 50 && count.is_multiple_of(50), "{seen}");
+    assert!(appends["latency_us"]["p50"].as_f64() > Some(0.0), "{seen}");
+
+    // A store without a log has nothing to append to.
+    let (code, said) = fails(&["bench", "sqlite:///tmp/none.db", "--append", "5"]);
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("expected tenure://"), "{said}");
 }
 
 #[test]

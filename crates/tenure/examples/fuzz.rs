@@ -32,7 +32,9 @@ use std::time::Duration;
 use tenure::clock;
 use tenure::wal::{Options, Wal};
 use tenure_core::alpo::codec::{crc32c, encode_frame};
-use tenure_core::alpo::{Body, Envelope, Position, Rank, Reply, Request, ServerId};
+use tenure_core::alpo::{
+    Body, ClusterVersion, Compare, Envelope, Mark, Position, Rank, Reply, Request, ServerId,
+};
 use tenure_core::rng::Rng;
 
 /// No input grows beyond this.
@@ -85,7 +87,8 @@ fn frame(rng: &mut Rng) -> Vec<u8> {
         asked_in: model::term(3),
         reply,
     };
-    let body = match rng.below(12) {
+    let mark = Mark { id: 256, hash: 9 };
+    let body = match rng.below(13) {
         0 => request(Request::Poll { last }),
         1 => request(Request::Vote {
             last,
@@ -103,6 +106,10 @@ fn frame(rng: &mut Rng) -> Vec<u8> {
             commit: 1,
             round: 2,
             time: 3,
+            compare: Compare {
+                at: 256,
+                agreed: Some(mark),
+            },
         }),
         6 => {
             let bytes = Arc::from(&b"chunk"[..]);
@@ -116,6 +123,13 @@ fn frame(rng: &mut Rng) -> Vec<u8> {
         }
         7 => request(Request::TransferNow),
         8 => reply(Reply::Granted),
+        11 => reply(Reply::Heard {
+            matched: Some(3),
+            last,
+            round: 8,
+            version: ClusterVersion::NEWEST,
+            mark: Some(mark),
+        }),
         9 => reply(Reply::LogIncomplete { last }),
         10 => reply(Reply::Led {
             leader: Some(rank.server),

@@ -135,6 +135,8 @@ fn object(server: &ServerStatus) -> Value {
         "cluster": it.cluster,
         "storage": it.storage,
         "version": it.version,
+        "cluster_version": it.cluster_version,
+        "speaks": it.speaks,
         "sessions": it.sessions,
         "registers": it.registers,
         "revision": it.revision,

@@ -6,11 +6,15 @@ pub(crate) mod bench;
 pub(crate) mod certs;
 #[cfg(feature = "tenure")]
 pub(crate) mod cluster;
+pub(crate) mod deploy;
 #[cfg(feature = "tenure")]
 pub(crate) mod dev;
 #[cfg(feature = "tenure")]
 pub(crate) mod log;
+pub(crate) mod logs;
+pub(crate) mod node;
 pub(crate) mod observe;
+pub(crate) mod ps;
 mod reign;
 #[cfg(feature = "tenure")]
 pub(crate) mod restore;

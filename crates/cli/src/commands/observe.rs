@@ -41,22 +41,26 @@ pub(crate) async fn leader(context: &Context, args: &args::Leader) -> Result<Exi
 }
 
 pub(crate) async fn watch(context: &Context, args: &args::Watch) -> Result<ExitCode, Failure> {
-    let election = name(&args.election)?;
+    if let Some(group) = &args.group {
+        return super::ps::watch(context, group).await;
+    }
+    let shown = args.election.clone().unwrap_or_default();
+    let election = name(&shown)?;
     let store = context.open().await?;
     let mut watcher = election::watch(store, election, args.renewals);
     let mut trouble = Trouble::default();
     while let Some(event) = watcher.next().await {
         match event {
             Event::LeaderChanged(seen) | Event::LeaderRenewed(seen) => {
-                context.output.observation(&args.election, &seen, None)?;
+                context.output.observation(&shown, &seen, None)?;
             }
             Event::Trouble { failure, .. } if failure.class == FailureClass::Broken => {
-                return Err(usage(format!("{}: {}", args.election, failure.why)));
+                return Err(usage(format!("{}: {}", shown, failure.why)));
             }
             Event::Trouble { failure, in_a_row } => {
-                trouble.tell(&args.election, &failure, in_a_row);
+                trouble.tell(&shown, &failure, in_a_row);
             }
-            Event::Recovered => trouble.over(&args.election),
+            Event::Recovered => trouble.over(&shown),
             _ => {}
         }
     }

@@ -241,6 +241,9 @@ fn describe_payload(payload: &Payload) -> String {
         }
         Payload::Open { ttl } => format!("open a session for {ttl} ns"),
         Payload::Expire { session } => format!("session {session} expires"),
+        Payload::Version(version) => format!("the cluster's version is {version}"),
+        #[cfg(feature = "next-version")]
+        Payload::Note(reign) => format!("reign {reign} is noted"),
         Payload::Command(command) => {
             let what = match &command.operation {
                 Operation::Append(bytes) => format!("append {} bytes", bytes.len()),

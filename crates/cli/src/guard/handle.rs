@@ -7,6 +7,7 @@
 
 use std::io;
 use std::io::Write as _;
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::mpsc::{SyncSender, sync_channel};
@@ -85,13 +86,22 @@ impl Guardian {
         Self::stand_by_as(Path::new(super::SELF))
     }
 
+    /// The same, with a place for what CMD prints.
+    pub(crate) fn stand_by_to(output: OwnedFd) -> io::Result<Self> {
+        Self::begin(Path::new(super::SELF), Some(output))
+    }
+
     /// The same with another binary that calls [`super::dispatch`].
     pub(crate) fn stand_by_as(program: &Path) -> io::Result<Self> {
+        Self::begin(program, None)
+    }
+
+    fn begin(program: &Path, output: Option<OwnedFd>) -> io::Result<Self> {
         let (orders, taken) = sync_channel(ORDERS);
         let (events, heard) = channel(EVENTS);
         let (wake, woken) = UnixStream::pair()?;
         wake.set_nonblocking(true)?;
-        let keeper = Keeper::new(keeper::spawn(program)?, taken, woken, events)?;
+        let keeper = Keeper::new(keeper::spawn(program, output)?, taken, woken, events)?;
         std::thread::Builder::new()
             .name("tenure-keeper".into())
             .spawn(move || keeper.run())?;

@@ -79,8 +79,9 @@ impl Spared {
     }
 }
 
-/// Starts a guardian; the first half of the handshake.
-pub(super) fn spawn(program: &Path) -> io::Result<(Pid, Channel)> {
+/// Starts a guardian; the first half of the handshake. What it and CMD print
+/// goes to `output`, or where this process prints.
+pub(super) fn spawn(program: &Path, output: Option<OwnedFd>) -> io::Result<(Pid, Channel)> {
     // Held until the child is known: another keeper must not take it for an
     // orphan.
     let mut spared = spared();
@@ -92,10 +93,15 @@ pub(super) fn spawn(program: &Path) -> io::Result<(Pid, Channel)> {
     }));
     let (ours, theirs) = UnixStream::pair()?;
     // Reaped by its number in `Keeper`, together with what it leaves behind.
-    let child = Command::new(program)
-        .arg(super::GUARDIAN)
-        .stdin(Stdio::from(OwnedFd::from(theirs)))
-        .spawn()?;
+    let mut command = Command::new(program);
+    command.arg(super::GUARDIAN);
+    command.stdin(Stdio::from(OwnedFd::from(theirs)));
+    if let Some(output) = output {
+        command.stdout(output.try_clone()?).stderr(output);
+    }
+    let child = command.spawn()?;
+    // With it goes this process's end of the output: only what writes holds it.
+    drop(command);
     let raw = i32::try_from(child.id()).unwrap_or_default();
     let pid = Pid::from_raw(raw).ok_or_else(|| io::Error::other("a process without a number"))?;
     spared.guardians.insert(raw);

@@ -8,6 +8,7 @@
 
 #[path = "../../../tenure/tests/common/postgres.rs"]
 pub(crate) mod postgres;
+pub(crate) mod servers;
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -6,6 +6,7 @@ use std::net::TcpListener;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -24,10 +25,19 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 /// How long a server that may be paused or cut off is waited for.
 const ASK_WITHIN: Duration = Duration::from_millis(300);
 
-/// Addresses that are free now.
+/// Addresses that are free now, and that nobody is given before they are used:
+/// below the range from which the system draws.
 pub(crate) fn free<const N: usize>() -> [String; N] {
-    let bound: [_; N] = std::array::from_fn(|_| TcpListener::bind("127.0.0.1:0").expect("a port"));
-    bound.map(|it| it.local_addr().expect("bound").to_string())
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let seed = (std::process::id() % 150) as u16 * 100;
+    std::array::from_fn(|_| {
+        loop {
+            let port = 15_000 + seed + NEXT.fetch_add(1, Ordering::Relaxed);
+            if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+                return format!("127.0.0.1:{port}");
+            }
+        }
+    })
 }
 
 /// Looks every 20 ms until `look` finds something.

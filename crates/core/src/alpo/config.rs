@@ -11,6 +11,7 @@ use crate::time::Drift;
 
 #[cfg(feature = "planted-bugs")]
 use super::Bug;
+use super::entry::ClusterVersion;
 
 /// Settings of one server.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -46,6 +47,9 @@ pub struct Config {
     /// Entries kept behind a snapshot for servers that are a little late; of
     /// these at most half of what makes a snapshot due.
     pub kept_entries: u64,
+    /// What this server speaks: all versions up to this one. Less than this
+    /// release does only to be taken for an earlier one.
+    pub version: ClusterVersion,
     /// The mistake to make, if any.
     #[cfg(feature = "planted-bugs")]
     pub planted: Option<Bug>,
@@ -66,6 +70,7 @@ impl Default for Config {
             waiting: 4_096,
             log_bytes: 64 * 1024 * 1024,
             kept_entries: 1_024,
+            version: ClusterVersion::NEWEST,
             #[cfg(feature = "planted-bugs")]
             planted: None,
         }
@@ -142,6 +147,7 @@ impl Config {
             ("uncommitted_bytes", self.uncommitted_bytes > 0),
             ("waiting", self.waiting > 0),
             ("log_bytes", self.log_bytes > 0),
+            ("version", self.version <= ClusterVersion::NEWEST),
         ] {
             if !fits {
                 return Err(ConfigError::Size(name));

@@ -8,6 +8,7 @@
 //! every server.
 
 use alloc::vec::Vec;
+use core::fmt;
 
 use crate::cas::{Bytes, Write};
 use crate::ids::{Key, Term, Version};
@@ -24,6 +25,47 @@ pub type SessionId = LogId;
 
 /// The number a client gives a request; the first of a session is 1.
 pub type Serial = u64;
+
+/// Which kinds of entries may be in the log, as one number: the least that
+/// all members of the cluster speak. It rises by an entry of its own
+/// ([`Payload::Version`]) once the last server of an earlier release is gone,
+/// and never falls: what is in the log must be understood by whoever comes
+/// after.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct ClusterVersion(u64);
+
+impl ClusterVersion {
+    /// What every release speaks.
+    pub const FIRST: Self = Self(1);
+
+    /// What this release speaks: this version and all before.
+    #[cfg(not(feature = "next-version"))]
+    pub const NEWEST: Self = Self(1);
+
+    /// What this release speaks: this version and all before.
+    #[cfg(feature = "next-version")]
+    pub const NEWEST: Self = Self(2);
+
+    /// The version with this number, which is at least 1.
+    pub const fn new(number: u64) -> Option<Self> {
+        if number == 0 {
+            None
+        } else {
+            Some(Self(number))
+        }
+    }
+
+    /// Its number.
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+}
+
+impl fmt::Display for ClusterVersion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
 
 /// The largest payload of one entry, in bytes; a proposal above it is
 /// refused before anything is written.
@@ -62,7 +104,12 @@ impl Entry {
     pub fn weight(&self) -> usize {
         OVERHEAD
             + match &self.payload {
-                Payload::NoOp | Payload::Open { .. } | Payload::Expire { .. } => 0,
+                Payload::NoOp
+                | Payload::Open { .. }
+                | Payload::Expire { .. }
+                | Payload::Version(_) => 0,
+                #[cfg(feature = "next-version")]
+                Payload::Note(_) => 0,
                 Payload::Members(members) => 64 * members.len(),
                 Payload::Command(command) => command.operation.weight(),
             }
@@ -92,6 +139,31 @@ pub enum Payload {
         /// Which.
         session: SessionId,
     },
+    /// All members speak this version: from here on there may be entries of
+    /// it.
+    Version(ClusterVersion),
+    /// A kind of entry that only the release after this one knows; it stands
+    /// for all that are to come, so that upgrades can be tried before there
+    /// is anything to upgrade to. A leader notes its reign with it.
+    #[cfg(feature = "next-version")]
+    Note(u64),
+}
+
+impl Payload {
+    /// The first version that has such entries. A leader proposes none that
+    /// is above the cluster's.
+    pub const fn since(&self) -> ClusterVersion {
+        match self {
+            Self::NoOp
+            | Self::Members(_)
+            | Self::Open { .. }
+            | Self::Command(_)
+            | Self::Expire { .. }
+            | Self::Version(_) => ClusterVersion::FIRST,
+            #[cfg(feature = "next-version")]
+            Self::Note(_) => ClusterVersion(2),
+        }
+    }
 }
 
 /// A client's request, as it stands in the log.

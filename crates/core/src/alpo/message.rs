@@ -10,8 +10,9 @@ use alloc::sync::Arc;
 
 use crate::ids::Term;
 
-use super::entry::{Entries, LogTime};
+use super::entry::{ClusterVersion, Entries, LogTime};
 use super::ids::{LogId, Position, Rank, ServerId};
+use super::state::Mark;
 
 /// A message on its way.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -100,6 +101,8 @@ pub enum Request {
         round: u64,
         /// The log's time at the leader.
         time: LogTime,
+        /// Whether the states are still the same.
+        compare: Compare,
     },
     /// Your log ends before mine begins: take my state instead.
     Install {
@@ -116,6 +119,16 @@ pub enum Request {
     },
     /// Stand for election at once; I stopped taking proposals for you.
     TransferNow,
+}
+
+/// How the leader has the servers compare their states; see
+/// [`Mark`].
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
+pub struct Compare {
+    /// What was your state marked with after this entry? 0 asks nothing.
+    pub at: LogId,
+    /// A majority has this mark; whoever has another one has gone wrong.
+    pub agreed: Option<Mark>,
 }
 
 impl Request {
@@ -196,6 +209,10 @@ pub enum Reply {
         last: Position,
         /// The round it counts for.
         round: u64,
+        /// The newest kinds of entries I understand.
+        version: ClusterVersion,
+        /// What my state was marked with where it was asked for, if I know.
+        mark: Option<Mark>,
     },
     /// To [`Request::Install`].
     Installed {

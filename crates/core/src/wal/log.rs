@@ -36,6 +36,9 @@ pub struct Options {
     pub segment_bytes: u64,
 }
 
+/// The first segment of a new log is not longer than this.
+const FIRST_SEGMENT_BYTES: u64 = 1024 * 1024;
+
 impl Default for Options {
     fn default() -> Self {
         Self {
@@ -105,7 +108,8 @@ impl<D: Disk + ?Sized> Wal<D> {
         refuse_orphans(&*disk, &listing)?;
         let start = SegmentStart {
             segment: 1,
-            bytes: segment_bytes(options, 0),
+            // A short one: the next may be prepared by then.
+            bytes: segment_bytes(options, 0).min(FIRST_SEGMENT_BYTES),
             group: 1,
             previous_end: 0,
             chain: 0,

@@ -33,10 +33,7 @@ const SNAPSHOT: u8 = 5;
 /// The log goes on in the next segment.
 pub(super) const SEAL: u8 = 6;
 
-/// CRC-32C of more bytes, going on from the sum of those before them; from 0
-/// at the beginning. [`crc32c_append`](crate::alpo::codec::crc32c_append) is
-/// one; a driver may bring its own that uses the processor's instruction.
-pub type Checksum = fn(u32, &[u8]) -> u32;
+pub use crate::alpo::codec::Checksum;
 
 /// What a record says.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -5,8 +5,9 @@
 //! so that all lengths of their form occur; names are few, so that they meet.
 
 use tenure_core::alpo::{
-    Body, Command, Entry, Envelope, HardState, Limits, Member, Membership, Operation, Part,
-    Payload, Position, Rank, Reply, Request, ServerId, State, StorageId,
+    Body, ClusterVersion, Command, Compare, Entry, Envelope, HardState, Limits, Mark, Member,
+    Membership, Operation, Part, Payload, Position, Rank, Reply, Request, ServerId, State,
+    StorageId,
 };
 use tenure_core::cas::{Bytes, Expect, Stamp, Write};
 use tenure_core::ids::{Key, Term, Version};
@@ -32,6 +33,8 @@ pub(crate) trait Any {
     fn hard_state(&mut self) -> HardState;
     fn request(&mut self) -> Request;
     fn reply(&mut self) -> Reply;
+    fn mark(&mut self) -> Option<Mark>;
+    fn cluster_version(&mut self) -> ClusterVersion;
     fn envelope(&mut self) -> Envelope;
     fn state(&mut self, length: u64) -> State;
     fn next_entry(&mut self, state: &State) -> Entry;
@@ -128,13 +131,14 @@ impl Any for Rng {
     }
 
     fn payload(&mut self) -> Payload {
-        match self.below(6) {
+        match self.below(7) {
             0 => Payload::NoOp,
             1 => Payload::Members(self.members()),
             2 => Payload::Open { ttl: self.number() },
             3 => Payload::Expire {
                 session: self.number(),
             },
+            4 => Payload::Version(self.cluster_version()),
             _ => Payload::Command(Command {
                 session: self.number(),
                 serial: self.number(),
@@ -197,6 +201,10 @@ impl Any for Rng {
                 commit,
                 round,
                 time: self.number(),
+                compare: Compare {
+                    at: self.number(),
+                    agreed: self.mark(),
+                },
             },
             5 => Request::Install {
                 last,
@@ -238,6 +246,8 @@ impl Any for Rng {
                 matched: self.chance(50).then(|| self.number()),
                 last,
                 round,
+                version: self.cluster_version(),
+                mark: self.mark(),
             },
             13 => Reply::Installed {
                 last,
@@ -247,6 +257,15 @@ impl Any for Rng {
             },
             _ => Reply::Standing,
         }
+    }
+
+    fn mark(&mut self) -> Option<Mark> {
+        let (id, hash) = (self.number(), self.number());
+        self.chance(50).then_some(Mark { id, hash })
+    }
+
+    fn cluster_version(&mut self) -> ClusterVersion {
+        ClusterVersion::new(self.number().max(1)).expect("not zero")
     }
 
     fn envelope(&mut self) -> Envelope {
@@ -274,6 +293,7 @@ impl Any for Rng {
             journal_bytes: self.between(1, 600),
             sessions: self.between(1, 5),
             changes: self.below(10),
+            mark_every: self.between(1, 10),
         };
         let clock = ClockId {
             boot: self.number(),

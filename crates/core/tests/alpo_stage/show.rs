@@ -154,6 +154,7 @@ fn replied(reply: &Reply) -> String {
             matched,
             last,
             round,
+            ..
         } => match matched {
             Some(matched) => format!(" upto {matched}, round {round}"),
             None => format!(" but last {last}, round {round}"),
@@ -261,7 +262,7 @@ pub(crate) fn node(node: &Node) -> String {
 pub(crate) fn event(node: &Node, event: &Event) -> Option<String> {
     Some(match event {
         Event::Led { leader, .. } if *leader == node.id() => return None,
-        Event::Polling | Event::Standing { .. } => return None,
+        Event::Polling | Event::Standing { .. } | Event::Compared { .. } => return None,
         Event::Led { leader, .. } => format!("is led by {leader}"),
         Event::Deferred { to } => format!("defers to {to}"),
         Event::EarlyCycle => "begins the next cycle early".to_string(),
@@ -274,6 +275,7 @@ pub(crate) fn event(node: &Node, event: &Event) -> Option<String> {
         Event::Truncated { from } => format!("removes what it had from {from} on"),
         Event::Compacted { upto } => format!("takes a snapshot upto {upto}"),
         Event::Installed { upto } => format!("takes over a snapshot upto {upto}"),
+        Event::Disagreement { at } => format!("finds that nobody agrees at {at}"),
     })
 }
 

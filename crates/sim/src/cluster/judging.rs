@@ -1,18 +1,19 @@
 //! What must be right again after everything is healed.
 //!
 //! ```text
-//!   storm ──► heal ──► calm ──► flapping ──► quiet ──► end
-//!              │  a leader    nobody deposes   all answered,
-//!              │  in time     it               all logs equal
+//!   storm ──► heal ──► elected ──► calm ──► flapping ──► quiet ──► end
+//!                 in time    ready in     nobody deposes   all answered,
+//!                            time         it               all logs equal
 //! ```
 //!
-//! The bounds: somebody leads and is ready within 25 timeouts and 3 seconds
-//! (twice that if one server can only answer), and the time in which the
-//! shortest log can be brought up to the longest entry by entry, as it has to
-//! be where one is all that a request holds and a window of one; from then on one server that
-//! is not the leader is cut off and comes back, again and again, and the
-//! leader stays; every request is answered within 10 timeouts and 2 seconds;
-//! and at the end all members have the same log and the same state.
+//! The bounds: somebody is elected within 25 timeouts and 3 seconds (twice
+//! that if one server can only answer), and is ready after the time in which
+//! the shortest log can be brought up to the longest entry by entry, as it
+//! has to be where one is all that a request holds and a window of one; from
+//! then on one server that is not the leader is cut off and comes back, again
+//! and again, and the leader stays; every request is answered within 10
+//! timeouts and 2 seconds; and at the end all members have the same log and
+//! the same state.
 
 use tenure_core::alpo::Founding;
 
@@ -43,9 +44,25 @@ impl World {
             self.network.isolate(mute, 1);
             self.stats.mutes += 1;
         }
-        let bound = 25 * self.timeout() + 3 * SECOND + self.catching_up();
-        self.after(if mute { 2 * bound } else { bound }, Event::Calm);
+        let bound = (25 * self.timeout() + 3 * SECOND) * if mute { 2 } else { 1 };
+        let catching_up = self.catching_up();
+        self.after(bound, Event::Elected { catching_up });
         Ok(())
+    }
+
+    /// Somebody must have been elected by now.
+    pub(super) fn elected(&mut self, catching_up: u64) -> Verdict {
+        self.after(catching_up + 1, Event::Calm);
+        self.give_up();
+        if !self.beginning.failed && self.leader().is_none() {
+            return self.nobody_leads();
+        }
+        Ok(())
+    }
+
+    fn nobody_leads(&self) -> Verdict {
+        let all: Vec<_> = self.hosts.iter().map(describe).collect();
+        broken(Check::Election, all.join("; "))
     }
 
     /// How long a leader may need for a voter without which it has no
@@ -58,7 +75,7 @@ impl World {
         (longest - shortest) * (6 * self.swarm.latency + 4 * self.swarm.sync)
     }
 
-    /// Somebody must lead now.
+    /// Somebody must lead now, and be ready.
     pub(super) fn calm(&mut self) -> Verdict {
         self.give_up();
         if self.beginning.failed {
@@ -70,8 +87,7 @@ impl World {
             node.is_some_and(tenure_core::alpo::Node::is_ready)
         });
         let Some(leader) = ready else {
-            let all: Vec<_> = self.hosts.iter().map(describe).collect();
-            return broken(Check::Election, all.join("; "));
+            return self.nobody_leads();
         };
         if let Some(node) = &self.hosts[leader].node {
             self.undisturbed = Some((node.id(), node.term()));

@@ -52,6 +52,7 @@ stats! {
     truncations: "truncations",
     snapshots: "snapshots taken",
     installs: "snapshots taken over",
+    compared: "states compared",
     changes: "changes of members asked for",
     transfers: "hand-overs asked for",
     crashes: "crashes",
@@ -97,7 +98,8 @@ impl Stats {
             Event::Truncated { .. } => self.truncations += 1,
             Event::Compacted { .. } => self.snapshots += 1,
             Event::Installed { .. } => self.installs += 1,
-            Event::SteppedDown(Why::Led) | Event::Led { .. } => {}
+            Event::Compared { .. } => self.compared += 1,
+            Event::SteppedDown(Why::Led) | Event::Led { .. } | Event::Disagreement { .. } => {}
         }
     }
 }

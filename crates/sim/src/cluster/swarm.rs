@@ -128,7 +128,6 @@ impl Swarm {
         let config = Config {
             timeout,
             heartbeat: timeout / rng.between(4, 8) as u32,
-            drift: Drift::DEFAULT,
             lease_reads,
             fast_detection: !lease_reads && rng.chance(70),
             window: rng.between(1, 8) as usize,
@@ -140,6 +139,7 @@ impl Swarm {
             kept_entries: rng.between(0, 16),
             #[cfg(feature = "planted-bugs")]
             planted: options.planted,
+            ..Config::default()
         };
         let drift_max = i64::from(Drift::DEFAULT.ppm()) * 9 / 20;
         Self {
@@ -153,6 +153,8 @@ impl Swarm {
                 journal_bytes: [1_000, 1_000_000][rng.below(2) as usize],
                 sessions: 64,
                 changes: 32,
+                // Not drawn, so that the seeds before it keep their meaning.
+                mark_every: [1, 16, 64][servers % 3],
             },
             log: draw_log(rng),
             storm: options.seconds * SECOND,

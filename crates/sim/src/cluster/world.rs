@@ -91,6 +91,11 @@ pub(super) enum Event {
         server: usize,
     },
     Heal,
+    /// Somebody must have been elected; how long it may need from here on
+    /// until it is ready.
+    Elected {
+        catching_up: u64,
+    },
     Calm,
     Flap {
         round: u64,
@@ -301,6 +306,7 @@ impl World {
             Event::Fault => self.fault(),
             Event::Readmit { server } => self.readmit(server),
             Event::Heal => self.heal(),
+            Event::Elected { catching_up } => self.elected(catching_up),
             Event::Calm => self.calm(),
             Event::Flap { round } => self.flap(round),
             other => {

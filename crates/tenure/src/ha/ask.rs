@@ -162,13 +162,7 @@ impl Manager {
     /// # Errors
     /// See [`AskError`].
     pub async fn deploy(&self, deployment: Deployment) -> Result<u64, AskError> {
-        let content = deployment.content()?;
-        let spec = deployment.spec(&content)?;
-        if self.registry.get(&deployment.kind).is_none() {
-            let (kind, known) = (deployment.kind, self.registry.described());
-            return Err(AskError::Kind { kind, known });
-        }
-        self.publish(content).await?;
+        let spec = self.prepare(deployment).await?;
         loop {
             let id = self.joined().await?;
             match self.ask(Request::Deploy(spec.clone(), Some(id))).await {
@@ -179,6 +173,38 @@ impl Manager {
             }
         }
         self.runs_here(&spec.name).await
+    }
+
+    /// Deploys a workload on that node of the group, or on whichever fits, and
+    /// returns when a view says so; it runs later. A workload that is not HA
+    /// must be given a node.
+    ///
+    /// # Errors
+    /// See [`AskError`].
+    pub async fn place(&self, deployment: Deployment, on: Option<NodeId>) -> Result<(), AskError> {
+        let spec = self.prepare(deployment).await?;
+        self.ask(Request::Deploy(spec, on)).await
+    }
+
+    /// Has another node, or this one, hand on all it has and leave. Returns
+    /// when a view says so; the node leaves later.
+    ///
+    /// # Errors
+    /// See [`AskError`].
+    pub async fn drain_node(&self, id: NodeId) -> Result<(), AskError> {
+        self.ask(Request::Drain(id)).await
+    }
+
+    /// Sees to it that the store has the content, and says what to ask.
+    async fn prepare(&self, deployment: Deployment) -> Result<Spec, AskError> {
+        let content = deployment.content()?;
+        let spec = deployment.spec(&content)?;
+        if !self.registry.knows(&deployment.kind) {
+            let (kind, known) = (deployment.kind, self.registry.described());
+            return Err(AskError::Kind { kind, known });
+        }
+        self.publish(content).await?;
+        Ok(spec)
     }
 
     /// Undeploys a workload, wherever in the group it is, and waits until it

@@ -8,8 +8,9 @@ use tenure_core::ids::{Name, NameError};
 use tenure_core::time::Drift;
 use tokio::runtime::Handle;
 
-use super::Manager;
+use super::host::{Host, Hosting};
 use super::workload::{Registry, Workload};
+use super::{Before, Life, Manager, NodeId, Past};
 use crate::election::{entropy, host_name};
 use crate::store::Store;
 
@@ -33,6 +34,7 @@ pub struct Builder {
     drift: Drift,
     registry: Registry,
     runtime: Option<Handle>,
+    life: Life,
 }
 
 /// Why a node could not be started.
@@ -79,6 +81,7 @@ impl Builder {
             drift: Drift::DEFAULT,
             registry: Registry::default(),
             runtime: None,
+            life: Life::default(),
         }
     }
 
@@ -90,6 +93,30 @@ impl Builder {
         make: impl Fn() -> W + Send + Sync + 'static,
     ) -> Self {
         self.registry.add(kind.into(), make);
+        self
+    }
+
+    /// Has `host` run all workloads of this node, which are of this kind. No
+    /// factory is used then.
+    pub fn host(mut self, kind: impl Into<String>, host: impl Host) -> Self {
+        let (kind, host) = (kind.into(), Box::new(host));
+        self.registry.host(kind.clone());
+        self.life.hosting = Some(Hosting { kind, host });
+        self
+    }
+
+    /// Goes on under an old id, whose workloads the host may still have. If no
+    /// beat succeeds in time they are all ended, and the node joins as another.
+    /// The configuration must be that of the old life.
+    pub fn resume(mut self, past: Past) -> Self {
+        self.life.before = Before::Runs(past);
+        self
+    }
+
+    /// An id that this node had before and under which nothing runs any more:
+    /// the others need not wait for its silence.
+    pub fn former(mut self, id: NodeId) -> Self {
+        self.life.before = Before::Ended(id);
         self
     }
 
@@ -212,7 +239,7 @@ impl Builder {
             self.store,
             self.registry,
             runtime,
-            rng,
+            (self.life, rng),
         ))
     }
 }

@@ -1,13 +1,16 @@
 //! What the application tells a running node.
 //!
 //! At most [`COMMANDS_MAX`] requests wait here, one word to drain or leave,
-//! and one note per workload that has started, so it cannot grow.
+//! the last status, and one note per workload that has started, so it cannot
+//! grow.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tenure_core::ha::{COMMANDS_MAX, Command, Input, Request, Run};
 use tokio::sync::Notify;
+
+use crate::store::Bytes;
 
 /// See the [module](self).
 #[derive(Debug, Default)]
@@ -21,6 +24,7 @@ struct Letters {
     requests: VecDeque<(u64, Request)>,
     drain: bool,
     leave: bool,
+    status: Option<Bytes>,
     started: VecDeque<Run>,
 }
 
@@ -35,6 +39,11 @@ impl Mailbox {
         drop(letters);
         self.news.notify_one();
         true
+    }
+
+    pub(super) fn status(&self, status: Bytes) {
+        self.lock().status = Some(status);
+        self.news.notify_one();
     }
 
     pub(super) fn drain(&self) {
@@ -74,6 +83,9 @@ impl Mailbox {
         }
         if std::mem::take(&mut letters.leave) {
             return Some(Input::Command(Command::Leave));
+        }
+        if let Some(status) = letters.status.take() {
+            return Some(Input::Command(Command::Status(status)));
         }
         let (ticket, request) = letters.requests.pop_front()?;
         Some(Input::Command(Command::Ask { ticket, request }))

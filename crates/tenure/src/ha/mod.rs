@@ -42,13 +42,15 @@
 //!
 //! # What is left out on purpose
 //!
-//! Workloads that are processes (the agent's matter), state that moves along,
-//! and a guardian in another process: a workload that blocks its thread cannot
-//! be dropped, and then only its fence protects.
+//! State that moves along, and a guardian in another process: a workload that
+//! blocks its thread cannot be dropped, and then only its fence protects.
+//! Workloads that are processes are run by a [`Host`] (the `tenure` binary has
+//! one, with guardians).
 
 mod ask;
 mod builder;
 mod content;
+mod host;
 mod leash;
 mod mailbox;
 mod run;
@@ -61,11 +63,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub use ask::{AskError, Deployment};
 pub use builder::{Builder, StartError};
 pub use content::CONFIG_BYTES_MAX;
+pub use host::{Host, Report, Start};
 pub use tenure_core::ha::{
-    Assignment, Config, ConfigError, Event, INSTANCES_MAX, Member, NodeId, Place, Refusal, View,
-    Why,
+    Assignment, Config, ConfigError, Digest, Event, Heartbeat, INSTANCES_MAX, Job, Keys, Member,
+    NodeId, Past, Phase, Place, Refusal, Run, STATUS_BYTES_MAX, Target, View, Why,
 };
-use tenure_core::ha::{Keys, Node, Request};
+use tenure_core::ha::{Node, Request};
 use tenure_core::ids::Name;
 use tenure_core::rng::Rng;
 use tokio::runtime::Handle;
@@ -73,6 +76,7 @@ use tokio::sync::{oneshot, watch as state};
 use tokio::task::AbortHandle;
 pub use workload::{Placement, Workload};
 
+use self::host::Hosting;
 use self::leash::Leash;
 use self::mailbox::Mailbox;
 use self::run::Ground;
@@ -151,10 +155,21 @@ impl Manager {
         store: Arc<dyn Store>,
         registry: Registry,
         runtime: Handle,
-        rng: Rng,
+        (life, rng): (Life, Rng),
     ) -> Self {
-        let node = Node::new(config.clone(), rng, clock::now(), None);
-        let shared = Arc::new(Shared::new(node.id()));
+        let now = clock::now();
+        let (mut grant, mut adopted) = (None, BTreeMap::new());
+        let node = match life.before {
+            Before::Nothing => Node::new(config.clone(), rng, now, None),
+            Before::Ended(former) => Node::new(config.clone(), rng, now, Some(former)),
+            Before::Runs(past) => {
+                grant = Some(past.grant);
+                adopted = running(&past);
+                Node::resume(config.clone(), rng, now, past)
+            }
+        };
+        let hosting = life.hosting.map(|hosting| (hosting, grant));
+        let shared = Arc::new(Shared::new(node.id(), adopted));
         let first = Mutex::new(Some(shared.events.subscribe()));
         let (registry, keys) = (Arc::new(registry), Keys::of(config.group.clone()));
         let ground = Ground {
@@ -168,7 +183,7 @@ impl Manager {
         let ending = Ending(Arc::clone(&shared));
         let driver = drive::background().spawn(async move {
             let shared = &ending.0;
-            let world = Surroundings::new(node.keys(), ground, Arc::clone(shared));
+            let world = Surroundings::new(node.keys(), ground, hosting, Arc::clone(shared));
             drive::drive(Shown::new(node, Arc::clone(shared)), world).await;
         });
         Self {
@@ -212,6 +227,13 @@ impl Manager {
         first.unwrap_or_else(|| self.shared.events.subscribe())
     }
 
+    /// Tells people this of the node, from the next beat on, in its heartbeat
+    /// register: opaque bytes, of which those above [`STATUS_BYTES_MAX`] are
+    /// cut.
+    pub fn tell(&self, status: &[u8]) {
+        self.shared.mailbox.status(status.into());
+    }
+
     /// Hands all HA workloads on to others, each once it has ended here, ends
     /// the rest, and leaves. Returns when the node has left; whoever drops
     /// this does not stop it.
@@ -234,6 +256,33 @@ impl Manager {
         // The sender lives as long as `self`.
         let _ = stopped.wait_for(|stopped| *stopped).await;
     }
+}
+
+/// What came before a node, and who runs its workloads.
+#[derive(Debug, Default)]
+struct Life {
+    before: Before,
+    hosting: Option<Hosting>,
+}
+
+/// What is known of an earlier life of this node.
+#[derive(Debug, Default)]
+enum Before {
+    #[default]
+    Nothing,
+    /// This was its id, and all of it has ended.
+    Ended(NodeId),
+    /// All of this may still run.
+    Runs(Past),
+}
+
+/// What runs already, with its fences.
+fn running(past: &Past) -> BTreeMap<Name, u64> {
+    let running = past.jobs.iter();
+    let running = running.filter(|(_, job)| job.phase == Phase::Running);
+    running
+        .map(|(name, job)| (name.clone(), job.fence))
+        .collect()
 }
 
 impl Drop for Manager {
@@ -266,7 +315,7 @@ impl Asked {
 }
 
 impl Shared {
-    fn new(id: NodeId) -> Self {
+    fn new(id: NodeId, running: BTreeMap<Name, u64>) -> Self {
         let sight = Sight {
             id,
             member: false,
@@ -276,7 +325,7 @@ impl Shared {
             mailbox: Arc::default(),
             events: Fan::default(),
             sight: state::Sender::new(sight),
-            running: state::Sender::new(BTreeMap::new()),
+            running: state::Sender::new(running),
             stopped: state::Sender::new(false),
             leash: Mutex::new(Leash::new()),
             asked: Mutex::default(),

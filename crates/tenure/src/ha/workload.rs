@@ -166,6 +166,8 @@ pub(super) type Factory = dyn Fn() -> Box<dyn AnyWorkload> + Send + Sync;
 #[derive(Clone, Default)]
 pub(super) struct Registry {
     factories: BTreeMap<String, Arc<Factory>>,
+    /// What a host runs, if there is one.
+    hosted: Option<String>,
 }
 
 impl Registry {
@@ -179,12 +181,24 @@ impl Registry {
         self.factories.insert(kind, Arc::new(factory));
     }
 
+    /// Takes in what kind a host runs.
+    pub(super) fn host(&mut self, kind: String) {
+        self.hosted = Some(kind);
+    }
+
+    /// Whether workloads of this kind can run here.
+    pub(super) fn knows(&self, kind: &str) -> bool {
+        self.kinds().any(|known| known == kind)
+    }
+
     pub(super) fn get(&self, kind: &str) -> Option<Arc<Factory>> {
         self.factories.get(kind).cloned()
     }
 
     pub(super) fn kinds(&self) -> impl Iterator<Item = &str> {
-        self.factories.keys().map(String::as_str)
+        let own = self.factories.keys().map(String::as_str);
+        let own = own.filter(|_| self.hosted.is_none());
+        own.chain(self.hosted.as_deref())
     }
 
     /// The kinds there are, for people.

@@ -9,12 +9,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_core::Machine;
-use tenure_core::ha::{Input, Node, Output};
+use tenure_core::election::Grant;
+use tenure_core::ha::{Input, Node, Output, Run};
 use tenure_core::ids::Key;
 use tenure_core::time::{Instant, Now};
 use tokio::task::JoinSet;
 
 use super::Shared;
+use super::host::{Hosted, Hosting};
 use super::run::{Ground, Rein, Runs};
 use crate::clock;
 use crate::drive::{Flow, World};
@@ -62,25 +64,55 @@ impl Machine for Shown {
     }
 }
 
+/// What runs here: parts of this program, or what a host keeps outside.
+enum Works {
+    Own(Runs),
+    Hosted(Hosted),
+}
+
+impl Works {
+    fn pull(&mut self, run: Run, word: Rein) {
+        match self {
+            Self::Own(runs) => runs.pull(run, word),
+            Self::Hosted(hosted) => hosted.pull(run, word),
+        }
+    }
+
+    async fn next(&mut self) -> Input {
+        match self {
+            Self::Own(runs) => runs.next().await,
+            Self::Hosted(hosted) => hosted.next().await,
+        }
+    }
+}
+
 /// The world of one node.
 pub(super) struct Surroundings {
     store: Arc<dyn Store>,
     lines: Lines,
     calls: JoinSet<Input>,
-    runs: Runs,
+    works: Works,
     shared: Arc<Shared>,
 }
 
 impl Surroundings {
     /// `keys` are the register and the prefix to watch.
-    pub(super) fn new(keys: (Key, String), ground: Ground, shared: Arc<Shared>) -> Self {
+    pub(super) fn new(
+        keys: (Key, String),
+        ground: Ground,
+        hosting: Option<(Hosting, Option<Grant>)>,
+        shared: Arc<Shared>,
+    ) -> Self {
         let (view, beats) = keys;
         let selectors = [Selector::Key(view), Selector::Prefix(beats)];
         Self {
             lines: Lines::new(ground.store.as_ref(), selectors),
             store: Arc::clone(&ground.store),
             calls: JoinSet::new(),
-            runs: Runs::new(ground),
+            works: match hosting {
+                Some((hosting, grant)) => Works::Hosted(Hosted::new(ground, hosting, grant)),
+                None => Works::Own(Runs::new(ground)),
+            },
             shared,
         }
     }
@@ -89,10 +121,18 @@ impl Surroundings {
 impl World<Shown> for Surroundings {
     fn carry_out(&mut self, output: Output) -> Flow {
         match output {
-            Output::Event(event) => return self.shared.on_event(event),
-            Output::Deploy(order) => self.runs.begin(order, self.shared.leash()),
-            Output::Undeploy { run } => self.runs.pull(run, Rein::Stop),
-            Output::Kill { run } => self.runs.pull(run, Rein::Kill),
+            Output::Event(event) => {
+                if let Works::Hosted(hosted) = &mut self.works {
+                    hosted.follow(self.shared.sight.borrow().id, &event);
+                }
+                return self.shared.on_event(event);
+            }
+            Output::Deploy(order) => match &mut self.works {
+                Works::Own(runs) => runs.begin(order, self.shared.leash()),
+                Works::Hosted(hosted) => hosted.begin(self.shared.sight.borrow().id, order),
+            },
+            Output::Undeploy { run } => self.works.pull(run, Rein::Stop),
+            Output::Kill { run } => self.works.pull(run, Rein::Kill),
             call => {
                 self.calls.spawn(carry_out(Arc::clone(&self.store), call));
             }
@@ -110,7 +150,7 @@ impl World<Shown> for Surroundings {
                         return input;
                     }
                 }
-                ended = self.runs.next() => return ended,
+                news = self.works.next() => return news,
                 news = self.lines.next() => return match news {
                     News::Seen(key, register) => Input::Seen { key, register },
                     News::Watching(up) => Input::Watching(up),

@@ -75,7 +75,8 @@ pub(super) fn found(
         text.push_str(&format!("{} {}\n", server.get(), member.storage));
     }
     write(dir, FOUNDERS, &text).map_err(failed(&dir.join(FOUNDERS), "write"))?;
-    Wal::create_on(Box::new(directory), identity, options)
+    let disk = directory.with_spares_of(options.segment_bytes);
+    Wal::create_on(Box::new(disk), identity, options)
 }
 
 /// The state before the first entry of the log.

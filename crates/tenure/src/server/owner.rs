@@ -2,8 +2,8 @@
 //!
 //! A round takes everything that has happened since the last one, tells the
 //! machine, and carries out what it asks for. Nothing here waits: the disk
-//! has a thread, each peer a queue, each client a stream. And nothing here
-//! decides: whether an answer may leave, and when, is the machine's business.
+//! has a thread (but for what is written at once: `Owner::persist`), each peer
+//! a queue, each client a stream. And nothing here decides: whether an answer may leave, and when, is the machine's business.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::path::PathBuf;
@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use tenure_core::Machine as _;
 use tenure_core::alpo::{
-    Answer, Ask, Event as NodeEvent, Input, LogId, Membership, Node, Outcome, Output, Refusal,
-    ServerId, Status, Stranger,
+    Answer, Ask, Batch, Event as NodeEvent, Input, LogId, Membership, Node, Outcome, Output,
+    Refusal, ServerId, Status, Stranger,
 };
 use tenure_core::time::Instant;
 
@@ -25,7 +25,10 @@ use super::peers::Peers;
 use super::shared::{Progress, Shared, Standing};
 use super::watchers::Watchers;
 use crate::clock;
-use crate::wal::{WalError, Writer};
+use crate::wal::{Submitted, WalError, Writer};
+
+/// Entries of a batch that a server may write on its own thread.
+const SMALL: usize = 16;
 
 /// The machine and what surrounds it.
 pub(super) struct Owner {
@@ -214,10 +217,8 @@ impl Owner {
         while let Some(output) = self.node.poll() {
             match output {
                 Output::Persist(batch) => {
-                    self.syncing.push_back((batch.number, clock::boot()));
-                    if self.writer.submit(batch).is_err() {
-                        // Its last report says why, and is on its way.
-                        tracing::debug!("the log has failed");
+                    if let Err(error) = self.persist(batch) {
+                        return Some(Ended::Disk(error));
                     }
                 }
                 Output::Send(envelope) => self.peers.send(&envelope),
@@ -232,6 +233,28 @@ impl Owner {
         }
         self.after_round(applied, told);
         None
+    }
+
+    /// Makes a batch durable, or has it made so.
+    ///
+    /// A leader has others to tell while its disk works. Who follows has
+    /// nothing to do but to answer when it is done, and who is alone answers
+    /// nobody before: for a small batch they need no other thread.
+    fn persist(&mut self, batch: Batch) -> Result<(), WalError> {
+        let number = batch.number;
+        self.syncing.push_back((number, clock::boot()));
+        let others = self.members.len() > 1;
+        let leads = self.node.status() == Status::Leader;
+        let small = batch.entries.len() <= SMALL && batch.snapshot.is_none();
+        if small && !(leads && others) {
+            if self.writer.write_here(batch)? == Submitted::Durable {
+                self.happened(Event::Persisted(number));
+            }
+        } else if self.writer.submit(batch).is_err() {
+            // Its last report says why, and is on its way.
+            tracing::debug!("the log has failed");
+        }
+        Ok(())
     }
 
     fn answer(&mut self, token: u64, answer: Answer) {
@@ -317,6 +340,14 @@ impl Owner {
                 tracing::info!(term, leader = leader.get(), "follows a leader");
             }
             NodeEvent::SteppedDown(why) => tracing::info!(term, ?why, "stepped back"),
+            NodeEvent::Disagreement { at } => {
+                metrics.disagreements.inc();
+                tracing::error!(
+                    term,
+                    at,
+                    "servers have different states, and no majority agrees on one"
+                );
+            }
             NodeEvent::Installed { upto } => {
                 metrics.installed.inc();
                 tracing::info!(term, upto = upto.id, "took over a snapshot from the leader");
@@ -325,6 +356,7 @@ impl Owner {
             other => {
                 match other {
                     NodeEvent::Standing { .. } => drop(metrics.elections.inc()),
+                    NodeEvent::Compared { .. } => drop(metrics.compared.inc()),
                     NodeEvent::Truncated { .. } => drop(metrics.truncated.inc()),
                     NodeEvent::Compacted { .. } => drop(metrics.snapshots.inc()),
                     _ => {}

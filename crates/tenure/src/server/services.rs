@@ -276,6 +276,8 @@ fn status(node: &Node) -> v1::StatusResponse {
         revision: state.registers().revision(),
         log_first: state.journal().first(),
         log_next: state.journal().next(),
+        cluster_version: state.version().get(),
+        speaks: node.speaks().get(),
         ..v1::StatusResponse::default()
     }
 }

@@ -299,6 +299,13 @@ fn refused(refusal: Refusal, shared: &Shared) -> v1::Error {
             Cause::Members,
             "this server has not caught up yet; try again soon",
         ),
+        Refusal::Version { needed, cluster } => error(
+            Cause::Members,
+            format!(
+                "expected all members to speak version {needed}, found the cluster at {cluster}; \
+                 upgrade the servers that `tenure status` shows with less"
+            ),
+        ),
         Refusal::NotHandedOver => error(
             Cause::NotHandedOver,
             "the leadership could not be handed over in time",

@@ -6,10 +6,13 @@
 //! to everybody concerned. A write of this process's own is published at
 //! once, so that its neighbours need not wait for the backend's notice.
 //!
-//! Versions of one key only grow in the stores that use this, which is how
-//! old news that arrives late is told from new. Unless a backup was restored
-//! or the table made anew: a version below the newest that was known *before*
-//! it was asked for is no late news, it is what there is now.
+//! News of one key comes on several ways (written here, notified, fetched)
+//! that overtake each other. Its states have an order by which old news is
+//! told from new: versions of one key only grow, and the deletion of a
+//! version comes after it and before the next. Unless a backup was restored
+//! or the table made anew; so what was *fetched* is believed against that
+//! order if nothing was told of the key since the fetch began. If something
+//! was, nobody can say which of them is older, and the fetch is made again.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -27,6 +30,8 @@ pub(super) struct Hub {
 struct Inner {
     feeds: Vec<Feed>,
     known: BTreeMap<Key, Known>,
+    /// How many states have been told of: the time of this hub.
+    told: u64,
     /// Why the line is down; `None` if it is up or was never tried.
     line: Line,
 }
@@ -43,9 +48,15 @@ enum Line {
 #[derive(Debug)]
 struct Known {
     register: Option<Register>,
-    /// The newest version seen, which outlives a deletion.
-    newest: Option<Version>,
+    /// How new that is, where it is known.
+    age: Option<Age>,
+    /// When it was told, by the hub's time.
+    told: u64,
 }
+
+/// How new a state of a key is: the version of what was written or deleted
+/// last, and whether it was deleted.
+type Age = (Version, bool);
 
 /// What the followers want to hear about, and what they know already.
 #[derive(Debug, Default)]
@@ -54,6 +65,8 @@ pub(super) struct Interest {
     pub(super) keys: Vec<Followed>,
     /// Followed prefixes.
     pub(super) prefixes: Vec<String>,
+    /// When this was drawn up, by the hub's time.
+    drawn: u64,
 }
 
 /// A followed key and what is known of it.
@@ -69,15 +82,6 @@ pub(super) struct Followed {
     /// Whether its followers have heard of it at all, be it that it does not
     /// exist.
     pub(super) told: bool,
-    /// The newest version that had been seen when this was drawn up.
-    newest: Option<Version>,
-}
-
-impl Interest {
-    fn newest(&self, key: &Key) -> Option<&Version> {
-        let found = self.keys.binary_search_by(|other| other.key.cmp(key));
-        self.keys.get(found.ok()?)?.newest.as_ref()
-    }
 }
 
 impl Hub {
@@ -102,7 +106,10 @@ impl Hub {
     pub(super) fn interest(&self) -> Interest {
         let mut inner = self.lock();
         inner.feeds.retain(|feed| !feed.is_abandoned());
-        let Inner { feeds, known, .. } = &mut *inner;
+        let Inner {
+            feeds, known, told, ..
+        } = &mut *inner;
+        let drawn = *told;
         let mut keys = BTreeMap::new();
         let mut prefixes = Vec::new();
         for feed in feeds.iter() {
@@ -132,11 +139,11 @@ impl Hub {
             version: known
                 .and_then(|known| known.register.as_ref())
                 .map(|held| held.version.clone()),
-            newest: known.and_then(|known| known.newest.clone()),
         };
         Interest {
             keys: keys.into_iter().map(followed).collect(),
             prefixes,
+            drawn,
         }
     }
 
@@ -150,69 +157,82 @@ impl Hub {
     /// A state of a register that was notified of, or written by this
     /// process. Whether it was told, or known already; if not, it is older
     /// than what is known, and only a fetch can say which of them counts.
-    pub(super) fn publish(&self, key: &Key, register: Option<Register>) -> bool {
-        let at = register.as_ref().map(|held| held.version.clone());
-        self.tell(key, register, at, None)
+    pub(super) fn publish(&self, key: &Key, register: Register) -> bool {
+        let age = (register.version.clone(), false);
+        self.tell(key, Some(register), Some(age), None)
     }
 
-    /// A register was deleted by the change with this version, for stores
-    /// whose deletions have one. Whether it was told, or known already.
-    #[cfg(feature = "etcd")]
-    pub(super) fn publish_gone(&self, key: &Key, at: &Version) -> bool {
-        self.tell(key, None, Some(at.clone()), None)
+    /// A register was deleted: the one with this version or, in stores whose
+    /// deletions have a version, by the change with this one. Whether it was
+    /// told, or known already.
+    pub(super) fn publish_gone(&self, key: &Key, at: Version) -> bool {
+        self.tell(key, None, Some((at, true)), None)
     }
 
     /// A state of a register that was read after `interest` was drawn up.
-    pub(super) fn fetched(&self, interest: &Interest, key: &Key, register: Option<Register>) {
-        let at = register.as_ref().map(|held| held.version.clone());
-        self.tell(key, register, at, Some(interest));
+    /// Whether it was told, or known already; if not, something else was
+    /// told meanwhile, and only another fetch can say which of them counts.
+    #[must_use = "if it is false, another fetch is due"]
+    pub(super) fn fetched(
+        &self,
+        interest: &Interest,
+        key: &Key,
+        register: Option<Register>,
+    ) -> bool {
+        let age = register.as_ref().map(|held| (held.version.clone(), false));
+        self.tell(key, register, age, Some(interest))
     }
 
     /// There was no such register when, after `interest` was drawn up, all
     /// changes up to this version had been made.
     #[cfg(feature = "etcd")]
     pub(super) fn fetched_gone(&self, interest: &Interest, key: &Key, at: &Version) {
-        self.tell(key, None, Some(at.clone()), Some(interest));
+        // If it is older than what was told meanwhile, it is older in truth.
+        self.tell(key, None, Some((at.clone(), true)), Some(interest));
     }
 
-    /// `at` is how new the state is, where that is known: of a register its
-    /// version, of a deletion only in stores that count those too.
     fn tell(
         &self,
         key: &Key,
         register: Option<Register>,
-        at: Option<Version>,
+        age: Option<Age>,
         fetched: Option<&Interest>,
     ) -> bool {
         let mut inner = self.lock();
-        let Inner { feeds, known, .. } = &mut *inner;
+        let Inner {
+            feeds, known, told, ..
+        } = &mut *inner;
         let concerned = |feed: &&Feed| feed.selector().selects(key);
         if !feeds.iter().any(|feed| concerned(&feed)) {
             return true;
         }
-        let version = register.as_ref().map(|register| register.version.clone());
-        if let Some(known) = known.get(key) {
-            if known.register.as_ref().map(|held| &held.version) == version.as_ref() {
+        let version = register.as_ref().map(|register| &register.version);
+        if let Some(known) = known.get_mut(key) {
+            if known.register.as_ref().map(|held| &held.version) == version {
+                known.age = age.max(known.age.take());
                 return true;
             }
-            // Otherwise something newer came while it was being fetched.
-            let went_back =
-                fetched.is_some_and(|interest| interest.newest(key) == known.newest.as_ref());
-            if at.is_some() && at <= known.newest && !went_back {
+            let is_newer = match fetched {
+                Some(interest) => age > known.age || known.told <= interest.drawn,
+                None => age > known.age,
+            };
+            if !is_newer {
                 return false;
             }
         }
-        let newest = at.or_else(|| known.get(key).and_then(|known| known.newest.clone()));
-        known.insert(
-            key.clone(),
-            Known {
-                register: register.clone(),
-                newest,
-            },
-        );
+        *told += 1;
         for feed in feeds.iter().filter(concerned) {
             feed.send(Sighting::State(key.clone(), register.clone()));
         }
+        let age = age.or_else(|| known.get(key).and_then(|known| known.age.clone()));
+        known.insert(
+            key.clone(),
+            Known {
+                register,
+                age,
+                told: *told,
+            },
+        );
         true
     }
 
@@ -249,52 +269,97 @@ impl Hub {
 mod tests {
     use super::*;
 
-    fn register(version: u64) -> Option<Register> {
-        Some(Register {
+    fn register(version: u64) -> Register {
+        Register {
             value: b"value".as_slice().into(),
-            version: Version::from_u64(version),
+            version: at(version),
             stamp: None,
-        })
+        }
+    }
+
+    fn at(version: u64) -> Version {
+        Version::from_u64(version)
+    }
+
+    fn followed() -> (Hub, Key, Watch) {
+        let hub = Hub::default();
+        let key = Key::new("key").expect("a key");
+        let watch = hub.follow(Selector::Key(key.clone()));
+        (hub, key, watch)
+    }
+
+    fn known(hub: &Hub) -> Option<Version> {
+        hub.interest().keys.pop().expect("a key").version
     }
 
     #[test]
     fn late_news_is_told_from_versions_that_went_back() {
-        let hub = Hub::default();
-        let key = Key::new("key").expect("a key");
-        let _watch = hub.follow(Selector::Key(key.clone()));
-        let known = || hub.interest().keys.pop().expect("a key").version;
+        let (hub, key, _watch) = followed();
         assert!(hub.publish(&key, register(5)));
         let before = hub.interest();
         assert!(hub.publish(&key, register(6)));
         // Read before 6 was written, and told after.
-        hub.fetched(&before, &key, register(5));
-        assert_eq!(known(), Some(Version::from_u64(6)));
+        assert!(!hub.fetched(&before, &key, Some(register(5))));
+        assert_eq!(known(&hub), Some(at(6)));
         // Read after 6 was known: it has gone back.
-        hub.fetched(&hub.interest(), &key, register(3));
-        assert_eq!(known(), Some(Version::from_u64(3)));
+        assert!(hub.fetched(&hub.interest(), &key, Some(register(3))));
+        assert_eq!(known(&hub), Some(at(3)));
         assert!(hub.publish(&key, register(4)));
         assert!(!hub.publish(&key, register(2)));
     }
 
-    #[cfg(feature = "etcd")]
     #[test]
-    fn a_late_deletion_does_not_hide_what_was_made_after_it() {
-        let hub = Hub::default();
-        let key = Key::new("key").expect("a key");
-        let _watch = hub.follow(Selector::Key(key.clone()));
-        let known = || hub.interest().keys.pop().expect("a key").version;
-        let at = Version::from_u64;
+    fn what_was_read_before_a_deletion_does_not_rise_again() {
+        let (hub, key, _watch) = followed();
         assert!(hub.publish(&key, register(5)));
         let before = hub.interest();
+        assert!(hub.publish_gone(&key, at(5)));
+        // Read before it was deleted, and told after: another fetch is due.
+        assert!(!hub.fetched(&before, &key, Some(register(5))));
+        assert_eq!(known(&hub), None);
+        assert!(hub.fetched(&hub.interest(), &key, None));
+        assert!(hub.publish(&key, register(6)));
+    }
+
+    #[test]
+    fn an_absence_that_was_read_earlier_does_not_hide_what_was_made_since() {
+        let (hub, key, _watch) = followed();
+        let before = hub.interest();
+        assert!(hub.publish(&key, register(5)));
+        assert!(!hub.fetched(&before, &key, None));
+        assert_eq!(known(&hub), Some(at(5)));
+        // Somebody else deleted it: read after it was known.
+        assert!(hub.fetched(&hub.interest(), &key, None));
+        assert_eq!(known(&hub), None);
+    }
+
+    #[test]
+    fn a_late_deletion_does_not_hide_what_was_made_after_it() {
+        let (hub, key, _watch) = followed();
+        assert!(hub.publish(&key, register(5)));
         // Written by this process; the deletion before it is heard of later.
         assert!(hub.publish(&key, register(7)));
-        assert!(!hub.publish_gone(&key, &at(6)));
-        hub.fetched_gone(&before, &key, &at(6));
-        assert_eq!(known(), Some(at(7)));
-        assert!(hub.publish_gone(&key, &at(8)));
-        assert_eq!(known(), None);
+        assert!(!hub.publish_gone(&key, at(5)));
+        assert!(!hub.publish_gone(&key, at(6)));
+        assert_eq!(known(&hub), Some(at(7)));
+        assert!(hub.publish_gone(&key, at(8)));
+        assert_eq!(known(&hub), None);
+        // An older state of what is gone.
         assert!(!hub.publish(&key, register(7)));
         assert!(hub.publish(&key, register(9)));
-        assert_eq!(known(), Some(at(9)));
+        assert_eq!(known(&hub), Some(at(9)));
+    }
+
+    #[cfg(feature = "etcd")]
+    #[test]
+    fn an_absence_with_a_version_is_judged_by_it() {
+        let (hub, key, _watch) = followed();
+        assert!(hub.publish(&key, register(5)));
+        let before = hub.interest();
+        assert!(hub.publish(&key, register(7)));
+        hub.fetched_gone(&before, &key, &at(6));
+        assert_eq!(known(&hub), Some(at(7)));
+        hub.fetched_gone(&before, &key, &at(8));
+        assert_eq!(known(&hub), None);
     }
 }

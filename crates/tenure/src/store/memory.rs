@@ -55,9 +55,16 @@ impl Memory {
         let Ok(mut changes) = registers.changes_after(last) else {
             return;
         };
-        if let Some(Change { key, register, .. }) = changes.next() {
-            self.shared.hub.publish(key, register.clone());
-        }
+        let at = Version::from_u64(registers.revision());
+        match changes.next() {
+            Some(Change {
+                key,
+                register: Some(register),
+                ..
+            }) => self.shared.hub.publish(key, register.clone()),
+            Some(Change { key, .. }) => self.shared.hub.publish_gone(key, at),
+            None => true,
+        };
     }
 
     fn swap(&self, write: Write) -> Result<Written, StoreError> {
@@ -155,13 +162,17 @@ impl Store for Memory {
         // Under the lock, so that no change falls between follow and fetch.
         let registers = self.lock();
         let watch = self.shared.hub.follow(selector.clone());
+        let hub = &self.shared.hub;
         match &selector {
             Selector::Key(key) => {
-                self.shared.hub.publish(key, registers.read(key).cloned());
+                match registers.read(key) {
+                    Some(register) => hub.publish(key, register.clone()),
+                    None => hub.publish_gone(key, Version::from_u64(registers.revision())),
+                };
             }
             Selector::Prefix(prefix) => {
                 for (key, register) in registers.list(prefix) {
-                    self.shared.hub.publish(key, Some(register.clone()));
+                    hub.publish(key, register.clone());
                 }
             }
         }

@@ -3,7 +3,7 @@
 use std::io;
 
 use tenure_core::alpo::Envelope;
-use tenure_core::alpo::codec::{FrameError, decode_frame};
+use tenure_core::alpo::codec::{FrameError, decode_frame_with};
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 
 /// How much is read at once.
@@ -53,7 +53,8 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
             return Err(ReadError::Closed);
         }
         while let Some((envelope, bytes)) =
-            decode_frame(&self.buffer[self.taken..]).map_err(ReadError::Frame)?
+            decode_frame_with(crc32c::crc32c_append, &self.buffer[self.taken..])
+                .map_err(ReadError::Frame)?
         {
             self.taken += bytes;
             take(envelope);

@@ -8,7 +8,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tenure_core::alpo::codec::encode_frame;
+use tenure_core::alpo::codec::encode_frame_with;
 use tenure_core::alpo::{Envelope, ServerId};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -134,7 +134,7 @@ impl Link {
             return;
         }
         let first = waiting.bytes.is_empty();
-        encode_frame(&mut waiting.bytes, envelope);
+        encode_frame_with(crc32c::crc32c_append, &mut waiting.bytes, envelope);
         drop(waiting);
         if first {
             self.queue.more.notify_one();

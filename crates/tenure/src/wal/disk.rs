@@ -19,6 +19,7 @@ use rustix::fs::{FallocateFlags, FlockOperation};
 use rustix::io::Errno;
 
 use super::error::WalError;
+use super::spare::Spare;
 
 /// The file whose lock says that the directory is in use.
 const LOCK: &str = "lock";
@@ -144,6 +145,7 @@ pub struct Directory {
     handle: File,
     /// Locked for as long as this lives; none for those who only look.
     lock: Option<File>,
+    spare: Option<Spare>,
 }
 
 impl Directory {
@@ -200,12 +202,22 @@ impl Directory {
             path: path.to_owned(),
             handle,
             lock,
+            spare: None,
         })
+    }
+
+    /// The same, with files of so many zeros made in advance.
+    #[must_use]
+    pub fn with_spares_of(mut self, bytes: u64) -> Self {
+        // Without a thread for it all goes on as without spares.
+        self.spare = Spare::start(&self.path, bytes).ok();
+        self
     }
 }
 
 impl Drop for Directory {
     fn drop(&mut self) {
+        drop(self.spare.take());
         // Closing the file is not enough if another thread is just starting
         // a process, which holds everything open until it is another program.
         if let Some(lock) = &self.lock {
@@ -253,6 +265,11 @@ impl Disk for Directory {
     }
 
     fn create(&self, name: &str, bytes: u64) -> io::Result<Box<dyn DiskFile>> {
+        if let Some(spare) = &self.spare
+            && let Some(file) = spare.take(bytes, &self.path(name))?
+        {
+            return Ok(Box::new(file));
+        }
         let file = OpenOptions::new()
             .write(true)
             .create(true)

@@ -71,7 +71,8 @@ impl Wal {
     /// [`WalError::Misplaced`] if there is one already, [`WalError::InUse`]
     /// if another process uses the directory, [`WalError::Disk`].
     pub fn create(dir: &Path, identity: &Identity, options: Options) -> Result<Self, WalError> {
-        Self::create_on(Box::new(Directory::lock(dir)?), identity, options)
+        let disk = Directory::lock(dir)?.with_spares_of(options.segment_bytes);
+        Self::create_on(Box::new(disk), identity, options)
     }
 
     /// Opens the log in `dir`, locks it, and reads everything back. What is
@@ -84,7 +85,8 @@ impl Wal {
         identity: &Identity,
         options: Options,
     ) -> Result<(Self, Recovered), WalError> {
-        Self::open_on(Box::new(Directory::lock(dir)?), identity, options)
+        let disk = Directory::lock(dir)?.with_spares_of(options.segment_bytes);
+        Self::open_on(Box::new(disk), identity, options)
     }
 
     /// [`create`](Self::create) on any disk.

@@ -18,7 +18,8 @@
 //! What is in the files, and what a crash or damage makes of them, is decided
 //! in [`tenure_core::wal`], which the simulator runs on disks of its own. Here
 //! is the rest, one idea per file: `disk` is the few things asked of a file
-//! system, and a directory that does them, `log` is the log in it, `read`
+//! system, and a directory that does them, `spare` prepares its next segment,
+//! `log` is the log in it, `read`
 //! reads a long one on two threads, `writer` is the thread that makes many
 //! batches share a sync, `inspect` looks without touching, `error` says what
 //! to do next.
@@ -28,6 +29,7 @@ mod error;
 mod inspect;
 mod log;
 mod read;
+mod spare;
 mod writer;
 
 pub use disk::{Directory, Disk, DiskFile, holder};
@@ -35,4 +37,4 @@ pub use error::{Fault, WalError};
 pub use inspect::{Report, inspect, verify, verify_on};
 pub use log::{Options, Wal, identity};
 pub use tenure_core::wal::{FORMAT_VERSION, Item, Record, SegmentStart, Tail};
-pub use writer::{Ended, Writer};
+pub use writer::{Ended, Submitted, Writer};

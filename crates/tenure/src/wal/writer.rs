@@ -4,26 +4,62 @@
 //! Nobody decides how many batches are committed together: the thread takes
 //! what has piled up while it was busy. On an idle server that is one batch
 //! and the least delay; under load it is many and the most throughput.
+//!
+//! Waking a thread and being woken by it takes as long as a quick disk takes
+//! to sync. Whoever has nothing else to do meanwhile (a server that follows,
+//! and whose answer waits for this very write) may therefore write on its own
+//! thread, as long as nothing waits and the disk has been quick: see
+//! [`Writer::write_here`].
 
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use tenure_core::alpo::{Batch, Entry};
 
 use super::error::WalError;
 use super::log::Wal;
+use crate::clock;
 
 /// How many go into one write.
 const BATCHES_MAX: usize = 256;
 /// After about how many bytes no further batch goes into the same write.
 const WEIGHT_MAX: usize = 8 * 1024 * 1024;
 
+/// A sync that takes no longer was quick.
+const QUICK: Duration = Duration::from_millis(2);
+/// So many must have been, one after the other, before the owner of the
+/// machine waits for the next one itself.
+const QUICK_BEFORE: u32 = 64;
+
 /// A handle to the thread. Dropping it lets the thread finish what waits and
 /// end.
 #[derive(Debug)]
 pub struct Writer {
     queue: Sender<Batch>,
-    thread: JoinHandle<Wal>,
+    thread: JoinHandle<()>,
+    shared: Arc<Shared>,
+}
+
+/// What the thread and its owner share.
+#[derive(Debug)]
+struct Shared {
+    wal: Mutex<Wal>,
+    /// Batches that were handed over and not reported yet.
+    waiting: AtomicUsize,
+    /// How many syncs in a row were quick.
+    quick: AtomicU32,
+}
+
+/// What became of a batch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Submitted {
+    /// It is durable, and so is everything before it.
+    Durable,
+    /// The thread has it, and will report.
+    Queued,
 }
 
 /// The thread has ended, because the log failed: the batch is handed back.
@@ -44,11 +80,21 @@ impl Writer {
     ) -> Result<Self, WalError> {
         let (queue, batches) = channel();
         let directory = wal.directory();
+        let shared = Arc::new(Shared {
+            wal: Mutex::new(wal),
+            waiting: AtomicUsize::new(0),
+            quick: AtomicU32::new(0),
+        });
+        let own = Arc::clone(&shared);
         let thread = std::thread::Builder::new()
             .name("tenure-wal".into())
-            .spawn(move || serve(wal, batches, report))
+            .spawn(move || serve(&own, batches, report))
             .map_err(|error| WalError::disk(directory, None, "start a thread for", error))?;
-        Ok(Self { queue, thread })
+        Ok(Self {
+            queue,
+            thread,
+            shared,
+        })
     }
 
     /// Hands over a batch. It never waits, for whoever owns the machine must
@@ -58,27 +104,62 @@ impl Writer {
     /// # Errors
     /// [`Ended`] if the log has failed.
     pub fn submit(&self, batch: Batch) -> Result<(), Ended> {
+        self.shared.waiting.fetch_add(1, Ordering::AcqRel);
         self.queue
             .send(batch)
             .map_err(|refused| Ended(Box::new(refused.0)))
+    }
+
+    /// Writes a batch and waits until it is durable, if that is likely to
+    /// take no longer than to have it done: nothing else waits, and the last
+    /// 64 syncs took at most 2 ms each. Otherwise hands it over like
+    /// [`submit`](Self::submit). After one slow sync the thread has the next
+    /// 64, so that a disk which has become slow holds its owner up once.
+    ///
+    /// # Errors
+    /// [`WalError`] if the log has failed.
+    pub fn write_here(&self, batch: Batch) -> Result<Submitted, WalError> {
+        let waiting = self.shared.waiting.load(Ordering::Acquire);
+        let quick = self.shared.quick.load(Ordering::Acquire);
+        if waiting == 0 && quick >= QUICK_BEFORE {
+            self.shared.write(&[batch])?;
+            return Ok(Submitted::Durable);
+        }
+        // If the thread has ended, its last report says why.
+        let _ = self.submit(batch);
+        Ok(Submitted::Queued)
     }
 
     /// Waits until everything is written, or the log has failed, and gives
     /// the log back.
     pub fn finish(self) -> Wal {
         drop(self.queue);
-        match self.thread.join() {
-            Ok(wal) => wal,
-            Err(panic) => std::panic::resume_unwind(panic),
+        if let Err(panic) = self.thread.join() {
+            std::panic::resume_unwind(panic);
         }
+        let shared = Arc::into_inner(self.shared).expect("the thread has ended");
+        let wal = shared.wal.into_inner();
+        wal.unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn serve(
-    mut wal: Wal,
-    queue: Receiver<Batch>,
-    mut report: impl FnMut(Result<u64, WalError>),
-) -> Wal {
+impl Shared {
+    fn write(&self, batches: &[Batch]) -> Result<(), WalError> {
+        let began = clock::boot();
+        let mut wal = self.wal.lock().unwrap_or_else(PoisonError::into_inner);
+        wal.append(batches)?;
+        drop(wal);
+        if clock::boot().since(began) <= QUICK {
+            let quick = self.quick.load(Ordering::Acquire);
+            self.quick.store(quick.saturating_add(1), Ordering::Release);
+        } else {
+            self.quick.store(0, Ordering::Release);
+        }
+        Ok(())
+    }
+}
+
+fn serve(shared: &Shared, queue: Receiver<Batch>, mut report: impl FnMut(Result<u64, WalError>)) {
     let mut batches = Vec::new();
     while let Ok(first) = queue.recv() {
         let mut weight = weigh(&first);
@@ -91,16 +172,16 @@ fn serve(
             batches.push(next);
         }
         let number = batches.last().map_or(0, |batch| batch.number);
-        if let Err(error) = wal.append(&batches) {
+        if let Err(error) = shared.write(&batches) {
             // Whoever hears of the failure must find the door closed.
             drop(queue);
-            report(Err(error));
-            return wal;
+            return report(Err(error));
         }
         report(Ok(number));
+        // Only now: what is written elsewhere comes after it.
+        shared.waiting.fetch_sub(batches.len(), Ordering::AcqRel);
         batches.clear();
     }
-    wal
 }
 
 fn weigh(batch: &Batch) -> usize {

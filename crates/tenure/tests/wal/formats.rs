@@ -7,11 +7,12 @@ use std::sync::Arc;
 
 use tenure::wal::{Options, Wal, verify_on};
 use tenure_core::alpo::{
-    Batch, Command, Entry, HardState, Member, Membership, Operation, Part, Payload, Position, Rank,
-    ServerId, Snapshot,
+    Batch, ClusterVersion, Command, Entry, HardState, Limits, Member, Membership, Operation, Part,
+    Payload, Position, Rank, ServerId, Snapshot, State,
 };
 use tenure_core::cas::{Expect, Stamp, Write};
 use tenure_core::ids::{Key, Version};
+use tenure_core::time::ClockId;
 
 use super::memory::Memory;
 use super::model::{identity, term};
@@ -71,6 +72,7 @@ fn entries() -> Vec<Entry> {
         command(5, Operation::KeepAlive),
         command(6, Operation::Close),
         Payload::Expire { session: 3 },
+        Payload::Version(ClusterVersion::FIRST),
     ];
     payloads
         .into_iter()
@@ -82,6 +84,20 @@ fn entries() -> Vec<Entry> {
             payload,
         })
         .collect()
+}
+
+/// The state after the first eight of them: a session, an entry of the plain
+/// log and a register are there.
+fn state() -> Vec<u8> {
+    let clock = ClockId {
+        boot: 300,
+        namespace: 2,
+    };
+    let mut state = State::new(Limits::default(), clock);
+    for entry in entries().iter().take(8) {
+        state.apply(entry);
+    }
+    state.encode()
 }
 
 /// A small log with a record of each kind and two segments.
@@ -182,6 +198,11 @@ fn the_document_shows_what_is_written() {
             dump(&disk.bytes(&name))
         );
     }
+    let _ = write!(
+        shown,
+        "The state after entry 8:\n\n```text\n{}```\n\n",
+        dump(&state())
+    );
     let text = std::fs::read_to_string(document()).expect("docs/formats.md");
     let (head, rest) = text
         .split_once(BEGIN)
@@ -200,6 +221,11 @@ fn the_document_shows_what_is_written() {
          UPDATE_GOLDENFILES=1"
     );
     let version = format!("version {}", tenure::wal::FORMAT_VERSION);
+    assert!(
+        head.contains(&version),
+        "expected {version:?} in docs/formats.md"
+    );
+    let version = format!("state version {}", state()[0]);
     assert!(
         head.contains(&version),
         "expected {version:?} in docs/formats.md"

@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use tenure::wal::{self, Options, Wal, WalError};
+use tenure_core::alpo::Batch;
 use tenure_core::rng::Rng;
 
-use super::model::{SMALL, identity, random_calls};
+use super::model::{SMALL, entry, identity, random_calls};
 
 /// Where the child of a test finds its directory.
 const DIR: &str = "TENURE_TEST_WAL_DIR";
@@ -39,9 +40,23 @@ fn batches_come_back_from_a_real_disk() {
 #[test]
 fn a_segment_has_its_room_from_the_start() {
     let dir = tempfile::tempdir().expect("a directory");
-    drop(Wal::create(dir.path(), &identity(), Options::default()).expect("a new log"));
-    let segment = std::fs::metadata(dir.path().join("0000000000000001.wal")).expect("a segment");
-    assert_eq!(segment.len(), 64 << 20);
+    let mut wal = Wal::create(dir.path(), &identity(), Options::default()).expect("a new log");
+    let length = |number: u64| {
+        let path = dir.path().join(format!("{number:016x}.wal"));
+        std::fs::metadata(path).expect("a segment").len()
+    };
+    assert_eq!(length(1), 1 << 20);
+    let batch = |number| Batch {
+        number,
+        entries: vec![entry(number, 1, &[7; 600 * 1024])],
+        ..Batch::default()
+    };
+    wal.append(&[batch(1)]).expect("room");
+    wal.append(&[batch(2)]).expect("a new segment");
+    assert_eq!(length(2), 64 << 20);
+    drop(wal);
+    let spare = dir.path().join("spare");
+    assert!(!spare.exists(), "nothing is left of what was not needed");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::sync::mpsc::channel;
 
-use tenure::wal::{Wal, WalError, Writer, verify_on};
+use tenure::wal::{Submitted, Wal, WalError, Writer, verify_on};
 use tenure_core::alpo::Batch;
 
 use super::memory::{Failure, Memory};
@@ -76,4 +76,66 @@ fn a_failure_is_reported_once_and_ends_the_thread() {
         wal.append(&[batch(2)]),
         Err(WalError::Poisoned { .. })
     ));
+}
+
+#[test]
+fn a_quick_disk_is_waited_for_unless_something_waits_already() {
+    let disk = Memory::new();
+    let wal = new_log(&disk);
+    let (reports, reported) = channel();
+    let (release, gate) = channel::<()>();
+    let writer = Writer::start(wal, move |result| {
+        reports.send(result).expect("the test listens");
+        let _ = gate.recv();
+    })
+    .expect("a thread");
+    let mut number = 0;
+    let mut next = || {
+        number += 1;
+        batch(number)
+    };
+    // Nobody knows yet that it is quick.
+    let mut queued = 0;
+    while writer.write_here(next()).expect("a sound disk") == Submitted::Queued {
+        queued += 1;
+        assert_eq!(reported.recv().expect("a report").ok(), Some(queued));
+        release.send(()).expect("the thread waits");
+        // What is reported may still be counted as waiting for a moment.
+        assert!(queued < 10_000, "a disk in memory is never quick");
+    }
+    assert!(queued >= 64, "after {queued}");
+    assert_eq!(writer.write_here(next()).ok(), Some(Submitted::Durable));
+
+    // The thread is held up with one of them: the next one queues behind it.
+    writer.submit(next()).expect("a sound disk");
+    assert!(reported.recv().expect("a report").is_ok());
+    assert_eq!(writer.write_here(next()).ok(), Some(Submitted::Queued));
+    drop(release);
+    drop(writer.finish());
+    let (_, recovered) = verify_on(&disk).expect("a sound log");
+    assert_eq!(recovered.entries.len() as u64, number);
+}
+
+#[test]
+fn a_failure_of_a_write_here_is_told_at_once_and_everything_after_fails() {
+    let disk = Memory::new();
+    let wal = new_log(&disk);
+    let (reports, reported) = channel();
+    let writer = Writer::start(wal, move |result| {
+        reports
+            .send(result.map_err(|error| error.to_string()))
+            .expect("the test listens");
+    })
+    .expect("a thread");
+    let mut number = 1;
+    while writer.write_here(batch(number)).expect("a sound disk") == Submitted::Queued {
+        assert_eq!(reported.recv(), Ok(Ok(number)));
+        number += 1;
+    }
+    disk.fail_at(disk.steps() + 1, Failure::Refused);
+    assert!(writer.write_here(batch(number + 1)).is_err());
+    writer
+        .submit(batch(number + 1))
+        .expect("it has not noticed");
+    assert!(reported.recv().expect("a report").is_err());
 }

@@ -45,6 +45,8 @@ struct Plan {
     clients: usize,
     connections: usize,
     keys: usize,
+    /// Entries of the log a call, if that is what is done.
+    append: Option<u32>,
     mix: Mix,
     pace: Pace,
     /// How long each store is measured in all.
@@ -142,6 +144,7 @@ fn plan(context: &Context, args: &args::Bench) -> Result<Plan, Failure> {
         clients,
         connections,
         keys,
+        append: args.append,
         mix,
         pace,
         duration: config::duration("--duration", &args.duration)?,
@@ -185,11 +188,15 @@ async fn open(
             .first()
             .map_or_else(|| url.clone(), ToString::to_string);
         let below = format!("bench/{run}/{}", sides.len());
+        let clients = match plan.append {
+            None => clients(plan, &stores, &below)?,
+            Some(entries) => appending(plan, url, entries)?,
+        };
         sides.push(Side {
             name,
             flag,
             pids: pids.clone(),
-            clients: clients(plan, &stores, &below)?,
+            clients,
             record: Record::new(interval),
             servers: (!pids.is_empty()).then_some(Duration::ZERO),
             here: Duration::ZERO,
@@ -214,6 +221,36 @@ fn clients(plan: &Plan, stores: &[Arc<dyn Store>], below: &str) -> Result<Vec<Wo
         clients.push(Work::Registers(registers));
     }
     Ok(clients)
+}
+
+/// Clients that append to the log of a cluster.
+#[cfg(feature = "tenure")]
+fn appending(plan: &Plan, url: &str, entries: u32) -> Result<Vec<Work>, Failure> {
+    if !url.starts_with("tenure:") {
+        let scheme = url.split(':').next().unwrap_or_default();
+        return Err(usage(format!(
+            "--append: expected tenure://host:port,…, found a store without a log, {scheme}:"
+        )));
+    }
+    let mut connections = Vec::new();
+    for _ in 0..plan.connections {
+        let client = tenure::log::Client::open(url).map_err(|error| store_failure(error.into()))?;
+        connections.push(client.within(plan.mix.within));
+    }
+    let clients = connections.iter().cycle().take(plan.clients);
+    let entries = entries as usize;
+    let work = |client: &tenure::log::Client| {
+        let entry = Arc::clone(&plan.mix.value);
+        Work::Appends(work::Appends::new(client.clone(), entries, entry))
+    };
+    Ok(clients.map(work).collect())
+}
+
+#[cfg(not(feature = "tenure"))]
+fn appending(_: &Plan, _: &str, _: u32) -> Result<Vec<Work>, Failure> {
+    Err(usage(
+        "--append: this binary was built without the feature \"tenure\"",
+    ))
 }
 
 async fn set_up(clients: &mut Vec<Work>) -> Result<(), Failure> {

@@ -17,7 +17,10 @@ const RIGHT: f64 = 40.0;
 const TOP: f64 = 72.0;
 const GAP: f64 = 50.0;
 /// A colour for each store, and one for the tail of each.
-const COLOURS: [[&str; 2]; 2] = [["#1f6f8b", "#7fc4d8"], ["#c0562b", "#eab08f"]];
+const COLOURS: [[&str; Kind::ALL.len()]; 2] = [
+    ["#7fc4d8", "#1f6f8b", "#0f4657"],
+    ["#eab08f", "#c0562b", "#7d3213"],
+];
 
 /// A place on a scale, and how it is spelled.
 type Tick = (f64, String);
@@ -35,7 +38,7 @@ pub(super) fn plot(sides: &[Side]) -> String {
         "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {WIDTH} {height}' \
          font-family='sans-serif' font-size='12'>\n<rect width='100%' height='100%' fill='white'/>\n"
     );
-    for (at, (side, [colour, _])) in sides.iter().zip(COLOURS).enumerate() {
+    for (at, (side, [_, colour, _])) in sides.iter().zip(COLOURS).enumerate() {
         let y = 18.0 + 18.0 * at as f64;
         let name = escape(&side.name);
         let _ = writeln!(
@@ -87,7 +90,7 @@ fn throughput(sides: &[Side]) -> Panel {
     let lines: Vec<_> = sides
         .iter()
         .zip(COLOURS)
-        .map(|(side, [colour, _])| Line {
+        .map(|(side, [_, colour, _])| Line {
             colour,
             name: String::new(),
             points: side

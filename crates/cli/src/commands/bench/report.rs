@@ -68,14 +68,18 @@ fn load(plan: &Plan) -> String {
         1 => String::new(),
         slices => format!(" in {slices} slices by turns"),
     };
+    let bytes = plan.mix.value.len();
+    let what = match plan.append {
+        Some(entries) => format!("{entries} entries of {bytes} bytes a call"),
+        None => format!(
+            "{} registers of {bytes} bytes, {:.0} % reads",
+            plan.keys,
+            plan.mix.reads * 100.0
+        ),
+    };
     format!(
-        "{} clients on {} connections, {pace}, {} registers of {} bytes, {:.0} % reads, {:?} each{slices}",
-        plan.clients,
-        plan.connections,
-        plan.keys,
-        plan.mix.value.len(),
-        plan.mix.reads * 100.0,
-        plan.duration,
+        "{} clients on {} connections, {pace}, {what}, {:?} each{slices}",
+        plan.clients, plan.connections, plan.duration,
     )
 }
 

@@ -17,15 +17,19 @@ pub(super) enum Kind {
     Read,
     /// A durable write.
     Write,
+    /// An entry appended to the log; the latency is that of the call which
+    /// brought it along.
+    Append,
 }
 
 impl Kind {
-    pub(super) const ALL: [Self; 2] = [Self::Read, Self::Write];
+    pub(super) const ALL: [Self; 3] = [Self::Read, Self::Write, Self::Append];
 
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Read => "reads",
             Self::Write => "writes",
+            Self::Append => "appends",
         }
     }
 }
@@ -44,6 +48,9 @@ pub(super) struct Done {
 pub(super) enum Work {
     /// Reads and compare-and-swaps of registers that nobody else writes.
     Registers(Registers),
+    /// Appends to the log of a cluster.
+    #[cfg(feature = "tenure")]
+    Appends(Appends),
 }
 
 impl Work {
@@ -51,6 +58,8 @@ impl Work {
     pub(super) async fn set_up(&mut self) -> Result<(), StoreError> {
         match self {
             Self::Registers(registers) => registers.set_up().await,
+            #[cfg(feature = "tenure")]
+            Self::Appends(_) => Ok(()),
         }
     }
 
@@ -58,13 +67,19 @@ impl Work {
     pub(super) async fn step(&mut self) -> Done {
         match self {
             Self::Registers(registers) => registers.step().await,
+            #[cfg(feature = "tenure")]
+            Self::Appends(appends) => appends.step().await,
         }
     }
 
-    /// Removes what it has made; how much of it had to stay.
+    /// Removes what it has made, as far as that can be removed; how much of
+    /// it had to stay.
     pub(super) async fn tear_down(&mut self) -> u64 {
         match self {
             Self::Registers(registers) => registers.tear_down().await,
+            // A log forgets by itself.
+            #[cfg(feature = "tenure")]
+            Self::Appends(_) => 0,
         }
     }
 }
@@ -187,6 +202,37 @@ impl Registers {
             left += u64::from(deleted.is_err());
         }
         left
+    }
+}
+
+/// A client that appends batches to the log, one call after the other, each
+/// entry once.
+#[cfg(feature = "tenure")]
+#[derive(Debug)]
+pub(super) struct Appends {
+    client: tenure::log::Client,
+    entries: usize,
+    entry: Bytes,
+}
+
+#[cfg(feature = "tenure")]
+impl Appends {
+    pub(super) const fn new(client: tenure::log::Client, entries: usize, entry: Bytes) -> Self {
+        Self {
+            client,
+            entries,
+            entry,
+        }
+    }
+
+    async fn step(&mut self) -> Done {
+        let batch = (0..self.entries).map(|_| self.entry.to_vec());
+        let numbers = self.client.append_many(batch).await;
+        Done {
+            kind: Kind::Append,
+            count: self.entries as u64,
+            result: numbers.map(drop).map_err(StoreError::from),
+        }
     }
 }
 

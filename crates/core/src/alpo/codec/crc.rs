@@ -87,6 +87,11 @@ pub fn crc32c(bytes: &[u8]) -> u32 {
     Crc32c::new().and(bytes).value()
 }
 
+/// CRC-32C of more bytes, going on from the sum of those before them; from 0
+/// at the beginning. [`crc32c_append`] is one; a driver may bring its own that
+/// uses the processor's instruction.
+pub type Checksum = fn(u32, &[u8]) -> u32;
+
 /// The checksum of what had the checksum `so_far` (0 for nothing) and `bytes`
 /// behind it.
 pub fn crc32c_append(so_far: u32, bytes: &[u8]) -> u32 {

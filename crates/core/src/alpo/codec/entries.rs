@@ -6,7 +6,7 @@ use crate::cas::{Expect, Stamp, Write};
 use crate::ids::{Key, Term, Version};
 
 use super::super::durable::HardState;
-use super::super::entry::{Command, Entry, Operation, Payload};
+use super::super::entry::{ClusterVersion, Command, Entry, Operation, Payload};
 use super::super::ids::{Position, Rank, ServerId, StorageId};
 use super::super::membership::{MAX_MEMBERS, Member, Membership, Part};
 use super::{DecodeError, Reader, put_bytes, put_u64};
@@ -16,6 +16,9 @@ const MEMBERS: u8 = 1;
 const OPEN: u8 = 2;
 const COMMAND: u8 = 3;
 const EXPIRE: u8 = 4;
+const VERSION: u8 = 5;
+#[cfg(feature = "next-version")]
+const NOTE: u8 = 6;
 
 const APPEND: u8 = 0;
 const SWAP: u8 = 1;
@@ -46,6 +49,15 @@ pub fn encode_entry(to: &mut Vec<u8>, entry: &Entry) {
             to.push(EXPIRE);
             put_u64(to, *session);
         }
+        Payload::Version(version) => {
+            to.push(VERSION);
+            put_u64(to, version.get());
+        }
+        #[cfg(feature = "next-version")]
+        Payload::Note(number) => {
+            to.push(NOTE);
+            put_u64(to, *number);
+        }
     }
 }
 
@@ -72,6 +84,9 @@ pub(super) fn read_entry(from: &mut Reader<'_>) -> Result<Entry, DecodeError> {
         EXPIRE => Payload::Expire {
             session: from.u64()?,
         },
+        VERSION => Payload::Version(read_version(from)?),
+        #[cfg(feature = "next-version")]
+        NOTE => Payload::Note(from.u64()?),
         kind => return Err(DecodeError::Kind(kind)),
     };
     Ok(Entry {
@@ -241,6 +256,10 @@ pub(in super::super) fn read_membership(from: &mut Reader<'_>) -> Result<Members
 
 pub(super) fn read_server(from: &mut Reader<'_>) -> Result<ServerId, DecodeError> {
     ServerId::new(from.u64()?).ok_or(DecodeError::Number)
+}
+
+pub(super) fn read_version(from: &mut Reader<'_>) -> Result<ClusterVersion, DecodeError> {
+    ClusterVersion::new(from.u64()?).ok_or(DecodeError::Number)
 }
 
 pub(super) fn read_term(from: &mut Reader<'_>) -> Result<Term, DecodeError> {

@@ -139,6 +139,7 @@ impl Request {
                 commit,
                 round: _,
                 time: _,
+                compare: _,
             } => (last, commit).hash(into),
             Self::Install {
                 last,
@@ -177,6 +178,8 @@ impl Reply {
                 matched,
                 last,
                 round: _,
+                version: _,
+                mark: _,
             } => (matched, last).hash(into),
             Self::Installed {
                 last,

@@ -16,10 +16,11 @@ use crate::time::{Instant, nanos};
 
 use super::super::bug::Bug;
 use super::super::durable::Snapshot;
-use super::super::entry::{Entry, LogTime, Payload, SessionId};
+use super::super::entry::{ClusterVersion, Entry, LogTime, Payload, SessionId};
 use super::super::ids::{LogId, Position, ServerId};
 use super::super::message::{Reply, Request};
 use super::super::quorum;
+use super::compare::Comparing;
 use super::desk::{Admission, Desk};
 use super::progress::{Mode, Progress};
 use super::rounds::Rounds;
@@ -44,9 +45,12 @@ pub(super) struct Leader {
     began: (LogTime, Instant),
     /// The log's time when this leader became ready: until a session's time
     /// to live after that, nobody could have been expected to be heard.
-    ready_at: Option<LogTime>,
+    pub(super) ready_at: Option<LogTime>,
     /// Sessions whose end is proposed.
     expiring: BTreeSet<SessionId>,
+    pub(super) comparing: Comparing,
+    /// The cluster's version as it was proposed last in this reign.
+    pub(super) raised: ClusterVersion,
 }
 
 /// A hand-over under way.
@@ -78,6 +82,8 @@ impl Leader {
             began: (time, server.now),
             ready_at: None,
             expiring: BTreeSet::new(),
+            comparing: Comparing::default(),
+            raised: ClusterVersion::FIRST,
         };
         leader.append(server, Payload::NoOp, None);
         leader.rounds.begin(server.now);
@@ -137,7 +143,11 @@ impl Leader {
             payload,
         };
         let weight = probe.weight();
-        if probe.is_too_large() {
+        let (needed, cluster) = (probe.payload.since(), server.state.version());
+        if needed > cluster {
+            let refusal = Refusal::Version { needed, cluster };
+            server.answer(token, Answer::Refused(refusal));
+        } else if probe.is_too_large() {
             server.answer(token, Answer::Refused(Refusal::TooLarge));
         } else if self.transfer.is_some() || !self.desk.has_room(server, weight) {
             server.answer(token, Answer::Refused(Refusal::Busy));
@@ -182,8 +192,11 @@ impl Leader {
                 matched,
                 last,
                 round,
+                version,
+                mark,
             } => {
                 peer.answers(number);
+                (peer.version, peer.mark) = (Some(version), mark);
                 match matched {
                     Some(matched) if matched <= server.log.last().id => peer.appended(matched),
                     Some(_) => {}
@@ -205,6 +218,7 @@ impl Leader {
         peer.round = peer.round.max(round.min(self.rounds.current()));
         self.confirm(server);
         self.advance(server);
+        self.compare(server);
     }
 
     /// Counts who has answered which round, and answers the reads that may
@@ -321,6 +335,7 @@ impl Leader {
             self.peers.values_mut().for_each(Progress::retry);
             self.heartbeats(server);
             self.expire(server);
+            self.raise(server);
         }
         self.give_up_transfer(server);
         true
@@ -331,12 +346,14 @@ impl Leader {
         let (commit, round) = (server.commit, self.rounds.current());
         let time = self.time(server);
         server.time = server.time.max(time);
+        let compare = self.comparing.ask(server);
         for peer in self.peers.keys() {
             let request = Request::Heartbeat {
                 last,
                 commit,
                 round,
                 time,
+                compare,
             };
             server.ask(*peer, request);
         }

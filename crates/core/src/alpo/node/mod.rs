@@ -24,6 +24,7 @@
 //! request for each peer.
 
 mod candidate;
+mod compare;
 mod desk;
 mod digest;
 mod disk;
@@ -37,6 +38,7 @@ mod rounds;
 mod server;
 mod status;
 mod types;
+mod upgrade;
 mod voting;
 
 use alloc::boxed::Box;
@@ -138,13 +140,21 @@ impl Node {
             outbox: VecDeque::new(),
             number: 0,
             fault: None,
+            awaited: None,
         };
+        server.refuse_to_be_too_old();
         // Before the crash a leader may have been heard whose lease counts on
         // this server's silence.
         if server.config.lease_reads {
             server.sticky_until = now.after(server.config.drift.lengthen(server.config.timeout));
         }
-        let role = Role::Passive(Passive::new(&mut server));
+        let mut passive = Passive::new(&mut server);
+        if server.may_stand() && server.members.now().voters().count() == 1 {
+            // There is nobody to wait for. If others were admitted since, it
+            // would have had to agree, and to have it on its disk.
+            passive.deadline = now;
+        }
+        let role = Role::Passive(passive);
         Ok(Self { server, role })
     }
 

@@ -14,7 +14,7 @@ use super::super::durable::Snapshot;
 use super::super::entry::Entry;
 use super::super::ids::{LogId, Position};
 use super::super::log::Log;
-use super::super::message::{Reply, Request};
+use super::super::message::{Compare, Reply, Request};
 use super::super::state::State;
 use super::members::Members;
 use super::server::{Asked, Server};
@@ -79,9 +79,10 @@ impl Passive {
                 commit,
                 round,
                 time,
+                compare,
             } => {
                 server.time = server.time.max(time);
-                heartbeat(server, asked, last, (commit, round));
+                heartbeat(server, asked, last, (commit, round), compare);
             }
             Request::Install {
                 last,
@@ -145,7 +146,9 @@ impl Passive {
         // claims to be, is asked for again from its first byte.
         match State::decode(&incoming.bytes) {
             Ok(state) if state.applied() == last => {
-                take_over(server, state, incoming.bytes);
+                if !server.is_too_old_for_state(&state) {
+                    take_over(server, state, incoming.bytes);
+                }
                 None
             }
             Ok(_) | Err(_) => Some(0),
@@ -226,6 +229,9 @@ fn append(
             // No leader's log goes on so from what this server has.
             return;
         }
+        if server.is_too_old_for(&entry) {
+            return;
+        }
         server.time = server.time.max(entry.time);
         server.append(entry);
     }
@@ -249,7 +255,13 @@ fn follows(prev: Position, entries: &[Entry], asked: &Asked) -> bool {
     })
 }
 
-fn heartbeat(server: &mut Server, asked: &Asked, last: Position, (commit, round): (LogId, u64)) {
+fn heartbeat(
+    server: &mut Server,
+    asked: &Asked,
+    last: Position,
+    (commit, round): (LogId, u64),
+    compare: Compare,
+) {
     // The same entry there means the same log up to there.
     let met = server.log.has(last);
     if met {
@@ -261,10 +273,13 @@ fn heartbeat(server: &mut Server, asked: &Asked, last: Position, (commit, round)
     if server.planted(Bug::LastIdMatches) {
         matched = Some(last.id);
     }
+    server.agreed(compare.agreed);
     let reply = Reply::Heard {
         matched,
         last,
         round,
+        version: server.config.version,
+        mark: server.state.mark(compare.at),
     };
     server.reply(asked, reply);
 }

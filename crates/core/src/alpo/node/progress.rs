@@ -18,8 +18,10 @@
 use alloc::collections::VecDeque;
 use core::hash::{Hash, Hasher};
 
+use super::super::entry::ClusterVersion;
 use super::super::ids::{LogId, Position};
 use super::super::log::Log;
+use super::super::state::Mark;
 
 #[derive(Clone, Debug)]
 pub(super) struct Progress {
@@ -29,6 +31,11 @@ pub(super) struct Progress {
     pub(super) next: LogId,
     /// The latest round of confirmation that the peer answered.
     pub(super) round: u64,
+    /// The newest kinds of entries that the peer understands, if it has said
+    /// so in this reign.
+    pub(super) version: Option<ClusterVersion>,
+    /// What its state was marked with where it was asked for last.
+    pub(super) mark: Option<Mark>,
     pub(super) mode: Mode,
     /// Refusals of requests up to this number tell nothing any more.
     floor: u64,
@@ -70,6 +77,8 @@ impl Progress {
             matched: 0,
             next: last + 1,
             round: 0,
+            version: None,
+            mark: None,
             mode: Mode::Probing { asked: false },
             floor: newest,
             heard: newest,
@@ -210,6 +219,10 @@ impl Progress {
             mode,
             // Rounds decide about reads and leases alone.
             round: _,
+            // Which entries there may be is not explored, nor what becomes of
+            // states that differ.
+            version: _,
+            mark: _,
             floor: _,
             heard: _,
             born: _,

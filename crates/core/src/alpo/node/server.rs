@@ -16,7 +16,7 @@ use super::super::entry::{Entry, LogTime, Outcome};
 use super::super::ids::{LogId, Position, Rank, ServerId};
 use super::super::log::Log;
 use super::super::message::{Body, Envelope, Reply, Request};
-use super::super::state::State;
+use super::super::state::{Mark, State};
 use super::disk::Disk;
 use super::members::Members;
 use super::types::{Answer, Event, Fault, Output};
@@ -52,6 +52,9 @@ pub(super) struct Server {
     /// Numbers of requests that were sent; the last one used.
     pub(super) number: u64,
     pub(super) fault: Option<Fault>,
+    /// What a majority's state was marked with at an entry that is not
+    /// applied here yet.
+    pub(super) awaited: Option<Mark>,
 }
 
 impl Server {
@@ -205,6 +208,8 @@ impl Server {
             each(entry, outcome);
         }
         self.outbox.push_back(Output::Applied { from, to });
+        let awaited = self.awaited.take();
+        self.agreed(awaited);
     }
 
     /// Takes a snapshot and forgets old entries if there are too many.

@@ -3,6 +3,7 @@
 use crate::ids::Term;
 
 use super::super::durable::{HardState, Identity, Snapshot};
+use super::super::entry::ClusterVersion;
 use super::super::ids::{LogId, ServerId};
 use super::super::log::Log;
 use super::super::membership::{Membership, Part};
@@ -67,6 +68,11 @@ impl Node {
         self.server.hard.term
     }
 
+    /// The newest kinds of entries that it understands.
+    pub const fn speaks(&self) -> ClusterVersion {
+        self.server.config.version
+    }
+
     /// Who leads in its term, if it knows. Who stands, or asks whether it
     /// should, has given up believing that anybody does.
     pub const fn leader(&self) -> Option<ServerId> {
@@ -122,7 +128,7 @@ impl Node {
     /// Whether it leads and everything before its reign is applied.
     pub fn is_ready(&self) -> bool {
         match &self.role {
-            Role::Leader(leader) => leader.is_ready(&self.server),
+            Role::Leader(leader) => leader.is_ready(&self.server) && self.fault().is_none(),
             Role::Passive(_) | Role::Candidate(_) => false,
         }
     }

@@ -7,7 +7,7 @@ use crate::ids::{Key, Term};
 use crate::time::StoreTime;
 
 use super::super::durable::Batch;
-use super::super::entry::{Command, LogTime, Outcome, Serial};
+use super::super::entry::{ClusterVersion, Command, LogTime, Outcome, Serial};
 use super::super::ids::{LogId, Position, ServerId};
 use super::super::membership::{Change, ChangeError};
 use super::super::message::Envelope;
@@ -139,6 +139,13 @@ pub enum Refusal {
     Behind,
     /// The leadership could not be handed over in time.
     NotHandedOver,
+    /// It takes a kind of entry that not all members understand yet.
+    Version {
+        /// The version that has it.
+        needed: ClusterVersion,
+        /// The cluster's.
+        cluster: ClusterVersion,
+    },
 }
 
 /// What to do.
@@ -211,6 +218,17 @@ pub enum Event {
         /// Its last entry.
         upto: Position,
     },
+    /// A majority has the same state.
+    Compared {
+        /// After this entry.
+        at: LogId,
+    },
+    /// The servers have different states, and no majority agrees on one: the
+    /// leader cannot tell which of them has gone wrong.
+    Disagreement {
+        /// After this entry.
+        at: LogId,
+    },
 }
 
 /// Why a leader stepped down or a candidate gave up.
@@ -248,6 +266,19 @@ pub enum Fault {
         /// Which entry.
         id: LogId,
     },
+    /// A majority has another state than this server.
+    Diverged {
+        /// The last entry it was compared at.
+        id: LogId,
+    },
+    /// The cluster's log has kinds of entries that this server, as old as it
+    /// is, does not understand.
+    Version {
+        /// The log's version.
+        cluster: ClusterVersion,
+        /// The newest that this server speaks.
+        mine: ClusterVersion,
+    },
 }
 
 impl fmt::Display for Fault {
@@ -264,6 +295,17 @@ impl fmt::Display for Fault {
                  (was a disk wiped or restored from a backup?)"
             ),
             Self::MissingEntry { id } => write!(f, "committed entry {id} is not in the log"),
+            Self::Diverged { id } => write!(
+                f,
+                "after entry {id} this server's state is another than that of the majority: \
+                 a bug, or memory or a disk that rots; start it again, and if it stops again, \
+                 remove the member and add it anew with an empty directory"
+            ),
+            Self::Version { cluster, mine } => write!(
+                f,
+                "expected a log of version {mine} at most, found one of version {cluster}: \
+                 this release is too old for the cluster; start the one that ran here before"
+            ),
         }
     }
 }

@@ -17,12 +17,13 @@ use crate::time::{ClockId, StoreTime};
 use super::super::codec::{
     DecodeError, Reader, crc32c, put_bytes, put_u64, read_membership, write_membership,
 };
-use super::super::entry::Outcome;
+use super::super::entry::{ClusterVersion, Outcome};
 use super::super::ids::Position;
+use super::marks::{self, Marks};
 use super::{Journal, Limits, MAX_WINDOW, Session, Sessions, State};
 
 /// The version of the format this code writes, and the only one it reads.
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 
 /// Why bytes are no snapshot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -31,6 +32,8 @@ pub enum ImageError {
     Version(u8),
     /// The checksum is wrong.
     Checksum,
+    /// The registers are not those that the state was hashed with.
+    Hash,
     /// They make no sense.
     Decode(DecodeError),
 }
@@ -45,6 +48,10 @@ impl fmt::Display for ImageError {
                 )
             }
             Self::Checksum => f.write_str("the snapshot is damaged: its checksum is wrong"),
+            Self::Hash => f.write_str(
+                "the snapshot was written from a state that had gone wrong: its registers \
+                 are not those it says it has",
+            ),
             Self::Decode(error) => write!(f, "the snapshot makes no sense: {error}"),
         }
     }
@@ -77,6 +84,7 @@ impl State {
             self.limits.journal_bytes,
             self.limits.sessions,
             self.limits.changes,
+            self.limits.mark_every,
         ] {
             put_u64(to, limit);
         }
@@ -85,6 +93,9 @@ impl State {
         put_u64(to, self.applied.term.get());
         put_u64(to, self.applied.id);
         put_u64(to, self.time);
+        put_u64(to, self.version.get());
+        put_u64(to, self.marks.chain);
+        put_u64(to, self.marks.registers);
         write_membership(to, &self.members);
         self.encode_registers(to);
         self.encode_journal(to);
@@ -113,6 +124,7 @@ impl State {
             journal_bytes: from.u64()?,
             sessions: from.u64()?,
             changes: from.u64()?,
+            mark_every: from.u64()?,
         };
         let clock = ClockId {
             boot: from.u64()?,
@@ -121,20 +133,28 @@ impl State {
         let term = Term::new(from.u64()?).ok_or(DecodeError::Number)?;
         let applied = Position::new(term, from.u64()?);
         let time = from.u64()?;
+        let version = ClusterVersion::new(from.u64()?).ok_or(DecodeError::Number)?;
+        let (chain, sum) = (from.u64()?, from.u64()?);
         let members = read_membership(from)?;
         let registers = decode_registers(from, limits, clock)?;
         let journal = decode_journal(from, limits)?;
         let sessions = decode_sessions(from)?;
         from.end()?;
+        // What was kept up entry by entry, against what is really there.
+        if marks::sum(registers.list("")) != sum {
+            return Err(ImageError::Hash);
+        }
         Ok(Self {
             limits,
             clock,
             applied,
             time,
+            version,
             members,
             registers,
             journal,
             sessions,
+            marks: Marks::restored(chain, sum),
         })
     }
 

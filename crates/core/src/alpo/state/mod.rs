@@ -14,21 +14,24 @@
 
 mod image;
 mod journal;
+mod marks;
 mod sessions;
 
 pub use image::ImageError;
 pub use journal::{Journal, TooOld};
+pub use marks::Mark;
 pub use sessions::{MAX_WINDOW, Session, Sessions, Standing};
 
 use alloc::collections::VecDeque;
 
-use crate::cas::Registers;
-use crate::ids::Version;
+use crate::cas::{Registers, Write};
+use crate::ids::{Key, Version};
 use crate::time::{ClockId, StoreTime};
 
-use super::entry::{Command, Entry, LogTime, Operation, Outcome, Payload};
-use super::ids::Position;
+use super::entry::{ClusterVersion, Command, Entry, LogTime, Operation, Outcome, Payload};
+use super::ids::{LogId, Position};
 use super::membership::Membership;
+use marks::Marks;
 
 /// How much the state may hold. The same on every server of a cluster; part
 /// of every snapshot.
@@ -40,6 +43,9 @@ pub struct Limits {
     pub sessions: u64,
     /// Changes of registers that a watch can resume from.
     pub changes: u64,
+    /// The state is marked, for servers to compare, after every entry whose
+    /// id is a multiple of this; at least 1.
+    pub mark_every: u64,
 }
 
 impl Default for Limits {
@@ -48,6 +54,7 @@ impl Default for Limits {
             journal_bytes: 64 * 1024 * 1024,
             sessions: 65_536,
             changes: 4_096,
+            mark_every: 256,
         }
     }
 }
@@ -59,10 +66,12 @@ pub struct State {
     clock: ClockId,
     applied: Position,
     time: LogTime,
+    version: ClusterVersion,
     members: Membership,
     registers: Registers,
     journal: Journal,
     sessions: Sessions,
+    marks: Marks,
 }
 
 impl State {
@@ -74,10 +83,12 @@ impl State {
             clock,
             applied: Position::ZERO,
             time: 0,
+            version: ClusterVersion::FIRST,
             members: Membership::default(),
             registers: Registers::new(usize::try_from(limits.changes).unwrap_or(usize::MAX)),
             journal: Journal::restored(limits.journal_bytes, 1, VecDeque::new()),
             sessions: Sessions::default(),
+            marks: Marks::default(),
         }
     }
 
@@ -112,6 +123,28 @@ impl State {
             clock: self.clock,
             nanos: self.time,
         }
+    }
+
+    /// The version that all members speak, as the log says: entries of a
+    /// later one are not in the log up to here.
+    pub const fn version(&self) -> ClusterVersion {
+        self.version
+    }
+
+    /// What the state was marked with after this entry, if it was marked
+    /// there and the mark is still kept.
+    pub fn mark(&self, id: LogId) -> Option<Mark> {
+        self.marks.at(id)
+    }
+
+    /// The newest mark that is kept.
+    pub fn newest_mark(&self) -> Option<Mark> {
+        self.marks.newest()
+    }
+
+    /// The oldest mark that is kept.
+    pub fn oldest_mark(&self) -> Option<Mark> {
+        self.marks.oldest()
     }
 
     /// The members as of the last applied entry.
@@ -155,6 +188,16 @@ impl State {
         );
         self.applied = entry.position();
         self.time = self.time.max(entry.time);
+        let outcome = self.carry_out(entry);
+        let sizes = [self.sessions.len() as u64, self.journal.first()];
+        self.marks.applied(entry, &outcome, sizes);
+        if entry.id.is_multiple_of(self.limits.mark_every.max(1)) {
+            self.marks.mark(entry.id);
+        }
+        outcome
+    }
+
+    fn carry_out(&mut self, entry: &Entry) -> Outcome {
         match &entry.payload {
             Payload::NoOp => {
                 // A new reign: nobody could be heard in between, so everybody
@@ -178,6 +221,12 @@ impl State {
                 self.sessions.expire(*session, self.time);
                 Outcome::Nothing
             }
+            Payload::Version(version) => {
+                self.version = self.version.max(*version);
+                Outcome::Nothing
+            }
+            #[cfg(feature = "next-version")]
+            Payload::Note(_) => Outcome::Nothing,
         }
     }
 
@@ -201,21 +250,42 @@ impl State {
     fn execute(&mut self, operation: &Operation) -> Outcome {
         match operation {
             Operation::Append(bytes) => Outcome::Appended(self.journal.append(bytes.clone())),
-            Operation::Swap(write) => {
-                // Versions are log ids, so none is ever used twice.
-                let version = Version::from_u64(self.applied.id);
-                let now = Some(self.store_time());
-                match self.registers.swap_as(write.clone(), now, version) {
-                    Ok(version) => Outcome::Swapped(version),
-                    Err(_) => Outcome::Conflict,
-                }
-            }
-            Operation::Delete { key, expect } => match self.registers.delete(key, expect) {
-                Ok(()) => Outcome::Deleted,
-                Err(_) => Outcome::Conflict,
-            },
+            Operation::Swap(write) => self.swap(write),
+            Operation::Delete { key, expect } => self.delete(key, expect),
             Operation::KeepAlive => Outcome::Alive,
             Operation::Close => Outcome::Closed,
+        }
+    }
+
+    fn swap(&mut self, write: &Write) -> Outcome {
+        // Versions are log ids, so none is ever used twice.
+        let version = Version::from_u64(self.applied.id);
+        let now = Some(self.store_time());
+        let before = self.registers.read(&write.key).cloned();
+        match self.registers.swap_as(write.clone(), now, version) {
+            Ok(version) => {
+                if let Some(before) = before {
+                    self.marks.take(&write.key, &before);
+                }
+                if let Some(after) = self.registers.read(&write.key) {
+                    self.marks.put(&write.key, after);
+                }
+                Outcome::Swapped(version)
+            }
+            Err(_) => Outcome::Conflict,
+        }
+    }
+
+    fn delete(&mut self, key: &Key, expect: &Version) -> Outcome {
+        let before = self.registers.read(key).cloned();
+        match self.registers.delete(key, expect) {
+            Ok(()) => {
+                if let Some(before) = before {
+                    self.marks.take(key, &before);
+                }
+                Outcome::Deleted
+            }
+            Err(_) => Outcome::Conflict,
         }
     }
 }

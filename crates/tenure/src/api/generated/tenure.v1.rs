@@ -354,6 +354,12 @@ pub struct StatusResponse {
     /// What it waits for, in words, if it is blank or halted.
     #[prost(string, tag = "24")]
     pub waiting: ::prost::alloc::string::String,
+    /// Which kinds of entries there may be in the log: what all members speak.
+    #[prost(uint64, tag = "25")]
+    pub cluster_version: u64,
+    /// Which kinds this server speaks.
+    #[prost(uint64, tag = "26")]
+    pub speaks: u64,
 }
 #[derive(serde::Serialize, serde::Deserialize)]
 #[serde(default)]

@@ -103,7 +103,7 @@ impl Etcd {
             version: version.clone(),
             stamp: None,
         };
-        self.shared.hub.publish(&write.key, Some(register));
+        self.shared.hub.publish(&write.key, register);
         Ok(Written { version, now: None })
     }
 
@@ -115,7 +115,7 @@ impl Etcd {
     ) -> Result<(), StoreError> {
         let request = self.place().delete(key, expected);
         let version = self.change(request, within).await?;
-        self.shared.hub.publish_gone(key, &version);
+        self.shared.hub.publish_gone(key, version);
         Ok(())
     }
 

@@ -243,9 +243,9 @@ impl Desk {
             // revisions do not go back while a stream lasts.
             if event.kind == Event::DELETED {
                 let at = kv::version_of(kv.mod_revision)?;
-                self.hub.publish_gone(&key, &at);
+                self.hub.publish_gone(&key, at);
             } else {
-                self.hub.publish(&key, Some(kv::register(kv)?));
+                self.hub.publish(&key, kv::register(kv)?);
             }
         }
         Ok(())
@@ -300,10 +300,12 @@ impl Desk {
         let answer: TxnResponse = self.line.read(TXN, request, FETCH_WITHIN).await?;
         let seen = kv::revision(answer.header.as_ref())?;
         let at = kv::version_of(seen)?;
+        // What is refused is older than what was told meanwhile: the watch,
+        // which begins here, tells the rest.
         for (key, answer) in keys.iter().zip(&answer.responses) {
             let found = answer.range.as_ref().and_then(|range| range.kvs.first());
             match found {
-                Some(kv) => self.hub.fetched(interest, key, Some(kv::register(kv)?)),
+                Some(kv) => drop(self.hub.fetched(interest, key, Some(kv::register(kv)?))),
                 None => self.hub.fetched_gone(interest, key, &at),
             }
         }
@@ -321,7 +323,7 @@ impl Desk {
             let first = *first.get_or_insert(seen);
             for kv in &answer.kvs {
                 if let Some(key) = self.place().key(&kv.key) {
-                    self.hub.fetched(interest, &key, Some(kv::register(kv)?));
+                    let _ = self.hub.fetched(interest, &key, Some(kv::register(kv)?));
                 }
             }
             match answer.kvs.last().filter(|_| answer.more) {

@@ -99,7 +99,7 @@ impl Postgres {
             return Err(StoreError::Conflict);
         };
         let version = register.version.clone();
-        hub.publish(&write.key, Some(register));
+        hub.publish(&write.key, register);
         Ok(Written { version, now })
     }
 
@@ -122,7 +122,7 @@ impl Postgres {
         if line.write(&statement, within).await?.is_empty() {
             return Err(StoreError::Conflict);
         }
-        hub.publish(key, None);
+        hub.publish_gone(key, expected.clone());
         Ok(())
     }
 

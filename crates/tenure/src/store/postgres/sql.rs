@@ -146,13 +146,13 @@ pub(super) fn delete(
 ) -> Option<String> {
     let table = &settings.table;
     Some(format!(
-        "{}WITH r AS (DELETE FROM {} t WHERE t.key = {} AND t.version = {} RETURNING t.key) \
+        "{}WITH r AS (DELETE FROM {} t WHERE t.key = {} AND t.version = {} RETURNING t.key, t.version) \
          SELECT {} FROM r",
         prelude(within),
         table.name,
         text(key.as_str()),
         expected.to_u64()?.cast_signed(),
-        notification(table, "' gone'")
+        notification(table, "' gone ' || r.version")
     ))
 }
 

@@ -30,6 +30,8 @@ const PROOF_WITHIN: Duration = Duration::from_secs(1);
 /// costs a second in which nothing is noticed.
 const LISTEN_AGAIN: Duration = Duration::from_secs(300);
 /// How often the line is proven again.
+/// How often a fetch is begun anew because something was told meanwhile.
+const FETCHES_MAX: usize = 3;
 const PROVE_EVERY: Duration = Duration::from_secs(5);
 /// How long a fetch may take.
 const FETCH_WITHIN: Duration = Duration::from_secs(5);
@@ -235,22 +237,39 @@ impl Desk {
     /// Hands a notification on; one without a value is fetched.
     async fn take(&self, notice: &Notice) -> Result<(), StoreError> {
         match parse(&notice.payload) {
-            Some((key, Some(state))) => {
-                if self.hub.publish(&key, state) {
+            Some((key, news)) => {
+                let told = match news {
+                    News::Written(register) => self.hub.publish(&key, register),
+                    News::Gone(version) => self.hub.publish_gone(&key, version),
+                    News::TooLong => false,
+                };
+                if told {
                     return Ok(());
                 }
                 // Late, or the versions have gone back: a read tells.
                 self.fetch().await
             }
-            Some((_, None)) => self.fetch().await,
             // A proof that came late, or a stranger on the channel.
             None => Ok(()),
         }
     }
 
-    /// One statement for all followed keys, and one for each prefix.
+    /// Fetches until nothing is told meanwhile that might be newer; for lack
+    /// of a quiet moment the next notification or poll goes on.
     async fn fetch(&self) -> Result<(), StoreError> {
+        for _ in 0..FETCHES_MAX {
+            if self.fetch_once().await? {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// One statement for all followed keys, and one for each prefix. Whether
+    /// nothing was told meanwhile that contradicts it.
+    async fn fetch_once(&self) -> Result<bool, StoreError> {
         let interest = self.hub.interest();
+        let mut settled = true;
         let table = &self.settings.table;
         if let Some(statement) = sql::changed(table, &interest) {
             let mut untold: Vec<&Key> = interest
@@ -262,10 +281,10 @@ impl Desk {
             for row in self.line.read(&statement, FETCH_WITHIN).await? {
                 let key = sql::key(&row)?;
                 untold.retain(|other| **other != key);
-                self.hub.fetched(&interest, &key, sql::register(&row)?);
+                settled &= self.hub.fetched(&interest, &key, sql::register(&row)?);
             }
             for key in untold {
-                self.hub.fetched(&interest, key, None);
+                settled &= self.hub.fetched(&interest, key, None);
             }
         }
         for prefix in &interest.prefixes {
@@ -274,7 +293,7 @@ impl Desk {
                 let statement = sql::list(table, prefix, after.as_ref());
                 let page = sql::page(&self.line.read(&statement, FETCH_WITHIN).await?)?;
                 for (key, register) in page.registers {
-                    self.hub.fetched(&interest, &key, Some(register));
+                    settled &= self.hub.fetched(&interest, &key, Some(register));
                 }
                 after = page.more_after;
                 if after.is_none() {
@@ -282,31 +301,42 @@ impl Desk {
                 }
             }
         }
-        Ok(())
+        Ok(settled)
     }
 }
 
-/// The key of a notification, and its state if that travelled along.
-fn parse(payload: &str) -> Option<(Key, Option<Option<Register>>)> {
+/// What a notification tells of its key.
+enum News {
+    /// It was written, and is this now.
+    Written(Register),
+    /// It was deleted when it had this version.
+    Gone(Version),
+    /// It was written; the value was too long to travel along.
+    TooLong,
+}
+
+/// The key of a notification, and what it tells.
+fn parse(payload: &str) -> Option<(Key, News)> {
     let mut words = payload.split(' ');
     let key = sql::unhex(words.next()?)?;
     let key = Key::new(std::str::from_utf8(&key).ok()?).ok()?;
     let version = words.next()?;
     if version == "gone" {
-        return Some((key, Some(None)));
+        let version = words.next()?.parse().ok()?;
+        return Some((key, News::Gone(Version::from_u64(version))));
     }
     let version = Version::from_u64(version.parse().ok()?);
     let (Some(stamp), Some(value)) = (words.next(), words.next()) else {
-        return Some((key, None));
+        return Some((key, News::TooLong));
     };
     let stamp = stamp.parse().ok().map(sql::store_time);
     let value = sql::unhex(value)?.into();
     Some((
         key,
-        Some(Some(Register {
+        News::Written(Register {
             value,
             version,
             stamp,
-        })),
+        }),
     ))
 }

@@ -173,9 +173,9 @@ impl Desk {
         if !moved && !anyway {
             return false;
         }
-        match version.and_then(|version| self.fetch().map(|()| version)) {
-            Ok(version) => {
-                self.seen = Some(version);
+        match version.and_then(|version| Ok((version, self.fetch()?))) {
+            Ok((version, settled)) => {
+                self.seen = settled.then_some(version);
                 self.hub.up();
             }
             Err(error) => {
@@ -186,9 +186,11 @@ impl Desk {
         moved
     }
 
-    /// One statement for all that is followed.
-    fn fetch(&self) -> rusqlite::Result<()> {
+    /// One statement for all that is followed. Whether it is settled: if not,
+    /// something was written here meanwhile, and another look is due.
+    fn fetch(&self) -> rusqlite::Result<bool> {
         let interest = self.hub.interest();
+        let mut settled = true;
         let mut absent = Vec::new();
         let mut statement = self.connection.prepare_cached(
             "SELECT version, value, stamp_boot, stamp_namespace, stamp_ns \
@@ -205,7 +207,7 @@ impl Desk {
             match rows.next()? {
                 Some(row) => {
                     let register = table::register(row)?;
-                    self.hub.fetched(&interest, &followed.key, Some(register));
+                    settled &= self.hub.fetched(&interest, &followed.key, Some(register));
                 }
                 None => absent.push(followed),
             }
@@ -215,19 +217,20 @@ impl Desk {
             if (followed.version.is_some() || !followed.told)
                 && table::read(&reading, &followed.key)?.is_none()
             {
-                self.hub.fetched(&interest, &followed.key, None);
+                settled &= self.hub.fetched(&interest, &followed.key, None);
             }
         }
-        self.fetch_prefixes(&interest)
+        Ok(self.fetch_prefixes(&interest)? && settled)
     }
 
-    fn fetch_prefixes(&self, interest: &Interest) -> rusqlite::Result<()> {
+    fn fetch_prefixes(&self, interest: &Interest) -> rusqlite::Result<bool> {
+        let mut settled = true;
         for prefix in &interest.prefixes {
             let mut after: Option<Key> = None;
             loop {
                 let page = table::list(&self.connection, prefix, after.as_ref())?;
                 for (key, register) in page.registers {
-                    self.hub.fetched(interest, &key, Some(register));
+                    settled &= self.hub.fetched(interest, &key, Some(register));
                 }
                 after = page.more_after;
                 if after.is_none() {
@@ -235,6 +238,6 @@ impl Desk {
                 }
             }
         }
-        Ok(())
+        Ok(settled)
     }
 }

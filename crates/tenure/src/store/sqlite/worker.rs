@@ -126,7 +126,7 @@ struct Desk {
 enum Done {
     Read(Reply<Reading>, Reading),
     Written(Reply<Written>, Key, Result<Register, Conflict>),
-    Deleted(Reply<()>, Key, Result<(), Conflict>),
+    Deleted(Reply<()>, Key, Version, Result<(), Conflict>),
     Listed(Reply<Page>, Page),
 }
 
@@ -222,7 +222,7 @@ impl Job {
                 expected,
                 reply,
             } => match table::delete(connection, &key, &expected) {
-                Ok(result) => Ok(Done::Deleted(reply, key, result)),
+                Ok(result) => Ok(Done::Deleted(reply, key, expected, result)),
                 Err(error) => Err((
                     Self::Delete {
                         key,
@@ -268,18 +268,20 @@ impl Done {
             Self::Listed(reply, page) => drop(reply.send(Ok(page))),
             Self::Written(reply, key, Ok(register)) => {
                 let version = register.version.clone();
-                hub.publish(&key, Some(register));
+                hub.publish(&key, register);
                 drop(reply.send(Ok(Written {
                     version,
                     now: Some(clock::shared()),
                 })));
             }
-            Self::Deleted(reply, key, Ok(())) => {
-                hub.publish(&key, None);
+            Self::Deleted(reply, key, version, Ok(())) => {
+                hub.publish_gone(&key, version);
                 drop(reply.send(Ok(())));
             }
             Self::Written(reply, _, Err(Conflict)) => drop(reply.send(Err(StoreError::Conflict))),
-            Self::Deleted(reply, _, Err(Conflict)) => drop(reply.send(Err(StoreError::Conflict))),
+            Self::Deleted(reply, _, _, Err(Conflict)) => {
+                drop(reply.send(Err(StoreError::Conflict)));
+            }
         }
     }
 

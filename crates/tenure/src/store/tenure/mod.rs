@@ -67,7 +67,7 @@ impl Tenure {
                 version: written.version.clone(),
                 stamp: written.now,
             };
-            self.hub.publish(&key, Some(register));
+            self.hub.publish(&key, register);
         }
         Ok(Written {
             version: written.version,

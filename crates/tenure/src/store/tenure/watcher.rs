@@ -241,7 +241,7 @@ impl Line {
                     self.fetch_selected().await;
                 }
                 News::Changed(key, Some(register)) => {
-                    self.hub.publish(&key, Some(register));
+                    self.hub.publish(&key, register);
                 }
                 News::Changed(key, None) => self.fetch(&key).await,
                 News::Live => self.lines.set(&self.selector, true, &self.hub, None),
@@ -266,8 +266,9 @@ impl Line {
             let interest = self.hub.interest();
             match self.client.read(key).await {
                 Ok(reading) => {
-                    self.hub.fetched(&interest, key, reading.register);
-                    return;
+                    if self.hub.fetched(&interest, key, reading.register) {
+                        return;
+                    }
                 }
                 Err(error) => self.trouble(error.into()).await,
             }
@@ -276,6 +277,7 @@ impl Line {
 
     async fn fetch_all(&self, prefix: &str) {
         let interest = self.hub.interest();
+        let mut unsure = Vec::new();
         let mut gone: Vec<&Key> = interest
             .keys
             .iter()
@@ -295,13 +297,15 @@ impl Line {
             after = page.registers.last().map(|(key, _)| key.clone());
             for (key, register) in page.registers {
                 gone.retain(|other| **other != key);
-                self.hub.fetched(&interest, &key, Some(register));
+                if !self.hub.fetched(&interest, &key, Some(register)) {
+                    unsure.push(key);
+                }
             }
             if !page.more {
                 break;
             }
         }
-        for key in gone {
+        for key in gone.into_iter().chain(&unsure) {
             self.fetch(key).await;
         }
     }

@@ -1,0 +1,351 @@
+//! What an agent knows of its workloads beyond the view: since when each runs
+//! here, how often it was started again, why it would not start, and from
+//! where it came.
+//!
+//! The book is told to everybody in the node's heartbeat register, where
+//! `tenure ps` reads it, and to the steward, so that a restarted agent goes on
+//! with it. A register has room for some hundred workloads: if they are more,
+//! those that simply run are left out first.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use tenure::Name;
+use tenure::core::time::WallTime;
+use tenure::ha::{Event, NodeId, STATUS_BYTES_MAX, View};
+
+/// How much of a reason is kept, in bytes.
+const WHY_MAX: usize = 160;
+
+/// How a workload is on the node that has it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Condition {
+    /// It is to run, and does not yet.
+    #[default]
+    Starting,
+    /// It runs.
+    Running,
+    /// It would not start, or has ended by itself; it is tried again.
+    Failing,
+    /// It was told to stop.
+    Stopped,
+    /// It ended as it should, and is about to be undeployed.
+    Completed,
+}
+
+/// How a workload came to its node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum How {
+    /// The node that had it died.
+    Died,
+    /// The node that had it handed it on.
+    Moved,
+}
+
+/// What is known of one workload.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Entry {
+    #[serde(rename = "s")]
+    pub(crate) condition: Condition,
+    /// Since when, in milliseconds of the calendar.
+    #[serde(rename = "t")]
+    pub(crate) since: u64,
+    /// The epoch at that time; of one that runs, its fence.
+    #[serde(rename = "x")]
+    pub(crate) epoch: u64,
+    /// How often it was started again after it had run here.
+    #[serde(rename = "r", default, skip_serializing_if = "is_zero")]
+    pub(crate) restarts: u32,
+    /// How many starts have failed here.
+    #[serde(rename = "f", default, skip_serializing_if = "is_zero")]
+    pub(crate) failed: u32,
+    #[serde(rename = "w", default, skip_serializing_if = "Option::is_none")]
+    pub(crate) why: Option<String>,
+    /// Which node had it before, and how that ended.
+    #[serde(rename = "o", default, skip_serializing_if = "Option::is_none")]
+    pub(crate) origin: Option<(String, How)>,
+    /// It has run here.
+    #[serde(skip)]
+    ran: bool,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde wants it so")]
+const fn is_zero(number: &u32) -> bool {
+    *number == 0
+}
+
+/// What a node says of itself, as it lies in its heartbeat.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Status {
+    #[serde(default)]
+    pub(crate) host: String,
+    #[serde(default)]
+    pub(crate) pid: u32,
+    /// Since when the agent lives, in milliseconds of the calendar.
+    #[serde(default)]
+    pub(crate) since: u64,
+    #[serde(default)]
+    pub(crate) version: String,
+    #[serde(default)]
+    pub(crate) workloads: BTreeMap<String, Entry>,
+    /// How many workloads there was no room for.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(crate) more: u32,
+}
+
+impl Status {
+    /// What a heartbeat says; nothing, if that is of another version.
+    pub(crate) fn parse(bytes: &[u8]) -> Self {
+        serde_json::from_slice(bytes).unwrap_or_default()
+    }
+
+    /// As bytes that fit.
+    fn encode(mut self) -> Vec<u8> {
+        let bytes = |status: &Self| serde_json::to_vec(status).unwrap_or_default();
+        let mut encoded = bytes(&self);
+        // Those that simply run go first: nobody misses news of them.
+        for plain in [true, false] {
+            while encoded.len() > STATUS_BYTES_MAX {
+                let fits = |entry: &Entry| !plain || entry.condition == Condition::Running;
+                let names = self.workloads.iter().filter(|(_, entry)| fits(entry));
+                let names: Vec<String> = names.map(|(name, _)| name.clone()).take(16).collect();
+                if names.is_empty() {
+                    break;
+                }
+                for name in names {
+                    self.workloads.remove(&name);
+                    self.more += 1;
+                }
+                encoded = bytes(&self);
+            }
+        }
+        encoded
+    }
+}
+
+/// See the [module](self).
+#[derive(Debug, Default)]
+pub(super) struct Book {
+    head: Status,
+    entries: BTreeMap<Name, Entry>,
+    counts: Counts,
+    epoch: u64,
+}
+
+/// What has happened to a node, for its metrics.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Counts {
+    pub(super) fenced: u64,
+    pub(super) deaths: u64,
+    pub(super) begun: u64,
+    pub(super) completed: u64,
+    pub(super) failed: u64,
+    pub(super) starts: u64,
+    pub(super) failures: u64,
+    pub(super) troubles: u64,
+    pub(super) stewards: u64,
+}
+
+impl Book {
+    /// An empty one, or what a former life has noted.
+    pub(super) fn new(head: Status, notes: &str) -> Self {
+        let noted: BTreeMap<String, Entry> = serde_json::from_str(notes).unwrap_or_default();
+        let entry = |(name, entry): (String, Entry)| {
+            let ran = entry.condition == Condition::Running || entry.restarts > 0;
+            Some((Name::new(&name).ok()?, Entry { ran, ..entry }))
+        };
+        Self {
+            head,
+            entries: noted.into_iter().filter_map(entry).collect(),
+            ..Self::default()
+        }
+    }
+
+    pub(super) const fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    pub(super) fn entries(&self) -> impl Iterator<Item = &Entry> {
+        self.entries.values()
+    }
+
+    pub(super) fn entry(&self, name: &Name) -> Option<&Entry> {
+        self.entries.get(name)
+    }
+
+    /// What the next life should know.
+    pub(super) fn notes(&self) -> String {
+        let entries = self.entries.iter();
+        let entries: BTreeMap<&str, &Entry> = entries
+            .map(|(name, entry)| (name.as_str(), entry))
+            .collect();
+        serde_json::to_string(&entries).unwrap_or_default()
+    }
+
+    /// What the others are told.
+    pub(super) fn status(&self) -> Vec<u8> {
+        let entries = self.entries.iter();
+        let workloads = entries.map(|(name, entry)| (name.to_string(), entry.clone()));
+        let mut status = self.head.clone();
+        status.workloads = workloads.collect();
+        status.encode()
+    }
+
+    /// There is another view, after `before`, for the node known as `me`.
+    pub(super) fn look(&mut self, before: Option<&View>, view: &View, me: NodeId, now: WallTime) {
+        self.epoch = view.epoch;
+        let mine = |name: &Name| {
+            let it = view.workloads.get(name);
+            it.is_some_and(|it| it.place.holder() == Some(me))
+        };
+        self.entries.retain(|name, _| mine(name));
+        for (name, _) in view.held_by(me) {
+            if self.entries.contains_key(name) {
+                continue;
+            }
+            let entry = Entry {
+                since: now.as_millis(),
+                epoch: view.epoch,
+                origin: before.and_then(|before| origin(before, view, name, me)),
+                ..Entry::default()
+            };
+            self.entries.insert(name.clone(), entry);
+        }
+    }
+
+    /// Takes in what the node tells.
+    pub(super) fn hear(&mut self, event: &Event, now: WallTime) {
+        let counts = &mut self.counts;
+        match event {
+            Event::Fenced { .. } => counts.fenced += 1,
+            Event::NodeDied { .. } => counts.deaths += 1,
+            Event::FailoverBegun { .. } => counts.begun += 1,
+            Event::FailoverCompleted { .. } => counts.completed += 1,
+            Event::FailoverFailed { .. } => counts.failed += 1,
+            Event::Trouble { .. } => counts.troubles += 1,
+            Event::Deployed { name, fence } => {
+                counts.starts += 1;
+                let entry = self.turn(name, Condition::Running, now);
+                entry.epoch = *fence;
+                if std::mem::replace(&mut entry.ran, true) {
+                    entry.restarts += 1;
+                }
+            }
+            Event::StartFailed { name, why, .. } => {
+                counts.failures += 1;
+                let epoch = self.epoch;
+                let entry = self.entries.entry(name.clone()).or_default();
+                if entry.condition != Condition::Running {
+                    entry.failed += 1;
+                }
+                let entry = self.turn(name, Condition::Failing, now);
+                entry.epoch = epoch;
+                entry.why = Some(cut(why));
+            }
+            Event::Undeployed { name } => {
+                self.turn(name, Condition::Stopped, now);
+            }
+            _ => {}
+        }
+    }
+
+    /// Another steward had to be started.
+    pub(super) const fn lose_steward(&mut self) {
+        self.counts.stewards += 1;
+    }
+
+    /// It ended as it should.
+    pub(super) fn complete(&mut self, name: &Name, now: WallTime) {
+        self.turn(name, Condition::Completed, now);
+    }
+
+    fn turn(&mut self, name: &Name, condition: Condition, now: WallTime) -> &mut Entry {
+        let entry = self.entries.entry(name.clone()).or_default();
+        (entry.condition, entry.since) = (condition, now.as_millis());
+        entry
+    }
+}
+
+fn cut(why: &str) -> String {
+    let mut end = why.len().min(WHY_MAX);
+    while !why.is_char_boundary(end) {
+        end -= 1;
+    }
+    why[..end].to_owned()
+}
+
+/// Who had it in the view before.
+fn origin(before: &View, view: &View, name: &Name, me: NodeId) -> Option<(String, How)> {
+    let holder = before.workloads.get(name)?.place.holder()?;
+    let former = before.member(holder).filter(|former| former.id != me)?;
+    let died = view.departures.iter().find(|gone| gone.id == holder);
+    let how = if died.is_some_and(|gone| gone.died) {
+        How::Died
+    } else {
+        How::Moved
+    };
+    Some((former.name.to_string(), how))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(text: &str) -> Name {
+        Name::new(text).expect("a name")
+    }
+
+    fn failed(of: &str) -> Event {
+        Event::StartFailed {
+            name: name(of),
+            in_a_row: 1,
+            why: "it broke".into(),
+        }
+    }
+
+    fn deployed(of: &str) -> Event {
+        let name = name(of);
+        Event::Deployed { name, fence: 7 }
+    }
+
+    #[test]
+    fn restarts_and_failed_starts_are_told_apart() {
+        let mut book = Book::default();
+        let now = WallTime::from_millis(5);
+        let events = [
+            failed("w"),
+            failed("w"),
+            deployed("w"),
+            failed("w"),
+            deployed("w"),
+        ];
+        for event in events {
+            book.hear(&event, now);
+        }
+        let entry = book.entry(&name("w")).expect("one").clone();
+        assert_eq!((entry.failed, entry.restarts, entry.epoch), (2, 1, 7));
+        let again = Book::new(Status::default(), &book.notes());
+        assert_eq!(again.entry(&name("w")), Some(&entry), "a next life knows");
+    }
+
+    #[test]
+    fn a_status_that_is_too_long_leaves_out_what_simply_runs() {
+        let mut book = Book::default();
+        let now = WallTime::from_millis(1_763_705_412_345);
+        for number in 0..500 {
+            book.hear(&deployed(&format!("workload-{number:03}")), now);
+        }
+        book.hear(&failed("workload-499"), now);
+        let bytes = book.status();
+        assert!(bytes.len() <= STATUS_BYTES_MAX);
+        let status = Status::parse(&bytes);
+        let listed = u32::try_from(status.workloads.len()).expect("few");
+        assert_eq!(listed + status.more, 500);
+        assert!(listed > 100, "only {listed}");
+        let failing = status.workloads.get("workload-499").expect("it is told");
+        assert_eq!(failing.why.as_deref(), Some("it broke"));
+        assert_eq!(Status::parse(b"nonsense"), Status::default());
+    }
+}

@@ -1,0 +1,401 @@
+//! The control socket: how commands on this machine speak to an agent.
+//!
+//! A connection is one request and its answers: notes while it is waited for,
+//! and one last word. Only the agent's user can reach the socket (`place.rs`).
+//! At most [`CONNECTIONS_MAX`] are served at a time; more wait. A command that
+//! goes away takes nothing back.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use tenure::Name;
+use tenure::clock;
+use tenure::ha::{AskError, Heartbeat, Keys, Manager, NodeId, Place, View};
+use tenure::store::Store;
+use tokio::net::UnixListener;
+use tokio::sync::Semaphore;
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+
+use super::book::{Book, Condition, Entry, Status};
+use super::place::{self, CONTROL, Door};
+use super::spec::Workload;
+use super::wire::{Restart, Wire};
+use crate::failure::{Failure, usage};
+
+/// How many commands are served at a time.
+pub(super) const CONNECTIONS_MAX: usize = 64;
+
+/// What a command asks.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(tag = "ask", rename_all = "kebab-case")]
+pub(crate) enum Ask {
+    /// Run this, and wait until it does.
+    Deploy { workload: Box<Workload>, wait: bool },
+    /// End it, wherever it is, and wait until it has.
+    Undeploy { name: String },
+    /// Have a node, this one by default, hand everything on and leave.
+    Drain { node: Option<String> },
+}
+
+/// What an agent answers.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(tag = "answer", rename_all = "kebab-case")]
+pub(crate) enum Answer {
+    /// What is being waited for.
+    Note { text: String },
+    /// The last word: it is done.
+    Done { text: String, object: Value },
+    /// The last word: it is not.
+    Failed { text: String, usage: bool },
+}
+
+/// Asks an agent of this group on this machine; of `via`, if that is named.
+/// Notes are handed on as they come.
+pub(crate) async fn ask(
+    root: &Path,
+    group: &str,
+    via: Option<&str>,
+    ask: &Ask,
+    mut note: impl FnMut(&str),
+) -> Result<(String, Value), Failure> {
+    let mut wire = connect(root, group, via).await?;
+    wire.queue(ask);
+    loop {
+        match wire.next::<Answer>().await? {
+            Some(Answer::Note { text }) => note(&text),
+            Some(Answer::Done { text, object }) => return Ok((text, object)),
+            Some(Answer::Failed { text, usage: true }) => return Err(usage(text)),
+            Some(Answer::Failed { text, .. }) => {
+                return Err(Failure::Other(anyhow::anyhow!("{text}")));
+            }
+            None => {
+                return Err(Failure::Other(anyhow::anyhow!(
+                    "expected an answer of the agent, found that it has ended; whether it was \
+                     done can be seen with `tenure ps`"
+                )));
+            }
+        }
+    }
+}
+
+async fn connect(root: &Path, group: &str, via: Option<&str>) -> Result<Wire, Failure> {
+    let directory = place::of_group(root, group);
+    let nodes = match via {
+        Some(name) => vec![place::of_node(root, group, name)],
+        None => {
+            let entries = std::fs::read_dir(&directory).into_iter().flatten();
+            let mut nodes: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
+            nodes.sort();
+            nodes
+        }
+    };
+    for node in nodes {
+        let Ok(door) = Door::open(&node) else {
+            continue;
+        };
+        if let Ok(stream) = door.connect(CONTROL).await {
+            return Ok(Wire::new(stream));
+        }
+    }
+    let named = via.map_or_else(String::new, |name| format!(" of name {name}"));
+    Err(usage(format!(
+        "expected an agent{named} of group {group} on this machine, found none below {}; start \
+         one with `tenure node --group {group}`, or ask where one runs",
+        directory.display()
+    )))
+}
+
+/// What answers need.
+pub(super) struct Desk {
+    pub(super) manager: Arc<Manager>,
+    pub(super) store: Arc<dyn Store>,
+    pub(super) keys: Keys,
+    pub(super) book: Mutex<Book>,
+    pub(super) permits: Arc<Semaphore>,
+}
+
+impl Desk {
+    pub(super) fn book(&self) -> MutexGuard<'_, Book> {
+        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Serves until this is dropped.
+pub(super) async fn serve(listener: UnixListener, desk: Arc<Desk>) {
+    loop {
+        let Ok(permit) = Arc::clone(&desk.permits).acquire_owned().await else {
+            return;
+        };
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                // Out of descriptors: those that are open will end.
+                tracing::warn!("the control socket: {error}");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                continue;
+            }
+        };
+        let desk = Arc::clone(&desk);
+        tokio::spawn(async move {
+            attend(Wire::new(stream), &desk).await;
+            drop(permit);
+        });
+    }
+}
+
+async fn attend(mut wire: Wire, desk: &Desk) {
+    let asked = match wire.next::<Ask>().await {
+        Ok(Some(asked)) => asked,
+        Ok(None) => return,
+        Err(error) => {
+            let text = format!("expected a request that this version understands: {error}");
+            wire.queue(&Answer::Failed { text, usage: true });
+            let _ = wire.flush().await;
+            return;
+        }
+    };
+    let (note, mut notes) = unbounded_channel();
+    let mut work = std::pin::pin!(desk.answer(asked, note));
+    let answer = loop {
+        tokio::select! {
+            answer = &mut work => break answer,
+            Some(text) = notes.recv() => wire.queue(&Answer::Note { text }),
+            // It says nothing more; its end is the end of waiting.
+            more = wire.next::<Ask>() => if !matches!(more, Ok(Some(_))) {
+                return;
+            },
+        }
+    };
+    while let Ok(text) = notes.try_recv() {
+        wire.queue(&Answer::Note { text });
+    }
+    wire.queue(&match answer {
+        Ok((text, object)) => Answer::Done { text, object },
+        Err(Wrong { text, usage }) => Answer::Failed { text, usage },
+    });
+    let _ = wire.flush().await;
+}
+
+struct Wrong {
+    text: String,
+    usage: bool,
+}
+
+fn wrong(text: impl Into<String>) -> Wrong {
+    let text = text.into();
+    Wrong { text, usage: false }
+}
+
+impl From<AskError> for Wrong {
+    fn from(error: AskError) -> Self {
+        let usage = matches!(
+            error,
+            AskError::Name { .. } | AskError::ConfigTooLong { .. } | AskError::Kind { .. }
+        );
+        let text = error.to_string();
+        Self { text, usage }
+    }
+}
+
+type Done = Result<(String, Value), Wrong>;
+type Notes = UnboundedSender<String>;
+
+impl Desk {
+    async fn answer(&self, asked: Ask, note: Notes) -> Done {
+        match asked {
+            Ask::Deploy { workload, wait } => self.deploy(&workload, wait, &note).await,
+            Ask::Undeploy { name } => {
+                self.manager.undeploy(&name).await?;
+                let object = json!({ "workload": name, "undeployed": true });
+                Ok((format!("{name} has ended, and its name is free"), object))
+            }
+            Ask::Drain { node } => self.drain(node.as_deref(), &note).await,
+        }
+    }
+
+    fn view(&self) -> Option<Arc<View>> {
+        self.manager.sight().borrow().view.clone()
+    }
+
+    async fn joined(&self, note: &Notes) -> Result<NodeId, AskError> {
+        if !self.manager.sight().borrow().member {
+            let _ = note.send("waiting: the agent has not joined its group yet".into());
+        }
+        self.manager.joined().await
+    }
+
+    async fn deploy(&self, workload: &Workload, wait: bool, note: &Notes) -> Done {
+        let deployment = workload
+            .deployment()
+            .map_err(|text| Wrong { text, usage: true })?;
+        let me = self.joined(note).await?;
+        let on = match &workload.node {
+            Some(node) => Some(self.resolve(node)?.0),
+            None if workload.ha => None,
+            // Nobody else may be asked for what dies with its node.
+            None => Some(me),
+        };
+        let before = self.view().map_or(0, |view| view.epoch);
+        self.manager.place(deployment, on).await?;
+        let name = Name::new(&workload.name).map_err(|error| wrong(error.to_string()))?;
+        if !wait {
+            let object = json!({ "workload": name.as_str(), "deployed": true });
+            return Ok((format!("{name} is deployed"), object));
+        }
+        let ran = self.runs(&name, before, note).await;
+        let gone = self
+            .view()
+            .is_some_and(|view| !view.workloads.contains_key(&name));
+        if ran.is_err() && gone && workload.restart != Restart::Always {
+            // It was quicker than we are.
+            let object = json!({ "workload": name.as_str(), "gone": true });
+            return Ok((format!("{name} has ended, and is undeployed"), object));
+        }
+        ran
+    }
+
+    /// Waits until a workload that was deployed after that epoch runs.
+    async fn runs(&self, name: &Name, before: u64, note: &Notes) -> Done {
+        let mut sight = self.manager.sight();
+        let pause = self.manager.config().interval / 4;
+        let mut told = String::new();
+        loop {
+            let view = sight.borrow_and_update().view.clone();
+            let waits_for = match view {
+                Some(view) => match self.condition(name, &view).await? {
+                    (Some((node, entry)), _) if entry.epoch > before => match entry.condition {
+                        Condition::Running | Condition::Completed => {
+                            return Ok(running(name, &node, &entry));
+                        }
+                        Condition::Failing => return Err(failing(name, &node, &entry)),
+                        Condition::Starting | Condition::Stopped => format!("{node} starts it"),
+                    },
+                    (_, waits_for) => waits_for,
+                },
+                None => "the group's view".to_owned(),
+            };
+            if told != waits_for {
+                let _ = note.send(format!("{name}: waiting: {waits_for}"));
+                told = waits_for;
+            }
+            tokio::select! {
+                _ = sight.changed() => {}
+                () = tokio::time::sleep(pause) => {}
+                () = self.manager.stopped() => return Err(AskError::Stopped.into()),
+            }
+        }
+    }
+
+    /// How a workload is on the node that has it; else what is waited for.
+    async fn condition(
+        &self,
+        name: &Name,
+        view: &View,
+    ) -> Result<(Option<(String, Entry)>, String), Wrong> {
+        let it = view
+            .workloads
+            .get(name)
+            .ok_or_else(|| wrong(format!("{name} was undeployed by somebody else")))?;
+        if it.ha && !view.has_quorum() {
+            let (nodes, quorum) = (view.voters(), view.quorum);
+            return Ok((None, format!("the group has {nodes} of {quorum} nodes")));
+        }
+        let Place::Assigned(id) = it.place else {
+            return Ok((None, "no node fits".into()));
+        };
+        let node = view
+            .member(id)
+            .map_or_else(|| id.to_string(), |it| it.name.to_string());
+        let entry = if id == self.manager.id() {
+            self.book().entry(name).cloned()
+        } else {
+            self.status(id).await.workloads.remove(name.as_str())
+        };
+        let waits_for = format!("{node} starts it");
+        Ok((entry.map(|entry| (node, entry)), waits_for))
+    }
+
+    /// What another node says of itself.
+    async fn status(&self, id: NodeId) -> Status {
+        let (key, within) = (self.keys.heartbeat(id), self.manager.config().lease);
+        let read = self.store.read(&key, within).await;
+        let register = read.ok().and_then(|reading| reading.register);
+        let beat = register.and_then(|it| Heartbeat::decode(&it.value).ok());
+        beat.map_or_else(Status::default, |beat| Status::parse(&beat.status))
+    }
+
+    /// The node that somebody means by a name or an id.
+    fn resolve(&self, node: &str) -> Result<(NodeId, String), Wrong> {
+        let view = self.view().ok_or(AskError::Stopped)?;
+        let fits = |it: &&tenure::ha::Member| it.name.as_str() == node || it.id.to_string() == node;
+        let found: Vec<_> = view.members.iter().filter(fits).collect();
+        match found.as_slice() {
+            [one] => Ok((one.id, one.name.to_string())),
+            [] => {
+                let names: Vec<&str> = view.members.iter().map(|it| it.name.as_str()).collect();
+                let names = names.join(", ");
+                Err(wrong(format!(
+                    "expected a node of the group ({names}), found {node}"
+                )))
+            }
+            more => {
+                let ids: Vec<String> = more.iter().map(|it| it.id.to_string()).collect();
+                let ids = ids.join(", ");
+                Err(wrong(format!(
+                    "expected one node called {node}, found {}; name one by its id: {ids}",
+                    more.len()
+                )))
+            }
+        }
+    }
+
+    async fn drain(&self, node: Option<&str>, note: &Notes) -> Done {
+        let me = self.joined(note).await?;
+        let (id, name) = match node {
+            Some(node) => self.resolve(node)?,
+            None => (me, self.manager.config().name.to_string()),
+        };
+        let began = clock::boot();
+        self.manager.drain_node(id).await?;
+        let mut sight = self.manager.sight();
+        let mut told = usize::MAX;
+        loop {
+            let view = sight.borrow_and_update().view.clone();
+            let left = view.filter(|view| view.member(id).is_some());
+            let Some(view) = left else { break };
+            let holds = view.held_by(id).count();
+            if holds != told {
+                let _ = note.send(format!("{name}: has {holds} workloads to hand on"));
+                told = holds;
+            }
+            tokio::select! {
+                _ = sight.changed() => {}
+                () = self.manager.stopped() => break,
+            }
+        }
+        let took = clock::boot().since(began).as_millis();
+        let took = u64::try_from(took).unwrap_or(u64::MAX);
+        let object = json!({ "node": name, "id": id.to_string(), "took_ms": took });
+        Ok((
+            format!("{name} has handed on what it had and left, in {took} ms"),
+            object,
+        ))
+    }
+}
+
+fn running(name: &Name, node: &str, entry: &Entry) -> (String, Value) {
+    let object = json!({ "workload": name.as_str(), "node": node, "fence": entry.epoch });
+    let fence = entry.epoch;
+    (format!("{name} runs on {node} with fence {fence}"), object)
+}
+
+fn failing(name: &Name, node: &str, entry: &Entry) -> Wrong {
+    let why = entry.why.as_deref().unwrap_or("for a reason unknown");
+    wrong(format!(
+        "{name} would not start on {node}: {why}. It stays deployed and is tried again, there and \
+         on other nodes; `tenure undeploy {name}` gives it up"
+    ))
+}

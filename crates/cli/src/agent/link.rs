@@ -1,0 +1,399 @@
+//! The agent's side of the steward: the host of its workloads, and a porter
+//! that carries words to and fro.
+//!
+//! The porter lives on the background thread, beside the beats: a terminal
+//! that takes no more output, or a command that keeps the agent busy, must not
+//! keep a confirmed beat from the guardians.
+//!
+//! Two things can go wrong with a steward. If it is *gone*, its guardians end
+//! everything at once; the porter cannot see that, so it waits until the last
+//! `kill_at` that it sent is over, which is when they have ended it at the
+//! latest, and only then says so. If it *hangs*, the beats it is sent do not
+//! come to the guardians, which end everything at the last `kill_at` it has
+//! heard; after that the porter kills it, and it is gone. Either way another
+//! steward is started, and the machine starts its workloads anew.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use tenure::Name;
+use tenure::clock;
+use tenure::core::election::Grant;
+use tenure::core::time::Instant;
+use tenure::drive;
+use tenure::ha::{Digest, Host, Job, NodeId, Past, Phase, Report, Run, Start};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use super::place::{Door, STEWARD};
+use super::spec::Frame;
+use super::steward;
+use super::wire::{self, News, Order, State, Wire};
+use crate::guard::SLACK;
+
+/// How long a steward may take to greet.
+const GREETING: Duration = Duration::from_secs(10);
+/// How long a steward may take to hear of a beat, at the least.
+const HUNG: Duration = Duration::from_secs(1);
+/// How long to wait between attempts to start a steward.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// A steward that was found or started, and what it has.
+pub(super) struct Found {
+    wire: Wire,
+    pub(super) state: State,
+}
+
+/// Finds the steward of a node that lived before, or starts one.
+pub(super) async fn find(directory: &std::path::Path) -> io::Result<Found> {
+    let door = Door::open(directory)?;
+    if let Ok(stream) = door.connect(STEWARD).await {
+        return greeted(Wire::new(stream)).await;
+    }
+    start(directory, &door).await
+}
+
+async fn start(directory: &std::path::Path, door: &Door) -> io::Result<Found> {
+    let directory = directory.to_owned();
+    let spawned = tokio::task::spawn_blocking(move || steward::spawn(&directory)).await;
+    spawned.map_err(io::Error::other)??;
+    greeted(Wire::new(door.connect(STEWARD).await?)).await
+}
+
+async fn greeted(mut wire: Wire) -> io::Result<Found> {
+    let pid = wire.peer();
+    let mute = || {
+        io::Error::other(format!(
+            "expected the steward of this node, process {pid:?}, to answer, found that it does \
+             not; kill it: what it holds ends with it"
+        ))
+    };
+    match tokio::time::timeout(GREETING, wire.next::<News>()).await {
+        Ok(Ok(Some(News::State(state)))) => Ok(Found { wire, state }),
+        Ok(Err(error)) => Err(error),
+        Ok(Ok(_)) | Err(_) => Err(mute()),
+    }
+}
+
+impl Found {
+    /// What the node may go on from, if it has the same settings as before and
+    /// there is time.
+    pub(super) fn past(&self, settings: &str) -> Option<Past> {
+        let life = self.state.life.as_ref()?;
+        let grant = life.times.grant();
+        let one_life = self.state.runs.iter().all(|run| run.id == life.id);
+        if self.state.settings != settings || !one_life || clock::boot() >= grant.kill_at {
+            return None;
+        }
+        let mut jobs = BTreeMap::new();
+        for run in &self.state.runs {
+            let job = Job {
+                run: Run(run.run),
+                digest: Digest::new(&run.digest)?,
+                instances: run.instances,
+                fence: run.fence,
+                phase: match run.phase {
+                    wire::Phase::Starting => Phase::Starting,
+                    wire::Phase::Running => Phase::Running,
+                    wire::Phase::Stopping { kill_at } => Phase::Stopping {
+                        kill_at: Instant::from_nanos(kill_at),
+                        killed: false,
+                    },
+                },
+            };
+            jobs.insert(Name::new(&run.name).ok()?, job);
+        }
+        let id = NodeId::parse(&life.id)?;
+        Some(Past { id, grant, jobs })
+    }
+
+    /// The id that the node had before.
+    pub(super) fn former(&self) -> Option<NodeId> {
+        NodeId::parse(&self.state.life.as_ref()?.id)
+    }
+
+    /// Ends all that a former life has left.
+    pub(super) async fn end_all(&mut self) -> io::Result<()> {
+        let mut left: Vec<u64> = self.state.runs.iter().map(|run| run.run).collect();
+        for run in &left {
+            self.wire.queue(&Order::Stop { run: *run });
+        }
+        while !left.is_empty() {
+            match self.wire.next::<News>().await? {
+                Some(News::Ended { run, .. }) => left.retain(|it| *it != run),
+                Some(_) => {}
+                None => return Err(io::Error::other("the steward has ended")),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The host that the manager is given.
+pub(super) struct Link {
+    frame: Frame,
+    orders: UnboundedSender<Order>,
+    say: UnboundedSender<Report>,
+    reports: UnboundedReceiver<Report>,
+}
+
+/// What the agent keeps of it.
+pub(super) struct Reins {
+    orders: UnboundedSender<Order>,
+    /// Workloads that have ended as they should.
+    pub(super) completed: UnboundedReceiver<Name>,
+    /// How many stewards were lost.
+    pub(super) lost: watch::Receiver<u64>,
+    porter: JoinHandle<()>,
+}
+
+/// Puts a porter between the steward and the two.
+pub(super) fn link(
+    found: Found,
+    frame: Frame,
+    settings: String,
+    directory: PathBuf,
+) -> io::Result<(Link, Reins)> {
+    let (orders, ordered) = unbounded_channel();
+    let (say, reports) = unbounded_channel();
+    let (complete, completed) = unbounded_channel();
+    let (lose, lost) = watch::channel(0);
+    let mut runs = BTreeMap::new();
+    for run in &found.state.runs {
+        runs.insert(run.run, run.name.clone());
+    }
+    let life = found.state.life.as_ref();
+    let kill_at = life.map_or(Instant::ZERO, |life| life.times.grant().kill_at);
+    let porter = Porter {
+        door: Door::open(&directory)?,
+        directory,
+        wire: found.wire,
+        ordered,
+        say: say.clone(),
+        complete,
+        lose,
+        runs,
+        sent: kill_at,
+        heard: kill_at,
+        unheard: None,
+        notes: found.state.notes,
+        settings,
+        quitting: false,
+    };
+    let porter = drive::background().spawn(porter.carry());
+    let link = Link {
+        frame,
+        orders: orders.clone(),
+        say,
+        reports,
+    };
+    let reins = Reins {
+        orders,
+        completed,
+        lost,
+        porter,
+    };
+    Ok((link, reins))
+}
+
+impl Host for Link {
+    fn begin(&mut self, start: Start) {
+        match self.frame.begin(&start) {
+            Ok(begin) => self.order(Order::Begin(Box::new(begin))),
+            Err(why) => {
+                let failed = Some(why.into());
+                let run = start.run;
+                // The receiver is our own.
+                let _ = self.say.send(Report::Ended { run, failed });
+            }
+        }
+    }
+
+    fn extend(&mut self, id: NodeId, grant: Grant) {
+        let (id, times) = (id.to_string(), grant.into());
+        self.order(Order::Extend { id, times });
+    }
+
+    fn stop(&mut self, run: Run) {
+        self.order(Order::Stop { run: run.0 });
+    }
+
+    fn kill(&mut self, run: Run) {
+        self.order(Order::Kill { run: run.0 });
+    }
+
+    async fn next(&mut self) -> Report {
+        match self.reports.recv().await {
+            Some(report) => report,
+            // A sender of it is our own.
+            None => std::future::pending().await,
+        }
+    }
+}
+
+impl Link {
+    fn order(&self, order: Order) {
+        // The porter lives until it is told to quit, after the last order.
+        let _ = self.orders.send(order);
+    }
+}
+
+impl Reins {
+    /// What a next life should know.
+    pub(super) fn note(&self, text: String) {
+        let _ = self.orders.send(Order::Notes { text });
+    }
+
+    /// Kills what is left, ends the steward and waits until it has ended.
+    pub(super) async fn quit(self) {
+        let _ = self.orders.send(Order::Quit);
+        let _ = self.porter.await;
+    }
+}
+
+struct Porter {
+    directory: PathBuf,
+    door: Door,
+    wire: Wire,
+    ordered: UnboundedReceiver<Order>,
+    say: UnboundedSender<Report>,
+    complete: UnboundedSender<Name>,
+    lose: watch::Sender<u64>,
+    /// What the steward has, by name.
+    runs: BTreeMap<u64, String>,
+    /// The last `kill_at` that was sent, and that was heard; and since when
+    /// one is unheard of.
+    sent: Instant,
+    heard: Instant,
+    unheard: Option<Instant>,
+    settings: String,
+    notes: String,
+    quitting: bool,
+}
+
+impl Porter {
+    async fn carry(mut self) {
+        let text = self.settings.clone();
+        self.wire.queue(&Order::Settings { text });
+        loop {
+            let hung_at = self.hung_at();
+            tokio::select! {
+                biased;
+                news = self.wire.next::<News>() => match news {
+                    Ok(Some(news)) => self.hear(news),
+                    Ok(None) | Err(_) if self.quitting => return,
+                    Ok(None) => self.replace("it has ended").await,
+                    Err(error) => self.replace(&error.to_string()).await,
+                },
+                Some(order) = self.ordered.recv() => self.pass(order),
+                () = until(hung_at) => self.kill(),
+            }
+        }
+    }
+
+    fn pass(&mut self, order: Order) {
+        match &order {
+            Order::Begin(begin) => {
+                self.runs.insert(begin.run, begin.name.clone());
+                self.sent = self.sent.max(begin.times.grant().kill_at);
+            }
+            Order::Extend { times, .. } => {
+                self.sent = self.sent.max(times.grant().kill_at);
+                self.unheard.get_or_insert_with(clock::boot);
+            }
+            Order::Notes { text } => self.notes.clone_from(text),
+            Order::Quit => self.quitting = true,
+            Order::Settings { .. } | Order::Stop { .. } | Order::Kill { .. } => {}
+        }
+        self.wire.queue(&order);
+    }
+
+    fn hear(&mut self, news: News) {
+        // The machine hears for as long as the link is there.
+        match news {
+            News::Started { run } => drop(self.say.send(Report::Started(Run(run)))),
+            News::Completed { run } => {
+                let name = self.runs.get(&run).and_then(|name| Name::new(name).ok());
+                if let Some(name) = name {
+                    let _ = self.complete.send(name);
+                }
+            }
+            News::Ended { run, failed } => {
+                self.runs.remove(&run);
+                self.ended(run, failed.map(Into::into));
+            }
+            News::Heard { kill_at } => {
+                self.heard = Instant::from_nanos(kill_at);
+                self.unheard = (self.heard < self.sent).then(clock::boot);
+            }
+            News::State(_) => {}
+        }
+    }
+
+    fn ended(&self, run: u64, failed: Option<Arc<str>>) {
+        let run = Run(run);
+        let _ = self.say.send(Report::Ended { run, failed });
+    }
+
+    /// When a steward that has not heard the last beat is taken for hung: its
+    /// guardians have ended everything by then.
+    fn hung_at(&self) -> Instant {
+        let ended = self.heard.after(SLACK).after(SLACK);
+        let since = self.unheard.map(|since| since.after(HUNG));
+        since.map_or(Instant::MAX, |since| since.max(ended))
+    }
+
+    fn kill(&mut self) {
+        tracing::error!("the steward does not answer; it is killed");
+        let pid = self.wire.peer().and_then(Pid::from_raw);
+        // It is held by the connection: nobody else can have its number.
+        if let Some(pid) = pid {
+            let _ = kill_process(pid, Signal::KILL);
+        }
+        self.unheard = None;
+    }
+
+    /// The steward is gone: says that everything has ended, once that is
+    /// certain, and starts another.
+    async fn replace(&mut self, why: &str) {
+        tracing::error!(
+            "the steward was lost: {why}; its guardians end what it held, and another one is \
+             started"
+        );
+        let over = self.sent.after(SLACK).since(clock::boot());
+        tokio::time::sleep(over).await;
+        for (run, _) in std::mem::take(&mut self.runs) {
+            self.ended(run, Some("its steward was lost".into()));
+        }
+        self.lose.send_modify(|lost| *lost += 1);
+        loop {
+            match start(&self.directory, &self.door).await {
+                Ok(found) => {
+                    self.wire = found.wire;
+                    break;
+                }
+                Err(error) => {
+                    tracing::error!("expected to start a steward: {error}");
+                    tokio::time::sleep(RETRY).await;
+                }
+            }
+        }
+        (self.heard, self.unheard) = (self.sent, None);
+        let text = self.settings.clone();
+        self.wire.queue(&Order::Settings { text });
+        let text = self.notes.clone();
+        self.wire.queue(&Order::Notes { text });
+    }
+}
+
+async fn until(at: Instant) {
+    if at == Instant::MAX {
+        std::future::pending::<()>().await;
+    }
+    tokio::time::sleep(at.since(clock::boot())).await;
+}

@@ -1,0 +1,170 @@
+//! The metrics of an agent, in the text format of Prometheus, by HTTP.
+//!
+//! There are a dozen numbers and one page, so this is all the HTTP there is:
+//! a request is read up to its first line, answered, and the connection
+//! closed. At most [`CONNECTIONS_MAX`] are served at a time, and a client that
+//! dawdles is dropped.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+
+use super::book::{Condition, Counts};
+use super::control::Desk;
+
+const CONNECTIONS_MAX: usize = 16;
+/// How long a client may take to ask, and to read the answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// The longest beginning of a request that is looked at, in bytes.
+const REQUEST_MAX: usize = 8 << 10;
+
+/// Serves until this is dropped.
+pub(super) async fn serve(listener: TcpListener, desk: Arc<Desk>) {
+    let permits = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    loop {
+        let Ok(permit) = Arc::clone(&permits).acquire_owned().await else {
+            return;
+        };
+        let Ok((stream, _)) = listener.accept().await else {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            continue;
+        };
+        let desk = Arc::clone(&desk);
+        tokio::spawn(async move {
+            let _ = tokio::time::timeout(PATIENCE, attend(&stream, &desk)).await;
+            drop(permit);
+        });
+    }
+}
+
+async fn attend(stream: &TcpStream, desk: &Desk) -> std::io::Result<()> {
+    let mut request = Vec::new();
+    while !request.windows(4).any(|four| four == b"\r\n\r\n") {
+        stream.readable().await?;
+        let mut bytes = [0; 1024];
+        match stream.try_read(&mut bytes) {
+            Ok(0) => break,
+            Ok(count) => request.extend(&bytes[..count]),
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+        if request.len() > REQUEST_MAX {
+            break;
+        }
+    }
+    let (status, body) = if request.starts_with(b"GET /metrics ") {
+        ("200 OK", page(desk))
+    } else {
+        ("404 Not Found", "expected GET /metrics\n".to_owned())
+    };
+    let answer = format!(
+        "HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: {}\r\n\
+         Connection: close\r\n\r\n{body}",
+        body.len()
+    );
+    let mut rest = answer.as_bytes();
+    while !rest.is_empty() {
+        stream.writable().await?;
+        match stream.try_write(rest) {
+            Ok(sent) => rest = &rest[sent..],
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// A number: its name, what it means, how much it is.
+type Row = (&'static str, &'static str, u64);
+
+fn page(desk: &Desk) -> String {
+    let gauges = gauges(desk).map(|(name, help, value)| ("gauge", "", name, help, value));
+    let counters = counters(desk.book().counts());
+    let counters = counters.map(|(name, help, value)| ("counter", "_total", name, help, value));
+    let mut text = String::new();
+    for (kind, end, name, help, value) in gauges.into_iter().chain(counters) {
+        let name = format!("tenure_node_{name}{end}");
+        // Writing to a string cannot fail.
+        let _ = writeln!(
+            text,
+            "# HELP {name} {help}\n# TYPE {name} {kind}\n{name} {value}"
+        );
+    }
+    text
+}
+
+fn gauges(desk: &Desk) -> [Row; 6] {
+    let sight = desk.manager.sight().borrow().clone();
+    let view = sight.view.as_deref();
+    let (epoch, nodes, quorum) = view.map_or((0, 0, 0), |view| {
+        (view.epoch, view.voters() as u64, u64::from(view.quorum))
+    });
+    let book = desk.book();
+    let count = |condition| {
+        let all = book.entries().filter(|entry| entry.condition == condition);
+        all.count() as u64
+    };
+    let (running, failing) = (count(Condition::Running), count(Condition::Failing));
+    let member = u64::from(sight.member);
+    [
+        (
+            "member",
+            "Whether the node is in the view of its group.",
+            member,
+        ),
+        ("epoch", "The epoch of the view that it knows.", epoch),
+        ("group_nodes", "The HA nodes of the group.", nodes),
+        ("group_quorum", "How many HA nodes the group needs.", quorum),
+        ("workloads_running", "Workloads that run here.", running),
+        (
+            "workloads_failing",
+            "Workloads that failed here and are tried again.",
+            failing,
+        ),
+    ]
+}
+
+fn counters(counts: Counts) -> [Row; 9] {
+    [
+        ("starts", "Starts that succeeded.", counts.starts),
+        (
+            "failures",
+            "Starts that failed, and runs that ended by themselves.",
+            counts.failures,
+        ),
+        (
+            "fenced",
+            "How often the node gave up its id and ended everything.",
+            counts.fenced,
+        ),
+        ("deaths_seen", "Deaths of other nodes.", counts.deaths),
+        (
+            "failovers_begun",
+            "Take-overs that this node has begun.",
+            counts.begun,
+        ),
+        (
+            "failovers_completed",
+            "Take-overs that this node has completed.",
+            counts.completed,
+        ),
+        (
+            "failovers_failed",
+            "Workloads taken over that would not start.",
+            counts.failed,
+        ),
+        (
+            "store_failures",
+            "Calls of the store that failed.",
+            counts.troubles,
+        ),
+        (
+            "stewards_lost",
+            "Stewards that had to be replaced.",
+            counts.stewards,
+        ),
+    ]
+}

@@ -1,0 +1,357 @@
+//! The agent itself: from its start to its end.
+//!
+//! It takes the lock of its directory, finds the steward of a former life or
+//! starts one, joins, and then only listens: to the node, to the steward, to
+//! commands, to signals. The first TERM or INT drains the node, so that its
+//! work is elsewhere before it ends; the second ends everything at once and
+//! lets the others find out.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use serde_json::json;
+use tenure::core::ha::MEMBERS_MAX;
+use tenure::ha::{Builder, Config, Event, Events, Keys, Refusal, Sight};
+use tenure::store::Store;
+use tenure::{Name, clock};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::Semaphore;
+use tokio::sync::watch;
+
+use super::book::{Book, Status};
+use super::control::{self, Desk};
+use super::link::{self, Found, Reins};
+use super::place::{CONTROL, Door, Lock};
+use super::spec::{Frame, KIND};
+use super::wire::LogLimits;
+use super::{metrics, place};
+use crate::Context;
+use crate::failure::{Failure, usage};
+use crate::guard::{MARGIN_MIN, SLACK};
+
+/// How long commands may take to hear the last word of an agent that ends.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+
+/// What an agent was told.
+pub(crate) struct Options {
+    pub(crate) builder: Builder,
+    pub(crate) store: Arc<dyn Store>,
+    /// The store's URL, only to tell whether it is another one than before.
+    pub(crate) url: String,
+    pub(crate) root: PathBuf,
+    pub(crate) metrics: Option<String>,
+    pub(crate) log: LogLimits,
+}
+
+/// Is a node until it has left.
+pub(crate) async fn run(context: &Context, options: Options) -> Result<ExitCode, Failure> {
+    // Signals first: one that comes while the steward starts must not be lost.
+    let mut stop = [
+        signal(SignalKind::terminate())?,
+        signal(SignalKind::interrupt())?,
+    ];
+    let config = checked(&options.builder)?;
+    let (group, name) = (config.group.as_str(), config.name.as_str());
+    place::private(&options.root)?;
+    let directory = place::of_node(&options.root, group, name);
+    place::private(&directory)?;
+    let _lock = Lock::take(&directory)?;
+    let metered = match &options.metrics {
+        Some(address) => {
+            let listener = tokio::net::TcpListener::bind(address).await;
+            Some(listener.map_err(|error| usage(format!("--metrics {address}: {error}")))?)
+        }
+        None => None,
+    };
+    let settings = format!("{} {config:?}", options.url);
+    let mut found = link::find(&directory).await?;
+    let (builder, resumes) = before(options.builder, &mut found, &settings).await?;
+    let notes = found.state.notes.clone();
+    let frame = Frame {
+        group: group.to_owned(),
+        node: name.to_owned(),
+        grace_ms: u64::try_from(config.grace.as_millis()).unwrap_or(u64::MAX),
+        log: options.log,
+    };
+    let (link, reins) = link::link(found, frame, settings, directory.clone())?;
+    let manager = builder.host(KIND, link).start();
+    let manager = Arc::new(manager.map_err(|error| usage(error.to_string()))?);
+    let events = manager.events();
+    let desk = Arc::new(Desk {
+        manager,
+        store: options.store,
+        keys: Keys::of(config.group.clone()),
+        book: Mutex::new(Book::new(head(), &notes)),
+        permits: Arc::new(Semaphore::new(control::CONNECTIONS_MAX)),
+    });
+    let door = Door::open(&directory)?;
+    let listener = door.listen(CONTROL)?;
+    tokio::spawn(control::serve(listener, Arc::clone(&desk)));
+    if let Some(listener) = metered {
+        tokio::spawn(metrics::serve(listener, Arc::clone(&desk)));
+    }
+    context.output.line(
+        &format!(
+            "node {name} of group {group}, directory {}",
+            directory.display()
+        ),
+        &json!({ "node": name, "group": group, "directory": directory }),
+    )?;
+    let agent = Agent::new(desk, events, reins, (config.quorum, resumes));
+    let ended = agent.live(&mut stop).await;
+    door.remove(CONTROL);
+    ended
+}
+
+/// Settings that hold, also for guardians: one that hangs takes up a part of
+/// the kill margin.
+fn checked(builder: &Builder) -> Result<Config, Failure> {
+    let config = builder.config().map_err(|error| usage(error.to_string()))?;
+    let (margin, least) = (config.kill_margin, MARGIN_MIN);
+    if margin < least {
+        return Err(usage(format!(
+            "expected a kill margin >= {least:?} ({SLACK:?} until a hung guardian is killed + \
+             {:?} for the killing), found {margin:?}: lengthen --kill-margin, or leave it out",
+            least.saturating_sub(SLACK)
+        )));
+    }
+    if config.quorum as usize > MEMBERS_MAX {
+        return Err(usage(format!(
+            "expected a quorum that a group can reach, at most {MEMBERS_MAX}, found {}",
+            config.quorum
+        )));
+    }
+    Ok(config)
+}
+
+/// Goes on from a former life (true), or makes sure that nothing of it is left.
+async fn before(
+    builder: Builder,
+    found: &mut Found,
+    settings: &str,
+) -> Result<(Builder, bool), Failure> {
+    if let Some(past) = found.past(settings) {
+        tracing::info!(
+            "going on as {}, with {} workloads that were kept running",
+            past.id,
+            past.jobs.len()
+        );
+        return Ok((builder.resume(past), true));
+    }
+    if !found.state.runs.is_empty() {
+        tracing::info!(
+            "ending {} workloads of a former life with other settings, or too long ago",
+            found.state.runs.len()
+        );
+        found.end_all().await?;
+    }
+    let builder = match found.former() {
+        Some(former) => builder.former(former),
+        None => builder,
+    };
+    Ok((builder, false))
+}
+
+fn head() -> Status {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    Status {
+        host: host.trim().to_owned(),
+        pid: std::process::id(),
+        since: clock::wall().as_millis(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        ..Status::default()
+    }
+}
+
+struct Agent {
+    desk: Arc<Desk>,
+    events: Events,
+    reins: Reins,
+    sight: watch::Receiver<Sight>,
+    seen: Sight,
+    quorum: u32,
+    /// It is, or was, in the view: something may be assigned to it.
+    belongs: bool,
+    draining: bool,
+    trouble: Option<String>,
+    excluded: Option<Refusal>,
+}
+
+/// What happened.
+enum Happened {
+    Told(Option<Event>),
+    Looked,
+    Completed(Name),
+    StewardLost,
+    Stop,
+}
+
+impl Agent {
+    fn new(desk: Arc<Desk>, events: Events, reins: Reins, (quorum, belongs): (u32, bool)) -> Self {
+        let mut sight = desk.manager.sight();
+        let seen = sight.borrow_and_update().clone();
+        Self {
+            desk,
+            events,
+            reins,
+            sight,
+            seen,
+            quorum,
+            belongs,
+            draining: false,
+            trouble: None,
+            excluded: None,
+        }
+    }
+
+    async fn live(mut self, stop: &mut [Signal; 2]) -> Result<ExitCode, Failure> {
+        loop {
+            let [terminate, interrupt] = stop;
+            let happened = tokio::select! {
+                biased;
+                _ = terminate.recv() => Happened::Stop,
+                _ = interrupt.recv() => Happened::Stop,
+                Ok(()) = self.sight.changed() => Happened::Looked,
+                event = self.events.next() => Happened::Told(event),
+                Some(name) = self.reins.completed.recv() => Happened::Completed(name),
+                Ok(()) = self.reins.lost.changed() => Happened::StewardLost,
+            };
+            match happened {
+                Happened::Looked => self.look(),
+                Happened::Told(None | Some(Event::Stopped)) => break,
+                Happened::Told(Some(event)) => self.hear(event),
+                Happened::Completed(name) => self.complete(name),
+                Happened::StewardLost => self.desk.book().lose_steward(),
+                Happened::Stop if self.draining => {
+                    tracing::warn!("asked twice: ending everything at once");
+                    self.reins.quit().await;
+                    return Err(Failure::Other(anyhow::anyhow!(
+                        "ended without leaving: the others take over when the lease is over"
+                    )));
+                }
+                Happened::Stop => {
+                    tracing::info!("asked to stop: handing everything on first");
+                    self.draining = true;
+                    let (manager, belongs) = (Arc::clone(&self.desk.manager), self.belongs);
+                    tokio::spawn(async move {
+                        // Nothing is to be handed on by who never joined.
+                        if belongs {
+                            manager.drain().await;
+                        } else {
+                            manager.leave().await;
+                        }
+                    });
+                }
+            }
+            self.publish();
+        }
+        let all = u32::try_from(control::CONNECTIONS_MAX - 1).unwrap_or(u32::MAX);
+        let served = self.desk.permits.acquire_many(all);
+        let _ = tokio::time::timeout(LAST_WORDS, served).await;
+        self.reins.quit().await;
+        match self.excluded {
+            None => Ok(ExitCode::SUCCESS),
+            Some(why) => Err(usage(why.to_string())),
+        }
+    }
+
+    /// Tells the others and a next life what has changed.
+    fn publish(&self) {
+        let book = self.desk.book();
+        let (status, notes) = (book.status(), book.notes());
+        drop(book);
+        self.desk.manager.tell(&status);
+        self.reins.note(notes);
+    }
+
+    fn look(&mut self) {
+        let sight = self.sight.borrow_and_update().clone();
+        self.belongs |= sight.member;
+        if let Some(view) = &sight.view {
+            let before = self.seen.view.as_deref();
+            let mut book = self.desk.book();
+            book.look(before, view, sight.id, clock::wall());
+        }
+        self.seen = sight;
+    }
+
+    fn complete(&self, name: Name) {
+        tracing::info!("{name} has ended as it should, and is undeployed");
+        self.desk.book().complete(&name, clock::wall());
+        let desk = Arc::clone(&self.desk);
+        tokio::spawn(async move {
+            if let Err(error) = desk.manager.undeploy(name.as_str()).await {
+                tracing::warn!("{name}: {error}");
+            }
+        });
+    }
+
+    fn hear(&mut self, event: Event) {
+        self.desk.book().hear(&event, clock::wall());
+        match event {
+            Event::Joined { id, namesake } => {
+                tracing::info!("joined as {id}");
+                if namesake {
+                    tracing::warn!("another node has this name; name nodes by their ids");
+                }
+                self.warn_of_quorum();
+            }
+            Event::Fenced { id, why } => {
+                tracing::warn!("{why}: everything is ended, and {id} is given up");
+            }
+            Event::QuorumAttained { nodes, quorum } => {
+                tracing::info!("quorum attained: {nodes} nodes, {quorum} needed");
+            }
+            Event::QuorumLost { nodes, quorum } => {
+                tracing::warn!("quorum lost: {nodes} nodes, {quorum} needed");
+            }
+            Event::NodeJoined { id, name } => tracing::info!("{name} has joined ({id})"),
+            Event::NodeLeft { id, name } => tracing::info!("{name} has left ({id})"),
+            Event::NodeDied { id, name } => tracing::warn!("{name} has died ({id})"),
+            Event::FailoverBegun { from, workloads } => {
+                tracing::warn!("taking over {workloads} workloads of {from}");
+            }
+            Event::FailoverCompleted { from } => tracing::info!("all of {from} runs here"),
+            Event::FailoverFailed { from, name } => {
+                tracing::warn!("{name} of {from} would not start");
+            }
+            Event::Deployed { name, fence } => tracing::info!("{name} runs with fence {fence}"),
+            Event::Undeployed { name } => tracing::info!("{name} has ended"),
+            Event::StartFailed {
+                name,
+                in_a_row,
+                why,
+            } => tracing::warn!("{name} failed ({in_a_row} in a row): {why}"),
+            Event::Excluded { why } => self.excluded = Some(why),
+            Event::Trouble { failure, in_a_row } => {
+                let why = failure.why.to_string();
+                if self.trouble.as_ref() == Some(&why) {
+                    tracing::debug!("{why} ({in_a_row} in a row)");
+                } else {
+                    tracing::warn!("{why}");
+                    self.trouble = Some(why);
+                }
+            }
+            Event::Recovered => {
+                self.trouble = None;
+                tracing::warn!("the store answers again");
+            }
+            Event::Beat { .. } | Event::Done { .. } | Event::Refused { .. } | Event::Stopped => {}
+        }
+    }
+
+    fn warn_of_quorum(&self) {
+        let view = self.sight.borrow().view.clone();
+        let nodes = view.map_or(0, |view| view.voters());
+        if (nodes as u64) < u64::from(self.quorum) {
+            let quorum = self.quorum;
+            tracing::warn!(
+                "the group has {nodes} of the {quorum} nodes it needs: HA workloads wait until \
+                 {quorum} agents run; if there will never be that many, give every node a lower \
+                 --quorum"
+            );
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! Where an agent keeps what is of this machine: a directory of its own for
+//! each group and name, which only its user can enter.
+//!
+//! ```text
+//! $XDG_STATE_HOME/tenure/nodes/GROUP/NAME/
+//!   agent.lock     held by the agent that lives; its process id
+//!   control.sock   where commands come
+//!   steward.sock   where a restarted agent finds its steward
+//!   steward.log    what the steward complained of
+//!   logs/WORKLOAD/INSTANCE.log, .log.1, …
+//! ```
+//!
+//! The lock is what makes "two agents of one name" impossible on one machine.
+//! Names may hold any character, so they are written as file names by percent
+//! signs; and a socket's path may be longer than the 107 bytes that the kernel
+//! takes, so sockets are reached through a descriptor of their directory.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Read as _, Write as _};
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::process::geteuid;
+
+use crate::failure::{Failure, usage};
+
+/// Where commands come.
+pub(super) const CONTROL: &str = "control.sock";
+/// Where a restarted agent finds its steward.
+pub(super) const STEWARD: &str = "steward.sock";
+
+/// Where the agents of this user keep their directories.
+pub(crate) fn root(given: Option<&Path>) -> Result<PathBuf, Failure> {
+    if let Some(given) = given {
+        return Ok(given.to_owned());
+    }
+    let named = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+    let state = named("XDG_STATE_HOME")
+        .map(PathBuf::from)
+        .or_else(|| named("HOME").map(|home| PathBuf::from(home).join(".local/state")));
+    let state = state.ok_or_else(|| {
+        usage("expected --state, $TENURE_STATE, or a home directory, found none of them")
+    })?;
+    Ok(state.join("tenure/nodes"))
+}
+
+/// A name as the name of a file.
+fn file_name(name: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    let mut text = String::with_capacity(name.len());
+    for (at, byte) in name.bytes().enumerate() {
+        if plain(byte) && !(at == 0 && byte == b'.') {
+            text.push(char::from(byte));
+        } else {
+            text.push_str(&format!("%{byte:02x}"));
+        }
+    }
+    text
+}
+
+/// The directory of a group.
+pub(crate) fn of_group(root: &Path, group: &str) -> PathBuf {
+    root.join(file_name(group))
+}
+
+/// The directory of a node.
+pub(crate) fn of_node(root: &Path, group: &str, name: &str) -> PathBuf {
+    of_group(root, group).join(file_name(name))
+}
+
+/// Where the output of a workload is kept, below the directory of a node.
+pub(crate) fn logs(directory: &Path, workload: &str) -> PathBuf {
+    directory.join("logs").join(file_name(workload))
+}
+
+/// Makes a directory that only this user can enter, or checks that it is one.
+pub(super) fn private(directory: &Path) -> Result<(), Failure> {
+    let shown = directory.display();
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(directory)
+        .map_err(|error| usage(format!("expected to make the directory {shown}: {error}")))?;
+    let found = fs::metadata(directory)?;
+    let (owner, mode) = (found.uid(), found.mode() & 0o777);
+    let me = geteuid().as_raw();
+    if owner != me {
+        return Err(usage(format!(
+            "expected {shown} to be owned by user {me}, found user {owner}: whoever may write \
+             there may command the agent; name another directory with --state"
+        )));
+    }
+    if mode & 0o077 != 0 {
+        return Err(usage(format!(
+            "expected {shown} to be closed to others (0700), found {mode:04o}: whoever may \
+             write there may command the agent; chmod 700 it"
+        )));
+    }
+    Ok(())
+}
+
+/// Held for as long as an agent lives.
+pub(super) struct Lock {
+    _file: File,
+}
+
+impl Lock {
+    /// Takes the lock of a directory.
+    pub(super) fn take(directory: &Path) -> Result<Self, Failure> {
+        let path = directory.join("agent.lock");
+        let mut file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(&path)?;
+        if let Err(error) = flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            if error != rustix::io::Errno::WOULDBLOCK {
+                return Err(io::Error::from(error).into());
+            }
+            let mut holder = String::new();
+            let _ = file.read_to_string(&mut holder);
+            return Err(usage(format!(
+                "expected to be the only agent of this name and group on this machine, found \
+                 process {}, which holds {}; stop it, or give this one another --name",
+                holder.trim(),
+                path.display()
+            )));
+        }
+        file.set_len(0)?;
+        writeln!(file, "{}", std::process::id())?;
+        Ok(Self { _file: file })
+    }
+}
+
+/// A directory held open, so that the sockets in it have short paths.
+pub(super) struct Door(File);
+
+impl Door {
+    pub(super) fn open(directory: &Path) -> io::Result<Self> {
+        File::open(directory).map(Self)
+    }
+
+    /// The path of a socket in it, for as long as this is held.
+    pub(super) fn path(&self, socket: &str) -> PathBuf {
+        PathBuf::from(format!("/proc/self/fd/{}/{socket}", self.0.as_raw_fd()))
+    }
+
+    /// Listens on a socket in it that only this user can reach, in place of
+    /// one that was left behind.
+    pub(super) fn listen(&self, socket: &str) -> io::Result<tokio::net::UnixListener> {
+        use std::os::unix::fs::PermissionsExt as _;
+        let path = self.path(socket);
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let listener = tokio::net::UnixListener::bind(&path)?;
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?;
+        Ok(listener)
+    }
+
+    pub(super) async fn connect(&self, socket: &str) -> io::Result<tokio::net::UnixStream> {
+        tokio::net::UnixStream::connect(self.path(socket)).await
+    }
+
+    pub(super) fn remove(&self, socket: &str) {
+        // Whoever comes next removes what could not be.
+        let _ = fs::remove_file(self.path(socket));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn names_stay_apart_as_files() {
+        let names = [
+            "a/b",
+            "a%2fb",
+            "..",
+            ".",
+            "a b",
+            "ä",
+            "__DEFAULT__",
+            "web-1.x",
+        ];
+        let files: std::collections::BTreeSet<String> =
+            names.iter().map(|name| file_name(name)).collect();
+        assert_eq!(files.len(), names.len());
+        for file in files {
+            assert!(!file.contains('/') && !file.starts_with('.'), "{file}");
+        }
+    }
+
+    #[test]
+    fn a_directory_that_others_can_enter_is_refused() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let inner = directory.path().join("inner");
+        private(&inner).expect("made");
+        private(&inner).expect("checked");
+        fs::set_permissions(&inner, fs::Permissions::from_mode(0o750)).expect("opened");
+        let refused = private(&inner).expect_err("it is open").to_string();
+        assert!(refused.contains("0750"), "{refused}");
+    }
+
+    #[test]
+    fn the_second_agent_of_a_name_is_refused() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let held = Lock::take(directory.path()).expect("taken");
+        let refused = Lock::take(directory.path()).err().expect("held");
+        let text = refused.to_string();
+        assert!(text.contains(&std::process::id().to_string()), "{text}");
+        drop(held);
+        Lock::take(directory.path()).expect("free again");
+    }
+}

@@ -1,0 +1,282 @@
+//! What a workload is: the command and all that goes with it, as it lies in
+//! the store, and as people write it in a file.
+//!
+//! The file (`tenure deploy --file`) is TOML and may describe many:
+//!
+//! ```toml
+//! [[workload]]
+//! name = "web"
+//! command = ["./serve", "--port", "80"]
+//! instances = 2
+//! needs = ["zone=a"]
+//! restart = "on-failure"
+//! env = { RUST_LOG = "info" }
+//! config = { greeting = "hello" }     # the command sees it as JSON
+//! ```
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use tenure::ha::{Deployment, Start};
+
+use super::wire::{Begin, LogLimits, Restart};
+
+/// What the content register calls workloads that are processes.
+pub(crate) const KIND: &str = "process";
+/// The longest config, in bytes: the kernel takes no environment variable
+/// above 128 KiB.
+pub(crate) const CONFIG_MAX: usize = 100 << 10;
+/// The most instances of a process on one node: each has a guardian.
+pub(crate) const INSTANCES_MAX: u32 = 100;
+/// How long a process must run to have been started, unless that is said.
+pub(crate) const READY_MS: u64 = 500;
+
+/// A command and what goes with it, as it lies in the store.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Process {
+    pub(crate) command: Vec<String>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) env: BTreeMap<String, String>,
+    #[serde(default)]
+    pub(crate) restart: Restart,
+    #[serde(default = "ready_ms")]
+    pub(crate) ready_ms: u64,
+    /// As it was given: JSON, which the command sees.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) config: Option<Value>,
+}
+
+const fn ready_ms() -> u64 {
+    READY_MS
+}
+
+/// A workload as somebody wants it.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(crate) struct Workload {
+    pub(crate) name: String,
+    pub(crate) command: Vec<String>,
+    #[serde(default)]
+    pub(crate) env: BTreeMap<String, String>,
+    /// A node's name or id; otherwise whichever fits.
+    #[serde(default)]
+    pub(crate) node: Option<String>,
+    #[serde(default = "yes")]
+    pub(crate) ha: bool,
+    #[serde(default = "one")]
+    pub(crate) instances: u32,
+    #[serde(default)]
+    pub(crate) order: u32,
+    #[serde(default)]
+    pub(crate) needs: Vec<String>,
+    #[serde(default)]
+    pub(crate) restart: Restart,
+    /// How long it must run to have been started, such as `2s`.
+    #[serde(default)]
+    pub(crate) ready: Option<String>,
+    #[serde(default)]
+    pub(crate) config: Option<Value>,
+}
+
+const fn yes() -> bool {
+    true
+}
+
+const fn one() -> u32 {
+    1
+}
+
+/// A file of workloads.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct File {
+    #[serde(default)]
+    pub(crate) workload: Vec<Workload>,
+}
+
+impl Workload {
+    /// What is asked of the group.
+    ///
+    /// # Errors
+    /// What is wrong with it, for a person.
+    pub(crate) fn deployment(&self) -> Result<Deployment, String> {
+        if self.command.first().is_none_or(String::is_empty) {
+            return Err("expected a command, found none".into());
+        }
+        let nul = |text: &String| text.contains('\0');
+        let keys = self.env.keys();
+        if self
+            .command
+            .iter()
+            .chain(keys)
+            .chain(self.env.values())
+            .any(nul)
+        {
+            return Err("expected a command and variables without zero bytes, found one".into());
+        }
+        if let Some(key) = self.env.keys().find(|it| it.is_empty() || it.contains('=')) {
+            return Err(format!("expected the name of a variable, found {key:?}"));
+        }
+        if !(1..=INSTANCES_MAX).contains(&self.instances) {
+            let found = self.instances;
+            return Err(format!(
+                "expected 1 to {INSTANCES_MAX} instances, found {found}; deploy more workloads"
+            ));
+        }
+        let config = self.config.as_ref().map(Value::to_string);
+        let bytes = config.map_or(0, |text| text.len());
+        if bytes > CONFIG_MAX {
+            return Err(format!(
+                "expected a config of at most {CONFIG_MAX} bytes, found {bytes}; keep it \
+                 elsewhere and say where"
+            ));
+        }
+        let ready_ms = match &self.ready {
+            None => READY_MS,
+            Some(text) => {
+                let parsed = humantime::parse_duration(text);
+                let parsed = parsed.map_err(|_| {
+                    format!("ready: expected a duration like 10s or 500ms, found {text:?}")
+                })?;
+                u64::try_from(parsed.as_millis()).unwrap_or(u64::MAX)
+            }
+        };
+        let process = Process {
+            command: self.command.clone(),
+            env: self.env.clone(),
+            restart: self.restart,
+            ready_ms,
+            config: self.config.clone(),
+        };
+        let content = serde_json::to_vec(&process).map_err(|error| error.to_string())?;
+        let deployment = Deployment::new(&self.name, KIND)
+            .config(content)
+            .instances(self.instances)
+            .ha(self.ha)
+            .order(self.order);
+        Ok(self.needs.iter().fold(deployment, Deployment::needs))
+    }
+}
+
+/// What is the same for all workloads of an agent.
+#[derive(Clone, Debug)]
+pub(super) struct Frame {
+    pub(super) group: String,
+    pub(super) node: String,
+    pub(super) grace_ms: u64,
+    pub(super) log: LogLimits,
+}
+
+impl Frame {
+    /// What the steward is told to start.
+    ///
+    /// # Errors
+    /// If the content is none that this version understands.
+    pub(super) fn begin(&self, start: &Start) -> Result<Begin, String> {
+        let process: Process = serde_json::from_slice(&start.config).map_err(|error| {
+            format!(
+                "expected a command that this version understands: {error}; upgrade this agent, \
+                 or deploy it again"
+            )
+        })?;
+        if start.instances > INSTANCES_MAX {
+            return Err(format!(
+                "expected at most {INSTANCES_MAX} instances, found {}",
+                start.instances
+            ));
+        }
+        let mut env: Vec<(String, String)> = process.env.into_iter().collect();
+        let mut add = |key: &str, value: String| env.push((key.to_owned(), value));
+        add("TENURE_GROUP", self.group.clone());
+        add("TENURE_NODE", self.node.clone());
+        add("TENURE_WORKLOAD", start.name.to_string());
+        add("TENURE_FENCE", start.fence.to_string());
+        add("TENURE_INSTANCES", start.instances.to_string());
+        if let Some(config) = process.config {
+            add("TENURE_CONFIG", config.to_string());
+        }
+        Ok(Begin {
+            run: start.run.0,
+            id: start.id.to_string(),
+            name: start.name.to_string(),
+            digest: start.digest.to_string(),
+            instances: start.instances,
+            fence: start.fence,
+            times: start.grant.into(),
+            argv: process.command,
+            env,
+            restart: process.restart,
+            ready_ms: process.ready_ms,
+            grace_ms: self.grace_ms,
+            log: self.log,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(text: &str) -> Result<Vec<Workload>, String> {
+        let file: Result<File, _> = toml::from_str(text);
+        file.map(|file| file.workload)
+            .map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_file_describes_many_workloads() {
+        let text = r#"
+            [[workload]]
+            name = "web"
+            command = ["./serve", "--port", "80"]
+            instances = 2
+            needs = ["zone=a"]
+            restart = "on-failure"
+            ready = "2s"
+            env = { A = "b" }
+            config = { greeting = "hello", list = [1, 2] }
+            [[workload]]
+            name = "cron"
+            command = ["cron"]
+            ha = false
+            node = "one"
+        "#;
+        let all = parsed(text).expect("fine");
+        assert_eq!(all.len(), 2);
+        assert_eq!(all[0].restart, Restart::OnFailure);
+        let config = all[0].config.as_ref().expect("one").to_string();
+        assert_eq!(config, r#"{"greeting":"hello","list":[1,2]}"#);
+        assert!(!all[1].ha && all[1].instances == 1);
+        for workload in all {
+            let deployment = workload.deployment();
+            assert!(deployment.is_ok(), "{deployment:?}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_run_is_refused_with_a_reason() {
+        let table = "[[workload]]\nname = \"w\"\n";
+        for (text, word) in [
+            ("command = []", "a command"),
+            ("command = [\"x\"]\ninstances = 0", "1 to 100 instances"),
+            ("command = [\"x\"]\ninstances = 101", "1 to 100 instances"),
+            ("command = [\"x\"]\nready = \"soon\"", "a duration"),
+            ("command = [\"x\"]\nenv = { \"a=b\" = \"c\" }", "a variable"),
+            ("command = [\"x\\u0000\"]", "zero bytes"),
+        ] {
+            let one = parsed(&format!("{table}{text}")).expect(text).remove(0);
+            let why = one.deployment().expect_err(text);
+            assert!(why.contains(word), "{why}");
+        }
+        for text in ["command = [\"x\"]\ncolour = 1", "", "command = \"x\""] {
+            parsed(&format!("{table}{text}")).expect_err(text);
+        }
+        let long = Value::String("x".repeat(CONFIG_MAX));
+        let mut one = parsed(&format!("{table}command = [\"x\"]")).expect("fine");
+        one[0].config = Some(long);
+        let why = one[0].deployment().expect_err("long");
+        assert!(why.contains("at most"), "{why}");
+    }
+}

@@ -1,0 +1,352 @@
+//! The steward: a process beside the agent that holds its workloads.
+//!
+//! An agent may be killed, stopped, upgraded or starved. What it runs must
+//! neither die with it at once (it may come back in time and go on) nor live
+//! on beyond its lease. So the agent starts this process, which holds a
+//! guardian for every instance and hands on what the agent says:
+//!
+//! ```text
+//!   agent ──steward.sock──► steward ──control channel──► guardian ──► CMD
+//!   (beats, decides)        (own session, keeps         (one each, keeps
+//!                            output, reports)            the times)
+//! ```
+//!
+//! * If the agent goes, the guardians keep the times of the last beat: TERM at
+//!   `drain_at`, KILL at `kill_at`. If an agent comes back before that it finds
+//!   here what runs, under which id, until when ([`State`]).
+//! * If the steward goes, the guardians hear the end of their channels and end
+//!   everything at once; the agent counts it as gone once the last `kill_at`
+//!   it had sent is over.
+//! * If the steward is stopped, the guardians keep the times.
+//!
+//! It decides nothing: it starts what it is told, moves times as it is told,
+//! and says what ended. One agent is connected at a time; what a former one
+//! said is read to the end before another is heard.
+//!
+//! It ends when it is told to, or when no agent has come back by `kill_at`
+//! (none at all, within ten seconds).
+
+use std::collections::BTreeMap;
+use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use rustix::process::setsid;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
+use tenure::clock;
+use tenure::core::time::Instant;
+use tokio::net::UnixListener;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+use super::place::{self, Door, STEWARD};
+use super::run::{Run, Said, Told};
+use super::spool;
+use super::wire::{Begin, Life, News, Order, State, Wire};
+use crate::guard::SLACK;
+
+/// The hidden subcommand that makes this process a steward.
+pub(super) const NAME: &str = "__steward";
+/// This very binary, even if its file has been replaced meanwhile.
+const SELF: &str = "/proc/self/exe";
+/// How long the first agent may take to come.
+const FIRST: Duration = Duration::from_secs(10);
+/// Bytes that may wait for an agent that does not read. Beyond that only what
+/// matters is said: ends, not that a beat was heard.
+const BACKLOG: usize = 64 << 10;
+
+/// Starts a steward for the node of this directory, and waits until it can be
+/// reached. Blocks for some milliseconds.
+pub(super) fn spawn(directory: &Path) -> io::Result<()> {
+    let log = std::fs::File::options()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(directory.join("steward.log"))?;
+    let mut child = Command::new(SELF)
+        .arg(NAME)
+        .arg(directory)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(log)
+        .spawn()?;
+    let mut word = String::new();
+    if let Some(stdout) = &mut child.stdout {
+        io::Read::read_to_string(stdout, &mut word)?;
+    }
+    if word == "ready\n" {
+        // Reaped by a thread: it may live longer than whoever asked for it.
+        std::thread::Builder::new()
+            .name("tenure-reaper".into())
+            .spawn(move || child.wait())?;
+        return Ok(());
+    }
+    let status = child.wait()?;
+    Err(io::Error::other(format!(
+        "expected the steward to begin, found that it {status}; see steward.log in {}",
+        directory.display()
+    )))
+}
+
+/// Holds the workloads of the node of this directory, until they have ended.
+pub(super) fn main(directory: &Path) -> ExitCode {
+    match run(directory) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            let _ = writeln!(io::stderr(), "tenure: steward: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(directory: &Path) -> io::Result<()> {
+    let ignored = Arc::new(AtomicBool::new(false));
+    for signal in [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2] {
+        // Caught, not ignored: what is ignored would be so in CMD too. The
+        // agent gets them as well, and decides.
+        signal_hook::flag::register(signal, Arc::clone(&ignored))?;
+    }
+    let _ = setsid();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    runtime.block_on(async {
+        let door = Door::open(directory)?;
+        let listener = door.listen(STEWARD)?;
+        io::stdout().write_all(b"ready\n")?;
+        io::stdout().flush()?;
+        // Whoever waits for the end of our output waits no longer.
+        rustix::stdio::dup2_stdout(std::fs::File::options().write(true).open("/dev/null")?)?;
+        Steward::new(directory.to_owned(), listener).serve().await;
+        door.remove(STEWARD);
+        Ok(())
+    })
+}
+
+struct Steward {
+    directory: PathBuf,
+    listener: UnixListener,
+    agent: Option<Wire>,
+    /// Of the last beat, and what the agent wants to know again.
+    life: Option<Life>,
+    settings: String,
+    notes: String,
+    runs: BTreeMap<u64, Run>,
+    tell: UnboundedSender<Told>,
+    told: UnboundedReceiver<Told>,
+    /// Until when the first agent must come.
+    awaits_until: Instant,
+    quitting: bool,
+}
+
+/// What happened.
+enum Happened {
+    Arrived(Wire),
+    Ordered(Order),
+    Left(Option<io::Error>),
+    Told(Told),
+    Time,
+}
+
+impl Steward {
+    fn new(directory: PathBuf, listener: UnixListener) -> Self {
+        let (tell, told) = unbounded_channel();
+        Self {
+            directory,
+            listener,
+            agent: None,
+            life: None,
+            settings: String::new(),
+            notes: String::new(),
+            runs: BTreeMap::new(),
+            tell,
+            told,
+            awaits_until: clock::boot().after(FIRST),
+            quitting: false,
+        }
+    }
+
+    async fn serve(mut self) {
+        while !self.is_done() {
+            match self.next().await {
+                Happened::Arrived(agent) => self.greet(agent),
+                Happened::Ordered(order) => self.obey(order),
+                Happened::Left(why) => {
+                    if let Some(why) = why {
+                        let _ = writeln!(io::stderr(), "tenure: steward: the agent: {why}");
+                    }
+                    self.agent = None;
+                }
+                Happened::Told((run, fate)) => {
+                    let said = self.runs.get_mut(&run).map(|it| it.hear(fate));
+                    match said {
+                        Some(Said::Ended) => self.ended(run),
+                        Some(Said::Completed) => self.say(&News::Completed { run }),
+                        Some(Said::Nothing) | None => {}
+                    }
+                }
+                Happened::Time => self.look_at_clock(),
+            }
+        }
+        // The last words, if anybody listens.
+        if let Some(agent) = &mut self.agent {
+            let _ = tokio::time::timeout(SLACK, agent.flush()).await;
+        }
+    }
+
+    async fn next(&mut self) -> Happened {
+        let at = self.deadline();
+        let agent = &mut self.agent;
+        let alone = agent.is_none();
+        let ordered = async {
+            match agent {
+                Some(agent) => agent.next::<Order>().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            Some(told) = self.told.recv() => Happened::Told(told),
+            ordered = ordered => match ordered {
+                Ok(Some(order)) => Happened::Ordered(order),
+                Ok(None) => Happened::Left(None),
+                Err(error) => Happened::Left(Some(error)),
+            },
+            Ok((stream, _)) = self.listener.accept(), if alone => {
+                Happened::Arrived(Wire::new(stream))
+            }
+            () = until(at) => Happened::Time,
+        }
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        let ready = self.runs.values().filter_map(Run::ready_at);
+        // Looked at after it has passed, not before.
+        ready.chain(self.lingers_until()).min()
+    }
+
+    /// Until when an agent may come back; `None` while one is here.
+    fn lingers_until(&self) -> Option<Instant> {
+        let life = self.life.as_ref();
+        let at = life.map_or(self.awaits_until, |life| life.times.grant().kill_at);
+        (self.agent.is_none() && clock::boot() < at).then_some(at)
+    }
+
+    /// Nobody will come for what is here.
+    fn is_done(&self) -> bool {
+        let empty = self.runs.values().all(Run::is_over);
+        let left = self.agent.is_none() && self.lingers_until().is_none();
+        empty && (self.quitting || left)
+    }
+
+    fn say(&mut self, news: &News) {
+        if let Some(agent) = &mut self.agent {
+            agent.queue(news);
+        }
+    }
+
+    fn greet(&mut self, agent: Wire) {
+        self.agent = Some(agent);
+        let state = State {
+            life: self.life.clone(),
+            settings: self.settings.clone(),
+            notes: self.notes.clone(),
+            runs: self.runs.values().map(Run::state).collect(),
+        };
+        self.say(&News::State(state));
+        let over: Vec<(u64, bool)> = self
+            .runs
+            .iter()
+            .filter(|(_, run)| run.is_over())
+            .map(|(number, run)| (*number, run.is_hollow()))
+            .collect();
+        for (run, hollow) in over {
+            if hollow {
+                self.say(&News::Completed { run });
+            } else {
+                self.ended(run);
+            }
+        }
+    }
+
+    /// Nothing is left of a run. If no agent is here the next one is told.
+    fn ended(&mut self, run: u64) {
+        if self.agent.is_some()
+            && let Some(ended) = self.runs.remove(&run)
+        {
+            let failed = ended.failed();
+            self.say(&News::Ended { run, failed });
+        }
+    }
+
+    fn obey(&mut self, order: Order) {
+        match order {
+            Order::Settings { text } => self.settings = text,
+            Order::Notes { text } => self.notes = text,
+            Order::Begin(begin) => self.begin(*begin),
+            Order::Extend { id, times } => {
+                let grant = times.grant();
+                for run in self.runs.values_mut() {
+                    run.extend(&id, grant.drain_at, grant.kill_at);
+                }
+                self.life = Some(Life { id, times });
+                if self.agent.as_ref().is_some_and(|it| it.backlog() < BACKLOG) {
+                    let kill_at = grant.kill_at.as_nanos();
+                    self.say(&News::Heard { kill_at });
+                }
+            }
+            Order::Stop { run } => {
+                if self.runs.get_mut(&run).is_some_and(Run::stop) {
+                    self.ended(run);
+                }
+            }
+            Order::Kill { run } => {
+                if self.runs.get_mut(&run).is_some_and(Run::kill) {
+                    self.ended(run);
+                }
+            }
+            Order::Quit => {
+                self.quitting = true;
+                let runs: Vec<u64> = self.runs.keys().copied().collect();
+                for run in runs {
+                    self.obey(Order::Kill { run });
+                }
+            }
+        }
+    }
+
+    fn begin(&mut self, begin: Begin) {
+        let run = begin.run;
+        if self.runs.contains_key(&run) || self.quitting {
+            let failed = Some(format!("expected a new run, found {run} once more"));
+            return self.say(&News::Ended { run, failed });
+        }
+        let live: Vec<PathBuf> = self
+            .runs
+            .values()
+            .map(|it| place::logs(&self.directory, it.name()))
+            .collect();
+        spool::prune(&self.directory, |path| live.iter().any(|it| it == path));
+        let begun = Run::new(&self.directory, begin, &self.tell);
+        self.runs.insert(run, begun);
+    }
+
+    fn look_at_clock(&mut self) {
+        let now = clock::boot();
+        let ready = self.runs.iter_mut();
+        let ready = ready.filter_map(|(run, it)| it.has_become_ready(now).then_some(*run));
+        for run in ready.collect::<Vec<_>>() {
+            self.say(&News::Started { run });
+        }
+    }
+}
+
+async fn until(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep(at.since(clock::boot())).await,
+        None => std::future::pending().await,
+    }
+}

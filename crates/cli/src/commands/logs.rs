@@ -1,0 +1,146 @@
+//! `tenure logs`: the output of a workload on this machine, from the files
+//! that its steward writes.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{BufRead as _, BufReader, Read as _, Seek as _, SeekFrom};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use crate::agent::{place, spool};
+use crate::args;
+use crate::failure::{Failure, usage};
+use crate::output::Output;
+
+/// How often to look for more. Files of other users' agents and of network
+/// file systems tell nobody when they grow.
+const LOOK: Duration = Duration::from_millis(200);
+
+pub(crate) async fn logs(args: &args::Logs) -> Result<ExitCode, Failure> {
+    let path = find(args)?;
+    let older = ages(&path);
+    let mut files: Vec<PathBuf> = older.rev().map(|age| spool::older(&path, age)).collect();
+    files.push(path.clone());
+    match args.lines {
+        None => {
+            for file in &files {
+                if let Some(mut file) = open(file)? {
+                    copy(&mut file)?;
+                }
+            }
+        }
+        Some(most) => last(&files, most)?,
+    }
+    if args.follow {
+        follow(&path).await?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The ages of the older files that there are.
+fn ages(path: &Path) -> std::ops::RangeInclusive<u32> {
+    let mut last = 0;
+    while spool::older(path, last + 1).exists() {
+        last += 1;
+    }
+    1..=last
+}
+
+fn find(args: &args::Logs) -> Result<PathBuf, Failure> {
+    let root = place::root(args.via.state.state.as_deref())?;
+    let group = args.via.group.group.as_str();
+    let directory = place::of_group(&root, group);
+    let nodes: Vec<PathBuf> = match &args.via.via {
+        Some(name) => vec![place::of_node(&root, group, name)],
+        None => {
+            let entries = std::fs::read_dir(&directory).into_iter().flatten();
+            entries.flatten().map(|entry| entry.path()).collect()
+        }
+    };
+    let files = nodes.iter().map(|node| {
+        let logs = place::logs(node, &args.workload);
+        spool::file(&logs, args.instance)
+    });
+    // If it was on several nodes of this machine, where it was last.
+    let found = files.filter_map(|file| {
+        // It may just be renamed.
+        let found = std::fs::metadata(&file).or_else(|_| spool::older(&file, 1).metadata());
+        Some((found.ok()?.modified().ok()?, file))
+    });
+    found.max().map(|(_, file)| file).ok_or_else(|| {
+        usage(format!(
+            "expected output of {} (instance {}) on this machine, found none below {}; `tenure \
+             ps` says where it runs",
+            args.workload,
+            args.instance,
+            directory.display()
+        ))
+    })
+}
+
+/// Opens a file that may just be renamed, because it is full.
+fn open(path: &Path) -> std::io::Result<Option<File>> {
+    match File::open(path) {
+        Ok(file) => Ok(Some(file)),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Prints the rest of a file.
+fn copy(file: &mut File) -> std::io::Result<()> {
+    let mut bytes = vec![0; 64 << 10];
+    loop {
+        match file.read(&mut bytes)? {
+            0 => return Ok(()),
+            count => Output::raw(&bytes[..count])?,
+        }
+    }
+}
+
+fn last(files: &[PathBuf], most: usize) -> std::io::Result<()> {
+    let mut lines = VecDeque::new();
+    for file in files {
+        let Some(file) = open(file)? else {
+            continue;
+        };
+        let mut reader = BufReader::new(file);
+        loop {
+            let mut line = Vec::new();
+            if reader.read_until(b'\n', &mut line)? == 0 {
+                break;
+            }
+            lines.push_back(line);
+            if lines.len() > most {
+                lines.pop_front();
+            }
+        }
+    }
+    lines.iter().try_for_each(|line| Output::raw(line))
+}
+
+async fn follow(path: &Path) -> std::io::Result<()> {
+    let mut following = open(path)?;
+    if let Some(file) = &mut following {
+        file.seek(SeekFrom::End(0))?;
+    }
+    loop {
+        tokio::time::sleep(LOOK).await;
+        let Some(file) = &mut following else {
+            following = open(path)?;
+            continue;
+        };
+        copy(file)?;
+        let Ok(now) = std::fs::metadata(path) else {
+            continue;
+        };
+        let here = file.metadata()?;
+        let rotated = (now.dev(), now.ino()) != (here.dev(), here.ino());
+        if rotated || now.len() < file.stream_position()? {
+            copy(file)?;
+            following = open(path)?;
+        }
+    }
+}

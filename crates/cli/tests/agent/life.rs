@@ -1,0 +1,242 @@
+//! Agents that are killed, stopped, drained and restarted.
+
+use std::time::Duration;
+
+use rustix::process::{Signal, kill_process};
+
+use super::common::poll_until;
+use super::stamps::now;
+use super::town::{PATIENCE, Town};
+
+const LEASE: f64 = 2.0;
+
+/// Three agents, four workloads and one that is not HA; one agent is killed.
+fn one_of_three_is_killed(town: &Town) {
+    let flags = ["--quorum", "2"];
+    let [mut one, two, three] = ["one", "two", "three"].map(|name| town.node(name, &flags));
+    for (name, node) in [("a", "one"), ("b", "one"), ("c", "two"), ("d", "three")] {
+        town.deploy(name, &["--node", node, "--instances", "2"]);
+    }
+    town.deploy("own", &["--node", "one", "--no-ha"]);
+    let all = ["a", "b", "c", "d"];
+    town.all_run(&all, |_| true);
+    let before = ["c", "d"].map(|name| town.stamps.last(name).expect("it runs"));
+    let killed = now();
+    one.kill();
+    town.all_run(&all, |node| node != "one");
+    let after = ["c", "d"].map(|name| town.stamps.last(name).expect("it runs"));
+    for (before, after) in before.iter().zip(&after) {
+        assert_eq!(before.pid, after.pid, "what was elsewhere is not disturbed");
+    }
+    for name in ["a", "b"] {
+        let shown = town.shows(name, |it| it["state"] == "running" && it["from"] == "one");
+        assert_eq!(shown["from_how"], "died");
+        assert_eq!(shown["instances"], 2);
+        let run = town.stamps.last(name).expect("it runs");
+        let took = run.first - killed;
+        assert!(took < LEASE * 1.2 + 2.0, "{name} took {took} s");
+        // The other instance moved along.
+        let other = format!("{name}/1");
+        let runs = town.stamps.runs();
+        let other = runs.iter().rfind(|it| it.workload == other);
+        assert_eq!(other.map(|it| &it.node), Some(&run.node));
+    }
+    assert_eq!(
+        town.workload("own"),
+        None,
+        "what is not HA dies with its node"
+    );
+    assert_eq!(town.member("one"), None);
+    drop((two, three));
+    town.stamps.runs();
+}
+
+#[test]
+fn three_agents_and_one_is_killed_on_sqlite() {
+    one_of_three_is_killed(&Town::sqlite());
+}
+
+#[test]
+fn three_agents_and_one_is_killed_on_a_cluster() {
+    one_of_three_is_killed(&Town::cluster());
+}
+
+#[test]
+fn a_drained_node_hands_everything_on_and_leaves() {
+    let town = Town::sqlite();
+    let (mut one, mut two) = (town.node("one", &[]), town.node("two", &[]));
+    for name in ["a", "b", "c"] {
+        town.deploy(name, &["--node", "one"]);
+    }
+    town.deploy("own", &["--node", "one", "--no-ha"]);
+    let said = town.done(&["drain", "one", "--via", "two"]);
+    assert!(said.contains("one has handed on"), "{said}");
+    assert_eq!(one.ends(), 0);
+    town.all_run(&["a", "b", "c"], |node| node == "two");
+    for name in ["a", "b", "c"] {
+        let shown = town.shows(name, |it| it["state"] == "running");
+        assert_eq!(
+            (&shown["from"], &shown["from_how"]),
+            (&"one".into(), &"moved".into())
+        );
+    }
+    assert_eq!(town.workload("own"), None);
+    assert!(
+        !two.said().contains("has died"),
+        "a clean leave is no death"
+    );
+    // The last one keeps its work for whoever comes.
+    two.signal(Signal::TERM);
+    assert_eq!(two.ends(), 0);
+    let shown = town.workload("a").expect("it is kept");
+    assert_eq!(shown["state"], "waiting for a node");
+    let _three = town.node("three", &[]);
+    town.all_run(&["a", "b", "c"], |node| node == "three");
+}
+
+#[test]
+fn a_stopped_agent_loses_its_work_before_the_heir_starts_it() {
+    let town = Town::sqlite();
+    let (one, _two) = (town.node("one", &[]), town.node("two", &[]));
+    town.deploy_as("a", &["--node", "one"], &town.stamps.stubborn());
+    let id = one.id();
+    one.signal(Signal::STOP);
+    // The checker sees two at once, should the first one live too long.
+    town.all_run(&["a"], |node| node == "two");
+    one.signal(Signal::CONT);
+    one.says("everything is ended");
+    let joined = || (one.id() != id).then_some(());
+    poll_until(PATIENCE, joined).expect("it joins again, under another id");
+    town.deploy("b", &["--node", "one"]);
+    town.all_run(&["a", "b"], |_| true);
+    assert_eq!(town.stamps.last("a").expect("it runs").node, "two");
+}
+
+#[test]
+fn an_agent_that_is_restarted_in_time_goes_on() {
+    let town = Town::sqlite();
+    let (mut one, two) = (town.node("one", &[]), town.node("two", &[]));
+    town.deploy("a", &["--node", "one", "--instances", "2"]);
+    let before = town.stamps.last("a").expect("it runs");
+    let restarts = |it: &serde_json::Value| it["restarts"].as_u64() == Some(0);
+    for _ in 0..3 {
+        one.kill();
+        one = town.start("one", &[]);
+        one.says("going on as");
+        town.all_run(&["a"], |node| node == "one");
+    }
+    let until = now() + LEASE * 1.5;
+    poll_until(PATIENCE, || (now() > until).then_some(()));
+    town.all_run(&["a"], |node| node == "one");
+    let after = town.stamps.last("a").expect("it runs");
+    assert_eq!((before.pid, before.fence), (after.pid, after.fence));
+    assert!(!two.said().contains("has died"), "{}", two.said());
+    // The next life knows of it, and can do with it what the first could.
+    town.shows("a", |it| {
+        it["state"] == "running" && restarts(it) && it["fence"] == after.fence
+    });
+    town.done(&["undeploy", "a"]);
+    assert_eq!(
+        town.stamps
+            .runs_on("a")
+            .filter(|_| town.workload("a").is_some()),
+        None
+    );
+    drop(one);
+}
+
+#[test]
+fn an_agent_that_comes_back_with_other_settings_ends_what_it_had() {
+    let town = Town::sqlite();
+    let (mut one, two) = (town.node("one", &[]), town.node("two", &[]));
+    let id = one.id();
+    town.deploy("a", &["--node", "one"]);
+    one.kill();
+    // The log goes on: wait for what is said once more.
+    let again = town.start("one", &["--label", "zone=b"]);
+    again.says("ending 1 workloads of a former life");
+    let joined = || (again.id() != id).then_some(());
+    poll_until(PATIENCE, joined).expect("it joins under another id");
+    // Nobody needs to wait for the silence of the old one.
+    two.says("has died");
+    town.all_run(&["a"], |_| true);
+    let shown = town.member("one").expect("it is there");
+    assert_eq!(shown["labels"][0], "zone=b");
+    town.stamps.runs();
+    drop(one);
+}
+
+#[test]
+fn a_steward_that_is_killed_or_hangs_is_replaced() {
+    let town = Town::sqlite();
+    let one = town.node("one", &[]);
+    town.deploy_as("a", &[], &town.stamps.stubborn());
+    for signal in [Signal::KILL, Signal::STOP] {
+        town.shows("a", |it| it["state"] == "running");
+        let before = town.stamps.last("a").expect("it runs").pid;
+        kill_process(one.below("__steward"), signal).expect("it runs");
+        let again = || town.stamps.last("a").filter(|run| run.pid != before);
+        poll_until(PATIENCE, again)
+            .unwrap_or_else(|| panic!("it is not started again: {signal:?}"));
+        town.all_run(&["a"], |node| node == "one");
+    }
+    assert!(
+        !one.said().contains("everything is ended"),
+        "the node lives on"
+    );
+    town.shows("a", |it| it["restarts"].as_u64() >= Some(2));
+}
+
+#[test]
+fn a_guardian_that_is_killed_takes_its_workload_along_and_it_is_started_again() {
+    let town = Town::sqlite();
+    let one = town.node("one", &[]);
+    town.deploy("a", &[]);
+    let before = town.stamps.last("a").expect("it runs").pid;
+    kill_process(one.below("__guardian"), Signal::KILL).expect("it runs");
+    let again = || town.stamps.last("a").filter(|run| run.pid != before);
+    poll_until(PATIENCE, again).expect("it is started again");
+    town.stamps.runs();
+}
+
+#[test]
+fn a_store_that_is_gone_fences_the_nodes_and_all_is_well_when_it_is_back() {
+    let town = Town::cluster();
+    let (one, two) = (town.node("one", &[]), town.node("two", &[]));
+    let names = ["a", "b"];
+    for (name, node) in names.iter().zip(["one", "two"]) {
+        town.deploy(name, &["--node", node]);
+    }
+    let servers = town.servers();
+    let gone = now();
+    for server in &servers {
+        kill_process(*server, Signal::STOP).expect("it runs");
+    }
+    for agent in [&one, &two] {
+        agent.says("everything is ended");
+    }
+    let quiet = now();
+    let silent = |name: &&str| town.stamps.last(name).is_some_and(|it| it.last < quiet);
+    assert!(
+        quiet - gone < LEASE + 1.0,
+        "they knew by themselves, in {} s",
+        quiet - gone
+    );
+    poll_until(Duration::from_secs(1), || {
+        (now() > quiet + 0.7).then_some(())
+    });
+    let last = names.map(|name| town.stamps.last(name).expect("it ran").last - gone);
+    assert!(
+        last.iter().all(|last| *last < LEASE),
+        "they ran for {last:?} s"
+    );
+    assert!(
+        names
+            .iter()
+            .all(|name| silent(name) || town.stamps.runs_on(name).is_none())
+    );
+    for server in &servers {
+        kill_process(*server, Signal::CONT).expect("it runs");
+    }
+    town.all_run(&names, |_| true);
+}

@@ -1,0 +1,16 @@
+//! Agents with real processes: what `tenure node` and its commands do, on
+//! SQLite and on a cluster of three servers, while agents are killed, stopped
+//! and restarted. What the workloads wrote down must not overlap.
+
+#![allow(clippy::print_stderr, reason = "logs of agents are printed")]
+
+#[path = "../common/mod.rs"]
+mod common;
+mod life;
+mod stamps;
+mod town;
+mod trouble;
+
+fn print(text: &str) {
+    eprintln!("{text}");
+}

@@ -1,0 +1,323 @@
+//! Agents of the real binary on one machine, over one store.
+
+#![allow(dead_code, reason = "each test binary uses a part of it")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use super::common::servers::Cluster;
+use super::common::{TENURE, descendants, poll_until};
+use super::stamps::Stamps;
+
+/// How long anything is waited for.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(25);
+
+/// What the agents share.
+enum Ground {
+    Sqlite,
+    Cluster(Box<Cluster>),
+}
+
+/// A store, a place for agents, and what their workloads write.
+pub(crate) struct Town {
+    ground: Ground,
+    pub(crate) directory: tempfile::TempDir,
+    pub(crate) stamps: Stamps,
+}
+
+/// A `tenure node`; killed when dropped, with all it runs.
+pub(crate) struct Agent {
+    pub(crate) process: Child,
+    pub(crate) name: String,
+    pub(crate) log: PathBuf,
+}
+
+impl Town {
+    pub(crate) fn sqlite() -> Self {
+        Self::on(Ground::Sqlite)
+    }
+
+    pub(crate) fn cluster() -> Self {
+        Self::on(Ground::Cluster(Box::new(Cluster::start())))
+    }
+
+    /// One whose servers listen on that address of this machine.
+    pub(crate) fn cluster_at(host: &str) -> Self {
+        Self::on(Ground::Cluster(Box::new(Cluster::start_at(host))))
+    }
+
+    fn on(ground: Ground) -> Self {
+        Self {
+            ground,
+            directory: tempfile::tempdir().expect("a directory"),
+            stamps: Stamps::new(),
+        }
+    }
+
+    pub(crate) fn url(&self) -> String {
+        match &self.ground {
+            Ground::Sqlite => format!("sqlite://{}", self.directory.path().join("db").display()),
+            Ground::Cluster(cluster) => cluster.url(),
+        }
+    }
+
+    /// The processes of the store's servers.
+    pub(crate) fn servers(&self) -> Vec<Pid> {
+        match &self.ground {
+            Ground::Sqlite => Vec::new(),
+            Ground::Cluster(cluster) => cluster.servers.iter().map(pid).collect(),
+        }
+    }
+
+    pub(crate) fn state(&self) -> PathBuf {
+        self.directory.path().join("state")
+    }
+
+    /// A command with the store, the group and the place of this town.
+    pub(crate) fn command(&self, args: &[&str]) -> Command {
+        self.command_of(TENURE, args)
+    }
+
+    /// The same for so many seconds, and without what it says.
+    pub(crate) fn patiently(&self, seconds: &str, args: &[&str]) -> Command {
+        let mut command = self.command_of("timeout", &[seconds, TENURE]);
+        command
+            .args(args)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        command
+    }
+
+    fn command_of(&self, program: &str, args: &[&str]) -> Command {
+        let mut command = Command::new(program);
+        command
+            .args(args)
+            .env("TENURE_STORE", self.url())
+            .env("TENURE_STATE", self.state())
+            .env("TENURE_GROUP", "town")
+            .stdin(Stdio::null());
+        command
+    }
+
+    /// Starts an agent with a lease of 2 s, and waits for nothing.
+    pub(crate) fn start(&self, name: &str, flags: &[&str]) -> Agent {
+        self.start_in(&[], name, flags)
+    }
+
+    /// The same with some words before the command, such as `nsenter`.
+    pub(crate) fn start_in(&self, prefix: &[&str], name: &str, flags: &[&str]) -> Agent {
+        let log = self.directory.path().join(format!("{name}.log"));
+        let file = fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(&log)
+            .expect("a log");
+        let err = file.try_clone().expect("a log");
+        let (program, words) = prefix
+            .split_first()
+            .map_or((TENURE, &[][..]), |(first, rest)| (*first, rest));
+        let mut command = self.command_of(program, words);
+        if !prefix.is_empty() {
+            command.arg(TENURE);
+        }
+        let process = command
+            .args(["node", "--name", name, "--lease", "2s", "--grace", "400ms"])
+            .args(flags)
+            .stdout(file)
+            .stderr(err)
+            .spawn()
+            .expect("tenure runs");
+        Agent {
+            process,
+            name: name.to_owned(),
+            log,
+        }
+    }
+
+    /// Starts an agent and waits until it has joined.
+    pub(crate) fn node(&self, name: &str, flags: &[&str]) -> Agent {
+        // The log goes on where one of this name has ended.
+        let joins = |said: &str| said.matches("joined as").count();
+        let before = fs::read_to_string(self.directory.path().join(format!("{name}.log")));
+        let before = joins(&before.unwrap_or_default());
+        let agent = self.start(name, flags);
+        let joined = || (joins(&agent.said()) > before).then_some(());
+        let joined = poll_until(PATIENCE, joined);
+        assert!(joined.is_some(), "{name} does not join:\n{}", agent.said());
+        agent
+    }
+
+    pub(crate) fn run(&self, args: &[&str]) -> Output {
+        self.command(args).output().expect("tenure runs")
+    }
+
+    /// What a command prints that succeeds.
+    pub(crate) fn done(&self, args: &[&str]) -> String {
+        let output = self.run(args);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{args:?}: {said}");
+        String::from_utf8(output.stdout).expect("text")
+    }
+
+    /// The code of one that fails, and what it says.
+    pub(crate) fn fails(&self, args: &[&str]) -> (i32, String) {
+        let output = self.run(args);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        let code = output.status.code().expect("it ends by itself");
+        assert_ne!(code, 0, "{args:?} succeeded");
+        (code, said)
+    }
+
+    /// Deploys a workload that writes stamps, and waits until it runs.
+    pub(crate) fn deploy(&self, name: &str, flags: &[&str]) {
+        self.deploy_as(name, flags, &self.stamps.command());
+    }
+
+    pub(crate) fn deploy_as(&self, name: &str, flags: &[&str], command: &[String]) {
+        let command: Vec<&str> = command.iter().map(String::as_str).collect();
+        self.done(&[&["deploy", name], flags, &["--"], &command].concat());
+    }
+
+    /// What `ps` shows, an object each.
+    pub(crate) fn ps(&self) -> Vec<Value> {
+        let text = self.done(&["ps", "--json"]);
+        let object = |line: &str| serde_json::from_str(line).expect("an object a line");
+        text.lines().map(object).collect()
+    }
+
+    /// What it shows of one workload.
+    pub(crate) fn workload(&self, name: &str) -> Option<Value> {
+        let all = self.ps();
+        all.into_iter()
+            .find(|it| it["workload"] == name && it["type"] == "workload")
+    }
+
+    /// The workloads that run, as their nodes say.
+    pub(crate) fn running(&self) -> std::collections::BTreeSet<String> {
+        let all = self.ps().into_iter();
+        let running = all.filter(|it| it["type"] == "workload" && it["state"] == "running");
+        running
+            .filter_map(|it| Some(it["workload"].as_str()?.to_owned()))
+            .collect()
+    }
+
+    pub(crate) fn member(&self, name: &str) -> Option<Value> {
+        let all = self.ps();
+        all.into_iter()
+            .find(|it| it["node"] == name && it["type"] == "node")
+    }
+
+    /// Waits until `ps` shows a workload that fits.
+    pub(crate) fn shows(&self, name: &str, fits: impl Fn(&Value) -> bool) -> Value {
+        let found = poll_until(PATIENCE, || self.workload(name).filter(&fits));
+        found.unwrap_or_else(|| panic!("{name} is {:?}", self.workload(name)))
+    }
+
+    /// Waits until all of these write, each on a node that fits.
+    pub(crate) fn all_run(&self, names: &[&str], fits: impl Fn(&str) -> bool) {
+        let runs = |name: &&str| self.stamps.runs_on(name).is_some_and(|node| fits(&node));
+        let all = poll_until(PATIENCE, || names.iter().all(runs).then_some(()));
+        if all.is_none() {
+            let shown = names.iter().map(|name| (name, self.stamps.last(name)));
+            panic!("not all run: {:?}", shown.collect::<Vec<_>>());
+        }
+    }
+}
+
+fn pid(process: &Child) -> Pid {
+    let raw = i32::try_from(process.id()).ok();
+    raw.and_then(Pid::from_raw).expect("a process id")
+}
+
+impl Agent {
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill_process(pid(&self.process), signal).expect("it runs");
+    }
+
+    /// KILL, for the agent alone.
+    pub(crate) fn kill(&mut self) {
+        self.process.kill().expect("it runs");
+        self.process.wait().expect("it ends");
+    }
+
+    /// KILL for everything at once, as when a machine loses its power.
+    pub(crate) fn perish(&mut self) {
+        if matches!(self.process.try_wait(), Ok(Some(_))) {
+            // It has gone, and its number may be another's.
+            return;
+        }
+        let all = descendants(self.process.id());
+        let _ = self.process.kill();
+        for (pid, _) in all {
+            // Many have gone by the time their turn comes.
+            let _ = Pid::from_raw(pid).map(|pid| kill_process(pid, Signal::KILL));
+        }
+        let _ = self.process.wait();
+    }
+
+    pub(crate) fn said(&self) -> String {
+        fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// Waits until its log has this; returns the log.
+    pub(crate) fn says(&self, text: &str) -> String {
+        let heard = || Some(self.said()).filter(|said| said.contains(text));
+        poll_until(PATIENCE, heard)
+            .unwrap_or_else(|| panic!("{} does not say {text:?}:\n{}", self.name, self.said()))
+    }
+
+    /// Waits for its end.
+    pub(crate) fn ends(&mut self) -> i32 {
+        let ended = poll_until(PATIENCE, || self.process.try_wait().expect("a child"));
+        ended.expect("it ends").code().expect("it ends by itself")
+    }
+
+    /// The id under which it last joined.
+    pub(crate) fn id(&self) -> String {
+        let said = self.said();
+        let (_, id) = said.rsplit_once("joined as ").expect("it has joined");
+        id.chars().take(32).collect()
+    }
+
+    /// One of the processes below it, by a word of its command line.
+    pub(crate) fn below(&self, word: &str) -> Pid {
+        self.try_below(word)
+            .unwrap_or_else(|| panic!("{word} among {:?}", descendants(self.process.id())))
+    }
+
+    /// The same, if there is one.
+    pub(crate) fn try_below(&self, word: &str) -> Option<Pid> {
+        let all = descendants(self.process.id());
+        let (pid, _) = all.into_iter().find(|(_, line)| line.contains(word))?;
+        Pid::from_raw(pid)
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        // A stopped one hears nothing but this.
+        self.perish();
+        if std::thread::panicking() {
+            super::print(&format!("--- {}\n{}", self.name, self.said()));
+        }
+    }
+}
+
+/// Whether a file with this name is below a directory.
+pub(crate) fn files_below(directory: &Path) -> Vec<(PathBuf, u64)> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            found.extend(files_below(&path));
+        } else if let Ok(data) = entry.metadata() {
+            found.push((path, data.len()));
+        }
+    }
+    found
+}

@@ -1,0 +1,366 @@
+//! Workloads and people that do what they should not.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::common::poll_until;
+use super::stamps::now;
+use super::town::{PATIENCE, Town, files_below};
+
+fn words(text: &[&str]) -> Vec<String> {
+    text.iter().map(|word| (*word).to_owned()).collect()
+}
+
+#[test]
+fn what_people_get_wrong_is_told() {
+    let town = Town::sqlite();
+    let path = town.directory.path();
+    let (code, said) = town.fails(&["deploy", "a", "--", "true"]);
+    assert_eq!(code, 2);
+    assert!(said.contains("expected an agent of group town"), "{said}");
+    let (code, said) = town.fails(&["ps"]);
+    assert!(code == 1 && said.contains("none called town"), "{said}");
+    let _one = town.node("one", &["--quorum", "1"]);
+    let mut second = town.start("two", &["--quorum", "3"]);
+    assert_eq!(second.ends(), 2);
+    let said = second.said();
+    assert!(said.contains("quorum of the group, 1, found 3"), "{said}");
+    let mut namesake = town.start("one", &["--quorum", "1"]);
+    assert_eq!(namesake.ends(), 2);
+    let said = namesake.said();
+    assert!(said.contains("only agent of this name"), "{said}");
+    fs::write(path.join("bad.json"), "{\"a\": ").expect("a file");
+    fs::write(path.join("bad.toml"), "[[workload]]\nname = \"a\"\n").expect("a file");
+    let file = |name: &str| path.join(name).display().to_string();
+    let (json, toml) = (file("bad.json"), file("bad.toml"));
+    let cases: [(&[&str], i32, &str); 10] = [
+        (
+            &["deploy", "a", "--config", &json, "--", "true"],
+            2,
+            "expected JSON",
+        ),
+        (&["deploy", "--file", &toml], 2, "command"),
+        (
+            &["deploy", "a", "--node", "six", "--", "true"],
+            1,
+            "a node of the group (one), found six",
+        ),
+        (
+            &["deploy", "a", "--instances", "0", "--", "true"],
+            2,
+            "1 to 100 instances",
+        ),
+        (
+            &["deploy", "a b", "--env", "x", "--", "true"],
+            2,
+            "KEY=VALUE",
+        ),
+        (&["deploy", "a", "--"], 2, "CMD"),
+        (&["undeploy", "a"], 1, "a workload of the group, found a"),
+        (&["drain", "six"], 1, "found six"),
+        (&["logs", "a"], 2, "expected output of a"),
+        (&["node", "--quorum", "257"], 2, "at most 256"),
+    ];
+    for (args, code, word) in cases {
+        let (found, said) = town.fails(args);
+        assert_eq!(found, code, "{args:?}: {said}");
+        assert!(said.contains(word), "{args:?}: {said}");
+    }
+    town.deploy("a", &[]);
+    let (_, said) = town.fails(&["deploy", "a", "--", "true"]);
+    assert!(said.contains("expected a new name"), "{said}");
+    fs::set_permissions(town.state(), fs::Permissions::from_mode(0o755)).expect("opened");
+    let (code, said) = town.fails(&["node", "--name", "three", "--quorum", "1"]);
+    assert!(code == 2 && said.contains("closed to others"), "{said}");
+}
+
+/// What a later version might write, in place of the view.
+async fn rewrite_the_view(url: &str) {
+    use tenure::store::{Expect, Stamp, Write, open};
+    let within = Duration::from_secs(5);
+    let store = open(url).await.expect("a store");
+    let key = tenure::ha::Keys::of(tenure::Name::new("town").expect("a name")).view();
+    let read = store.read(&key, within).await.expect("read");
+    let register = read.register.expect("a view");
+    let text = String::from_utf8(register.value.to_vec()).expect("text");
+    let later = text.replacen(" 1\n", " 2\n", 1);
+    assert_ne!(later, text);
+    let write = Write {
+        key,
+        expect: Expect::Version(register.version),
+        value: later.into_bytes().into(),
+        stamp: Stamp::Now,
+    };
+    store
+        .compare_and_swap(write, within)
+        .await
+        .expect("written");
+}
+
+#[test]
+fn a_view_of_a_later_version_is_refused_and_left_alone() {
+    let town = Town::sqlite();
+    let one = town.node("one", &[]);
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    runtime
+        .expect("a runtime")
+        .block_on(rewrite_the_view(&town.url()));
+    one.says("expected");
+    let (code, said) = town.fails(&["ps"]);
+    assert!(code == 2 && said.contains("ha/town/view"), "{said}");
+    let (code, said) = town.fails(&["watch", "--group", "town"]);
+    assert!(code == 2 && said.contains("ha/town/view"), "{said}");
+}
+
+#[test]
+fn an_agent_that_never_joined_ends_when_it_is_asked_to() {
+    let town = Town::sqlite();
+    let nobody = "tenure://127.0.0.1:1";
+    let mut one = town.start("one", &["--store", nobody]);
+    one.says("node one of group town");
+    one.signal(rustix::process::Signal::TERM);
+    assert_eq!(one.ends(), 0, "{}", one.said());
+}
+
+#[test]
+fn only_its_user_reaches_an_agent_and_what_it_keeps() {
+    let town = Town::sqlite();
+    let one = town.node("one", &["--metrics", "127.0.0.1:0"]);
+    town.deploy("a", &[]);
+    let node = town.state().join("town/one");
+    for directory in [town.state(), node.clone(), node.join("logs")] {
+        let mode = fs::metadata(&directory)
+            .expect("it is there")
+            .permissions()
+            .mode();
+        assert_eq!(mode & 0o077, 0, "{}", directory.display());
+    }
+    for file in ["control.sock", "steward.sock", "agent.lock", "logs/a/0.log"] {
+        let mode = fs::metadata(node.join(file))
+            .expect(file)
+            .permissions()
+            .mode();
+        assert_eq!(mode & 0o077, 0, "{file}");
+    }
+    drop(one);
+}
+
+#[test]
+fn a_workload_that_would_not_start_is_tried_elsewhere_until_it_does() {
+    let town = Town::sqlite();
+    let (_one, _two) = (town.node("one", &[]), town.node("two", &[]));
+    let command = town.directory.path().join("late");
+    let shown = command.display().to_string();
+    let (code, said) = town.fails(&["deploy", "a", "--node", "one", "--", &shown]);
+    assert!(code == 1 && said.contains("command not found"), "{said}");
+    // It is there, but may not be run.
+    fs::write(&command, format!("#!/bin/bash\n{}", town.stamps.script(""))).expect("a file");
+    let failing = town.shows("a", |it| {
+        let why = it["why"].as_str().unwrap_or_default();
+        why.contains("cannot be executed") && it["nodes_failed"].as_u64() >= Some(1)
+    });
+    assert_eq!(failing["state"], "failing");
+    fs::set_permissions(&command, fs::Permissions::from_mode(0o700)).expect("allowed");
+    town.all_run(&["a"], |_| true);
+    let running = town.shows("a", |it| it["state"] == "running");
+    assert_eq!(running["nodes_failed"], 0, "it is forgiven");
+}
+
+#[test]
+fn a_workload_that_ends_soon_has_not_started_and_one_that_ends_later_is_restarted() {
+    let town = Town::sqlite();
+    let _one = town.node("one", &[]);
+    let (code, said) = town.fails(&["deploy", "a", "--", "bash", "-c", "exit 3"]);
+    assert!(code == 1 && said.contains("exited with code 3"), "{said}");
+    town.done(&["undeploy", "a"]);
+    let script = town.stamps.script("( sleep 0.8; kill -9 $$ ) &");
+    town.deploy_as("b", &[], &words(&["bash", "-c", &script]));
+    let shown = town.shows("b", |it| it["restarts"].as_u64() >= Some(2));
+    assert_eq!(shown["why"], "ended by signal 9");
+    assert_eq!(shown["failed_starts"], 0);
+    // Done is done, by the policy.
+    let done = ["--restart", "on-failure", "--ready", "10ms"];
+    town.deploy_as("c", &done, &words(&["bash", "-c", "sleep 0.2; exit 0"]));
+    poll_until(PATIENCE, || town.workload("c").is_none().then_some(())).expect("undeployed");
+    // However soon that is.
+    for number in 0..5 {
+        let name = format!("quick-{number}");
+        town.deploy_as(&name, &["--restart", "never"], &words(&["true"]));
+        poll_until(PATIENCE, || town.workload(&name).is_none().then_some(())).expect("undeployed");
+    }
+    let once = ["--restart", "never", "--ready", "10ms"];
+    town.deploy_as("d", &once, &words(&["bash", "-c", "sleep 0.2; exit 9"]));
+    poll_until(PATIENCE, || town.workload("d").is_none().then_some(())).expect("undeployed");
+}
+
+#[test]
+fn a_workload_that_does_not_stop_is_killed_and_all_it_forked_with_it() {
+    let town = Town::sqlite();
+    let _one = town.node("one", &[]);
+    town.deploy_as("a", &[], &town.stamps.stubborn());
+    let asked = now();
+    town.done(&["undeploy", "a"]);
+    let took = now() - asked;
+    assert!(
+        (0.4..3.0).contains(&took),
+        "the grace is 0.4 s, it took {took} s"
+    );
+    let path = town.directory.path().join("forked");
+    let shown = path.display().to_string();
+    let away = format!(
+        "(setsid bash -c 'while :; do date +%s.%N > {shown}; sleep 0.05; done' &) ; sleep 1000"
+    );
+    town.deploy_as("b", &[], &words(&["bash", "-c", &away]));
+    poll_until(PATIENCE, || path.exists().then_some(())).expect("it has forked");
+    town.done(&["undeploy", "b"]);
+    let ended = now();
+    poll_until(Duration::from_secs(1), || {
+        (now() > ended + 0.5).then_some(())
+    });
+    let last: f64 = fs::read_to_string(&path)
+        .expect("it wrote")
+        .trim()
+        .parse()
+        .expect("a time");
+    assert!(
+        last <= ended,
+        "what it forked lives {} s longer",
+        last - ended
+    );
+}
+
+#[test]
+fn a_flood_of_output_is_bounded_and_its_end_can_be_read() {
+    let town = Town::sqlite();
+    let one = town.node("one", &["--log-bytes", "20000", "--log-files", "2"]);
+    let script = format!(
+        "yes flood | head -c 5000000; echo the end; {}",
+        town.stamps.script("")
+    );
+    town.deploy_as("a", &[], &words(&["bash", "-c", &script]));
+    town.all_run(&["a"], |_| true);
+    let logs = || town.done(&["logs", "a", "-n", "1"]);
+    poll_until(PATIENCE, || logs().contains("the end").then_some(())).expect("the end");
+    let files = files_below(&town.state().join("town/one/logs"));
+    assert_eq!(files.len(), 3, "{files:?}");
+    assert!(files.iter().all(|(_, size)| *size <= 20_000), "{files:?}");
+    assert!(town.done(&["logs", "a"]).len() <= 60_000);
+    drop(one);
+}
+
+#[test]
+fn wishes_are_kept() {
+    let town = Town::sqlite();
+    let one = town.node("one", &["--label", "zone=a", "--max", "2"]);
+    let two = town.node("two", &["--label", "zone=b"]);
+    let config = town.directory.path().join("config.json");
+    fs::write(&config, "{\"to\": [1, 2]}").expect("a file");
+    let config = config.display().to_string();
+    let out = town.directory.path().join("seen").display().to_string();
+    let script = town.stamps.script(&format!(
+        "echo \"$TENURE_CONFIG $TENURE_GROUP $TENURE_INSTANCES $EXTRA\" > {out};"
+    ));
+    let flags = [
+        "--needs",
+        "zone=b",
+        "--config",
+        &config,
+        "--env",
+        "EXTRA=more",
+    ];
+    town.deploy_as("a", &flags, &words(&["bash", "-c", &script]));
+    assert_eq!(town.stamps.last("a").expect("it runs").node, "two");
+    let seen = fs::read_to_string(out).expect("it wrote");
+    assert_eq!(seen, "{\"to\":[1,2]} town 1 more\n");
+    for name in ["b", "c"] {
+        town.deploy(name, &["--node", "one"]);
+    }
+    let (_, said) = town.fails(&["deploy", "d", "--node", "one", "--", "true"]);
+    assert!(said.contains("is full"), "{said}");
+    // In order: the second is begun when the first runs.
+    let file = town.directory.path().join("all.toml");
+    let table = |name: &str, order: u32| {
+        let command = json!(town.stamps.command());
+        format!(
+            "[[workload]]\nname = \"{name}\"\norder = {order}\nneeds = [\"zone=b\"]\ncommand = {command}\n"
+        )
+    };
+    fs::write(&file, format!("{}{}", table("late", 2), table("early", 1))).expect("a file");
+    town.done(&["deploy", "--no-wait", "--file", &file.display().to_string()]);
+    town.all_run(&["early", "late"], |node| node == "two");
+    // Both start anew when their node does, the lower one first.
+    let last = || ["early", "late"].map(|name| town.stamps.last(name).expect("it ran"));
+    let before = last();
+    drop(two);
+    let _two = town.node("two", &["--label", "zone=b"]);
+    let anew = || {
+        let after = last();
+        let mut both = before.iter().zip(&after);
+        both.all(|(old, new)| old.pid != new.pid).then_some(after)
+    };
+    let [early, late] = poll_until(PATIENCE, anew).expect("both start anew");
+    let gap = late.first - early.first;
+    assert!(gap > 0.4, "the order is not kept: {early:?} {late:?}");
+    drop(one);
+}
+
+#[test]
+fn a_group_is_watched_and_measured() {
+    let town = Town::sqlite();
+    let [port] = super::common::servers::free();
+    let one = town.node("one", &["--metrics", &port]);
+    let out = town.directory.path().join("watched");
+    let file = fs::File::create(&out).expect("a file");
+    let mut watch = town
+        .command(&["watch", "--group", "town"])
+        .stdout(file)
+        .spawn()
+        .expect("it runs");
+    let says = |text: &str| {
+        let said = || {
+            fs::read_to_string(&out)
+                .ok()
+                .filter(|said| said.contains(text))
+        };
+        poll_until(PATIENCE, said)
+            .unwrap_or_else(|| panic!("{text}: {:?}", fs::read_to_string(&out)));
+    };
+    says("one has joined");
+    town.deploy("a", &[]);
+    says("a is assigned to one");
+    let mut two = town.node("two", &[]);
+    says("two has joined");
+    two.perish();
+    says("two has died");
+    town.done(&["undeploy", "a"]);
+    says("a is gone");
+    watch.kill().expect("it runs");
+    watch.wait().expect("it ends");
+    let page = metrics(&port);
+    for row in [
+        "tenure_node_member 1",
+        "tenure_node_starts_total 1",
+        "tenure_node_deaths_seen_total 1",
+        "tenure_node_workloads_running 0",
+    ] {
+        assert!(page.contains(row), "{row}: {page}");
+    }
+    drop(one);
+}
+
+fn metrics(address: &str) -> String {
+    use std::io::{Read as _, Write as _};
+    let mut stream = std::net::TcpStream::connect(address).expect("it listens");
+    stream
+        .write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+        .expect("asked");
+    let mut page = String::new();
+    stream.read_to_string(&mut page).expect("answered");
+    assert!(page.starts_with("HTTP/1.1 200 OK\r\n"), "{page}");
+    page
+}

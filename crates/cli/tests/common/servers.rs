@@ -1,0 +1,108 @@
+//! Three real servers of a cluster, and what asks them.
+
+use std::net::TcpListener;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::{TENURE, poll_until};
+
+pub(crate) const SOON: Duration = Duration::from_secs(20);
+
+fn tenure(args: &[&str]) -> Output {
+    Command::new("timeout")
+        .args(["60", TENURE])
+        .args(args)
+        .output()
+        .expect("tenure runs")
+}
+
+fn objects(args: &[&str]) -> Vec<Value> {
+    let output = tenure(args);
+    let text = String::from_utf8(output.stdout).expect("text");
+    let object = |line: &str| serde_json::from_str(line).expect("an object a line");
+    text.lines().map(object).collect()
+}
+
+/// Addresses that are free now.
+pub(crate) fn free<const N: usize>() -> [String; N] {
+    let bound: [_; N] = std::array::from_fn(|_| TcpListener::bind("127.0.0.1:0").expect("a port"));
+    bound.map(|it| it.local_addr().expect("bound").to_string())
+}
+
+/// Waits until one of the servers of `url` leads.
+pub(crate) fn led(url: &str) {
+    let leads = || tenure(&["status", "--store", url]).status.success();
+    poll_until(SOON, || leads().then_some(())).expect("a leader");
+}
+
+/// Three `tenure serve`, killed when this is dropped.
+pub(crate) struct Cluster {
+    pub(crate) directory: tempfile::TempDir,
+    pub(crate) peers: String,
+    pub(crate) clients: Vec<String>,
+    pub(crate) servers: Vec<Child>,
+}
+
+impl Cluster {
+    pub(crate) fn start() -> Self {
+        Self::start_at("127.0.0.1")
+    }
+
+    /// The same on another address of this machine.
+    pub(crate) fn start_at(host: &str) -> Self {
+        let [one, two, three, clients @ ..] = free::<6>().map(|it| it.replace("127.0.0.1", host));
+        let peers = format!("1={one},2={two},3={three}");
+        let mut cluster = Self {
+            directory: tempfile::tempdir().expect("a directory"),
+            peers,
+            clients: clients.into(),
+            servers: Vec::new(),
+        };
+        cluster.servers = (1..=3).map(|id| cluster.serve(id)).collect();
+        led(&cluster.url());
+        cluster
+    }
+
+    pub(crate) fn serve(&self, id: usize) -> Child {
+        let data = self.directory.path().join(id.to_string());
+        Command::new(TENURE)
+            .args(["serve", "--quiet", "--insecure", "--id", &id.to_string()])
+            .args(["--peers", &self.peers, "--listen", &self.clients[id - 1]])
+            .arg("--data")
+            .arg(data)
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("a server")
+    }
+
+    pub(crate) fn kill(&mut self, id: usize) {
+        let server = &mut self.servers[id - 1];
+        server.kill().expect("killed");
+        server.wait().expect("it has ended");
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("tenure://{}", self.clients.join(","))
+    }
+
+    /// Which server leads.
+    pub(crate) fn leader(&self) -> usize {
+        let leads = || {
+            let objects = objects(&["status", "--json", "--store", &self.url()]);
+            let leader = objects.iter().find(|it| it["role"] == "leader")?;
+            usize::try_from(leader["id"].as_u64()?).ok()
+        };
+        poll_until(SOON, leads).expect("a leader")
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        for server in &mut self.servers {
+            let _ = server.kill();
+            let _ = server.wait();
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! How long it takes until the workloads of a node that died, or was drained,
+//! run elsewhere: three agents, a lease of 2 s, a cluster of three servers.
+//!
+//! A time ends with the first line that the workload writes on its new node,
+//! so its start (bash) is part of it.
+
+use std::time::Duration;
+
+use super::common::{descendants, median, poll_until};
+use super::number;
+use super::stamps::now;
+use super::town::{Agent, Town};
+
+const LEASE: f64 = 2.0;
+const NAMES: [&str; 4] = ["a", "b", "c", "d"];
+
+/// How many times.
+fn rounds() -> u64 {
+    number("TENURE_TAKEOVERS").unwrap_or(2)
+}
+
+fn print(what: &str, figures: &mut [f64]) {
+    let middle = median(figures);
+    let (least, most) = (figures[0], figures[figures.len() - 1]);
+    println!(
+        "{what}: median {:.0} ms, from {:.0} to {:.0} ms, over {}",
+        middle * 1e3,
+        least * 1e3,
+        most * 1e3,
+        figures.len()
+    );
+}
+
+/// Has `node` have all workloads, and nobody else.
+fn deploy(town: &Town, node: &str) {
+    for name in NAMES {
+        town.deploy(name, &["--node", node]);
+    }
+    town.all_run(&NAMES, |it| it == node);
+}
+
+fn undeploy(town: &Town) {
+    for name in NAMES {
+        town.done(&["undeploy", name]);
+    }
+}
+
+#[test]
+fn figures_of_kills() {
+    let town = Town::cluster();
+    let flags = ["--quorum", "2"];
+    let [mut one, _two, _three] = ["one", "two", "three"].map(|name| town.node(name, &flags));
+    let (mut firsts, mut all) = (Vec::new(), Vec::new());
+    for _ in 0..rounds() {
+        deploy(&town, "one");
+        let killed = now();
+        one.perish();
+        town.all_run(&NAMES, |node| node != "one");
+        let mut took = NAMES.map(|name| town.stamps.last(name).expect("it runs").first - killed);
+        took.sort_by(f64::total_cmp);
+        firsts.push(took[0]);
+        all.push(took[NAMES.len() - 1]);
+        // The lease, a tenth of it as jitter, and the rounds of calls.
+        assert!(took[NAMES.len() - 1] < LEASE * 1.2 + 1.5, "{took:?}");
+        undeploy(&town);
+        one = town.node("one", &flags);
+    }
+    town.stamps.runs();
+    print(
+        "a node killed, until the first of its workloads runs elsewhere",
+        &mut firsts,
+    );
+    print("a node killed, until all four do", &mut all);
+}
+
+#[test]
+fn figures_of_drains() {
+    let town = Town::cluster();
+    let [mut one, _two, _three] = ["one", "two", "three"].map(|name| town.node(name, &[]));
+    let (mut gaps, mut whole) = (Vec::new(), Vec::new());
+    for _ in 0..rounds() {
+        deploy(&town, "one");
+        let began = now();
+        town.done(&["drain", "one", "--via", "two"]);
+        town.all_run(&NAMES, |node| node != "one");
+        let runs = town.stamps.runs();
+        for name in NAMES {
+            let mut own = runs
+                .iter()
+                .filter(|run| run.workload == format!("{name}/0"))
+                .rev();
+            let (after, before) = (own.next().expect("one"), own.next().expect("one before"));
+            gaps.push(after.first - before.last);
+        }
+        let last = NAMES.map(|name| town.stamps.last(name).expect("it runs").first);
+        whole.push(last.into_iter().fold(0.0, f64::max) - began);
+        assert_eq!(one.ends(), 0);
+        undeploy(&town);
+        one = town.node("one", &[]);
+    }
+    print("a node drained, how long a workload did not run", &mut gaps);
+    print("a node drained, until all four run elsewhere", &mut whole);
+}
+
+/// The processor time of these processes so far, in seconds.
+fn processor_time(pids: &[u32]) -> f64 {
+    let ticks = |pid: &u32| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        let (_, rest) = stat.rsplit_once(')')?;
+        let fields: Vec<&str> = rest.split_whitespace().collect();
+        let number = |at: usize| fields.get(at)?.parse::<f64>().ok();
+        Some(number(11)? + number(12)?)
+    };
+    let hertz = rustix::param::clock_ticks_per_second() as f64;
+    pids.iter().filter_map(ticks).sum::<f64>() / hertz
+}
+
+/// How often registers were changed so far, as a server says.
+fn changes(town: &Town) -> f64 {
+    use std::io::{Read as _, Write as _};
+    let url = town.url();
+    let address = url.trim_start_matches("tenure://");
+    let address = address.split(',').next().expect("an address");
+    let mut stream = std::net::TcpStream::connect(address).expect("it listens");
+    let request = "GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+    stream.write_all(request.as_bytes()).expect("asked");
+    let mut page = String::new();
+    stream.read_to_string(&mut page).expect("answered");
+    let row = page
+        .lines()
+        .find_map(|line| line.strip_prefix("tenure_revision "));
+    let row = row.unwrap_or_else(|| panic!("{page}"));
+    row.trim().parse().expect("a number")
+}
+
+/// The processes below one.
+fn below(pid: u32) -> Vec<u32> {
+    let all = descendants(pid).into_iter();
+    all.filter_map(|(pid, _)| u32::try_from(pid).ok()).collect()
+}
+
+/// Kills one of them, and waits until all runs again.
+fn loses_one(town: &Town, mut one: Agent, workloads: u64) {
+    let name = one.name.clone();
+    let shown = || town.ps().into_iter().filter(|it| it["type"] == "workload");
+    let held = shown().filter(|it| it["node"] == name.as_str()).count();
+    let killed = now();
+    one.perish();
+    let moved = || {
+        let fits = |it: &serde_json::Value| it["state"] == "running" && it["node"] != name.as_str();
+        (shown().filter(fits).count() as u64 == workloads).then_some(())
+    };
+    poll_until(Duration::from_secs(60), moved).expect("all run");
+    let took = now() - killed;
+    println!("one killed: its {held} workloads run on the others, as ps says, after {took:.1} s");
+}
+
+/// What many agents cost that have nothing to do: the long form has 20 agents
+/// and 200 workloads.
+#[test]
+fn figures_of_scale() {
+    let agents = number("TENURE_AGENTS").unwrap_or(4);
+    let workloads = number("TENURE_WORKLOADS").unwrap_or(8);
+    let town = Town::cluster();
+    let mut nodes: Vec<_> = (0..agents)
+        .map(|node| town.start(&format!("n{node}"), &["--spread"]))
+        .collect();
+    for node in &nodes {
+        node.says("joined as");
+    }
+    let file = town.directory.path().join("all.toml");
+    let table = |number: u64| {
+        format!("[[workload]]\nname = \"w{number}\"\ncommand = [\"sleep\", \"100000\"]\n")
+    };
+    let text: String = (0..workloads).map(table).collect();
+    std::fs::write(&file, text).expect("a file");
+    let began = now();
+    let file = file.display().to_string();
+    town.done(&["deploy", "--no-wait", "--file", &file]);
+    let all = || (town.running().len() as u64 == workloads).then_some(());
+    poll_until(Duration::from_secs(120), all).expect("all run");
+    println!(
+        "{workloads} workloads on {agents} agents: all run after {:.1} s",
+        now() - began
+    );
+    let own: Vec<u32> = nodes.iter().map(|node| node.process.id()).collect();
+    let held: Vec<u32> = own.iter().flat_map(|pid| below(*pid)).collect();
+    let servers: Vec<u32> = town
+        .servers()
+        .iter()
+        .map(|pid| pid.as_raw_nonzero().get().unsigned_abs())
+        .collect();
+    let measure = || {
+        [
+            processor_time(&own),
+            processor_time(&held),
+            processor_time(&servers),
+            changes(&town),
+        ]
+    };
+    let (before, from) = (measure(), now());
+    poll_until(Duration::from_secs(60), || {
+        (now() - from > 5.0).then_some(())
+    });
+    let (after, span) = (measure(), now() - from);
+    let [agent, below, server, swaps] =
+        std::array::from_fn(|it| (after[it] - before[it]) / span / agents as f64);
+    println!(
+        "per agent and second: {swaps:.2} changes of registers; processor time {:.1} ms of the \
+         agent, {:.1} ms of all it runs, {:.1} ms of the three servers",
+        agent * 1e3,
+        below * 1e3,
+        server * 1e3
+    );
+    let one = nodes.pop().expect("one");
+    loses_one(&town, one, workloads);
+    // A beat each fifth of the lease, and little else.
+    assert!(swaps < 4.0, "{swaps} changes per agent and second");
+}

@@ -1,0 +1,10 @@
+//! Servers whose network and disks are perfect, and who are themselves not
+//! what they should be: of another release, or with another state.
+
+#[path = "alpo_trio/compare.rs"]
+mod compare;
+#[path = "alpo_trio/servers.rs"]
+mod servers;
+#[cfg(feature = "next-version")]
+#[path = "alpo_trio/upgrade.rs"]
+mod upgrade;

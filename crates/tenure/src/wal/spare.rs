@@ -1,0 +1,213 @@
+//! The next segment, written full of zeros before it is needed.
+//!
+//! A file system can give a file room without writing to it (`fallocate`),
+//! but then the first write to each part of it changes what the file system
+//! itself has to remember, and a sync waits for its journal: about twice the
+//! work, and under several logs on one disk much more. Over zeros that were
+//! really written a sync is nothing but the bytes.
+//!
+//! Writing them takes a while, so a thread does it in advance, a piece at a
+//! time. If a segment is needed before that is done, or there is no room for
+//! a spare one, it is made the other way; nothing depends on it but speed.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// What the file is called until it is a segment. Not one of the log's own
+/// names: what is found of an earlier process is replaced.
+const NAME: &str = "spare";
+/// How much is written and synced at a time: what a sync of the log may have
+/// to wait for.
+const PIECE: usize = 512 * 1024;
+/// A server that starts has better things to do with its disk.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// A handle to the thread. Dropping it ends the thread.
+#[derive(Debug)]
+pub(super) struct Spare {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    path: PathBuf,
+    bytes: u64,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug)]
+enum State {
+    /// One is to be made.
+    Wanted,
+    /// It is there.
+    Ready(File),
+    /// There is no room for one, or something else is wrong. Whoever takes
+    /// one will want to know whether that is still so.
+    Failed,
+    Ended,
+}
+
+impl Spare {
+    /// Starts the thread: it keeps a file of `bytes` zeros in `directory`.
+    ///
+    /// # Errors
+    /// If there is no thread to be had.
+    pub(super) fn start(directory: &Path, bytes: u64) -> io::Result<Self> {
+        let shared = Arc::new(Shared {
+            path: directory.join(NAME),
+            bytes,
+            state: Mutex::new(State::Wanted),
+            changed: Condvar::new(),
+        });
+        let own = Arc::clone(&shared);
+        let thread = std::thread::Builder::new()
+            .name("tenure-spare".into())
+            .spawn(move || own.serve())?;
+        Ok(Self {
+            shared,
+            thread: Some(thread),
+        })
+    }
+
+    /// The file, under its new name, if there is one of this length. Another
+    /// is made.
+    ///
+    /// # Errors
+    /// If it cannot be given its name.
+    pub(super) fn take(&self, bytes: u64, name: &Path) -> io::Result<Option<File>> {
+        if bytes != self.shared.bytes {
+            return Ok(None);
+        }
+        let mut state = self.shared.lock();
+        let found = std::mem::replace(&mut *state, State::Wanted);
+        let given = match found {
+            // Under the lock, since the next one begins with the same name.
+            State::Ready(file) => std::fs::rename(&self.shared.path, name).map(|()| Some(file)),
+            State::Wanted | State::Failed | State::Ended => Ok(None),
+        };
+        drop(state);
+        self.shared.changed.notify_all();
+        given
+    }
+}
+
+impl Drop for Spare {
+    fn drop(&mut self) {
+        *self.shared.lock() = State::Ended;
+        self.shared.changed.notify_all();
+        // The directory must not change once its lock is given back.
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+        let _ = std::fs::remove_file(&self.shared.path);
+    }
+}
+
+impl Shared {
+    fn serve(&self) {
+        let ended = |state: &mut State| matches!(state, State::Ended);
+        let begin = self
+            .changed
+            .wait_timeout_while(self.lock(), PATIENCE, |state| !ended(state));
+        drop(begin.unwrap_or_else(PoisonError::into_inner));
+        loop {
+            let idle = |state: &mut State| matches!(state, State::Ready(_) | State::Failed);
+            let state = self.changed.wait_while(self.lock(), idle);
+            if ended(&mut state.unwrap_or_else(PoisonError::into_inner)) {
+                return;
+            }
+            let made = self.make();
+            let mut state = self.lock();
+            if ended(&mut state) {
+                return;
+            }
+            *state = made.map_or_else(
+                |error| {
+                    let path = self.path.display();
+                    tracing::debug!("{path}: no segment is made in advance: {error}");
+                    let _ = std::fs::remove_file(&self.path);
+                    State::Failed
+                },
+                State::Ready,
+            );
+            self.changed.notify_all();
+        }
+    }
+
+    /// All of it, unless the end comes first.
+    fn make(&self) -> io::Result<File> {
+        let file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .open(&self.path)?;
+        let piece = vec![0; PIECE];
+        let mut offset = 0;
+        while offset < self.bytes {
+            if let State::Ended = *self.lock() {
+                return Err(io::ErrorKind::Interrupted.into());
+            }
+            let length = piece
+                .len()
+                .min(usize::try_from(self.bytes - offset).unwrap_or(PIECE));
+            file.write_all_at(&piece[..length], offset)?;
+            file.sync_data()?;
+            offset += length as u64;
+        }
+        Ok(file)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wait(spare: &Spare) {
+        let state = spare.shared.lock();
+        let wanted = |state: &mut State| matches!(state, State::Wanted);
+        let waited = spare.shared.changed.wait_while(state, wanted);
+        drop(waited.unwrap_or_else(PoisonError::into_inner));
+    }
+
+    #[test]
+    fn a_spare_file_is_zeros_and_another_is_made_when_it_is_taken() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let bytes = 3 * PIECE as u64 + 512;
+        let spare = Spare::start(directory.path(), bytes).expect("a thread");
+        for number in 0..2 {
+            wait(&spare);
+            let name = directory.path().join(number.to_string());
+            let other = spare.take(bytes + 1, &name).expect("a sound disk");
+            assert!(other.is_none(), "of another length");
+            assert!(spare.take(bytes, &name).expect("a sound disk").is_some());
+            let found = std::fs::read(&name).expect("it has its name");
+            assert_eq!(found.len() as u64, bytes);
+            assert!(found.iter().all(|byte| *byte == 0));
+        }
+        drop(spare);
+        assert!(!directory.path().join(NAME).exists());
+    }
+
+    #[test]
+    fn where_none_can_be_made_nothing_is_given() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let gone = directory.path().join("gone");
+        let spare = Spare::start(&gone, 512).expect("a thread");
+        wait(&spare);
+        let given = spare
+            .take(512, &gone.join("name"))
+            .expect("nothing is done");
+        assert!(given.is_none());
+    }
+}
