@@ -114,17 +114,30 @@ pub struct Registers {
     revision: u64,
     changes: VecDeque<Change>,
     changes_max: usize,
+    /// Bytes of the values in the change log.
+    changes_bytes: usize,
+}
+
+/// Bytes of values that a change log keeps alive, at most: registers that are
+/// written often are in it once for every write.
+const CHANGES_BYTES_MAX: usize = 32 * 1024 * 1024;
+
+impl Change {
+    fn bytes(&self) -> usize {
+        self.register.as_ref().map_or(0, |it| it.value.len())
+    }
 }
 
 impl Registers {
-    /// No registers, and a change log of at most `changes_max` entries, the
-    /// oldest of which is forgotten when another comes.
+    /// No registers, and a change log of at most `changes_max` entries and
+    /// 32 MiB of values, the oldest of which are forgotten when others come.
     pub fn new(changes_max: usize) -> Self {
         Self {
             registers: BTreeMap::new(),
             revision: 0,
             changes: VecDeque::new(),
             changes_max,
+            changes_bytes: 0,
         }
     }
 
@@ -136,6 +149,7 @@ impl Registers {
             revision,
             changes: VecDeque::new(),
             changes_max,
+            changes_bytes: 0,
         }
     }
 
@@ -266,15 +280,18 @@ impl Registers {
 
     fn log(&mut self, key: Key, register: Option<Register>) {
         self.revision += 1;
-        if self.changes.len() >= self.changes_max {
-            self.changes.pop_front();
-        }
-        if self.changes_max > 0 {
-            self.changes.push_back(Change {
-                revision: self.revision,
-                key,
-                register,
-            });
+        let change = Change {
+            revision: self.revision,
+            key,
+            register,
+        };
+        self.changes_bytes += change.bytes();
+        self.changes.push_back(change);
+        while self.changes.len() > self.changes_max || self.changes_bytes > CHANGES_BYTES_MAX {
+            let Some(forgotten) = self.changes.pop_front() else {
+                break;
+            };
+            self.changes_bytes -= forgotten.bytes();
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The registers (§2 of `docs/election.md`) against a model so naive that it
 //! can be believed at sight: a list of everything that ever took effect.
 
-use tenure_core::cas::{Bytes, Change, Expect, Register, Registers, Stamp, Write};
+use tenure_core::cas::{Bytes, Change, Expect, MAX_VALUE_BYTES, Register, Registers, Stamp, Write};
 use tenure_core::ids::{Key, Version};
 use tenure_core::rng::Rng;
 use tenure_core::time::{ClockId, StoreTime};
@@ -176,4 +176,26 @@ fn without_a_change_log_every_reader_is_too_late() {
     registers.compare_and_swap(write, None).expect("absent");
     assert!(registers.changes_after(0).is_err());
     assert_eq!(registers.changes_after(1).map(Iterator::count), Ok(0));
+}
+
+#[test]
+fn the_change_log_keeps_few_large_values() {
+    let mut registers = Registers::new(4_096);
+    let value: Bytes = vec![0; MAX_VALUE_BYTES].into();
+    let mut expect = Expect::Absent;
+    for _ in 0..200 {
+        let write = Write {
+            key: Key::new("large").expect("a good key"),
+            expect,
+            value: value.clone(),
+            stamp: Stamp::Keep,
+        };
+        let version = registers
+            .compare_and_swap(write, None)
+            .expect("as expected");
+        expect = Expect::Version(version);
+    }
+    // 32 MiB of a quarter of a MiB each.
+    assert_eq!(registers.changes_after(72).map(Iterator::count), Ok(128));
+    assert!(registers.changes_after(71).is_err());
 }

@@ -19,6 +19,9 @@ pub(crate) struct Serve {
         value_delimiter = ','
     )]
     pub(crate) peers: Vec<String>,
+    /// Where to listen for other servers, if that is not this server's address in --peers.
+    #[arg(long, env = "TENURE_LISTEN_PEERS", value_name = "HOST:PORT")]
+    pub(crate) listen_peers: Option<String>,
     /// The directory of what this server must not forget.
     #[arg(long, env = "TENURE_DATA", value_name = "DIR")]
     pub(crate) data: Option<PathBuf>,
@@ -66,6 +69,7 @@ impl Serve {
         Self {
             id: typed.id.or(file.id),
             peers: peers.find(|it| !it.is_empty()).unwrap_or_default(),
+            listen_peers: typed.listen_peers.or(file.listen_peers),
             data: typed.data.or(file.data),
             listen: typed.listen.or(file.listen),
             advertise: typed.advertise.or(file.advertise),

@@ -13,7 +13,8 @@ use crate::failure::{Failure, usage};
 use crate::{Context, config};
 
 pub(crate) async fn serve(context: &Context, args: &Serve) -> Result<ExitCode, Failure> {
-    let settings = settings(&args.or(&context.file.serve))?;
+    let mut settings = settings(&args.or(&context.file.serve))?;
+    settings.connections = settings.connections.min(affordable_connections());
     let id = settings.id.get();
     let data = settings.data.display().to_string();
     // Signals first: one that comes while the log is read must not be lost.
@@ -42,6 +43,41 @@ pub(crate) async fn serve(context: &Context, args: &Serve) -> Result<ExitCode, F
         Ended::Stopped => Ok(ExitCode::SUCCESS),
         other => Err(Failure::Other(anyhow::anyhow!("{other}"))),
     }
+}
+
+/// Files and connections that a server needs beside those of clients: of other
+/// servers, of newcomers, its log, and the system's own.
+const FILES_ASIDE: u64 = 1_800;
+
+/// How many connections of clients the system allows for. Each is an open
+/// file, and a server that cannot open another segment of its log must stop;
+/// so it takes as many files as it may, and fewer clients if they are few.
+fn affordable_connections() -> usize {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: limit.maximum,
+        ..limit
+    };
+    // Refused on some systems; then what there is must do.
+    let files = match setrlimit(Resource::Nofile, raised) {
+        Ok(()) => limit.maximum,
+        Err(_) => limit.current,
+    };
+    let Some(files) = files else {
+        return usize::MAX;
+    };
+    // With few files there are as many newcomers as clients, twice.
+    let connections = files.saturating_sub(FILES_ASIDE).max(files / 4);
+    let connections = usize::try_from(connections).unwrap_or(usize::MAX);
+    if files < FILES_ASIDE * 2 {
+        tracing::warn!(
+            files,
+            connections,
+            "few files may be open (ulimit -n): fewer connections of clients are taken"
+        );
+    }
+    connections
 }
 
 fn settings(args: &Serve) -> Result<Config, Failure> {
@@ -81,6 +117,7 @@ fn settings(args: &Serve) -> Result<Config, Failure> {
     let mut settings = Config::new(id, peers, data, listen);
     settings.advertise.clone_from(&args.advertise);
     settings.tokens.clone_from(&args.tokens);
+    settings.listen_peers.clone_from(&args.listen_peers);
     if let Some(timeout) = &args.election_timeout {
         settings.node.timeout = config::duration("--election-timeout", timeout)?;
         settings.node.heartbeat = settings.node.timeout / 5;
@@ -123,8 +160,9 @@ fn number(id: u64) -> Result<ServerId, Failure> {
 
 /// Without TLS anybody who reaches a port may read and write everything.
 fn refuse_open(settings: &Config) -> Result<(), Failure> {
-    let own = settings.peers.get(&settings.id);
-    for address in own.into_iter().chain([&settings.listen]) {
+    let listens = [settings.listens_for_peers(), &settings.listen];
+    // One that is not named at all is told so by the server.
+    for address in listens.into_iter().filter(|address| !address.is_empty()) {
         let host = address.rsplit_once(':').map_or("", |(host, _)| host);
         let ip = host.trim_matches(['[', ']']).parse::<std::net::IpAddr>();
         let local = host == "localhost" || ip.is_ok_and(|ip| ip.is_loopback());

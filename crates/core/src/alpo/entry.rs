@@ -71,6 +71,10 @@ impl fmt::Display for ClusterVersion {
 /// refused before anything is written.
 pub const MAX_ENTRY_BYTES: usize = 1024 * 1024;
 
+/// About how many bytes an entry takes beside its payload: its id, its times,
+/// and whose command it is.
+const OVERHEAD: usize = 72;
+
 /// One entry of the log.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Entry {
@@ -90,18 +94,25 @@ impl Entry {
         Position::new(self.term, self.id)
     }
 
+    /// Whether its payload is larger than an entry's may be.
+    pub fn is_too_large(&self) -> bool {
+        self.weight() > MAX_ENTRY_BYTES + OVERHEAD
+    }
+
     /// About how many bytes it takes in memory, on the wire and on disk.
     /// Windows, batches and the bound on the log are counted in these.
     pub fn weight(&self) -> usize {
-        40 + match &self.payload {
-            Payload::NoOp | Payload::Open { .. } | Payload::Expire { .. } | Payload::Version(_) => {
-                0
+        OVERHEAD
+            + match &self.payload {
+                Payload::NoOp
+                | Payload::Open { .. }
+                | Payload::Expire { .. }
+                | Payload::Version(_) => 0,
+                #[cfg(feature = "next-version")]
+                Payload::Note(_) => 0,
+                Payload::Members(members) => 64 * members.len(),
+                Payload::Command(command) => command.operation.weight(),
             }
-            #[cfg(feature = "next-version")]
-            Payload::Note(_) => 0,
-            Payload::Members(members) => 64 * members.len(),
-            Payload::Command(command) => 32 + command.operation.weight(),
-        }
     }
 }
 

@@ -110,15 +110,17 @@ impl fmt::Display for Stranger {
                 f,
                 "expected the data directory {known} for {server}, found {found}: its disk \
                  was wiped or replaced, and a server without its promises must not vote; \
-                 to take it in anew run `tenure member remove {id}` and then \
-                 `tenure member add {id} --storage {found}`",
+                 to take it in anew run `tenure member remove {id}`, start it again, run \
+                 `tenure member add {id} --storage {found}` and, so that it counts, \
+                 `tenure member promote {id}`",
                 id = server.get()
             ),
             Self::NotAMember { server, found } => write!(
                 f,
                 "the peers have a cluster and {server} is not in it; to take it in run \
-                 `tenure member add {} --storage {found}`",
-                server.get()
+                 `tenure member add {id} --storage {found}` and, so that it counts, \
+                 `tenure member promote {id}`",
+                id = server.get()
             ),
             Self::OtherCluster {
                 server,

@@ -200,7 +200,7 @@ impl World {
             beginning: Beginning::default(),
             leaders: Leaders::default(),
             patience: Patience::new(swarm.servers, timeout),
-            followed: Followed::new(swarm.servers, timeout),
+            followed: Followed::new(swarm.servers, timeout, swarm.config.lease_reads),
             calls: Calls::default(),
             stats: Stats::default(),
             trace: Trace::new(options.trace),

@@ -18,6 +18,9 @@ pub struct Config {
     /// On the first start these are the servers that found the cluster; later
     /// only where to begin looking.
     pub peers: BTreeMap<ServerId, String>,
+    /// Where it listens for other servers, `host:port`, if that is not its
+    /// own address in `peers`: behind a forwarder, or on all interfaces.
+    pub listen_peers: Option<String>,
     /// Where it keeps what it must not forget; made if it is not there.
     pub data: PathBuf,
     /// Where clients come, `host:port`.
@@ -56,6 +59,7 @@ impl Config {
         Self {
             id,
             peers,
+            listen_peers: None,
             data: data.into(),
             listen: listen.into(),
             advertise: None,
@@ -77,6 +81,13 @@ impl Config {
     /// What clients are told to connect to.
     pub fn advertised(&self) -> &str {
         self.advertise.as_deref().unwrap_or(&self.listen)
+    }
+
+    /// Where it listens for other servers. Its own number must be in `peers`
+    /// ([`validate`](Self::validate)).
+    pub fn listens_for_peers(&self) -> &str {
+        let own = || self.peers.get(&self.id).map_or("", String::as_str);
+        self.listen_peers.as_deref().unwrap_or_else(own)
     }
 
     /// Checks that the settings make sense.
@@ -105,6 +116,7 @@ impl Config {
             }
         }
         check_address(&self.listen)?;
+        self.listen_peers.as_deref().map_or(Ok(()), check_address)?;
         self.advertise.as_deref().map_or(Ok(()), check_address)
     }
 }
@@ -148,6 +160,10 @@ mod tests {
             let error = bad.validate().expect_err("it makes no sense");
             assert!(error.contains(said), "{error}");
         }
+        let mut behind = config(&[(1, "a:1")], 1, "b:1");
+        behind.listen_peers = Some("0.0.0.0".into());
+        let error = behind.validate().expect_err("a port is missing");
+        assert!(error.contains("found \"0.0.0.0\""), "{error}");
         assert_eq!(config(&[(1, "[::1]:1")], 1, "b:1").validate(), Ok(()));
     }
 }

@@ -12,8 +12,8 @@ use tonic::metadata::MetadataValue;
 use tonic::{Code, Request, Response, Status, Streaming};
 
 use super::door::Door;
-use super::inbox::{Event, Reply, Sink, Ticket};
-use super::services::{self, QUEUE_MAX};
+use super::inbox::{Event, Reply, Sink, Ticket, Told};
+use super::services;
 use super::tokens::Caller;
 use super::translate::{self, answer};
 use crate::api::ERROR_TRAILER;
@@ -28,6 +28,15 @@ type Stream_<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 /// Requests of one stream that may be under way; then it is not read further.
 const STREAM_MAX: usize = 8_192;
+/// How many more may come with the message that reaches that; what is on top
+/// is refused.
+const OVER_MAX: usize = 8_192;
+/// The same for answers, which are kept small as long as nobody reads them.
+const ANSWERS_MAX: usize = 2;
+/// After about how many bytes a message of answers takes nothing more: clients
+/// read no longer ones than 16 MiB, and one answer has at most some more than
+/// 1 MiB.
+const ANSWERS_BYTES: usize = 1024 * 1024;
 
 /// An error as gRPC carries it: with its cause in the trailers.
 pub(super) fn status(error: v1::Error) -> Status {
@@ -111,7 +120,9 @@ impl Registers for Door {
         request: Request<v1::WatchRequest>,
     ) -> Result<Response<Self::WatchStream>, Status> {
         let (caller, request) = taken(request)?;
-        stream(Self::watch(self, caller, request).await)
+        let news = Self::watch(self, caller, request).await.map_err(status)?;
+        let messages = tokio_stream::StreamExt::map(news, |it| it.map_err(status));
+        Ok(Response::new(Box::pin(messages)))
     }
 }
 
@@ -258,7 +269,7 @@ impl Pipeline for Door {
         // Whoever is not known at all is turned away; what each request needs
         // is asked when it comes.
         caller.granted().map_err(status)?;
-        let (sender, messages) = mpsc::channel(QUEUE_MAX);
+        let (sender, messages) = mpsc::channel(ANSWERS_MAX);
         let exchange = Exchange {
             door: self.clone(),
             caller,
@@ -290,12 +301,11 @@ impl Exchange {
             tokio::select! {
                 answers = self.sink.take() => {
                     self.under_way -= answers.len();
-                    let (clock, shared) = (self.door.clock(), &self.door.shared);
-                    let answers = answers.into_iter();
-                    let answers = answers.map(|(ticket, told)| answer(ticket, told, shared, clock));
-                    let message = v1::Answers { answers: answers.collect() };
-                    if sender.send(Ok(message)).await.is_err() {
-                        return;
+                    let mut answers = answers.into_iter();
+                    while let Some(message) = self.message(&mut answers) {
+                        if sender.send(Ok(message)).await.is_err() {
+                            return;
+                        }
                     }
                 }
                 message = requests.message(), if open && self.under_way < STREAM_MAX => {
@@ -318,12 +328,29 @@ impl Exchange {
         }
     }
 
+    /// The next of these answers in one message. What they hold is shared with
+    /// the state until it is copied here.
+    fn message(&self, answers: &mut impl Iterator<Item = (Ticket, Told)>) -> Option<v1::Answers> {
+        let (clock, shared) = (self.door.clock(), &self.door.shared);
+        let mut message = Vec::new();
+        let mut bytes = 0;
+        while bytes < ANSWERS_BYTES
+            && let Some((ticket, told)) = answers.next()
+        {
+            bytes += told.weight();
+            message.push(answer(ticket, told, shared, clock));
+        }
+        (!message.is_empty()).then_some(v1::Answers { answers: message })
+    }
+
     fn ask(&mut self, message: v1::Requests, refused: &mut Vec<v1::Answer>) {
-        let mut events = Vec::with_capacity(message.requests.len());
+        let most = STREAM_MAX + OVER_MAX - self.under_way;
+        let mut events = Vec::with_capacity(message.requests.len().min(most));
         let granted = self.caller.granted();
         for request in message.requests {
             let number = request.number;
             let ask = match request.what {
+                _ if events.len() >= most => Err(translate::busy()),
                 Some(what) => match &granted {
                     Ok(granted) => granted
                         .may_ask(&what)

@@ -225,7 +225,7 @@ async fn registers(
                 Err(error) => return failed(error),
             };
             match Door::watch(&door, caller, request).await {
-                Ok(messages) => lines(ReceiverStream::new(messages)),
+                Ok(news) => lines(news),
                 Err(error) => failed(error),
             }
         }

@@ -7,7 +7,9 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tenure_core::alpo::{Answer, Ask, Envelope, LogId, LogTime, Node, ServerId};
+use tenure_core::alpo::{Answer, Ask, Envelope, Found, LogId, LogTime, Node, ServerId};
+use tenure_core::cas::Register;
+use tenure_core::ids::Key;
 use tokio::sync::{Notify, oneshot};
 
 use crate::transport::Greeting;
@@ -59,6 +61,24 @@ pub(super) struct Told {
     pub(super) answer: Answer,
     /// For a swap: the log's time of its entry, as long as it is known.
     pub(super) at: Option<LogTime>,
+}
+
+impl Told {
+    /// About how many bytes it is as a message, if that is many.
+    pub(super) fn weight(&self) -> usize {
+        let Answer::Read(found) = &self.answer else {
+            return 0;
+        };
+        match found {
+            Found::Register(register, ..) => register.as_ref().map_or(0, |it| it.value.len()),
+            Found::List { registers, .. } => {
+                let weight = |(key, it): &(Key, Register)| key.as_str().len() + it.value.len() + 64;
+                registers.iter().map(weight).sum()
+            }
+            Found::Journal(Ok(entries)) => entries.iter().map(|(_, it)| it.len() + 16).sum(),
+            Found::Journal(Err(_)) | Found::Barrier(_) => 0,
+        }
+    }
 }
 
 /// Where an answer goes.

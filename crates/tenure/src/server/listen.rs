@@ -2,8 +2,8 @@
 //!
 //! Which of the two a connection speaks is seen from its first bytes, and
 //! HTTP/2 carries both. A client that is slow to ask, or sends no headers at
-//! all, is cut off after a while; connections beyond the limit are closed at
-//! once.
+//! all, is cut off after a while. Who may come at all, and who has to go when
+//! there are too many, is the [`Gate`]'s business.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,13 +15,14 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tonic::service::Routes;
 
 use super::config::Config;
 use super::door::Door;
+use super::gate::{Gate, Pass};
 use super::http;
+use super::knock::{Proving, begin};
 use super::metrics::Closed;
 use crate::api::DESCRIPTOR;
 use crate::api::v1::cluster_server::ClusterServer;
@@ -40,6 +41,8 @@ const PING: [Duration; 2] = [Duration::from_secs(10), Duration::from_secs(10)];
 const STREAMS_MAX: u32 = 1_024;
 /// The window of one HTTP/2 stream and of a connection, in bytes.
 const WINDOW_BYTES: [u32; 2] = [4 * 1024 * 1024, 8 * 1024 * 1024];
+/// Connections by which no request has come yet, at most.
+const NEWCOMERS_MAX: usize = 1_024;
 /// The largest message that is read from a client.
 const MESSAGE_BYTES: usize = 8 * 1024 * 1024;
 
@@ -93,8 +96,13 @@ pub(super) async fn serve(listener: TcpListener, door: Door, guard: Guard) {
         .max_concurrent_streams(STREAMS_MAX)
         .initial_stream_window_size(WINDOW_BYTES[0])
         .initial_connection_window_size(WINDOW_BYTES[1]);
-    let builder = Arc::new(builder);
-    let open = Arc::new(Semaphore::new(guard.connections));
+    let served = Arc::new(Served {
+        builder,
+        service,
+        tls: guard.tls,
+        demand: guard.demand,
+    });
+    let gate = Gate::new(NEWCOMERS_MAX.min(guard.connections), guard.connections);
     loop {
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
@@ -104,28 +112,60 @@ pub(super) async fn serve(listener: TcpListener, door: Door, guard: Guard) {
                 continue;
             }
         };
-        let Ok(permit) = Arc::clone(&open).try_acquire_owned() else {
-            shared.metrics.close(Closed::Full);
-            continue;
-        };
-        let (builder, service) = (Arc::clone(&builder), service.clone());
-        let shared = Arc::clone(&shared);
-        let secured = secure(stream, guard.tls.clone(), guard.demand);
+        let pass = Arc::new(gate.enter());
+        let (served, shared) = (Arc::clone(&served), Arc::clone(&shared));
         tokio::spawn(async move {
-            let _permit = permit;
-            let line = match secured.await {
-                Ok(line) => line,
-                Err(error) => {
-                    shared.metrics.close(Closed::Garbage);
-                    return tracing::debug!("a client was not let in: {error}");
-                }
+            let closed = tokio::select! {
+                closed = served.connection(stream, &pass) => closed,
+                () = pass.ousted() => Some(Closed::Full),
             };
-            let serving = builder.serve_connection(TokioIo::new(line), service);
-            if let Err(error) = serving.await {
-                tracing::debug!("a client's connection ended: {error}");
+            if let Some(reason) = closed {
+                shared.metrics.close(reason);
             }
         });
     }
+}
+
+/// What every connection is served by.
+struct Served {
+    builder: auto::Builder<TokioExecutor>,
+    service: TowerToHyperService<axum::Router>,
+    tls: Option<Arc<Tls>>,
+    demand: Demand,
+}
+
+impl Served {
+    /// Serves one connection to its end, and says why it was closed, if it
+    /// was.
+    async fn connection(&self, stream: TcpStream, pass: &Arc<Pass>) -> Option<Closed> {
+        let line = match secure(stream, self.tls.clone(), self.demand).await {
+            Ok(line) => line,
+            Err(error) => {
+                tracing::debug!("a client was not let in: {error}");
+                return Some(blame(error.kind() == std::io::ErrorKind::TimedOut));
+            }
+        };
+        let begun = match timeout(HEADERS_WITHIN, begin(line)).await {
+            Ok(Ok(begun)) => begun,
+            // It has gone.
+            Ok(Err(_)) => return None,
+            Err(_) => return Some(Closed::Slow),
+        };
+        let service = Proving {
+            service: self.service.clone(),
+            pass: Arc::clone(pass),
+        };
+        let serving = self.builder.serve_connection(TokioIo::new(begun), service);
+        let error = serving.await.err()?;
+        tracing::debug!("a client's connection ended: {error}");
+        let known = error.downcast_ref::<hyper::Error>();
+        let slow = known.is_some_and(hyper::Error::is_timeout);
+        (!pass.is_proven()).then(|| blame(slow))
+    }
+}
+
+const fn blame(slow: bool) -> Closed {
+    if slow { Closed::Slow } else { Closed::Garbage }
 }
 
 fn routes(door: Door) -> axum::Router {

@@ -41,8 +41,10 @@ pub(super) struct Outcome {
 pub(super) enum Closed {
     /// There were too many.
     Full,
-    /// What came was no frame, no greeting, no TLS.
+    /// What came was no frame, no greeting, no request, no TLS.
     Garbage,
+    /// It took too long to say who it is or what it wants.
+    Slow,
     /// Who came does not belong to this cluster.
     Stranger,
 }

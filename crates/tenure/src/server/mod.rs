@@ -23,23 +23,27 @@
 //! | `founding` | a blank server on its way into a cluster |
 //! | `owner` | the task that owns the machine |
 //! | `peers` | links to the other servers, and their connections to this one |
+//! | `gate` | how many connections, and who goes when there are too many |
 //! | `inbox`, `door` | how things get to the owner, and who may bring how much |
 //! | `house` | a session of the server's own, for clients without one |
-//! | `watchers` | those who follow registers |
+//! | `watchers`, `following` | those who follow registers, and what waits for each |
 //! | `backup` | everything in one file, and back |
 //! | `metrics` | what is counted |
 //! | `tokens` | who may do what |
-//! | `services`, `http`, `listen` | what clients see: gRPC and HTTP on one port |
+//! | `services`, `http`, `listen`, `knock` | what clients see: gRPC and HTTP on one port |
 
 mod backup;
 mod config;
 mod data;
 mod door;
+mod following;
 mod founding;
+mod gate;
 mod grpc;
 mod house;
 mod http;
 mod inbox;
+mod knock;
 mod listen;
 mod metrics;
 mod owner;
@@ -149,7 +153,7 @@ impl Server {
         let tls = config.tls.clone().map(Tls::open).transpose();
         let tls = tls.map_err(StartError::Config)?.map(Arc::new);
         let tokens = Tokens::open(config.tokens.clone()).map_err(StartError::Config)?;
-        let peers = listen(&config.peers[&config.id])?;
+        let peers = listen(config.listens_for_peers())?;
         let clients = listen(&config.listen)?;
         let address = clients.local_addr().map_err(StartError::System)?;
         let found = data::open(&config.data, config.id, config.wal)?;
@@ -289,6 +293,7 @@ async fn run(parts: Parts) -> Ended {
         tls.clone(),
         Arc::clone(&shared),
         Arc::clone(&inbox),
+        config.connections,
     ));
     let flags = Book::from_flags(&config.peers);
     let mut links = Peers::new(

@@ -348,7 +348,8 @@ impl Owner {
     /// What others are told after each round.
     fn after_round(&mut self, applied: bool, told: bool) {
         if applied {
-            self.watchers.applied(&self.node);
+            let cut_off = self.watchers.applied(&self.node);
+            self.shared.metrics.watches_cut.inc_by(cut_off);
             let progress = Progress {
                 next: self.node.state().journal().next(),
                 applied: self.node.state().applied().id,

@@ -14,19 +14,22 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
+use super::gate::Gate;
 use super::inbox::{Event, Inbox};
 use super::metrics::Closed;
 use super::owner::others;
 use super::shared::Shared;
 use crate::transport::{
-    Answer, Book, Demand, FrameReader, Greeting, Line, Link, LinkEvent, ReadError, Tls,
-    read_greeting, write_answer,
+    Answer, Book, Demand, FrameReader, Greeting, GreetingError, Line, Link, LinkEvent, ReadError,
+    Tls, read_greeting, write_answer,
 };
 
 /// How long a newcomer may take to introduce itself.
 const GREET_WITHIN: Duration = Duration::from_secs(3);
-/// Connections of servers, greeted or not, at most; one more is closed.
-const CONNECTIONS_MAX: usize = 256;
+/// Connections of servers that have greeted, at most; one more is closed. And
+/// of those that have not, of which the oldest goes.
+const GREETED_MAX: usize = 256;
+const NEWCOMERS_MAX: usize = 256;
 
 /// The links, and who is connected.
 pub(super) struct Peers {
@@ -70,6 +73,9 @@ impl Peers {
     pub(super) fn connected(&mut self, server: ServerId, number: u64, members: &Membership) {
         self.incoming.insert(server, number);
         self.greeted(members);
+        if let Some(link) = self.links.get(&server) {
+            link.hurry();
+        }
     }
 
     /// A connection has ended; whether it was the newest of its server.
@@ -182,15 +188,17 @@ fn judge(shared: &Shared, greeting: &Greeting) -> Option<String> {
     meets.err().map(|stranger| stranger.to_string())
 }
 
-/// Takes connections of other servers until it is dropped.
+/// Takes connections of other servers until it is dropped; at most `most` of
+/// them, where the system allows for few, before they greet.
 pub(super) async fn accept(
     listener: TcpListener,
     tls: Option<Arc<Tls>>,
     shared: Arc<Shared>,
     inbox: Arc<Inbox>,
+    most: usize,
 ) {
     static NUMBER: AtomicU64 = AtomicU64::new(1);
-    let open = Arc::new(tokio::sync::Semaphore::new(CONNECTIONS_MAX));
+    let gate = Gate::new(NEWCOMERS_MAX.min(most), GREETED_MAX);
     loop {
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
@@ -201,23 +209,36 @@ pub(super) async fn accept(
                 continue;
             }
         };
-        let Ok(permit) = Arc::clone(&open).try_acquire_owned() else {
-            shared.metrics.close(Closed::Full);
-            continue;
-        };
+        let pass = gate.enter();
         let (shared, inbox, tls) = (Arc::clone(&shared), Arc::clone(&inbox), tls.clone());
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         tokio::spawn(async move {
-            let _permit = permit;
-            let why = match timeout(GREET_WITHIN, secure(stream, tls)).await {
-                Ok(Ok(line)) => return serve(line, number, &shared, &inbox).await,
-                Ok(Err(error)) => error.to_string(),
-                Err(_) => "it said nothing".into(),
+            let introduced = tokio::select! {
+                introduced = timeout(GREET_WITHIN, introduce(stream, tls)) => introduced,
+                () = pass.ousted() => return shared.metrics.close(Closed::Full),
             };
-            shared.metrics.close(Closed::Garbage);
+            let (why, reason) = match introduced {
+                Ok(Ok((line, greeting))) if pass.prove() => {
+                    return serve(line, greeting, number, &shared, &inbox).await;
+                }
+                Ok(Ok(_)) => ("there are too many".to_owned(), Closed::Full),
+                Ok(Err(error)) => (error.to_string(), Closed::Garbage),
+                Err(_) => ("it did not introduce itself".into(), Closed::Slow),
+            };
+            shared.metrics.close(reason);
             tracing::debug!("a connection is closed: {why}");
         });
     }
+}
+
+/// Whoever comes says who it is.
+async fn introduce(
+    stream: TcpStream,
+    tls: Option<Arc<Tls>>,
+) -> Result<(Line, Greeting), GreetingError> {
+    let mut line = secure(stream, tls).await?;
+    let greeting = read_greeting(&mut line).await?;
+    Ok((line, greeting))
 }
 
 async fn secure(stream: TcpStream, tls: Option<Arc<Tls>>) -> std::io::Result<Line> {
@@ -228,19 +249,8 @@ async fn secure(stream: TcpStream, tls: Option<Arc<Tls>>) -> std::io::Result<Lin
     }
 }
 
-async fn serve(mut stream: Line, number: u64, shared: &Shared, inbox: &Inbox) {
+async fn serve(mut stream: Line, greeting: Greeting, number: u64, shared: &Shared, inbox: &Inbox) {
     let mut edition = shared.edition.subscribe();
-    let greeting = match timeout(GREET_WITHIN, read_greeting(&mut stream)).await {
-        Ok(Ok(greeting)) => greeting,
-        failed => {
-            let why = match failed {
-                Ok(Err(error)) => error.to_string(),
-                _ => "it did not introduce itself".into(),
-            };
-            shared.metrics.close(Closed::Garbage);
-            return tracing::debug!("a connection is closed: {why}");
-        }
-    };
     let refusal = judge(shared, &greeting);
     let answer = match &refusal {
         None => Answer::Welcome(shared.greeting()),

@@ -13,8 +13,10 @@ use tenure_core::cas::Register;
 use tenure_core::ids::Key;
 use tenure_core::time::{ClockId, StoreTime};
 use tokio::sync::{mpsc, oneshot};
+use tokio_stream::StreamExt as _;
 
 use super::door::Door;
+use super::following::CutOff;
 use super::inbox::{Event, Told};
 use super::tokens::{Caller, Need};
 use super::translate::{self, compacted, done, error, found, invalid};
@@ -207,12 +209,13 @@ impl Door {
         self.run(operation, Some(&numbered)).await.map(drop)
     }
 
-    /// Follows registers.
+    /// Begins to follow registers.
     pub(super) async fn watch(
         &self,
         caller: Caller,
         request: v1::WatchRequest,
-    ) -> Answered<Stream<v1::WatchResponse>> {
+    ) -> Answered<impl tokio_stream::Stream<Item = Answered<v1::WatchResponse>> + Send + use<>>
+    {
         let what = request.key.as_ref().unwrap_or(&request.prefix).clone();
         caller.may(Need::Read(&what))?;
         let selector = match request.key {
@@ -234,7 +237,7 @@ impl Door {
         let followed = self
             .look(move |node| watchers.follow(node, selector, after))
             .await?;
-        let (mut changes, after) = followed.map_err(|why| match why {
+        let (changes, after) = followed.map_err(|why| match why {
             NoWatch::Full => error(Cause::Busy, "there are as many watches as there may be"),
             NoWatch::TooOld(revision) => compacted(revision),
             NoWatch::Behind(applied) => error(
@@ -242,34 +245,17 @@ impl Door {
                 format!("this server has only come to entry {applied}; ask another"),
             ),
         })?;
-        let (sender, messages) = mpsc::channel(QUEUE_MAX);
-        let shared = std::sync::Arc::clone(&self.shared);
-        tokio::spawn(async move {
-            let mut cluster = cluster;
-            loop {
-                let next = tokio::select! {
-                    next = changes.recv() => next,
-                    () = sender.closed() => return,
-                };
-                let message = match (caller.may(Need::Read(&what)), next) {
-                    (Err(barred), _) => Err(barred),
-                    (Ok(()), Some(it)) => news(it, after, std::mem::take(&mut cluster)),
-                    (Ok(()), None) => {
-                        shared.metrics.watches_cut.inc();
-                        Err(error(
-                            Cause::TooSlow,
-                            "this watch was not read and has been cut off; begin again from the \
-                             last revision that was seen",
-                        ))
-                    }
-                };
-                let last = message.is_err();
-                if sender.send(message).await.is_err() || last {
-                    return;
-                }
+        let (mut cluster, mut over) = (cluster, false);
+        Ok(changes.map_while(move |told| {
+            if over {
+                return None;
             }
-        });
-        Ok(messages)
+            let told = caller
+                .may(Need::Read(&what))
+                .and_then(|()| news(told, after, std::mem::take(&mut cluster)));
+            over = told.is_err();
+            Some(told)
+        }))
     }
 
     /// Follows the plain log from `from` on; 0 for what is new.
@@ -495,10 +481,17 @@ fn server(id: u64) -> Answered<ServerId> {
 
 /// News as the interface tells them, leaving out what is not after `after`;
 /// `None` if the follower has to begin again.
-fn news(news: News, after: u64, cluster: String) -> Answered<v1::WatchResponse> {
+fn news(news: Result<News, CutOff>, after: u64, cluster: String) -> Answered<v1::WatchResponse> {
     let changed = |key: &Key, held: Option<&Register>| v1::Changed {
         key: key.as_str().to_owned(),
         register: held.map(translate::register),
+    };
+    let Ok(news) = news else {
+        return Err(error(
+            Cause::TooSlow,
+            "this watch was not read and has been cut off; begin again from the last revision \
+             that was seen",
+        ));
     };
     match news {
         News::Initial(registers, revision, began) => Ok(v1::WatchResponse {

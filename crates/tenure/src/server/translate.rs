@@ -22,6 +22,11 @@ pub(super) fn error(cause: Cause, message: impl Into<String>) -> v1::Error {
     }
 }
 
+/// There is more under way than there may be.
+pub(super) fn busy() -> v1::Error {
+    error(Cause::Busy, "too much is under way; try again soon")
+}
+
 /// A request that makes no sense.
 pub(super) fn invalid(message: impl Into<String>) -> v1::Error {
     error(Cause::Invalid, message)
@@ -287,7 +292,7 @@ fn not_leader(hint: Option<tenure_core::alpo::ServerId>, shared: &Shared) -> v1:
 fn refused(refusal: Refusal, shared: &Shared) -> v1::Error {
     match refusal {
         Refusal::NotLeader { leader } => not_leader(leader, shared),
-        Refusal::Busy => error(Cause::Busy, "too much is under way; try again soon"),
+        Refusal::Busy => busy(),
         Refusal::TooLarge => error(Cause::TooLarge, "expected an entry of at most 1 MiB"),
         Refusal::OutOfOrder { expected } => out_of_order(expected),
         Refusal::Window => error(

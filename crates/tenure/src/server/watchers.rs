@@ -1,8 +1,8 @@
 //! Those who follow registers on this server.
 //!
-//! Each has a queue of a bounded length; one that does not read what it is
-//! sent is cut off with TOO_SLOW and may come again from the last revision it
-//! has seen. Every server tells what it has applied, so followers need not
+//! Each has a queue of a bounded length (`following`); one that does not read
+//! what it is sent is cut off with TOO_SLOW and may come again from the last
+//! revision it has seen. Every server tells what it has applied, so followers need not
 //! burden the leader.
 
 use std::collections::{BTreeMap, HashMap};
@@ -11,10 +11,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tenure_core::alpo::{LogId, Node};
 use tenure_core::cas::{Change, Register};
 use tenure_core::ids::Key;
-use tokio::sync::mpsc;
 
-/// How many messages may wait for one follower.
-pub(super) const QUEUE_MAX: usize = 256;
+use super::following::{Following, Full, Telling, queue};
 
 /// What to follow.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -65,7 +63,7 @@ pub(super) enum NoWatch {
 }
 
 /// A follower's end: what it is told, except changes up to a revision.
-pub(super) type Followed = (mpsc::Receiver<News>, u64);
+pub(super) type Followed = (Following, u64);
 
 #[derive(Debug)]
 struct Follower {
@@ -73,7 +71,7 @@ struct Follower {
     /// Up to where it was told when it began. That may be later than what the
     /// others have been told: entries are applied first and told after.
     since: u64,
-    queue: mpsc::Sender<News>,
+    queue: Telling,
 }
 
 #[derive(Debug, Default)]
@@ -116,7 +114,7 @@ impl Watchers {
     pub(super) fn restart(&self, node: &Node) {
         let mut inner = self.lock();
         for follower in std::mem::take(&mut inner.followers).into_values() {
-            let _ = follower.queue.try_send(News::Gap);
+            let _ = follower.queue.tell(News::Gap);
         }
         inner.by_key.clear();
         inner.by_prefix.clear();
@@ -160,10 +158,7 @@ impl Watchers {
             }
             None => initial(node, &selector, revision),
         };
-        let (queue, news) = mpsc::channel(QUEUE_MAX + first.len());
-        for message in first {
-            let _ = queue.try_send(message);
-        }
+        let (queue, news) = queue(first);
         let since = revision;
         inner.add(Follower {
             selector,
@@ -173,17 +168,19 @@ impl Watchers {
         Ok((news, after.unwrap_or(0)))
     }
 
-    /// Entries were applied: tells everybody concerned.
-    pub(super) fn applied(&self, node: &Node) {
+    /// Entries were applied: tells everybody concerned. How many were cut off
+    /// because they do not read.
+    pub(super) fn applied(&self, node: &Node) -> u64 {
         let registers = node.state().registers();
         let mut inner = self.lock();
         let known = std::mem::replace(&mut inner.revision, registers.revision());
         if known == registers.revision() || inner.followers.is_empty() {
-            return;
+            return 0;
         }
         let Ok(changes) = registers.changes_after(known) else {
             drop(inner);
-            return self.restart(node);
+            self.restart(node);
+            return 0;
         };
         let mut news: BTreeMap<u64, Vec<Change>> = BTreeMap::new();
         for change in changes {
@@ -192,17 +189,17 @@ impl Watchers {
             }
         }
         let revision = inner.revision;
+        let mut cut_off = 0;
         for (id, changes) in news {
             let message = News::Changes(changes.into(), revision);
-            let told = inner
-                .followers
-                .get(&id)
-                .map(|it| it.queue.try_send(message));
-            if let Some(Err(_)) = told {
-                // It has gone, or does not read: its queue ends here.
+            let follower = inner.followers.get(&id);
+            let told = follower.map_or(Ok(()), |it| it.queue.tell(message));
+            if let Err(why) = told {
+                cut_off += u64::from(why == Full::CutOff);
                 inner.remove(id);
             }
         }
+        cut_off
     }
 }
 
@@ -259,7 +256,7 @@ impl Inner {
     /// Forgets those that have gone without anything happening to what they
     /// followed.
     fn sweep(&mut self) {
-        let gone = self.followers.iter().filter(|(_, it)| it.queue.is_closed());
+        let gone = self.followers.iter().filter(|(_, it)| it.queue.is_over());
         for id in gone.map(|(id, _)| *id).collect::<Vec<_>>() {
             self.remove(id);
         }

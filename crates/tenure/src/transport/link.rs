@@ -53,6 +53,8 @@ pub struct Link {
 struct Queue {
     waiting: Mutex<Waiting>,
     more: Notify,
+    /// The other side is known to be there.
+    hurry: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -106,6 +108,14 @@ impl Link {
     /// Whether it is up.
     pub fn is_up(&self) -> bool {
         self.queue.lock().up
+    }
+
+    /// The server is known to be there: if the link is down it is dialled at
+    /// once, instead of after the pause that its silence had led to.
+    pub fn hurry(&self) {
+        if !self.is_up() {
+            self.queue.hurry.notify_one();
+        }
     }
 
     /// How many messages were dropped because too much was waiting.
@@ -169,8 +179,10 @@ impl<G: Fn() -> Greeting, T: FnMut(LinkEvent) -> bool> Dialler<G, T> {
                 Ok(Err(error)) => self.failed(error),
                 Err(_) => self.failed(format!("no answer within {DIAL_WITHIN:?}")),
             }
-            sleep(back_off).await;
-            back_off = (back_off * 2).min(most);
+            tokio::select! {
+                () = sleep(back_off) => back_off = (back_off * 2).min(most),
+                () = self.queue.hurry.notified() => [back_off, _] = BACK_OFF,
+            }
         }
     }
 

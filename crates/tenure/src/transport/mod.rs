@@ -26,6 +26,7 @@ mod book;
 mod frames;
 mod greeting;
 mod link;
+mod plain;
 mod renewed;
 mod tls;
 

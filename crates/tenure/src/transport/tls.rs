@@ -26,6 +26,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 
+use super::plain;
 use super::renewed::Renewed;
 
 /// How long whoever is not let in may take to read why, and how much of what
@@ -102,7 +103,11 @@ impl Tls {
     ///
     /// # Errors
     /// If the other side does not prove itself, or speaks no TLS.
-    pub async fn accept(&self, stream: TcpStream, demand: Demand) -> io::Result<Line> {
+    pub async fn accept(&self, mut stream: TcpStream, demand: Demand) -> io::Result<Line> {
+        if let Some(why) = plain::refuse(&mut stream).await? {
+            part(stream).await;
+            return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+        }
         let made = self.0.current();
         let config = match demand {
             Demand::Certificate => made.strict,

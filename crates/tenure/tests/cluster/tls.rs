@@ -116,7 +116,8 @@ async fn a_cluster_with_certificates_takes_no_one_without() {
         let mut rest = Vec::new();
         let read = tokio::time::timeout(PATIENCE, plain.read_to_end(&mut rest)).await;
         read.expect("it is closed").ok();
-        assert!(!String::from_utf8_lossy(&rest).contains("HTTP"), "{rest:?}");
+        let rest = String::from_utf8_lossy(&rest);
+        assert!(rest.starts_with("HTTP/1.1 400"), "{rest}");
     }
 }
 
@@ -260,6 +261,24 @@ async fn a_client_with_tls_is_no_client_of_servers_without() {
     let files = write(&servers.dir.path().join("client"), &authority(), false);
     let why = trouble(&client(&servers, &files.authority, None)).await;
     assert!(why.contains("expected TLS, found something else"), "{why}");
+}
+
+#[tokio::test]
+async fn a_client_without_tls_is_told_that_servers_speak_it() {
+    let (servers, _) = secured(1, &authority());
+    let address = servers.running.values().next().expect("one").address();
+    let plain = Client::new(&address.to_string(), &Config::default()).expect("a client");
+    let said = trouble(&plain).await;
+    assert!(said.contains("this server speaks TLS"), "{said}");
+    assert!(said.contains("ca=FILE"), "{said}");
+    // By HTTP, too.
+    let mut stream = TcpStream::connect(address).await.expect("it listens");
+    let request = "GET /readyz HTTP/1.1\r\nHost: x\r\n\r\n";
+    stream.write_all(request.as_bytes()).await.expect("sent");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.expect("told");
+    assert!(answer.starts_with("HTTP/1.1 400"), "{answer}");
+    assert!(answer.contains("this server speaks TLS"), "{answer}");
 }
 
 #[tokio::test]

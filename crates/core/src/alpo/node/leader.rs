@@ -16,7 +16,7 @@ use crate::time::{Instant, nanos};
 
 use super::super::bug::Bug;
 use super::super::durable::Snapshot;
-use super::super::entry::{ClusterVersion, Entry, LogTime, MAX_ENTRY_BYTES, Payload, SessionId};
+use super::super::entry::{ClusterVersion, Entry, LogTime, Payload, SessionId};
 use super::super::ids::{LogId, Position, ServerId};
 use super::super::message::{Reply, Request};
 use super::super::quorum;
@@ -147,7 +147,7 @@ impl Leader {
         if needed > cluster {
             let refusal = Refusal::Version { needed, cluster };
             server.answer(token, Answer::Refused(refusal));
-        } else if weight > MAX_ENTRY_BYTES {
+        } else if probe.is_too_large() {
             server.answer(token, Answer::Refused(Refusal::TooLarge));
         } else if self.transfer.is_some() || !self.desk.has_room(server, weight) {
             server.answer(token, Answer::Refused(Refusal::Busy));
@@ -325,8 +325,7 @@ impl Leader {
     pub(super) fn tick(&mut self, server: &mut Server) -> bool {
         // Nobody can know whether it still leads if no majority answers; it
         // is likely that it does not (H5).
-        let silent = server.now.since(self.rounds.confirmed_at());
-        if silent >= server.config.timeout && !server.planted(Bug::NeverStepsDown) {
+        if server.now >= self.leads_until(server) {
             return false;
         }
         if server.now >= self.heartbeat_at {

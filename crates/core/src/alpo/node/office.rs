@@ -155,15 +155,22 @@ impl Leader {
         }
     }
 
+    /// When this server steps down unless a majority answers before (H5).
+    pub(super) fn leads_until(&self, server: &Server) -> Instant {
+        let config = &server.config;
+        let silent = self
+            .rounds
+            .silent_since(config.heartbeat, config.lease_reads);
+        match silent {
+            Some(since) if !server.planted(Bug::NeverStepsDown) => since.after(config.timeout),
+            _ => Instant::MAX,
+        }
+    }
+
     /// When something is to be done at the latest.
     pub(super) fn deadline(&self, server: &Server) -> Instant {
-        let silent = self.rounds.confirmed_at().after(server.config.timeout);
         let transfer = self.transfer.map_or(Instant::MAX, |t| t.until);
-        let silent = if server.planted(Bug::NeverStepsDown) {
-            Instant::MAX
-        } else {
-            silent
-        };
+        let silent = self.leads_until(server);
         self.heartbeat_at.min(silent).min(transfer)
     }
 }

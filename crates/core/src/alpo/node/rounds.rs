@@ -8,14 +8,16 @@
 //!
 //! * a read that arrived before round `r` began may be answered from the
 //!   applied state (`docs/alpo.md`, H5, I12);
-//! * a leader whose last confirmed round began more than a timeout ago steps
-//!   down, since somebody else may lead by now;
+//! * a leader that asks and is confirmed by no majority for a timeout steps
+//!   down, since somebody else may lead by now. One whose process did not run
+//!   for that long has not asked, and asks first, unless it reads by lease;
 //! * with `lease_reads`, until the last confirmed round is a timeout old
 //!   nobody can have been elected, since voters that heard this leader in
 //!   that round refuse all votes for a timeout. It counts from the *start* of
 //!   the round: the voters heard it no earlier than that.
 
 use alloc::collections::VecDeque;
+use core::time::Duration;
 
 use crate::time::Instant;
 
@@ -54,6 +56,19 @@ impl Rounds {
 
     pub(super) const fn confirmed_at(&self) -> Instant {
         self.confirmed_at
+    }
+
+    /// Since when no majority confirms what this leader asks every
+    /// `heartbeat`; `None` if nothing that it asked is unanswered. What was
+    /// asked late, because this process did not run, is not silence of the
+    /// others. `strictly`: time is all that counts, whatever the reason; for
+    /// those who rely on what time allows.
+    pub(super) fn silent_since(&self, heartbeat: Duration, strictly: bool) -> Option<Instant> {
+        if strictly {
+            return Some(self.confirmed_at);
+        }
+        let (_, asked) = self.begun.front()?;
+        Some(self.confirmed_at.max(asked.before(heartbeat)))
     }
 
     /// Begins a round.

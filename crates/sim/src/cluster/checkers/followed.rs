@@ -2,7 +2,10 @@
 //!
 //! Seen from outside: among the last times at which each voter's answer
 //! reached it, a majority (itself counted) is recent. Twice the timeout and
-//! the time it was paused are allowed for.
+//! some more are allowed for. A leader looks after its timers many times in a
+//! timeout; if it did not for half of one it was paused, and could not ask, so
+//! that the silence of the others counts from then on. Where reads rest on a
+//! lease there is no such excuse.
 
 use tenure_core::alpo::{Node, ServerId, Status};
 
@@ -11,19 +14,25 @@ use super::{Check, Verdict, broken};
 pub(in super::super) struct Followed {
     servers: usize,
     timeout: u64,
+    /// Whether a pause is no excuse.
+    strictly: bool,
     /// By leader and peer, when an answer last arrived.
     heard: Vec<u64>,
     /// By server, since when it leads these voters, if it does.
     since: Vec<Option<(u64, Vec<ServerId>)>>,
+    /// By server, when it looked after its timers last.
+    looked: Vec<u64>,
 }
 
 impl Followed {
-    pub(in super::super) fn new(servers: usize, timeout: u64) -> Self {
+    pub(in super::super) fn new(servers: usize, timeout: u64, strictly: bool) -> Self {
         Self {
             servers,
             timeout,
+            strictly,
             heard: vec![0; servers * servers],
             since: vec![None; servers],
+            looked: vec![0; servers],
         }
     }
 
@@ -44,8 +53,10 @@ impl Followed {
         };
         // When a voter goes, those that are left need not have been heard.
         let voters: Vec<_> = node.members().voters().collect();
+        let paused = !self.strictly && now - self.looked[server] > self.timeout / 2;
+        self.looked[server] = now;
         let since = match &self.since[server] {
-            Some((since, led)) if *led == voters => *since,
+            Some((since, led)) if *led == voters && !paused => *since,
             _ => now,
         };
         let mut heard: Vec<_> = voters

@@ -1,0 +1,125 @@
+//! What operators do on purpose, under load: the drills of
+//! `docs/operations.md` that have no test of their own elsewhere.
+//!
+//! None of them may cost a client more than time, so every call of a patient
+//! client must be done; "unknown" or "certainly not" is a failure here.
+
+use std::time::{Duration, Instant};
+
+use crate::load::Load;
+use crate::network::{CLIENTS, Edge, Edges, Network};
+use crate::room::within;
+use crate::servers::{Servers, until};
+use crate::storm::{end_of_log, equal, write};
+
+/// Ends the load and judges it: all that was asked was done.
+async fn assert_all_done(servers: &Servers, load: Load) {
+    let url = servers.url();
+    let (record, log) = load
+        .end(async |record| end_of_log(&url, record).await)
+        .await;
+    equal(servers).await;
+    let counts = record.counts();
+    assert_eq!(counts.refused + counts.appends_refused, 0, "{counts:?}");
+    assert_eq!(counts.unknown + counts.appends_unknown, 0, "{counts:?}");
+    let verdict = record
+        .copy()
+        .judge(&log)
+        .unwrap_or_else(|why| panic!("{why}"));
+    eprintln!("  {verdict}");
+}
+
+#[test]
+fn a_rolling_restart_fails_no_call() {
+    within("drills::a_rolling_restart_fails_no_call", async |room| {
+        let mut servers = Servers::found(3, Network::best(room, 3).await).await;
+        let load = Load::patient(&servers.url(), 31, Duration::from_millis(8));
+        for _ in 0..2 {
+            // The leader last, as the drill says.
+            let leader = servers.leader().await;
+            let mut order = servers.ids();
+            order.sort_by_key(|server| *server == leader);
+            for server in order {
+                let begun = Instant::now();
+                servers.terminate(server).await;
+                servers.start(server);
+                until("the way back", async || {
+                    servers.status(server).await.filter(|it| it.ready)
+                })
+                .await;
+                eprintln!(
+                    "  server {server} stopped and was back in {:?}",
+                    begun.elapsed()
+                );
+            }
+        }
+        assert_all_done(&servers, load).await;
+    });
+}
+
+#[test]
+fn a_dead_leader_costs_time_only() {
+    within("drills::a_dead_leader_costs_time_only", async |room| {
+        let mut servers = Servers::found(3, Network::best(room, 3).await).await;
+        let url = servers.url();
+        let load = Load::patient(&url, 37, Duration::from_millis(8));
+        for _ in 0..3 {
+            let leader = servers.leader().await;
+            servers.kill(leader);
+            let begun = Instant::now();
+            write(&url).await;
+            eprintln!(
+                "  server {leader} killed: a write was done {:?} later",
+                begun.elapsed()
+            );
+            servers.start(leader);
+            until("the way back", async || {
+                servers.status(leader).await.filter(|it| it.ready)
+            })
+            .await;
+        }
+        assert_all_done(&servers, load).await;
+    });
+}
+
+#[test]
+fn a_leader_that_is_cut_off_costs_time_only() {
+    within(
+        "drills::a_leader_that_is_cut_off_costs_time_only",
+        async |room| {
+            let mut servers = Servers::found(3, Network::best(room, 3).await).await;
+            let url = servers.url();
+            let load = Load::patient(&url, 41, Duration::from_millis(8));
+            let leader = servers.leader().await;
+            let cut = Edge {
+                cut: true,
+                ..Edge::default()
+            };
+            let mut edges = Edges::new();
+            for other in (CLIENTS..=3).filter(|it| *it != leader) {
+                edges.insert((leader, other), cut);
+                edges.insert((other, leader), cut);
+            }
+            servers.network.apply(&edges);
+            let begun = Instant::now();
+            write(&url).await;
+            eprintln!(
+                "  server {leader} cut off: a write was done {:?} later",
+                begun.elapsed()
+            );
+            let next = until("another leader", async || {
+                servers.leads().await.filter(|it| *it != leader)
+            })
+            .await;
+            servers.network.apply(&Edges::new());
+            let begun = Instant::now();
+            until("the way back", async || {
+                let status = servers.status(leader).await?;
+                status.leader.filter(|_| status.ready)
+            })
+            .await;
+            eprintln!("  back after {:?}; {next} had led", begun.elapsed());
+            assert_all_done(&servers, load).await;
+        },
+    );
+}

@@ -1,0 +1,57 @@
+//! Storms: short ones always, long ones when they are asked for.
+
+use std::time::Duration;
+
+use crate::network::Network;
+use crate::room::within;
+use crate::storm::{Report, storm};
+
+/// How long a storm lasts, and from what it is drawn: short and always the
+/// same, unless `TENURE_FAULTS_SECONDS` and `TENURE_FAULTS_SEED` say other.
+fn asked() -> (Duration, u64) {
+    let number = |name: &str| {
+        let text = std::env::var(name).ok()?;
+        Some(
+            text.parse()
+                .unwrap_or_else(|_| panic!("{name}: expected a number, found {text:?}")),
+        )
+    };
+    let seconds = number("TENURE_FAULTS_SECONDS").unwrap_or(20);
+    let seed = number("TENURE_FAULTS_SEED").unwrap_or(1);
+    (Duration::from_secs(seconds), seed)
+}
+
+/// A storm in which nothing happened proves nothing.
+fn assert_stormy(report: &Report, lasted: Duration) {
+    let faults: u64 = report.faults.values().sum();
+    let wanted = lasted.as_secs() / 4;
+    assert!(faults >= wanted, "expected {wanted} faults, found {faults}");
+    assert!(report.faults.len() >= 4, "{:?}", report.faults);
+    assert!(report.terms > 1, "nobody else came to lead");
+    let counts = &report.counts;
+    let seconds = lasted.as_secs();
+    assert!(counts.done > 20 * seconds, "{counts:?}");
+    assert!(counts.appended > 20 * seconds, "{counts:?}");
+}
+
+#[test]
+fn three_servers_with_a_network_that_the_kernel_cuts() {
+    let name = "storms::three_servers_with_a_network_that_the_kernel_cuts";
+    within(name, async |room| {
+        let (lasting, seed) = asked();
+        let network = Network::best(room, 3).await;
+        let report = storm(seed, 3, network, lasting).await;
+        assert_stormy(&report, lasting);
+    });
+}
+
+#[test]
+fn five_servers_with_streams_that_stall_and_break() {
+    let name = "storms::five_servers_with_streams_that_stall_and_break";
+    within(name, async |room| {
+        let (lasting, seed) = asked();
+        let network = Network::proxied(room, 5).await;
+        let report = storm(seed, 5, network, lasting).await;
+        assert_stormy(&report, lasting);
+    });
+}
