@@ -276,7 +276,14 @@ impl Disk for Directory {
             .truncate(true)
             .open(self.path(name))?;
         if bytes > 0 {
-            match rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, bytes) {
+            let reserve = || rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, bytes);
+            let mut reserved = reserve();
+            if let (Err(Errno::NOSPC), Some(spare)) = (reserved, &self.spare) {
+                // What was made in advance must not be in the way.
+                spare.give_up();
+                reserved = reserve();
+            }
+            match reserved {
                 Ok(()) => {}
                 // A file system that cannot reserve room finds out later
                 // that there is none; that is an error like any other.

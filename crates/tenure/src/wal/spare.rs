@@ -96,6 +96,17 @@ impl Spare {
         self.shared.changed.notify_all();
         given
     }
+
+    /// Gives the room it takes back to the disk, which has none left for what
+    /// is needed now. Another is made when one is asked for in vain.
+    pub(super) fn give_up(&self) {
+        let mut state = self.shared.lock();
+        *state = State::Failed;
+        // While it is written, removing its name would free nothing.
+        let file = OpenOptions::new().write(true).open(&self.shared.path);
+        let _ = file.and_then(|file| file.set_len(0));
+        let _ = std::fs::remove_file(&self.shared.path);
+    }
 }
 
 impl Drop for Spare {
@@ -141,7 +152,7 @@ impl Shared {
         }
     }
 
-    /// All of it, unless the end comes first.
+    /// All of it, unless it is given up before.
     fn make(&self) -> io::Result<File> {
         let file = OpenOptions::new()
             .write(true)
@@ -151,7 +162,7 @@ impl Shared {
         let piece = vec![0; PIECE];
         let mut offset = 0;
         while offset < self.bytes {
-            if let State::Ended = *self.lock() {
+            if !matches!(*self.lock(), State::Wanted) {
                 return Err(io::ErrorKind::Interrupted.into());
             }
             let length = piece
@@ -197,6 +208,20 @@ mod tests {
         }
         drop(spare);
         assert!(!directory.path().join(NAME).exists());
+    }
+
+    #[test]
+    fn one_that_is_given_up_takes_no_room_and_comes_again() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let bytes = 2 * PIECE as u64;
+        let spare = Spare::start(directory.path(), bytes).expect("a thread");
+        wait(&spare);
+        spare.give_up();
+        assert!(!directory.path().join(NAME).exists());
+        let name = directory.path().join("name");
+        assert!(spare.take(bytes, &name).expect("a sound disk").is_none());
+        wait(&spare);
+        assert!(spare.take(bytes, &name).expect("a sound disk").is_some());
     }
 
     #[test]
