@@ -30,8 +30,8 @@ import time
 import urllib.error
 import urllib.request
 
-LOAD = "1.0s"
-BEFORE = 1.0
+# Under load before anything is measured, and before anything happens.
+WARM_UP, BEFORE = 0.5, 0.7
 
 
 def fetch(url):
@@ -95,6 +95,7 @@ class Cluster:
 
 class Tenure(Cluster):
     name = "tenure"
+    measured = "2s"
 
     def command(self, at):
         peers = ",".join(f"{n + 1}=127.0.0.1:{port}" for n, port in enumerate(self.peers))
@@ -118,6 +119,7 @@ class Tenure(Cluster):
 
 class Etcd(Cluster):
     name = "etcd"
+    measured = "6s"
 
     def command(self, at):
         client = f"http://127.0.0.1:{self.clients[at]}"
@@ -147,10 +149,10 @@ def outage(tenure, cluster, kind):
     leader = cluster.settled()
     process = cluster.processes[leader]
     load = subprocess.Popen(
-        [tenure, "bench", cluster.url(), "--clients", "4", "--duration", "4s", "--warm-up", LOAD,
-         "--timeout", "4s", "--json"],
+        [tenure, "bench", cluster.url(), "--clients", "4", "--duration", cluster.measured,
+         "--warm-up", f"{WARM_UP}s", "--timeout", "4s", "--json"],
         stdout=subprocess.PIPE, text=True)
-    time.sleep(1.0 + BEFORE + 0.5)
+    time.sleep(WARM_UP + BEFORE)
     if kind == "kill":
         process.kill()
     elif kind == "silence":

@@ -44,6 +44,8 @@ pub(super) struct Marks {
     pub(super) chain: u64,
     pub(super) registers: u64,
     kept: VecDeque<Mark>,
+    /// Nothing is due before this entry.
+    due: LogId,
 }
 
 impl Marks {
@@ -53,6 +55,7 @@ impl Marks {
             chain,
             registers,
             kept: VecDeque::new(),
+            due: 0,
         }
     }
 
@@ -69,12 +72,31 @@ impl Marks {
     /// An entry was applied, with this outcome; `sizes` are of what the state
     /// holds now.
     pub(super) fn applied(&mut self, entry: &Entry, outcome: &Outcome, sizes: [u64; 3]) {
+        // Two products an entry, and not one for each of the words.
         let (kind, number) = of_outcome(outcome);
-        let words = [entry.id, entry.term.get(), entry.time, kind, number];
-        self.chain = words.into_iter().chain(sizes).fold(self.chain, mix);
+        let [sessions, first, bound] = sizes;
+        let what = number ^ kind.rotate_left(56) ^ sessions.rotate_left(40) ^ bound.rotate_left(24);
+        let when = entry.time ^ entry.id.rotate_left(32) ^ first.rotate_left(16);
+        self.chain = mix(
+            mix(self.chain, what),
+            when ^ entry.term.get().rotate_left(48),
+        );
     }
 
-    pub(super) fn mark(&mut self, id: LogId) {
+    /// Marks the state after entry `id` if that is a multiple of `every`.
+    pub(super) fn mark_if_due(&mut self, id: LogId, every: u64) {
+        // Comparing is quicker than dividing, and this is done for each entry.
+        if id < self.due {
+            return;
+        }
+        let every = every.max(1);
+        if id.is_multiple_of(every) {
+            self.mark(id);
+        }
+        self.due = id - id % every + every;
+    }
+
+    fn mark(&mut self, id: LogId) {
         if self.kept.len() >= KEPT {
             self.kept.pop_front();
         }

@@ -262,9 +262,7 @@ impl State {
             self.bindings.len() as u64,
         ];
         self.marks.applied(entry, &outcome, sizes);
-        if entry.id.is_multiple_of(self.limits.mark_every.max(1)) {
-            self.marks.mark(entry.id);
-        }
+        self.marks.mark_if_due(entry.id, self.limits.mark_every);
         outcome
     }
 
