@@ -49,9 +49,7 @@ mod wire;
 pub(crate) use forward::{Ask, Asks};
 pub(crate) use handle::{Event, Guardian};
 pub(crate) use keeper::{MARGIN_MIN, SLACK};
-pub(crate) use status::Refusal;
-#[allow(unused_imports, reason = "the tests of the guardian name it")]
-pub(crate) use status::Status;
+pub(crate) use status::{Refusal, Status};
 pub(crate) use wire::Start;
 
 /// The hidden subcommand that makes this process a guardian.

@@ -14,7 +14,7 @@ use crate::load::Load;
 use crate::network::Network;
 use crate::record::{Inner, Log, Record};
 use crate::room::within;
-use crate::servers::Servers;
+use crate::servers::{Servers, until};
 use crate::storm::end_of_log;
 
 fn assert_harm(inner: &Inner, log: &Log, said: &str) {
@@ -66,7 +66,8 @@ fn harm_done_to_what_a_real_cluster_said() {
         let servers = Servers::found(3, Network::proxied(room, 3).await).await;
         let url = servers.url();
         let load = Load::start(&url, 7, Duration::from_millis(4));
-        tokio::time::sleep(Duration::from_secs(1)).await;
+        let enough = async || (end_of_log(&url, &Record::new()).await > 40).then_some(());
+        until("a log to do harm to", enough).await;
         let (record, log) = load
             .end(async |record| end_of_log(&url, record).await)
             .await;
