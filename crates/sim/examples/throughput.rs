@@ -50,8 +50,7 @@ impl Cluster {
             let rng = Rng::from_seed(id.get());
             let blank = founded.clone();
             let start = Instant::ZERO;
-            Node::start(Config::default(), identity, recovered, blank, rng, start)
-                .expect("a sound snapshot")
+            Node::start(config(), identity, recovered, blank, rng, start).expect("a sound snapshot")
         });
         Self {
             nodes: nodes.collect(),
@@ -153,6 +152,15 @@ fn main() {
             spent.count_total as f64 / entries as f64,
             spent.bytes_total as f64 / entries as f64,
         );
+    }
+}
+
+/// Settings as servers have them: with the processor's instruction for the
+/// checksum of snapshots, where it has one.
+fn config() -> Config {
+    Config {
+        checksum: crc32c::crc32c_append,
+        ..Config::default()
     }
 }
 

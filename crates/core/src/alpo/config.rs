@@ -11,10 +11,11 @@ use crate::time::Drift;
 
 #[cfg(feature = "planted-bugs")]
 use super::Bug;
+use super::codec::{Checksum, crc32c_append};
 use super::entry::ClusterVersion;
 
 /// Settings of one server.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, Debug)]
 pub struct Config {
     /// The least time without a word from a leader before somebody may stand
     /// for election; each wait is drawn between this and twice this. Several
@@ -50,6 +51,9 @@ pub struct Config {
     /// What this server speaks: all versions up to this one. Less than this
     /// release does only to be taken for an earlier one.
     pub version: ClusterVersion,
+    /// The checksum of snapshots: CRC-32C, by whatever way is quickest here.
+    /// All ways give the same numbers.
+    pub checksum: Checksum,
     /// The mistake to make, if any.
     #[cfg(feature = "planted-bugs")]
     pub planted: Option<Bug>,
@@ -71,6 +75,7 @@ impl Default for Config {
             log_bytes: 64 * 1024 * 1024,
             kept_entries: 1_024,
             version: ClusterVersion::NEWEST,
+            checksum: crc32c_append,
             #[cfg(feature = "planted-bugs")]
             planted: None,
         }

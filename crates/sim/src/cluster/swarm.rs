@@ -60,7 +60,7 @@ impl Kinds {
 }
 
 /// One world.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Swarm {
     pub(super) servers: usize,
     /// Those of them that the cluster is founded with.

@@ -10,7 +10,7 @@ use crate::transport::TlsFiles;
 use crate::wal;
 
 /// The settings of one server.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, Debug)]
 pub struct Config {
     /// Its number in the cluster.
     pub id: ServerId,
@@ -64,6 +64,7 @@ impl Config {
             listen: listen.into(),
             advertise: None,
             node: NodeConfig {
+                checksum: crc32c::crc32c_append,
                 timeout: Duration::from_millis(250),
                 heartbeat: Duration::from_millis(50),
                 ..NodeConfig::default()

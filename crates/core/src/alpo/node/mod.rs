@@ -103,7 +103,7 @@ impl Node {
             entries,
         } = recovered;
         let state = match &snapshot {
-            Some(snapshot) => State::decode(&snapshot.bytes)?,
+            Some(snapshot) => State::decode_with(config.checksum, &snapshot.bytes)?,
             None => blank,
         };
         let mut log = Log::after(state.applied());

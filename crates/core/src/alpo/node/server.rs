@@ -241,10 +241,11 @@ impl Server {
         let old = self.snapshot.take();
         let old = old.and_then(|old| Arc::into_inner(old.bytes));
         let mut bytes = old.unwrap_or_default();
+        let sum = self.config.checksum;
         if self.planted(Bug::SnapshotForgets) {
-            self.state.without_sessions().encode_into(&mut bytes);
+            self.state.without_sessions().encode_into(sum, &mut bytes);
         } else {
-            self.state.encode_into(&mut bytes);
+            self.state.encode_into(sum, &mut bytes);
         }
         let snapshot = Snapshot {
             last: applied,
