@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use tenure::Name;
 use tenure::core::time::WallTime;
-use tenure::ha::{Event, NodeId, STATUS_BYTES_MAX, View};
+use tenure::ha::{Event, Job, NodeId, Phase, STATUS_BYTES_MAX, View};
 
 /// How much of a reason is kept, in bytes.
 const WHY_MAX: usize = 160;
@@ -163,6 +163,29 @@ impl Book {
         }
     }
 
+    /// Corrects what a former life has noted by what really `runs`: it may
+    /// have ended before it heard, or could note, how that went on.
+    pub(super) fn resume(&mut self, runs: &BTreeMap<Name, Job>, now: WallTime) {
+        for (name, entry) in &mut self.entries {
+            if entry.condition == Condition::Running && !runs.contains_key(name) {
+                (entry.condition, entry.since) = (Condition::Starting, now.as_millis());
+            }
+        }
+        for (name, job) in runs {
+            let noted = self.entries.get(name);
+            let noted = noted.map(|entry| (entry.condition, entry.epoch));
+            match job.phase {
+                Phase::Starting if noted.is_some_and(|(it, _)| it == Condition::Running) => {
+                    self.turn(name, Condition::Starting, now);
+                }
+                Phase::Running if noted != Some((Condition::Running, job.fence)) => {
+                    self.runs(name, job.fence, now);
+                }
+                Phase::Starting | Phase::Running | Phase::Stopping { .. } => {}
+            }
+        }
+    }
+
     pub(super) const fn counts(&self) -> Counts {
         self.counts
     }
@@ -227,11 +250,7 @@ impl Book {
             Event::Trouble { .. } => counts.troubles += 1,
             Event::Deployed { name, fence } => {
                 counts.starts += 1;
-                let entry = self.turn(name, Condition::Running, now);
-                entry.epoch = *fence;
-                if std::mem::replace(&mut entry.ran, true) {
-                    entry.restarts += 1;
-                }
+                self.runs(name, *fence, now);
             }
             Event::StartFailed { name, why, .. } => {
                 counts.failures += 1;
@@ -259,6 +278,14 @@ impl Book {
     /// It ended as it should.
     pub(super) fn complete(&mut self, name: &Name, now: WallTime) {
         self.turn(name, Condition::Completed, now);
+    }
+
+    fn runs(&mut self, name: &Name, fence: u64, now: WallTime) {
+        let entry = self.turn(name, Condition::Running, now);
+        entry.epoch = fence;
+        if std::mem::replace(&mut entry.ran, true) {
+            entry.restarts += 1;
+        }
     }
 
     fn turn(&mut self, name: &Name, condition: Condition, now: WallTime) -> &mut Entry {
@@ -328,6 +355,43 @@ mod tests {
         assert_eq!((entry.failed, entry.restarts, entry.epoch), (2, 1, 7));
         let again = Book::new(Status::default(), &book.notes());
         assert_eq!(again.entry(&name("w")), Some(&entry), "a next life knows");
+    }
+
+    #[test]
+    fn what_really_runs_corrects_what_was_noted() {
+        let job = |fence, phase| Job {
+            run: tenure::ha::Run(fence),
+            digest: tenure::ha::Digest::new(&"0".repeat(64)).expect("a digest"),
+            instances: 1,
+            fence,
+            phase,
+        };
+        let now = WallTime::from_millis(5);
+        let mut book = Book::default();
+        for noted in ["same", "again", "lost", "starts"] {
+            book.hear(&deployed(noted), now);
+        }
+        book.hear(&failed("ready"), now);
+        let runs = [
+            ("same", job(7, Phase::Running)),
+            ("again", job(8, Phase::Running)),
+            ("starts", job(8, Phase::Starting)),
+            ("ready", job(7, Phase::Running)),
+            ("unheard", job(7, Phase::Running)),
+        ];
+        let runs = runs.map(|(of, job)| (name(of), job)).into();
+        let mut next = Book::new(Status::default(), &book.notes());
+        next.resume(&runs, WallTime::from_millis(6));
+        let told = |of| {
+            let entry = next.entry(&name(of)).expect("one");
+            (entry.condition, entry.epoch, entry.restarts, entry.since)
+        };
+        assert_eq!(told("same"), (Condition::Running, 7, 0, 5));
+        assert_eq!(told("again"), (Condition::Running, 8, 1, 6));
+        assert_eq!(told("lost"), (Condition::Starting, 7, 0, 6));
+        assert_eq!(told("starts"), (Condition::Starting, 7, 0, 6));
+        assert_eq!(told("ready"), (Condition::Running, 7, 0, 6));
+        assert_eq!(told("unheard"), (Condition::Running, 7, 0, 6));
     }
 
     #[test]

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use serde_json::json;
 use tenure::core::ha::MEMBERS_MAX;
-use tenure::ha::{Builder, Config, Event, Events, Keys, Refusal, Sight};
+use tenure::ha::{Builder, Config, Event, Events, Keys, Past, Refusal, Sight};
 use tenure::store::Store;
 use tenure::{Name, clock};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -67,8 +67,14 @@ pub(crate) async fn run(context: &Context, options: Options) -> Result<ExitCode,
     };
     let settings = format!("{} {config:?}", options.url);
     let mut found = link::find(&directory).await?;
-    let (builder, resumes) = before(options.builder, &mut found, &settings).await?;
-    let (notes, former) = (found.state.notes.clone(), found.former());
+    let past = found.past(&settings);
+    let resumes = past.is_some();
+    let mut book = Book::new(head(), &found.state.notes);
+    if let Some(past) = &past {
+        book.resume(&past.jobs, clock::wall());
+    }
+    let builder = before(options.builder, &mut found, past).await?;
+    let former = found.former();
     let frame = Frame {
         group: group.to_owned(),
         node: name.to_owned(),
@@ -83,7 +89,7 @@ pub(crate) async fn run(context: &Context, options: Options) -> Result<ExitCode,
         manager,
         store: options.store,
         keys: Keys::of(config.group.clone()),
-        book: Mutex::new(Book::new(head(), &notes)),
+        book: Mutex::new(book),
         former: Mutex::new(former.filter(|_| !resumes)),
         permits: Arc::new(Semaphore::new(control::CONNECTIONS_MAX)),
     });
@@ -127,19 +133,19 @@ fn checked(builder: &Builder) -> Result<Config, Failure> {
     Ok(config)
 }
 
-/// Goes on from a former life (true), or makes sure that nothing of it is left.
+/// Goes on from a former life, or makes sure that nothing of it is left.
 async fn before(
     builder: Builder,
     found: &mut Found,
-    settings: &str,
-) -> Result<(Builder, bool), Failure> {
-    if let Some(past) = found.past(settings) {
+    past: Option<Past>,
+) -> Result<Builder, Failure> {
+    if let Some(past) = past {
         tracing::info!(
             "going on as {}, with {} workloads that were kept running",
             past.id,
             past.jobs.len()
         );
-        return Ok((builder.resume(past), true));
+        return Ok(builder.resume(past));
     }
     if !found.state.runs.is_empty() {
         tracing::info!(
@@ -148,11 +154,10 @@ async fn before(
         );
         found.end_all().await?;
     }
-    let builder = match found.former() {
+    Ok(match found.former() {
         Some(former) => builder.former(former),
         None => builder,
-    };
-    Ok((builder, false))
+    })
 }
 
 fn head() -> Status {

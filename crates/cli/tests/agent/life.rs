@@ -177,6 +177,26 @@ fn an_agent_that_is_restarted_in_time_goes_on() {
     drop(one);
 }
 
+/// What becomes ready while no agent is there to hear it is shown as what it
+/// is by the next one.
+#[test]
+fn a_workload_that_became_ready_between_two_lives_is_shown_as_running() {
+    let town = Town::sqlite();
+    let mut one = town.node("one", &LONG);
+    town.deploy("a", &["--ready", "1s", "--no-wait"]);
+    town.all_run(&["a"], |_| true);
+    one.kill();
+    let ready = town.stamps.last("a").expect("it runs").first + 1.5;
+    poll_until(PATIENCE, || (now() > ready).then_some(()));
+    let one = town.start("one", &LONG);
+    one.says("going on as");
+    let shown = town.shows("a", |it| it["state"] == "running");
+    let run = town.stamps.last("a").expect("it runs");
+    assert_eq!(shown["fence"], run.fence);
+    assert_eq!(shown["restarts"].as_u64(), Some(0));
+    assert_eq!(town.stamps.runs().len(), 1, "it was not disturbed");
+}
+
 #[test]
 fn an_agent_that_comes_back_with_other_settings_ends_what_it_had() {
     let town = Town::sqlite();

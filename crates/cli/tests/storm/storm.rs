@@ -34,9 +34,10 @@ enum Cure {
 }
 
 struct Storm {
+    /// They go first: what they have said lies in the town's directory.
+    agents: Vec<Option<Agent>>,
     town: Town,
     net: Option<Net>,
-    agents: Vec<Option<Agent>>,
     cures: Vec<(Instant, usize, Cure)>,
     rng: Rng,
     born: u32,
@@ -56,9 +57,9 @@ impl Storm {
             .as_ref()
             .map_or_else(|| "127.0.0.1".to_owned(), Net::host);
         Self {
+            agents: Vec::new(),
             town: Town::cluster_at(&host),
             net,
-            agents: Vec::new(),
             cures: Vec::new(),
             rng: Rng::from_seed(seed),
             born: 0,
