@@ -53,7 +53,8 @@ pub async fn drive<M: Machine>(mut machine: M, mut world: impl World<M>) {
     }
 }
 
-async fn until(deadline: Option<Instant>) {
+/// Waits for that time; for ever, if there is none.
+pub(crate) async fn until(deadline: Option<Instant>) {
     match deadline {
         Some(deadline) => tokio::time::sleep(deadline.since(clock::boot())).await,
         None => std::future::pending().await,

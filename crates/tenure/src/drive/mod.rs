@@ -18,6 +18,7 @@ use tokio::runtime::{Builder, Handle};
 
 pub(crate) use events::Fan;
 pub use events::{EVENTS_MAX, Events, Told};
+pub(crate) use machine::until;
 pub use machine::{Flow, World, drive};
 
 /// The runtime that elections and stores run on, started at first use.

@@ -10,11 +10,12 @@
 //! at first, so that a write succeeds soon after another is elected; what
 //! becomes of a round of questions is shared by all connections of a client.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::task::JoinSet;
+use tokio::time::error::Elapsed;
 use tokio::time::timeout;
 
 use super::Error;
@@ -22,6 +23,7 @@ use super::dialer::Dialer;
 use super::error::{carried, sentence};
 use super::token::Channel;
 use crate::api::v1::{self, cluster_client::ClusterClient};
+use crate::{clock, drive};
 
 /// How long one server may take to say what it is.
 const ASK_WITHIN: Duration = Duration::from_millis(200);
@@ -180,9 +182,9 @@ impl Finder {
         if let Some(leader) = seat.leader.as_ref().filter(|leader| leader.search > past) {
             return Ok(leader.clone());
         }
-        let mut rounds = 0;
+        let (mut rounds, mut asking) = (0, Asking::default());
         loop {
-            match self.round(&seat, rounds).await {
+            match self.round(&seat, rounds, &mut asking).await {
                 Round::Led(address, status) => {
                     seat.cluster = status.cluster;
                     seat.term = status.term;
@@ -195,32 +197,38 @@ impl Finder {
                     return Ok(leader);
                 }
                 Round::Refused(error) => return Err(error),
-                Round::Nobody => {}
+                Round::Nobody => rounds += 1,
             }
-            rounds += 1;
-            tokio::time::sleep(pause(rounds)).await;
         }
     }
 
-    /// Asks everybody once; the first who leads.
-    async fn round(&self, seat: &Seat, rounds: u32) -> Round {
-        let (mut refused, mut answered) = (None, false);
-        let mut asking = JoinSet::new();
+    /// Asks everybody who does not owe an answer yet; the first who leads.
+    /// The next round begins a pause after the first answer of this one, and
+    /// not when all have answered: a leader that has fallen silent would make
+    /// everybody wait for its answer before they hear of the next leader.
+    async fn round(&self, seat: &Seat, rounds: u32, asking: &mut Asking) -> Round {
         for address in self.addresses() {
             match self.channel(&address) {
-                Ok(channel) => {
-                    asking.spawn(async move {
-                        let status = timeout(ASK_WITHIN, status(channel)).await;
-                        (address, status)
-                    });
-                }
+                Ok(channel) => asking.ask(address, channel),
                 Err(why) => self.note(why),
             }
         }
-        while let Some(answer) = asking.join_next().await {
-            let Ok((address, answer)) = answer else {
-                continue;
+        let (mut refused, mut answered) = (None, false);
+        let mut over = None;
+        loop {
+            let answer = tokio::select! {
+                biased;
+                answer = asking.next() => answer,
+                () = drive::until(over) => break,
             };
+            let Some((address, answer)) = answer else {
+                // Nobody is left who could answer.
+                tokio::time::sleep(pause(rounds)).await;
+                break;
+            };
+            if answer.is_ok() {
+                over.get_or_insert_with(|| clock::boot().after(pause(rounds)));
+            }
             let status = match answer {
                 Ok(Ok(status)) => status,
                 Ok(Err(status)) => {
@@ -252,7 +260,7 @@ impl Finder {
         }
         match refused {
             // A token that some know already is on its way to the others.
-            Some(error) if !answered => Round::Refused(error),
+            Some(error) if !answered && asking.all_have_had_time() => Round::Refused(error),
             _ => Round::Nobody,
         }
     }
@@ -280,7 +288,52 @@ impl Finder {
     }
 }
 
-async fn status(channel: Channel) -> Result<v1::StatusResponse, tonic::Status> {
+/// Questions that are not answered yet, over the rounds of a search.
+#[derive(Default)]
+struct Asking {
+    calls: JoinSet<(Arc<str>, Result<Status, Elapsed>)>,
+    /// Who owes an answer.
+    owing: BTreeSet<Arc<str>>,
+    /// Who has let the time for one pass in this search.
+    mute: BTreeSet<Arc<str>>,
+}
+
+/// What a server says of itself.
+type Status = Result<v1::StatusResponse, tonic::Status>;
+
+impl Asking {
+    fn ask(&mut self, address: Arc<str>, channel: Channel) {
+        if self.owing.insert(Arc::clone(&address)) {
+            self.calls.spawn(async move {
+                let status = timeout(ASK_WITHIN, status(channel)).await;
+                (address, status)
+            });
+        }
+    }
+
+    /// The next answer; `None` if nobody owes any. Cancelling it loses
+    /// nothing.
+    async fn next(&mut self) -> Option<(Arc<str>, Result<Status, Elapsed>)> {
+        // What panics here is a bug of ours, and goes on as one.
+        let answer = self.calls.join_next().await?;
+        let (address, status) = answer.unwrap_or_else(|error| {
+            std::panic::resume_unwind(error.into_panic());
+        });
+        self.owing.remove(&address);
+        match status {
+            Ok(_) => self.mute.remove(&address),
+            Err(_) => self.mute.insert(Arc::clone(&address)),
+        };
+        Some((address, status))
+    }
+
+    /// Nobody owes an answer but those who have not given one before.
+    fn all_have_had_time(&self) -> bool {
+        self.owing.is_subset(&self.mute)
+    }
+}
+
+async fn status(channel: Channel) -> Status {
     let answer = ClusterClient::new(channel)
         .status(v1::StatusRequest {})
         .await;

@@ -395,7 +395,7 @@ impl Shared {
             };
             tokio::select! {
                 () = self.hurry.notified() => {}
-                () = until(wake_at) => {}
+                () = drive::until(wake_at) => {}
             }
             let writer = {
                 let mut desk = self.lock();
@@ -424,13 +424,6 @@ impl Shared {
 async fn until_found<F: Future + Unpin>(looking: &mut Option<F>) -> F::Output {
     match looking {
         Some(looking) => looking.await,
-        None => std::future::pending().await,
-    }
-}
-
-async fn until(deadline: Option<Instant>) {
-    match deadline {
-        Some(deadline) => tokio::time::sleep(deadline.since(clock::boot())).await,
         None => std::future::pending().await,
     }
 }
