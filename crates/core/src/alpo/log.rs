@@ -14,21 +14,36 @@ use crate::ids::Term;
 use super::entry::{Entry, LogTime};
 use super::ids::{LogId, Position};
 
+/// How many forgotten entries are freed for each that is appended: they are
+/// gone before as many again are forgotten.
+const FREED: usize = 2;
+
 /// The entries that are still needed one by one.
-#[derive(Clone, PartialEq, Eq, Default, Debug)]
+#[derive(Clone, Default, Debug)]
 pub struct Log {
     base: Position,
     entries: VecDeque<Entry>,
     bytes: usize,
+    /// Entries at or below the base whose memory is not given back yet. To
+    /// free some hundred thousand at once takes tens of milliseconds, in which
+    /// a server would answer nobody.
+    forgotten: VecDeque<Entry>,
 }
+
+impl PartialEq for Log {
+    fn eq(&self, other: &Self) -> bool {
+        self.base == other.base && self.entries == other.entries
+    }
+}
+
+impl Eq for Log {}
 
 impl Log {
     /// A log that begins after `base`.
     pub fn after(base: Position) -> Self {
         Self {
             base,
-            entries: VecDeque::new(),
-            bytes: 0,
+            ..Self::default()
         }
     }
 
@@ -121,6 +136,16 @@ impl Log {
         assert!(self.fits(&entry), "{next} does not follow {last}");
         self.bytes += entry.weight();
         self.entries.push_back(entry);
+        self.free(FREED);
+    }
+
+    /// Gives back the memory of that many entries that were forgotten.
+    fn free(&mut self, count: usize) {
+        let count = count.min(self.forgotten.len());
+        self.forgotten.drain(..count);
+        if self.forgotten.is_empty() && self.forgotten.capacity() > 0 {
+            self.forgotten = VecDeque::new();
+        }
     }
 
     /// Removes entry `from` and everything after it.
@@ -132,13 +157,19 @@ impl Log {
         }
     }
 
-    /// Forgets entries up to and including `id`, which becomes the base.
+    /// Forgets entries up to and including `id`, which becomes the base. Their
+    /// memory is freed little by little, with the entries that come.
     pub fn compact(&mut self, id: LogId) {
-        while let Some(first) = self.entries.front().filter(|entry| entry.id <= id) {
-            self.base = first.position();
-            self.bytes -= first.weight();
-            self.entries.pop_front();
+        let ids = id.min(self.last().id).saturating_sub(self.base.id);
+        let count = usize::try_from(ids).unwrap_or(usize::MAX);
+        if count == 0 {
+            return;
         }
+        let kept = self.entries.split_off(count);
+        let mut gone = core::mem::replace(&mut self.entries, kept);
+        self.base = gone.back().map_or(self.base, Entry::position);
+        self.bytes = self.entries.iter().map(Entry::weight).sum();
+        self.forgotten.append(&mut gone);
     }
 
     /// Forgets entries up to and including `id`, but for the last of them: at

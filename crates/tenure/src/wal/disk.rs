@@ -24,6 +24,11 @@ use super::spare::Spare;
 /// The file whose lock says that the directory is in use.
 const LOCK: &str = "lock";
 
+/// What is longer is written in pieces, each synced by itself.
+const PIECES_FROM: usize = 16 * 1024 * 1024;
+/// How long these are, in bytes.
+const PIECE: usize = 1024 * 1024;
+
 /// A directory with files.
 pub trait Disk: Send + Sync {
     /// Where a file is, for messages; of the directory itself for `""`.
@@ -314,7 +319,18 @@ impl Disk for Directory {
 
 impl DiskFile for File {
     fn write_at(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        self.write_all_at(bytes, offset)
+        if bytes.len() <= PIECES_FROM {
+            return self.write_all_at(bytes, offset);
+        }
+        // A snapshot. If all of it went to the disk at the end, whatever else
+        // is synced meanwhile would have to wait for it.
+        let mut offset = offset;
+        for piece in bytes.chunks(PIECE) {
+            self.write_all_at(piece, offset)?;
+            self.sync_data()?;
+            offset += piece.len() as u64;
+        }
+        Ok(())
     }
 
     fn sync(&mut self) -> io::Result<()> {

@@ -142,6 +142,9 @@ impl Node {
             fault: None,
             awaited: None,
         };
+        if server.commit == 0 {
+            server.unsaved = server.stagger();
+        }
         server.refuse_to_be_too_old();
         // Before the crash a leader may have been heard whose lease counts on
         // this server's silence.

@@ -179,7 +179,7 @@ fn take_over(server: &mut Server, state: State, bytes: Vec<u8>) {
     server.time = server.time.max(state.time());
     server.state = state;
     server.snapshot = Some(snapshot.clone());
-    server.unsaved = 0;
+    server.unsaved = server.stagger();
     server.disk.stage_snapshot(snapshot, reset, end);
     server.tell(Event::Installed { upto: last });
 }
