@@ -1,6 +1,8 @@
 //! The log in memory, the members and the arithmetic of majorities, each
 //! against a model so naive that it can be believed at sight.
 
+use std::sync::Arc;
+
 use tenure_core::alpo::quorum::{is_majority, majority, reached};
 use tenure_core::alpo::{
     Change, ChangeError, Command, Entry, Log, MAX_MEMBERS, Member, Membership, Operation, Part,
@@ -382,4 +384,35 @@ fn two_steps_at_once_are_not_next_to_each_other() {
     assert!(!of(&[1, 2, 3]).is_next_to(&of(&[1, 2, 4])));
     assert!(!of(&[1, 2, 3]).is_next_to(&of(&[1])));
     assert!(!of(&[1]).is_next_to(&of(&[1, 2, 3])));
+}
+
+/// To free a snapshot's worth of entries at once would keep everybody waiting.
+#[test]
+fn what_is_forgotten_is_freed_with_the_entries_that_come() {
+    let data: Arc<[u8]> = vec![7; 100].into();
+    let entry = |id| Entry {
+        id,
+        term: term(1),
+        time: id,
+        payload: Payload::Command(Command {
+            session: 1,
+            serial: id,
+            outstanding: 1,
+            operation: Operation::Append(Arc::clone(&data)),
+        }),
+    };
+    let mut log = Log::default();
+    (1..=1_000).for_each(|id| log.append(entry(id)));
+    log.compact(990);
+    assert_eq!(log.len(), 10);
+    assert_eq!(Arc::strong_count(&data), 1_001, "nothing is freed at once");
+    let same = {
+        let mut same = Log::after(log.base());
+        (991..=1_000).for_each(|id| same.append(entry(id)));
+        same
+    };
+    assert_eq!(log, same, "what is forgotten is no part of it");
+    drop(same);
+    (1_001..=1_495).for_each(|id| log.append(entry(id)));
+    assert_eq!(Arc::strong_count(&data), 1 + log.len());
 }

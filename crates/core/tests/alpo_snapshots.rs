@@ -19,7 +19,11 @@ fn at(seconds: u64) -> Now {
 
 /// A server that is its whole cluster, and leads.
 fn alone(config: Config) -> Node {
-    let server = ServerId::new(1).expect("not zero");
+    alone_as(1, config)
+}
+
+fn alone_as(number: u64, config: Config) -> Node {
+    let server = ServerId::new(number).expect("not zero");
     let storage = StorageId::from_u128(1);
     let members = Membership::founded([(server, storage)]);
     let blank = State::founded(Limits::default(), ClockId::default(), members);
@@ -260,4 +264,37 @@ fn over_a_slow_link_no_chunk_is_sent_again_and_again() {
     let needed = snapshot.div_ceil(1_000);
     let sent = far.chunks;
     assert!(sent <= 2 * needed, "{sent} chunks of {needed} were sent");
+}
+
+/// Servers apply the same entries, and would all be busy at the same time.
+#[test]
+fn servers_take_their_snapshots_one_after_the_other() {
+    let log_bytes = 100_000;
+    let mut taken: Vec<u64> = (1..=5)
+        .map(|number| {
+            let mut node = alone_as(
+                number,
+                Config {
+                    log_bytes,
+                    ..Config::default()
+                },
+            );
+            let mut token = 0;
+            loop {
+                token += 1;
+                let ask = command(1_000);
+                node.handle(at(5), Input::Asked { token, ask });
+                if drain(&mut node) > 0 {
+                    return token;
+                }
+            }
+        })
+        .collect();
+    taken.sort_unstable();
+    // A round is about a hundred entries; for five, an eighth apart at least.
+    assert!(*taken.last().expect("five") <= 101, "{taken:?}");
+    assert!(
+        taken.windows(2).all(|two| two[1] - two[0] >= 12),
+        "{taken:?}"
+    );
 }

@@ -1,10 +1,12 @@
 //! Appending, reading, following, asking the servers how they are.
 
+use std::net::TcpListener;
 use std::time::Duration;
 
 use tenure::clock;
 use tenure::log::{Client, Config, Entry, Error};
 use tenure::store::{Expect, Key, Stamp, Write};
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 use crate::servers::{SOON, Servers};
 
@@ -233,4 +235,45 @@ async fn large_answers_asked_for_together_all_come() {
     for read in asked.join_all().await {
         assert_eq!(&read.expect("in time")[0].data[..], &entry[..]);
     }
+}
+
+/// A listener that hangs up on everybody, or keeps everybody waiting, and
+/// tells of each who came.
+fn door(who: &'static str, hangs_up: bool, came: &UnboundedSender<&'static str>) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("bound").to_string();
+    let came = came.clone();
+    std::thread::spawn(move || {
+        let mut kept = Vec::new();
+        for guest in listener.incoming() {
+            kept.extend(guest.ok().filter(|_| !hangs_up));
+            if came.send(who).is_err() {
+                return;
+            }
+        }
+    });
+    address
+}
+
+/// One that is silent may have led: who looks for the next leader must not
+/// wait for its answer before the others are asked again.
+#[tokio::test]
+async fn a_silent_server_does_not_keep_the_others_from_being_asked() {
+    let (tell, mut came) = unbounded_channel();
+    let silent = door("silent", false, &tell);
+    let busy = door("busy", true, &tell);
+    let config = Config::default().within(SOON);
+    let client = Client::new(&format!("{silent},{busy}"), &config).expect("a client");
+    let asking = tokio::spawn(async move { client.append("x").await });
+    // Until the silent one is asked a second time.
+    let (mut silent, mut busy) = (0, 0);
+    while silent < 2 {
+        let next = tokio::time::timeout(SOON, came.recv()).await;
+        match next.expect("they are asked").expect("the doors stay") {
+            "silent" => silent += 1,
+            _ => busy += 1,
+        }
+    }
+    assert!(busy >= 4, "asked {busy} times while the other was silent");
+    asking.abort();
 }
