@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use crate::load::Load;
 use crate::network::{CLIENTS, Edge, Edges, Network};
-use crate::room::within;
-use crate::servers::{Servers, until};
+use crate::room::{can, within};
+use crate::servers::{Servers, TENURE, until};
 use crate::storm::{end_of_log, equal, write};
 
 /// Ends the load and judges it: all that was asked was done.
@@ -122,4 +122,78 @@ fn a_leader_that_is_cut_off_costs_time_only() {
             assert_all_done(&servers, load).await;
         },
     );
+}
+
+/// A `tenure member …` that is typed until it is done: it may be too early, or
+/// the leader may have handed over first.
+async fn member(servers: &Servers, command: &str) {
+    let url = servers.url();
+    let line = format!("TENURE_STORE={url} timeout 30 {TENURE} member {command}");
+    until(command, async || can(&line).then_some(())).await;
+}
+
+/// Starts a server that no cluster knows, and does what it says is to be done.
+async fn admit(servers: &mut Servers, server: u64) {
+    let before = servers.log(server).len();
+    servers.start(server);
+    let add = until("what to type", async || {
+        let said = servers.log(server)[before..].to_owned();
+        let (_, add) = said.split_once("tenure member ")?;
+        let add = add.split('`').next()?.to_owned();
+        add.starts_with(&format!("add {server} ")).then_some(add)
+    })
+    .await;
+    member(servers, &add).await;
+    member(servers, &format!("promote {server}")).await;
+    until("a member that counts", async || {
+        let status = servers.status(server).await?;
+        let own = status.members.iter().find(|it| it.id == server)?;
+        (status.ready && own.voter).then_some(())
+    })
+    .await;
+}
+
+/// Takes a server out, and ends it if it runs.
+async fn dismiss(servers: &mut Servers, server: u64) {
+    member(servers, &format!("remove {server}")).await;
+    if servers.running.contains_key(&server) {
+        servers.terminate(server).await;
+    }
+}
+
+#[test]
+fn a_cluster_grows_to_five_and_shrinks_to_three_under_load() {
+    let name = "drills::a_cluster_grows_to_five_and_shrinks_to_three_under_load";
+    within(name, async |room| {
+        let mut servers = Servers::found(1, Network::best(room, 5).await).await;
+        let load = Load::patient(&servers.url(), 43, Duration::from_millis(8));
+        for server in 2..=5 {
+            servers.count = server;
+            let begun = Instant::now();
+            admit(&mut servers, server).await;
+            eprintln!("  {server} members after {:?}", begun.elapsed());
+        }
+        // One is lost with its disk, and another takes its place.
+        let lost = servers.leader().await;
+        servers.kill(lost);
+        std::fs::remove_dir_all(servers.data(lost)).expect("wiped");
+        let begun = Instant::now();
+        dismiss(&mut servers, lost).await;
+        admit(&mut servers, lost).await;
+        eprintln!(
+            "  server {lost}, who led, was replaced in {:?}",
+            begun.elapsed()
+        );
+        for server in [5, 4] {
+            // Also one that leads can be taken out.
+            let lead = format!("transfer --to {server}");
+            member(&servers, &lead).await;
+            let begun = Instant::now();
+            dismiss(&mut servers, server).await;
+            servers.count = server - 1;
+            eprintln!("  {} members after {:?}", server - 1, begun.elapsed());
+        }
+        servers.leader().await;
+        assert_all_done(&servers, load).await;
+    });
 }

@@ -353,6 +353,28 @@ impl Door {
     ) -> Answered<v1::TransferResponse> {
         caller.may(Need::Admin)?;
         let to = to.map(server).transpose()?;
+        if let Some(to) = to {
+            let seen = self.look(move |node| {
+                let (leads, members) = (node.is_ready(), node.members());
+                let voters: Vec<String> = members.voters().map(|it| it.get().to_string()).collect();
+                let fits = !leads || members.is_voter(to);
+                (leads && to == node.id(), fits, voters.join(", "))
+            });
+            match seen.await? {
+                // What is asked for is so.
+                (true, ..) => return Ok(v1::TransferResponse {}),
+                (_, true, _) => {}
+                (_, false, voters) => {
+                    return Err(error(
+                        Cause::Members,
+                        &format!(
+                            "expected a member that counts ({voters}), found server {}",
+                            to.get()
+                        ),
+                    ));
+                }
+            }
+        }
         let told = self.ask(Ask::Transfer(to)).await;
         done(told, &self.shared).map(|_| v1::TransferResponse {})
     }
