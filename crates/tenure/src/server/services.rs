@@ -367,7 +367,7 @@ impl Door {
                 (_, false, voters) => {
                     return Err(error(
                         Cause::Members,
-                        &format!(
+                        format!(
                             "expected a member that counts ({voters}), found server {}",
                             to.get()
                         ),
