@@ -22,17 +22,18 @@ const FREED: usize = 2;
 #[derive(Clone, Default, Debug)]
 pub struct Log {
     base: Position,
+    /// Those at or below the base first, then those that are still there.
     entries: VecDeque<Entry>,
+    /// How many are at or below the base and not freed yet. To free some
+    /// hundred thousand at once takes tens of milliseconds, in which a server
+    /// would answer nobody.
+    forgotten: usize,
     bytes: usize,
-    /// Entries at or below the base whose memory is not given back yet. To
-    /// free some hundred thousand at once takes tens of milliseconds, in which
-    /// a server would answer nobody.
-    forgotten: VecDeque<Entry>,
 }
 
 impl PartialEq for Log {
     fn eq(&self, other: &Self) -> bool {
-        self.base == other.base && self.entries == other.entries
+        self.base == other.base && self.iter().eq(other.iter())
     }
 }
 
@@ -64,28 +65,29 @@ impl Log {
 
     /// How many entries there are.
     pub fn len(&self) -> usize {
-        self.entries.len()
+        self.entries.len() - self.forgotten
     }
 
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.entries.is_empty()
+        self.len() == 0
     }
 
     /// All entries in order.
-    pub fn iter(&self) -> impl Iterator<Item = &Entry> {
-        self.entries.iter()
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = &Entry> {
+        self.entries.range(self.forgotten..)
     }
 
     /// The time of the last entry, if it is still here.
     pub fn last_time(&self) -> Option<LogTime> {
-        self.entries.back().map(|entry| entry.time)
+        self.iter().next_back().map(|entry| entry.time)
     }
 
     /// Entry `id`, if it is still (or already) here.
     pub fn get(&self, id: LogId) -> Option<&Entry> {
         let index = id.checked_sub(self.base.id)?.checked_sub(1)?;
-        self.entries.get(usize::try_from(index).ok()?)
+        let index = usize::try_from(index).ok()?;
+        self.entries.get(self.forgotten.checked_add(index)?)
     }
 
     /// The term of entry `id`; also of the base. `None` outside.
@@ -105,7 +107,7 @@ impl Log {
     pub fn first_of_term(&self, id: LogId) -> Option<Position> {
         let term = self.term_at(id)?;
         let before = self.entries.partition_point(|entry| entry.term < term);
-        let first = self.entries.get(before).map_or(self.base, Entry::position);
+        let first = self.entries.get(before.max(self.forgotten)).map_or(self.base, Entry::position);
         Some(if self.base.term == term {
             self.base
         } else {
@@ -116,7 +118,7 @@ impl Log {
     /// The last id whose term is at most `term`, at or above the base.
     pub fn last_up_to_term(&self, term: Term) -> LogId {
         let count = self.entries.partition_point(|entry| entry.term <= term);
-        self.base.id + count as u64
+        self.base.id + count.saturating_sub(self.forgotten) as u64
     }
 
     /// Whether an entry could be the next one.
@@ -134,24 +136,18 @@ impl Log {
     pub fn append(&mut self, entry: Entry) {
         let (last, next) = (self.last(), entry.position());
         assert!(self.fits(&entry), "{next} does not follow {last}");
+        let freed = self.forgotten.min(FREED);
+        self.entries.drain(..freed);
+        self.forgotten -= freed;
         self.bytes += entry.weight();
         self.entries.push_back(entry);
-        self.free(FREED);
-    }
-
-    /// Gives back the memory of that many entries that were forgotten.
-    fn free(&mut self, count: usize) {
-        let count = count.min(self.forgotten.len());
-        self.forgotten.drain(..count);
-        if self.forgotten.is_empty() && self.forgotten.capacity() > 0 {
-            self.forgotten = VecDeque::new();
-        }
     }
 
     /// Removes entry `from` and everything after it.
     pub fn truncate(&mut self, from: LogId) {
         assert!(from > self.base.id, "truncation below the base");
         let keep = usize::try_from(from - self.base.id - 1).unwrap_or(usize::MAX);
+        let keep = self.forgotten.saturating_add(keep);
         for entry in self.entries.drain(keep.min(self.entries.len())..) {
             self.bytes -= entry.weight();
         }
@@ -165,11 +161,10 @@ impl Log {
         if count == 0 {
             return;
         }
-        let kept = self.entries.split_off(count);
-        let mut gone = core::mem::replace(&mut self.entries, kept);
-        self.base = gone.back().map_or(self.base, Entry::position);
-        self.bytes = self.entries.iter().map(Entry::weight).sum();
-        self.forgotten.append(&mut gone);
+        self.forgotten += count;
+        let last = self.entries.get(self.forgotten - 1);
+        self.base = last.map_or(self.base, Entry::position);
+        self.bytes = self.iter().map(Entry::weight).sum();
     }
 
     /// Forgets entries up to and including `id`, but for the last of them: at
@@ -196,9 +191,10 @@ impl Log {
             return Vec::new();
         };
         let skip = usize::try_from(skip).unwrap_or(usize::MAX);
-        if skip >= self.entries.len() {
+        if skip >= self.len() {
             return Vec::new();
         }
+        let skip = self.forgotten + skip;
         let mut weight = 0;
         let fits = self.entries.range(skip..).take(count).take_while(|entry| {
             let first = weight == 0;
