@@ -6,6 +6,8 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod ends;
+mod groups;
 mod life;
 mod stamps;
 mod town;
