@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::common::{descendants, median, poll_until};
 use super::number;
 use super::stamps::now;
-use super::town::{Agent, Town};
+use super::town::{Agent, BUSY, Town};
 
 const LEASE: f64 = 2.0;
 const NAMES: [&str; 4] = ["a", "b", "c", "d"];
@@ -20,6 +20,9 @@ fn rounds() -> u64 {
 }
 
 fn print(what: &str, figures: &mut [f64]) {
+    if figures.is_empty() {
+        return println!("{what}: never");
+    }
     let middle = median(figures);
     let (least, most) = (figures[0], figures[figures.len() - 1]);
     println!(
@@ -58,8 +61,9 @@ fn kills(store: &str, town: &Town) {
         took.sort_by(f64::total_cmp);
         firsts.push(took[0]);
         all.push(took[NAMES.len() - 1]);
-        // The lease, a tenth of it as jitter, and the rounds of calls.
-        assert!(took[NAMES.len() - 1] < LEASE * 1.2 + 1.5, "{took:?}");
+        // The lease, a tenth of it as jitter, the rounds of calls, and what a
+        // machine is late that has other work to do.
+        assert!(took[NAMES.len() - 1] < LEASE * 1.2 + BUSY, "{took:?}");
         undeploy(town);
         one = town.node("one", &flags);
     }
@@ -90,8 +94,11 @@ fn figures_of_drains() {
     let [mut one, _two, _three] =
         ["one", "two", "three"].map(|name| town.node(name, &["--lease", "2s"]));
     let (mut gaps, mut whole) = (Vec::new(), Vec::new());
+    // A cluster that changes its leader meanwhile answers nobody for a while.
+    let mut disturbed = Vec::new();
     for _ in 0..rounds() {
         deploy(&town, "one");
+        let term = town.term();
         let began = now();
         town.done(&["drain", "one", "--via", "two"]);
         town.all_run(&NAMES, |node| node != "one");
@@ -105,13 +112,22 @@ fn figures_of_drains() {
             gaps.push(after.first - before.last);
         }
         let last = NAMES.map(|name| town.stamps.last(name).expect("it runs").first);
-        whole.push(last.into_iter().fold(0.0, f64::max) - began);
+        let took = last.into_iter().fold(0.0, f64::max) - began;
         assert_eq!(one.ends(), 0);
+        if town.term() == term {
+            whole.push(took);
+        } else {
+            disturbed.push(took);
+        }
         undeploy(&town);
         one = town.node("one", &["--lease", "2s"]);
     }
     print("a node drained, how long a workload did not run", &mut gaps);
     print("a node drained, until all four run elsewhere", &mut whole);
+    print(
+        "the same while the cluster changed its leader",
+        &mut disturbed,
+    );
 }
 
 /// The processor time of these processes so far, in seconds.
