@@ -178,26 +178,34 @@ fn head() -> Status {
 }
 
 /// Has a workload undeployed that is done. If the node is fenced before the
-/// view says so it asks again under its next id, and before its former one is
-/// judged: otherwise an heir would do it all once more.
+/// view says so it asks again at once, so that this goes into the first view
+/// that the node writes under its next id, before its former one is judged:
+/// otherwise an heir would do it all once more.
 async fn retire(manager: Arc<Manager>, Done { name, digest }: Done) {
     let mut sight = manager.sight();
-    loop {
-        let looked = sight.wait_for(|sight| sight.member && sight.view.is_some());
-        let view = tokio::select! {
-            looked = looked => looked.ok().and_then(|sight| sight.view.clone()),
-            () = manager.stopped() => None,
-        };
-        let there = view.and_then(|view| Some(view.workloads.get(&name)?.digest == digest));
-        if there != Some(true) {
-            // Somebody has undeployed it, and perhaps deployed another.
-            return;
+    let asking = async {
+        loop {
+            let (id, view) = match sight.wait_for(|sight| sight.view.is_some()).await {
+                Ok(seen) => (seen.id, seen.view.clone()),
+                Err(_) => return,
+            };
+            let there = view.and_then(|view| Some(view.workloads.get(&name)?.digest == digest));
+            if there != Some(true) {
+                // Somebody has undeployed it, and perhaps deployed another.
+                return;
+            }
+            match manager.undeploy(name.as_str()).await {
+                Ok(()) => return,
+                Err(AskError::Refused(Refusal::Leaving)) => {}
+                Err(error) => return tracing::warn!("{name}: {error}"),
+            }
+            // One that really leaves keeps its id until it has stopped.
+            let _ = sight.wait_for(|sight| sight.id != id).await;
         }
-        match manager.undeploy(name.as_str()).await {
-            Ok(()) => return,
-            Err(AskError::Refused(Refusal::Leaving)) => {}
-            Err(error) => return tracing::warn!("{name}: {error}"),
-        }
+    };
+    tokio::select! {
+        () = asking => {}
+        () = manager.stopped() => {}
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use rustix::process::Signal;
+use rustix::process::{Signal, kill_process};
 
 use super::common::poll_until;
 use super::town::{PATIENCE, Town};
@@ -34,7 +34,12 @@ fn ends(town: &Town) {
 }
 
 fn is_undeployed(town: &Town) {
-    let gone = || town.workload("job").is_none().then_some(());
+    let gone = || {
+        // A store that comes back may not answer yet.
+        let shown = town.run(&["ps", "--json"]);
+        let all = String::from_utf8_lossy(&shown.stdout).into_owned();
+        (shown.status.success() && !all.contains("\"workload\":\"job\"")).then_some(())
+    };
     poll_until(PATIENCE, gone).unwrap_or_else(|| panic!("{:?}", town.workload("job")));
 }
 
@@ -59,6 +64,29 @@ fn what_was_done_while_its_agent_was_away_is_not_done_again() {
         let runs = town.stamps.runs();
         assert_eq!(runs.len(), 1, "other settings: {other}; {runs:?}");
     }
+}
+
+/// Its agent knows, and says so under its next id before anybody judges the
+/// former one.
+#[test]
+fn what_was_done_while_the_store_was_away_is_not_done_again() {
+    let town = Town::cluster();
+    let (one, two) = (town.node("one", &[]), town.node("two", &[]));
+    deploy_a_job(&town, &[]);
+    let servers = town.servers();
+    for server in &servers {
+        kill_process(*server, Signal::STOP).expect("it runs");
+    }
+    ends(&town);
+    for agent in [&one, &two] {
+        agent.says("everything is ended");
+    }
+    for server in &servers {
+        kill_process(*server, Signal::CONT).expect("it runs");
+    }
+    is_undeployed(&town);
+    let runs = town.stamps.runs();
+    assert_eq!(runs.len(), 1, "{runs:?}");
 }
 
 /// What only a node knows that has died (here: is stopped) is known to nobody
