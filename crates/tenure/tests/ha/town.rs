@@ -55,24 +55,29 @@ impl Town {
 
     /// The store, as another process would open it.
     pub(crate) async fn store(&self) -> Arc<dyn Store> {
-        let url: String = match &self.ground {
-            Ground::Memory(store) => return Arc::clone(store),
+        match &self.ground {
+            Ground::Memory(store) => Arc::clone(store),
             #[cfg(feature = "sqlite")]
             Ground::Sqlite(directory) => {
-                format!("sqlite://{}", directory.path().join("town.db").display())
+                opened(&format!(
+                    "sqlite://{}",
+                    directory.path().join("town.db").display()
+                ))
+                .await
             }
             #[cfg(feature = "tenure")]
-            Ground::Cluster(servers) => servers.url(),
-        };
-        tenure::store::open(&url).await.expect("a store")
+            Ground::Cluster(servers) => opened(&servers.url()).await,
+        }
     }
 
     /// How long a node may be silent: longer where a disk must answer.
     pub(crate) fn lease(&self) -> Duration {
         Duration::from_secs(match self.ground {
             Ground::Memory(_) => 2,
-            #[cfg(any(feature = "sqlite", feature = "tenure"))]
-            _ => 3,
+            #[cfg(feature = "sqlite")]
+            Ground::Sqlite(_) => 3,
+            #[cfg(feature = "tenure")]
+            Ground::Cluster(_) => 4,
         })
     }
 
@@ -113,6 +118,11 @@ impl Town {
         }
         assert_eq!(self.ledger.wrong(), Vec::<String>::new());
     }
+}
+
+#[cfg(any(feature = "sqlite", feature = "tenure"))]
+async fn opened(url: &str) -> Arc<dyn Store> {
+    tenure::store::open(url).await.expect("a store")
 }
 
 /// Starts a node and waits until it is in the view.
