@@ -8,7 +8,6 @@ use super::common::poll_until;
 use super::stamps::{self, now};
 use super::town::{BUSY, PATIENCE, Town};
 
-const LEASE: f64 = 3.0;
 /// For restarts, which a busy machine must make in time.
 const LONG: [&str; 2] = ["--lease", "8s"];
 
@@ -36,7 +35,7 @@ fn one_of_three_is_killed(town: &Town) {
         assert_eq!(shown["instances"], 2);
         let run = town.stamps.last(name).expect("it runs");
         let took = run.first - killed;
-        assert!(took < LEASE * 1.2 + BUSY, "{name} took {took} s");
+        assert!(took < town.lease() * 1.2 + BUSY, "{name} took {took} s");
         // The other instance moved along.
         let other = format!("{name}/1");
         let runs = town.stamps.runs();
@@ -270,14 +269,20 @@ fn a_store_that_is_gone_fences_the_nodes_and_all_is_well_when_it_is_back() {
         agent.says("everything is ended");
     }
     let took = now() - gone;
-    assert!(took < LEASE + BUSY, "they knew by themselves, in {took} s");
+    assert!(
+        took < town.lease() + BUSY,
+        "they knew by themselves, in {took} s"
+    );
     let pause = std::env::var("TENURE_PAUSE_SECONDS");
     let pause: f64 = pause.map_or(1.0, |text| text.parse().expect("seconds"));
     let until = now() + pause;
     let patience = Duration::from_secs_f64(pause + 1.0);
     poll_until(patience, || (now() > until).then_some(()));
     let last = names.map(|name| town.stamps.last(name).expect("it ran").last - gone);
-    assert!(last.iter().all(|it| *it < LEASE), "they ran for {last:?} s");
+    assert!(
+        last.iter().all(|it| *it < town.lease()),
+        "they ran for {last:?} s"
+    );
     for server in &servers {
         kill_process(*server, Signal::CONT).expect("it runs");
     }

@@ -126,7 +126,15 @@ impl Town {
         command
     }
 
-    /// Starts an agent, with a lease of 3 s unless another is named, and waits
+    /// The usual lease of an agent, in seconds: longer where a disk must answer.
+    pub(crate) fn lease(&self) -> f64 {
+        match &self.ground {
+            Ground::Sqlite(_) => 3.0,
+            Ground::Postgres(_) | Ground::Cluster(_) => 5.0,
+        }
+    }
+
+    /// Starts an agent, with the usual lease unless another is named, and waits
     /// for nothing.
     pub(crate) fn start(&self, name: &str, flags: &[&str]) -> Agent {
         self.start_in(&[], name, flags)
@@ -141,10 +149,11 @@ impl Town {
             .open(&log)
             .expect("a log");
         let err = file.try_clone().expect("a log");
+        let lease = format!("{}s", self.lease());
         let usual: &[&str] = if flags.contains(&"--lease") {
             &[]
         } else {
-            &["--lease", "3s"]
+            &["--lease", &lease]
         };
         let (program, words) = prefix
             .split_first()
