@@ -395,3 +395,34 @@ fn every_document_has_one_title() {
     }
     assert_none("expected one title in", &breaches);
 }
+
+/// The names in the table of scenarios, in `docs/ha.md`.
+fn scenarios(text: &str) -> Vec<&str> {
+    let table = text.split("| scenario | clause |").nth(1);
+    let rows = table.unwrap_or_default().lines().skip(2);
+    let rows = rows.take_while(|row| row.starts_with('|'));
+    rows.filter_map(|row| row.split('`').nth(1)).collect()
+}
+
+#[test]
+fn each_scenario_of_the_ha_manager_is_told_everywhere() {
+    let tree = tree();
+    let text = |name: &str| tree.get(name).map_or("", String::as_str);
+    let names = scenarios(text("docs/ha.md"));
+    assert_eq!(names.len(), 20, "{names:?}");
+    let simulator = text("crates/sim/tests/ha.rs");
+    let library = text("crates/tenure/tests/ha/scenarios/mod.rs");
+    let (_, library) = library.split_once("on_each_store! {").expect("a list");
+    let mut breaches = Vec::new();
+    for name in names {
+        let script = format!("crates/core/tests/scripts/ha/{name}");
+        let told = [
+            ("a script", tree.contains_key(&script)),
+            ("the simulator", simulator.contains(&format!("fn {name}()"))),
+            ("the library", library.lines().any(|it| it.trim() == name)),
+        ];
+        let missing = told.iter().filter(|(_, told)| !told);
+        breaches.extend(missing.map(|(place, _)| format!("{name}: {place}")));
+    }
+    assert_none("expected each scenario to be told in", &breaches);
+}

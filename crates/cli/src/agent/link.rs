@@ -49,6 +49,21 @@ pub(super) struct Found {
     pub(super) state: State,
 }
 
+/// A workload that has ended as it should, and is to be undeployed: by the
+/// digest it can be told from another one of its name.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Done {
+    pub(super) name: Name,
+    pub(super) digest: Digest,
+}
+
+impl Done {
+    fn new(name: &str, digest: &str) -> Option<Self> {
+        let (name, digest) = (Name::new(name).ok()?, Digest::new(digest)?);
+        Some(Self { name, digest })
+    }
+}
+
 /// Finds the steward of a node that lived before, or starts one.
 pub(super) async fn find(directory: &std::path::Path) -> io::Result<Found> {
     let door = Door::open(directory)?;
@@ -117,20 +132,26 @@ impl Found {
         NodeId::parse(&self.state.life.as_ref()?.id)
     }
 
-    /// Ends all that a former life has left.
-    pub(super) async fn end_all(&mut self) -> io::Result<()> {
+    /// Ends all that a former life has left; says which of it had been done
+    /// before.
+    pub(super) async fn end_all(&mut self) -> io::Result<Vec<Done>> {
         let mut left: Vec<u64> = self.state.runs.iter().map(|run| run.run).collect();
         for run in &left {
             self.wire.queue(&Order::Stop { run: *run });
         }
+        let mut done = Vec::new();
         while !left.is_empty() {
             match self.wire.next::<News>().await? {
                 Some(News::Ended { run, .. }) => left.retain(|it| *it != run),
+                Some(News::Completed { run }) => {
+                    let completed = self.state.runs.iter().find(|it| it.run == run);
+                    done.extend(completed.and_then(|it| Done::new(&it.name, &it.digest)));
+                }
                 Some(_) => {}
                 None => return Err(io::Error::other("the steward has ended")),
             }
         }
-        Ok(())
+        Ok(done)
     }
 }
 
@@ -146,7 +167,7 @@ pub(super) struct Link {
 pub(super) struct Reins {
     orders: UnboundedSender<Order>,
     /// Workloads that have ended as they should.
-    pub(super) completed: UnboundedReceiver<Name>,
+    pub(super) completed: UnboundedReceiver<Done>,
     /// How many stewards were lost.
     pub(super) lost: watch::Receiver<u64>,
     porter: JoinHandle<()>,
@@ -165,7 +186,7 @@ pub(super) fn link(
     let (lose, lost) = watch::channel(0);
     let mut runs = BTreeMap::new();
     for run in &found.state.runs {
-        runs.insert(run.run, run.name.clone());
+        runs.insert(run.run, Done::new(&run.name, &run.digest));
     }
     let life = found.state.life.as_ref();
     let kill_at = life.map_or(Instant::ZERO, |life| life.times.grant().kill_at);
@@ -262,10 +283,10 @@ struct Porter {
     wire: Wire,
     ordered: UnboundedReceiver<Order>,
     say: UnboundedSender<Report>,
-    complete: UnboundedSender<Name>,
+    complete: UnboundedSender<Done>,
     lose: watch::Sender<u64>,
-    /// What the steward has, by name.
-    runs: BTreeMap<u64, String>,
+    /// What the steward has; `None` is what could not be named.
+    runs: BTreeMap<u64, Option<Done>>,
     /// The last `kill_at` that was sent, and that was heard; and since when
     /// one is unheard of.
     sent: Instant,
@@ -299,7 +320,8 @@ impl Porter {
     fn pass(&mut self, order: Order) {
         match &order {
             Order::Begin(begin) => {
-                self.runs.insert(begin.run, begin.name.clone());
+                let done = Done::new(&begin.name, &begin.digest);
+                self.runs.insert(begin.run, done);
                 self.sent = self.sent.max(begin.times.grant().kill_at);
             }
             Order::Extend { times, .. } => {
@@ -318,9 +340,8 @@ impl Porter {
         match news {
             News::Started { run } => drop(self.say.send(Report::Started(Run(run)))),
             News::Completed { run } => {
-                let name = self.runs.get(&run).and_then(|name| Name::new(name).ok());
-                if let Some(name) = name {
-                    let _ = self.complete.send(name);
+                if let Some(done) = self.runs.get(&run).cloned().flatten() {
+                    let _ = self.complete.send(done);
                 }
             }
             News::Ended { run, failed } => {

@@ -12,17 +12,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use serde_json::json;
+use tenure::clock;
 use tenure::core::ha::MEMBERS_MAX;
-use tenure::ha::{Builder, Config, Event, Events, Keys, Past, Refusal, Sight};
+use tenure::ha::{AskError, Builder, Config, Event, Events, Keys, Manager, Past, Refusal, Sight};
 use tenure::store::Store;
-use tenure::{Name, clock};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::Semaphore;
 use tokio::sync::watch;
 
 use super::book::{Book, Status};
 use super::control::{self, Desk};
-use super::link::{self, Found, Reins};
+use super::link::{self, Done, Found, Reins};
 use super::place::{CONTROL, Door, Lock};
 use super::spec::{Frame, KIND};
 use super::wire::LogLimits;
@@ -73,7 +73,7 @@ pub(crate) async fn run(context: &Context, options: Options) -> Result<ExitCode,
     if let Some(past) = &past {
         book.resume(&past.jobs, clock::wall());
     }
-    let builder = before(options.builder, &mut found, past).await?;
+    let (builder, done) = before(options.builder, &mut found, past).await?;
     let former = found.former();
     let frame = Frame {
         group: group.to_owned(),
@@ -107,6 +107,9 @@ pub(crate) async fn run(context: &Context, options: Options) -> Result<ExitCode,
         &json!({ "node": name, "group": group, "directory": directory }),
     )?;
     let agent = Agent::new(desk, events, reins, (config.quorum, resumes));
+    for done in done {
+        agent.complete(done);
+    }
     let ended = agent.live(&mut stop).await;
     door.remove(CONTROL);
     ended
@@ -133,31 +136,34 @@ fn checked(builder: &Builder) -> Result<Config, Failure> {
     Ok(config)
 }
 
-/// Goes on from a former life, or makes sure that nothing of it is left.
+/// Goes on from a former life, or makes sure that nothing of it is left; says
+/// what of it had been done.
 async fn before(
     builder: Builder,
     found: &mut Found,
     past: Option<Past>,
-) -> Result<Builder, Failure> {
+) -> Result<(Builder, Vec<Done>), Failure> {
     if let Some(past) = past {
         tracing::info!(
             "going on as {}, with {} workloads that were kept running",
             past.id,
             past.jobs.len()
         );
-        return Ok(builder.resume(past));
+        return Ok((builder.resume(past), Vec::new()));
     }
+    let mut done = Vec::new();
     if !found.state.runs.is_empty() {
         tracing::info!(
             "ending {} workloads of a former life with other settings, or too long ago",
             found.state.runs.len()
         );
-        found.end_all().await?;
+        done = found.end_all().await?;
     }
-    Ok(match found.former() {
+    let builder = match found.former() {
         Some(former) => builder.former(former),
         None => builder,
-    })
+    };
+    Ok((builder, done))
 }
 
 fn head() -> Status {
@@ -168,6 +174,38 @@ fn head() -> Status {
         since: clock::wall().as_millis(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         ..Status::default()
+    }
+}
+
+/// Has a workload undeployed that is done. If the node is fenced before the
+/// view says so it asks again at once, so that this goes into the first view
+/// that the node writes under its next id, before its former one is judged:
+/// otherwise an heir would do it all once more.
+async fn retire(manager: Arc<Manager>, Done { name, digest }: Done) {
+    let mut sight = manager.sight();
+    let asking = async {
+        loop {
+            let (id, view) = match sight.wait_for(|sight| sight.view.is_some()).await {
+                Ok(seen) => (seen.id, seen.view.clone()),
+                Err(_) => return,
+            };
+            let there = view.and_then(|view| Some(view.workloads.get(&name)?.digest == digest));
+            if there != Some(true) {
+                // Somebody has undeployed it, and perhaps deployed another.
+                return;
+            }
+            match manager.undeploy(name.as_str()).await {
+                Ok(()) => return,
+                Err(AskError::Refused(Refusal::Leaving)) => {}
+                Err(error) => return tracing::warn!("{name}: {error}"),
+            }
+            // One that really leaves keeps its id until it has stopped.
+            let _ = sight.wait_for(|sight| sight.id != id).await;
+        }
+    };
+    tokio::select! {
+        () = asking => {}
+        () = manager.stopped() => {}
     }
 }
 
@@ -189,7 +227,7 @@ struct Agent {
 enum Happened {
     Told(Option<Event>),
     Looked,
-    Completed(Name),
+    Completed(Done),
     StewardLost,
     Stop,
 }
@@ -221,14 +259,14 @@ impl Agent {
                 _ = interrupt.recv() => Happened::Stop,
                 Ok(()) = self.sight.changed() => Happened::Looked,
                 event = self.events.next() => Happened::Told(event),
-                Some(name) = self.reins.completed.recv() => Happened::Completed(name),
+                Some(done) = self.reins.completed.recv() => Happened::Completed(done),
                 Ok(()) = self.reins.lost.changed() => Happened::StewardLost,
             };
             match happened {
                 Happened::Looked => self.look(),
                 Happened::Told(None | Some(Event::Stopped)) => break,
                 Happened::Told(Some(event)) => self.hear(event),
-                Happened::Completed(name) => self.complete(name),
+                Happened::Completed(done) => self.complete(done),
                 Happened::StewardLost => self.desk.book().lose_steward(),
                 Happened::Stop if self.draining => {
                     tracing::warn!("asked twice: ending everything at once");
@@ -283,15 +321,10 @@ impl Agent {
         self.seen = sight;
     }
 
-    fn complete(&self, name: Name) {
-        tracing::info!("{name} has ended as it should, and is undeployed");
-        self.desk.book().complete(&name, clock::wall());
-        let desk = Arc::clone(&self.desk);
-        tokio::spawn(async move {
-            if let Err(error) = desk.manager.undeploy(name.as_str()).await {
-                tracing::warn!("{name}: {error}");
-            }
-        });
+    fn complete(&self, done: Done) {
+        tracing::info!("{} has ended as it should, and is undeployed", done.name);
+        self.desk.book().complete(&done.name, clock::wall());
+        tokio::spawn(retire(Arc::clone(&self.desk.manager), done));
     }
 
     fn hear(&mut self, event: Event) {

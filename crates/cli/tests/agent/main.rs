@@ -6,7 +6,10 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod ends;
+mod groups;
 mod life;
+mod service;
 mod stamps;
 mod town;
 mod trouble;

@@ -18,9 +18,14 @@ use super::stamps::Stamps;
 /// How long anything is waited for.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(25);
 
+/// By how many seconds a machine may be late that has other work to do. How
+/// long things take is measured elsewhere (`crates/cli/tests/storm`); here a
+/// bound tells what comes in time from what comes only after something else.
+pub(crate) const BUSY: f64 = 6.0;
+
 /// What the agents share.
 enum Ground {
-    Sqlite,
+    Sqlite(tempfile::TempDir),
     Postgres(Box<Postgres>),
     Cluster(Box<Cluster>),
 }
@@ -41,7 +46,7 @@ pub(crate) struct Agent {
 
 impl Town {
     pub(crate) fn sqlite() -> Self {
-        Self::on(Ground::Sqlite)
+        Self::on(Ground::Sqlite(memory_directory()))
     }
 
     pub(crate) fn postgres() -> Self {
@@ -67,7 +72,9 @@ impl Town {
 
     pub(crate) fn url(&self) -> String {
         match &self.ground {
-            Ground::Sqlite => format!("sqlite://{}", self.directory.path().join("db").display()),
+            Ground::Sqlite(directory) => {
+                format!("sqlite://{}", directory.path().join("db").display())
+            }
             Ground::Postgres(server) => server.url(),
             Ground::Cluster(cluster) => cluster.url(),
         }
@@ -76,8 +83,16 @@ impl Town {
     /// The processes of the store's servers.
     pub(crate) fn servers(&self) -> Vec<Pid> {
         match &self.ground {
-            Ground::Sqlite | Ground::Postgres(_) => Vec::new(),
+            Ground::Sqlite(_) | Ground::Postgres(_) => Vec::new(),
             Ground::Cluster(cluster) => cluster.servers.iter().map(pid).collect(),
+        }
+    }
+
+    /// The term of the store's servers, if it has any that elect a leader.
+    pub(crate) fn term(&self) -> Option<u64> {
+        match &self.ground {
+            Ground::Sqlite(_) | Ground::Postgres(_) => None,
+            Ground::Cluster(cluster) => Some(cluster.term()),
         }
     }
 
@@ -111,7 +126,15 @@ impl Town {
         command
     }
 
-    /// Starts an agent, with a lease of 3 s unless another is named, and waits
+    /// The usual lease of an agent, in seconds: longer where a disk must answer.
+    pub(crate) fn lease(&self) -> f64 {
+        match &self.ground {
+            Ground::Sqlite(_) => 3.0,
+            Ground::Postgres(_) | Ground::Cluster(_) => 5.0,
+        }
+    }
+
+    /// Starts an agent, with the usual lease unless another is named, and waits
     /// for nothing.
     pub(crate) fn start(&self, name: &str, flags: &[&str]) -> Agent {
         self.start_in(&[], name, flags)
@@ -126,10 +149,11 @@ impl Town {
             .open(&log)
             .expect("a log");
         let err = file.try_clone().expect("a log");
+        let lease = format!("{}s", self.lease());
         let usual: &[&str] = if flags.contains(&"--lease") {
             &[]
         } else {
-            &["--lease", "3s"]
+            &["--lease", &lease]
         };
         let (program, words) = prefix
             .split_first()
@@ -241,6 +265,13 @@ impl Town {
             panic!("not all run: {:?}", shown.collect::<Vec<_>>());
         }
     }
+}
+
+/// A directory in memory, where there is one: a disk that others keep busy for
+/// seconds must not fence the agents of a test of something else.
+fn memory_directory() -> tempfile::TempDir {
+    let directory = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir());
+    directory.expect("a directory")
 }
 
 fn pid(process: &Child) -> Pid {

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::common::poll_until;
 use super::stamps::now;
-use super::town::{PATIENCE, Town, files_below};
+use super::town::{BUSY, PATIENCE, Town, files_below};
 
 fn words(text: &[&str]) -> Vec<String> {
     text.iter().map(|word| (*word).to_owned()).collect()
@@ -194,7 +194,7 @@ fn a_workload_that_ends_soon_has_not_started_and_one_that_ends_later_is_restarte
     let (code, said) = town.fails(&["deploy", "a", "--", "bash", "-c", "exit 3"]);
     assert!(code == 1 && said.contains("exited with code 3"), "{said}");
     town.done(&["undeploy", "a"]);
-    let script = town.stamps.script("( sleep 0.8; kill -9 $$ ) &");
+    let script = town.stamps.script("( sleep 2; kill -9 $$ ) &");
     town.deploy_as("b", &[], &words(&["bash", "-c", &script]));
     let shown = town.shows("b", |it| it["restarts"].as_u64() >= Some(2));
     assert_eq!(shown["why"], "ended by signal 9");
@@ -223,7 +223,7 @@ fn a_workload_that_does_not_stop_is_killed_and_all_it_forked_with_it() {
     town.done(&["undeploy", "a"]);
     let took = now() - asked;
     assert!(
-        (0.4..3.0).contains(&took),
+        (0.4..0.4 + BUSY).contains(&took),
         "the grace is 0.4 s, it took {took} s"
     );
     let path = town.directory.path().join("forked");
@@ -244,7 +244,7 @@ fn a_workload_that_does_not_stop_is_killed_and_all_it_forked_with_it() {
     let last = whole.lines().last().expect("a line");
     let last: f64 = last.parse().expect("a time");
     assert!(
-        last <= ended,
+        last <= ended + 0.001,
         "what it forked lives {} s longer",
         last - ended
     );
@@ -303,7 +303,7 @@ fn wishes_are_kept() {
     let table = |name: &str, order: u32| {
         let command = json!(town.stamps.command());
         format!(
-            "[[workload]]\nname = \"{name}\"\norder = {order}\nneeds = [\"zone=b\"]\ncommand = {command}\n"
+            "[[workload]]\nname = \"{name}\"\norder = {order}\nready = \"2s\"\nneeds = [\"zone=b\"]\ncommand = {command}\n"
         )
     };
     fs::write(&file, format!("{}{}", table("late", 2), table("early", 1))).expect("a file");
@@ -321,7 +321,8 @@ fn wishes_are_kept() {
     };
     let [early, late] = poll_until(PATIENCE, anew).expect("both start anew");
     let gap = late.first - early.first;
-    assert!(gap > 0.4, "the order is not kept: {early:?} {late:?}");
+    // Two seconds, less what the earlier one was late to write.
+    assert!(gap > 0.5, "the order is not kept: {early:?} {late:?}");
     drop(one);
 }
 

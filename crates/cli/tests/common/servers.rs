@@ -94,6 +94,15 @@ impl Cluster {
         format!("tenure://{}", self.clients.join(","))
     }
 
+    /// The highest term that a server knows: it grows with each election.
+    pub(crate) fn term(&self) -> u64 {
+        let terms = || {
+            let objects = objects(&["status", "--json", "--store", &self.url()]);
+            objects.iter().filter_map(|it| it["term"].as_u64()).max()
+        };
+        poll_until(SOON, terms).expect("a term")
+    }
+
     /// Which server leads.
     pub(crate) fn leader(&self) -> usize {
         let leads = || {

@@ -200,7 +200,11 @@ impl View {
         match cells.next() {
             Some("spread") if !self.spread && cells.next().is_none() => self.spread = true,
             Some("n") if self.members.len() < MEMBERS_MAX => {
-                self.members.push(member(line, &mut cells)?);
+                let member = member(line, &mut cells)?;
+                if self.member(member.id).is_some() {
+                    return Err(field("a node once", line));
+                }
+                self.members.push(member);
             }
             Some("d") if self.departures.len() < DEPARTURES_MAX => {
                 self.departures.push(departure(line, &mut cells)?);

@@ -140,9 +140,9 @@ async fn outlasts_a_lease(other: &Manager) {
     }
 }
 
-#[tokio::test]
-async fn restarted_agent_resumes_in_time() {
-    let (town, yard) = (Town::memory(), Outside::default());
+/// One of the scenarios, so it is tried on each store.
+pub(crate) async fn restarted_agent_resumes_in_time(town: Town) {
+    let yard = Outside::default();
     let first = joined(hosted(&town, "one", &yard).await).await;
     let other = town.node("two").await;
     let deployed = soon("deploying", first.deploy(work("w"))).await;

@@ -3,7 +3,7 @@
 //! The ledger is one for all nodes of a town, so it sees what no node can:
 //! whether a workload ever ran twice at once, and whether its fence grew.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -34,6 +34,8 @@ struct Pages {
     wrong: Vec<String>,
     /// How many more starts each node refuses.
     refusals: BTreeMap<String, u32>,
+    /// The workloads that do not come up for now.
+    stalled: BTreeSet<String>,
 }
 
 /// See the [module](self).
@@ -106,6 +108,25 @@ impl Ledger {
         })
     }
 
+    /// Starts of that workload take until this is taken back.
+    pub(crate) fn stall(&self, name: &str, stalled: bool) {
+        let mut pages = self.pages();
+        if stalled {
+            pages.stalled.insert(name.to_owned());
+        } else {
+            pages.stalled.remove(name);
+        }
+        drop(pages);
+        self.news.send_modify(|news| *news += 1);
+    }
+
+    async fn comes_up(&self, name: &str) {
+        let mut news = self.news.subscribe();
+        let up = news.wait_for(|_| !self.pages().stalled.contains(name));
+        // The sender is here.
+        drop(up.await);
+    }
+
     /// Every run of that workload, in order.
     pub(crate) fn stays(&self, name: &str) -> Vec<Stay> {
         let pages = self.pages();
@@ -119,14 +140,33 @@ impl Ledger {
         last.to.is_none().then_some(last.node)
     }
 
+    /// All that runs now, wherever; sorted.
+    pub(crate) fn running(&self) -> Vec<String> {
+        let pages = self.pages();
+        let running = pages.stays.iter().filter(|stay| stay.to.is_none());
+        let mut running: Vec<String> = running.map(|stay| stay.name.clone()).collect();
+        running.sort();
+        running
+    }
+
     /// Waits until it runs there, or nowhere.
     pub(crate) async fn until(&self, name: &str, node: Option<&str>) {
+        self.until_place(name, |place| place == node).await;
+    }
+
+    /// Waits until it runs on a node that fits.
+    pub(crate) async fn until_that(&self, name: &str, fits: impl Fn(&str) -> bool) {
+        self.until_place(name, |place| place.is_some_and(&fits))
+            .await;
+    }
+
+    async fn until_place(&self, name: &str, fits: impl Fn(Option<&str>) -> bool) {
         let mut news = self.news.subscribe();
-        let there = news.wait_for(|_| self.place(name).as_deref() == node);
-        let there = tokio::time::timeout(PATIENCE, there).await;
+        let there = news.wait_for(|_| fits(self.place(name).as_deref()));
+        let there = tokio::time::timeout(PATIENCE, there).await.is_ok();
         assert!(
-            there.is_ok(),
-            "{name} is not on {node:?}: {:?}",
+            there,
+            "{name} is not where it should be: {:?}",
             self.pages()
         );
     }
@@ -152,6 +192,7 @@ impl Workload for Work {
         }
         assert!(placement.is_valid(), "it was started too late");
         let name = placement.name().as_str();
+        self.ledger.comes_up(name).await;
         let stay = self.ledger.begin(&self.node, name, placement.fence());
         {
             let mut pages = self.ledger.pages();

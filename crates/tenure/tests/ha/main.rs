@@ -1,8 +1,13 @@
 //! The library's HA manager: the scenarios that must hold, by name, on the
-//! stores of this process and of this machine; and bad input.
+//! stores of this process, of this machine, and on a cluster of three
+//! servers; and bad input.
 
 mod hosts;
 mod ledger;
+mod line;
 mod refusals;
 mod scenarios;
+#[cfg(feature = "tenure")]
+#[path = "../common/servers.rs"]
+mod servers;
 mod town;

@@ -1,24 +1,27 @@
 //! Nodes in this process, over one store, with one ledger.
 
-use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use tenure::StoreError;
 use tenure::ha::{Builder, Deployment, Event, Events, Manager, Sight};
-use tenure::store::{
-    BoxFuture, Features, Key, Memory, Page, Reading, Selector, Store, Version, Watch, Write,
-    Written,
-};
+use tenure::store::{Memory, Store};
 
 use super::ledger::{Ledger, PATIENCE, Work};
+#[cfg(feature = "tenure")]
+use super::servers::Servers;
+
+/// What the nodes share.
+enum Ground {
+    Memory(Arc<dyn Store>),
+    #[cfg(feature = "sqlite")]
+    Sqlite(tempfile::TempDir),
+    #[cfg(feature = "tenure")]
+    Cluster(Box<Servers>),
+}
 
 /// See the [module](self).
 pub(crate) struct Town {
-    memory: Arc<dyn Store>,
-    /// Where the file is, if it is one.
-    directory: Option<tempfile::TempDir>,
+    ground: Ground,
     pub(crate) ledger: Arc<Ledger>,
 }
 
@@ -28,29 +31,54 @@ pub(crate) fn work(name: &str) -> Deployment {
 }
 
 impl Town {
-    pub(crate) fn memory() -> Self {
+    fn on(ground: Ground) -> Self {
         Self {
-            memory: Arc::new(Memory::new()),
-            directory: None,
+            ground,
             ledger: Ledger::new(),
         }
     }
 
+    pub(crate) fn memory() -> Self {
+        Self::on(Ground::Memory(Arc::new(Memory::new())))
+    }
+
     #[cfg(feature = "sqlite")]
     pub(crate) fn sqlite() -> Self {
-        Self {
-            directory: Some(tempfile::tempdir().expect("a directory")),
-            ..Self::memory()
-        }
+        Self::on(Ground::Sqlite(tempfile::tempdir().expect("a directory")))
+    }
+
+    /// Three servers in this process.
+    #[cfg(feature = "tenure")]
+    pub(crate) fn cluster() -> Self {
+        Self::on(Ground::Cluster(Box::new(Servers::start(3))))
     }
 
     /// The store, as another process would open it.
     pub(crate) async fn store(&self) -> Arc<dyn Store> {
-        let Some(directory) = &self.directory else {
-            return Arc::clone(&self.memory);
-        };
-        let url = format!("sqlite://{}", directory.path().join("town.db").display());
-        tenure::store::open(&url).await.expect("a store")
+        match &self.ground {
+            Ground::Memory(store) => Arc::clone(store),
+            #[cfg(feature = "sqlite")]
+            Ground::Sqlite(directory) => {
+                opened(&format!(
+                    "sqlite://{}",
+                    directory.path().join("town.db").display()
+                ))
+                .await
+            }
+            #[cfg(feature = "tenure")]
+            Ground::Cluster(servers) => opened(&servers.url()).await,
+        }
+    }
+
+    /// How long a node may be silent: longer where a disk must answer.
+    pub(crate) fn lease(&self) -> Duration {
+        Duration::from_secs(match self.ground {
+            Ground::Memory(_) => 2,
+            #[cfg(feature = "sqlite")]
+            Ground::Sqlite(_) => 3,
+            #[cfg(feature = "tenure")]
+            Ground::Cluster(_) => 4,
+        })
     }
 
     /// A node that is to join `group`, over `store`.
@@ -58,7 +86,7 @@ impl Town {
         let (ledger, node) = (Arc::clone(&self.ledger), name.to_owned());
         Manager::builder(store, group)
             .name(name)
-            .lease(Duration::from_secs(2))
+            .lease(self.lease())
             .grace(Duration::from_millis(300))
             .workload("work", move || Work {
                 ledger: Arc::clone(&ledger),
@@ -69,14 +97,18 @@ impl Town {
 
     /// A node of the group `alpha` that has joined.
     pub(crate) async fn node(&self, name: &str) -> Manager {
-        let store = self.store().await;
-        joined(self.builder(store, "alpha", name)).await
+        self.node_by(self.store().await, name).await
     }
 
     /// The same in a group that needs so many.
     pub(crate) async fn voter(&self, name: &str, quorum: u32) -> Manager {
         let store = self.store().await;
         joined(self.builder(store, "alpha", name).quorum(quorum)).await
+    }
+
+    /// A node of the group `alpha` that has joined, by such a line.
+    pub(crate) async fn node_by(&self, store: Arc<dyn Store>, name: &str) -> Manager {
+        joined(self.builder(store, "alpha", name)).await
     }
 
     /// Everybody leaves in good order, and the ledger has seen nothing wrong.
@@ -86,6 +118,11 @@ impl Town {
         }
         assert_eq!(self.ledger.wrong(), Vec::<String>::new());
     }
+}
+
+#[cfg(any(feature = "sqlite", feature = "tenure"))]
+async fn opened(url: &str) -> Arc<dyn Store> {
+    tenure::store::open(url).await.expect("a store")
 }
 
 /// Starts a node and waits until it is in the view.
@@ -124,92 +161,4 @@ pub(crate) async fn sees(node: &Manager, fits: impl Fn(&Sight) -> bool) -> Sight
     let seen = tokio::time::timeout(PATIENCE, sight.wait_for(fits)).await;
     let seen = seen.map(|seen| seen.expect("the node goes on").clone());
     seen.unwrap_or_else(|_| panic!("it only sees {:?}", *node.sight().borrow()))
-}
-
-/// A line to a store that can be cut.
-#[derive(Debug)]
-pub(crate) struct Line {
-    store: Arc<dyn Store>,
-    cut: AtomicBool,
-}
-
-impl Line {
-    pub(crate) fn to(store: Arc<dyn Store>) -> Arc<Self> {
-        let cut = AtomicBool::new(false);
-        Arc::new(Self { store, cut })
-    }
-
-    pub(crate) fn cut(&self, cut: bool) {
-        self.cut.store(cut, Ordering::SeqCst);
-    }
-
-    fn check(&self) -> Result<(), StoreError> {
-        if self.cut.load(Ordering::SeqCst) {
-            return Err(StoreError::unavailable("the line is cut"));
-        }
-        Ok(())
-    }
-}
-
-impl fmt::Display for Line {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "a line to {}", self.store)
-    }
-}
-
-impl Store for Line {
-    fn features(&self) -> Features {
-        self.store.features()
-    }
-
-    fn read<'a>(
-        &'a self,
-        key: &'a Key,
-        within: Duration,
-    ) -> BoxFuture<'a, Result<Reading, StoreError>> {
-        Box::pin(async move {
-            self.check()?;
-            self.store.read(key, within).await
-        })
-    }
-
-    fn compare_and_swap(
-        &self,
-        write: Write,
-        within: Duration,
-    ) -> BoxFuture<'_, Result<Written, StoreError>> {
-        Box::pin(async move {
-            self.check()?;
-            self.store.compare_and_swap(write, within).await
-        })
-    }
-
-    fn delete<'a>(
-        &'a self,
-        key: &'a Key,
-        expected: &'a Version,
-        within: Duration,
-    ) -> BoxFuture<'a, Result<(), StoreError>> {
-        Box::pin(async move {
-            self.check()?;
-            self.store.delete(key, expected, within).await
-        })
-    }
-
-    fn list<'a>(
-        &'a self,
-        prefix: &'a str,
-        after: Option<&'a Key>,
-        within: Duration,
-    ) -> BoxFuture<'a, Result<Page, StoreError>> {
-        Box::pin(async move {
-            self.check()?;
-            self.store.list(prefix, after, within).await
-        })
-    }
-
-    /// It never comes up, so that whoever has this line polls.
-    fn watch(&self, selector: Selector) -> Watch {
-        Watch::new(selector).1
-    }
 }

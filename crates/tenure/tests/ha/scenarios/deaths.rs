@@ -1,0 +1,311 @@
+//! Verdicts: who may be judged dead, when, and by whom.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tenure::StoreError;
+use tenure::clock;
+use tenure::core::time::Instant;
+use tenure::ha::{Event, Heartbeat};
+use tenure::store::{Key, Page, Reading, Selector, Sighting, Store, Watch, Write, Written};
+use tokio::sync::{Notify, watch};
+
+use super::deployed;
+use crate::line::{Answer, Censor, Line, Scissors};
+use crate::town::{Town, heard, sees, work};
+
+/// The heartbeat that is about to be written, if it is one.
+fn beat(write: &Write) -> Option<Heartbeat> {
+    let own = write.key.as_str().contains("/nodes/");
+    own.then(|| Heartbeat::decode(&write.value).expect("a heartbeat"))
+}
+
+pub(super) async fn partitioned_node_stops_its_work_before_the_heir_starts_it(town: Town) {
+    let line = Line::to(town.store().await, Scissors::default());
+    let a = town.node_by(Arc::<Line<Scissors>>::clone(&line), "a").await;
+    let b = town.node("b").await;
+    deployed(&a, work("one")).await;
+    let (old, mut events) = (a.id(), a.events());
+    line.censor.cut(true);
+    let fenced = |event: &Event| matches!(event, Event::Fenced { id, .. } if *id == old);
+    heard(&mut events, fenced).await;
+    town.ledger.until("one", Some("b")).await;
+    let stays = town.ledger.stays("one");
+    assert!(
+        stays[0].to.is_some_and(|to| to < stays[1].from),
+        "{stays:?}"
+    );
+    line.censor.cut(false);
+    // It comes back as another node.
+    heard(
+        &mut events,
+        |event| matches!(event, Event::Joined { id, .. } if *id != old),
+    )
+    .await;
+    assert_eq!(town.ledger.stays("one").len(), 2);
+    town.close([a, b]).await;
+}
+
+/// Where judges wait until there are two of them, each about to write the
+/// same death.
+#[derive(Debug, Default)]
+struct Bench {
+    waiting: watch::Sender<u32>,
+    landed: AtomicU64,
+    conflicts: AtomicU64,
+    unknown: AtomicU64,
+}
+
+#[derive(Debug)]
+struct Judge(Arc<Bench>);
+
+impl Judge {
+    /// Whether there are two at once, in time.
+    async fn is_joined(&self, within: Duration) -> bool {
+        let mut waiting = self.0.waiting.subscribe();
+        self.0.waiting.send_modify(|count| *count += 1);
+        let both = waiting.wait_for(|count| *count >= 2);
+        let met = tokio::time::timeout(within / 2, both).await.is_ok();
+        if !met {
+            self.0.waiting.send_modify(|count| *count -= 1);
+        }
+        met
+    }
+}
+
+impl Censor for Judge {
+    fn swap<'a>(
+        &'a self,
+        to: &'a dyn Store,
+        write: Write,
+        within: Duration,
+    ) -> Answer<'a, Written> {
+        let dead = beat(&write).is_some_and(|beat| beat.dead.is_some());
+        Box::pin(async move {
+            if !dead {
+                return to.compare_and_swap(write, within).await;
+            }
+            if !self.is_joined(within).await {
+                return Err(StoreError::unavailable("nobody else judges yet"));
+            }
+            let written = to.compare_and_swap(write, within / 2).await;
+            let fared = match &written {
+                Ok(_) => &self.0.landed,
+                Err(StoreError::Conflict) => &self.0.conflicts,
+                Err(_) => &self.0.unknown,
+            };
+            fared.fetch_add(1, Ordering::SeqCst);
+            written
+        })
+    }
+
+    fn watch(&self, selector: Selector) -> Watch {
+        Watch::new(selector).1
+    }
+}
+
+pub(super) async fn two_observers_write_the_same_death(town: Town) {
+    let a = town.node("a").await;
+    let bench = Arc::new(Bench::default());
+    let judge = async |name: &str| {
+        let judge = Judge(Arc::clone(&bench));
+        town.node_by(Line::to(town.store().await, judge), name)
+            .await
+    };
+    let (b, c) = (judge("b").await, judge("c").await);
+    deployed(&a, work("one")).await;
+    let old = a.id();
+    drop(a);
+    town.ledger.until_that("one", |node| node != "a").await;
+    for node in [&b, &c] {
+        sees(node, |sight| {
+            let view = sight.view.as_ref();
+            view.is_some_and(|view| view.member(old).is_none())
+        })
+        .await;
+    }
+    let fared = [&bench.landed, &bench.conflicts, &bench.unknown];
+    let fared = fared.map(|count| count.load(Ordering::SeqCst));
+    let [landed, conflicts, unknown] = fared;
+    // One verdict stands, and the other has met it, unless the store was too
+    // slow to say so.
+    assert!(landed <= 1 && conflicts <= 1, "{fared:?}");
+    assert!(landed + conflicts == 2 || unknown > 0, "{fared:?}");
+    assert_eq!(town.ledger.stays("one").len(), 2);
+    town.close([b, c]).await;
+}
+
+/// Shows for ever what a list has shown first, beside a watch that says
+/// nothing: only a fresh read tells the truth.
+#[derive(Debug, Default)]
+struct Stale {
+    page: Mutex<Option<Page>>,
+    feeds: Mutex<Vec<tenure::store::Feed>>,
+    reads: AtomicU64,
+    read: Notify,
+}
+
+impl Censor for Stale {
+    fn list<'a>(
+        &'a self,
+        to: &'a dyn Store,
+        prefix: &'a str,
+        after: Option<&'a Key>,
+        within: Duration,
+    ) -> Answer<'a, Page> {
+        Box::pin(async move {
+            let kept = self.page.lock().expect("nobody panics").clone();
+            if let Some(page) = kept {
+                return Ok(page);
+            }
+            let page = to.list(prefix, after, within).await?;
+            // Worth keeping once somebody else is in it.
+            if page.registers.len() > 1 {
+                *self.page.lock().expect("nobody panics") = Some(page.clone());
+            }
+            Ok(page)
+        })
+    }
+
+    fn read<'a>(
+        &'a self,
+        to: &'a dyn Store,
+        key: &'a Key,
+        within: Duration,
+    ) -> Answer<'a, Reading> {
+        if key.as_str().contains("/nodes/") {
+            self.reads.fetch_add(1, Ordering::SeqCst);
+            self.read.notify_one();
+        }
+        to.read(key, within)
+    }
+
+    fn watch(&self, selector: Selector) -> Watch {
+        let (feed, watch) = Watch::new(selector);
+        feed.send(Sighting::Live);
+        self.feeds.lock().expect("nobody panics").push(feed);
+        watch
+    }
+}
+
+pub(super) async fn verdict_from_a_stale_watch_does_not_stand(town: Town) {
+    let a = town.node("a").await;
+    let line = Line::to(town.store().await, Stale::default());
+    let b = town.node_by(Arc::<Line<Stale>>::clone(&line), "b").await;
+    deployed(&a, work("one")).await;
+    let (id, mut events) = (a.id(), b.events());
+    let doubted = async {
+        // It had its doubts twice, and asked each time.
+        while line.censor.reads.load(Ordering::SeqCst) < 2 {
+            line.censor.read.notified().await;
+        }
+        // What follows from the second answer has followed after a beat more.
+        tokio::time::timeout(town.lease(), std::future::pending::<()>()).await
+    };
+    let died = |event: &Event| matches!(event, Event::NodeDied { .. });
+    tokio::select! {
+        before = heard(&mut events, died) => panic!("it was judged by old news: {before:?}"),
+        _ = doubted => {}
+    }
+    let view = sees(&b, |sight| sight.view.is_some()).await.view;
+    let view = view.expect("it has looked");
+    assert!(view.member(id).is_some(), "{view:?}");
+    assert_eq!((a.id(), town.ledger.stays("one").len()), (id, 1));
+    town.close([a, b]).await;
+}
+
+/// Keeps one beat back, and lets nothing else pass from then on.
+#[derive(Debug, Default)]
+struct Slow {
+    on: AtomicBool,
+    late: Mutex<Option<Write>>,
+}
+
+impl Censor for Slow {
+    fn swap<'a>(
+        &'a self,
+        to: &'a dyn Store,
+        write: Write,
+        within: Duration,
+    ) -> Answer<'a, Written> {
+        if self.on.load(Ordering::SeqCst) && beat(&write).is_some() {
+            *self.late.lock().expect("nobody panics") = Some(write);
+            let unknown = StoreError::unknown("it may come yet");
+            return Box::pin(std::future::ready(Err(unknown)));
+        }
+        to.compare_and_swap(write, within)
+    }
+
+    fn is_cut(&self) -> bool {
+        self.late.lock().expect("nobody panics").is_some()
+    }
+}
+
+/// Lets the late beat land just before the verdict does.
+#[derive(Debug)]
+struct Overtaken {
+    by: Arc<Line<Slow>>,
+    /// When it landed.
+    landed: Mutex<Option<Instant>>,
+    /// Whether a verdict that came after it has stood.
+    stood: AtomicBool,
+}
+
+impl Censor for Overtaken {
+    fn swap<'a>(
+        &'a self,
+        to: &'a dyn Store,
+        write: Write,
+        within: Duration,
+    ) -> Answer<'a, Written> {
+        let dead = beat(&write).is_some_and(|beat| beat.dead.is_some());
+        Box::pin(async move {
+            let first = self.landed.lock().expect("nobody panics").is_none();
+            if !dead || !first {
+                return to.compare_and_swap(write, within).await;
+            }
+            let late = self.by.censor.late.lock().expect("nobody panics").clone();
+            let late = late.expect("only the silent one is judged");
+            match to.compare_and_swap(late, within / 2).await {
+                // Or it has landed before, when the store was slow to say so.
+                Ok(_) | Err(StoreError::Conflict) => {}
+                Err(error) => return Err(StoreError::unavailable(error)),
+            }
+            *self.landed.lock().expect("nobody panics") = Some(clock::boot());
+            let written = to.compare_and_swap(write, within / 2).await;
+            self.stood.fetch_or(written.is_ok(), Ordering::SeqCst);
+            written
+        })
+    }
+}
+
+pub(super) async fn a_late_beat_cancels_a_verdict(town: Town) {
+    let slow = Line::to(town.store().await, Slow::default());
+    let a = town.node_by(Arc::<Line<Slow>>::clone(&slow), "a").await;
+    deployed(&a, work("one")).await;
+    let overtaken = Overtaken {
+        by: Arc::clone(&slow),
+        landed: Mutex::default(),
+        stood: AtomicBool::default(),
+    };
+    let line = Line::to(town.store().await, overtaken);
+    let b = town
+        .node_by(Arc::<Line<Overtaken>>::clone(&line), "b")
+        .await;
+    let (old, mut events) = (a.id(), b.events());
+    slow.censor.on.store(true, Ordering::SeqCst);
+    let died = |event: &Event| matches!(event, Event::NodeDied { id, .. } if *id == old);
+    heard(&mut events, died).await;
+    let judged = clock::boot();
+    let landed = line.censor.landed.lock().expect("nobody panics").take();
+    let landed = landed.expect("a verdict was written");
+    let stood = line.censor.stood.load(Ordering::SeqCst);
+    assert!(!stood, "a verdict on an older beat has stood");
+    // The silence was counted anew, from the late beat on.
+    let silent = judged.since(landed);
+    assert!(silent >= town.lease(), "judged after {silent:?}");
+    town.ledger.until("one", Some("b")).await;
+    assert_eq!(town.ledger.stays("one").len(), 2);
+    town.close([a, b]).await;
+}
