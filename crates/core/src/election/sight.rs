@@ -144,6 +144,8 @@ struct Bench<'a> {
     /// When the read was asked; `None` for the news of a watch.
     asked: Option<Instant>,
     store_now: Option<StoreTime>,
+    /// Whether the read found the register bound to a session.
+    bound: bool,
 }
 
 impl Default for Sight {
@@ -230,6 +232,8 @@ impl Sight {
                 verdict: Verdict::Over(certainty),
                 ..
             } => *certainty,
+            // The store itself says that it is held, by a session that lives.
+            Seen::Record { over_at, .. } if *over_at == Instant::MAX => Certainty::Proven,
             Seen::Record {
                 witnessed, dated, ..
             } => match expiry {
@@ -292,6 +296,7 @@ impl Sight {
             now,
             asked: Some(asked),
             store_now: reading.now,
+            bound: reading.bound,
         };
         match &reading.register {
             Some(register) => self.learn(&bench, register),
@@ -324,6 +329,7 @@ impl Sight {
             now,
             asked: None,
             store_now: None,
+            bound: false,
         };
         let Some(register) = register else {
             return if matches!(self.seen, Seen::Absent) {
@@ -498,6 +504,10 @@ impl Bench<'_> {
         first: Instant,
     ) -> (Instant, Verdict) {
         let span = self.config.drift_bound().lengthen(record.lease);
+        if self.bound {
+            // Rule 1, whatever the rule for others: the store empties it.
+            return (Instant::MAX, Verdict::Holds);
+        }
         match self.config.expiry {
             Expiry::Session => (Instant::MAX, Verdict::Holds),
             Expiry::Silence if self.config.planted(Bug::JudgedByWall) => {
