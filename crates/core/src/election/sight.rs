@@ -92,7 +92,7 @@ pub struct Observation {
     /// How sure this is.
     pub certainty: Certainty,
     /// When the grant may be over if it is not renewed, on this process's
-    /// boot-time clock.
+    /// boot-time clock; `None` if nobody leads, or a session holds the office.
     pub over_at: Option<Instant>,
 }
 
@@ -251,7 +251,8 @@ impl Sight {
     /// What others are told of it.
     pub fn observation(&self, expiry: Expiry) -> Observation {
         let over_at = match self.standing() {
-            Standing::Held { over_at } => Some(over_at),
+            // What a session holds has no end that a clock could tell.
+            Standing::Held { over_at } if over_at < Instant::MAX => Some(over_at),
             _ => None,
         };
         Observation {
