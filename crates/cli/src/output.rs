@@ -134,6 +134,8 @@ pub(crate) fn describe(election: &str, seen: &Observation) -> String {
     if let Some(over_at) = seen.over_at {
         let left = over_at.since(clock::boot()).as_secs_f64();
         let _ = write!(text, ", {left:.1}s left unless renewed");
+    } else {
+        text.push_str(", held by a session");
     }
     let _ = write!(text, " ({}; id {})", seen.certainty, leader.id);
     text

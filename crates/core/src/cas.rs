@@ -53,6 +53,9 @@ pub struct Reading {
     pub register: Option<Register>,
     /// The store's time when the read took effect, for stores with a clock.
     pub now: Option<StoreTime>,
+    /// Whether the register is bound to a session that lives: the store lets
+    /// nobody else write it, and writes its last will when the session ends.
+    pub bound: bool,
 }
 
 /// What a write expects to find.

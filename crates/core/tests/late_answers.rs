@@ -52,6 +52,7 @@ fn reading(register: Register) -> Reading {
     Reading {
         register: Some(register),
         now: None,
+        bound: false,
     }
 }
 

@@ -30,6 +30,7 @@ impl World {
         self.healed = true;
         self.store.outage = None;
         self.store.cuts.fill(None);
+        self.refresh_sessions();
         for node in 0..self.nodes.len() {
             self.wake(node);
         }

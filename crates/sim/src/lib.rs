@@ -31,6 +31,7 @@ pub mod ha;
 mod healing;
 pub mod linearize;
 mod process;
+mod sessions;
 mod stats;
 mod store;
 mod swarm;

@@ -28,6 +28,9 @@ pub(crate) enum Mail {
     Input(Input),
     /// A store's answer, and how many writes there had been by then.
     Answer(Input, Option<u64>),
+    /// A sign of life of this session that was sent at this time has been
+    /// confirmed, or not.
+    Kept(usize, Option<Instant>),
     /// The go-ahead for work.
     Begin(Term),
 }
@@ -74,6 +77,13 @@ pub(crate) struct Proc {
     pub(crate) shown: u64,
     /// The call whose answer counts, and until when on its own clock.
     pub(crate) awaited: (Call, Instant),
+    /// The session that it binds its register to, once it has one.
+    pub(crate) session: Option<usize>,
+    /// The last sign of life that is known to be confirmed, and of which
+    /// session.
+    pub(crate) kept: Option<(usize, Instant)>,
+    /// Whether it is told that a register is bound.
+    pub(crate) knows_sessions: bool,
 }
 
 /// The most inputs that one step hands in; as many as a kernel would buffer.
@@ -134,6 +144,13 @@ impl World {
                 self.remember(p, &input, writes);
                 self.step(p, Some(input));
             }
+            Mail::Kept(session, Some(start)) => {
+                let kept = &mut self.procs[p].kept;
+                if kept.is_none_or(|(known, best)| known != session || best < start) {
+                    *kept = Some((session, start));
+                }
+            }
+            Mail::Kept(_, None) => {}
             Mail::Begin(term) => self.begin_work(p, term),
         }
     }
@@ -143,7 +160,9 @@ impl World {
         let proc = &mut self.procs[p];
         let now = self.nodes[proc.node].boot(self.now);
         let call = match input {
-            Input::Read { call, .. } | Input::Wrote { call, .. } => *call,
+            Input::Read { call, .. }
+            | Input::Wrote { call, .. }
+            | Input::Confirmed { call, .. } => *call,
             _ => return,
         };
         if let Some(writes) = writes
@@ -200,9 +219,23 @@ impl World {
                     self.procs[p].awaited = (call, now.boot.after(within));
                     self.ask(p, call, key, Op::Read, now.boot.after(within));
                 }
+                Some(Output::Confirm {
+                    call,
+                    since,
+                    within,
+                }) => {
+                    self.note(p, || format!("-> confirm (call {})", call.0));
+                    self.procs[p].awaited = (call, now.boot.after(within));
+                    self.have_confirmed(p, call, since, now.boot, now.boot.after(within));
+                }
+                Some(Output::Release) => {
+                    self.note(p, || "-> release".into());
+                    self.release(p);
+                }
                 Some(Output::Write {
                     call,
                     write,
+                    bind,
                     within,
                 }) => {
                     self.note(p, || {
@@ -214,7 +247,7 @@ impl World {
                     let finding = race(&write, election, self.now, terms, &self.reigns);
                     self.judge(Check::Races, p, finding);
                     let key = write.key.clone();
-                    self.ask(p, call, key, Op::Write(write), now.boot.after(within));
+                    self.ask(p, call, key, Op::Write(write, bind), now.boot.after(within));
                 }
             }
         }
@@ -369,13 +402,31 @@ impl World {
             p,
             call,
             key.clone(),
-            Op::Write(Write { key, ..write }),
+            Op::Write(Write { key, ..write }, None),
             Instant::MAX,
         );
     }
 
+    /// Has the session of `p` confirmed, or knows already that it is.
+    fn have_confirmed(
+        &mut self,
+        p: usize,
+        call: Call,
+        since: Instant,
+        now: Instant,
+        give_up: Instant,
+    ) {
+        if let Some(start) = self.known_alive(p, since) {
+            let result = Ok(start);
+            return self.post(p, self.now, Mail::Input(Input::Confirmed { call, result }));
+        }
+        let key = Key::of_election(&self.procs[p].config.election);
+        self.ask(p, call, key, Op::Confirm(now), give_up);
+    }
+
     /// Sends a question to the store.
     pub(crate) fn ask(&mut self, p: usize, call: Call, key: Key, op: Op, give_up: Instant) {
+        let session = self.session_of(p, &op);
         let proc = &self.procs[p];
         let question = Question {
             p,
@@ -383,6 +434,7 @@ impl World {
             call,
             key,
             op,
+            session,
             give_up_at: self.nodes[proc.node].when(give_up),
             shown: proc
                 .office

@@ -39,6 +39,10 @@ stats! {
     take_overs: "take-overs",
     /// Renewals that were confirmed.
     renewals: "renewals",
+    /// Signs of life of sessions that were confirmed.
+    confirmations: "confirmations of sessions",
+    /// Sessions whose time to live passed.
+    sessions_ended: "sessions that ended",
     /// Leaders that left because no renewal was confirmed.
     unconfirmed: "left unconfirmed",
     /// Leaders that found themselves replaced.

@@ -8,14 +8,15 @@
 //! Left out: stores that lose acknowledged writes or answer reads from the
 //! past. Against those the election promises nothing without a fence.
 
-use tenure_core::cas::{Reading, Register, Registers, Write};
-use tenure_core::election::{Call, Failure, FailureClass, Input, Record};
+use tenure_core::cas::{Bytes, Expect, Reading, Register, Registers, Stamp, Write};
+use tenure_core::election::{Bind, Call, Failure, FailureClass, Input, Record};
 use tenure_core::ids::{Key, Version};
-use tenure_core::time::{ClockId, StoreTime};
+use tenure_core::time::{ClockId, Instant, StoreTime};
 
 use crate::checkers::{Causes, Check};
 use crate::clock::{Curve, MILLI, True};
 use crate::process::{Actor, Mail, sketch};
+use crate::sessions::Sessions;
 use crate::swarm::StoreClock;
 use crate::world::{Happening, World};
 
@@ -23,7 +24,13 @@ use crate::world::{Happening, World};
 #[derive(Clone, Debug)]
 pub(crate) enum Op {
     Read,
-    Write(Write),
+    /// With what the register is to hold at the session's end, if it is to
+    /// be bound to that.
+    Write(Write, Option<Bind>),
+    /// Whether the session lives; asked at this time of the asker's clock.
+    Confirm(Instant),
+    /// The same for other offices of the process.
+    Keep(Instant),
 }
 
 /// A question on its way.
@@ -34,11 +41,36 @@ pub(crate) struct Question {
     pub(crate) call: Call,
     pub(crate) key: Key,
     pub(crate) op: Op,
+    /// Under which session it is asked, if under one.
+    pub(crate) session: Option<usize>,
     /// When its sender stops waiting.
     pub(crate) give_up_at: True,
     /// For a renewal: how many writes its sender has been shown.
     pub(crate) shown: Option<u64>,
     pub(crate) slow: bool,
+}
+
+impl Question {
+    /// A sign of life for offices that nobody looks at.
+    pub(crate) const fn of_neighbours(
+        p: usize,
+        life: u32,
+        key: Key,
+        session: usize,
+        start: Instant,
+    ) -> Self {
+        Self {
+            p,
+            life,
+            call: Call(0),
+            key,
+            op: Op::Keep(start),
+            session: Some(session),
+            give_up_at: True::MAX,
+            shown: None,
+            slow: false,
+        }
+    }
 }
 
 /// A line over which changes of one register are told to one process.
@@ -71,6 +103,7 @@ pub(crate) struct Store {
     /// By how much its clock has stepped.
     pub(crate) stepped: u64,
     pub(crate) lines: Vec<Line>,
+    pub(crate) sessions: Sessions,
     /// Until when it is down, and whether it says so.
     pub(crate) outage: Option<(True, bool)>,
     /// The same for single processes.
@@ -148,7 +181,7 @@ impl World {
             self.stats.unknown += 1;
             return self.fail(question, FailureClass::Unknown, "connection reset");
         }
-        let (input, writes) = self.apply(question);
+        let mail = self.apply(question);
         if unknown {
             self.stats.unknown += 1;
             return self.fail(question, FailureClass::Unknown, "connection reset");
@@ -162,7 +195,6 @@ impl World {
             delay = self.rng.between(0, self.swarm.lease);
             self.causes.disturb(question.p, self.now + delay);
         }
-        let mail = Mail::Answer(input, writes);
         let (p, life) = (question.p, question.life);
         self.queue
             .push(self.now + delay, Happening::Mail { p, life, mail });
@@ -182,10 +214,15 @@ impl World {
                 call,
                 result: Err(failure),
             },
-            Op::Write(_) => Input::Wrote {
+            Op::Write(..) => Input::Wrote {
                 call,
                 result: Err(failure),
             },
+            Op::Confirm(_) => Input::Confirmed {
+                call,
+                result: Err(failure),
+            },
+            Op::Keep(_) => return,
         };
         let mail = Mail::Answer(input, None);
         self.queue
@@ -193,7 +230,7 @@ impl World {
     }
 
     /// The question takes effect.
-    fn apply(&mut self, question: &Question) -> (Input, Option<u64>) {
+    fn apply(&mut self, question: &Question) -> Mail {
         let call = question.call;
         let election = self.election_of(&question.key);
         match &question.op {
@@ -207,39 +244,88 @@ impl World {
                     writes = None;
                 }
                 let now = self.store_time(question.p);
+                // A session renews what is bound to it; whoever does not know
+                // of sessions sees no more than that.
+                let heard = self.store.sessions.heard(&question.key);
+                let stamp = register.as_mut().and_then(|it| it.stamp.as_mut());
+                if let (Some(heard), Some(stamp)) = (heard, stamp) {
+                    stamp.nanos = stamp.nanos.max(heard);
+                }
+                let bound = heard.is_some() && self.procs[question.p].knows_sessions;
                 let writes = writes.filter(|_| self.procs[question.p].election == election);
-                (
-                    Input::Read {
-                        call,
-                        result: Ok(Reading { register, now }),
-                    },
-                    writes,
-                )
+                let reading = Reading {
+                    register,
+                    now,
+                    bound,
+                };
+                let result = Ok(reading);
+                Mail::Answer(Input::Read { call, result }, writes)
             }
-            Op::Write(write) => {
-                let result = self.swap(question, write.clone(), election);
+            Op::Write(write, bind) => {
+                let last = bind.as_ref().map(|bind| bind.last.clone());
+                let result = self.swap(question, write.clone(), last, election);
                 let writes = result.is_ok().then(|| self.terms[election].writes());
-                (Input::Wrote { call, result }, writes)
+                Mail::Answer(Input::Wrote { call, result }, writes)
+            }
+            Op::Confirm(start) => {
+                let over = Failure::new(FailureClass::Conflict, "there is no session");
+                let session = question.session.ok_or(over);
+                let result = session.and_then(|session| self.confirm(session, *start));
+                Mail::Answer(Input::Confirmed { call, result }, None)
+            }
+            Op::Keep(start) => {
+                let session = question.session.unwrap_or(usize::MAX);
+                Mail::Kept(session, self.confirm(session, *start).ok())
             }
         }
+    }
+
+    /// Writes whatever is there, as the store itself.
+    pub(crate) fn force(
+        &mut self,
+        key: &Key,
+        value: Bytes,
+        stamp: Option<StoreTime>,
+    ) -> Option<Version> {
+        let held = self.store.registers.read(key)?;
+        let write = Write {
+            key: key.clone(),
+            expect: Expect::Version(held.version.clone()),
+            value,
+            stamp: Stamp::Now,
+        };
+        self.put(write, stamp)
+    }
+
+    fn put(&mut self, write: Write, stamp: Option<StoreTime>) -> Option<Version> {
+        let swapped = if self.swarm.hashed {
+            let version = Version::from_u64(hash(&write.value));
+            self.store.registers.swap_as(write, stamp, version)
+        } else {
+            self.store.registers.compare_and_swap(write, stamp)
+        };
+        swapped.ok()
     }
 
     fn swap(
         &mut self,
         question: &Question,
         write: Write,
+        last: Option<Bytes>,
         election: usize,
     ) -> Result<Version, Failure> {
         let p = question.p;
+        if let Some(session) = question.session {
+            self.hear(session, last.is_some())?;
+        }
         let stamp = self.store_time(p);
-        let value = write.value.clone();
-        let swapped = if self.swarm.hashed {
-            let version = Version::from_u64(hash(&value));
-            self.store.registers.swap_as(write, stamp, version)
+        let allowed = self.store.sessions.allows(question.session, &write);
+        let swapped = if allowed {
+            self.put(write.clone(), stamp)
         } else {
-            self.store.registers.compare_and_swap(write, stamp)
+            None
         };
-        let Ok(version) = swapped else {
+        let Some(version) = swapped else {
             self.stats.conflicts += 1;
             if let Some(shown) = question.shown {
                 let finding = Causes::conflict(shown, &self.terms[election]);
@@ -250,25 +336,18 @@ impl World {
                 "somebody else wrote first",
             ));
         };
+        self.store.sessions.wrote(question.session, &write, last);
         self.stats.writes += 1;
         if self.now > question.give_up_at || self.procs[p].life != question.life {
             self.stats.late_landings += 1;
             self.causes.disturb(p, self.now);
         }
-        if let Ok(record) = Record::decode(&value) {
-            self.note(p, || {
-                format!("** the register is now {version} {}", sketch(&record))
-            });
-            let old = self.terms[election].last().and_then(|entry| entry.holder);
-            if record.holder().is_some_and(|holder| Some(holder.id) != old) {
-                self.held_before[election] = old.is_some();
-            }
-            let finding = self.terms[election].wrote(&record, &version, self.now);
-            self.judge(Check::Terms, p, finding);
+        if let Ok(record) = Record::decode(&write.value) {
+            self.written(p, election, &record, &version);
             if matches!(self.procs[p].actor, Actor::Petitioner(_)) {
                 self.requests.reached(election, record.term);
                 self.stats.petitions += 1;
-                let at = self.now + record.lease.as_nanos() as u64 + 1;
+                let at = self.now + self.heeded_within(&record, &write.key) + 1;
                 self.queue.push(
                     at,
                     Happening::RequestDue {
@@ -282,7 +361,37 @@ impl World {
         Ok(version)
     }
 
-    fn store_time(&self, p: usize) -> Option<StoreTime> {
+    /// How long a reign may last that was asked to end: a renewal finds the
+    /// request, or fails; where a session holds the office, a look.
+    fn heeded_within(&self, record: &Record, key: &Key) -> u64 {
+        let leases = match self.store.sessions.heard(key) {
+            None => 1,
+            Some(_) if self.swarm.watch => 12,
+            Some(_) => 3,
+        };
+        leases * record.lease.as_nanos() as u64
+    }
+
+    /// The register holds something else.
+    pub(crate) fn written(
+        &mut self,
+        p: usize,
+        election: usize,
+        record: &Record,
+        version: &Version,
+    ) {
+        self.note(p, || {
+            format!("** the register is now {version} {}", sketch(record))
+        });
+        let old = self.terms[election].last().and_then(|entry| entry.holder);
+        if record.holder().is_some_and(|holder| Some(holder.id) != old) {
+            self.held_before[election] = old.is_some();
+        }
+        let finding = self.terms[election].wrote(record, version, self.now);
+        self.judge(Check::Terms, p, finding);
+    }
+
+    pub(crate) fn store_time(&self, p: usize) -> Option<StoreTime> {
         let node = &self.nodes[self.procs[p].node];
         let (clock, nanos) = match self.swarm.store_clock {
             StoreClock::None => return None,
@@ -336,7 +445,7 @@ impl World {
     }
 
     /// Tells a change to everybody who has a line.
-    fn spread(&mut self, election: usize) {
+    pub(crate) fn spread(&mut self, election: usize) {
         for index in 0..self.store.lines.len() {
             let line = &self.store.lines[index];
             if line.up && line.election == election {

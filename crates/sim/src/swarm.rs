@@ -79,6 +79,10 @@ pub(crate) struct Swarm {
     pub(crate) watch: bool,
     pub(crate) drift: Drift,
     pub(crate) expiry: Expiry,
+    /// The store has sessions, and some candidates hold office by them.
+    pub(crate) sessions: bool,
+    /// Processes keep their sessions alive for other offices as well.
+    pub(crate) neighbours: bool,
     /// The longest lease of any candidate, in nanoseconds.
     pub(crate) lease: u64,
     /// The time a message takes, in nanoseconds.
@@ -99,13 +103,17 @@ impl Swarm {
         let drift_ppm = *pick(rng, &[10_000, 10_000, 10_000, 1_000, 50_000]);
         let drift = Drift::from_ppm(drift_ppm).unwrap_or_default();
         let lease = *pick(rng, &[2, 3, 5, 10]) * SECOND;
-        let expiry = match rng.below(20) {
+        let kind = rng.below(25);
+        let sessions = kind >= 20;
+        let expiry = match kind {
             0..=13 => Expiry::Silence,
-            14..=15 => Expiry::SteadyClock,
+            14..=15 | 20.. => Expiry::SteadyClock,
             16..=17 => Expiry::StoreClock,
             _ => Expiry::BoundedSkew(Duration::from_nanos(lease / rng.between(2, 10))),
         };
         let store_clock = match expiry {
+            // The time of a log: everybody's, and at a rate of its own.
+            _ if sessions => StoreClock::Even,
             Expiry::SteadyClock => StoreClock::Steady,
             Expiry::StoreClock => StoreClock::Even,
             _ => *pick(
@@ -134,6 +142,8 @@ impl Swarm {
             watch: rng.chance(60),
             drift,
             expiry,
+            sessions,
+            neighbours: sessions && rng.chance(60),
             lease,
             net: (fastest, slowest),
             calls: Calls::default(),
@@ -190,6 +200,7 @@ impl Swarm {
                 {
                     config.planted = options.planted;
                 }
+                config.by_session = self.sessions && rng.chance(80);
                 if election > 0 {
                     config.affinity = Some(election_name(0)?);
                 }
@@ -281,12 +292,14 @@ impl fmt::Display for Swarm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "world: {} elections, {} observers, expiry {:?}, drift {} ppm, store clock {:?}, \
+            "world: {} elections, {} observers, expiry {:?} (sessions {}, neighbours {}), drift {} ppm, store clock {:?}, \
              versions {}, watch {}, one machine {} (namespaces {}), messages {:?} to {:?}, \
              calendars within {} ms",
             self.elections,
             self.observers,
             self.expiry,
+            self.sessions,
+            self.neighbours,
             self.drift.ppm(),
             self.store_clock,
             if self.hashed { "hashed" } else { "counted" },
@@ -301,7 +314,7 @@ impl fmt::Display for Swarm {
             writeln!(
                 f,
                 "candidate: {} in {}, lease {:?}, interval {:?}, grace {:?}, kill margin {:?}, \
-                 priority {}",
+                 priority {}{}",
                 config.name,
                 config.election,
                 config.lease,
@@ -309,6 +322,11 @@ impl fmt::Display for Swarm {
                 config.grace,
                 config.kill_margin,
                 config.priority.get(),
+                if config.by_session {
+                    ", by session"
+                } else {
+                    ""
+                },
             )?;
         }
         writeln!(f, "of 100 calls: {:?}", self.calls)?;

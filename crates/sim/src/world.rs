@@ -79,6 +79,21 @@ pub(crate) enum Happening {
     LineUp {
         index: usize,
     },
+    /// A session may be over.
+    SessionDue {
+        session: usize,
+    },
+    /// What was bound to a session is given up.
+    Release {
+        p: usize,
+        life: u32,
+        session: usize,
+    },
+    /// Other offices of a process keep their session alive.
+    Neighbours {
+        p: usize,
+        life: u32,
+    },
     Heal,
     Settled,
     Stable,
@@ -189,6 +204,7 @@ impl World {
             curve: Curve::draw(&mut rng, 1_000_000 * SECOND, bound, until),
             stepped: 0,
             lines: lines(&swarm, &procs),
+            sessions: crate::sessions::Sessions::default(),
             outage: None,
             cuts: vec![None; procs.len()],
             keys,
@@ -294,6 +310,17 @@ impl World {
                 }
             }
             Happening::LineUp { index } => self.line_up(index),
+            Happening::SessionDue { session } => self.session_due(session),
+            Happening::Release { p, life, session } => {
+                if alive(p, life, self) {
+                    self.released(p, session);
+                }
+            }
+            Happening::Neighbours { p, life } => {
+                if alive(p, life, self) {
+                    self.neighbours(p);
+                }
+            }
             Happening::Heal => self.heal(),
             Happening::Settled => self.settled(),
             Happening::Stable => self.stable(),
@@ -318,6 +345,7 @@ impl World {
         proc.office = None;
         proc.shown = 0;
         proc.awaited = (Call(0), Instant::ZERO);
+        (proc.session, proc.kept) = (None, None);
         proc.timer = (True::MAX, proc.timer.1 + 1);
         proc.inbox.clear();
         proc.actor = actor(&proc.config, &proc.actor, rng, now);
@@ -325,6 +353,9 @@ impl World {
         self.note(p, || "starts".into());
         self.carry_out(p, now);
         self.after_step(p);
+        if self.swarm.neighbours && self.procs[p].config.by_session {
+            self.neighbours(p);
+        }
         for index in 0..self.store.lines.len() {
             if self.store.lines[index].p == p && self.swarm.watch {
                 self.line_up(index);
@@ -429,6 +460,10 @@ fn people(swarm: &Swarm, nodes: &[Node], rng: &mut Rng) -> Result<Vec<Proc>, Err
     let actor = Actor::Petitioner(Petitioner::default());
     let last = node(stand + swarm.observers);
     procs.push(proc("operator".into(), last, 0, &config, actor));
+    for proc in &mut procs {
+        // Who holds office otherwise may be too old to know of sessions.
+        proc.knows_sessions = proc.config.by_session || rng.chance(50);
+    }
     Ok(procs)
 }
 
@@ -449,6 +484,9 @@ fn proc(name: String, node: usize, election: usize, config: &Config, actor: Acto
         spins: 0,
         shown: 0,
         awaited: (Call(0), Instant::ZERO),
+        session: None,
+        kept: None,
+        knows_sessions: true,
     }
 }
 

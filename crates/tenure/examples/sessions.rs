@@ -5,7 +5,8 @@
 //! and then does nothing but keep the sessions alive, each every third of its
 //! time to live. For the processes that are named it says how much memory
 //! they have and how much processor time they take. It speaks the interface
-//! of a cluster itself: the library has no such elections yet.
+//! of a cluster itself, so that nothing but the cluster is measured; elections
+//! of the library are held so with `tenure://…?hold=session`.
 
 #![allow(clippy::print_stdout, reason = "it talks to people")]
 

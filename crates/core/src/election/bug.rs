@@ -40,11 +40,25 @@ pub enum Bug {
     SwapUnjudged,
     /// The office is vacated before the work has ended.
     VacateUndrained,
+    /// A grant by session is counted from the answer to a keep-alive, not
+    /// from before it was sent.
+    ConfirmedFromAnswer,
+    /// A keep-alive of unknown outcome is taken for confirmed.
+    UnknownIsConfirmed,
+    /// The session by which an office is held lives no longer than its lease,
+    /// though the store's clock may be fast while the holder's is slow.
+    SessionUnstretched,
+    /// Whoever holds by a session never looks at the register, and trusts a
+    /// watch that may have died.
+    NeverLooks,
+    /// What an abandoned id may have bound is not released: whatever keeps
+    /// the session alive keeps nobody in office.
+    NeverReleased,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 19] = [
         Self::DeadlineFromEnd,
         Self::DriftForgotten,
         Self::UnknownIsWon,
@@ -59,5 +73,10 @@ impl Bug {
         Self::SequenceKept,
         Self::SwapUnjudged,
         Self::VacateUndrained,
+        Self::ConfirmedFromAnswer,
+        Self::UnknownIsConfirmed,
+        Self::SessionUnstretched,
+        Self::NeverLooks,
+        Self::NeverReleased,
     ];
 }

@@ -98,6 +98,10 @@ pub struct Config {
     /// Stand only while this other election is led by a candidate of the
     /// same name.
     pub affinity: Option<Name>,
+    /// Hold the office by a session of the store (§4.12) instead of renewing
+    /// it: the store binds the register to a session that lives for at least
+    /// a lease after each sign of life, and empties it when that ends.
+    pub by_session: bool,
     /// A mistake to make on purpose.
     #[cfg(feature = "planted-bugs")]
     pub planted: Option<Bug>,
@@ -128,6 +132,7 @@ impl Config {
             priority: Priority::HIGHEST,
             expiry: Expiry::Silence,
             affinity: None,
+            by_session: false,
             #[cfg(feature = "planted-bugs")]
             planted: None,
         };

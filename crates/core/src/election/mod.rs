@@ -35,7 +35,9 @@ mod record;
 mod sight;
 
 pub use bug::Bug;
-pub use campaign::{Call, Campaign, Command, Event, Failure, FailureClass, Input, Output, Why};
+pub use campaign::{
+    Bind, Call, Campaign, Command, Event, Failure, FailureClass, Input, Output, Why,
+};
 pub use config::{Config, ConfigError, Expiry, Priority};
 pub use grant::Grant;
 pub use observer::Observer;

@@ -240,7 +240,11 @@ impl Machine for Observer {
                 self.outputs.push_back(Output::Event(Event::Stopped));
             }
             // It stands for nothing and writes nothing.
-            Input::Seen { .. } | Input::Wrote { .. } | Input::Command(_) | Input::Drained => {}
+            Input::Seen { .. }
+            | Input::Wrote { .. }
+            | Input::Confirmed { .. }
+            | Input::Command(_)
+            | Input::Drained => {}
         }
         self.advance();
     }

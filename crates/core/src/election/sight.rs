@@ -92,7 +92,7 @@ pub struct Observation {
     /// How sure this is.
     pub certainty: Certainty,
     /// When the grant may be over if it is not renewed, on this process's
-    /// boot-time clock.
+    /// boot-time clock; `None` if nobody leads, or a session holds the office.
     pub over_at: Option<Instant>,
 }
 
@@ -144,6 +144,8 @@ struct Bench<'a> {
     /// When the read was asked; `None` for the news of a watch.
     asked: Option<Instant>,
     store_now: Option<StoreTime>,
+    /// Whether the read found the register bound to a session.
+    bound: bool,
 }
 
 impl Default for Sight {
@@ -230,6 +232,8 @@ impl Sight {
                 verdict: Verdict::Over(certainty),
                 ..
             } => *certainty,
+            // The store itself says that it is held, by a session that lives.
+            Seen::Record { over_at, .. } if *over_at == Instant::MAX => Certainty::Proven,
             Seen::Record {
                 witnessed, dated, ..
             } => match expiry {
@@ -247,7 +251,8 @@ impl Sight {
     /// What others are told of it.
     pub fn observation(&self, expiry: Expiry) -> Observation {
         let over_at = match self.standing() {
-            Standing::Held { over_at } => Some(over_at),
+            // What a session holds has no end that a clock could tell.
+            Standing::Held { over_at } if over_at < Instant::MAX => Some(over_at),
             _ => None,
         };
         Observation {
@@ -292,6 +297,7 @@ impl Sight {
             now,
             asked: Some(asked),
             store_now: reading.now,
+            bound: reading.bound,
         };
         match &reading.register {
             Some(register) => self.learn(&bench, register),
@@ -324,6 +330,7 @@ impl Sight {
             now,
             asked: None,
             store_now: None,
+            bound: false,
         };
         let Some(register) = register else {
             return if matches!(self.seen, Seen::Absent) {
@@ -498,6 +505,10 @@ impl Bench<'_> {
         first: Instant,
     ) -> (Instant, Verdict) {
         let span = self.config.drift_bound().lengthen(record.lease);
+        if self.bound {
+            // Rule 1, whatever the rule for others: the store empties it.
+            return (Instant::MAX, Verdict::Holds);
+        }
         match self.config.expiry {
             Expiry::Session => (Instant::MAX, Verdict::Holds),
             Expiry::Silence if self.config.planted(Bug::JudgedByWall) => {

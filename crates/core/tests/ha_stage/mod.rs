@@ -288,7 +288,11 @@ impl Stage {
         match op {
             Op::Read(key) => {
                 let (register, now) = (self.store.read(key).cloned(), None);
-                let result = Ok(Reading { register, now });
+                let result = Ok(Reading {
+                    register,
+                    now,
+                    bound: false,
+                });
                 Input::Read { call, result }
             }
             Op::List(prefix) => {

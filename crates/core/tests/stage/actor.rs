@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use tenure_core::Machine;
-use tenure_core::cas::{Reading, Register, Write};
+use tenure_core::cas::{Bytes, Reading, Register, Write};
 use tenure_core::election::{Call, Campaign, Failure, Grant, Input, Observer, Output};
 use tenure_core::ids::{Fence, Key, Version};
 use tenure_core::time::{ClockId, Instant, Now, WallTime};
@@ -59,13 +59,17 @@ pub(crate) struct Asked {
 
 pub(crate) enum What {
     Read(Key),
-    Write(Write),
+    /// Under this session, and bound to it if there is a last will.
+    Write(Write, Option<usize>, Option<Bytes>),
+    /// Whether this session lives; asked at this time of the asker's clock.
+    Confirm(Option<usize>, Instant),
 }
 
 #[derive(Clone)]
 pub(crate) enum Effect {
     Read(Reading),
     Wrote(Result<Version, Failure>),
+    Confirmed(Result<Instant, Failure>),
 }
 
 pub(crate) struct Actor {
@@ -86,6 +90,8 @@ pub(crate) struct Actor {
     /// Inputs that wait while it is suspended.
     pub(crate) suspended: Option<VecDeque<Input>>,
     pub(crate) calls: Vec<Asked>,
+    /// The session that it binds its register to, once it has one.
+    pub(crate) session: Option<usize>,
     /// How many ids it has had.
     pub(crate) incarnations: u32,
 }
@@ -164,6 +170,7 @@ pub(crate) fn answer(call: Call, effect: Effect) -> Input {
             result: Ok(reading),
         },
         Effect::Wrote(result) => Input::Wrote { call, result },
+        Effect::Confirmed(result) => Input::Confirmed { call, result },
     }
 }
 

@@ -15,6 +15,7 @@
 mod actor;
 mod args;
 pub(crate) mod chaos;
+mod sessions;
 mod show;
 mod store;
 mod strangers;

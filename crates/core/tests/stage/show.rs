@@ -96,7 +96,10 @@ impl Ids {
         match effect {
             Effect::Read(reading) => self.register(reading.register.as_ref()),
             Effect::Wrote(Ok(version)) => version.to_string(),
-            Effect::Wrote(Err(failure)) => failure.class.to_string(),
+            Effect::Confirmed(Ok(_)) => "alive".to_string(),
+            Effect::Wrote(Err(failure)) | Effect::Confirmed(Err(failure)) => {
+                failure.class.to_string()
+            }
         }
     }
 

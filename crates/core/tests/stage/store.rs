@@ -10,6 +10,7 @@ use tenure_core::ids::{Key, Version};
 use tenure_core::time::{ClockId, StoreTime};
 
 use super::actor::{Effect, What};
+use super::sessions::Sessions;
 
 /// The store's clock at the start of a script.
 const STORE_DAWN: i128 = 1_000_000_000_000;
@@ -20,6 +21,7 @@ pub(crate) struct Store {
     pub(crate) clock: bool,
     /// How far its clock was set forward (or back), in nanoseconds.
     pub(crate) step: i128,
+    pub(crate) sessions: Sessions,
     /// Up to which change the watches have been served.
     served: u64,
 }
@@ -30,6 +32,7 @@ impl Store {
             registers: Registers::new(10_000),
             clock: false,
             step: 0,
+            sessions: Sessions::default(),
             served: 0,
         }
     }
@@ -47,11 +50,23 @@ impl Store {
             What::Read(key) => Effect::Read(Reading {
                 register: self.registers.read(key).cloned(),
                 now,
+                bound: self.sessions.holds(key),
             }),
-            What::Write(write) => {
-                let lost = |_| Failure::new(FailureClass::Conflict, "somebody else wrote first");
+            What::Write(write, session, last) => {
+                let lost = || Failure::new(FailureClass::Conflict, "somebody else wrote first");
+                if !self.sessions.allows(*session, write) {
+                    return Effect::Wrote(Err(lost()));
+                }
                 let wrote = self.registers.compare_and_swap(write.clone(), now);
-                Effect::Wrote(wrote.map_err(lost))
+                if wrote.is_ok() {
+                    self.sessions.wrote(*session, write, last.as_ref());
+                }
+                Effect::Wrote(wrote.map_err(|_| lost()))
+            }
+            What::Confirm(session, asked) => {
+                let alive = session.is_some_and(|session| self.sessions.is_alive(session));
+                let over = || Failure::new(FailureClass::Conflict, "the session is over");
+                Effect::Confirmed(if alive { Ok(*asked) } else { Err(over()) })
             }
         }
     }

@@ -33,7 +33,7 @@ pub(crate) fn run(world: &mut World, command: &str, args: &mut Args<'_>) -> Outc
     match command {
         // campaign a lease=10s interval=2s grace=3s kill=250ms drift=10000
         //   priority=10 expiry=silence|session|steady|store|skew:2s
-        //   affinity=cache election=payroll name=a, and where it runs:
+        //   affinity=cache election=payroll name=a by=session, and where it runs:
         //   boot=100s wall=-2s rate=10000 clock=1:2 watch=on|off|withheld
         //   link=up work=ends|runs
         "campaign" => campaign(world, args)?,
@@ -50,6 +50,11 @@ pub(crate) fn run(world: &mut World, command: &str, args: &mut Args<'_>) -> Outc
                 return Err(format!("it is {} already", time(world.at)).into());
             }
             world.advance_to(target);
+        }
+        // session 1: the first session that was opened ends.
+        "session" => {
+            let session = args.word()?.parse()?;
+            world.end_session(session);
         }
         "resign" | "transfer" | "stop" | "drained" => order(world, command, args)?,
         "link" | "watch" | "suspend" | "resume" | "crash" | "clock" | "work" | "store" => {
@@ -86,6 +91,7 @@ pub(crate) fn configure(args: &mut Args<'_>, name: &str) -> Outcome<Config> {
     }
     config.affinity = args.name("affinity")?;
     config.expiry = expiry(args)?;
+    config.by_session = args.key("by") == Some("session");
     #[cfg(feature = "planted-bugs")]
     if let Some(bug) = args.key("bug") {
         let known = tenure_core::election::Bug::ALL;
@@ -148,6 +154,7 @@ fn enter(
         clock,
         suspended: None,
         calls: Vec::new(),
+        session: None,
         incarnations: 0,
     });
     if watch != Watch::Off {

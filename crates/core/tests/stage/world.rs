@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use tenure_core::cas::Stamp;
 use tenure_core::election::{Event, Failure, FailureClass, Input, Output};
 use tenure_core::ids::Key;
 
@@ -179,11 +180,50 @@ impl World {
                     };
                     self.ask(index, call, What::Read(key), &shown);
                 }
-                Output::Write { call, write, .. } => {
-                    let shown = format!("#{} {}", call.0, self.ids.write(&write));
-                    self.ask(index, call, What::Write(write), &shown);
+                Output::Write {
+                    call, write, bind, ..
+                } => {
+                    let bound = if bind.is_some() { ", bound" } else { "" };
+                    let shown = format!("#{} {}{bound}", call.0, self.ids.write(&write));
+                    let session = self.session(index, bind.is_some());
+                    let last = bind.map(|bind| bind.last);
+                    self.ask(index, call, What::Write(write, session, last), &shown);
+                }
+                Output::Confirm { call, .. } => {
+                    let actor = &self.actors[index];
+                    let what = What::Confirm(actor.session, actor.now(self.at).boot);
+                    self.ask(index, call, what, &format!("#{} confirm", call.0));
+                }
+                Output::Release => {
+                    if let Some(session) = self.actors[index].session.take() {
+                        self.say_of(index, "releases what it has bound");
+                        self.end_session(session);
+                    }
                 }
             }
+        }
+    }
+
+    /// The session of an actor, and a new one if it has none that lives.
+    fn session(&mut self, index: usize, wanted: bool) -> Option<usize> {
+        let sessions = &mut self.store.sessions;
+        let known = self.actors[index].session;
+        let alive = known.filter(|session| sessions.is_alive(*session));
+        let session = match (alive, wanted) {
+            (None, true) => Some(sessions.open()),
+            (Some(alive), _) => Some(alive),
+            (None, false) => known,
+        };
+        self.actors[index].session = session;
+        session
+    }
+
+    /// Ends a session: what it held is vacated.
+    pub(crate) fn end_session(&mut self, session: usize) {
+        for (key, last) in self.store.sessions.end(session) {
+            self.store.put(self.at, &key, last, Stamp::Now);
+            let shown = self.ids.register(self.store.registers.read(&key));
+            self.say(&format!("{key}: {shown}"));
         }
     }
 
@@ -329,6 +369,7 @@ fn failure(asked: &Asked, class: FailureClass) -> Input {
             call,
             result: Err(failed),
         },
-        What::Write(_) => answer(call, Effect::Wrote(Err(failed))),
+        What::Write(..) => answer(call, Effect::Wrote(Err(failed))),
+        What::Confirm(..) => answer(call, Effect::Confirmed(Err(failed))),
     }
 }

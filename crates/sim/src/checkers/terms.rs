@@ -112,6 +112,20 @@ impl Terms {
         }
     }
 
+    /// The session lives that the register is bound to.
+    pub(crate) fn confirmed(&mut self, now: True) {
+        let Some(shown) = self.entries.last() else {
+            return;
+        };
+        let (term, holder) = (shown.term, shown.holder);
+        let own = |entry: &&mut Entry| {
+            (entry.term, entry.holder) == (term, holder) && entry.renewal == entry.sequence
+        };
+        if let Some(entry) = self.entries.iter_mut().rev().find(own) {
+            entry.applied = now;
+        }
+    }
+
     /// Whether the register ever showed this holder in this term.
     pub(crate) fn held(&self, term: Term, leader: LeaderId) -> bool {
         let mut back = self

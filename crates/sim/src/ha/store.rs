@@ -184,7 +184,11 @@ impl World {
                 let now = None;
                 Input::Read {
                     call,
-                    result: Ok(Reading { register, now }),
+                    result: Ok(Reading {
+                        register,
+                        now,
+                        bound: false,
+                    }),
                 }
             }
             Op::List(prefix) => {

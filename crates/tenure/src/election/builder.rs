@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_core::election::{Config, ConfigError, Expiry, Priority};
-use tenure_core::ids::{Name, NameError};
+use tenure_core::ids::{Key, Name, NameError};
 use tenure_core::rng::Rng;
 use tenure_core::time::Drift;
 
@@ -167,6 +167,8 @@ impl Builder {
             Some(election) => Some(named("affinity", election)?),
             None => None,
         };
+        let key = Key::of_election(&config.election);
+        config.by_session = self.store.hold(&key, config.lease).is_some();
         config.validate()?;
         Ok(config)
     }

@@ -36,7 +36,7 @@ pub use tenure_core::election::{
     Certainty, Command, Config, ConfigError, Event, Expiry, Failure, FailureClass, Grant, Leader,
     Observation, Priority, Why,
 };
-use tenure_core::ids::{Fence, Name, Term};
+use tenure_core::ids::{Fence, Key, Name, Term};
 use tenure_core::rng::Rng;
 use tokio::sync::watch as state;
 
@@ -88,10 +88,13 @@ impl Election {
         let driven = Arc::clone(&election.shared);
         drive::background().spawn(async move {
             let driven = Ending(driven);
+            let hold = store.hold(&Key::of_election(&config.election), config.lease);
             let campaign = Campaign::new(config, rng, clock::now());
             let keys = campaign.keys().cloned().collect();
             let (mailbox, shared) = (Arc::clone(&driven.0.mailbox), &driven.0);
+            let hold = hold.filter(|_| campaign.config().by_session);
             let world = Surroundings::new(store, keys, mailbox, |event| shared.on_event(event));
+            let world = world.holding(hold);
             drive::drive(campaign, world).await;
         });
         election

@@ -247,6 +247,7 @@ pub async fn list(
                 let reading = Reading {
                     register: Some(register),
                     now: page.now,
+                    bound: false,
                 };
                 let seen = match decoded(&name, &reading) {
                     Ok(()) => Ok(judge(store.features(), &name, asked, &reading)),

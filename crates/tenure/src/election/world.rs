@@ -8,14 +8,14 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tenure_core::Machine;
-use tenure_core::election::{Command, Event, Input, Output};
+use tenure_core::election::{Command, Event, Failure, FailureClass, Input, Output};
 use tenure_core::ids::Key;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
 use crate::drive::{Flow, World};
 use crate::store::caller::{Lines, News, patient};
-use crate::store::{Selector, Store};
+use crate::store::{Hold, Selector, Store};
 
 /// What an application tells a running machine. It holds at most one command
 /// (a stop beats what came before; otherwise the last one counts) and one
@@ -77,6 +77,8 @@ impl Mailbox {
 /// application.
 pub(super) struct Surroundings<F> {
     store: Arc<dyn Store>,
+    /// By which the office is held, if a session is to hold it.
+    hold: Option<Arc<dyn Hold>>,
     lines: Lines,
     calls: JoinSet<Input>,
     mailbox: Arc<Mailbox>,
@@ -98,10 +100,58 @@ where
         let lines = Lines::new(store.as_ref(), keys.into_iter().map(Selector::Key));
         Self {
             store,
+            hold: None,
             lines,
             calls: JoinSet::new(),
             mailbox,
             on_event,
+        }
+    }
+
+    /// The same with an office that a session holds.
+    pub(super) fn holding(self, hold: Option<Arc<dyn Hold>>) -> Self {
+        Self { hold, ..self }
+    }
+
+    /// Begins to carry out a call. What goes to a session is sent here and
+    /// now, not when somebody first asks for the answer: its order counts.
+    fn call(&mut self, output: Output) {
+        match (output, &self.hold) {
+            (
+                Output::Write {
+                    call,
+                    write,
+                    bind,
+                    within,
+                },
+                Some(hold),
+            ) => {
+                let asked = hold.write(write, bind, within);
+                self.calls.spawn(async move {
+                    let written = patient(within, asked).await;
+                    let result = written.map(|written| written.version);
+                    Input::Wrote { call, result }
+                });
+            }
+            (
+                Output::Confirm {
+                    call,
+                    since,
+                    within,
+                },
+                Some(hold),
+            ) => {
+                let asked = hold.confirm(since, within);
+                self.calls.spawn(async move {
+                    let result = patient(within, asked).await;
+                    Input::Confirmed { call, result }
+                });
+            }
+            (Output::Release, Some(hold)) => hold.release(),
+            (output, _) => {
+                let store = Arc::clone(&self.store);
+                self.calls.spawn(carry_out(store, output));
+            }
         }
     }
 }
@@ -114,9 +164,7 @@ where
     fn carry_out(&mut self, output: Output) -> Flow {
         match output {
             Output::Event(event) => return (self.on_event)(event),
-            call => {
-                self.calls.spawn(carry_out(Arc::clone(&self.store), call));
-            }
+            output => self.call(output),
         }
         Flow::On
     }
@@ -151,6 +199,7 @@ async fn carry_out(store: Arc<dyn Store>, output: Output) -> Input {
             call,
             write,
             within,
+            ..
         } => {
             let written = patient(within, store.compare_and_swap(write, within)).await;
             Input::Wrote {
@@ -158,6 +207,11 @@ async fn carry_out(store: Arc<dyn Store>, output: Output) -> Input {
                 result: written.map(|written| written.version),
             }
         }
-        Output::Event(_) => unreachable!("events are not calls"),
+        // Only a campaign that was given a hold asks for more.
+        Output::Confirm { call, .. } => Input::Confirmed {
+            call,
+            result: Err(Failure::new(FailureClass::Broken, "there is no session")),
+        },
+        Output::Release | Output::Event(_) => unreachable!("neither is a call"),
     }
 }

@@ -118,14 +118,21 @@ pub(super) fn url(url: &str) -> Result<(Vec<Arc<str>>, Config), Error> {
                 config.connections = value.parse().map_err(|_| fail("1 to 16"))?;
             }
             "ttl" => config.ttl = seconds(value).ok_or_else(|| fail("1s to 86400s"))?,
+            "hold" => {
+                config.hold_by_session = match value {
+                    "session" => true,
+                    "lease" => false,
+                    _ => return Err(fail("session or lease")),
+                };
+            }
             "ca" => files.ca = file()?,
             "cert" => files.cert = file()?,
             "key" => files.key = file()?,
             "token_file" => config.token = file()?.map(Token::File),
             _ => {
                 return Err(Error::invalid(format!(
-                    "expected the options connections=, ttl=, ca=, cert=, key= or token_file=, found \
-                     {name:?}"
+                    "expected the options connections=, ttl=, hold=, ca=, cert=, key= or token_file=, \
+                     found {name:?}"
                 )));
             }
         }
@@ -182,8 +189,13 @@ mod tests {
             (config.connections, config.ttl),
             (4, Duration::from_secs(30))
         );
+        assert!(!config.hold_by_session);
+        let (_, config) = url("tenure://a:1?hold=session").expect("a URL");
+        assert!(config.hold_by_session);
         for bad in [
             "tenure:a:1",
+            "tenure://a:1?hold=",
+            "tenure://a:1?hold=sessions",
             "tenure://a:1?connections=0",
             "tenure://a:1?connections=17",
             "tenure://a:1?ttl=0s",

@@ -16,6 +16,7 @@ use super::dialer::Dialer;
 use super::finder::Finder;
 use super::line::Line;
 use super::pipeline::{Ask, Gather, Op, Outcome, Reply};
+use super::session::Session;
 use super::{Config, Entry, Error, Listing, Swapped, address, wire};
 use crate::api::v1::{self, answer, command, request};
 use crate::clock;
@@ -39,6 +40,7 @@ pub(super) struct Shared {
     pub(super) finder: Arc<Finder>,
     lines: Vec<Line>,
     turn: AtomicUsize,
+    hold_by_session: bool,
 }
 
 impl Shared {
@@ -91,6 +93,7 @@ impl Client {
                 lines,
                 finder,
                 turn: AtomicUsize::new(1),
+                hold_by_session: config.hold_by_session,
             }),
             line: 0,
             within: config.within,
@@ -115,6 +118,19 @@ impl Client {
             line: self.shared.next_line(),
             within,
         }
+    }
+
+    /// A session of its own, that lives for `ttl` after its last sign of life,
+    /// 1 s to a day: for registers that are to be bound to it. Opened by its
+    /// first command, over a connection of its own.
+    pub fn session(&self, ttl: Duration) -> Session {
+        Session::new(Line::once(ttl, Arc::clone(&self.shared.finder)))
+    }
+
+    /// Whether elections on this client's registers are to be held by
+    /// sessions ([`Config::hold_by_session`]).
+    pub(crate) fn holds_by_session(&self) -> bool {
+        self.shared.hold_by_session
     }
 
     pub(super) const fn time(&self) -> Duration {
@@ -238,12 +254,23 @@ impl Client {
     /// # Errors
     /// [`Error::Unavailable`] if no leader answers in time.
     pub async fn read(&self, key: &Key) -> Result<Reading, Error> {
+        self.read_bound(key).await.map(|(reading, _)| reading)
+    }
+
+    /// The same, with the session that the register is bound to, if it is.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub async fn read_bound(&self, key: &Key) -> Result<(Reading, Option<u64>), Error> {
         let read = v1::ReadRequest {
             key: key.as_str().to_owned(),
             stale: false,
         };
         match self.ask(Ask::Look(request::What::Read(read))).await? {
-            answer::What::Read(read) => Ok(wire::reading(read)),
+            answer::What::Read(read) => {
+                let session = read.bound.as_ref().map(|bound| bound.session);
+                Ok((wire::reading(read), session))
+            }
             _ => Err(wire::garbled()),
         }
     }
@@ -255,23 +282,12 @@ impl Client {
     /// not have been written.
     pub async fn compare_and_swap(&self, write: Write) -> Result<Swapped, Error> {
         if write.value.len() > MAX_VALUE_BYTES {
-            return Err(Error::invalid(format!(
-                "expected a value of at most {MAX_VALUE_BYTES} bytes for {}, found {}",
-                write.key,
-                write.value.len()
-            )));
+            return Err(oversized(&write));
         }
         let Some(swap) = wire::swap(write) else {
             return Err(Error::Conflict);
         };
-        match self.ask(Ask::Do(command::Operation::Swap(swap))).await? {
-            answer::What::Swapped(done) if done.swapped => Ok(Swapped {
-                version: Version::from_u64(done.version),
-                now: done.now.map(wire::time),
-            }),
-            answer::What::Swapped(_) => Err(Error::Conflict),
-            _ => Err(strange()),
-        }
+        swapped(self.ask(Ask::Do(command::Operation::Swap(swap))).await?)
     }
 
     /// Deletes one register if it has this version.
@@ -338,7 +354,28 @@ fn check_entry(data: &Bytes) -> Result<(), Error> {
     )))
 }
 
-fn strange() -> Error {
+/// What is too large is refused before anything is sent.
+pub(super) fn oversized(write: &Write) -> Error {
+    Error::invalid(format!(
+        "expected a value of at most {MAX_VALUE_BYTES} bytes for {}, found {}",
+        write.key,
+        write.value.len()
+    ))
+}
+
+/// What became of a compare-and-swap.
+pub(super) fn swapped(answer: answer::What) -> Result<Swapped, Error> {
+    match answer {
+        answer::What::Swapped(done) if done.swapped => Ok(Swapped {
+            version: Version::from_u64(done.version),
+            now: done.now.map(wire::time),
+        }),
+        answer::What::Swapped(_) => Err(Error::Conflict),
+        _ => Err(strange()),
+    }
+}
+
+pub(super) fn strange() -> Error {
     Error::Unknown("the server answered another question".into())
 }
 

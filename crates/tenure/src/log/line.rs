@@ -85,9 +85,18 @@ impl Desk {
 
 impl Line {
     pub(super) fn start(ttl: Duration, finder: Arc<Finder>) -> Self {
+        Self::with(Pipeline::new(ttl, clock::boot()), finder)
+    }
+
+    /// One that has one session and no other.
+    pub(super) fn once(ttl: Duration, finder: Arc<Finder>) -> Self {
+        Self::with(Pipeline::once(ttl, clock::boot()), finder)
+    }
+
+    fn with(pipeline: Pipeline, finder: Arc<Finder>) -> Self {
         let shared = Arc::new(Shared {
             desk: Mutex::new(Desk {
-                pipeline: Pipeline::new(ttl, clock::boot()),
+                pipeline,
                 writer: None,
                 stream: 0,
                 closed: false,
@@ -115,8 +124,8 @@ impl Line {
         let mut refused = Vec::new();
         let mut desk = self.shared.lock();
         for op in ops {
-            if let Err(reply) = desk.pipeline.push(op) {
-                refused.push(reply);
+            if let Err(turned_away) = desk.pipeline.push(op) {
+                refused.push(turned_away);
             }
         }
         let late = desk.is_late();
@@ -131,11 +140,19 @@ impl Line {
         if late {
             self.shared.hurry.notify_one();
         }
-        for reply in refused {
-            reply.tell(Err(Error::Unavailable(
-                "too many requests are waiting to be sent already".into(),
-            )));
+        for (reply, error) in refused {
+            reply.tell(Err(error));
         }
+    }
+
+    /// Whether its one session is over.
+    pub(super) fn is_over(&self) -> bool {
+        self.shared.lock().pipeline.is_over()
+    }
+
+    /// The session that is open.
+    pub(super) fn session(&self) -> Option<u64> {
+        self.shared.lock().pipeline.session()
     }
 
     /// Ends the session, if there is one, and waits a moment for that.

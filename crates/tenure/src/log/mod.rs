@@ -32,6 +32,7 @@
 //! | `dialer.rs` | connections, with TLS or without |
 //! | `token.rs` | by what the client is known |
 //! | `follow.rs` | tails and watches, from any server |
+//! | `session.rs` | a session of its own, to bind registers to |
 //! | `cluster.rs` | status, members, backups |
 //!
 //! Left out: reading without asking the leader (a tail or a watch does that),
@@ -46,6 +47,7 @@ mod finder;
 mod follow;
 mod line;
 mod pipeline;
+mod session;
 mod token;
 mod wire;
 
@@ -60,6 +62,7 @@ pub use client::Client;
 pub use cluster::{Backup, ServerStatus};
 pub use error::Error;
 pub use follow::{Changes, Follow, News, Tail};
+pub use session::Session;
 pub use token::Token;
 
 use crate::transport::ClientTlsFiles;
@@ -81,6 +84,9 @@ pub struct Config {
     pub tls: Option<ClientTlsFiles>,
     /// By what the client is known, for servers that want a token.
     pub token: Option<Token>,
+    /// Whether elections on the store that is made of this client are held by
+    /// sessions rather than renewed one by one (`?hold=session`).
+    pub hold_by_session: bool,
 }
 
 impl Default for Config {
@@ -91,6 +97,7 @@ impl Default for Config {
             within: Duration::from_secs(10),
             tls: None,
             token: None,
+            hold_by_session: false,
         }
     }
 }
@@ -122,6 +129,15 @@ impl Config {
     pub fn tls(self, files: ClientTlsFiles) -> Self {
         Self {
             tls: Some(files),
+            ..self
+        }
+    }
+
+    /// The same with elections that are held by sessions.
+    #[must_use]
+    pub fn hold_by_session(self, hold_by_session: bool) -> Self {
+        Self {
+            hold_by_session,
             ..self
         }
     }

@@ -147,6 +147,15 @@ impl Hub {
         }
     }
 
+    /// The same for who knows already what to fetch: the hub's time alone.
+    #[cfg(feature = "tenure")]
+    pub(super) fn moment(&self) -> Interest {
+        Interest {
+            drawn: self.lock().told,
+            ..Interest::default()
+        }
+    }
+
     /// Whether anybody follows anything.
     pub(super) fn is_idle(&self) -> bool {
         let mut inner = self.lock();

@@ -129,7 +129,11 @@ impl Store for Memory {
     fn read<'a>(&'a self, key: &'a Key, _: Duration) -> BoxFuture<'a, Result<Reading, StoreError>> {
         let register = self.lock().read(key).cloned();
         let now = Some(clock::shared());
-        Box::pin(std::future::ready(Ok(Reading { register, now })))
+        Box::pin(std::future::ready(Ok(Reading {
+            register,
+            now,
+            bound: false,
+        })))
     }
 
     fn compare_and_swap(

@@ -22,11 +22,13 @@
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 pub use tenure_core::cas::{Bytes, Expect, MAX_VALUE_BYTES, Reading, Register, Stamp, Write};
+pub use tenure_core::election::Bind;
 pub use tenure_core::ids::{Key, Version};
-use tenure_core::time::StoreTime;
+use tenure_core::time::{Instant, StoreTime};
 
 use crate::error::StoreError;
 
@@ -169,4 +171,49 @@ pub trait Store: fmt::Debug + fmt::Display + Send + Sync + 'static {
     /// share their cost: a register is fetched once per change, however many
     /// follow it.
     fn watch(&self, selector: Selector) -> Watch;
+
+    /// The means to hold the register `key` by a session for `lease` at a
+    /// time, for one campaign; `None` if this store has none, or is not asked
+    /// to use them: then the campaign renews what it holds.
+    fn hold(&self, key: &Key, lease: Duration) -> Option<Arc<dyn Hold>> {
+        let _ = (key, lease);
+        None
+    }
+}
+
+/// The hold that one campaign has on one register by a session of the store,
+/// while it has one (`docs/election.md`, clause 4.12).
+///
+/// # Contract
+///
+/// * A register that was bound is written by nobody else until its session
+///   ends, and then by the store, with the last will.
+/// * A session lives for the `ttl` of its bindings after each sign of life
+///   that is confirmed, on the store's clock.
+/// * What is asked takes effect in the order of the calls, not of the polls.
+/// * Two holds of one register never share a session; dropping a hold
+///   releases it, once nobody can believe in it any more.
+pub trait Hold: fmt::Debug + Send + Sync {
+    /// Writes the register if it is as expected; with `bind`, bound to a
+    /// session that lives, else bound no more.
+    fn write(
+        &self,
+        write: Write,
+        bind: Option<Bind>,
+        within: Duration,
+    ) -> BoxFuture<'static, Result<Written, StoreError>>;
+
+    /// Has the session confirmed to which the register was last bound; when
+    /// the sign of life was sent, on the boot-time clock: at `since` or
+    /// later. Many holds share one.
+    /// [`StoreError::Conflict`] says that the session is over.
+    fn confirm(
+        &self,
+        since: Instant,
+        within: Duration,
+    ) -> BoxFuture<'static, Result<Instant, StoreError>>;
+
+    /// What was bound so far, or may yet be by a write that is under way, is
+    /// nobody's: sees in the background that it is vacated.
+    fn release(&self);
 }

@@ -7,4 +7,5 @@ mod servers;
 
 mod calls;
 mod election;
+mod holding;
 mod store;

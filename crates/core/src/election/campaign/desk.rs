@@ -9,9 +9,9 @@ use core::time::Duration;
 
 use super::affinity::Affinity;
 use super::types::Pending;
-use super::{Call, Event, Failure, FailureClass, Output, State};
-use crate::cas::{Expect, Reading, Stamp, Write};
-use crate::election::{Bug, Config, Holder, News, Record, Sight, Standing};
+use super::{Bind, Call, Event, Failure, FailureClass, Output, State};
+use crate::cas::{Bytes, Expect, Reading, Stamp, Write};
+use crate::election::{Bug, Config, Holder, News, Office, Record, Sight, Standing};
 use crate::ids::{Key, LeaderId, Term, Version};
 use crate::rng::Rng;
 use crate::time::{Instant, Now};
@@ -94,10 +94,21 @@ impl Desk {
         pending
     }
 
-    /// Asks for a compare-and-swap of the register.
+    /// Asks for a compare-and-swap of the register; one that names a holder
+    /// by session, bound to it.
     pub(super) fn write(&mut self, expect: Expect, record: &Record, within: Duration) -> Pending {
         let pending = Pending::new(self.call(), self.now.boot, within);
         let (key, value) = (self.key.clone(), record.encode());
+        let bind = self.config.by_session && record.holder().is_some();
+        let bind = bind.then(|| Bind {
+            last: last_will(record),
+            // The holder's clock may be slow, and the store's fast.
+            ttl: if self.config.planted(Bug::SessionUnstretched) {
+                record.lease
+            } else {
+                self.config.drift_bound().lengthen(record.lease)
+            },
+        });
         let write = Write {
             key,
             expect,
@@ -107,9 +118,31 @@ impl Desk {
         self.outputs.push_back(Output::Write {
             call: pending.call,
             write,
+            bind,
             within,
         });
         pending
+    }
+
+    /// Asks for a confirmation of the session that holds the office. One that
+    /// others have asked for within half an interval will do.
+    pub(super) fn confirm(&mut self, within: Duration) -> Pending {
+        let pending = Pending::new(self.call(), self.now.boot, within);
+        self.outputs.push_back(Output::Confirm {
+            call: pending.call,
+            since: self.now.boot.before(self.config.interval / 2),
+            within,
+        });
+        pending
+    }
+
+    /// Disowns whatever has been bound, or may yet be by a late write: the
+    /// session may be kept alive for other offices, and would keep this one
+    /// for an id that nobody goes by.
+    pub(super) fn release(&mut self) {
+        if self.config.by_session && !self.config.planted(Bug::NeverReleased) {
+            self.outputs.push_back(Output::Release);
+        }
     }
 
     /// The sequence after `last`.
@@ -206,6 +239,7 @@ impl Desk {
 
     /// Another incarnation, so that nothing the last one sent can surprise.
     pub(super) fn renew_id(&mut self) {
+        self.release();
         let fresh = LeaderId::from_u128(self.rng.next_u128());
         if !self.config.planted(Bug::OldId) {
             self.me = fresh;
@@ -216,10 +250,17 @@ impl Desk {
     /// little more or less so that candidates spread out. Where a watch
     /// reports changes, after a lease; and not at all while somebody holds the
     /// office, for then the end of the grant calls for a look anyway. So a
-    /// crowd of watchers costs the store nothing while its leaders renew.
+    /// crowd of watchers costs the store nothing while its leaders renew. An
+    /// office that a session holds has no such end: there the net under the
+    /// watch is a look every ten leases.
     pub(super) fn next_look(&mut self, held: bool) -> Instant {
+        let by_session = self.sight.standing()
+            == Standing::Held {
+                over_at: Instant::MAX,
+            };
         let gap = match (self.watching, held) {
             (true, true) => return Instant::MAX,
+            (true, false) if by_session => self.config.lease * 10,
             (true, false) => self.config.lease,
             (false, _) => self.config.interval,
         };
@@ -228,7 +269,7 @@ impl Desk {
     }
 
     pub(super) fn is_held(&self) -> bool {
-        // A session has no such end, so it is polled all the same.
+        // A session has no such end, so it is looked at all the same.
         matches!(self.sight.standing(), Standing::Held { over_at } if over_at < Instant::MAX)
     }
 
@@ -240,4 +281,21 @@ impl Desk {
             .map_or(self.config.lease, |record| record.lease);
         self.rng.span(lease.min(self.config.lease) / 10)
     }
+}
+
+/// How far above its own write a holder's last will counts: more than the
+/// notes that strangers leave in one reign.
+const LAST_WILL_AHEAD: u64 = 1 << 20;
+
+/// What the register is to hold when the session ends: the office vacant, the
+/// term kept (§1.8), the sequence above that of every note left meanwhile.
+fn last_will(record: &Record) -> Bytes {
+    let sequence = record.sequence.saturating_add(LAST_WILL_AHEAD);
+    let vacant = Record {
+        sequence,
+        renewal: sequence,
+        office: Office::Vacant { successor: None },
+        ..record.clone()
+    };
+    vacant.encode()
 }

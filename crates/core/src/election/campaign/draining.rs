@@ -156,6 +156,7 @@ impl Draining {
                 desk.learn(&pending, &reading);
                 self.checked(desk, &reading);
             }
+            Answer::Confirmed(_) => {}
         }
         State::Draining(self)
     }

@@ -6,6 +6,30 @@
 //! reading: as long as the register shows this id in this term, the office is
 //! held, whoever wrote last (a late write of our own, or a stranger's
 //! request), and the version found is the one to go on from.
+//!
+//! # Held by a session (§4.12)
+//!
+//! Then nothing is written: the race has bound the register to a session of
+//! this process, and what extends the grant is a *confirmation*, the answer
+//! to a sign of life of that session, which any number of offices share. Why
+//! is that safe? Let the sign of life be sent at `s` on this process's clock;
+//! the store takes it at some `a >= s`, and from then on the session lives
+//! for `lease x (1 + drift)` on the store's clock. All that time the store
+//! lets nobody else write the register, whatever they have judged and
+//! whatever version they expect. The grant counts from `s`, and ends at
+//! `s + lease x (1 - drift)` on this clock: before the session can, if the
+//! rates of both clocks are within the bound. (One of the two margins alone
+//! is not enough: this clock may be slow while the store's is fast.) To count
+//! from the answer, to take an answer that did not come for one that did, and
+//! to have the session live for a lease and no longer are ways to be wrong;
+//! each is planted in [`Bug`]. A confirmation says nothing of *this* register,
+//! and need not: bound by the race that was won, it can be let go only by this
+//! campaign, or by the end of the session.
+//!
+//! What a renewal brings besides, the notes that others have left in the
+//! register, is brought by the watch, and by a look without which, from time
+//! to time, nothing is confirmed: so a note is heeded also where a watch has
+//! died without a word.
 
 use alloc::collections::VecDeque;
 
@@ -31,7 +55,13 @@ pub(super) struct Leading {
     stage: Stage,
     /// A watch has shown something that is not ours: look when there is time.
     look: bool,
+    /// Held by a session: nothing is confirmed from here on without a look.
+    look_by: Instant,
 }
+
+/// How many leases an office that is held by a session goes without a look at
+/// its register while a watch is up.
+const UNSEEN_LEASES: u32 = 10;
 
 #[derive(Clone, Debug)]
 enum Stage {
@@ -39,6 +69,8 @@ enum Stage {
     Idle { renew_at: Instant },
     /// A renewal is under way.
     Renewing(Pending),
+    /// A confirmation of the session is under way.
+    Confirming(Pending),
     /// It is unclear what the register holds; a read is under way.
     Checking(Pending),
     /// The same, and the read failed; read again then.
@@ -56,7 +88,19 @@ impl Leading {
             attempts: VecDeque::new(),
             stage,
             look: false,
+            look_by: Self::look_by(desk),
         }
+    }
+
+    fn look_by(desk: &Desk) -> Instant {
+        let leases = if desk.watching { UNSEEN_LEASES } else { 1 };
+        desk.now.boot.after(desk.config.lease * leases)
+    }
+
+    /// The watch came or went: what happened in between nobody has reported,
+    /// and no renewal will find.
+    pub(super) const fn watch_changed(&mut self, desk: &Desk) {
+        self.look |= desk.config.by_session;
     }
 
     pub(super) const fn term(&self) -> Term {
@@ -69,7 +113,9 @@ impl Leading {
 
     pub(super) fn answer(self, desk: &mut Desk, call: Call, answer: Answer) -> State {
         let awaited = match &self.stage {
-            Stage::Renewing(pending) | Stage::Checking(pending) => pending.call == call,
+            Stage::Renewing(pending) | Stage::Confirming(pending) | Stage::Checking(pending) => {
+                pending.call == call
+            }
             Stage::Idle { .. } | Stage::Unchecked { .. } => false,
         };
         // A success that arrives after `drain_at` extends nothing: the work
@@ -82,6 +128,8 @@ impl Leading {
         match answer {
             Answer::Wrote(Ok(version)) => State::Leading(self.renewed(desk, version)),
             Answer::Wrote(Err(failure)) => State::Leading(self.renewal_failed(desk, &failure)),
+            Answer::Confirmed(Ok(start)) => State::Leading(self.confirmed(desk, start)),
+            Answer::Confirmed(Err(failure)) => State::Leading(self.unconfirmed(desk, &failure)),
             Answer::Read(Ok(reading)) => self.checked(desk, &reading),
             Answer::Read(Err(failure)) => {
                 let read_at = desk.now.boot.after(desk.read_failed(&failure));
@@ -109,6 +157,46 @@ impl Leading {
         self.record.renewal = sequence;
         desk.write_succeeded();
         self.extend(desk, start);
+        self
+    }
+
+    /// The session lived after `start`, and so it holds the office for a
+    /// lease from then.
+    fn confirmed(mut self, desk: &mut Desk, start: Instant) -> Self {
+        let now = desk.now.boot;
+        let start = if desk.config.planted(Bug::ConfirmedFromAnswer) {
+            now
+        } else {
+            start.min(now)
+        };
+        desk.write_succeeded();
+        if start > self.grant.start {
+            self.extend(desk, start);
+        } else {
+            // Older than what is known already: ask again, and not at once.
+            let renew_at = now.after(desk.config.interval / 8);
+            self.stage = Stage::Idle { renew_at };
+        }
+        self
+    }
+
+    /// Nothing is confirmed, whatever the failure is.
+    fn unconfirmed(mut self, desk: &mut Desk, failure: &Failure) -> Self {
+        if failure.class == FailureClass::Unknown
+            && desk.config.planted(Bug::UnknownIsConfirmed)
+            && let Stage::Confirming(pending) = &self.stage
+        {
+            let asked = pending.asked;
+            return self.confirmed(desk, asked);
+        }
+        let pause = desk.write_failed(failure);
+        self.stage = if failure.class == FailureClass::Conflict {
+            // The session is over: the register says who holds it now.
+            Stage::Checking(desk.ask())
+        } else {
+            let renew_at = desk.now.boot.after(pause);
+            Stage::Idle { renew_at }
+        };
         self
     }
 
@@ -181,8 +269,13 @@ impl Leading {
             self.version = register.version.clone();
         }
         self.record = shown;
+        self.look_by = Self::look_by(desk);
         // Unless the grant is as fresh as a renewal would make it.
-        let renew_at = self.grant.start.after(desk.config.interval);
+        let mut renew_at = self.grant.start.after(desk.config.interval);
+        if desk.config.by_session && desk.write_failures > 0 {
+            // What has just failed is not asked for in the same breath.
+            renew_at = renew_at.max(desk.now.boot.after(desk.config.interval / 8));
+        }
         self.stage = Stage::Idle { renew_at };
         if let Some(start) = landed {
             desk.write_succeeded();
@@ -237,13 +330,25 @@ impl Leading {
             Stage::Renewing(pending) if pending.is_given_up(now) => {
                 self = self.renewal_failed(desk, &Failure::no_answer());
             }
+            Stage::Confirming(pending) if pending.is_given_up(now) => {
+                self = self.unconfirmed(desk, &Failure::no_answer());
+            }
             Stage::Checking(pending) if pending.is_given_up(now) => {
                 let read_at = now.after(desk.read_failed(&Failure::no_answer()));
                 self.stage = Stage::Unchecked { read_at };
             }
             Stage::Unchecked { read_at } if now >= read_at => self.check(desk),
+            Stage::Idle { renew_at } if now >= renew_at && desk.config.by_session => {
+                if now < self.look_by || desk.config.planted(Bug::NeverLooks) {
+                    let within = self.patience(desk);
+                    self.stage = Stage::Confirming(desk.confirm(within));
+                } else {
+                    self.check(desk);
+                }
+            }
             Stage::Idle { renew_at } if now >= renew_at => self.renew(desk),
             Stage::Renewing(_)
+            | Stage::Confirming(_)
             | Stage::Checking(_)
             | Stage::Unchecked { .. }
             | Stage::Idle { .. } => {}
@@ -269,18 +374,24 @@ impl Leading {
             self.attempts.pop_front();
         }
         self.attempts.push_back((sequence, desk.now.boot));
-        // A slow answer is better than none, but one lost answer must leave
-        // time for another try: half of what there is until draining.
-        let left = self.grant.drain_at.since(desk.now.boot);
-        let within = (left / 2).max(desk.config.interval / 8);
+        let within = self.patience(desk);
         let expect = Expect::Version(self.version.clone());
         self.stage = Stage::Renewing(desk.write(expect, &record, within));
+    }
+
+    /// A slow answer is better than none, but one lost answer must leave time
+    /// for another try: half of what there is until draining.
+    fn patience(&self, desk: &Desk) -> core::time::Duration {
+        let left = self.grant.drain_at.since(desk.now.boot);
+        (left / 2).max(desk.config.interval / 8)
     }
 
     pub(super) fn deadline(&self) -> Instant {
         let next = match &self.stage {
             Stage::Idle { renew_at: at } | Stage::Unchecked { read_at: at } => *at,
-            Stage::Renewing(pending) | Stage::Checking(pending) => pending.give_up_at,
+            Stage::Renewing(pending) | Stage::Confirming(pending) | Stage::Checking(pending) => {
+                pending.give_up_at
+            }
         };
         next.min(self.grant.drain_at)
     }

@@ -30,7 +30,7 @@ mod racing;
 mod types;
 mod watching;
 
-pub use types::{Call, Command, Event, Failure, FailureClass, Input, Output, Why};
+pub use types::{Bind, Call, Command, Event, Failure, FailureClass, Input, Output, Why};
 
 use self::affinity::Affinity;
 use self::desk::Desk;
@@ -159,10 +159,10 @@ impl Campaign {
         if let Some(other) = &mut self.desk.affinity {
             other.look(now);
         }
-        if let State::Watching(watching) = &mut self.state
-            && self.desk.read_failures == 0
-        {
-            watching.look(now);
+        match &mut self.state {
+            State::Watching(watching) if self.desk.read_failures == 0 => watching.look(now),
+            State::Leading(leading) => leading.watch_changed(&self.desk),
+            _ => {}
         }
     }
 
@@ -218,6 +218,7 @@ impl Machine for Campaign {
         match input {
             Input::Read { call, result } => self.answer(call, Answer::Read(result)),
             Input::Wrote { call, result } => self.answer(call, Answer::Wrote(result)),
+            Input::Confirmed { call, result } => self.answer(call, Answer::Confirmed(result)),
             Input::Seen { key, register } => self.seen(&key, register.as_ref()),
             Input::Watching(up) => self.watching(up),
             Input::Command(command) => self.command(command),
@@ -253,4 +254,6 @@ impl Machine for Campaign {
 enum Answer {
     Read(Result<Reading, Failure>),
     Wrote(Result<Version, Failure>),
+    /// Since when the session is known to have lived.
+    Confirmed(Result<Instant, Failure>),
 }

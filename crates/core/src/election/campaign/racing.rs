@@ -80,6 +80,7 @@ impl Racing {
             Answer::Wrote(Err(failure)) => self.write_failed(desk, &failure),
             Answer::Read(Ok(reading)) => self.settle(desk, &reading),
             Answer::Read(Err(failure)) => self.unsettled(desk, &failure),
+            Answer::Confirmed(_) => State::Racing(self),
         }
     }
 
@@ -142,7 +143,10 @@ impl Racing {
                 State::Watching(Watching::racing_again(now.after(again)))
             }
             // The expected version is gone, so the attempt cannot land now.
-            _ => State::Watching(Watching::new(now)),
+            _ => {
+                desk.release();
+                State::Watching(Watching::new(now))
+            }
         }
     }
 

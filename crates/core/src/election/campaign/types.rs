@@ -5,7 +5,7 @@ use core::fmt;
 use core::time::Duration;
 
 use super::super::{Grant, Observation};
-use crate::cas::{Reading, Register, Write};
+use crate::cas::{Bytes, Reading, Register, Write};
 use crate::ids::{Fence, Key, Name, Term, Version};
 use crate::time::Instant;
 
@@ -95,6 +95,15 @@ pub enum Input {
         /// How: the new version, or the failure.
         result: Result<Version, Failure>,
     },
+    /// A confirmation of the session has ended.
+    Confirmed {
+        /// Which.
+        call: Call,
+        /// The moment before the sign of life was sent that was confirmed,
+        /// on this process's boot-time clock; a [`FailureClass::Conflict`] if
+        /// the session is over.
+        result: Result<Instant, Failure>,
+    },
     /// A watch has seen this state of a register, at some time past.
     Seen {
         /// Which register.
@@ -108,6 +117,16 @@ pub enum Input {
     Command(Command),
     /// The application's work has ended (see [`Event::Draining`]).
     Drained,
+}
+
+/// How a register is to be bound to a session.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Bind {
+    /// What it is to hold when the session ends.
+    pub last: Bytes,
+    /// How long the session must live after each sign of life, at least, on
+    /// the store's clock.
+    pub ttl: Duration,
 }
 
 /// What a campaign asks of the world.
@@ -128,9 +147,25 @@ pub enum Output {
         call: Call,
         /// The compare-and-swap.
         write: Write,
+        /// Bind the register to a session of this process.
+        bind: Option<Bind>,
         /// After this the answer is not wanted any more.
         within: Duration,
     },
+    /// Have the session confirmed to which the last write bound the register;
+    /// answer by [`Input::Confirmed`].
+    Confirm {
+        /// To be named in the answer.
+        call: Call,
+        /// A sign of life that was sent at this time or later is as good as a
+        /// new one.
+        since: Instant,
+        /// After this the answer is not wanted any more.
+        within: Duration,
+    },
+    /// What this campaign has bound so far, or may yet bind by a write that
+    /// is under way, is not its any more: see that the register is vacated.
+    Release,
     /// Tell the application.
     Event(Event),
 }

@@ -82,7 +82,7 @@ impl Watching {
                 self.note(desk, news);
             }
             Answer::Read(Err(failure)) => self.retry(desk, &failure),
-            Answer::Wrote(_) => {}
+            Answer::Wrote(_) | Answer::Confirmed(_) => {}
         }
         State::Watching(self)
     }

@@ -6,7 +6,7 @@ use tenure_core::time::Instant;
 
 use super::flight::Flight;
 use super::message::{look_weight, op_weight};
-use super::{Op, Outcome, PATIENCE_MIN, Pipeline, Reply, Session, Told, Verdict};
+use super::{Op, Outcome, PATIENCE_MIN, Pipeline, Reply, Session, Told, Verdict, session_over};
 use crate::api::v1::{self, answer, command, request};
 use crate::log::Error;
 
@@ -203,6 +203,10 @@ impl Pipeline {
         );
         self.flight = Flight::new();
         self.session = Session::None;
+        if self.once {
+            self.session = Session::Ended;
+            self.turn_away_commands(&session_over(), told);
+        }
     }
 
     fn look_answered(

@@ -74,6 +74,8 @@ enum Session {
     Open(u64),
     /// Over; what was sent under it is not answered yet.
     Over,
+    /// Over, and there is to be no other.
+    Ended,
 }
 
 /// See the [module](self).
@@ -81,6 +83,9 @@ enum Session {
 pub(super) struct Pipeline {
     ttl: Duration,
     session: Session,
+    /// Whether there is to be one session and no other: what is bound to it
+    /// ends with it.
+    once: bool,
     /// Commands that have no number yet.
     waiting: VecDeque<Op<command::Operation>>,
     /// Those that an ended session certainly did not do.
@@ -113,6 +118,7 @@ impl Pipeline {
         Self {
             ttl,
             session: Session::None,
+            once: false,
             waiting: VecDeque::new(),
             returned: VecDeque::new(),
             looks: VecDeque::new(),
@@ -132,16 +138,43 @@ impl Pipeline {
         }
     }
 
+    /// The same with one session and no other: when that is over, commands are
+    /// refused.
+    pub(super) fn once(ttl: Duration, now: Instant) -> Self {
+        Self {
+            once: true,
+            ..Self::new(ttl, now)
+        }
+    }
+
+    /// Whether the one session is over.
+    pub(super) const fn is_over(&self) -> bool {
+        self.once && matches!(self.session, Session::Over | Session::Ended)
+    }
+
+    /// The session that is open.
+    pub(super) const fn session(&self) -> Option<u64> {
+        match self.session {
+            Session::Open(session) => Some(session),
+            _ => None,
+        }
+    }
+
     /// Takes a request in.
     ///
     /// # Errors
-    /// Gives back who is to be told if too much is waiting.
-    pub(super) fn push(&mut self, op: Op<Ask>) -> Result<(), Reply> {
+    /// Gives back who is to be told what if too much is waiting, or the one
+    /// session is over.
+    pub(super) fn push(&mut self, op: Op<Ask>) -> Result<(), (Reply, Error)> {
+        if matches!(self.session, Session::Ended) {
+            return Err((op.reply, session_over()));
+        }
         let bytes = weight(&op.what);
         let full = self.waiting.len() + self.looks.len() >= WAITING_MAX
             || self.waiting_bytes + bytes > WAITING_BYTES_MAX;
         if full {
-            return Err(op.reply);
+            let why = "too many requests are waiting to be sent already";
+            return Err((op.reply, Error::Unavailable(why.into())));
         }
         self.waiting_bytes += bytes;
         let Op {
@@ -222,7 +255,7 @@ impl Pipeline {
         match self.session {
             Session::Opening(_) => self.session = Session::Opening(None),
             Session::Over => self.end_session(told),
-            Session::None | Session::Open(_) => {}
+            Session::None | Session::Open(_) | Session::Ended => {}
         }
     }
 
@@ -292,7 +325,7 @@ impl Pipeline {
     fn put_commands(&mut self, message: &mut Message) {
         let session = match self.session {
             Session::Open(session) => session,
-            Session::Opening(Some(_)) | Session::Over => return,
+            Session::Opening(Some(_)) | Session::Over | Session::Ended => return,
             Session::None | Session::Opening(None) => {
                 let wanted = !(self.waiting.is_empty() && self.returned.is_empty());
                 if wanted && message.has_room() {
@@ -350,6 +383,11 @@ impl Pipeline {
                 || !self.asked.is_empty()
                 || matches!(self.session, Session::Opening(Some(_))))
     }
+}
+
+/// Nothing that was not done yet will be: its session is over.
+fn session_over() -> Error {
+    Error::Unavailable("the session is over".into())
 }
 
 #[cfg(test)]

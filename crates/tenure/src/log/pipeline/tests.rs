@@ -5,7 +5,7 @@
 //! answered with a number is missing, what was said not to be done is not,
 //! and what takes effect does so in the order in which it was asked.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use tenure_core::alpo::{
     Command, Entry, Limits, Operation, Outcome as Applied, Payload, Standing, State,
@@ -36,12 +36,15 @@ fn failed(cause: v1::Cause, expected: u64) -> answer::What {
 /// The log behind all servers.
 struct Server {
     state: State,
+    /// Under which sessions something was done.
+    used: BTreeSet<u64>,
 }
 
 impl Server {
     fn new() -> Self {
         Self {
             state: State::new(Limits::default(), ClockId::default()),
+            used: BTreeSet::new(),
         }
     }
 
@@ -102,8 +105,12 @@ impl Server {
             outstanding: command.outstanding,
             operation,
         };
+        let session = command.session;
         match self.apply(Payload::Command(command)) {
-            Applied::Appended(number) => answer::What::Appended(number),
+            Applied::Appended(number) => {
+                self.used.insert(session);
+                answer::What::Appended(number)
+            }
             Applied::Alive => answer::What::Alive(true),
             Applied::Closed => answer::What::Closed(true),
             Applied::SessionExpired => failed(v1::Cause::SessionExpired, 0),
@@ -167,7 +174,10 @@ impl World {
             deadline: at(self.millis + within),
             reply: Reply::One(waiter),
         };
-        assert!(self.pipeline.push(op).is_ok(), "there is room");
+        if let Err((reply, error)) = self.pipeline.push(op) {
+            assert!(self.pipeline.is_over(), "there is room");
+            reply.tell(Err(error));
+        }
         self.asked.push(Asked { answer });
     }
 
@@ -361,6 +371,28 @@ fn each_command_is_done_once_in_order_and_never_denied() {
         unknown > 100,
         "{done} done, {not_done} not, {unknown} unknown"
     );
+}
+
+#[test]
+fn one_session_is_never_replaced() {
+    let mut ended = 0;
+    for seed in 0..100 {
+        let mut world = World::new(seed);
+        world.pipeline = Pipeline::once(TTL, at(0));
+        world.pipeline.connected(at(0));
+        for _ in 0..1_000 {
+            world.step();
+        }
+        world.settle();
+        check(&mut world);
+        assert!(world.server.used.len() <= 1, "seed {seed}");
+        if world.pipeline.is_over() {
+            ended += 1;
+            world.ask_next(10);
+            assert!(!world.pipeline.has_unsent(), "it is refused at once");
+        }
+    }
+    assert!(ended > 10, "{ended} of 100 sessions ended");
 }
 
 #[test]

@@ -91,6 +91,7 @@ impl Etcd {
         Ok(Reading {
             register,
             now: None,
+            bound: false,
         })
     }
 

@@ -270,6 +270,7 @@ pub(super) fn reading(rows: &[SimpleQueryRow]) -> Result<Reading, StoreError> {
     Ok(Reading {
         register: register(row)?,
         now: now(row)?,
+        bound: false,
     })
 }
 

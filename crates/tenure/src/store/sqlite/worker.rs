@@ -209,7 +209,14 @@ impl Job {
             Self::Read { key, reply } => match table::read(connection, &key) {
                 Ok(register) => {
                     let now = Some(clock::shared());
-                    Ok(Done::Read(reply, Reading { register, now }))
+                    Ok(Done::Read(
+                        reply,
+                        Reading {
+                            register,
+                            now,
+                            bound: false,
+                        },
+                    ))
                 }
                 Err(error) => Err((Self::Read { key, reply }, error)),
             },

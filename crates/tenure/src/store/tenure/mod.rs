@@ -11,18 +11,24 @@
 //! candidate takes a long-dead office at once.
 //!
 //! Versions are the ids of the log entries that wrote.
+//!
+//! With `?hold=session` the elections of a process are not renewed one by one:
+//! [`holding`] binds their registers to sessions, up to 1,024 to each, and has
+//! these confirmed.
 
+mod holding;
 mod watcher;
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use self::holding::{Holding, Pool};
 use self::watcher::Watcher;
 use super::hub::Hub;
 use super::{
-    BoxFuture, Clock, Features, Key, PAGE_MAX, Page, Reading, Register, Selector, Stamp, Store,
-    Version, Watch, Write, Written, refuse_oversized,
+    BoxFuture, Clock, Features, Hold, Key, PAGE_MAX, Page, Reading, Register, Selector, Stamp,
+    Store, Version, Watch, Write, Written, refuse_oversized,
 };
 use crate::error::StoreError;
 use crate::log::Client;
@@ -33,6 +39,8 @@ pub struct Tenure {
     client: Client,
     hub: Arc<Hub>,
     watcher: Arc<Watcher>,
+    /// The sessions that hold offices, if they are to.
+    pool: Option<Arc<Pool>>,
 }
 
 impl Tenure {
@@ -49,10 +57,13 @@ impl Tenure {
     pub fn with(client: Client) -> Self {
         let hub = Arc::new(Hub::default());
         let watcher = Watcher::start(client.clone(), Arc::clone(&hub));
+        let by_session = client.holds_by_session();
+        let pool = by_session.then(|| Arc::new(Pool::new(client.clone(), Arc::clone(&hub))));
         Self {
             client,
             hub,
             watcher: Arc::new(watcher),
+            pool,
         }
     }
 
@@ -153,5 +164,10 @@ impl Store for Tenure {
         let watch = self.hub.follow(selector);
         self.watcher.wake();
         watch
+    }
+
+    fn hold(&self, key: &Key, lease: Duration) -> Option<Arc<dyn Hold>> {
+        let pool = self.pool.as_ref().filter(|_| lease <= holding::LEASE_MAX)?;
+        Some(Arc::new(Holding::new(Arc::clone(pool), key.clone())))
     }
 }

@@ -9,7 +9,7 @@
 //! from new; one that does *not* exist carries none, and is read from the
 //! leader before it is told. So is what was there when a watch began.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
@@ -92,10 +92,17 @@ impl Drop for Running {
 impl Desk {
     async fn serve(self) {
         let mut running: BTreeMap<Selector, Running> = BTreeMap::new();
-        let mut fetching = JoinSet::new();
+        // What is read because nobody knows it yet, and by whom.
+        let (mut fetching, mut awaited) = (JoinSet::new(), BTreeSet::new());
         loop {
             self.interest.notified().await;
-            while fetching.try_join_next().is_some() {}
+            // Many begin to follow at once: they are looked at together.
+            tokio::task::yield_now().await;
+            while let Some(fetched) = fetching.try_join_next() {
+                for key in fetched.unwrap_or_default() {
+                    awaited.remove(&key);
+                }
+            }
             if self.alive.strong_count() == 0 {
                 return;
             }
@@ -110,7 +117,7 @@ impl Desk {
             for selector in wanted {
                 if running.contains_key(&selector) {
                     // Whoever is new among its followers knows nothing yet.
-                    self.fetch_new(&selector, &mut fetching);
+                    self.fetch_new(&selector, &mut fetching, &mut awaited);
                     continue;
                 }
                 self.lines.set(&selector, false, &self.hub, None);
@@ -133,14 +140,21 @@ impl Desk {
         drive::background().spawn(self.line(&selector).serve())
     }
 
-    /// Reads what is followed under `selector` and was never told.
-    fn fetch_new(&self, selector: &Selector, fetching: &mut JoinSet<()>) {
+    /// Reads what is followed under `selector`, was never told, and is not
+    /// being read.
+    fn fetch_new(
+        &self,
+        selector: &Selector,
+        fetching: &mut JoinSet<Vec<Key>>,
+        awaited: &mut BTreeSet<Key>,
+    ) {
         let interest = self.hub.interest();
         let untold: Vec<Key> = interest
             .keys
             .into_iter()
             .filter(|followed| !followed.told && selector.selects(&followed.key))
             .map(|followed| followed.key)
+            .filter(|key| awaited.insert(key.clone()))
             .collect();
         let prefixes: Vec<String> = match selector {
             Selector::Prefix(prefix) => interest
@@ -155,12 +169,13 @@ impl Desk {
         }
         let line = self.line(selector);
         fetching.spawn(async move {
-            for key in untold {
-                line.fetch(&key).await;
+            for key in &untold {
+                line.fetch(key).await;
             }
             for prefix in prefixes {
                 line.fetch_all(&prefix).await;
             }
+            untold
         });
     }
 }
@@ -263,10 +278,10 @@ impl Line {
     /// Reads a register until it is read, and tells of it.
     async fn fetch(&self, key: &Key) {
         loop {
-            let interest = self.hub.interest();
+            let moment = self.hub.moment();
             match self.client.read(key).await {
                 Ok(reading) => {
-                    if self.hub.fetched(&interest, key, reading.register) {
+                    if self.hub.fetched(&moment, key, reading.register) {
                         return;
                     }
                 }

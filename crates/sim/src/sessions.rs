@@ -1,0 +1,244 @@
+//! Sessions of the simulated store, and the registers that are bound to them.
+//!
+//! They are what a cluster offers (`tenure_core::alpo`), seen from outside: a
+//! session lives for its time to live after each sign of life, on the store's
+//! clock, and when it ends its registers get their last wills at once. While
+//! the store is down nothing ends, and after that, as after every change of a
+//! cluster's leader, everybody has a full new time to live.
+//!
+//! A process has other offices than the one that is looked at, and keeps its
+//! session alive for those as well; so a campaign is often answered with a
+//! sign of life that was sent before it asked, and an office that nobody goes
+//! by any more is not vacated by silence.
+//!
+//! Left out: that the commands of one session take effect in order (here they
+//! arrive as they like, which is worse), and how a register is released by
+//! whoever keeps the session: here the whole session ends.
+
+use std::collections::BTreeMap;
+
+use tenure_core::cas::{Bytes, Stamp, Write};
+use tenure_core::election::{Failure, FailureClass, Record};
+use tenure_core::ids::Key;
+use tenure_core::time::Instant;
+
+use crate::clock::{MILLI, True};
+use crate::store::{Op, Question};
+use crate::world::{Happening, World};
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Life {
+    /// Nothing of it has reached the store yet.
+    Unopened,
+    /// Last heard of at this time of the store's clock.
+    Open {
+        heard: u64,
+    },
+    Over,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Session {
+    ttl: u64,
+    life: Life,
+}
+
+/// All sessions there have been, and what is bound to those that live.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Sessions {
+    all: Vec<Session>,
+    bound: BTreeMap<Key, (usize, Bytes)>,
+}
+
+impl Sessions {
+    /// A new one, which nothing has been asked under yet.
+    pub(crate) fn draft(&mut self, ttl: u64) -> usize {
+        let life = Life::Unopened;
+        self.all.push(Session { ttl, life });
+        self.all.len() - 1
+    }
+
+    /// When the session that holds `key` was last heard of, if one does.
+    pub(crate) fn heard(&self, key: &Key) -> Option<u64> {
+        let (session, _) = self.bound.get(key)?;
+        match self.all[*session].life {
+            Life::Open { heard } => Some(heard),
+            Life::Unopened | Life::Over => None,
+        }
+    }
+
+    /// Whether a write under `session`, or under none, may be done.
+    pub(crate) fn allows(&self, session: Option<usize>, write: &Write) -> bool {
+        let holder = self.bound.get(&write.key).map(|(holder, _)| *holder);
+        holder.is_none() || holder == session || write.stamp == Stamp::Keep
+    }
+
+    /// A write that was allowed has been done.
+    pub(crate) fn wrote(&mut self, session: Option<usize>, write: &Write, last: Option<Bytes>) {
+        match (session, last) {
+            (Some(session), Some(last)) => {
+                self.bound.insert(write.key.clone(), (session, last));
+            }
+            _ if write.stamp == Stamp::Now => {
+                self.bound.remove(&write.key);
+            }
+            _ => {}
+        }
+    }
+
+    fn held(&self, session: usize) -> Vec<Key> {
+        let held = self
+            .bound
+            .iter()
+            .filter(|(_, (holder, _))| *holder == session);
+        held.map(|(key, _)| key.clone()).collect()
+    }
+}
+
+impl World {
+    fn store_clock(&self) -> u64 {
+        self.store.curve.at(self.now) + self.store.stepped
+    }
+
+    /// A command has arrived under `session`: a sign of life, unless it is
+    /// over.
+    pub(crate) fn hear(&mut self, session: usize, opens: bool) -> Result<(), Failure> {
+        let over = |class| Failure::new(class, "the session is over");
+        let now = self.store_clock();
+        let known = &mut self.store.sessions.all[session];
+        match known.life {
+            Life::Over if opens => return Err(over(FailureClass::Unavailable)),
+            Life::Over => return Err(over(FailureClass::Conflict)),
+            Life::Unopened if !opens => return Err(over(FailureClass::Conflict)),
+            Life::Unopened | Life::Open { .. } => known.life = Life::Open { heard: now },
+        }
+        let at = self.store.curve.when(now + known.ttl);
+        self.queue
+            .push(at.max(self.now), Happening::SessionDue { session });
+        Ok(())
+    }
+
+    /// A sign of life has arrived that was sent at `start`.
+    pub(crate) fn confirm(&mut self, session: usize, start: Instant) -> Result<Instant, Failure> {
+        self.hear(session, false)?;
+        self.stats.confirmations += 1;
+        for key in self.store.sessions.held(session) {
+            let election = self.election_of(&key);
+            self.terms[election].confirmed(self.now);
+        }
+        Ok(start)
+    }
+
+    /// The time to live of a session may have passed.
+    pub(crate) fn session_due(&mut self, session: usize) {
+        let now = self.store_clock();
+        let known = self.store.sessions.all[session];
+        let Life::Open { heard } = known.life else {
+            return;
+        };
+        if now < heard + known.ttl {
+            return;
+        }
+        if let Some((until, _)) = self.store.outage
+            && self.now < until
+        {
+            // Whoever leads afterwards gives it a new time to live.
+            let back = self.store.curve.at(until) + self.store.stepped;
+            self.store.sessions.all[session].life = Life::Open { heard: back };
+            let at = self.store.curve.when(back + known.ttl);
+            return self.queue.push(at, Happening::SessionDue { session });
+        }
+        self.stats.sessions_ended += 1;
+        self.end_session(session);
+    }
+
+    /// All faults end: whoever leads gives everybody a new time to live.
+    pub(crate) fn refresh_sessions(&mut self) {
+        for session in 0..self.store.sessions.all.len() {
+            if matches!(self.store.sessions.all[session].life, Life::Open { .. }) {
+                // It lives, so it can be heard.
+                let _ = self.hear(session, false);
+            }
+        }
+    }
+
+    /// The registers of a session get their last wills.
+    fn end_session(&mut self, session: usize) {
+        self.store.sessions.all[session].life = Life::Over;
+        for key in self.store.sessions.held(session) {
+            let Some((_, last)) = self.store.sessions.bound.remove(&key) else {
+                continue;
+            };
+            let stamp = self.store_time(0);
+            let Some(version) = self.force(&key, last.clone(), stamp) else {
+                continue;
+            };
+            if let Ok(record) = Record::decode(&last) {
+                let election = self.election_of(&key);
+                self.written(0, election, &record, &version);
+                self.spread(election);
+            }
+        }
+    }
+
+    /// `p` disowns what it has bound. This is seen to by a part of its process
+    /// that does not give up while the process runs.
+    pub(crate) fn release(&mut self, p: usize) {
+        if let Some(session) = self.procs[p].session.take() {
+            let (life, delay) = (self.procs[p].life, self.rng.between(0, self.swarm.hop()));
+            let at = self.now + delay;
+            self.queue.push(at, Happening::Release { p, life, session });
+        }
+    }
+
+    /// The release has come this far.
+    pub(crate) fn released(&mut self, p: usize, session: usize) {
+        let is_down =
+            |until: Option<(True, bool)>| until.is_some_and(|(until, _)| self.now < until);
+        let lost = self.faulty() && (is_down(self.store.outage) || is_down(self.store.cuts[p]));
+        if lost || !self.runs(p) || (self.faulty() && self.rng.chance(20)) {
+            let life = self.procs[p].life;
+            let at = self.now + self.rng.between(MILLI, self.swarm.lease / 4);
+            return self.queue.push(at, Happening::Release { p, life, session });
+        }
+        self.end_session(session);
+    }
+
+    /// The other offices of this process have their session confirmed.
+    pub(crate) fn neighbours(&mut self, p: usize) {
+        if let Some(session) = self.procs[p].session
+            && self.runs(p)
+        {
+            let start = self.nodes[self.procs[p].node].boot(self.now);
+            let (life, key) = (
+                self.procs[p].life,
+                self.store.keys[self.procs[p].election].clone(),
+            );
+            let question = Question::of_neighbours(p, life, key, session, start);
+            self.send(question);
+        }
+        let (life, lease) = (self.procs[p].life, self.swarm.lease);
+        let at = self.now + self.rng.between(lease / 20, lease / 3);
+        self.queue.push(at, Happening::Neighbours { p, life });
+    }
+
+    /// A sign of life that `p` may count from, if one was confirmed that was
+    /// sent at `since` or later.
+    pub(crate) fn known_alive(&self, p: usize, since: Instant) -> Option<Instant> {
+        let proc = &self.procs[p];
+        let (session, start) = proc.kept?;
+        (proc.session == Some(session) && start >= since).then_some(start)
+    }
+
+    /// The session under which `p` asks: one of its own if it binds.
+    pub(crate) fn session_of(&mut self, p: usize, op: &Op) -> Option<usize> {
+        let over = |session: &usize| self.store.sessions.all[*session].life == Life::Over;
+        if let Op::Write(_, Some(bind)) = op
+            && self.procs[p].session.as_ref().is_none_or(over)
+        {
+            let ttl = bind.ttl.as_nanos() as u64;
+            self.procs[p].session = Some(self.store.sessions.draft(ttl));
+        }
+        self.procs[p].session
+    }
+}

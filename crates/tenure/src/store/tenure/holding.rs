@@ -1,0 +1,441 @@
+//! Offices held by sessions: which session holds which register, one
+//! confirmation for all that share it, and what becomes of what nobody claims.
+//!
+//! A [`Pool`] has as many sessions as it takes, each with up to
+//! [`MAX_BOUND`] registers. A campaign's [`Holding`] takes a [`Place`] in one of
+//! them when it first binds its register, and keeps it until it releases it.
+//!
+//! # What must not go wrong
+//!
+//! * *A confirmation is of the session that holds the register.* A place never
+//!   moves to another session, and a session is never replaced.
+//! * *A confirmation counts from before its sign of life was sent.* The clock
+//!   is read before the command is put into the pipeline, under the lock that
+//!   others find it by.
+//! * *Two campaigns of one election never share a session.* To the cluster a
+//!   session is one writer, so it would let one of them write what the other
+//!   holds. A session that has a place for a register gives nobody else one.
+//! * *What nobody claims is vacated.* The session lives on for the other
+//!   registers, and would hold an abandoned one for ever. So a place that was
+//!   released is not free at once: first a command is done behind everything
+//!   that was sent before (those of one session take effect in order); then
+//!   the register is read, and if it is bound to this session all the same,
+//!   it gets its last will.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tenure_core::alpo::MAX_BOUND;
+use tenure_core::cas::Bytes;
+use tenure_core::time::Instant;
+use tokio::sync::watch;
+
+use super::super::hub::Hub;
+use super::super::{
+    Bind, BoxFuture, Expect, Hold, Key, Register, Stamp, Write, Written, refuse_oversized,
+};
+use crate::error::StoreError;
+use crate::log::{Client, Error, Session, Swapped};
+use crate::{clock, drive};
+
+/// The longest lease that a session can hold: with the drift of clocks, not
+/// above the day that is the longest time to live.
+pub(super) const LEASE_MAX: Duration = Duration::from_secs(12 * 3_600);
+/// The shortest time to live that a cluster accepts.
+const TTL_MIN: Duration = Duration::from_secs(1);
+/// How long one step of clearing up may take, and the pause after one that
+/// failed.
+const CLEAR_WITHIN: Duration = Duration::from_secs(10);
+const CLEAR_PAUSE: Duration = Duration::from_millis(200);
+
+/// All sessions of a store that hold offices.
+#[derive(Debug)]
+pub(super) struct Pool {
+    client: Client,
+    hub: Arc<Hub>,
+    sessions: Mutex<Vec<Arc<Shared>>>,
+}
+
+/// One session, and what those who share it know of it.
+#[derive(Debug)]
+struct Shared {
+    session: Session,
+    ttl: Duration,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// The registers that have a place here.
+    keys: BTreeSet<Key>,
+    /// When the latest sign of life was sent that is confirmed.
+    confirmed: Option<Instant>,
+    /// The latest that is under way: when it was sent, and what became of it.
+    flying: Option<Flying>,
+}
+
+/// A sign of life that is under way.
+#[derive(Clone, Debug)]
+struct Flying {
+    start: Instant,
+    outcome: watch::Receiver<Option<Result<(), Error>>>,
+}
+
+/// A sign of life that somebody may count from.
+enum Sign {
+    /// Confirmed, and sent then.
+    Confirmed(Instant),
+    Flying(Flying),
+}
+
+/// A register's place in a session.
+#[derive(Debug)]
+struct Place {
+    shared: Arc<Shared>,
+    key: Key,
+    binds: Mutex<Binds>,
+}
+
+/// What may be bound.
+#[derive(Debug, Default)]
+struct Binds {
+    count: u64,
+    /// Which of them are not known to have failed, or to be undone.
+    open: BTreeSet<u64>,
+    last: Option<Bytes>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Pool {
+    pub(super) fn new(client: Client, hub: Arc<Hub>) -> Self {
+        let sessions = Mutex::default();
+        Self {
+            client,
+            hub,
+            sessions,
+        }
+    }
+
+    /// A place for `key` in a session that lives so long after a sign of life.
+    fn place(&self, key: &Key, ttl: Duration) -> Arc<Place> {
+        let mut sessions = lock(&self.sessions);
+        // What is over or empty goes; but for one, for whoever comes back.
+        let mut spare = false;
+        sessions.retain(|it| {
+            let idle = lock(&it.state).keys.is_empty();
+            !it.session.is_over() && (!idle || !std::mem::replace(&mut spare, true))
+        });
+        let fits = |it: &&Arc<Shared>| {
+            let keys = &lock(&it.state).keys;
+            it.ttl == ttl && keys.len() < MAX_BOUND && !keys.contains(key)
+        };
+        let found = sessions.iter().find(fits).map(Arc::clone);
+        let shared = found.unwrap_or_else(|| {
+            let shared = Arc::new(Shared {
+                session: self.client.session(ttl),
+                ttl,
+                state: Mutex::default(),
+            });
+            sessions.push(Arc::clone(&shared));
+            shared
+        });
+        lock(&shared.state).keys.insert(key.clone());
+        Arc::new(Place {
+            shared,
+            key: key.clone(),
+            binds: Mutex::default(),
+        })
+    }
+
+    /// Tells the watches of this process of a write of its own.
+    fn publish(&self, key: &Key, value: Bytes, swapped: &Swapped) {
+        if swapped.now.is_some() {
+            let register = Register {
+                value,
+                version: swapped.version.clone(),
+                stamp: swapped.now,
+            };
+            self.hub.publish(key, register);
+        }
+    }
+
+    /// Sees that nothing stays bound through `place`, then gives it up.
+    fn clear(self: &Arc<Self>, place: Arc<Place>, from: Instant) {
+        if place.is_clean() {
+            return;
+        }
+        let pool = Arc::clone(self);
+        drive::background().spawn(async move {
+            tokio::time::sleep(from.since(clock::boot())).await;
+            let mut settled = false;
+            while !place.shared.session.is_over() {
+                match pool.clear_once(&place, &mut settled).await {
+                    Ok(()) => return,
+                    // A note came in between: it is read again.
+                    Err(Error::Conflict) => {}
+                    Err(error) => {
+                        tracing::debug!(key = %place.key, "vacating what nobody claims: {error}");
+                        tokio::time::sleep(CLEAR_PAUSE).await;
+                    }
+                }
+            }
+        });
+    }
+
+    async fn clear_once(&self, place: &Place, settled: &mut bool) -> Result<(), Error> {
+        let session = &place.shared.session;
+        if !*settled {
+            // Behind everything that was sent before under this session.
+            session.keep_alive(CLEAR_WITHIN).await?;
+            *settled = true;
+        }
+        let client = self.client.within(CLEAR_WITHIN);
+        let (reading, bound) = client.read_bound(&place.key).await?;
+        let last = lock(&place.binds).last.clone();
+        let (Some(register), Some(last)) = (reading.register, last) else {
+            return Ok(());
+        };
+        if bound.is_none() || bound != session.number() {
+            return Ok(());
+        }
+        let write = Write {
+            key: place.key.clone(),
+            expect: Expect::Version(register.version),
+            value: last,
+            stamp: Stamp::Now,
+        };
+        tracing::info!(key = %place.key, "vacated: it was held for nobody");
+        session.swap(write, None, CLEAR_WITHIN).await.map(|_| ())
+    }
+}
+
+impl Shared {
+    fn alive_from(&self, start: Instant) {
+        let mut state = lock(&self.state);
+        state.confirmed = state.confirmed.max(Some(start));
+    }
+
+    /// When a sign of life was sent that is confirmed, or is being confirmed,
+    /// if one was sent at `since` or later. Sends one if none was.
+    fn sign(self: &Arc<Self>, since: Instant) -> Sign {
+        let mut state = lock(&self.state);
+        if let Some(start) = state.confirmed.filter(|start| *start >= since) {
+            return Sign::Confirmed(start);
+        }
+        if let Some(flying) = state.flying.clone().filter(|it| it.start >= since) {
+            return Sign::Flying(flying);
+        }
+        // First the clock, then the sending.
+        let start = clock::boot();
+        let asked = self.session.keep_alive(self.ttl);
+        let (told, outcome) = watch::channel(None);
+        let flying = Flying { start, outcome };
+        state.flying = Some(flying.clone());
+        drop(state);
+        let shared = Arc::clone(self);
+        drive::background().spawn(async move {
+            let done = asked.await;
+            if done.is_ok() {
+                shared.alive_from(start);
+            }
+            // Whoever asks from now on is not to be told of a failure of old.
+            let mut state = lock(&shared.state);
+            state.flying.take_if(|flying| flying.start == start);
+            drop(state);
+            told.send_replace(Some(done));
+        });
+        Sign::Flying(flying)
+    }
+}
+
+impl Place {
+    fn is_clean(&self) -> bool {
+        lock(&self.binds).open.is_empty()
+    }
+
+    /// Sends a write that binds.
+    fn bind(
+        self: &Arc<Self>,
+        write: Write,
+        last: Bytes,
+        within: Duration,
+    ) -> impl Future<Output = Result<Swapped, Error>> + Send + use<> {
+        let number = {
+            let mut binds = lock(&self.binds);
+            binds.count += 1;
+            let number = binds.count;
+            binds.open.insert(number);
+            binds.last = Some(last.clone());
+            number
+        };
+        let start = clock::boot();
+        let asked = self.shared.session.swap(write, Some(last), within);
+        let place = Arc::clone(self);
+        async move {
+            let done = asked.await;
+            match &done {
+                Ok(_) => place.shared.alive_from(start),
+                // Perhaps is not no.
+                Err(Error::Unknown(_)) => {}
+                Err(_) => {
+                    lock(&place.binds).open.remove(&number);
+                }
+            }
+            done
+        }
+    }
+
+    /// Sends a write that lets the register go.
+    fn let_go(
+        self: &Arc<Self>,
+        write: Write,
+        within: Duration,
+    ) -> impl Future<Output = Result<Swapped, Error>> + Send + use<> {
+        let before = lock(&self.binds).count;
+        let asked = self.shared.session.swap(write, None, within);
+        let place = Arc::clone(self);
+        async move {
+            let done = asked.await;
+            if done.is_ok() {
+                // Whatever was sent before it under this session is undone.
+                lock(&place.binds).open.retain(|number| *number > before);
+            }
+            done
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        lock(&self.shared.state).keys.remove(&self.key);
+    }
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub(super) struct Holding {
+    pool: Arc<Pool>,
+    key: Key,
+    place: Mutex<Option<Arc<Place>>>,
+}
+
+impl Holding {
+    pub(super) fn new(pool: Arc<Pool>, key: Key) -> Self {
+        let place = Mutex::default();
+        Self { pool, key, place }
+    }
+
+    /// The place it has, in a session that is not known to be over.
+    fn living(&self) -> Option<Arc<Place>> {
+        let mut place = lock(&self.place);
+        // What was bound to a session that is over is not any more.
+        place.take_if(|it| it.shared.session.is_over());
+        place.clone()
+    }
+
+    fn place(&self, ttl: Duration) -> Arc<Place> {
+        let ttl = whole_millis(ttl).max(TTL_MIN);
+        if let Some(place) = self.living().filter(|it| it.shared.ttl >= ttl) {
+            return place;
+        }
+        let place = self.pool.place(&self.key, ttl);
+        *lock(&self.place) = Some(Arc::clone(&place));
+        place
+    }
+}
+
+/// As many milliseconds, rounded up: a session may live longer than asked.
+fn whole_millis(span: Duration) -> Duration {
+    let millis = span.as_nanos().div_ceil(1_000_000);
+    Duration::from_millis(u64::try_from(millis).unwrap_or(u64::MAX))
+}
+
+impl Hold for Holding {
+    fn write(
+        &self,
+        write: Write,
+        bind: Option<Bind>,
+        within: Duration,
+    ) -> BoxFuture<'static, Result<Written, StoreError>> {
+        if let Err(error) = refuse_oversized(&write) {
+            return Box::pin(std::future::ready(Err(error)));
+        }
+        let (pool, key, value) = (
+            Arc::clone(&self.pool),
+            self.key.clone(),
+            write.value.clone(),
+        );
+        let publish = write.stamp == Stamp::Now;
+        let asked: BoxFuture<'static, Result<Swapped, Error>> = match (bind, self.living()) {
+            (Some(bind), _) => Box::pin(self.place(bind.ttl).bind(write, bind.last, within)),
+            (None, Some(place)) => Box::pin(place.let_go(write, within)),
+            (None, None) => {
+                let client = self.pool.client.spread(within);
+                Box::pin(async move { client.compare_and_swap(write).await })
+            }
+        };
+        Box::pin(async move {
+            let swapped = asked.await?;
+            if publish {
+                pool.publish(&key, value, &swapped);
+            }
+            Ok(Written {
+                version: swapped.version,
+                now: swapped.now,
+            })
+        })
+    }
+
+    fn confirm(
+        &self,
+        since: Instant,
+        within: Duration,
+    ) -> BoxFuture<'static, Result<Instant, StoreError>> {
+        // Whatever else: a session that is over confirms nothing.
+        let Some(place) = self.living() else {
+            return Box::pin(std::future::ready(Err(StoreError::Conflict)));
+        };
+        let sign = place.shared.sign(since);
+        Box::pin(async move {
+            let Flying { start, mut outcome } = match sign {
+                Sign::Confirmed(start) => return Ok(start),
+                Sign::Flying(flying) => flying,
+            };
+            let told = outcome.wait_for(Option::is_some);
+            let done = match tokio::time::timeout(within, told).await {
+                Ok(Ok(done)) => done.clone(),
+                Ok(Err(_)) => None,
+                Err(_) => return Err(StoreError::unknown("no answer in time")),
+            };
+            match done {
+                Some(Ok(())) => Ok(start),
+                _ if place.shared.session.is_over() => Err(StoreError::Conflict),
+                Some(Err(error)) => Err(error.into()),
+                None => Err(StoreError::unknown("nobody waits for the answer")),
+            }
+        })
+    }
+
+    fn release(&self) {
+        if let Some(place) = lock(&self.place).take() {
+            self.pool.clear(place, Instant::ZERO);
+        }
+    }
+}
+
+impl Drop for Holding {
+    fn drop(&mut self) {
+        let Some(place) = lock(&self.place).take() else {
+            return;
+        };
+        // Whoever believed in it, and was not asked, does so no longer than
+        // the session would have lived.
+        let confirmed = lock(&place.shared.state).confirmed;
+        let from = confirmed.map_or(Instant::ZERO, |start| start.after(place.shared.ttl));
+        self.pool.clear(place, from);
+    }
+}
