@@ -4,17 +4,30 @@
 //! namespace of time it is days ahead, as on a machine that was up longer.
 //! Whoever leads stamps entries by it, sessions and leases are judged by those
 //! stamps, and the stamps must go on as real time does, whoever takes over.
+//!
+//! A calendar may be anywhere, and be set at any time: nothing rests on it.
+//! What the system's calendar says nobody can step for a single process, so
+//! the debug build of a server adds to it what a file says, at every look.
 
 use std::time::{Duration, Instant};
 
+use tenure::api::v1::{self, registers_client::RegistersClient, sessions_client::SessionsClient};
 use tenure::core::ids::Key;
 use tenure::log::Client;
+use tokio::sync::watch;
 
 use crate::load::Load;
 use crate::network::Network;
 use crate::room::{can, sh, within};
 use crate::servers::{Servers, until};
 use crate::storm::{end_of_log, equal};
+
+const DAY_MILLIS: i64 = 86_400_000;
+/// How long a session lives that is kept alive, well above any hand-over.
+const TTL: Duration = Duration::from_secs(6);
+/// For how much of the log's time a calendar stays as it was set: all steps
+/// together are longer than a session lives.
+const STEP: Duration = Duration::from_secs(2);
 
 /// By server: seconds that its clock is ahead.
 const AHEAD: [(u64, u64); 2] = [(2, 3_600), (3, 30_000_000)];
@@ -103,4 +116,185 @@ async fn now(client: &Client) -> u64 {
     let key = Key::new("faults/clock").expect("a good key");
     let read = until("a read", async || client.read(&key).await.ok()).await;
     read.now.expect("the log's time").nanos
+}
+
+#[test]
+fn calendars_that_step_both_ways_under_load() {
+    let name = "clocks::calendars_that_step_both_ways_under_load";
+    within(name, async |room| {
+        if !cfg!(debug_assertions) {
+            eprintln!("\n*** {name}: LEFT OUT, a release has no calendar that a test can step\n");
+            return;
+        }
+        let calendars = tempfile::tempdir().expect("a directory");
+        let file = |server: u64| calendars.path().join(server.to_string());
+        let mut servers = Servers::new(3, Network::best(room, 3).await);
+        for server in 1..=3 {
+            let hook = format!("TENURE_TEST_CALENDAR_FILE={}", file(server).display());
+            servers.wrap(server, &["env", &hook], &[]);
+            servers.start(server);
+        }
+        servers.leader().await;
+        let url = servers.url();
+        let load = Load::start(&url, 23, Duration::from_millis(10));
+        let client = Client::open(&url).expect("a client");
+        let holder = Holder::open(&servers).await;
+        let (begun, first) = (Instant::now(), now(&client).await);
+        // Years ahead, years back, an hour off, and as it was; not all of the
+        // servers the same way.
+        for days in [400, -800, 20, 0] {
+            for server in 1..=3 {
+                let own = if server == 3 { -days } else { days };
+                let new = file(server).with_extension("new");
+                std::fs::write(&new, (own * DAY_MILLIS).to_string()).expect("a file");
+                std::fs::rename(&new, file(server)).expect("the new one in its place");
+            }
+            let seen: Vec<_> = (1..=3).map(|server| servers.log(server).len()).collect();
+            let old = servers.leader().await;
+            until("a hand-over", async || {
+                let _ = client.transfer(None).await;
+                servers.leads().await.filter(|leader| *leader != old)
+            })
+            .await;
+            // Each says who leads now, at which time by its own calendar.
+            for (server, from) in (1..=3).zip(seen) {
+                let own = if server == 3 { -days } else { days };
+                until(&format!("server {server} in {own} days"), async || {
+                    let [before, after] = [-1, 1].map(|minute| date(own, minute));
+                    let log = servers.log(server);
+                    let mut dates = log[from..].lines().filter_map(|line| line.get(..10));
+                    dates
+                        .find(|date| *date == before || *date == after)
+                        .map(drop)
+                })
+                .await;
+            }
+            // The log's time goes on, and no faster than real time.
+            let goal = now(&client).await + STEP.as_nanos() as u64;
+            until("the log's time", async || {
+                (now(&client).await > goal).then_some(())
+            })
+            .await;
+            let passed = Duration::from_nanos(now(&client).await - first);
+            let real = begun.elapsed() + Duration::from_millis(500);
+            assert!(passed <= real, "{passed:?} of the log in {real:?}");
+        }
+        eprintln!("  four steps in {:?}", begun.elapsed());
+        holder.end(&servers).await;
+        let (record, log) = load
+            .end(async |record| end_of_log(&url, record).await)
+            .await;
+        equal(&servers).await;
+        let verdict = record.copy().judge(&log);
+        eprintln!("  {}", verdict.unwrap_or_else(|why| panic!("{why}")));
+    });
+}
+
+/// The date in so many days, and a minute before or after that.
+fn date(days: i64, minutes: i64) -> String {
+    let text = sh(&format!("date -u -d '{days} days {minutes} minutes' +%F"));
+    text.trim().to_owned()
+}
+
+/// A session that is kept alive, and a register that is bound to it: who else
+/// writes that, or ends the session, is seen by its version.
+struct Holder {
+    session: u64,
+    version: u64,
+    stop: watch::Sender<bool>,
+    keeping: tokio::task::JoinHandle<u64>,
+}
+
+impl Holder {
+    const KEY: &str = "faults/held";
+
+    async fn open(servers: &Servers) -> Self {
+        let ttl_millis = TTL.as_millis() as u64;
+        let request = v1::OpenSessionRequest { ttl_millis };
+        let session = until("a session", async || {
+            let leader = servers.leader().await;
+            let mut sessions = SessionsClient::new(servers.channel(leader));
+            sessions.open(request).await.ok()
+        });
+        let session = session.await.into_inner().session;
+        let swap = v1::Swap {
+            key: Self::KEY.into(),
+            value: b"held".as_slice().into(),
+            at_end: Some(v1::AtEnd {
+                value: b"free".as_slice().into(),
+            }),
+            ..v1::Swap::default()
+        };
+        let request = v1::CompareAndSwapRequest {
+            swap: Some(swap),
+            numbered: Some(numbered(session, 1)),
+        };
+        let bound = until("a bound register", async || {
+            let leader = servers.leader().await;
+            let mut registers = RegistersClient::new(servers.channel(leader));
+            registers.compare_and_swap(request.clone()).await.ok()
+        });
+        let bound = bound.await.into_inner();
+        assert!(bound.swapped, "{bound:?}");
+        let channels: Vec<_> = (1..=3).map(|server| servers.channel(server)).collect();
+        let (stop, stopped) = watch::channel(false);
+        Self {
+            session,
+            version: bound.version,
+            stop,
+            keeping: tokio::spawn(keep(session, channels, stopped)),
+        }
+    }
+
+    /// It is still held, and by nothing else than its keep-alives.
+    async fn end(self, servers: &Servers) {
+        self.stop.send_replace(true);
+        let kept = self.keeping.await.expect("it did not panic");
+        assert!(kept > 3, "kept alive {kept} times");
+        let request = v1::ReadRequest {
+            key: Self::KEY.into(),
+            stale: false,
+        };
+        let found = until("a read", async || {
+            let leader = servers.leader().await;
+            let mut registers = RegistersClient::new(servers.channel(leader));
+            registers.read(request.clone()).await.ok()
+        });
+        let found = found.await.into_inner();
+        let version = found.register.as_ref().map(|it| it.version);
+        assert_eq!(version, Some(self.version), "{found:?}");
+        let session = found.bound.as_ref().map(|it| it.session);
+        assert_eq!(session, Some(self.session), "{found:?}");
+    }
+}
+
+const fn numbered(session: u64, serial: u64) -> v1::Numbered {
+    v1::Numbered {
+        session,
+        serial,
+        outstanding: serial,
+    }
+}
+
+/// Keeps a session alive, six times in its time to live, by asking whoever
+/// answers; how often it was answered.
+async fn keep(
+    session: u64,
+    channels: Vec<tonic::transport::Channel>,
+    mut stopped: watch::Receiver<bool>,
+) -> u64 {
+    let mut kept = 0;
+    while !*stopped.borrow() {
+        let numbered = Some(numbered(session, kept + 2));
+        for channel in &channels {
+            let mut sessions = SessionsClient::new(channel.clone());
+            let asked = sessions.keep_alive(v1::KeepAliveRequest { numbered });
+            if let Ok(Ok(_)) = tokio::time::timeout(TTL / 6, asked).await {
+                kept += 1;
+                break;
+            }
+        }
+        let _ = tokio::time::timeout(TTL / 6, stopped.changed()).await;
+    }
+    kept
 }

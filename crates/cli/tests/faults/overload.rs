@@ -308,3 +308,61 @@ fn what_is_too_large_is_refused_by_name() {
         },
     );
 }
+
+#[test]
+fn messages_that_lack_their_last_byte_are_kept_up_to_a_bound() {
+    let name = "overload::messages_that_lack_their_last_byte_are_kept_up_to_a_bound";
+    within(name, async |room| {
+        /// More of them than a server keeps: 480 MiB, and 256 are kept.
+        const CALLS: usize = 120;
+        let servers = Servers::found(1, Network::proxied(room, 1).await).await;
+        let address = servers.network.place(1).client;
+        let memory = Memory::of(&servers, 1);
+        let before = servers.resident(1) >> 20;
+        let mut calls = JoinSet::new();
+        for _ in 0..CALLS {
+            calls.spawn(almost(address.clone()));
+        }
+        let calls = calls.join_all().await;
+        let mut kept = 0;
+        let mut refused = 0;
+        for call in &calls {
+            match call {
+                Some(_) => kept += 1,
+                None => refused += 1,
+            }
+        }
+        // Somebody who wants little is heard beside them.
+        let mut probe = LogClient::new(servers.channel(1));
+        assert!(append(&mut probe, 1).await, "a small call beside them");
+        let most = memory.most();
+        eprintln!("  {kept} kept, {refused} refused; {before} MiB before, {most} MiB at most");
+        assert!(kept > 0 && refused > 0, "{kept} kept, {refused} refused");
+        assert!(most < before + 400, "{before} MiB, then {most} MiB");
+        // Who goes makes room.
+        drop(calls);
+        until("room for another", async || {
+            almost(address.clone()).await.map(drop)
+        })
+        .await;
+        write(&servers.url()).await;
+    });
+}
+
+/// Sends a request of 4 MiB but for its last byte; nothing if that was
+/// refused, and the connection if it is waited for.
+async fn almost(address: String) -> Option<tokio::net::TcpStream> {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    const BYTES: usize = 4 * 1024 * 1024;
+    /// How long a refusal is waited for.
+    const SOON: Duration = Duration::from_secs(2);
+    let mut stream = tokio::net::TcpStream::connect(address).await.ok()?;
+    let head =
+        format!("POST /v1/log/append HTTP/1.1\r\nHost: x\r\nContent-Length: {BYTES}\r\n\r\n");
+    stream.write_all(head.as_bytes()).await.ok()?;
+    stream.write_all(&vec![b' '; BYTES - 1]).await.ok()?;
+    match timeout(SOON, stream.read(&mut [0; 64])).await {
+        Ok(_) => None,
+        Err(_) => Some(stream),
+    }
+}

@@ -3,8 +3,9 @@
 //! Each is a one-line switch at the place in production code where the
 //! mistake would really be made. The list is the design's own: each hole of
 //! the sources as they left it (H1 to H16), the classical ways to get a
-//! replicated log wrong, and two of founding one. The feature `planted-bugs` compiles the switches
-//! in; without it they are the constant `false`.
+//! replicated log wrong, two of founding one, and five of registers that are
+//! bound to sessions. The feature `planted-bugs` compiles the switches in;
+//! without it they are the constant `false`.
 
 /// One planted mistake.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -80,11 +81,23 @@ pub enum Bug {
     WipedVotes,
     /// A majority of blank servers founds a cluster.
     FoundByMajority,
+    /// A session ends, and its registers keep what they hold.
+    WillForgotten,
+    /// Whoever knows its version writes a register, bound or not.
+    BoundWritable,
+    /// The end of a session is carried out as it was proposed, whatever was
+    /// heard of it since.
+    ExpiryUnchecked,
+    /// A new leader gives no session a new time to live.
+    ReignRenewsNobody,
+    /// The log's time goes on from the newest that was heard, by the whole
+    /// reign: it runs ahead of every clock.
+    TimeCountedTwice,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 34] = [
+    pub const ALL: [Self; 39] = [
         Self::VoteForgotten,
         Self::TermForgotten,
         Self::EarlierTermCounted,
@@ -119,5 +132,10 @@ impl Bug {
         Self::AppliedEarly,
         Self::WipedVotes,
         Self::FoundByMajority,
+        Self::WillForgotten,
+        Self::BoundWritable,
+        Self::ExpiryUnchecked,
+        Self::ReignRenewsNobody,
+        Self::TimeCountedTwice,
     ];
 }

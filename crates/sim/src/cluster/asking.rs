@@ -14,10 +14,13 @@ impl World {
         let mut think = self.swarm.think;
         let reader = self.clients[client].reader;
         if reader {
-            think /= 4;
+            think /= 6;
         }
         let again = self.clients[client].rng.between(think / 2, think * 3 / 2);
         self.after(again, Event::Client { client });
+        if self.is_silent(client) {
+            return;
+        }
         self.retry_late(client);
         let own = &mut self.clients[client];
         if reader {
@@ -34,7 +37,8 @@ impl World {
             }
             return;
         }
-        if self.quiet || own.pending.len() as u64 >= self.swarm.pipeline {
+        let full = own.pending.len() as u64 >= self.swarm.pipeline;
+        if self.quiet || full || own.is_closing() {
             return;
         }
         let Some(session) = own.session else {
@@ -45,7 +49,29 @@ impl World {
         self.begin(client, ask);
     }
 
+    /// Whether the client says nothing, now or from now on. It is silent for
+    /// about as long as its session lives.
+    fn is_silent(&mut self, client: usize) -> bool {
+        let own = &mut self.clients[client];
+        if self.healed || !own.moody {
+            return false;
+        }
+        if self.now < own.silent_until {
+            return true;
+        }
+        let falls = own.rng.below(60) == 0;
+        if falls {
+            let ttl = self.swarm.session_ttl;
+            own.silent_until = self.now + own.rng.between(ttl * 7 / 10, ttl * 3 / 2);
+            self.stats.silences += 1;
+        }
+        falls
+    }
+
     fn begin(&mut self, client: usize, ask: Ask) {
+        if let Ask::Command(command) = &ask {
+            self.holders.sends(client, command);
+        }
         let operation = self.calls.invoke(self.now, client, &ask);
         let servers = self.swarm.servers as u64;
         let own = &mut self.clients[client];
@@ -170,23 +196,30 @@ impl World {
     ) -> Verdict {
         self.stats.answers += 1;
         self.stats.slowest = self.stats.slowest.max(self.now - pending.since);
-        self.calls.done(self.now, pending.operation, outcome)?;
+        self.calls
+            .done(self.now, pending.operation, &pending.ask, outcome)?;
         let own = &mut self.clients[client];
+        let until = own.believes_until(pending.since, self.swarm.session_ttl);
+        if let Ask::Command(command) = &pending.ask {
+            self.holders.answered(client, command, outcome, until);
+        }
         match outcome {
             Outcome::Opened(session) => {
                 own.session = Some(*session);
                 own.next_serial = 1;
+                self.holders.opened(client, *session, until);
             }
-            Outcome::SessionExpired => {
-                self.stats.expired += 1;
+            Outcome::SessionExpired | Outcome::Closed => {
+                self.stats.expired += u64::from(*outcome == Outcome::SessionExpired);
                 own.start_over();
+                self.holders.over(client);
                 return Ok(());
             }
             Outcome::Conflict => own.seen.clear(),
             _ => own.learn(&pending.ask, outcome),
         }
         own.pending.remove(&request);
-        Ok(())
+        self.holders.check(self.now, &self.committed.reference)
     }
 
     /// An operator asks the leader for something.

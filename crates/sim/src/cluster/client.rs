@@ -4,13 +4,19 @@
 //! It does what the client library does: it keeps up to a few requests under
 //! way, sends each again unchanged, to whoever is said to lead or else to the
 //! next server, and takes no answer for a failure.
+//!
+//! Some registers it binds to its session, as the holder of an office would,
+//! and lets go again. Some clients fall silent for about as long as a session
+//! lives, so that it is over, or nearly over, when they speak again.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use tenure_core::alpo::{Ask, Command, Operation, Outcome, Query, Serial, SessionId};
 use tenure_core::cas::{Bytes, Expect, Stamp, Write};
 use tenure_core::ids::{Key, Version};
 use tenure_core::rng::Rng;
+use tenure_core::time::Drift;
 
 /// What a client waits for.
 #[derive(Clone, Debug)]
@@ -32,6 +38,12 @@ pub(super) struct Client {
     /// another: the first to notice a leader that does not know it is none.
     pub(super) reader: bool,
     pub(super) rng: Rng,
+    /// How fast its clock is, in parts per million off.
+    pub(super) rate: i64,
+    /// It falls silent every now and then.
+    pub(super) moody: bool,
+    /// It says nothing until then.
+    pub(super) silent_until: u64,
     /// Whom it takes for the leader.
     pub(super) target: usize,
     /// When it last went on to another server.
@@ -52,17 +64,23 @@ pub(super) struct Client {
 pub(super) enum Wish {
     Append(Bytes),
     Swap(Write),
+    Bind(Write, Bytes),
     Delete(Key, Version),
     Read(Key),
     KeepAlive,
+    Close,
 }
 
 impl Client {
-    pub(super) fn new(number: usize, rng: Rng) -> Self {
+    pub(super) fn new(number: usize, mut rng: Rng, rate: i64) -> Self {
+        let reader = number % 2 == 1;
         Self {
             number,
-            reader: number % 2 == 1,
+            reader,
+            moody: !reader && rng.chance(40),
             rng,
+            rate,
+            silent_until: 0,
             target: 0,
             turned: 0,
             session: None,
@@ -81,33 +99,64 @@ impl Client {
             .into()
     }
 
+    /// One register to look at.
     pub(super) fn key(&mut self) -> Key {
-        Key::new(&format!("k{}", self.rng.below(2))).expect("a plain key")
+        let kind = if self.rng.chance(5) { "b" } else { "k" };
+        self.key_of(kind)
+    }
+
+    fn key_of(&mut self, kind: &str) -> Key {
+        Key::new(&format!("{kind}{}", self.rng.below(2))).expect("a plain key")
+    }
+
+    fn write(&mut self, key: Key, stamp: Stamp) -> Write {
+        let expect = match self.seen.get(&key) {
+            Some(Some(version)) => Expect::Version(version.clone()),
+            Some(None) | None => Expect::Absent,
+        };
+        Write {
+            key,
+            expect,
+            value: self.value(),
+            stamp,
+        }
+    }
+
+    fn delete(&self, key: Key) -> Wish {
+        match self.seen.get(&key) {
+            Some(Some(version)) => Wish::Delete(key, version.clone()),
+            Some(None) | None => Wish::Read(key),
+        }
     }
 
     pub(super) fn wish(&mut self) -> Wish {
-        let key = self.key();
+        if self.rng.chance(15) {
+            return self.wish_of_bound();
+        }
+        let key = self.key_of("k");
         match self.rng.below(20) {
             0..6 => Wish::Append(self.value()),
-            6..13 => {
-                let expect = match self.seen.get(&key) {
-                    Some(Some(version)) => Expect::Version(version.clone()),
-                    Some(None) | None => Expect::Absent,
-                };
-                let value = self.value();
-                let stamp = Stamp::Now;
-                Wish::Swap(Write {
-                    key,
-                    expect,
-                    value,
-                    stamp,
-                })
-            }
-            13 => match self.seen.get(&key) {
-                Some(Some(version)) => Wish::Delete(key, version.clone()),
-                Some(None) | None => Wish::Read(key),
-            },
+            6..13 => Wish::Swap(self.write(key, Stamp::Now)),
+            13 => self.delete(key),
             14 => Wish::KeepAlive,
+            _ => Wish::Read(key),
+        }
+    }
+
+    /// Something about a register that is, or may be, bound.
+    fn wish_of_bound(&mut self) -> Wish {
+        let key = self.key_of("b");
+        match self.rng.below(20) {
+            0..11 => {
+                let write = self.write(key, Stamp::Now);
+                let last = self.value();
+                Wish::Bind(write, last)
+            }
+            11..13 => Wish::Swap(self.write(key, Stamp::Now)),
+            13..15 => Wish::Swap(self.write(key, Stamp::Keep)),
+            15 => self.delete(key),
+            // Alone, so that nothing of the session is left unanswered.
+            16 if self.pending.is_empty() => Wish::Close,
             _ => Wish::Read(key),
         }
     }
@@ -129,8 +178,10 @@ impl Client {
         let operation = match wish {
             Wish::Append(bytes) => Operation::Append(bytes),
             Wish::Swap(write) => Operation::Swap(write),
+            Wish::Bind(write, last) => Operation::Bind { write, last },
             Wish::Delete(key, expect) => Operation::Delete { key, expect },
             Wish::KeepAlive => Operation::KeepAlive,
+            Wish::Close => Operation::Close,
             Wish::Read(key) => return Ask::Read(Query::Register(key)),
         };
         let serial = self.next_serial;
@@ -150,7 +201,7 @@ impl Client {
             return;
         };
         match (&command.operation, outcome) {
-            (Operation::Swap(write), Outcome::Swapped(version)) => {
+            (Operation::Swap(write) | Operation::Bind { write, .. }, Outcome::Swapped(version)) => {
                 self.seen.insert(write.key.clone(), Some(version.clone()));
             }
             (Operation::Delete { key, .. }, Outcome::Deleted) => {
@@ -158,6 +209,21 @@ impl Client {
             }
             _ => {}
         }
+    }
+
+    /// Whether it has asked for the end of its session.
+    pub(super) fn is_closing(&self) -> bool {
+        let close = |pending: &Pending| matches!(&pending.ask, Ask::Command(command) if command.operation == Operation::Close);
+        self.pending.values().any(close)
+    }
+
+    /// Until when it counts on its session, in true time, after a request
+    /// that it sent at `since` was answered: for the time to live, less what
+    /// clocks may differ by, on its own clock.
+    pub(super) fn believes_until(&self, since: u64, ttl: u64) -> u64 {
+        let span = Drift::DEFAULT.shorten(Duration::from_nanos(ttl)).as_nanos();
+        let span = i128::from(span as u64) * 1_000_000 / (1_000_000 + i128::from(self.rate));
+        since.saturating_add(span as u64)
     }
 
     /// The session is over; what is under way is not known.

@@ -22,6 +22,7 @@ use tenure_core::time::ClockId;
 use super::checkers::committed::Committed;
 use super::checkers::{Check, Verdict, broken};
 use super::disk::Disk;
+use super::swarm::Swarm;
 use super::world::{Event, World};
 
 /// How the cluster began.
@@ -171,7 +172,7 @@ impl World {
         match &self.beginning.founded {
             None => {
                 self.beginning.founded = Some((identity.cluster, members.clone()));
-                self.committed = committed(self.swarm.limits, members);
+                self.committed = committed(&self.swarm, members);
             }
             Some((first, table)) if *first == identity.cluster => {
                 let known = table.get(identity.server).map(|member| member.storage);
@@ -278,9 +279,17 @@ impl World {
 }
 
 /// What all servers are judged by, from the founding on.
-pub(super) fn committed(limits: tenure_core::alpo::Limits, members: &Membership) -> Committed {
-    let mut wide = limits;
+pub(super) fn committed(swarm: &Swarm, members: &Membership) -> Committed {
+    let mut wide = swarm.limits;
     wide.journal_bytes = u64::MAX;
-    let founded = |limits| State::founded(limits, ClockId::default(), members.clone());
-    Committed::new(founded(limits), founded(wide))
+    let founded = |limits| {
+        #[allow(unused_mut)]
+        let mut state = State::founded(limits, ClockId::default(), members.clone());
+        // A mistake in the state itself is for the checker of that rule to
+        // see, not for the comparison with a state that does not make it.
+        #[cfg(feature = "planted-bugs")]
+        state.plant(swarm.config.planted);
+        state
+    };
+    Committed::new(founded(swarm.limits), founded(wide))
 }

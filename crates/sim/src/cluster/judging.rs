@@ -188,6 +188,7 @@ impl World {
         } = self;
         calls.judge(&committed.everything)?;
         self.stats.calls += self.calls.count() as u64;
+        self.stats.bound(&self.committed.bound.seen);
         self.stats.inconclusive += self.calls.inconclusive;
         Ok(())
     }

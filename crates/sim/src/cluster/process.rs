@@ -36,6 +36,7 @@ impl World {
                 self.stats.applied += to + 1 - from;
                 if let Some(node) = &self.hosts[server].node {
                     self.committed.applied(node, from, to)?;
+                    self.holders.check(self.now, &self.committed.reference)?;
                 }
             }
             Output::Event(event) => self.told(server, &event)?,

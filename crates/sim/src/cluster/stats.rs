@@ -5,6 +5,8 @@ use std::fmt;
 
 use tenure_core::alpo::{Event, Why};
 
+use super::checkers::bound::Seen;
+
 macro_rules! stats {
     ($($(#[$doc:meta])* $name:ident: $text:literal,)*) => {
         /// What happened in a run, or in many.
@@ -82,10 +84,28 @@ stats! {
     answers: "answers",
     retries: "requests sent again",
     expired: "sessions found expired",
+    silences: "clients that fell silent",
+    timed_out: "sessions ended for their silence",
+    spared: "ends of sessions that spoke again",
+    renewed: "sessions with registers renewed by a new leader",
+    binds: "registers bound",
+    wills: "last wills executed",
+    kept_off: "writes refused for another's session",
+    notes: "notes on bound registers",
     inconclusive: "histories too hard to judge",
 }
 
 impl Stats {
+    pub(super) const fn bound(&mut self, seen: &Seen) {
+        self.timed_out += seen.expired;
+        self.spared += seen.spared;
+        self.renewed += seen.renewed;
+        self.binds += seen.binds;
+        self.wills += seen.wills;
+        self.kept_off += seen.kept_off;
+        self.notes += seen.notes;
+    }
+
     pub(super) fn told(&mut self, event: &Event) {
         match event {
             Event::Polling => self.polls += 1,

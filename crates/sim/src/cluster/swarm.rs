@@ -67,7 +67,6 @@ pub(super) struct Swarm {
     pub(super) founders: usize,
     /// Their disks are blank, and they found it themselves.
     pub(super) blank: bool,
-    pub(super) clients: usize,
     pub(super) pipeline: u64,
     pub(super) config: Config,
     pub(super) limits: Limits,
@@ -89,6 +88,8 @@ pub(super) struct Swarm {
     pub(super) think: u64,
     pub(super) session_ttl: u64,
     pub(super) drift: Vec<i64>,
+    /// How fast the clients' clocks are.
+    pub(super) client_drift: Vec<i64>,
     pub(super) kinds: Kinds,
     /// Nobody who wins an election keeps its connections for long.
     pub(super) fickle: bool,
@@ -142,11 +143,12 @@ impl Swarm {
             ..Config::default()
         };
         let drift_max = i64::from(Drift::DEFAULT.ppm()) * 9 / 20;
+        let drift = |rng: &mut Rng| rng.between(0, 2 * drift_max as u64) as i64 - drift_max;
+        let clients = rng.between(1, 5) as usize;
         Self {
             servers,
             founders,
             blank: rng.chance(30),
-            clients: rng.between(1, 5) as usize,
             pipeline: rng.between(1, 4),
             config,
             limits: Limits {
@@ -171,9 +173,8 @@ impl Swarm {
             },
             think: rng.between(50 * MILLI, 400 * MILLI),
             session_ttl: rng.between(2, 20) * SECOND,
-            drift: (0..servers)
-                .map(|_| rng.between(0, 2 * drift_max as u64) as i64 - drift_max)
-                .collect(),
+            drift: (0..servers).map(|_| drift(rng)).collect(),
+            client_drift: (0..clients).map(|_| drift(rng)).collect(),
             kinds,
             fickle: kinds.snipers && rng.chance(45),
             restless: kinds.members && rng.chance(40),

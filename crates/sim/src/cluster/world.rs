@@ -15,6 +15,7 @@ use super::Options;
 use super::checkers::clients::Calls;
 use super::checkers::committed::Committed;
 use super::checkers::followed::Followed;
+use super::checkers::holders::Holders;
 use super::checkers::leaders::Leaders;
 use super::checkers::patience::{Calm, Patience};
 use super::checkers::{Check, Verdict, broken};
@@ -152,6 +153,7 @@ pub(super) struct World {
     pub(super) patience: Patience,
     followed: Followed,
     pub(super) calls: Calls,
+    pub(super) holders: Holders,
     pub(super) stats: Stats,
     pub(super) trace: Trace,
     /// Faults are over.
@@ -184,7 +186,8 @@ impl World {
                 host.disk.found(&founded.encode()).expect("a sound disk");
             }
         }
-        let clients = (0..swarm.clients).map(|number| Client::new(number, rng.fork()));
+        let rates = swarm.client_drift.iter().copied().enumerate();
+        let clients = rates.map(|(number, rate)| Client::new(number, rng.fork(), rate));
         let clients: Vec<_> = clients.collect();
         let timeout = swarm.config.timeout.as_nanos() as u64;
         Self {
@@ -196,12 +199,13 @@ impl World {
             clients,
             tokens: BTreeMap::new(),
             next_token: 0,
-            committed: committed(swarm.limits, &members),
+            committed: committed(&swarm, &members),
             beginning: Beginning::default(),
             leaders: Leaders::default(),
             patience: Patience::new(swarm.servers, timeout),
             followed: Followed::new(swarm.servers, timeout, swarm.config.lease_reads),
             calls: Calls::default(),
+            holders: Holders::default(),
             stats: Stats::default(),
             trace: Trace::new(options.trace),
             healed: false,

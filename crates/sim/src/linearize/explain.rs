@@ -89,6 +89,11 @@ pub(super) fn explain(part: &Part<'_>, at: usize, held: Vec<State>) -> Contradic
 }
 
 fn describe(state: &State, names: &Names) -> String {
+    let bound = if state.tie.is_some() { ", bound" } else { "" };
+    format!("{}{bound}", describe_held(state, names))
+}
+
+fn describe_held(state: &State, names: &Names) -> String {
     match &state.held {
         Held::Absent => "nothing".to_owned(),
         Held::Known { value, version } => {
@@ -150,7 +155,7 @@ fn contradict(part: &Part<'_>, answered: &[usize]) -> bool {
     for (number, op) in part.ops.iter().enumerate() {
         if answered.binary_search(&number).is_ok() {
             ops.push(*op);
-        } else if let Some(step) = part.names.step(&part.call(number).ask, None) {
+        } else if let Some(step) = part.names.step(part.call(number), None) {
             let returned = None;
             ops.push(Op {
                 step,

@@ -11,6 +11,14 @@
 //! after it was made, or never. Only a call that is *known* to have had no
 //! effect, because it was refused before anything was written, may be
 //! withdrawn.
+//!
+//! A register may be *bound* to a session: then nobody else may write it, and
+//! when the session ends it gets a value that was said when it was bound. The
+//! end of a session is a call like others, though nobody may have made it:
+//! whoever records a first [`Ask::Bind`] of a session records an [`Ask::End`]
+//! with it, on the same register, and answers that when a client learns that
+//! the session is over. The registers of one session then end at instants of
+//! their own; that they end at *one* is for a checker that sees the log.
 
 use std::fmt;
 
@@ -33,11 +41,31 @@ pub enum Ask {
         /// The new value.
         value: Bytes,
     },
+    /// The same, as a note: whoever the register is bound to keeps it.
+    Note {
+        /// What it must hold.
+        expect: Expect,
+        /// The new value.
+        value: Bytes,
+    },
+    /// That it be written if it is as expected, and bound to the call's
+    /// session.
+    Bind {
+        /// What it must hold.
+        expect: Expect,
+        /// The new value.
+        value: Bytes,
+        /// What it is to hold when the session ends.
+        last: Bytes,
+    },
     /// That it be deleted if it has this version.
     Delete {
         /// What it must hold.
         expect: Version,
     },
+    /// The end of the call's session: if the register is bound to that, it
+    /// gets what was said.
+    End,
 }
 
 /// What is answered.
@@ -52,12 +80,15 @@ pub enum Answer {
         /// Its version.
         version: Version,
     },
-    /// To a swap: it is written and has this version now.
+    /// To a swap, a note or a bind: it is written and has this version now.
     Swapped(Version),
     /// To a delete: it is gone.
     Deleted,
-    /// To a swap or a delete: it was not as expected, and nothing changed.
+    /// To a swap, a note, a bind or a delete: it was not as expected, or
+    /// bound to another session, and nothing changed.
     Conflict,
+    /// To an end: the session is over.
+    Ended,
 }
 
 /// One call.
@@ -66,6 +97,9 @@ pub struct Call {
     /// Who made it. For people only: what orders calls is when they were
     /// made and answered.
     pub client: u64,
+    /// In which session; 0 if it does not matter because that session never
+    /// binds the register.
+    pub session: u64,
     /// Which register it is about.
     pub key: Key,
     /// What was asked.
@@ -92,11 +126,24 @@ impl History {
         Self::default()
     }
 
-    /// A client asks.
+    /// A client asks, in a session that binds no registers.
     pub fn invoke(&mut self, at_ns: u64, client: u64, key: Key, ask: Ask) -> CallId {
+        self.invoke_in(0, at_ns, client, key, ask)
+    }
+
+    /// A client asks in this session, which is not 0.
+    pub fn invoke_in(
+        &mut self,
+        session: u64,
+        at_ns: u64,
+        client: u64,
+        key: Key,
+        ask: Ask,
+    ) -> CallId {
         let id = CallId(self.calls.len());
         self.calls.push(Call {
             client,
+            session,
             key,
             ask,
             invoked_ns: at_ns,
@@ -166,7 +213,17 @@ impl fmt::Display for Call {
                 Expect::Absent => write!(f, "create {}", shown(value))?,
                 Expect::Version(version) => write!(f, "replace {version} by {}", shown(value))?,
             },
+            Ask::Note { expect, value } => write!(f, "note {} on {expect:?}", shown(value))?,
+            Ask::Bind {
+                expect,
+                value,
+                last,
+            } => {
+                let (session, value, last) = (self.session, shown(value), shown(last));
+                write!(f, "bind {value} on {expect:?} to {session}, at last {last}")?;
+            }
             Ask::Delete { expect } => write!(f, "delete {expect}")?,
+            Ask::End => write!(f, "end of session {}", self.session)?,
         }
         match &self.answer {
             None => f.write_str(", never answered"),
@@ -183,6 +240,7 @@ impl fmt::Display for Answer {
             Self::Swapped(version) => write!(f, "swapped, now {version}"),
             Self::Deleted => f.write_str("deleted"),
             Self::Conflict => f.write_str("conflict"),
+            Self::Ended => f.write_str("ended"),
         }
     }
 }

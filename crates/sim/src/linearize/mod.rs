@@ -154,7 +154,7 @@ impl<'a> Part<'a> {
         for id in all {
             let call = history.call(id);
             let answer = call.answer.as_ref().map(|(_, answer)| answer);
-            if let Some(step) = names.step(&call.ask, answer) {
+            if let Some(step) = names.step(call, answer) {
                 calls.push(id);
                 let (invoked, returned) = call.order();
                 ops.push(Op {

@@ -10,6 +10,11 @@
 //! that can only be explained by it; a call that shows that it is *not* some
 //! version is remembered too.
 //!
+//! A register that is bound to a session ([`Tie`]) takes no write from
+//! another, so that a refusal is explained by that too; and the session's
+//! end, whenever that is, writes what was said when it was bound, under a
+//! version that nobody was told.
+//!
 //! Values and versions are small numbers here ([`Names`]): versions keep
 //! their order, values only their equality.
 
@@ -35,16 +40,55 @@ pub(super) enum Step {
     Found { value: u32, version: Mark },
     /// A swap that took effect, with its version if it was told.
     Swapped {
+        by: Writer,
         expect: Option<Mark>,
         value: u32,
         version: Option<Mark>,
+        /// What the register is to hold when the session ends, if it is
+        /// bound by this.
+        last: Option<u32>,
     },
     /// A delete that took effect.
-    Deleted { expect: Mark },
+    Deleted { by: Writer, expect: Mark },
     /// A swap (or, of a version, a delete) that was refused.
-    Refused { expect: Option<Mark> },
+    Refused { by: Writer, expect: Option<Mark> },
+    /// The session is over.
+    Ended { session: u32 },
     /// What no register answers, such as a version to a read.
     Nonsense,
+}
+
+impl Step {
+    /// In which session that may bind the register it is taken, if in any.
+    pub(super) const fn session(self) -> Option<u32> {
+        match self {
+            Self::Swapped { by, .. } | Self::Deleted { by, .. } | Self::Refused { by, .. } => {
+                match by {
+                    Writer::Session(0) | Writer::Note => None,
+                    Writer::Session(session) => Some(session),
+                }
+            }
+            Self::Ended { session } => Some(session),
+            Self::Nothing | Self::Found { .. } | Self::Nonsense => None,
+        }
+    }
+}
+
+/// Who writes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Writer {
+    /// Somebody in this session; 0 is one that never binds the register.
+    Session(u32),
+    /// Anybody: a note leaves the register with whom it is bound to.
+    Note,
+}
+
+/// To whom a register is bound.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) struct Tie {
+    pub(super) session: u32,
+    /// What it is to hold when the session ends.
+    pub(super) last: u32,
 }
 
 /// What the register may hold.
@@ -67,6 +111,8 @@ pub(super) enum Held {
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct State {
     pub(super) held: Held,
+    /// To whom it is bound, if it is.
+    pub(super) tie: Option<Tie>,
     /// The highest version that is known to have been passed.
     pub(super) floor: Mark,
 }
@@ -75,6 +121,7 @@ impl State {
     pub(super) const fn new() -> Self {
         Self {
             held: Held::Absent,
+            tie: None,
             floor: 0,
         }
     }
@@ -90,18 +137,46 @@ impl State {
                 let same = matches!(settled.held, Held::Known { value: held, .. } if held == value);
                 same.then_some(settled)
             }
+            Step::Swapped { by, .. } | Step::Deleted { by, .. } if self.bars(by) => None,
+            // Whatever it expected.
+            Step::Refused { by, .. } if self.bars(by) => Some(self.clone()),
             Step::Swapped {
+                by,
                 expect,
                 value,
                 version,
-            } => self.met(expect)?.written(value, version),
-            Step::Deleted { expect } => {
-                let mut next = self.with_version(expect)?;
-                next.held = Held::Absent;
+                last,
+            } => {
+                let mut next = self.met(expect)?.written(value, version)?;
+                if let Writer::Session(session) = by {
+                    next.tie = last.map(|last| Tie { session, last });
+                }
                 Some(next)
             }
-            Step::Refused { expect } => self.refusing(expect),
+            Step::Deleted { expect, .. } => {
+                let mut next = self.with_version(expect)?;
+                next.held = Held::Absent;
+                next.tie = None;
+                Some(next)
+            }
+            Step::Refused { expect, .. } => self.refusing(expect),
+            Step::Ended { session } => {
+                let mut next = self.clone();
+                if let Some(Tie { last, .. }) = self.tie.filter(|tie| tie.session == session) {
+                    next = next.written(last, None)?;
+                    next.tie = None;
+                }
+                Some(next)
+            }
             Step::Nonsense => None,
+        }
+    }
+
+    /// Whether the register is bound to another.
+    fn bars(&self, by: Writer) -> bool {
+        match (self.tie, by) {
+            (Some(tie), Writer::Session(session)) => tie.session != session,
+            (None, _) | (_, Writer::Note) => false,
         }
     }
 
@@ -125,6 +200,7 @@ impl State {
                         value: *value,
                         version: wanted,
                     },
+                    tie: self.tie,
                     floor: wanted,
                 })
             }
@@ -165,22 +241,31 @@ impl State {
     }
 }
 
-/// The values and versions of one register's calls, by number.
+/// The values, versions and sessions of one register's calls, by number.
 #[derive(Clone, Debug)]
 pub(super) struct Names {
     values: Vec<Bytes>,
     versions: Vec<Version>,
     value_numbers: BTreeMap<Bytes, u32>,
     version_numbers: BTreeMap<Version, Mark>,
+    /// Those that bind the register, from 1. All others are as one to it.
+    sessions: BTreeMap<u64, u32>,
 }
 
 impl Names {
     pub(super) fn of<'a>(calls: impl Iterator<Item = &'a Call>) -> Self {
         let (mut values, mut versions) = (BTreeSet::new(), BTreeSet::new());
+        let mut sessions = BTreeSet::new();
         for call in calls {
+            if let Ask::Bind { last, .. } = &call.ask {
+                values.insert(last.clone());
+                sessions.insert(call.session);
+            }
             match &call.ask {
-                Ask::Read => {}
-                Ask::Swap { expect, value } => {
+                Ask::Read | Ask::End => {}
+                Ask::Swap { expect, value }
+                | Ask::Note { expect, value }
+                | Ask::Bind { expect, value, .. } => {
                     values.insert(value.clone());
                     if let Expect::Version(version) = expect {
                         versions.insert(version.clone());
@@ -198,7 +283,8 @@ impl Names {
                 Some(Answer::Swapped(version)) => {
                     versions.insert(version.clone());
                 }
-                Some(Answer::Absent | Answer::Deleted | Answer::Conflict) | None => {}
+                Some(Answer::Absent | Answer::Deleted | Answer::Conflict | Answer::Ended)
+                | None => {}
             }
         }
         let values: Vec<_> = values.into_iter().collect();
@@ -208,6 +294,7 @@ impl Names {
             version_numbers: versions.iter().cloned().zip(1..).collect(),
             values,
             versions,
+            sessions: sessions.into_iter().zip(1..).collect(),
         }
     }
 
@@ -219,41 +306,69 @@ impl Names {
         &self.versions[mark as usize - 1]
     }
 
-    /// The call as a step; `None` for a read that was not answered, which
-    /// can neither be wrong nor do anything.
-    pub(super) fn step(&self, ask: &Ask, answer: Option<&Answer>) -> Option<Step> {
+    /// The call as a step, if this was its answer; `None` for a read that was
+    /// not answered, which can neither be wrong nor do anything.
+    pub(super) fn step(&self, call: &Call, answer: Option<&Answer>) -> Option<Step> {
         let mark = |version: &Version| self.version_numbers[version];
-        let expected = |expect: &Expect| match expect {
-            Expect::Absent => None,
-            Expect::Version(version) => Some(mark(version)),
-        };
-        Some(match (ask, answer) {
+        let session = self.sessions.get(&call.session).copied().unwrap_or(0);
+        let by = Writer::Session(session);
+        Some(match (&call.ask, answer) {
             (Ask::Read, None) => return None,
             (Ask::Read, Some(Answer::Absent)) => Step::Nothing,
             (Ask::Read, Some(Answer::Holds { value, version })) => Step::Found {
                 value: self.value_numbers[value],
                 version: mark(version),
             },
-            (Ask::Swap { expect, value }, None) => Step::Swapped {
-                expect: expected(expect),
-                value: self.value_numbers[value],
-                version: None,
-            },
-            (Ask::Swap { expect, value }, Some(Answer::Swapped(version))) => Step::Swapped {
-                expect: expected(expect),
-                value: self.value_numbers[value],
-                version: Some(mark(version)),
-            },
-            (Ask::Swap { expect, .. }, Some(Answer::Conflict)) => Step::Refused {
-                expect: expected(expect),
-            },
+            (Ask::Swap { expect, value }, answer) => self.write(by, expect, (value, None), answer),
+            (Ask::Note { expect, value }, answer) => {
+                self.write(Writer::Note, expect, (value, None), answer)
+            }
+            (
+                Ask::Bind {
+                    expect,
+                    value,
+                    last,
+                },
+                answer,
+            ) => self.write(by, expect, (value, Some(last)), answer),
             (Ask::Delete { expect }, None | Some(Answer::Deleted)) => Step::Deleted {
+                by,
                 expect: mark(expect),
             },
             (Ask::Delete { expect }, Some(Answer::Conflict)) => Step::Refused {
+                by,
                 expect: Some(mark(expect)),
             },
-            (Ask::Read | Ask::Swap { .. } | Ask::Delete { .. }, Some(_)) => Step::Nonsense,
+            (Ask::End, None | Some(Answer::Ended)) => Step::Ended { session },
+            (Ask::Read | Ask::Delete { .. } | Ask::End, Some(_)) => Step::Nonsense,
         })
+    }
+
+    /// A write of a value, and perhaps of a last one.
+    fn write(
+        &self,
+        by: Writer,
+        expect: &Expect,
+        (value, last): (&Bytes, Option<&Bytes>),
+        answer: Option<&Answer>,
+    ) -> Step {
+        let mark = |version: &Version| self.version_numbers[version];
+        let expect = match expect {
+            Expect::Absent => None,
+            Expect::Version(version) => Some(mark(version)),
+        };
+        let version = match answer {
+            None => None,
+            Some(Answer::Swapped(version)) => Some(mark(version)),
+            Some(Answer::Conflict) => return Step::Refused { by, expect },
+            Some(_) => return Step::Nonsense,
+        };
+        Step::Swapped {
+            by,
+            expect,
+            value: self.value_numbers[value],
+            version,
+            last: last.map(|last| self.value_numbers[last]),
+        }
     }
 }

@@ -9,7 +9,7 @@
 //! time", Lowe 2017, after Wing and Gong 1993). If no configuration is left,
 //! no order exists.
 //!
-//! Four things keep the set small, none of which loses an answer:
+//! Five things keep the set small, none of which loses an answer:
 //! * equal configurations are one (Lowe's memoisation);
 //! * an answered call that would leave a state as it is takes effect at once
 //!   where its answer fits, since later it could explain no more;
@@ -17,6 +17,9 @@
 //!   that were never answered have taken effect can do everything that the
 //!   other can, and more (its floor is no higher: calls that take effect are
 //!   all that raises a floor);
+//! * nothing is done in a session that is over, so its end takes effect after
+//!   all its calls that were answered, and if nobody was told of it, only
+//!   where it writes something;
 //! * of calls that were never answered and ask for the same, the oldest takes
 //!   effect first: from the time the second is made they cannot be told
 //!   apart. Two that would write different values ask for the same if
@@ -24,7 +27,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::model::{ANY, Held, State, Step};
+use super::model::{ANY, Held, State, Step, Tie};
 
 /// A call as the search sees it.
 #[derive(Clone, Copy, Debug)]
@@ -58,10 +61,37 @@ struct Configuration {
 
 struct Search {
     ops: Vec<Op>,
+    sessions: BTreeMap<u32, Session>,
+    /// Which event is looked at.
+    at: usize,
     /// Calls that were made and not answered yet.
     open: BTreeSet<usize>,
     visited: u64,
     limit: u64,
+}
+
+/// The calls of a session that binds the register.
+#[derive(Default)]
+struct Session {
+    end: Option<usize>,
+    /// Those that were answered.
+    answered: Vec<usize>,
+}
+
+fn sessions(ops: &[Op]) -> BTreeMap<u32, Session> {
+    let mut sessions: BTreeMap<u32, Session> = BTreeMap::new();
+    for (number, op) in ops.iter().enumerate() {
+        let Some(session) = op.step.session() else {
+            continue;
+        };
+        let session = sessions.entry(session).or_default();
+        if let Step::Ended { .. } = op.step {
+            session.end = Some(number);
+        } else if op.returned.is_some() {
+            session.answered.push(number);
+        }
+    }
+    sessions
 }
 
 /// Looks for an order. Visits at most `limit` configurations, and adds how
@@ -75,6 +105,8 @@ pub(super) fn search(ops: &[Op], limit: u64, visited: &mut u64) -> Found {
     events.sort_unstable();
     let mut search = Search {
         ops: alike(ops),
+        sessions: sessions(ops),
+        at: 0,
         open: BTreeSet::new(),
         visited: 0,
         limit,
@@ -85,7 +117,8 @@ pub(super) fn search(ops: &[Op], limit: u64, visited: &mut u64) -> Found {
         spent: Vec::new(),
     }]);
     let mut found = Found::Order;
-    for (_, returned, number) in events {
+    for (at, returned, number) in events {
+        search.at = at;
         if !returned {
             search.open.insert(number);
             now = now.into_iter().map(|c| search.settled(c)).collect();
@@ -160,6 +193,9 @@ impl Search {
     /// The configuration after open call `number` took effect, if it can.
     fn taken(&self, from: &Configuration, number: usize) -> Option<Configuration> {
         let op = &self.ops[number];
+        if !self.is_in_time(from, op) {
+            return None;
+        }
         let list = match op.returned {
             Some(_) => &from.done,
             None => &from.spent,
@@ -175,12 +211,39 @@ impl Search {
         Some(next)
     }
 
+    /// Whether the op comes before the end of its session, or is that end and
+    /// comes after the rest.
+    fn is_in_time(&self, from: &Configuration, op: &Op) -> bool {
+        let Some(session) = op.step.session() else {
+            return true;
+        };
+        let Session { end, answered } = &self.sessions[&session];
+        if let Step::Ended { .. } = op.step {
+            let tied = from.state.tie.is_some_and(|tie| tie.session == session);
+            let all = || answered.iter().all(|other| self.is_done(from, *other));
+            (tied || op.returned.is_some()) && all()
+        } else {
+            end.is_none_or(|end| !self.is_done(from, end))
+        }
+    }
+
+    /// Whether op `number` has taken effect.
+    fn is_done(&self, from: &Configuration, number: usize) -> bool {
+        match self.ops[number].returned {
+            Some(returned) if returned < self.at => true,
+            Some(_) => from.done.binary_search(&number).is_ok(),
+            None => from.spent.binary_search(&number).is_ok(),
+        }
+    }
+
     /// Lets every answered open call take effect that leaves the state as it
     /// is.
     fn settled(&self, mut configuration: Configuration) -> Configuration {
         for number in &self.open {
             let op = &self.ops[*number];
-            if op.returned.is_none() {
+            // What an end leaves as it is now it may change later, when a
+            // call that was never answered has bound the register.
+            if op.returned.is_none() || matches!(op.step, Step::Ended { .. }) {
                 continue;
             }
             if let Err(place) = configuration.done.binary_search(number)
@@ -193,9 +256,9 @@ impl Search {
     }
 }
 
-/// What configurations must have in common to be compared: what is held, and
-/// which answered calls have taken effect.
-type Common = (Held, Vec<usize>);
+/// What configurations must have in common to be compared: what is held and
+/// for whom, and which answered calls have taken effect.
+type Common = (Held, Option<Tie>, Vec<usize>);
 
 /// The best configurations so far, by what they have in common: the calls
 /// without an answer that they spent.
@@ -207,7 +270,7 @@ impl Best {
     /// this one.
     fn admit(&mut self, configuration: &Configuration) -> bool {
         let Configuration { state, done, spent } = configuration;
-        let common = (state.held.clone(), done.clone());
+        let common = (state.held.clone(), state.tie, done.clone());
         let alike = self.0.entry(common).or_default();
         let covers = |other: &Vec<usize>| other.iter().all(|n| spent.binary_search(n).is_ok());
         let new = !alike.iter().any(covers);
@@ -236,19 +299,28 @@ fn alike(ops: &[Op]) -> Vec<Op> {
         | Step::Swapped { .. }
         | Step::Deleted { .. }
         | Step::Refused { .. }
+        | Step::Ended { .. }
         | Step::Nonsense => None,
     };
     let shown: BTreeSet<u32> = ops.iter().filter_map(found).collect();
     let mut ops = ops.to_vec();
     for op in &mut ops {
-        if let Step::Swapped {
+        let Step::Swapped {
             value,
-            version: None,
+            version,
+            last,
             ..
         } = &mut op.step
-            && !shown.contains(value)
-        {
+        else {
+            continue;
+        };
+        if version.is_none() && !shown.contains(value) {
             *value = ANY;
+        }
+        if let Some(last) = last
+            && !shown.contains(last)
+        {
+            *last = ANY;
         }
     }
     ops

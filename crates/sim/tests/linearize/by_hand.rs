@@ -312,3 +312,88 @@ these answers contradict each other, whatever became of all other calls:
   client 98 at 4 ns: read, at 4 ns: \"x\" of v1";
     assert_eq!(verdict.to_string(), expected);
 }
+
+#[test]
+fn a_bound_register_is_its_sessions_until_that_ends() {
+    good(
+        "a create x = v1
+         A end
+         a bind v1 y z = v2
+         b replace v2 w = conflict
+         b delete v2 = conflict
+         b note v2 n = v3
+         b replace v3 w = conflict
+         a bind v3 y z2 = v4
+         b read = y v4
+         b read = z2 v5
+         b replace v5 w = v6
+         A = ended
+         a read = w v6",
+    );
+    // What was bound may be let go by another write, and then nothing comes
+    // of the end.
+    good(
+        "a create x = v1
+         A end
+         a bind v1 y z = v2
+         a replace v2 x = v3
+         A = ended
+         b read = x v3
+         b replace v3 w = v4",
+    );
+    // Nobody knows whether the session has ended.
+    good(
+        "a create x = v1
+         A end
+         a bind v1 y z = v2
+         b replace v2 w = conflict
+         b replace v2 w = conflict",
+    );
+}
+
+#[test]
+fn another_that_writes_a_bound_register_is_caught() {
+    bad(
+        "a create x = v1
+         A end
+         a bind v1 y z = v2
+         b replace v2 w = v3",
+        &[2, 3],
+    );
+    bad(
+        "a create x = v1
+         A end
+         a bind v1 y z = v2
+         b delete v2 = deleted",
+        &[2, 3],
+    );
+}
+
+#[test]
+fn a_last_will_that_is_not_executed_is_caught() {
+    bad(
+        "a create x = v1
+         A end
+         a bind v1 y z = v2
+         A = ended
+         b read = y v2",
+        &[1, 3],
+    );
+    // Nor may it be executed before the session can have ended, or twice.
+    bad(
+        "a create x = v1
+         a bind v1 y z = v2
+         b read = z v3
+         A end",
+        &[2],
+    );
+    bad(
+        "a create x = v1
+         A end
+         a bind v1 y z = v2
+         b read = z v3
+         b replace v3 y = v4
+         b read = z v5",
+        &[4, 5],
+    );
+}

@@ -2,7 +2,10 @@
 //!
 //! A call is made, takes effect at one instant on the core's own registers,
 //! and is answered later, each at a time of chance. Some are given up: then
-//! they take effect later, or never.
+//! they take effect later, or never. Some bind a register to their client's
+//! session, which ends at some time or other.
+
+use std::collections::BTreeMap;
 
 use tenure_core::cas::{Bytes, Expect, Registers, Stamp, Write};
 use tenure_core::ids::{Key, Version};
@@ -19,6 +22,8 @@ pub(crate) struct Shape {
     pub(crate) given_up: u64,
     /// How many of a hundred are reads.
     pub(crate) reads: u64,
+    /// How many writes of a hundred bind the register, or are notes.
+    pub(crate) bound: u64,
 }
 
 struct Open {
@@ -36,6 +41,10 @@ struct World<'a> {
     open: Vec<Open>,
     /// Versions somebody may expect.
     versions: Vec<Version>,
+    /// By client, how many sessions of it have ended.
+    ended: BTreeMap<u64, u64>,
+    bound: BTreeMap<Key, (u64, Bytes)>,
+    ends: BTreeMap<(u64, Key), CallId>,
 }
 
 /// A history of this shape.
@@ -48,6 +57,9 @@ pub(crate) fn generate(rng: &mut Rng, shape: Shape) -> History {
         log: 0,
         open: Vec::new(),
         versions: vec![Version::from_u64(1)],
+        ended: BTreeMap::new(),
+        bound: BTreeMap::new(),
+        ends: BTreeMap::new(),
     };
     let mut at_ns = 0;
     while world.history.len() < shape.calls {
@@ -63,6 +75,7 @@ impl World<'_> {
         let client = self.rng.below(self.shape.clients);
         let open = self.open.iter().position(|o| o.client == Some(client));
         match open {
+            None if self.shape.bound > 0 && self.rng.chance(5) => self.end(at_ns, client),
             None => self.invoke(at_ns, client),
             Some(open) if self.rng.chance(50) => self.effect(open),
             Some(open) if self.rng.chance(self.shape.given_up) => self.open[open].client = None,
@@ -117,7 +130,14 @@ impl World<'_> {
                 },
             }
         };
-        let id = self.history.invoke(at_ns, client, key, ask);
+        let session = self.session(client);
+        let ask = self.perhaps_bound(ask);
+        if let Ask::Bind { .. } = ask {
+            let history = &mut self.history;
+            let end = || history.invoke_in(session, at_ns, client, key.clone(), Ask::End);
+            self.ends.entry((session, key.clone())).or_insert_with(end);
+        }
+        let id = self.history.invoke_in(session, at_ns, client, key, ask);
         self.open.push(Open {
             id,
             client: Some(client),
@@ -125,15 +145,96 @@ impl World<'_> {
         });
     }
 
+    /// The session the client has now.
+    fn session(&self, client: u64) -> u64 {
+        let ended = self.ended.get(&client).copied().unwrap_or(0);
+        1 + client + 100 * ended
+    }
+
+    /// A swap may be one that binds, or a note.
+    fn perhaps_bound(&mut self, ask: Ask) -> Ask {
+        match ask {
+            Ask::Swap { expect, value } if self.rng.chance(self.shape.bound) => {
+                if self.rng.chance(20) {
+                    return Ask::Note { expect, value };
+                }
+                let last: Bytes = format!("l{}", self.rng.below(3)).into_bytes().into();
+                Ask::Bind {
+                    expect,
+                    value,
+                    last,
+                }
+            }
+            ask => ask,
+        }
+    }
+
+    /// A client's session is over. It may never learn that.
+    fn end(&mut self, at_ns: u64, client: u64) {
+        let session = self.session(client);
+        *self.ended.entry(client).or_default() += 1;
+        let held = self.bound.extract_if(.., |_, (of, _)| *of == session);
+        for (key, (_, value)) in held.collect::<Vec<_>>() {
+            let held = self.registers.read(&key).expect("a bound register");
+            let expect = Expect::Version(held.version.clone());
+            self.log += 1;
+            let version = Version::from_u64(self.log);
+            let write = write(key, expect, value);
+            let written = self.registers.swap_as(write, None, version);
+            self.versions.push(written.expect("as it was just read"));
+        }
+        for (_, id) in self.ends.extract_if(.., |(of, _), _| *of == session) {
+            if self.rng.chance(60) {
+                self.history.answer(at_ns, id, Answer::Ended);
+            }
+        }
+    }
+
+    /// Whether the call comes too late: its session is over.
+    fn is_late(&self, call: &Call) -> bool {
+        call.session != self.session(call.client)
+    }
+
+    /// Writes the register if nobody else has it; a note it takes anyway.
+    fn swap(&mut self, call: &Call, expect: Expect, value: Bytes, last: Option<Bytes>) -> Answer {
+        let note = matches!(call.ask, Ask::Note { .. });
+        if !note && self.is_anothers(call) {
+            return Answer::Conflict;
+        }
+        let version = Version::from_u64(self.log);
+        let write = write(call.key.clone(), expect, value);
+        let Ok(version) = self.registers.swap_as(write, None, version) else {
+            return Answer::Conflict;
+        };
+        self.versions.push(version.clone());
+        match last {
+            Some(last) => {
+                self.bound.insert(call.key.clone(), (call.session, last));
+            }
+            None if note => {}
+            None => {
+                self.bound.remove(&call.key);
+            }
+        }
+        Answer::Swapped(version)
+    }
+
+    fn is_anothers(&self, call: &Call) -> bool {
+        let holder = self.bound.get(&call.key);
+        holder.is_some_and(|(session, _)| *session != call.session)
+    }
+
     /// The call takes effect, unless it has.
     fn effect(&mut self, open: usize) {
         if self.open[open].answer.is_some() {
             return;
         }
-        let call = self.history.call(self.open[open].id);
+        let call = self.history.call(self.open[open].id).clone();
         self.log += 1 + self.rng.below(2);
         let key = call.key.clone();
         let answer = match call.ask.clone() {
+            // A call of a session that is over does nothing.
+            _ if self.is_late(&call) => Answer::Conflict,
             Ask::Read => match self.registers.read(&key) {
                 None => Answer::Absent,
                 Some(held) => Answer::Holds {
@@ -141,29 +242,35 @@ impl World<'_> {
                     version: held.version.clone(),
                 },
             },
-            Ask::Swap { expect, value } => {
-                let stamp = Stamp::Keep;
-                let write = Write {
-                    key,
-                    expect,
-                    value,
-                    stamp,
-                };
-                let version = Version::from_u64(self.log);
-                match self.registers.swap_as(write, None, version) {
-                    Ok(version) => {
-                        self.versions.push(version.clone());
-                        Answer::Swapped(version)
-                    }
-                    Err(_) => Answer::Conflict,
-                }
+            Ask::Swap { expect, value } | Ask::Note { expect, value } => {
+                self.swap(&call, expect, value, None)
             }
+            Ask::Bind {
+                expect,
+                value,
+                last,
+            } => self.swap(&call, expect, value, Some(last)),
+            Ask::Delete { .. } if self.is_anothers(&call) => Answer::Conflict,
             Ask::Delete { expect } => match self.registers.delete(&key, &expect) {
-                Ok(()) => Answer::Deleted,
+                Ok(()) => {
+                    self.bound.remove(&key);
+                    Answer::Deleted
+                }
                 Err(_) => Answer::Conflict,
             },
+            Ask::End => Answer::Ended,
         };
         self.open[open].answer = Some(answer);
+    }
+}
+
+fn write(key: Key, expect: Expect, value: Bytes) -> Write {
+    let stamp = Stamp::Keep;
+    Write {
+        key,
+        expect,
+        value,
+        stamp,
     }
 }
 
@@ -188,9 +295,13 @@ pub(crate) fn with_answers(
         let call = history.call(id);
         if !returned {
             let Call {
-                client, key, ask, ..
+                client,
+                session,
+                key,
+                ask,
+                ..
             } = call.clone();
-            changed.invoke(call.invoked_ns, client, key, ask);
+            changed.invoke_in(session, call.invoked_ns, client, key, ask);
         } else if let Some((at_ns, answer)) = &call.answer
             && let Some(answer) = change(id, answer)
         {

@@ -27,6 +27,11 @@ fn what_a_register_answers_is_accepted() {
             keys: rng.between(1, 3),
             given_up: rng.between(0, 30),
             reads: rng.between(0, 80),
+            bound: if rng.chance(50) {
+                rng.between(1, 60)
+            } else {
+                0
+            },
         };
         accepted(seed, shape);
     }
@@ -35,13 +40,21 @@ fn what_a_register_answers_is_accepted() {
 #[test]
 fn thousands_of_calls_are_cheap() {
     for seed in 0..10 {
-        for (given_up, reads) in [(0, 20), (2, 50), (5, 30), (8, 30)] {
+        for (given_up, reads, bound) in [
+            (0, 20, 0),
+            (2, 50, 0),
+            (5, 30, 0),
+            (8, 30, 0),
+            (2, 50, 40),
+            (5, 30, 40),
+        ] {
             let shape = Shape {
                 calls: 2_000,
                 clients: 10,
                 keys: 1,
                 given_up,
                 reads,
+                bound,
             };
             let configurations = accepted(seed, shape);
             assert!(
@@ -121,12 +134,16 @@ fn one_impossible_answer_is_found_and_explained() {
     let mut planted = 0;
     for seed in 0..300 {
         let rng = &mut Rng::from_seed(seed);
+        // A core is dear to find where registers are bound.
+        let bound = if rng.chance(25) { 30 } else { 0 };
+        let most = if bound > 0 { 60 } else { 400 };
         let shape = Shape {
-            calls: rng.between(20, 400) as usize,
+            calls: rng.between(20, most) as usize,
             clients: rng.between(2, 10),
             keys: rng.between(1, 3),
             given_up: rng.between(0, 8),
             reads: 40,
+            bound,
         };
         let history = generate(rng, shape);
         let plant = [stale_read, second_winner, invention][rng.below(3) as usize];

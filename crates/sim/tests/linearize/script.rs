@@ -3,13 +3,17 @@
 //! A line is an event. `a create x` is a call of client a, `a = v1` its
 //! answer, and `a create x = v1` both at once. A client that calls again
 //! without having been answered never will be. The register is `r` unless
-//! the call names another: `read@s`.
+//! the call names another: `read@s`. Each client is a session of its own, and
+//! the end of client a's is a call of `A`.
 //!
 //! | call | answers |
 //! |---|---|
 //! | `read` | `absent`, `x v1` |
 //! | `create x`, `replace v1 y` | `v2`, `conflict` |
+//! | `note v1 y` | `v2`, `conflict` |
+//! | `bind v1 y z`: z at the session's end | `v2`, `conflict` |
 //! | `delete v1` | `deleted`, `conflict` |
+//! | `end` | `ended` |
 
 use std::collections::BTreeMap;
 
@@ -31,7 +35,9 @@ pub(crate) fn history(text: &str) -> History {
         if !call.is_empty() {
             let (key, ask) = parse_call(call);
             let number = u64::from(client.as_bytes()[0]);
-            open.insert(client, history.invoke(at_ns, number, key, ask));
+            let session = u64::from(client.as_bytes()[0].to_ascii_lowercase());
+            let call = history.invoke_in(session, at_ns, number, key, ask);
+            open.insert(client, call);
         }
         if let Some(answered) = answered {
             let id = open.remove(client).expect("an open call");
@@ -54,9 +60,19 @@ fn parse_call(text: &str) -> (Key, Ask) {
             expect: Expect::Version(version(old)),
             value: value.as_bytes().into(),
         },
+        ("note", [old, value]) => Ask::Note {
+            expect: Expect::Version(version(old)),
+            value: value.as_bytes().into(),
+        },
+        ("bind", [old, value, last]) => Ask::Bind {
+            expect: Expect::Version(version(old)),
+            value: value.as_bytes().into(),
+            last: last.as_bytes().into(),
+        },
         ("delete", [old]) => Ask::Delete {
             expect: version(old),
         },
+        ("end", []) => Ask::End,
         _ => panic!("expected a call, found {text:?}"),
     };
     (Key::new(key).expect("a good key"), ask)
@@ -68,6 +84,7 @@ fn parse_answer(text: &str) -> Answer {
         ["absent"] => Answer::Absent,
         ["conflict"] => Answer::Conflict,
         ["deleted"] => Answer::Deleted,
+        ["ended"] => Answer::Ended,
         [new] => Answer::Swapped(version(new)),
         [value, old] => Answer::Holds {
             value: value.as_bytes().into(),

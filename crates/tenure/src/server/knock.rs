@@ -10,9 +10,11 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use axum::http::Request;
 use hyper::service::Service;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
 
+use super::budget::{Budget, Metered};
 use super::gate::Pass;
 use crate::transport::Line;
 
@@ -92,21 +94,28 @@ impl AsyncWrite for Begun {
     }
 }
 
-/// A service whose first request proves the connection that it came by.
+/// A service whose first request proves the connection that it came by, and
+/// whose requests are counted until they are there.
 #[derive(Clone)]
 pub(super) struct Proving<S> {
     pub(super) service: S,
     pub(super) pass: Arc<Pass>,
+    pub(super) budget: Budget,
 }
 
-impl<S: Service<R>, R> Service<R> for Proving<S> {
+impl<S, B> Service<Request<B>> for Proving<S>
+where
+    S: Service<Request<Metered<B>>>,
+{
     type Response = S::Response;
     type Error = S::Error;
     type Future = S::Future;
 
-    fn call(&self, request: R) -> S::Future {
+    fn call(&self, request: Request<B>) -> S::Future {
         // If there is no room for it, its connection ends at once.
         self.pass.prove();
-        self.service.call(request)
+        let (parts, body) = request.into_parts();
+        let body = Metered::new(body, &parts.headers, self.budget.clone());
+        self.service.call(Request::from_parts(parts, body))
     }
 }

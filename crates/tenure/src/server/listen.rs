@@ -18,6 +18,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 use tonic::service::Routes;
 
+use super::budget::Budget;
 use super::config::Config;
 use super::door::Door;
 use super::gate::{Gate, Pass};
@@ -101,6 +102,7 @@ pub(super) async fn serve(listener: TcpListener, door: Door, guard: Guard) {
         service,
         tls: guard.tls,
         demand: guard.demand,
+        budget: Budget::new(),
     });
     let gate = Gate::new(NEWCOMERS_MAX.min(guard.connections), guard.connections);
     loop {
@@ -132,6 +134,7 @@ struct Served {
     service: TowerToHyperService<axum::Router>,
     tls: Option<Arc<Tls>>,
     demand: Demand,
+    budget: Budget,
 }
 
 impl Served {
@@ -154,6 +157,7 @@ impl Served {
         let service = Proving {
             service: self.service.clone(),
             pass: Arc::clone(pass),
+            budget: self.budget.connection(),
         };
         let serving = self.builder.serve_connection(TokioIo::new(begun), service);
         let error = serving.await.err()?;

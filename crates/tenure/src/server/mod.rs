@@ -33,6 +33,7 @@
 //! | `services`, `http`, `listen`, `knock` | what clients see: gRPC and HTTP on one port |
 
 mod backup;
+mod budget;
 mod config;
 mod data;
 mod door;

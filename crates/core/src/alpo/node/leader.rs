@@ -92,7 +92,10 @@ impl Leader {
 
     /// The log's time now.
     pub(super) fn time(&self, server: &Server) -> LogTime {
-        let (time, at) = self.began;
+        let (mut time, at) = self.began;
+        if server.planted(Bug::TimeCountedTwice) {
+            time = server.time;
+        }
         time.saturating_add(nanos(server.now.since(at)))
     }
 
@@ -367,11 +370,13 @@ impl Leader {
         };
         let now = self.time(server);
         let since_ready = now.saturating_sub(ready_at);
+        let hasty = server.planted(Bug::ReignRenewsNobody);
         let over: Vec<_> = server
             .state
             .sessions()
             .iter()
-            .filter(|(_, session)| session.expires() <= now && session.ttl() <= since_ready)
+            .filter(|(_, session)| session.expires() <= now)
+            .filter(|(_, session)| session.ttl() <= since_ready || hasty)
             .map(|(id, _)| id)
             .filter(|id| !self.expiring.contains(id))
             .collect();

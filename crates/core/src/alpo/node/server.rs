@@ -189,6 +189,8 @@ impl Server {
         self.members.committed(to);
         let from = self.state.applied().id + 1;
         let local_expiry = self.planted(Bug::LocalExpiry);
+        #[cfg(feature = "planted-bugs")]
+        self.state.plant(self.config.planted);
         while self.state.applied().id < to {
             let next = self.state.applied().id + 1;
             let Some(entry) = self.log.get(next) else {

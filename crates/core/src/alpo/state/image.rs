@@ -172,6 +172,8 @@ impl State {
             bindings,
             marks: Marks::restored(chain, sum),
             trail,
+            #[cfg(feature = "planted-bugs")]
+            planted: None,
         })
     }
 

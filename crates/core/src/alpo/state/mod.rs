@@ -32,6 +32,7 @@ use crate::cas::{Bytes, Expect, Register, Registers, Stamp, Write};
 use crate::ids::{Key, Version};
 use crate::time::{ClockId, StoreTime};
 
+use super::bug::Bug;
 use super::entry::{
     ClusterVersion, Command, Entry, LogTime, Operation, Outcome, Payload, SessionId,
 };
@@ -93,6 +94,8 @@ pub struct State {
     bindings: Bindings,
     marks: Marks,
     trail: Trail,
+    #[cfg(feature = "planted-bugs")]
+    planted: Option<Bug>,
 }
 
 impl State {
@@ -112,6 +115,8 @@ impl State {
             bindings: Bindings::default(),
             marks: Marks::default(),
             trail: Trail::begin(0, 0, usize::try_from(limits.changes).unwrap_or(usize::MAX)),
+            #[cfg(feature = "planted-bugs")]
+            planted: None,
         }
     }
 
@@ -242,6 +247,27 @@ impl State {
         }
     }
 
+    /// From here on this mistake is made. What a checker compares a server
+    /// with must make it too, if the checker of the rule itself is to be
+    /// tried and not the comparison.
+    #[cfg(feature = "planted-bugs")]
+    pub const fn plant(&mut self, planted: Option<Bug>) {
+        self.planted = planted;
+    }
+
+    /// Whether this mistake is to be made; never, in a release.
+    #[cfg(feature = "planted-bugs")]
+    fn planted(&self, bug: Bug) -> bool {
+        self.planted == Some(bug)
+    }
+
+    /// Whether this mistake is to be made; never, in a release.
+    #[cfg(not(feature = "planted-bugs"))]
+    #[allow(clippy::unused_self)]
+    const fn planted(&self, _bug: Bug) -> bool {
+        false
+    }
+
     /// Applies the next entry and says what became of it.
     ///
     /// # Panics
@@ -271,7 +297,9 @@ impl State {
             Payload::NoOp => {
                 // A new reign: nobody could be heard in between, so everybody
                 // gets a full new lease.
-                self.sessions.refresh(self.time);
+                if !self.planted(Bug::ReignRenewsNobody) {
+                    self.sessions.refresh(self.time);
+                }
                 Outcome::Nothing
             }
             Payload::Members(members) => {
@@ -287,7 +315,12 @@ impl State {
             }
             Payload::Command(command) => self.apply_command(command),
             Payload::Expire { session } => {
-                if self.sessions.expire(*session, self.time) {
+                let at = if self.planted(Bug::ExpiryUnchecked) {
+                    LogTime::MAX
+                } else {
+                    self.time
+                };
+                if self.sessions.expire(*session, at) {
                     self.vacate(*session);
                 }
                 Outcome::Nothing
@@ -333,7 +366,7 @@ impl State {
     /// Whether the register is bound, and not to this session.
     fn is_anothers(&self, session: SessionId, key: &Key) -> bool {
         let holder = self.bindings.session(key);
-        holder.is_some_and(|holder| holder != session)
+        holder.is_some_and(|holder| holder != session) && !self.planted(Bug::BoundWritable)
     }
 
     fn write(&mut self, session: SessionId, write: &Write) -> Outcome {
@@ -369,6 +402,9 @@ impl State {
             let Some(held) = self.registers.read(&key) else {
                 continue;
             };
+            if self.planted(Bug::WillForgotten) {
+                continue;
+            }
             let expect = Expect::Version(held.version.clone());
             // It is there as it was just read, so it is written.
             let _ = self.swap(&Write {

@@ -4,7 +4,11 @@
 
 use std::collections::BTreeMap;
 
-use tenure_core::alpo::{Ask as NodeAsk, Found, Operation, Outcome, Query, State};
+use tenure_core::alpo::{
+    Ask as NodeAsk, Command, Found, Operation, Outcome, Query, SessionId, State,
+};
+use tenure_core::cas::Stamp;
+use tenure_core::ids::Key;
 
 use super::{Check, Verdict, Violation, broken};
 use crate::linearize::{self, Answer, Append, Ask, CallId, History, exactly_once};
@@ -17,6 +21,8 @@ pub(in super::super) struct Calls {
     events: u64,
     /// By operation: the call on a register, or the append.
     kinds: BTreeMap<usize, Kind>,
+    /// The ends of sessions, as far as they may matter to a register.
+    ends: BTreeMap<(SessionId, Key), CallId>,
     count: usize,
     /// Registers whose search was given up.
     pub(in super::super) inconclusive: u64,
@@ -39,20 +45,8 @@ impl Calls {
             NodeAsk::Read(Query::Register(key)) => {
                 self.history.invoke(at, client, key.clone(), Ask::Read)
             }
-            NodeAsk::Command(command) => match &command.operation {
-                Operation::Swap(write) => {
-                    let ask = Ask::Swap {
-                        expect: write.expect.clone(),
-                        value: write.value.clone(),
-                    };
-                    self.history.invoke(at, client, write.key.clone(), ask)
-                }
-                Operation::Delete { key, expect } => {
-                    let expect = expect.clone();
-                    self.history
-                        .invoke(at, client, key.clone(), Ask::Delete { expect })
-                }
-                Operation::Append(bytes) => {
+            NodeAsk::Command(command) => {
+                if let Operation::Append(bytes) = &command.operation {
                     self.kinds.insert(number, Kind::Append(self.appends.len()));
                     self.appends.push(Append {
                         session: command.session,
@@ -63,21 +57,47 @@ impl Calls {
                     });
                     return number;
                 }
-                // No simulated client binds: the end of a session would write
-                // what no call explains.
-                Operation::Bind { .. } | Operation::KeepAlive | Operation::Close => {
+                let Some((key, ask)) = of_register(&command.operation) else {
                     return number;
+                };
+                let session = command.session;
+                if let Operation::Bind { .. } = &command.operation {
+                    // Whatever becomes of the session, this is how it ends.
+                    let history = &mut self.history;
+                    let end = || history.invoke_in(session, at, client, key.clone(), Ask::End);
+                    self.ends.entry((session, key.clone())).or_insert_with(end);
                 }
-            },
+                self.history
+                    .invoke_in(session, at, client, key.clone(), ask)
+            }
             _ => return number,
         };
         self.kinds.insert(number, Kind::Call(call));
         number
     }
 
+    /// The session is over, as its client has just learnt.
+    fn over(&mut self, at: u64, session: SessionId) {
+        for (_, end) in self.ends.extract_if(.., |(of, _), _| *of == session) {
+            self.history.answer(at, end, Answer::Ended);
+        }
+    }
+
     /// Operation `number` was done with this outcome.
-    pub(in super::super) fn done(&mut self, at: u64, number: usize, outcome: &Outcome) -> Verdict {
+    pub(in super::super) fn done(
+        &mut self,
+        at: u64,
+        number: usize,
+        ask: &NodeAsk,
+        outcome: &Outcome,
+    ) -> Verdict {
         self.events += 1;
+        if let (NodeAsk::Command(Command { session, .. }), true) = (
+            ask,
+            matches!(outcome, Outcome::SessionExpired | Outcome::Closed),
+        ) {
+            self.over(at, *session);
+        }
         let answer = match (self.kinds.get(&number), outcome) {
             // Not done by this asking; by an earlier one, perhaps.
             (_, Outcome::SessionExpired) | (None, _) => return Ok(()),
@@ -144,4 +164,33 @@ impl Calls {
             }
         }
     }
+}
+
+/// What a command asks of a register, if it does.
+fn of_register(operation: &Operation) -> Option<(&Key, Ask)> {
+    Some(match operation {
+        Operation::Swap(write) => {
+            let (expect, value) = (write.expect.clone(), write.value.clone());
+            let ask = match write.stamp {
+                Stamp::Now => Ask::Swap { expect, value },
+                Stamp::Keep => Ask::Note { expect, value },
+            };
+            (&write.key, ask)
+        }
+        Operation::Bind { write, last } => {
+            let (expect, value) = (write.expect.clone(), write.value.clone());
+            let last = last.clone();
+            let ask = Ask::Bind {
+                expect,
+                value,
+                last,
+            };
+            (&write.key, ask)
+        }
+        Operation::Delete { key, expect } => {
+            let expect = expect.clone();
+            (key, Ask::Delete { expect })
+        }
+        Operation::Append(_) | Operation::KeepAlive | Operation::Close => return None,
+    })
 }

@@ -10,6 +10,7 @@ use tenure_core::alpo::codec::crc32c;
 use tenure_core::alpo::{Entry, Log, LogId, Node, Payload, Snapshot, State};
 use tenure_core::ids::Term;
 
+use super::bound::Bound;
 use super::{Check, Verdict, broken};
 
 pub(in super::super) struct Committed {
@@ -23,6 +24,8 @@ pub(in super::super) struct Committed {
     pub(in super::super) everything: State,
     requests: BTreeSet<(u64, u64)>,
     snapshots: BTreeMap<LogId, u32>,
+    /// What is bound to sessions.
+    pub(in super::super) bound: Bound,
 }
 
 impl Committed {
@@ -34,6 +37,7 @@ impl Committed {
             everything,
             requests: BTreeSet::new(),
             snapshots: BTreeMap::new(),
+            bound: Bound::default(),
         }
     }
 
@@ -80,7 +84,10 @@ impl Committed {
             );
             return broken(Check::Committed, detail);
         }
-        self.reference.apply(entry);
+        let before = self.reference.registers().revision();
+        let outcome = self.reference.apply(entry);
+        self.bound
+            .applied(entry, &outcome, before, &self.reference)?;
         self.everything.apply(entry);
         self.entries.push(entry.clone());
         Ok(())

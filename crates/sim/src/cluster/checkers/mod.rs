@@ -2,9 +2,11 @@
 //!
 //! They see what no server can: all of them at once, in true time.
 
+pub(super) mod bound;
 pub(super) mod clients;
 pub(super) mod committed;
 pub(super) mod followed;
+pub(super) mod holders;
 pub(super) mod leaders;
 pub(super) mod patience;
 
@@ -30,6 +32,12 @@ pub enum Check {
     Linearizable,
     /// An append is lost, doubled, out of order, or was never made.
     ExactlyOnce,
+    /// A register that is bound to a session was written by another, a
+    /// session ended too early, or what it left is not what was said.
+    Bound,
+    /// A client still counted on a register that was not bound to its
+    /// session any more.
+    Held,
     /// A passive server asked something (I11).
     PassiveAsks,
     /// A server stood again too soon after it had stepped back (H10).
@@ -69,6 +77,8 @@ impl fmt::Display for Check {
             Self::Matching => "matching",
             Self::Linearizable => "linearizable",
             Self::ExactlyOnce => "exactly once",
+            Self::Bound => "bound",
+            Self::Held => "held",
             Self::PassiveAsks => "passive asks",
             Self::Patience => "patience",
             Self::Calm => "calm",
