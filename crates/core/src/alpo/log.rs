@@ -107,7 +107,10 @@ impl Log {
     pub fn first_of_term(&self, id: LogId) -> Option<Position> {
         let term = self.term_at(id)?;
         let before = self.entries.partition_point(|entry| entry.term < term);
-        let first = self.entries.get(before.max(self.forgotten)).map_or(self.base, Entry::position);
+        let first = self
+            .entries
+            .get(before.max(self.forgotten))
+            .map_or(self.base, Entry::position);
         Some(if self.base.term == term {
             self.base
         } else {

@@ -18,6 +18,7 @@ use tokio::runtime::{Builder, Handle};
 
 pub(crate) use events::Fan;
 pub use events::{EVENTS_MAX, Events, Told};
+#[cfg(feature = "tenure")]
 pub(crate) use machine::until;
 pub use machine::{Flow, World, drive};
 

@@ -16,7 +16,8 @@
 //! before its time to live has passed on the log's time since the leader
 //! received its last command; the holder counts its validity from before it
 //! sent that command, and only once it is answered. So the holder's validity
-//! ends first, provided that clocks' rates differ by less than it allows for.
+//! ends first, provided that it allows for how far the rates of both clocks,
+//! its own and that of the leader, may differ from each other.
 //! And what a vacated register gives to its next holder is a *value of the
 //! holder's making*, an office that is vacant and keeps its term: the register
 //! is never deleted, so that terms go on, and nothing here has to know what
