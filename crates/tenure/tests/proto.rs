@@ -15,7 +15,10 @@ fn the_generated_code_is_that_of_the_proto_file() {
     let base64 = "#[serde(with = \"super::base64\")]";
     let mut builder = tonic_prost_build::configure()
         .bytes(".")
-        .message_attribute(".", format!("{json} #[serde(default)]"))
+        .message_attribute(
+            ".",
+            format!("{json} #[serde(default, deny_unknown_fields)]"),
+        )
         .enum_attribute(".", format!("{json} #[serde(rename_all = \"snake_case\")]"));
     for field in [
         "Register.value",

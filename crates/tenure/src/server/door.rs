@@ -72,7 +72,11 @@ impl Door {
     pub(super) fn permit(&self) -> Option<Permit> {
         let before = self.under_way.fetch_add(1, Ordering::Relaxed);
         let permit = Permit(Arc::clone(&self.under_way));
-        (before < self.most).then_some(permit)
+        if before >= self.most {
+            self.shared.metrics.refused();
+            return None;
+        }
+        Some(permit)
     }
 
     /// Asks the machine and waits for its answer.

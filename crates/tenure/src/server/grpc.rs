@@ -350,7 +350,10 @@ impl Exchange {
         for request in message.requests {
             let number = request.number;
             let ask = match request.what {
-                _ if events.len() >= most => Err(translate::busy()),
+                _ if events.len() >= most => {
+                    self.door.shared.metrics.refused();
+                    Err(translate::busy())
+                }
                 Some(what) => match &granted {
                     Ok(granted) => granted
                         .may_ask(&what)

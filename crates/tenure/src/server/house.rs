@@ -71,7 +71,10 @@ impl House {
                         return told;
                     }
                 }
-                Some(Err(_)) => return refused(Refusal::Busy),
+                Some(Err(_)) => {
+                    door.shared.metrics.refused();
+                    return refused(Refusal::Busy);
+                }
                 None => {
                     if let Err(told) = self.open(door).await {
                         return told;

@@ -203,6 +203,12 @@ impl Metrics {
         self.barred.get_or_create(&Bar { reason }).inc();
     }
 
+    /// A request was refused before the machine saw it.
+    pub(super) fn refused(&self) {
+        let result = Result::Refused;
+        self.requests.get_or_create(&Outcome { result }).inc();
+    }
+
     /// A batch was durable after this time.
     pub(super) fn synced(&self, after: Duration) {
         self.syncs.observe(after.as_secs_f64());

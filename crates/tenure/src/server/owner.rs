@@ -144,7 +144,10 @@ impl Owner {
         if let Some(ended) = self.carry_out() {
             return Some(ended);
         }
-        let over = |at| at <= now.boot || self.node.status() != Status::Leader;
+        // Until the next leader has spoken up: whoever still asks here is told
+        // where to go on.
+        let led = self.node.status() != Status::Leader && self.node.leader().is_some();
+        let over = |at| at <= now.boot || led;
         self.stopping.is_some_and(over).then_some(Ended::Stopped)
     }
 
@@ -223,7 +226,8 @@ impl Owner {
     }
 
     fn ask(&mut self, ask: Ask, reply: Reply) {
-        if self.waiting.len() >= self.requests || self.stopping.is_some() {
+        if self.waiting.len() >= self.requests {
+            self.shared.metrics.refused();
             let answer = Answer::Refused(Refusal::Busy);
             return reply.send(Told { answer, at: None });
         }
@@ -250,6 +254,7 @@ impl Owner {
         } else {
             self.stopping = Some(Instant::ZERO);
         }
+        self.stand();
     }
 
     /// Does what the machine asks for.
@@ -379,11 +384,12 @@ impl Owner {
         let leader = self.node.leader();
         let standing = Standing {
             alive: true,
-            ready: leader.is_some(),
+            ready: leader.is_some() && self.stopping.is_none(),
             leads: self.node.is_ready(),
             leader,
             term: self.node.term(),
             waiting: match leader {
+                _ if self.stopping.is_some() => "this server stops".into(),
                 Some(_) => String::new(),
                 None => "no leader is known at the moment".into(),
             },

@@ -173,12 +173,22 @@ impl Door {
                 "expected 1 to {APPEND_MAX} entries, or one with a number, found {count}"
             )));
         }
+        let operations = request.entries.iter().map(translate::append);
+        let operations: Vec<Operation> = operations.collect::<Answered<_>>()?;
         let mut numbers = Vec::with_capacity(count);
-        for data in &request.entries {
-            let operation = translate::append(data)?;
-            let (outcome, _) = self.run(operation, request.numbered.as_ref()).await?;
-            if let Outcome::Appended(number) = outcome {
-                numbers.push(number);
+        for operation in operations {
+            match self.run(operation, request.numbered.as_ref()).await {
+                Ok((Outcome::Appended(number), _)) => numbers.push(number),
+                Ok(_) => {}
+                Err(refused) if numbers.is_empty() => return Err(refused),
+                // Not the cause: it would say that nothing was done.
+                Err(refused) => {
+                    let (done, why) = (numbers.len(), refused.message);
+                    return Err(error(
+                        Cause::Interrupted,
+                        format!("{done} of {count} entries were appended, and then: {why}"),
+                    ));
+                }
             }
         }
         Ok(v1::AppendResponse { numbers })

@@ -326,6 +326,45 @@ async fn metrics_tell_who_leads_and_what_was_done() {
     }
 }
 
+/// What is refused has not been done, and what has been done in part is not
+/// called refused.
+#[tokio::test]
+async fn an_append_that_cannot_be_done_is_not_begun() {
+    let servers = Servers::found(1, 0);
+    servers.append("one").await;
+    let request = v1::AppendRequest {
+        entries: vec![b"two".to_vec().into(), vec![7; 1_100_000].into()],
+        numbered: None,
+    };
+    let refused = servers.log(1).await.append(request).await;
+    let refused = refused.expect_err("the second is too large");
+    assert_eq!(cause(&refused), v1::Cause::TooLarge);
+    assert_eq!(servers.append("three").await, 2, "nothing was in between");
+}
+
+/// A name that is misspelt must not be what was left out.
+#[tokio::test]
+async fn fields_that_nobody_knows_are_refused() {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    let servers = Servers::found(1, 0);
+    servers.append("one").await;
+    let body = r#"{"entries": ["dHdv"], "numbred": {"session": 1}}"#;
+    let request = format!(
+        "POST /v1/log/append HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\
+         Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    let address = servers.running[&1].address();
+    let stream = tokio::net::TcpStream::connect(address).await;
+    let mut stream = stream.expect("it listens");
+    stream.write_all(request.as_bytes()).await.expect("sent");
+    let mut text = String::new();
+    stream.read_to_string(&mut text).await.expect("answered");
+    assert!(text.starts_with("HTTP/1.1 400"), "{text}");
+    assert!(text.contains("numbred"), "{text}");
+    assert_eq!(servers.append("two").await, 2, "nothing was in between");
+}
+
 #[tokio::test]
 async fn a_snapshot_is_taken_when_it_is_asked_for() {
     let mut servers = Servers::found(3, 0);

@@ -3,7 +3,7 @@
 /// was led. `clock` names the cluster's clock; times of different clocks do
 /// not compare.
 #[derive(serde::Serialize, serde::Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Time {
     #[prost(fixed64, tag = "1")]
@@ -14,7 +14,7 @@ pub struct Time {
     pub nanos: u64,
 }
 #[derive(serde::Serialize, serde::Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Register {
     #[prost(bytes = "bytes", tag = "1")]
@@ -29,7 +29,7 @@ pub struct Register {
     pub stamp: ::core::option::Option<Time>,
 }
 #[derive(serde::Serialize, serde::Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ReadRequest {
     #[prost(string, tag = "1")]
@@ -39,7 +39,7 @@ pub struct ReadRequest {
     pub stale: bool,
 }
 #[derive(serde::Serialize, serde::Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ReadResponse {
     /// Absent if there is no such register.
@@ -60,7 +60,7 @@ pub struct ReadResponse {
 }
 /// A session that holds a register, and lives.
 #[derive(serde::Serialize, serde::Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Bound {
     #[prost(uint64, tag = "1")]
@@ -72,7 +72,7 @@ pub struct Bound {
     pub ends: ::core::option::Option<Time>,
 }
 #[derive(serde::Serialize, serde::Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Swap {
     #[prost(string, tag = "1")]
@@ -97,7 +97,7 @@ pub struct Swap {
 }
 /// A last will.
 #[derive(serde::Serialize, serde::Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct AtEnd {
     #[prost(bytes = "bytes", tag = "1")]
@@ -107,7 +107,7 @@ pub struct AtEnd {
 /// Which command of which session this is; without it the server numbers it
 /// and the command is done at most once.
 #[derive(serde::Serialize, serde::Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Numbered {
     #[prost(uint64, tag = "1")]
@@ -120,7 +120,7 @@ pub struct Numbered {
     pub outstanding: u64,
 }
 #[derive(serde::Serialize, serde::Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CompareAndSwapRequest {
     #[prost(message, optional, tag = "1")]
@@ -129,7 +129,7 @@ pub struct CompareAndSwapRequest {
     pub numbered: ::core::option::Option<Numbered>,
 }
 #[derive(serde::Serialize, serde::Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CompareAndSwapResponse {
     /// False: the register was not as expected, and nothing was done.
@@ -142,7 +142,7 @@ pub struct CompareAndSwapResponse {
     pub now: ::core::option::Option<Time>,
 }
 #[derive(serde::Serialize, serde::Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct DeleteRequest {
     #[prost(string, tag = "1")]
@@ -153,14 +153,14 @@ pub struct DeleteRequest {
     pub numbered: ::core::option::Option<Numbered>,
 }
 #[derive(serde::Serialize, serde::Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct DeleteResponse {
     #[prost(bool, tag = "1")]
     pub deleted: bool,
 }
 #[derive(serde::Serialize, serde::Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ListRequest {
     #[prost(string, tag = "1")]
@@ -175,7 +175,7 @@ pub struct ListRequest {
     pub stale: bool,
 }
 #[derive(serde::Serialize, serde::Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Named {
     #[prost(string, tag = "1")]
@@ -184,7 +184,7 @@ pub struct Named {
     pub register: ::core::option::Option<Register>,
 }
 #[derive(serde::Serialize, serde::Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ListResponse {
     #[prost(message, repeated, tag = "1")]
@@ -195,7 +195,7 @@ pub struct ListResponse {
     pub now: ::core::option::Option<Time>,
 }
 #[derive(serde::Serialize, serde::Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct WatchRequest {
     /// Every key that begins so; or `key` for exactly one.
@@ -218,7 +218,7 @@ pub struct WatchRequest {
     pub cluster: ::prost::alloc::string::String,
 }
 #[derive(serde::Serialize, serde::Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct WatchResponse {
     #[prost(message, repeated, tag = "1")]
@@ -237,7 +237,7 @@ pub struct WatchResponse {
     pub cluster: ::prost::alloc::string::String,
 }
 #[derive(serde::Serialize, serde::Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Changed {
     #[prost(string, tag = "1")]
@@ -247,7 +247,7 @@ pub struct Changed {
     pub register: ::core::option::Option<Register>,
 }
 #[derive(serde::Serialize, serde::Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct AppendRequest {
     /// Without a number of the client's own: one to many entries.
@@ -259,7 +259,7 @@ pub struct AppendRequest {
     pub numbered: ::core::option::Option<Numbered>,
 }
 #[derive(serde::Serialize, serde::Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct AppendResponse {
     /// The number of each entry; from 1, without gaps.
@@ -267,7 +267,7 @@ pub struct AppendResponse {
     pub numbers: ::prost::alloc::vec::Vec<u64>,
 }
 #[derive(serde::Serialize, serde::Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ReadLogRequest {
     /// 0 and 1 both mean the beginning.
@@ -279,7 +279,7 @@ pub struct ReadLogRequest {
     pub stale: bool,
 }
 #[derive(serde::Serialize, serde::Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct LogEntry {
     #[prost(uint64, tag = "1")]
@@ -289,14 +289,14 @@ pub struct LogEntry {
     pub data: ::prost::bytes::Bytes,
 }
 #[derive(serde::Serialize, serde::Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ReadLogResponse {
     #[prost(message, repeated, tag = "1")]
     pub entries: ::prost::alloc::vec::Vec<LogEntry>,
 }
 #[derive(serde::Serialize, serde::Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct TailRequest {
     /// 0: only what is new.
@@ -304,7 +304,7 @@ pub struct TailRequest {
     pub from: u64,
 }
 #[derive(serde::Serialize, serde::Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct OpenSessionRequest {
     /// How long it lives without being heard of, in milliseconds; 1 s to 1 day.
@@ -312,40 +312,40 @@ pub struct OpenSessionRequest {
     pub ttl_millis: u64,
 }
 #[derive(serde::Serialize, serde::Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct OpenSessionResponse {
     #[prost(uint64, tag = "1")]
     pub session: u64,
 }
 #[derive(serde::Serialize, serde::Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct KeepAliveRequest {
     #[prost(message, optional, tag = "1")]
     pub numbered: ::core::option::Option<Numbered>,
 }
 #[derive(serde::Serialize, serde::Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct KeepAliveResponse {}
 #[derive(serde::Serialize, serde::Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CloseSessionRequest {
     #[prost(message, optional, tag = "1")]
     pub numbered: ::core::option::Option<Numbered>,
 }
 #[derive(serde::Serialize, serde::Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CloseSessionResponse {}
 #[derive(serde::Serialize, serde::Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct StatusRequest {}
 #[derive(serde::Serialize, serde::Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct StatusResponse {
     #[prost(uint64, tag = "1")]
@@ -411,7 +411,7 @@ pub struct StatusResponse {
     pub bound: u64,
 }
 #[derive(serde::Serialize, serde::Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Member {
     #[prost(uint64, tag = "1")]
@@ -430,7 +430,7 @@ pub struct Member {
     pub connected: bool,
 }
 #[derive(serde::Serialize, serde::Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct AddMemberRequest {
     #[prost(uint64, tag = "1")]
@@ -443,25 +443,25 @@ pub struct AddMemberRequest {
     pub peer_address: ::prost::alloc::string::String,
 }
 #[derive(serde::Serialize, serde::Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct PromoteMemberRequest {
     #[prost(uint64, tag = "1")]
     pub id: u64,
 }
 #[derive(serde::Serialize, serde::Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RemoveMemberRequest {
     #[prost(uint64, tag = "1")]
     pub id: u64,
 }
 #[derive(serde::Serialize, serde::Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct MembersResponse {}
 #[derive(serde::Serialize, serde::Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct TransferRequest {
     /// To whom; absent: to the best of the others.
@@ -469,15 +469,15 @@ pub struct TransferRequest {
     pub to: ::core::option::Option<u64>,
 }
 #[derive(serde::Serialize, serde::Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct TransferResponse {}
 #[derive(serde::Serialize, serde::Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct BackupRequest {}
 #[derive(serde::Serialize, serde::Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct BackupResponse {
     /// The parts, in order; the first begins with the header that restore checks.
@@ -486,11 +486,11 @@ pub struct BackupResponse {
     pub part: ::prost::bytes::Bytes,
 }
 #[derive(serde::Serialize, serde::Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SnapshotRequest {}
 #[derive(serde::Serialize, serde::Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SnapshotResponse {
     /// The last entry that the server's newest snapshot covers.
@@ -498,25 +498,25 @@ pub struct SnapshotResponse {
     pub upto: u64,
 }
 #[derive(serde::Serialize, serde::Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct MetricsRequest {}
 #[derive(serde::Serialize, serde::Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct MetricsResponse {
     #[prost(string, tag = "1")]
     pub text: ::prost::alloc::string::String,
 }
 #[derive(serde::Serialize, serde::Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Requests {
     #[prost(message, repeated, tag = "1")]
     pub requests: ::prost::alloc::vec::Vec<Request>,
 }
 #[derive(serde::Serialize, serde::Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Request {
     /// The client's name for it within the stream; the answer carries the same.
@@ -545,7 +545,7 @@ pub mod request {
     }
 }
 #[derive(serde::Serialize, serde::Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Command {
     #[prost(uint64, tag = "1")]
@@ -576,7 +576,7 @@ pub mod command {
     }
 }
 #[derive(serde::Serialize, serde::Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct DeleteCommand {
     #[prost(string, tag = "1")]
@@ -585,14 +585,14 @@ pub struct DeleteCommand {
     pub expect: u64,
 }
 #[derive(serde::Serialize, serde::Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Answers {
     #[prost(message, repeated, tag = "1")]
     pub answers: ::prost::alloc::vec::Vec<Answer>,
 }
 #[derive(serde::Serialize, serde::Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Answer {
     #[prost(uint64, tag = "1")]
@@ -630,7 +630,7 @@ pub mod answer {
     }
 }
 #[derive(serde::Serialize, serde::Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Error {
     #[prost(enumeration = "Cause", tag = "1")]
