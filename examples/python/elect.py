@@ -38,10 +38,12 @@ def boot():
 class Cluster:
     """Finds the leader, and has each command done once."""
 
-    def __init__(self, addresses, ca=None, token_file=None, ttl=30):
+    def __init__(self, addresses, ca=None, cert=None, key=None, token_file=None, ttl=30):
         self.addresses = addresses.split(",")
         self.leader = self.addresses[0]
-        self.ca = open(ca, "rb").read() if ca else None
+        # Servers that speak TLS want a certificate of ours too, unless they run
+        # with --tls-any-client.
+        self.tls = [open(file, "rb").read() if file else None for file in (ca, key, cert)]
         self.token = open(token_file).read().strip() if token_file else None
         self.channels = {}
         self.session, self.serial = None, 0
@@ -69,8 +71,8 @@ class Cluster:
         if self.leader not in self.channels:
             # Refused connections are tried again soon: a server may be restarting.
             options = [("grpc.max_reconnect_backoff_ms", 200)]
-            if self.ca:
-                secret = grpc.ssl_channel_credentials(self.ca)
+            if self.tls[0]:
+                secret = grpc.ssl_channel_credentials(*self.tls)
                 channel = grpc.secure_channel(self.leader, secret, options)
             else:
                 channel = grpc.insecure_channel(self.leader, options)
@@ -200,10 +202,14 @@ def main():
     parser.add_argument("--lease", type=float, default=10.0, help="seconds")
     parser.add_argument("--hold", type=float, default=float("inf"), help="resign after so many seconds")
     parser.add_argument("--ca", help="the authority of servers that speak TLS")
+    parser.add_argument("--cert", help="our certificate, for servers that ask for one; with --ca and --key")
+    parser.add_argument("--key", help="the key of our certificate")
     parser.add_argument("--token-file", default=os.environ.get("TENURE_TOKEN_FILE"))
     args = parser.parse_args()
 
-    cluster = Cluster(args.servers, args.ca, args.token_file)
+    if bool(args.cert) != bool(args.key) or args.cert and not args.ca:
+        parser.error("expected --ca, --cert and --key together, or --ca alone")
+    cluster = Cluster(args.servers, args.ca, args.cert, args.key, args.token_file)
     candidate = Candidate(cluster, args.election, args.name, args.lease)
     candidate.elected()
     number = cluster.append(f"{args.name} leads in term {candidate.term}")

@@ -433,3 +433,19 @@ fn a_server_with_tokens_knows_its_clients_by_them() {
     let led = tenure(&[&stand[..], &["--", "true"]].concat());
     assert!(led.status.success(), "{led:?}");
 }
+
+#[test]
+fn a_cluster_in_one_process_without_room_for_its_ports_leaves_nothing_behind() {
+    let place = tempfile::tempdir().expect("a directory");
+    let dev = Command::new(TENURE)
+        .args(["dev", "--port", "65500"])
+        .env("TMPDIR", place.path())
+        .output()
+        .expect("it ends");
+    assert_eq!(dev.status.code(), Some(2), "{dev:?}");
+    let said = String::from_utf8_lossy(&dev.stderr);
+    assert!(said.contains("at most 65433"), "{said}");
+    assert!(said.contains("found 65500"), "{said}");
+    let left = std::fs::read_dir(place.path()).expect("it is there");
+    assert_eq!(left.count(), 0);
+}

@@ -23,6 +23,11 @@ Examples:
   seq 1000 | tenure log append -")]
     Append(Append),
     /// Print entries, one's data a line.
+    ///
+    /// The log keeps its newest 64 MiB only. Once older entries are gone,
+    /// reading from one of them (the first, if --from is left out) fails with
+    /// "expected to read from N on": give --from N.
+    /// `tenure status --json` has that number too, as `log_first`.
     Read(ReadLog),
     /// Print each new entry, until Ctrl-C.
     ///

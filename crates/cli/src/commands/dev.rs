@@ -34,10 +34,12 @@ pub(crate) async fn dev(context: &Context, args: &Dev) -> Result<ExitCode, Failu
     let chaos = chaos
         .map(|text| config::duration("--chaos", text))
         .transpose()?;
-    let (dir, own) = directory(args)?;
+    let (dir, own) = directory(args);
+    // What may fail here does so before anything is made on the disk.
+    let configs = configs(args, &dir)?;
     let (news, mut heard) = mpsc::unbounded_channel();
     let mut cluster = Cluster {
-        configs: configs(args, &dir)?,
+        configs,
         running: BTreeMap::new(),
         news,
     };
@@ -45,6 +47,9 @@ pub(crate) async fn dev(context: &Context, args: &Dev) -> Result<ExitCode, Failu
         signal(SignalKind::interrupt())?,
         signal(SignalKind::terminate())?,
     ];
+    if own {
+        std::fs::create_dir(&dir)?;
+    }
     let result = async {
         for number in 1..=args.nodes {
             cluster.start(number)?;
@@ -61,19 +66,21 @@ pub(crate) async fn dev(context: &Context, args: &Dev) -> Result<ExitCode, Failu
 }
 
 /// Where the data is, and whether it goes when this ends.
-fn directory(args: &Dev) -> Result<(PathBuf, bool), Failure> {
+fn directory(args: &Dev) -> (PathBuf, bool) {
     if let Some(dir) = &args.data {
-        return Ok((dir.clone(), false));
+        return (dir.clone(), false);
     }
-    let dir = std::env::temp_dir().join(format!("tenure-dev-{}", std::process::id()));
-    std::fs::create_dir(&dir)?;
-    Ok((dir, true))
+    let name = format!("tenure-dev-{}", std::process::id());
+    (std::env::temp_dir().join(name), true)
 }
 
 fn configs(args: &Dev, dir: &std::path::Path) -> Result<BTreeMap<u16, Config>, Failure> {
     let port = |above: u16, number: u16| {
         let port = args.port.checked_add(above + number - 1);
-        port.ok_or_else(|| usage("--port: expected room for all ports above it"))
+        port.ok_or_else(|| {
+            let (most, found) = (u16::MAX - PEERS_ABOVE - (args.nodes - 1), args.port);
+            usage(format!("--port: expected at most {most}, so that all ports above it are there, found {found}"))
+        })
     };
     let mut peers = BTreeMap::new();
     for number in 1..=args.nodes {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use tenure_core::alpo::{Config as NodeConfig, Limits, ServerId};
+use tenure_core::alpo::{Config as NodeConfig, Limits, MAX_MEMBERS, ServerId};
 
 use crate::transport::TlsFiles;
 use crate::wal;
@@ -105,6 +105,12 @@ impl Config {
                 known.join(", ")
             ));
         }
+        let count = self.peers.len();
+        if count > MAX_MEMBERS {
+            return Err(format!(
+                "expected at most {MAX_MEMBERS} servers in --peers, found {count}"
+            ));
+        }
         let mut places = BTreeMap::new();
         for (id, address) in &self.peers {
             check_address(address)?;
@@ -165,6 +171,13 @@ mod tests {
         behind.listen_peers = Some("0.0.0.0".into());
         let error = behind.validate().expect_err("a port is missing");
         assert!(error.contains("found \"0.0.0.0\""), "{error}");
+        let many: Vec<_> = (1..=32).map(|n| (n, "a:1")).collect();
+        let error = config(&many, 1, "b:1").validate();
+        let error = error.expect_err("too many");
+        assert!(
+            error.contains("at most 31") && error.contains("found 32"),
+            "{error}"
+        );
         assert_eq!(config(&[(1, "[::1]:1")], 1, "b:1").validate(), Ok(()));
     }
 }

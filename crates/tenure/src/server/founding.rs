@@ -5,9 +5,13 @@
 //! to. What it may conclude from which answer is judged by
 //! [`Founding`](tenure_core::alpo::Founding).
 
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
 use std::sync::Arc;
 
-use tenure_core::alpo::{Answer, Founding, Hello, Identity, Membership, Refusal, Stranger};
+use tenure_core::alpo::{
+    Answer, Founding, Hello, Identity, Membership, Refusal, ServerId, Stranger,
+};
 
 use super::inbox::{Event, Inbox, Told};
 use super::owner::Ended;
@@ -39,6 +43,9 @@ pub(super) async fn found(
                     shared.face().book.learn(&greeting.book);
                     peers.greeted(&wanted);
                     if let Some(founded) = hear(founding, &greeting.hello, shared)? {
+                        if let Some(text) = differ(&wanted, founding.hello().server, &founded.1) {
+                            tracing::warn!("{text}");
+                        }
                         return Ok(founded);
                     }
                 }
@@ -61,6 +68,46 @@ pub(super) async fn found(
             }
         }
     }
+}
+
+/// What to say if the cluster was not founded by the servers of `--peers`:
+/// `others` and this server, `own`. That happens if servers were started with
+/// different `--peers`, since each waits for those that it was told of. None
+/// among the `founders` means that they are not known yet.
+fn differ(others: &Membership, own: ServerId, founders: &Membership) -> Option<String> {
+    let ids = |members: &Membership| -> BTreeSet<_> { members.iter().map(|(id, _)| id).collect() };
+    let (mut expected, found) = (ids(others), ids(founders));
+    expected.insert(own);
+    if found.is_empty() || found == expected {
+        return None;
+    }
+    let names = |servers: &mut dyn Iterator<Item = &ServerId>| {
+        let names: Vec<_> = servers.map(ToString::to_string).collect();
+        names.join(", ")
+    };
+    let mut text = format!(
+        "expected that the servers of --peers found the cluster ({}), found that {} did, since \
+         not all were started with the same --peers",
+        names(&mut expected.iter()),
+        names(&mut found.iter()),
+    );
+    let missing = names(&mut expected.difference(&found));
+    if !missing.is_empty() {
+        let _ = write!(
+            text,
+            "; no member: {missing}. To take it in, start it, run the `tenure member add` that it \
+             prints, and then `tenure member promote`"
+        );
+    }
+    let more = names(&mut found.difference(&expected));
+    if !more.is_empty() {
+        let _ = write!(
+            text,
+            "; a member that --peers does not name here: {more}. Correct --peers, or, if it does \
+             not belong, `tenure member remove` it"
+        );
+    }
+    Some(text)
 }
 
 fn hear(
@@ -89,4 +136,44 @@ fn hear(
         news
     });
     Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use tenure_core::alpo::StorageId;
+
+    use super::*;
+
+    fn id(number: u64) -> ServerId {
+        ServerId::new(number).expect("a number")
+    }
+
+    fn founded(numbers: &[u64]) -> Membership {
+        let storage = StorageId::from_u128(7);
+        Membership::founded(numbers.iter().map(|number| (id(*number), storage)))
+    }
+
+    #[test]
+    fn other_founders_than_peers_are_named_with_what_to_do() {
+        let differ =
+            |others: &[u64], found: &[u64]| differ(&founded(others), id(2), &founded(found));
+        assert_eq!(differ(&[1, 3], &[1, 2, 3]), None);
+        // They will be learnt from the log.
+        assert_eq!(differ(&[1, 3], &[]), None);
+
+        let fewer = differ(&[1, 3], &[1, 2]).expect("it is said");
+        for part in [
+            "(s1, s2, s3)",
+            "found that s1, s2 did",
+            "no member: s3",
+            "tenure member add",
+        ] {
+            assert!(fewer.contains(part), "{part}: {fewer}");
+        }
+        assert!(!fewer.contains("does not name"), "{fewer}");
+
+        let more = differ(&[1], &[1, 2, 4]).expect("it is said");
+        assert!(more.contains("not name here: s4"), "{more}");
+        assert!(!more.contains("no member"), "{more}");
+    }
 }

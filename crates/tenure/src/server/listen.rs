@@ -26,11 +26,11 @@ use super::http;
 use super::knock::{Proving, begin};
 use super::metrics::Closed;
 use crate::api::DESCRIPTOR;
-use crate::api::v1::cluster_server::ClusterServer;
-use crate::api::v1::log_server::LogServer;
-use crate::api::v1::pipeline_server::PipelineServer;
-use crate::api::v1::registers_server::RegistersServer;
-use crate::api::v1::sessions_server::SessionsServer;
+use crate::api::v1::cluster_server::{self, ClusterServer};
+use crate::api::v1::log_server::{self, LogServer};
+use crate::api::v1::pipeline_server::{self, PipelineServer};
+use crate::api::v1::registers_server::{self, RegistersServer};
+use crate::api::v1::sessions_server::{self, SessionsServer};
 use crate::transport::{Demand, Line, Tls};
 
 /// How long the headers of a request may take.
@@ -46,6 +46,17 @@ const WINDOW_BYTES: [u32; 2] = [4 * 1024 * 1024, 8 * 1024 * 1024];
 const NEWCOMERS_MAX: usize = 1_024;
 /// The largest message that is read from a client.
 const MESSAGE_BYTES: usize = 8 * 1024 * 1024;
+
+/// What gRPC's health service knows: the server as a whole, and each service,
+/// since some who ask do so by name. All of them stand as the server does.
+const HEALTH_OF: [&str; 6] = [
+    "",
+    registers_server::SERVICE_NAME,
+    log_server::SERVICE_NAME,
+    sessions_server::SERVICE_NAME,
+    cluster_server::SERVICE_NAME,
+    pipeline_server::SERVICE_NAME,
+];
 
 /// Who is let in.
 pub(super) struct Guard {
@@ -216,7 +227,9 @@ async fn report(
     loop {
         let ready = standing.borrow_and_update().ready;
         let status = if ready { Serving } else { NotServing };
-        health.set_service_status("", status).await;
+        for service in HEALTH_OF {
+            health.set_service_status(service, status).await;
+        }
         if standing.changed().await.is_err() {
             return;
         }

@@ -90,12 +90,13 @@ pub enum StartError {
     #[error(transparent)]
     Disk(#[from] WalError),
     /// An address cannot be listened on.
-    #[error("could not listen on {address}: {source}{}", advice(.source))]
+    #[error("could not listen on {address}: {why}{}", advice(.why))]
     Listen {
         /// The address.
         address: String,
-        /// What the system said.
-        source: std::io::Error,
+        /// What the system said. Not called `source`: the message says it
+        /// already, and whoever prints the chain would print it twice.
+        why: std::io::Error,
     },
     /// The system gave no thread, or no event queue.
     #[error("could not start: {0}")]
@@ -221,9 +222,9 @@ impl Server {
 }
 
 fn listen(address: &str) -> Result<TcpListener, StartError> {
-    let failed = |source| StartError::Listen {
+    let failed = |why| StartError::Listen {
         address: address.to_owned(),
-        source,
+        why,
     };
     let listener = TcpListener::bind(address).map_err(failed)?;
     listener.set_nonblocking(true).map_err(failed)?;

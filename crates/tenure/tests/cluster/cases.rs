@@ -56,6 +56,37 @@ async fn three_servers_found_a_cluster_and_keep_registers() {
 }
 
 #[tokio::test]
+async fn health_is_told_of_each_service_by_name() {
+    use tonic_health::pb::HealthCheckRequest;
+    use tonic_health::pb::health_check_response::ServingStatus;
+    use tonic_health::pb::health_client::HealthClient;
+    let servers = Servers::found(1, 0);
+    servers.leader().await;
+    let mut health = HealthClient::new(servers.channel(1).await);
+    for service in ["", "Registers", "Log", "Sessions", "Cluster", "Pipeline"] {
+        let service = match service {
+            "" => String::new(),
+            name => format!("tenure.v1.{name}"),
+        };
+        // The watch gives one answer after the other as the server stands.
+        let request = HealthCheckRequest { service };
+        let mut told = health.watch(request).await.expect("known").into_inner();
+        loop {
+            let told = told.message().await.expect("told").expect("another");
+            match told.status() {
+                ServingStatus::Serving => break,
+                ServingStatus::NotServing => {}
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+    let service = "tenure.v1.Nothing".to_owned();
+    let unknown = health.check(HealthCheckRequest { service }).await;
+    let code = unknown.expect_err("no such service").code();
+    assert_eq!(code, tonic::Code::NotFound);
+}
+
+#[tokio::test]
 async fn a_leader_that_is_stopped_hands_over_and_nothing_is_lost() {
     let mut servers = Servers::found(3, 0);
     let mut wanted = Vec::new();

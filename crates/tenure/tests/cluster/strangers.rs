@@ -89,6 +89,9 @@ async fn a_port_in_use_is_named() {
     let said = error.to_string();
     assert!(said.contains(&config.peers[&id(1)]), "{said}");
     assert!(said.contains("choose another port"), "{said}");
+    assert!(said.contains("in use"), "{said}");
+    // The message says what the system said; a chain would say it again.
+    assert!(std::error::Error::source(&error).is_none(), "{error:?}");
 }
 
 #[tokio::test]
@@ -115,6 +118,30 @@ async fn garbage_on_either_port_closes_that_connection_and_nothing_else() {
         assert!(closed.await.expect("no panic"));
     }
     servers.append("undisturbed").await;
+}
+
+#[tokio::test]
+async fn a_server_that_others_have_founded_without_joins_nothing_and_says_so() {
+    // Servers 1 and 2 differ on who belongs to the cluster: 1 does not know of
+    // 3, so with 2 it has heard everybody.
+    let mut servers = Servers::found(0, 3);
+    let third = servers.configs[&3].peers[&id(3)].clone();
+    let second = servers.configs.get_mut(&2).expect("it is there");
+    second.peers.insert(id(3), third);
+    let known = second.peers.clone();
+    let first = servers.configs.get_mut(&1).expect("it is there");
+    first.peers = known.into_iter().filter(|(it, _)| *it != id(3)).collect();
+    servers.start(1);
+    servers.start(2);
+    servers.leader().await;
+    servers.start(3);
+    let stands = servers
+        .until(3, |it| it.waiting.contains("member add"))
+        .await;
+    assert!(stands.waiting.contains("not in it"), "{}", stands.waiting);
+    // It is as the warning says: taken in, it follows.
+    admit(&servers, 3).await;
+    servers.until(3, |it| it.ready).await;
 }
 
 #[tokio::test]

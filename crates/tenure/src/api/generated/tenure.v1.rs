@@ -266,11 +266,15 @@ pub struct AppendResponse {
     #[prost(uint64, repeated, tag = "1")]
     pub numbers: ::prost::alloc::vec::Vec<u64>,
 }
+/// The log keeps its newest entries only, up to 64 MiB of them (each counts
+/// with 32 bytes more than its data): older ones are gone for good. To read from
+/// one that is gone is refused with COMPACTED, and `expected` says which is the
+/// oldest that is kept.
 #[derive(serde::Serialize, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ReadLogRequest {
-    /// 0 and 1 both mean the beginning.
+    /// 0 and 1 both mean the first entry there ever was.
     #[prost(uint64, tag = "1")]
     pub from: u64,
     #[prost(uint32, tag = "2")]
