@@ -12,7 +12,7 @@ use crate::agent::Restart;
 Examples:
   Three of these, each on its own machine, and what they run survives any one of them:
     tenure node --group web --quorum 2 --store postgres://db/app
-    tenure deploy api --group web -- ./api --port 8080
+    tenure deploy api --group web -- /srv/api --port 8080
     tenure ps --group web --store postgres://db/app
 
 The first TERM or INT hands everything on to other nodes and then ends; the second ends at once.")]
@@ -104,13 +104,17 @@ pub(crate) struct Via {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  tenure deploy api --group web -- ./api --port 8080
-  tenure deploy cron --group web --no-ha --node web-1 -- ./cron
-  tenure deploy worker --group web --instances 4 --needs zone=a --config worker.json -- ./worker
+  tenure deploy api --group web -- /srv/api --port 8080
+  tenure deploy cron --group web --no-ha --node web-1 -- /srv/cron
+  tenure deploy worker --group web --instances 4 --needs zone=a --config worker.json -- /srv/worker
   tenure deploy --group web --file workloads.toml
 
 CMD sees TENURE_GROUP, TENURE_NODE, TENURE_WORKLOAD, TENURE_FENCE (attach it to whatever CMD does
-outside, and refuse lower ones there), TENURE_INSTANCE (from 0), TENURE_INSTANCES and TENURE_CONFIG.")]
+outside, and refuse lower ones there), TENURE_INSTANCE (from 0), TENURE_INSTANCES,
+TENURE_WORKLOAD_CONFIG if there is a --config, and the environment of the agent, whose directory it
+starts in.
+
+The settings of tenure itself are --settings here, TENURE_CONFIG, or --config before `deploy`.")]
 pub(crate) struct Deploy {
     /// The workload's name, unique in the group.
     #[arg(required_unless_present = "file")]
@@ -118,7 +122,7 @@ pub(crate) struct Deploy {
     #[command(flatten)]
     pub(crate) via: Via,
     /// A file of workloads (TOML), instead of the flags.
-    #[arg(long, short, value_name = "FILE", conflicts_with_all = ["name", "command", "config"])]
+    #[arg(long, short, value_name = "FILE", conflicts_with_all = ["name", "command", "workload_config"])]
     pub(crate) file: Option<PathBuf>,
     /// On this node, by name or id [default: HA on whichever fits, others on the one asked].
     #[arg(long, value_name = "NODE", conflicts_with = "file")]
@@ -132,9 +136,15 @@ pub(crate) struct Deploy {
     /// How many of it, on one node.
     #[arg(long, default_value_t = 1, value_name = "K", conflicts_with = "file")]
     pub(crate) instances: u32,
-    /// What it is told: a file of JSON, which CMD sees as TENURE_CONFIG.
-    #[arg(long, value_name = "FILE")]
+    /// What it is told: a file of JSON, which CMD sees as TENURE_WORKLOAD_CONFIG.
+    #[arg(long = "config", id = "workload_config", value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
+    /// The file of settings that is --config everywhere else.
+    ///
+    /// By its id it takes the place of the global flag, and its value goes to
+    /// [`super::Common::config`].
+    #[arg(long, id = "config", value_name = "FILE")]
+    settings: Option<PathBuf>,
     /// When CMD ends by itself: start it again, or have it undeployed.
     #[arg(
         long,

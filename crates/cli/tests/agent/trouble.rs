@@ -279,7 +279,7 @@ fn wishes_are_kept() {
     let config = config.display().to_string();
     let out = town.directory.path().join("seen").display().to_string();
     let script = town.stamps.script(&format!(
-        "echo \"$TENURE_CONFIG $TENURE_GROUP $TENURE_INSTANCES $EXTRA\" > {out};"
+        "echo \"$TENURE_WORKLOAD_CONFIG $TENURE_GROUP $TENURE_INSTANCES $EXTRA\" > {out};"
     ));
     let flags = [
         "--needs",
