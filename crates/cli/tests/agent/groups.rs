@@ -18,6 +18,7 @@ fn the_quorum_is_awaited_lost_and_regained() {
     let town = Town::sqlite();
     let quorum = ["--quorum", "2"];
     let one = town.node("one", &quorum);
+    one.says("HA workloads wait until 2");
     town.deploy("a", &["--node", "one", "--no-wait"]);
     town.deploy("own", &["--node", "one", "--no-ha"]);
     town.shows("a", |it| it["state"] == "waiting for quorum");
