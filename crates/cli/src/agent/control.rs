@@ -38,10 +38,23 @@ const GREETING: Duration = Duration::from_secs(3);
 pub(crate) enum Ask {
     /// Run this, and wait until it does.
     Deploy { workload: Box<Workload>, wait: bool },
+    /// Wait until it runs that was deployed before.
+    Await(Box<Deployed>),
     /// End it, wherever it is, and wait until it has.
     Undeploy { name: String },
     /// Have a node, this one by default, hand everything on and leave.
     Drain { node: Option<String> },
+}
+
+/// What has been deployed, for whoever waits for it later.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Deployed {
+    pub(crate) name: String,
+    pub(crate) restart: Restart,
+    /// An epoch from before it was: what ran then was another of its name.
+    pub(crate) after: u64,
+    /// The first epoch that this agent knows to have it.
+    pub(crate) since: u64,
 }
 
 /// What an agent answers.
@@ -231,6 +244,7 @@ impl Desk {
     async fn answer(&self, asked: Ask, note: Notes) -> Done {
         match asked {
             Ask::Deploy { workload, wait } => self.deploy(&workload, wait, &note).await,
+            Ask::Await(deployed) => self.comes_to_run(&deployed, &note).await,
             Ask::Undeploy { name } => {
                 self.manager.undeploy(&name).await?;
                 let object = json!({ "workload": name, "undeployed": true });
@@ -264,16 +278,30 @@ impl Desk {
         };
         let before = self.view().map_or(0, |view| view.epoch);
         self.manager.place(deployment, on).await?;
-        let name = Name::new(&workload.name).map_err(|error| wrong(error.to_string()))?;
+        let since = self.view().map_or(0, |view| view.epoch);
+        let deployed = Deployed {
+            name: workload.name.clone(),
+            restart: workload.restart,
+            after: before,
+            since,
+        };
         if !wait {
-            let object = json!({ "workload": name.as_str(), "deployed": true });
+            let name = &deployed.name;
+            let object =
+                json!({ "workload": name, "deployed": true, "after": before, "epoch": since });
             return Ok((format!("{name} is deployed"), object));
         }
-        let ran = self.runs(&name, before, note).await;
+        self.comes_to_run(&deployed, note).await
+    }
+
+    /// Waits until what was deployed runs, or has done so already.
+    async fn comes_to_run(&self, it: &Deployed, note: &Notes) -> Done {
+        let name = Name::new(&it.name).map_err(|error| wrong(error.to_string()))?;
+        let ran = self.runs(&name, it, note).await;
         let gone = self
             .view()
             .is_some_and(|view| !view.workloads.contains_key(&name));
-        if ran.is_err() && gone && workload.restart != Restart::Always {
+        if ran.is_err() && gone && it.restart != Restart::Always {
             // It was quicker than we are.
             let object = json!({ "workload": name.as_str(), "gone": true });
             return Ok((format!("{name} has ended, and is undeployed"), object));
@@ -281,16 +309,16 @@ impl Desk {
         ran
     }
 
-    /// Waits until a workload that was deployed after that epoch runs.
-    async fn runs(&self, name: &Name, before: u64, note: &Notes) -> Done {
+    /// Waits until a workload runs as it was deployed.
+    async fn runs(&self, name: &Name, it: &Deployed, note: &Notes) -> Done {
         let mut sight = self.manager.sight();
         let pause = self.manager.config().interval / 4;
         let mut told = String::new();
         loop {
             let view = sight.borrow_and_update().view.clone();
             let waits_for = match view {
-                Some(view) => match self.condition(name, &view).await? {
-                    (Some((node, entry)), _) if entry.epoch > before => match entry.condition {
+                Some(view) if view.epoch >= it.since => match self.condition(name, &view).await? {
+                    (Some((node, entry)), _) if entry.epoch > it.after => match entry.condition {
                         Condition::Running | Condition::Completed => {
                             return Ok(running(name, &node, &entry));
                         }
@@ -299,7 +327,8 @@ impl Desk {
                     },
                     (_, waits_for) => waits_for,
                 },
-                None => "the group's view".to_owned(),
+                // It may be another agent than the one that deployed it.
+                _ => "the group's view".to_owned(),
             };
             if told != waits_for {
                 let _ = note.send(format!("{name}: waiting: {waits_for}"));

@@ -32,7 +32,7 @@ mod steward;
 mod wire;
 
 pub(crate) use book::{Condition, How, Status};
-pub(crate) use control::{Ask, ask};
+pub(crate) use control::{Ask, Deployed, ask};
 pub(crate) use node::{Options, run as run_node};
 pub(crate) use wire::{LogLimits, Restart};
 

@@ -68,7 +68,7 @@ pub(crate) struct Node {
 }
 
 /// Which group.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub(crate) struct Group {
     /// Which group of nodes.
     #[arg(
@@ -80,7 +80,7 @@ pub(crate) struct Group {
 }
 
 /// Where agents keep what is of this machine.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub(crate) struct State {
     /// Where the agents of this user keep their sockets and the output of workloads [default:
     /// $XDG_STATE_HOME/tenure/nodes].
@@ -89,7 +89,7 @@ pub(crate) struct State {
 }
 
 /// Through which agent.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub(crate) struct Via {
     #[command(flatten)]
     pub(crate) group: Group,
