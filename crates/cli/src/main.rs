@@ -95,7 +95,7 @@ fn run(cli: Cli, file: File, output: Output) -> Result<ExitCode, Failure> {
             Command::Undeploy(args) => commands::deploy::undeploy(&context, args).await,
             Command::Drain(args) => commands::deploy::drain(&context, args).await,
             Command::Ps(args) => commands::ps::ps(&context, args).await,
-            Command::Logs(args) => commands::logs::logs(args).await,
+            Command::Logs(args) => commands::logs::logs(&context, args).await,
             Command::Sim(args) => commands::sim::sim(&context, args),
             #[cfg(feature = "tenure")]
             Command::Serve(args) => commands::serve::serve(&context, args).await,

@@ -6,7 +6,7 @@
 //! At most [`CONNECTIONS_MAX`] are served at a time; more wait. A command that
 //! goes away takes nothing back.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -23,6 +23,7 @@ use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use super::book::{Book, Condition, Entry, Status};
 use super::place::{self, CONTROL, Door};
 use super::spec::Workload;
+use super::wait::waits_for;
 use super::wire::{Restart, Wire};
 use crate::failure::{Failure, usage};
 
@@ -80,7 +81,9 @@ pub(crate) async fn ask(
     ask: &Ask,
     mut note: impl FnMut(&str),
 ) -> Result<(String, Value), Failure> {
-    let mut wire = connect(root, group, via).await?;
+    // Which of several would be drained is not for the alphabet to say.
+    let alone = matches!(ask, Ask::Drain { node: None });
+    let mut wire = connect(root, group, via, alone).await?;
     wire.queue(ask);
     loop {
         match wire.next::<Answer>().await? {
@@ -101,7 +104,14 @@ pub(crate) async fn ask(
     }
 }
 
-async fn connect(root: &Path, group: &str, via: Option<&str>) -> Result<Wire, Failure> {
+/// To the first agent that answers; if it is to be `alone`, none if a second
+/// one does.
+async fn connect(
+    root: &Path,
+    group: &str,
+    via: Option<&str>,
+    alone: bool,
+) -> Result<Wire, Failure> {
     let directory = place::of_group(root, group);
     let nodes = match via {
         Some(name) => vec![place::of_node(root, group, name)],
@@ -112,7 +122,7 @@ async fn connect(root: &Path, group: &str, via: Option<&str>) -> Result<Wire, Fa
             nodes
         }
     };
-    let mut mute = Vec::new();
+    let (mut mute, mut found) = (Vec::new(), Vec::new());
     for node in nodes {
         let Ok(door) = Door::open(&node) else {
             continue;
@@ -123,9 +133,28 @@ async fn connect(root: &Path, group: &str, via: Option<&str>) -> Result<Wire, Fa
         let mut wire = Wire::new(stream);
         let greeting = tokio::time::timeout(GREETING, wire.next::<Answer>()).await;
         if matches!(greeting, Ok(Ok(Some(Answer::Hello)))) {
-            return Ok(wire);
+            if !alone {
+                return Ok(wire);
+            }
+            found.push((node, wire));
+            continue;
         }
         mute.push(node.display().to_string());
+    }
+    if found.len() > 1 {
+        let name = |(node, _): &(PathBuf, Wire)| {
+            let name = node.file_name().map(|it| it.to_string_lossy().into_owned());
+            name.unwrap_or_default()
+        };
+        let names: Vec<String> = found.iter().map(name).collect();
+        return Err(usage(format!(
+            "expected NODE or --via where several agents of group {group} run on this machine, \
+             found neither, and {}; nothing was asked",
+            names.join(", ")
+        )));
+    }
+    if let Some((_, wire)) = found.pop() {
+        return Ok(wire);
     }
     if !mute.is_empty() {
         let mute = mute.join(", ");
@@ -352,12 +381,10 @@ impl Desk {
             .workloads
             .get(name)
             .ok_or_else(|| wrong(format!("{name} was undeployed by somebody else")))?;
-        if it.ha && !view.has_quorum() {
-            let (nodes, quorum) = (view.voters(), view.quorum);
-            return Ok((None, format!("the group has {nodes} of {quorum} nodes")));
-        }
-        let Place::Assigned(id) = it.place else {
-            return Ok((None, "no node fits".into()));
+        // Who is silent is judged by the group; until then it counts as live.
+        let waits_for = waits_for(view, it, |_| true);
+        let (Place::Assigned(id), None) = (it.place, &waits_for) else {
+            return Ok((None, waits_for.unwrap_or_default()));
         };
         let node = view
             .member(id)

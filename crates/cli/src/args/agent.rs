@@ -88,6 +88,9 @@ pub(crate) struct State {
     pub(crate) state: Option<PathBuf>,
 }
 
+/// What those say that have no use for a store.
+const NO_STORE: &str = "--store is for other commands: this one asks an agent, which has its own.";
+
 /// Through which agent.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Via {
@@ -114,6 +117,7 @@ outside, and refuse lower ones there), TENURE_INSTANCE (from 0), TENURE_INSTANCE
 TENURE_WORKLOAD_CONFIG if there is a --config, and the environment of the agent, whose directory it
 starts in.
 
+--store is for other commands: this one asks an agent, which has its own.
 The settings of tenure itself are --settings here, TENURE_CONFIG, or --config before `deploy`.")]
 pub(crate) struct Deploy {
     /// The workload's name, unique in the group.
@@ -176,6 +180,7 @@ pub(crate) struct Deploy {
 
 /// What `tenure undeploy` takes.
 #[derive(Debug, Args)]
+#[command(after_help = NO_STORE)]
 pub(crate) struct Undeploy {
     /// The workload's name.
     pub(crate) name: String,
@@ -185,8 +190,9 @@ pub(crate) struct Undeploy {
 
 /// What `tenure drain` takes.
 #[derive(Debug, Args)]
+#[command(after_help = NO_STORE)]
 pub(crate) struct Drain {
-    /// Which node, by name or id [default: the one asked].
+    /// Which node, by name or id [default: that of --via, or of the only agent here].
     pub(crate) node: Option<String>,
     #[command(flatten)]
     pub(crate) via: Via,
@@ -202,6 +208,10 @@ pub(crate) struct Ps {
 
 /// What `tenure logs` takes.
 #[derive(Debug, Args)]
+#[command(
+    after_help = "--store and --json are for other commands: this one prints files of this \
+machine, as they are."
+)]
 pub(crate) struct Logs {
     /// The workload's name.
     pub(crate) workload: String,

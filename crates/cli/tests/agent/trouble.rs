@@ -110,7 +110,7 @@ fn a_view_of_a_later_version_is_refused_and_left_alone() {
     runtime
         .expect("a runtime")
         .block_on(rewrite_the_view(&town.url()));
-    one.says("expected");
+    one.says("ha/town/view");
     let (code, said) = town.fails(&["ps"]);
     assert!(code == 2 && said.contains("ha/town/view"), "{said}");
     let (code, said) = town.fails(&["watch", "--group", "town"]);
@@ -357,7 +357,12 @@ fn all_of_a_file_is_deployed_before_any_of_it_is_waited_for() {
     };
     says(&out, "fine runs on one");
     says(&err, "fails would not start on one: exited with code 3");
-    says(&err, "nowhere: waiting: ");
+    says(
+        &err,
+        "nowhere: waiting: no live HA node has the label zone=c",
+    );
+    let shown = town.workload("nowhere").expect("it is there");
+    assert_eq!(shown["why"], "no live HA node has the label zone=c");
     assert!(deploy.try_wait().expect("a child").is_none(), "it waits");
     let _two = town.node("two", &["--label", "zone=c"]);
     says(&out, "nowhere runs on two");
@@ -381,6 +386,9 @@ fn a_group_all_of_whose_agents_are_dead_is_not_shown_as_if_it_ran() {
     let shown = town.member("one").expect("it is there");
     assert_eq!(shown["state"], "silent");
     assert!(shown["silent_ms"].as_u64() >= shown["lease_ms"].as_u64());
+    let shown = town.done(&["ps"]);
+    let group = shown.lines().next().unwrap_or_default();
+    assert!(group.ends_with(" (1 silent)"), "{shown}");
 }
 
 #[test]

@@ -1,8 +1,10 @@
-//! What commands of agents take, and what they say when that is not enough.
+//! What commands of agents take, and what they say when there is nothing to
+//! show or more than one to ask.
 
 use std::fs;
 
-use super::town::Town;
+use super::common::poll_until;
+use super::town::{PATIENCE, Town};
 
 /// The settings of `tenure` are one thing, the config of a workload another.
 #[test]
@@ -47,4 +49,47 @@ fn settings_and_the_config_of_a_workload_are_told_apart() {
     }
     let (code, said) = deploy(&[], "c", &["--config", &settings], &settings);
     assert!(code == Some(2) && said.contains("expected JSON"), "{said}");
+}
+
+#[test]
+fn a_group_that_is_not_there_is_told_of() {
+    let town = Town::sqlite();
+    // Without the group that all of a town's commands name.
+    let shown = town.command(&["ps"]).env_remove("TENURE_GROUP").output();
+    let shown = shown.expect("it runs");
+    let said = String::from_utf8_lossy(&shown.stderr);
+    assert!(shown.status.success() && shown.stdout.is_empty(), "{said}");
+    assert!(said.contains("no group in this store yet"), "{said}");
+    let err = town.directory.path().join("err");
+    let mut watch = town
+        .command(&["watch", "--group", "nosuch"])
+        .stderr(fs::File::create(&err).expect("a file"))
+        .spawn()
+        .expect("it runs");
+    let said = || fs::read_to_string(&err).unwrap_or_default();
+    let heard = || said().contains("no group nosuch").then_some(());
+    let heard = poll_until(PATIENCE, heard);
+    watch.kill().expect("it waits for it");
+    watch.wait().expect("it ends");
+    assert!(heard.is_some(), "{}", said());
+}
+
+/// Which one would be drained is for a person to say.
+#[test]
+fn a_drain_without_a_node_is_of_the_only_one() {
+    let town = Town::sqlite();
+    let (mut one, mut two) = (town.node("one", &[]), town.node("two", &[]));
+    let (code, said) = town.fails(&["drain"]);
+    assert!(code == 2 && said.contains("one, two"), "{said}");
+    town.done(&["drain", "--via", "two"]);
+    assert_eq!(two.ends(), 0);
+    town.done(&["drain"]);
+    assert_eq!(one.ends(), 0);
+}
+
+#[test]
+fn output_of_workloads_is_no_json() {
+    let town = Town::sqlite();
+    let (code, said) = town.fails(&["logs", "a", "--json"]);
+    assert!(code == 2 && said.contains("--json"), "{said}");
 }
