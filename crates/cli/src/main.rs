@@ -50,7 +50,7 @@ fn main() -> ExitCode {
         return code;
     }
     let cli = Cli::parse();
-    let file = File::read(settings(&cli));
+    let file = File::read(cli.common.config.as_deref());
     let filed = file.as_ref().ok().and_then(|file| file.log);
     let format = cli.common.log.or(filed).unwrap_or(LogFormat::Human);
     log::start(&cli.common, format);
@@ -68,14 +68,6 @@ fn main() -> ExitCode {
             output.error(&failure.to_string());
             ExitCode::from(failure.code())
         }
-    }
-}
-
-/// The file of settings; `tenure deploy --config` is the workload's.
-fn settings(cli: &Cli) -> Option<&std::path::Path> {
-    match &cli.command {
-        Command::Deploy(args) if args.config.is_some() => None,
-        _ => cli.common.config.as_deref(),
     }
 }
 
@@ -103,7 +95,7 @@ fn run(cli: Cli, file: File, output: Output) -> Result<ExitCode, Failure> {
             Command::Undeploy(args) => commands::deploy::undeploy(&context, args).await,
             Command::Drain(args) => commands::deploy::drain(&context, args).await,
             Command::Ps(args) => commands::ps::ps(&context, args).await,
-            Command::Logs(args) => commands::logs::logs(args).await,
+            Command::Logs(args) => commands::logs::logs(&context, args).await,
             Command::Sim(args) => commands::sim::sim(&context, args),
             #[cfg(feature = "tenure")]
             Command::Serve(args) => commands::serve::serve(&context, args).await,

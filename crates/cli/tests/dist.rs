@@ -187,8 +187,8 @@ fn systemd_takes_the_unit() {
         return;
     }
     let place = tempfile::tempdir().expect("a directory");
-    let file = place.path().join("tenure.service");
-    let verify = |unit: &str| {
+    let verify = |name: &str, unit: &str| {
+        let file = place.path().join(name);
         std::fs::write(&file, unit.replace("/usr/local/bin/tenure", TENURE)).expect("written");
         let mut verify = Command::new("systemd-analyze");
         let verify = verify.args(["verify", "--man=no"]).arg(&file).output();
@@ -198,10 +198,40 @@ fn systemd_takes_the_unit() {
             verified,
         )
     };
-    let unit = read("tenure.service");
-    let (good, said) = verify(&unit);
-    assert!(good, "{said:?}");
-    // It would say so.
-    let (good, said) = verify(&unit.replace("ProtectSystem=", "ProtectSytem="));
-    assert!(!good, "{said:?}");
+    for (name, word, wrong) in [
+        ("tenure.service", "ProtectSystem=", "ProtectSytem="),
+        ("tenure-node.service", "KillMode=mixed", "KilMode=mixed"),
+    ] {
+        let unit = read(name);
+        let (good, said) = verify(name, &unit);
+        assert!(good, "{said:?}");
+        // It would say so.
+        let (good, said) = verify(name, &unit.replace(word, wrong));
+        assert!(!good, "{said:?}");
+    }
+}
+
+#[test]
+fn every_setting_of_an_agent_that_is_shipped_is_a_flag() {
+    let help = Command::new(TENURE).args(["node", "--help"]).output();
+    let help = String::from_utf8(help.expect("help").stdout).expect("text");
+    let (file, unit) = (read("tenure-node.env"), read("tenure-node.service"));
+    let of_unit = unit
+        .lines()
+        .filter_map(|it| it.strip_prefix("Environment="));
+    let lines = file
+        .lines()
+        .filter(|it| !it.starts_with('#'))
+        .chain(of_unit);
+    let names: Vec<&str> = lines
+        .filter_map(|it| it.split_once('='))
+        .map(|(name, _)| name)
+        .collect();
+    for name in &names {
+        assert!(
+            help.contains(&format!("[env: {name}=")) || help.contains(&format!("[env: {name}]")),
+            "{name} is no flag of node: {help}"
+        );
+    }
+    assert!(names.len() >= 6, "{names:?}");
 }

@@ -6,7 +6,7 @@
 //! At most [`CONNECTIONS_MAX`] are served at a time; more wait. A command that
 //! goes away takes nothing back.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -23,6 +23,7 @@ use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use super::book::{Book, Condition, Entry, Status};
 use super::place::{self, CONTROL, Door};
 use super::spec::Workload;
+use super::wait::waits_for;
 use super::wire::{Restart, Wire};
 use crate::failure::{Failure, usage};
 
@@ -38,10 +39,23 @@ const GREETING: Duration = Duration::from_secs(3);
 pub(crate) enum Ask {
     /// Run this, and wait until it does.
     Deploy { workload: Box<Workload>, wait: bool },
+    /// Wait until it runs that was deployed before.
+    Await(Box<Deployed>),
     /// End it, wherever it is, and wait until it has.
     Undeploy { name: String },
     /// Have a node, this one by default, hand everything on and leave.
     Drain { node: Option<String> },
+}
+
+/// What has been deployed, for whoever waits for it later.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Deployed {
+    pub(crate) name: String,
+    pub(crate) restart: Restart,
+    /// An epoch from before it was: what ran then was another of its name.
+    pub(crate) after: u64,
+    /// The first epoch that this agent knows to have it.
+    pub(crate) since: u64,
 }
 
 /// What an agent answers.
@@ -67,7 +81,9 @@ pub(crate) async fn ask(
     ask: &Ask,
     mut note: impl FnMut(&str),
 ) -> Result<(String, Value), Failure> {
-    let mut wire = connect(root, group, via).await?;
+    // Which of several would be drained is not for the alphabet to say.
+    let alone = matches!(ask, Ask::Drain { node: None });
+    let mut wire = connect(root, group, via, alone).await?;
     wire.queue(ask);
     loop {
         match wire.next::<Answer>().await? {
@@ -88,7 +104,14 @@ pub(crate) async fn ask(
     }
 }
 
-async fn connect(root: &Path, group: &str, via: Option<&str>) -> Result<Wire, Failure> {
+/// To the first agent that answers; if it is to be `alone`, none if a second
+/// one does.
+async fn connect(
+    root: &Path,
+    group: &str,
+    via: Option<&str>,
+    alone: bool,
+) -> Result<Wire, Failure> {
     let directory = place::of_group(root, group);
     let nodes = match via {
         Some(name) => vec![place::of_node(root, group, name)],
@@ -99,7 +122,7 @@ async fn connect(root: &Path, group: &str, via: Option<&str>) -> Result<Wire, Fa
             nodes
         }
     };
-    let mut mute = Vec::new();
+    let (mut mute, mut found) = (Vec::new(), Vec::new());
     for node in nodes {
         let Ok(door) = Door::open(&node) else {
             continue;
@@ -110,9 +133,28 @@ async fn connect(root: &Path, group: &str, via: Option<&str>) -> Result<Wire, Fa
         let mut wire = Wire::new(stream);
         let greeting = tokio::time::timeout(GREETING, wire.next::<Answer>()).await;
         if matches!(greeting, Ok(Ok(Some(Answer::Hello)))) {
-            return Ok(wire);
+            if !alone {
+                return Ok(wire);
+            }
+            found.push((node, wire));
+            continue;
         }
         mute.push(node.display().to_string());
+    }
+    if found.len() > 1 {
+        let name = |(node, _): &(PathBuf, Wire)| {
+            let name = node.file_name().map(|it| it.to_string_lossy().into_owned());
+            name.unwrap_or_default()
+        };
+        let names: Vec<String> = found.iter().map(name).collect();
+        return Err(usage(format!(
+            "expected NODE or --via where several agents of group {group} run on this machine, \
+             found neither, and {}; nothing was asked",
+            names.join(", ")
+        )));
+    }
+    if let Some((_, wire)) = found.pop() {
+        return Ok(wire);
     }
     if !mute.is_empty() {
         let mute = mute.join(", ");
@@ -231,6 +273,7 @@ impl Desk {
     async fn answer(&self, asked: Ask, note: Notes) -> Done {
         match asked {
             Ask::Deploy { workload, wait } => self.deploy(&workload, wait, &note).await,
+            Ask::Await(deployed) => self.comes_to_run(&deployed, &note).await,
             Ask::Undeploy { name } => {
                 self.manager.undeploy(&name).await?;
                 let object = json!({ "workload": name, "undeployed": true });
@@ -264,16 +307,30 @@ impl Desk {
         };
         let before = self.view().map_or(0, |view| view.epoch);
         self.manager.place(deployment, on).await?;
-        let name = Name::new(&workload.name).map_err(|error| wrong(error.to_string()))?;
+        let since = self.view().map_or(0, |view| view.epoch);
+        let deployed = Deployed {
+            name: workload.name.clone(),
+            restart: workload.restart,
+            after: before,
+            since,
+        };
         if !wait {
-            let object = json!({ "workload": name.as_str(), "deployed": true });
+            let name = &deployed.name;
+            let object =
+                json!({ "workload": name, "deployed": true, "after": before, "epoch": since });
             return Ok((format!("{name} is deployed"), object));
         }
-        let ran = self.runs(&name, before, note).await;
+        self.comes_to_run(&deployed, note).await
+    }
+
+    /// Waits until what was deployed runs, or has done so already.
+    async fn comes_to_run(&self, it: &Deployed, note: &Notes) -> Done {
+        let name = Name::new(&it.name).map_err(|error| wrong(error.to_string()))?;
+        let ran = self.runs(&name, it, note).await;
         let gone = self
             .view()
             .is_some_and(|view| !view.workloads.contains_key(&name));
-        if ran.is_err() && gone && workload.restart != Restart::Always {
+        if ran.is_err() && gone && it.restart != Restart::Always {
             // It was quicker than we are.
             let object = json!({ "workload": name.as_str(), "gone": true });
             return Ok((format!("{name} has ended, and is undeployed"), object));
@@ -281,16 +338,16 @@ impl Desk {
         ran
     }
 
-    /// Waits until a workload that was deployed after that epoch runs.
-    async fn runs(&self, name: &Name, before: u64, note: &Notes) -> Done {
+    /// Waits until a workload runs as it was deployed.
+    async fn runs(&self, name: &Name, it: &Deployed, note: &Notes) -> Done {
         let mut sight = self.manager.sight();
         let pause = self.manager.config().interval / 4;
         let mut told = String::new();
         loop {
             let view = sight.borrow_and_update().view.clone();
             let waits_for = match view {
-                Some(view) => match self.condition(name, &view).await? {
-                    (Some((node, entry)), _) if entry.epoch > before => match entry.condition {
+                Some(view) if view.epoch >= it.since => match self.condition(name, &view).await? {
+                    (Some((node, entry)), _) if entry.epoch > it.after => match entry.condition {
                         Condition::Running | Condition::Completed => {
                             return Ok(running(name, &node, &entry));
                         }
@@ -299,7 +356,8 @@ impl Desk {
                     },
                     (_, waits_for) => waits_for,
                 },
-                None => "the group's view".to_owned(),
+                // It may be another agent than the one that deployed it.
+                _ => "the group's view".to_owned(),
             };
             if told != waits_for {
                 let _ = note.send(format!("{name}: waiting: {waits_for}"));
@@ -323,12 +381,10 @@ impl Desk {
             .workloads
             .get(name)
             .ok_or_else(|| wrong(format!("{name} was undeployed by somebody else")))?;
-        if it.ha && !view.has_quorum() {
-            let (nodes, quorum) = (view.voters(), view.quorum);
-            return Ok((None, format!("the group has {nodes} of {quorum} nodes")));
-        }
-        let Place::Assigned(id) = it.place else {
-            return Ok((None, "no node fits".into()));
+        // Who is silent is judged by the group; until then it counts as live.
+        let waits_for = waits_for(view, it, |_| true);
+        let (Place::Assigned(id), None) = (it.place, &waits_for) else {
+            return Ok((None, waits_for.unwrap_or_default()));
         };
         let node = view
             .member(id)

@@ -29,11 +29,13 @@ mod run;
 pub(crate) mod spec;
 pub(crate) mod spool;
 mod steward;
+mod wait;
 mod wire;
 
 pub(crate) use book::{Condition, How, Status};
-pub(crate) use control::{Ask, ask};
+pub(crate) use control::{Ask, Deployed, ask};
 pub(crate) use node::{Options, run as run_node};
+pub(crate) use wait::waits_for;
 pub(crate) use wire::{LogLimits, Restart};
 
 /// Runs the hidden subcommand this process was started for, if any.

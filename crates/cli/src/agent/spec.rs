@@ -6,7 +6,7 @@
 //! ```toml
 //! [[workload]]
 //! name = "web"
-//! command = ["./serve", "--port", "80"]
+//! command = ["/srv/serve", "--port", "80"]
 //! instances = 2
 //! needs = ["zone=a"]
 //! restart = "on-failure"
@@ -29,6 +29,9 @@ pub(crate) const KIND: &str = "process";
 pub(crate) const CONFIG_MAX: usize = 100 << 10;
 /// The most instances of a process on one node: each has a guardian.
 pub(crate) const INSTANCES_MAX: u32 = 100;
+/// Where the command finds its config. `TENURE_CONFIG` names the settings of
+/// `tenure` itself, which a command may call.
+pub(super) const CONFIG: &str = "TENURE_WORKLOAD_CONFIG";
 /// How long a process must run to have been started, unless that is said.
 pub(crate) const READY_MS: u64 = 500;
 
@@ -195,7 +198,7 @@ impl Frame {
         add("TENURE_FENCE", start.fence.to_string());
         add("TENURE_INSTANCES", start.instances.to_string());
         if let Some(config) = process.config {
-            add("TENURE_CONFIG", config.to_string());
+            add(CONFIG, config.to_string());
         }
         Ok(Begin {
             run: start.run.0,

@@ -44,6 +44,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::place::{self, Door, STEWARD};
 use super::run::{Run, Said, Told};
+use super::spec::CONFIG;
 use super::spool;
 use super::wire::{Begin, Life, News, Order, State, Wire};
 use crate::guard::SLACK;
@@ -70,6 +71,10 @@ pub(super) fn spawn(directory: &Path) -> io::Result<()> {
     let mut child = Command::new(SELF)
         .arg(NAME)
         .arg(directory)
+        // The agent's own settings are none of its workloads, and a config
+        // that the agent was given is not theirs.
+        .env_remove("TENURE_CONFIG")
+        .env_remove(CONFIG)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(log)

@@ -12,7 +12,7 @@ use crate::agent::Restart;
 Examples:
   Three of these, each on its own machine, and what they run survives any one of them:
     tenure node --group web --quorum 2 --store postgres://db/app
-    tenure deploy api --group web -- ./api --port 8080
+    tenure deploy api --group web -- /srv/api --port 8080
     tenure ps --group web --store postgres://db/app
 
 The first TERM or INT hands everything on to other nodes and then ends; the second ends at once.")]
@@ -68,7 +68,7 @@ pub(crate) struct Node {
 }
 
 /// Which group.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub(crate) struct Group {
     /// Which group of nodes.
     #[arg(
@@ -80,7 +80,7 @@ pub(crate) struct Group {
 }
 
 /// Where agents keep what is of this machine.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub(crate) struct State {
     /// Where the agents of this user keep their sockets and the output of workloads [default:
     /// $XDG_STATE_HOME/tenure/nodes].
@@ -88,8 +88,11 @@ pub(crate) struct State {
     pub(crate) state: Option<PathBuf>,
 }
 
+/// What those say that have no use for a store.
+const NO_STORE: &str = "--store is for other commands: this one asks an agent, which has its own.";
+
 /// Through which agent.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub(crate) struct Via {
     #[command(flatten)]
     pub(crate) group: Group,
@@ -104,13 +107,18 @@ pub(crate) struct Via {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  tenure deploy api --group web -- ./api --port 8080
-  tenure deploy cron --group web --no-ha --node web-1 -- ./cron
-  tenure deploy worker --group web --instances 4 --needs zone=a --config worker.json -- ./worker
+  tenure deploy api --group web -- /srv/api --port 8080
+  tenure deploy cron --group web --no-ha --node web-1 -- /srv/cron
+  tenure deploy worker --group web --instances 4 --needs zone=a --config worker.json -- /srv/worker
   tenure deploy --group web --file workloads.toml
 
 CMD sees TENURE_GROUP, TENURE_NODE, TENURE_WORKLOAD, TENURE_FENCE (attach it to whatever CMD does
-outside, and refuse lower ones there), TENURE_INSTANCE (from 0), TENURE_INSTANCES and TENURE_CONFIG.")]
+outside, and refuse lower ones there), TENURE_INSTANCE (from 0), TENURE_INSTANCES,
+TENURE_WORKLOAD_CONFIG if there is a --config, and the environment of the agent, whose directory it
+starts in.
+
+--store is for other commands: this one asks an agent, which has its own.
+The settings of tenure itself are --settings here, TENURE_CONFIG, or --config before `deploy`.")]
 pub(crate) struct Deploy {
     /// The workload's name, unique in the group.
     #[arg(required_unless_present = "file")]
@@ -118,7 +126,7 @@ pub(crate) struct Deploy {
     #[command(flatten)]
     pub(crate) via: Via,
     /// A file of workloads (TOML), instead of the flags.
-    #[arg(long, short, value_name = "FILE", conflicts_with_all = ["name", "command", "config"])]
+    #[arg(long, short, value_name = "FILE", conflicts_with_all = ["name", "command", "workload_config"])]
     pub(crate) file: Option<PathBuf>,
     /// On this node, by name or id [default: HA on whichever fits, others on the one asked].
     #[arg(long, value_name = "NODE", conflicts_with = "file")]
@@ -132,9 +140,15 @@ pub(crate) struct Deploy {
     /// How many of it, on one node.
     #[arg(long, default_value_t = 1, value_name = "K", conflicts_with = "file")]
     pub(crate) instances: u32,
-    /// What it is told: a file of JSON, which CMD sees as TENURE_CONFIG.
-    #[arg(long, value_name = "FILE")]
+    /// What it is told: a file of JSON, which CMD sees as TENURE_WORKLOAD_CONFIG.
+    #[arg(long = "config", id = "workload_config", value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
+    /// The file of settings that is --config everywhere else.
+    ///
+    /// By its id it takes the place of the global flag, and its value goes to
+    /// [`super::Common::config`].
+    #[arg(long, id = "config", value_name = "FILE")]
+    settings: Option<PathBuf>,
     /// When CMD ends by itself: start it again, or have it undeployed.
     #[arg(
         long,
@@ -166,6 +180,7 @@ pub(crate) struct Deploy {
 
 /// What `tenure undeploy` takes.
 #[derive(Debug, Args)]
+#[command(after_help = NO_STORE)]
 pub(crate) struct Undeploy {
     /// The workload's name.
     pub(crate) name: String,
@@ -175,8 +190,9 @@ pub(crate) struct Undeploy {
 
 /// What `tenure drain` takes.
 #[derive(Debug, Args)]
+#[command(after_help = NO_STORE)]
 pub(crate) struct Drain {
-    /// Which node, by name or id [default: the one asked].
+    /// Which node, by name or id [default: that of --via, or of the only agent here].
     pub(crate) node: Option<String>,
     #[command(flatten)]
     pub(crate) via: Via,
@@ -192,6 +208,10 @@ pub(crate) struct Ps {
 
 /// What `tenure logs` takes.
 #[derive(Debug, Args)]
+#[command(
+    after_help = "--store and --json are for other commands: this one prints files of this \
+machine, as they are."
+)]
 pub(crate) struct Logs {
     /// The workload's name.
     pub(crate) workload: String,

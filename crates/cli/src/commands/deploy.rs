@@ -4,9 +4,13 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::ExitCode;
 
+use serde_json::Value;
+use tokio::task::JoinSet;
+
 use crate::agent::spec::{File, Workload};
-use crate::agent::{self, Ask};
+use crate::agent::{self, Ask, Deployed};
 use crate::failure::{Failure, usage};
+use crate::output::Output;
 use crate::{Context, args};
 
 pub(crate) async fn deploy(context: &Context, args: &args::Deploy) -> Result<ExitCode, Failure> {
@@ -19,24 +23,116 @@ pub(crate) async fn deploy(context: &Context, args: &args::Deploy) -> Result<Exi
         // The agent makes it once more; here it is only looked at.
         let _ = workload.deployment().map_err(wrong)?;
     }
-    let wait = !args.no_wait;
-    let ask = |workload| {
-        let workload = Box::new(workload);
-        asked(context, &args.via, Ask::Deploy { workload, wait })
-    };
-    // One that would not start does not keep the others from being deployed.
-    let mut failed = None;
+    match (workloads.as_slice(), args.no_wait) {
+        ([_], _) | (_, true) => {
+            let wait = !args.no_wait;
+            let mut outcome = Outcome::new(context, workloads.len());
+            for workload in workloads {
+                let workload = Box::new(workload);
+                let ask = Ask::Deploy { workload, wait };
+                outcome.add(asked(context, &args.via, ask).await);
+            }
+            outcome.end()
+        }
+        _ => together(context, &args.via, workloads).await,
+    }
+}
+
+/// How many are waited for at a time, of the 64 commands that an agent serves.
+const AWAITED_MAX: usize = 32;
+
+/// Deploys all, and only then waits for each: one that waits for a node, or
+/// would not start, keeps no other from being deployed or told of.
+async fn together(
+    context: &Context,
+    via: &args::Via,
+    workloads: Vec<Workload>,
+) -> Result<ExitCode, Failure> {
+    let mut outcome = Outcome::new(context, workloads.len());
+    let mut waiting = Vec::new();
     for workload in workloads {
-        match ask(workload).await {
-            Ok(()) => {}
-            Err(failure) => {
-                if let Some(before) = failed.replace(failure) {
-                    context.output.note(&format!("tenure: {before}"));
-                }
+        let (name, restart) = (workload.name.clone(), workload.restart);
+        let workload = Box::new(workload);
+        let ask = Ask::Deploy {
+            workload,
+            wait: false,
+        };
+        match answered(context.output, via, ask).await {
+            Ok((_, object)) => {
+                let epoch = |key: &str| object[key].as_u64().unwrap_or(0);
+                let (after, since) = (epoch("after"), epoch("epoch"));
+                waiting.push(Deployed {
+                    name,
+                    restart,
+                    after,
+                    since,
+                });
+            }
+            Err(failure) => outcome.add(Err(failure)),
+        }
+    }
+    let mut waiting = waiting.into_iter();
+    let mut awaited = JoinSet::new();
+    loop {
+        while awaited.len() < AWAITED_MAX
+            && let Some(it) = waiting.next()
+        {
+            let (output, via) = (context.output, via.clone());
+            let ask = Ask::Await(Box::new(it));
+            awaited.spawn(async move { answered(output, &via, ask).await });
+        }
+        let Some(answer) = awaited.join_next().await else {
+            return outcome.end();
+        };
+        let answer = answer.map_err(|error| Failure::Other(error.into()))?;
+        outcome.add(match answer {
+            Ok((text, object)) => context.output.line(&text, &object).map_err(Failure::from),
+            Err(failure) => Err(failure),
+        });
+    }
+}
+
+/// What became of one or of several, whose failures are told as they come.
+struct Outcome<'a> {
+    context: &'a Context,
+    of: usize,
+    failed: usize,
+    last: Option<Failure>,
+}
+
+impl<'a> Outcome<'a> {
+    const fn new(context: &'a Context, of: usize) -> Self {
+        Self {
+            context,
+            of,
+            failed: 0,
+            last: None,
+        }
+    }
+
+    fn add(&mut self, one: Result<(), Failure>) {
+        let Err(failure) = one else { return };
+        if self.of > 1 {
+            self.context.output.error(&failure.to_string());
+        }
+        self.failed += 1;
+        self.last = Some(failure);
+    }
+
+    fn end(self) -> Result<ExitCode, Failure> {
+        let (failed, of) = (self.failed, self.of);
+        match self.last {
+            None => Ok(ExitCode::SUCCESS),
+            Some(failure) if of == 1 => Err(failure),
+            Some(failure) => {
+                let text = format!("{failed} of {of} workloads failed, as said above");
+                Err(match failure {
+                    Failure::Usage(_) => usage(text),
+                    Failure::Other(_) => Failure::Other(anyhow::anyhow!("{text}")),
+                })
             }
         }
     }
-    failed.map_or(Ok(ExitCode::SUCCESS), Err)
 }
 
 pub(crate) async fn undeploy(
@@ -55,12 +151,17 @@ pub(crate) async fn drain(context: &Context, args: &args::Drain) -> Result<ExitC
 }
 
 async fn asked(context: &Context, via: &args::Via, ask: Ask) -> Result<(), Failure> {
-    let root = agent::place::root(via.state.state.as_deref())?;
-    let note = |text: &str| context.output.note(text);
-    let (group, name) = (via.group.group.as_str(), via.via.as_deref());
-    let (text, object) = agent::ask(&root, group, name, &ask, note).await?;
+    let (text, object) = answered(context.output, via, ask).await?;
     context.output.line(&text, &object)?;
     Ok(())
+}
+
+/// What an agent answers; notes are printed as they come.
+async fn answered(output: Output, via: &args::Via, ask: Ask) -> Result<(String, Value), Failure> {
+    let root = agent::place::root(via.state.state.as_deref())?;
+    let note = |text: &str| output.note(text);
+    let (group, name) = (via.group.group.as_str(), via.via.as_deref());
+    agent::ask(&root, group, name, &ask, note).await
 }
 
 fn filed(path: &Path) -> Result<Vec<Workload>, Failure> {
@@ -100,7 +201,7 @@ fn typed(args: &args::Deploy) -> Result<Workload, Failure> {
     })
 }
 
-fn json(path: &Path) -> Result<serde_json::Value, Failure> {
+fn json(path: &Path) -> Result<Value, Failure> {
     let shown = path.display();
     let text = std::fs::read_to_string(path)
         .map_err(|error| usage(format!("--config {shown}: {error}")))?;

@@ -3,38 +3,37 @@
 
 use std::collections::VecDeque;
 use std::fs::File;
-use std::io::{BufRead as _, BufReader, Read as _, Seek as _, SeekFrom};
+use std::io::{BufRead as _, BufReader, Read as _, Seek as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use crate::agent::{place, spool};
-use crate::args;
 use crate::failure::{Failure, usage};
 use crate::output::Output;
+use crate::{Context, args};
 
 /// How often to look for more. Files of other users' agents and of network
 /// file systems tell nobody when they grow.
 const LOOK: Duration = Duration::from_millis(200);
 
-pub(crate) async fn logs(args: &args::Logs) -> Result<ExitCode, Failure> {
+pub(crate) async fn logs(context: &Context, args: &args::Logs) -> Result<ExitCode, Failure> {
+    if context.common.json {
+        return Err(usage(
+            "expected no --json: what workloads print is printed as it is",
+        ));
+    }
     let path = find(args)?;
     let older = ages(&path);
     let mut files: Vec<PathBuf> = older.rev().map(|age| spool::older(&path, age)).collect();
     files.push(path.clone());
-    match args.lines {
-        None => {
-            for file in &files {
-                if let Some(mut file) = open(file)? {
-                    copy(&mut file)?;
-                }
-            }
-        }
+    let end = match args.lines {
+        None => all(&files)?,
         Some(most) => last(&files, most)?,
-    }
+    };
     if args.follow {
-        follow(&path).await?;
+        follow(&path, end).await?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -100,9 +99,23 @@ fn copy(file: &mut File) -> std::io::Result<()> {
     }
 }
 
-fn last(files: &[PathBuf], most: usize) -> std::io::Result<()> {
-    let mut lines = VecDeque::new();
+/// Prints all files; returns the last one, read to its end.
+fn all(files: &[PathBuf]) -> std::io::Result<Option<File>> {
+    let mut end = None;
     for file in files {
+        end = open(file)?;
+        if let Some(file) = &mut end {
+            copy(file)?;
+        }
+    }
+    Ok(end)
+}
+
+/// Prints so many of their last lines; returns the last one, read to its end.
+fn last(files: &[PathBuf], most: usize) -> std::io::Result<Option<File>> {
+    let (mut lines, mut end) = (VecDeque::new(), None);
+    for file in files {
+        end = None;
         let Some(file) = open(file)? else {
             continue;
         };
@@ -117,15 +130,15 @@ fn last(files: &[PathBuf], most: usize) -> std::io::Result<()> {
                 lines.pop_front();
             }
         }
+        // It found nothing more, so nothing is left in its buffer.
+        end = Some(reader.into_inner());
     }
-    lines.iter().try_for_each(|line| Output::raw(line))
+    lines.iter().try_for_each(|line| Output::raw(line))?;
+    Ok(end)
 }
 
-async fn follow(path: &Path) -> std::io::Result<()> {
-    let mut following = open(path)?;
-    if let Some(file) = &mut following {
-        file.seek(SeekFrom::End(0))?;
-    }
+/// Goes on where `following` was read to: what came meanwhile is not skipped.
+async fn follow(path: &Path, mut following: Option<File>) -> std::io::Result<()> {
     loop {
         tokio::time::sleep(LOOK).await;
         let Some(file) = &mut following else {

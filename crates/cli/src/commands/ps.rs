@@ -13,7 +13,7 @@ use tenure::ha::{Assignment, Heartbeat, Keys, Member, NodeId, Place, Target, Vie
 use tenure::store::{Key, Register, Selector, Store};
 use tenure::{Name, StoreError, clock};
 
-use crate::agent::{Condition, How, Status};
+use crate::agent::{Condition, How, Status, waits_for};
 use crate::config::store_failure;
 use crate::failure::{Failure, usage};
 use crate::output::timestamp;
@@ -28,6 +28,12 @@ pub(crate) async fn ps(context: &Context, args: &args::Ps) -> Result<ExitCode, F
         Some(group) => vec![named(group)?],
         None => groups(context, store.as_ref()).await?,
     };
+    if groups.is_empty() {
+        context.output.note(
+            "no group in this store yet: start an agent with `tenure node --group NAME`, or name \
+             another store with --store",
+        );
+    }
     for group in groups {
         let keys = Keys::of(group.clone());
         let Some(view) = view(context, store.as_ref(), &keys).await? else {
@@ -121,15 +127,26 @@ async fn beats(
 fn show(context: &Context, view: &View, beats: &BTreeMap<NodeId, Beat>) -> Result<(), Failure> {
     let (nodes, quorum) = (view.voters(), view.quorum);
     let attained = view.has_quorum();
+    let silent = |member: &&Member| {
+        let beat = beats.get(&member.id);
+        beat.is_some_and(|beat| beat.is_silent(member))
+    };
+    let silent = view.members.iter().filter(silent).count();
+    // A view does not tell whether there ever was one, so none is "lost" here.
     let text = format!(
-        "group {}: {nodes} HA nodes, quorum {quorum} {}, epoch {}",
+        "group {}: {nodes} HA nodes, quorum {quorum} {}, epoch {}{}",
         view.group,
-        if attained { "attained" } else { "lost" },
-        view.epoch
+        if attained { "attained" } else { "missing" },
+        view.epoch,
+        if silent > 0 {
+            format!(" ({silent} silent)")
+        } else {
+            String::new()
+        }
     );
     let object = json!({
         "type": "group", "group": view.group.as_str(), "epoch": view.epoch, "ha_nodes": nodes,
-        "quorum": quorum, "attained": attained, "spread": view.spread,
+        "quorum": quorum, "attained": attained, "spread": view.spread, "silent": silent,
     });
     context.output.line(&text, &object)?;
     let heads = ["NODE", "ID", "STATE", "WORKLOADS", "UP", "HOST", "LABELS"];
@@ -221,6 +238,12 @@ fn workload(
         // It does not run now, or will not in a moment.
         (entry.condition, entry.since) = (Condition::Stopped, 0);
     }
+    let live = |member: &Member| {
+        let beat = beats.get(&member.id);
+        !beat.is_some_and(|beat| beat.is_silent(member))
+    };
+    let why = waits_for(view, it, live).filter(|_| !silent);
+    let why = why.or_else(|| entry.why.clone());
     let from = entry.origin.as_ref().map(|(node, how)| match how {
         How::Died => format!("{node} (died)"),
         How::Moved => format!("{node} (moved)"),
@@ -248,7 +271,7 @@ fn workload(
         if runs {
             String::new()
         } else {
-            entry.why.clone().unwrap_or_default()
+            why.clone().unwrap_or_default()
         },
     ];
     let object = json!({
@@ -258,7 +281,7 @@ fn workload(
         "instances": it.instances, "order": it.order,
         "needs": it.needs.iter().map(Name::as_str).collect::<Vec<_>>(),
         "restarts": entry.restarts, "failed_starts": entry.failed, "nodes_failed": it.fails,
-        "why": entry.why,
+        "why": why,
         "from": entry.origin.as_ref().map(|(node, _)| node),
         "from_how": entry.origin.as_ref().map(|(_, how)| how),
     });
@@ -309,7 +332,7 @@ pub(crate) async fn watch(context: &Context, group: &str) -> Result<ExitCode, Fa
     let keys = Keys::of(named(group)?);
     let mut news = Arc::clone(&store).watch(Selector::Key(keys.view()));
     let mut before: Option<View> = None;
-    let mut down = false;
+    let (mut down, mut told) = (false, false);
     loop {
         match view(context, store.as_ref(), &keys).await {
             Ok(Some(view)) => {
@@ -323,6 +346,10 @@ pub(crate) async fn watch(context: &Context, group: &str) -> Result<ExitCode, Fa
                     before = Some(view);
                 }
             }
+            Ok(None) if !std::mem::replace(&mut told, true) => context.output.note(&format!(
+                "no group {group} in this store yet: start an agent with `tenure node --group \
+                 {group}`; `tenure ps` lists the groups that there are"
+            )),
             Ok(None) => {}
             Err(failure @ Failure::Usage(_)) => return Err(failure),
             Err(failure) => {
@@ -367,7 +394,11 @@ fn changes(before: Option<&View>, view: &View) -> Vec<(String, Value)> {
     let attained = view.has_quorum();
     if before.is_none_or(|before| before.has_quorum() != attained) {
         let (nodes, quorum) = (view.voters(), view.quorum);
-        let word = if attained { "attained" } else { "lost" };
+        let word = match (attained, before) {
+            (true, _) => "attained",
+            (false, None) => "missing",
+            (false, Some(_)) => "lost",
+        };
         let object = json!({ "nodes": nodes, "quorum": quorum, "attained": attained });
         say(
             "quorum",

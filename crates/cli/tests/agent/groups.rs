@@ -18,9 +18,13 @@ fn the_quorum_is_awaited_lost_and_regained() {
     let town = Town::sqlite();
     let quorum = ["--quorum", "2"];
     let one = town.node("one", &quorum);
+    one.says("HA workloads wait until 2");
     town.deploy("a", &["--node", "one", "--no-wait"]);
     town.deploy("own", &["--node", "one", "--no-ha"]);
-    town.shows("a", |it| it["state"] == "waiting for quorum");
+    let shown = town.shows("a", |it| it["state"] == "waiting for quorum");
+    assert_eq!(shown["why"], "1 of 2 HA nodes");
+    let shown = town.done(&["ps"]);
+    assert!(shown.contains("quorum 2 missing"), "it never was: {shown}");
     assert_eq!(town.stamps.last("a"), None, "it waits");
     let mut two = town.node("two", &quorum);
     town.all_run(&["a"], |node| node == "one");
@@ -72,7 +76,8 @@ fn no_failover_to_a_non_ha_node() {
     let _two = town.node("two", &["--no-ha"]);
     town.deploy("a", &["--node", "one"]);
     one.perish();
-    town.shows("a", |it| it["state"] == "waiting for a node");
+    let shown = town.shows("a", |it| it["state"] == "waiting for a node");
+    assert_eq!(shown["why"], "no live HA node");
     assert_eq!(town.stamps.last("a").map(|it| it.node), Some("one".into()));
     let _three = town.node("three", &[]);
     town.all_run(&["a"], |node| node == "three");

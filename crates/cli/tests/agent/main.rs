@@ -13,6 +13,7 @@ mod service;
 mod stamps;
 mod town;
 mod trouble;
+mod words;
 
 fn print(text: &str) {
     eprintln!("{text}");

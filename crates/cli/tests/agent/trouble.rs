@@ -110,7 +110,7 @@ fn a_view_of_a_later_version_is_refused_and_left_alone() {
     runtime
         .expect("a runtime")
         .block_on(rewrite_the_view(&town.url()));
-    one.says("expected");
+    one.says("ha/town/view");
     let (code, said) = town.fails(&["ps"]);
     assert!(code == 2 && said.contains("ha/town/view"), "{said}");
     let (code, said) = town.fails(&["watch", "--group", "town"]);
@@ -279,7 +279,7 @@ fn wishes_are_kept() {
     let config = config.display().to_string();
     let out = town.directory.path().join("seen").display().to_string();
     let script = town.stamps.script(&format!(
-        "echo \"$TENURE_CONFIG $TENURE_GROUP $TENURE_INSTANCES $EXTRA\" > {out};"
+        "echo \"$TENURE_WORKLOAD_CONFIG $TENURE_GROUP $TENURE_INSTANCES $EXTRA\" > {out};"
     ));
     let flags = [
         "--needs",
@@ -326,6 +326,54 @@ fn wishes_are_kept() {
     drop(one);
 }
 
+/// What fits nowhere keeps nothing else of its file from running.
+#[test]
+fn all_of_a_file_is_deployed_before_any_of_it_is_waited_for() {
+    let town = Town::sqlite();
+    let _one = town.node("one", &["--label", "zone=a"]);
+    let table = |name: &str, more: &str, command: &[String]| {
+        let command = json!(command);
+        format!("[[workload]]\nname = \"{name}\"\n{more}\ncommand = {command}\n")
+    };
+    let own = town.stamps.command();
+    let text = [
+        table("nowhere", "needs = [\"zone=c\"]", &own),
+        table("fails", "", &words(&["bash", "-c", "exit 3"])),
+        table("fine", "", &own),
+    ];
+    let file = town.directory.path().join("all.toml");
+    fs::write(&file, text.concat()).expect("a file");
+    let (out, err) = (path(&town, "out"), path(&town, "err"));
+    let mut deploy = town
+        .command(&["deploy", "--file", &file.display().to_string()])
+        .stdout(fs::File::create(&out).expect("a file"))
+        .stderr(fs::File::create(&err).expect("a file"))
+        .spawn()
+        .expect("it runs");
+    let says = |file: &std::path::Path, text: &str| {
+        let said = || fs::read_to_string(file).unwrap_or_default();
+        let heard = poll_until(PATIENCE, || said().contains(text).then_some(()));
+        assert!(heard.is_some(), "{text}: {}", said());
+    };
+    says(&out, "fine runs on one");
+    says(&err, "fails would not start on one: exited with code 3");
+    says(
+        &err,
+        "nowhere: waiting: no live HA node has the label zone=c",
+    );
+    let shown = town.workload("nowhere").expect("it is there");
+    assert_eq!(shown["why"], "no live HA node has the label zone=c");
+    assert!(deploy.try_wait().expect("a child").is_none(), "it waits");
+    let _two = town.node("two", &["--label", "zone=c"]);
+    says(&out, "nowhere runs on two");
+    assert_eq!(deploy.wait().expect("it ends").code(), Some(1));
+    says(&err, "1 of 3 workloads failed");
+}
+
+fn path(town: &Town, name: &str) -> std::path::PathBuf {
+    town.directory.path().join(name)
+}
+
 #[test]
 fn a_group_all_of_whose_agents_are_dead_is_not_shown_as_if_it_ran() {
     let town = Town::sqlite();
@@ -338,6 +386,9 @@ fn a_group_all_of_whose_agents_are_dead_is_not_shown_as_if_it_ran() {
     let shown = town.member("one").expect("it is there");
     assert_eq!(shown["state"], "silent");
     assert!(shown["silent_ms"].as_u64() >= shown["lease_ms"].as_u64());
+    let shown = town.done(&["ps"]);
+    let group = shown.lines().next().unwrap_or_default();
+    assert!(group.ends_with(" (1 silent)"), "{shown}");
 }
 
 #[test]

@@ -369,7 +369,9 @@ impl Roll {
         } else {
             FailureClass::Unknown
         };
-        self.failed(desk, &Failure::new(class, why));
+        // A store holds many registers, and a person must find this one.
+        let why = alloc::format!("the view of the group, {}: {why}", desk.keys.view());
+        self.failed(desk, &Failure::new(class, &why));
     }
 
     /// Whether that call is the swap that is under way.

@@ -1,0 +1,78 @@
+//! What a workload waits for that runs nowhere, in words for people.
+//!
+//! It says what the placement of `docs/ha.md` §5 has against each node, and
+//! decides nothing: a workload that is shown as waiting for room may get it in
+//! the same moment.
+
+use tenure::ha::{Assignment, Member, Place, Target, View};
+
+/// What a workload of this view waits for; `None` for one that is on a node
+/// and may run there. `live` tells which nodes are not silent, as far as is
+/// known.
+pub(crate) fn waits_for(
+    view: &View,
+    it: &Assignment,
+    live: impl Fn(&Member) -> bool,
+) -> Option<String> {
+    match it.place {
+        Place::Waiting => Some(no_node(view, it, live)),
+        Place::Releasing { from, to } => {
+            let name = |id| {
+                let member = view.member(id);
+                member.map_or_else(|| "a node".to_owned(), |it| it.name.to_string())
+            };
+            let from = name(from);
+            Some(match to {
+                Target::Nowhere => format!("{from} ends it: it is undeployed"),
+                Target::Anyone => format!("{from} ends it before another node may start it"),
+                Target::Node(to) => format!("{from} ends it before {} may start it", name(to)),
+            })
+        }
+        Place::Assigned(_) if it.ha && !view.has_quorum() => {
+            Some(format!("{} of {} HA nodes", view.voters(), view.quorum))
+        }
+        Place::Assigned(_) => None,
+    }
+}
+
+/// Why no node has it.
+fn no_node(view: &View, it: &Assignment, live: impl Fn(&Member) -> bool) -> String {
+    let takes = |member: &&Member| member.ha && !member.draining && live(member);
+    let nodes: Vec<&Member> = view.members.iter().filter(takes).collect();
+    if nodes.is_empty() {
+        return "no live HA node".to_owned();
+    }
+    let has_none = |need: &&tenure::Name| !nodes.iter().any(|node| node.labels.contains(need));
+    let missing: Vec<&str> = it
+        .needs
+        .iter()
+        .filter(has_none)
+        .map(|it| it.as_str())
+        .collect();
+    if !missing.is_empty() {
+        return format!("no live HA node has the label {}", missing.join(", "));
+    }
+    let fitting: Vec<&&Member> = nodes
+        .iter()
+        .filter(|node| node.satisfies(&it.needs))
+        .collect();
+    if fitting.is_empty() {
+        let needs: Vec<&str> = it.needs.iter().map(|it| it.as_str()).collect();
+        return format!("no live HA node has all of the labels {}", needs.join(", "));
+    }
+    let claims = |place: &Place, node: &Member| {
+        let comes =
+            matches!(place, Place::Releasing { to: Target::Node(to), .. } if *to == node.id);
+        comes || place.holder() == Some(node.id)
+    };
+    let full = |node: &&&Member| {
+        let others = view.workloads.values();
+        let held = others.filter(|it| claims(&it.place, node)).count();
+        node.max.is_some_and(|max| held as u64 >= u64::from(max))
+    };
+    if fitting.iter().all(|node| full(&node)) {
+        let names: Vec<&str> = fitting.iter().map(|node| node.name.as_str()).collect();
+        return format!("full: {}", names.join(", "));
+    }
+    "a node is being chosen".to_owned()
+}
