@@ -47,7 +47,7 @@ fn no_node(view: &View, it: &Assignment, live: impl Fn(&Member) -> bool) -> Stri
         .needs
         .iter()
         .filter(has_none)
-        .map(|it| it.as_str())
+        .map(tenure::Name::as_str)
         .collect();
     if !missing.is_empty() {
         return format!("no live HA node has the label {}", missing.join(", "));
@@ -57,7 +57,7 @@ fn no_node(view: &View, it: &Assignment, live: impl Fn(&Member) -> bool) -> Stri
         .filter(|node| node.satisfies(&it.needs))
         .collect();
     if fitting.is_empty() {
-        let needs: Vec<&str> = it.needs.iter().map(|it| it.as_str()).collect();
+        let needs: Vec<&str> = it.needs.iter().map(tenure::Name::as_str).collect();
         return format!("no live HA node has all of the labels {}", needs.join(", "));
     }
     let claims = |place: &Place, node: &Member| {
@@ -70,7 +70,7 @@ fn no_node(view: &View, it: &Assignment, live: impl Fn(&Member) -> bool) -> Stri
         let held = others.filter(|it| claims(&it.place, node)).count();
         node.max.is_some_and(|max| held as u64 >= u64::from(max))
     };
-    if fitting.iter().all(|node| full(&node)) {
+    if fitting.iter().all(|node| full(node)) {
         let names: Vec<&str> = fitting.iter().map(|node| node.name.as_str()).collect();
         return format!("full: {}", names.join(", "));
     }
