@@ -70,7 +70,7 @@ fn no_node(view: &View, it: &Assignment, live: impl Fn(&Member) -> bool) -> Stri
         let held = others.filter(|it| claims(&it.place, node)).count();
         node.max.is_some_and(|max| held as u64 >= u64::from(max))
     };
-    if fitting.iter().all(|node| full(node)) {
+    if fitting.iter().all(full) {
         let names: Vec<&str> = fitting.iter().map(|node| node.name.as_str()).collect();
         return format!("full: {}", names.join(", "));
     }
