@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use tenure_core::Machine;
 use tenure_core::alpo::{
-    Ask, ClusterId, Config, Event, Fault, Identity, Input, Limits, Membership, Node, Output,
-    Position, Recovered, ServerId, Snapshot, State, StorageId,
+    Answer, Ask, ClusterId, Config, Event, Fault, Identity, Input, Limits, Membership, Node,
+    Output, Position, Recovered, ServerId, Snapshot, State, StorageId,
 };
 use tenure_core::rng::Rng;
 use tenure_core::time::{ClockId, Instant, Now, WallTime};
@@ -13,6 +13,7 @@ use tenure_core::time::{ClockId, Instant, Now, WallTime};
 pub(crate) struct Servers {
     pub(crate) nodes: Vec<Node>,
     pub(crate) events: Vec<(ServerId, Event)>,
+    pub(crate) answers: Vec<Answer>,
     disks: Vec<Recovered>,
     blanks: Vec<State>,
     cut_off: Option<usize>,
@@ -29,6 +30,7 @@ impl Servers {
         let mut servers = Self {
             nodes: Vec::new(),
             events: Vec::new(),
+            answers: Vec::new(),
             disks: Vec::new(),
             blanks: Vec::new(),
             cut_off: None,
@@ -146,7 +148,8 @@ impl Servers {
                     let id = self.nodes[from].id();
                     self.events.push((id, event));
                 }
-                Output::Answer { .. } | Output::Applied { .. } | Output::Halt(_) => {}
+                Output::Answer { answer, .. } => self.answers.push(answer),
+                Output::Applied { .. } | Output::Halt(_) => {}
             }
         }
     }

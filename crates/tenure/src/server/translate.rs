@@ -312,6 +312,11 @@ fn refused(refusal: Refusal, shared: &Shared) -> v1::Error {
             Cause::Members,
             "another change of members is under way; try again when it is done",
         ),
+        Refusal::TooFewHeard => error(
+            Cause::Members,
+            "expected to hear from a majority of those who would vote then; start those that do \
+             not answer, or remove them first",
+        ),
         Refusal::Behind => error(
             Cause::Members,
             "this server has not caught up yet; try again soon",

@@ -218,6 +218,7 @@ impl Leader {
             }
             _ => return,
         };
+        peer.heard_at = Some(server.now);
         peer.round = peer.round.max(round.min(self.rounds.current()));
         self.confirm(server);
         self.advance(server);

@@ -6,8 +6,9 @@ use crate::time::Instant;
 use super::super::bug::Bug;
 use super::super::entry::Payload;
 use super::super::ids::{LogId, Position, ServerId};
-use super::super::membership::Change;
+use super::super::membership::{Change, Membership};
 use super::super::message::Request;
+use super::super::quorum;
 use super::leader::{Leader, Transfer};
 use super::progress::{Mode, Progress};
 use super::server::Server;
@@ -72,8 +73,29 @@ impl Leader {
                 return server.answer(token, Answer::Refused(Refusal::Behind));
             }
         }
+        if !self.hears_majority(server, &members) {
+            return server.answer(token, Answer::Refused(Refusal::TooFewHeard));
+        }
         self.append(server, Payload::Members(members), Some(token));
         self.meet_members(server);
+    }
+
+    /// Whether enough of those who would vote after a change have answered
+    /// within a timeout. The change counts as soon as it is appended: taking a
+    /// server out that is needed, while another does not answer, would leave
+    /// those who stay without a majority for ever, for whoever was taken out
+    /// cannot be elected either, once the others' logs are better than its own.
+    fn hears_majority(&self, server: &Server, members: &Membership) -> bool {
+        if members.voters().eq(server.members.now().voters()) {
+            return true;
+        }
+        let since = server.now.before(server.config.timeout);
+        let answered = self.peers.iter().filter(|(_, peer)| {
+            let heard = peer.heard_at;
+            heard.is_some_and(|at| at >= since)
+        });
+        let answered = answered.map(|(id, _)| *id);
+        quorum::is_majority(members, answered.chain([server.id()]))
     }
 
     /// Peers come and go with the members, as soon as the entry is appended.

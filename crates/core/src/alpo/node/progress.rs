@@ -18,6 +18,8 @@
 use alloc::collections::VecDeque;
 use core::hash::{Hash, Hasher};
 
+use crate::time::Instant;
+
 use super::super::entry::ClusterVersion;
 use super::super::ids::{LogId, Position};
 use super::super::log::Log;
@@ -31,6 +33,8 @@ pub(super) struct Progress {
     pub(super) next: LogId,
     /// The latest round of confirmation that the peer answered.
     pub(super) round: u64,
+    /// When it last answered in this reign, or membership.
+    pub(super) heard_at: Option<Instant>,
     /// The newest kinds of entries that the peer understands, if it has said
     /// so in this reign.
     pub(super) version: Option<ClusterVersion>,
@@ -77,6 +81,7 @@ impl Progress {
             matched: 0,
             next: last + 1,
             round: 0,
+            heard_at: None,
             version: None,
             mark: None,
             mode: Mode::Probing { asked: false },
@@ -219,6 +224,8 @@ impl Progress {
             mode,
             // Rounds decide about reads and leases alone.
             round: _,
+            // When it spoke decides about changes of members alone.
+            heard_at: _,
             // Which entries there may be is not explored, nor what becomes of
             // states that differ.
             version: _,

@@ -142,6 +142,8 @@ pub enum Refusal {
     ChangeUnderWay,
     /// The learner is too far behind to be promoted.
     Behind,
+    /// Of the voters there would be, no majority was heard of lately.
+    TooFewHeard,
     /// The leadership could not be handed over in time.
     NotHandedOver,
     /// It takes a kind of entry that not all members understand yet.

@@ -1,0 +1,53 @@
+//! Changes of members that would leave nobody who can lead.
+//!
+//! The schedule is one of the simulator's (seed 6433): a founder whose disk
+//! was replaced while the cluster was founded can never vote, the leader
+//! takes the only other voter out, and whoever stays waits for ever for a
+//! vote that cannot come, while the one that was taken out has the worse log.
+
+use std::time::Duration;
+
+use tenure_core::alpo::{Answer, Ask, Change, Config, Limits, Refusal, ServerId};
+
+use super::servers::Servers;
+
+fn remove(server: u64) -> Ask {
+    let server = ServerId::new(server).expect("a number");
+    Ask::Change(Change::Remove(server))
+}
+
+#[test]
+fn nobody_is_taken_out_who_is_needed_while_another_is_silent() {
+    let sort = (Config::default(), Limits::default());
+    let mut servers = Servers::start(&[sort.clone(), sort.clone(), sort]);
+    servers.elect(0);
+    servers.pass(Duration::from_secs(1));
+    let voters = |servers: &Servers| servers.nodes[0].members().voters().count();
+    // Server 2 is silent: without server 3 there is no majority.
+    servers.cut_off(Some(1));
+    servers.pass(Duration::from_secs(2));
+    servers.ask(0, remove(3));
+    let refused = Answer::Refused(Refusal::TooFewHeard);
+    assert_eq!(servers.answers.last(), Some(&refused));
+    assert_eq!(voters(&servers), 3, "nothing was appended");
+    // When it is back, either can go.
+    servers.cut_off(None);
+    servers.pass(Duration::from_secs(1));
+    servers.ask(0, remove(3));
+    servers.pass(Duration::from_secs(1));
+    assert_eq!(voters(&servers), 2);
+    assert!(servers.nodes[0].is_ready());
+}
+
+#[test]
+fn the_one_that_is_silent_can_be_taken_out() {
+    let sort = (Config::default(), Limits::default());
+    let mut servers = Servers::start(&[sort.clone(), sort.clone(), sort]);
+    servers.elect(0);
+    servers.cut_off(Some(1));
+    servers.pass(Duration::from_secs(2));
+    servers.ask(0, remove(2));
+    servers.pass(Duration::from_secs(1));
+    assert_eq!(servers.nodes[0].members().voters().count(), 2);
+    assert!(servers.nodes[0].is_ready());
+}
