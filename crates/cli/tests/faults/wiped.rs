@@ -36,7 +36,8 @@ fn a_wiped_server_says_what_to_do_and_that_helps() {
         let mut servers = Servers::found(3, Network::best(room, 3).await).await;
         let url = servers.url();
         let load = Load::start(&url, 17, Duration::from_millis(15));
-        tokio::time::sleep(Duration::from_millis(500)).await;
+        let written = async || (load.record.counts().done > 20).then_some(());
+        until("something to lose", written).await;
         let leader = servers.leader().await;
         servers.kill(leader);
         wipe(&servers, leader);

@@ -283,12 +283,15 @@ pub(super) fn committed(swarm: &Swarm, members: &Membership) -> Committed {
     let mut wide = swarm.limits;
     wide.journal_bytes = u64::MAX;
     let founded = |limits| {
-        #[allow(unused_mut)]
-        let mut state = State::founded(limits, ClockId::default(), members.clone());
+        let state = State::founded(limits, ClockId::default(), members.clone());
         // A mistake in the state itself is for the checker of that rule to
         // see, not for the comparison with a state that does not make it.
         #[cfg(feature = "planted-bugs")]
-        state.plant(swarm.config.planted);
+        let state = {
+            let mut state = state;
+            state.plant(swarm.config.planted);
+            state
+        };
         state
     };
     Committed::new(founded(swarm.limits), founded(wide))
