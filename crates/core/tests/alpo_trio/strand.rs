@@ -1,9 +1,10 @@
 //! Changes of members that would leave nobody who can lead.
 //!
-//! The schedule is one of the simulator's (seed 6433): a founder whose disk
-//! was replaced while the cluster was founded can never vote, the leader
-//! takes the only other voter out, and whoever stays waits for ever for a
-//! vote that cannot come, while the one that was taken out has the worse log.
+//! The schedule is one of the simulator's (seed 6433): a founder is late, the
+//! leader takes the only other voter out, and the founder that comes now knows
+//! no members and cannot vote before it has that change, which nobody leads to
+//! send. Whoever stays waits for ever for its vote, and the one that was taken
+//! out has the worse log.
 
 use std::time::Duration;
 
