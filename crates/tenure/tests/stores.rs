@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure::store::conformance::{self, count_of, count_up};
-use tenure::store::{Expect, Key, Memory, Selector, Sighting, Stamp, Store, Write, open};
+use tenure::store::{Expect, Key, Memory, Selector, Sighting, Sqlite, Stamp, Store, Write, open};
 use tenure::{StoreError, clock};
 
 const WITHIN: Duration = Duration::from_secs(20);
@@ -90,6 +90,23 @@ async fn race_between_processes(url: &str) {
 async fn processes_lose_no_update_on_sqlite() {
     let directory = tempfile::tempdir().expect("a directory");
     race_between_processes(&sqlite_url(&directory)).await;
+}
+
+/// Whoever comes first makes the file; SQLite refuses those who come with it
+/// at once, whatever they would wait.
+#[test]
+fn all_who_meet_on_a_new_file_open_it() {
+    const AT_ONCE: usize = 8;
+    for _ in 0..20 {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("tenure.db");
+        let line = std::sync::Barrier::new(AT_ONCE);
+        let one = || {
+            line.wait();
+            Sqlite::open(&path).expect("a store");
+        };
+        std::thread::scope(|scope| (0..AT_ONCE).for_each(|_| drop(scope.spawn(one))));
+    }
 }
 
 #[tokio::test]

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use tenure_core::Machine;
 use tenure_core::alpo::{
-    Answer, Ask, ClusterId, Config, Event, Fault, Identity, Input, Limits, Membership, Node,
-    Output, Position, Recovered, ServerId, Snapshot, State, StorageId,
+    Answer, Ask, Body, ClusterId, Config, Event, Fault, Identity, Input, Limits, Membership, Node,
+    Output, Position, Recovered, Request, ServerId, Snapshot, State, StorageId,
 };
 use tenure_core::rng::Rng;
 use tenure_core::time::{ClockId, Instant, Now, WallTime};
@@ -17,6 +17,7 @@ pub(crate) struct Servers {
     disks: Vec<Recovered>,
     blanks: Vec<State>,
     cut_off: Option<usize>,
+    starved: Option<usize>,
     now: Duration,
     token: u64,
 }
@@ -34,6 +35,7 @@ impl Servers {
             disks: Vec::new(),
             blanks: Vec::new(),
             cut_off: None,
+            starved: None,
             now: Duration::ZERO,
             token: 0,
         };
@@ -106,6 +108,11 @@ impl Servers {
         self.cut_off = index;
     }
 
+    /// It answers, but no entries reach it; `None`: they reach all.
+    pub(crate) fn starve(&mut self, index: Option<usize>) {
+        self.starved = index;
+    }
+
     pub(crate) fn fault(&self, index: usize) -> Option<&Fault> {
         self.nodes[index].fault()
     }
@@ -139,9 +146,12 @@ impl Servers {
                 }
                 Output::Send(envelope) => {
                     let to = usize::try_from(envelope.to.get()).expect("a few") - 1;
-                    let lost = self.cut_off.is_some_and(|gone| gone == from || gone == to);
-                    if !lost {
-                        self.nodes[to].handle(now, Input::Received(envelope));
+                    let cut = self.cut_off.is_some_and(|gone| gone == from || gone == to);
+                    let starved = self.starved == Some(to) && brings_entries(&envelope.body);
+                    // A member that was admitted may have no server yet.
+                    let node = self.nodes.get_mut(to).filter(|_| !cut && !starved);
+                    if let Some(node) = node {
+                        node.handle(now, Input::Received(envelope));
                     }
                 }
                 Output::Event(event) => {
@@ -161,6 +171,13 @@ impl Servers {
     }
 }
 
-fn storage(id: ServerId) -> StorageId {
+fn brings_entries(body: &Body) -> bool {
+    let Body::Request { request, .. } = body else {
+        return false;
+    };
+    matches!(request, Request::Append { entries, .. } if !entries.is_empty())
+}
+
+pub(crate) fn storage(id: ServerId) -> StorageId {
     StorageId::from_u128(u128::from(id.get()))
 }

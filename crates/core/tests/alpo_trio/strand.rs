@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tenure_core::alpo::{Answer, Ask, Change, Config, Limits, Refusal, ServerId};
 
-use super::servers::Servers;
+use super::servers::{Servers, storage};
 
 fn remove(server: u64) -> Ask {
     let server = ServerId::new(server).expect("a number");
@@ -37,6 +37,37 @@ fn nobody_is_taken_out_who_is_needed_while_another_is_silent() {
     servers.ask(0, remove(3));
     servers.pass(Duration::from_secs(1));
     assert_eq!(voters(&servers), 2);
+    assert!(servers.nodes[0].is_ready());
+}
+
+/// That it answers is not enough: whether it may vote, and with whom, it
+/// learns from the log.
+#[test]
+fn nobody_is_taken_out_who_is_needed_while_another_lacks_the_last_change() {
+    let sort = (Config::default(), Limits::default());
+    let mut servers = Servers::start(&[sort.clone(), sort.clone(), sort]);
+    servers.elect(0);
+    servers.pass(Duration::from_secs(1));
+    servers.starve(Some(2));
+    let server = ServerId::new(4).expect("a number");
+    let storage = storage(server);
+    servers.ask(0, Ask::Change(Change::Admit { server, storage }));
+    servers.pass(Duration::from_secs(2));
+    let done = matches!(servers.answers.last(), Some(Answer::Done(_)));
+    assert!(done, "{:?}", servers.answers);
+    servers.ask(0, remove(2));
+    let refused = Answer::Refused(Refusal::TooFewHeard);
+    assert_eq!(servers.answers.last(), Some(&refused));
+    // With the change on its disk it is one to count on.
+    servers.starve(None);
+    servers.pass(Duration::from_secs(1));
+    servers.ask(0, remove(2));
+    servers.pass(Duration::from_secs(1));
+    let voters: Vec<_> = servers.nodes[0].members().voters().collect();
+    assert_eq!(
+        voters,
+        [1, 3].map(|id| ServerId::new(id).expect("a number"))
+    );
     assert!(servers.nodes[0].is_ready());
 }
 

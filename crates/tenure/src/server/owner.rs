@@ -31,6 +31,13 @@ use crate::wal::{Submitted, WalError, Writer};
 /// Entries of a batch that a server may write on its own thread.
 const SMALL: usize = 16;
 
+/// How many timeouts a leader that is to end looks for an heir: each of them
+/// has one, and after that the others notice by themselves.
+const PATIENCE: u32 = 4;
+
+/// The token of that hand-over; those of clients are far above it.
+const STOPPING: u64 = 0;
+
 /// The machine and what surrounds it.
 pub(super) struct Owner {
     pub(super) node: Node,
@@ -53,9 +60,10 @@ pub(super) struct Owner {
     snapshots: VecDeque<(u64, LogId, oneshot::Sender<LogId>)>,
     /// The last batch that was handed to the disk.
     handed: u64,
-    /// Set when the server is to end: when, and whether it waits for a
-    /// hand-over under this token.
+    /// Set when the server is to end: when at the latest.
     stopping: Option<Instant>,
+    /// Whether the leadership is to be offered to somebody before that.
+    to_hand_over: bool,
     timeout: Duration,
     data: PathBuf,
 }
@@ -106,6 +114,7 @@ impl Owner {
             snapshots: VecDeque::new(),
             handed: 0,
             stopping: None,
+            to_hand_over: false,
             timeout: config.node.timeout,
             data: config.data.clone(),
         }
@@ -140,6 +149,10 @@ impl Owner {
         let now = clock::now();
         if self.node.deadline().is_some_and(|at| at <= now.boot) {
             self.node.tick(now);
+        }
+        if std::mem::take(&mut self.to_hand_over) && self.node.status() == Status::Leader {
+            let (token, ask) = (STOPPING, Ask::Transfer(None));
+            self.node.handle(now, Input::Asked { token, ask });
         }
         if let Some(ended) = self.carry_out() {
             return Some(ended);
@@ -245,12 +258,9 @@ impl Owner {
 
     /// A leader hands over before it goes, so that nobody has to notice.
     fn stop(&mut self) {
-        let patience = self.timeout * 2;
-        self.stopping = Some(clock::boot().after(patience));
         if self.node.status() == Status::Leader && self.members.voters().count() > 1 {
-            let ask = Ask::Transfer(None);
-            self.node
-                .handle(clock::now(), Input::Asked { token: 0, ask });
+            self.to_hand_over = true;
+            self.stopping = Some(clock::boot().after(self.timeout * PATIENCE));
         } else {
             self.stopping = Some(Instant::ZERO);
         }
@@ -330,6 +340,11 @@ impl Owner {
     }
 
     fn answer(&mut self, token: u64, answer: Answer) {
+        if token == STOPPING {
+            // The heir was too slow; perhaps another one is not.
+            self.to_hand_over = answer == Answer::Refused(Refusal::NotHandedOver);
+            return;
+        }
         let Some(reply) = self.waiting.remove(&token) else {
             return;
         };

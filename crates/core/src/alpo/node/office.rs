@@ -80,22 +80,25 @@ impl Leader {
         self.meet_members(server);
     }
 
-    /// Whether enough of those who would vote after a change have answered
-    /// within a timeout. The change counts as soon as it is appended: taking a
-    /// server out that is needed, while another does not answer, would leave
-    /// those who stay without a majority for ever, for whoever was taken out
-    /// cannot be elected either, once the others' logs are better than its own.
+    /// Whether enough of those who would vote after a change could vote now:
+    /// they have answered within a timeout, and have the last change before
+    /// this one on their disks, as whoever is promoted must. The change counts
+    /// as soon as it is appended: taking a server out that is needed, while
+    /// another is silent or does not know yet that it votes, would leave those
+    /// who stay without a majority for ever, for whoever was taken out cannot
+    /// be elected either, once the others' logs are better than its own.
     fn hears_majority(&self, server: &Server, members: &Membership) -> bool {
         if members.voters().eq(server.members.now().voters()) {
             return true;
         }
-        let since = server.now.before(server.config.timeout);
-        let answered = self.peers.iter().filter(|(_, peer)| {
-            let heard = peer.heard_at;
-            heard.is_some_and(|at| at >= since)
+        let lately = server.now.before(server.config.timeout);
+        let knows_members = server.members.since();
+        let able = self.peers.iter().filter(|(_, peer)| {
+            let heard = peer.heard_at.is_some_and(|at| at >= lately);
+            heard && peer.matched >= knows_members
         });
-        let answered = answered.map(|(id, _)| *id);
-        quorum::is_majority(members, answered.chain([server.id()]))
+        let able = able.map(|(id, _)| *id);
+        quorum::is_majority(members, able.chain([server.id()]))
     }
 
     /// Peers come and go with the members, as soon as the entry is appended.

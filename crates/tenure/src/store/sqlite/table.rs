@@ -39,6 +39,11 @@ const COLUMNS: [&str; 6] = [
 const SELECT: &str =
     "SELECT version, value, stamp_boot, stamp_namespace, stamp_ns, key FROM tenure_register";
 
+/// How long a call waits for the locks of other processes.
+const BUSY_WAIT: Duration = Duration::from_secs(5);
+/// How soon a refused change of mode is tried again.
+const ASK_AGAIN: Duration = Duration::from_millis(5);
+
 /// Opens the file for reading and writing, and makes or checks the table.
 pub(super) fn open(path: &Path) -> Result<Connection, StoreError> {
     place::check(path)?;
@@ -47,9 +52,7 @@ pub(super) fn open(path: &Path) -> Result<Connection, StoreError> {
         OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE,
     )?;
     let broken = |error| at_open(path, &error);
-    connection
-        .busy_timeout(Duration::from_secs(5))
-        .map_err(broken)?;
+    connection.busy_timeout(BUSY_WAIT).map_err(broken)?;
     // Asked to write, SQLite opens what it may only read all the same.
     if connection.is_readonly("main").map_err(broken)? {
         return Err(StoreError::broken(format!(
@@ -57,9 +60,7 @@ pub(super) fn open(path: &Path) -> Result<Connection, StoreError> {
             path.display()
         )));
     }
-    let mode: String = connection
-        .query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0))
-        .map_err(broken)?;
+    let mode = to_wal_mode(&connection).map_err(broken)?;
     if !mode.eq_ignore_ascii_case("wal") {
         return Err(StoreError::broken(format!(
             "expected {} in WAL mode, found it in {mode:?} mode; it needs a local disk and \
@@ -74,12 +75,33 @@ pub(super) fn open(path: &Path) -> Result<Connection, StoreError> {
     Ok(connection)
 }
 
+/// Puts the file in WAL mode, and says which mode it is in then.
+///
+/// Processes that meet on a new file all change its mode at once. Each holds
+/// a read lock that keeps the others from the exclusive one, so SQLite refuses
+/// all but one at once, without the wait of `busy_timeout`, for fear of a
+/// deadlock. Here it is none: whoever is refused has let go of its lock, and
+/// finds the mode changed when it asks again.
+fn to_wal_mode(connection: &Connection) -> rusqlite::Result<String> {
+    let until = clock::boot().after(BUSY_WAIT);
+    loop {
+        let asked = connection.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0));
+        let busy = asked.as_ref().is_err_and(|error: &rusqlite::Error| {
+            error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy)
+        });
+        if !busy || clock::boot() >= until {
+            return asked;
+        }
+        std::thread::sleep(ASK_AGAIN);
+    }
+}
+
 /// Opens the file to look for changes.
 pub(super) fn open_to_watch(path: &Path) -> Result<Connection, StoreError> {
     // Read-write, because a reader of a WAL file writes its shared memory.
     let connection = connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
     connection
-        .busy_timeout(Duration::from_secs(5))
+        .busy_timeout(BUSY_WAIT)
         .map_err(|error| at_open(path, &error))?;
     Ok(connection)
 }
