@@ -55,6 +55,7 @@ mod sqlite;
 #[cfg(feature = "tenure")]
 mod tenure;
 mod watch;
+mod watcher;
 
 #[cfg(feature = "etcd")]
 pub use etcd::Etcd;

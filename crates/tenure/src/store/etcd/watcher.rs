@@ -8,10 +8,10 @@
 //! and a revision that the server has forgotten is never asked for twice.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_stream::{Stream, StreamExt as _};
@@ -24,10 +24,11 @@ use super::wire::{
     Event, RANGE, RangeResponse, TXN, TxnResponse, WatchCancel, WatchCreate, WatchRequest,
     WatchResponse,
 };
+use crate::clock;
 use crate::error::StoreError;
 use crate::store::hub::{Hub, Interest};
+use crate::store::watcher::{Tie, Watcher};
 use crate::store::{Key, Selector};
-use crate::{clock, drive};
 
 /// How long a fetch may take, and opening the stream.
 const FETCH_WITHIN: Duration = Duration::from_secs(5);
@@ -42,49 +43,24 @@ const REQUESTS_MAX: usize = 64;
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 
-/// A handle to the task. Dropping it ends the task.
-#[derive(Debug)]
-pub(super) struct Watcher {
-    interest: Arc<Notify>,
-    _alive: Arc<()>,
-}
-
-impl Watcher {
-    pub(super) fn start(settings: Arc<Settings>, line: Arc<Line>, hub: Arc<Hub>) -> Self {
-        let interest = Arc::new(Notify::new());
-        let alive = Arc::new(());
+/// Starts the task.
+pub(super) fn start(settings: Arc<Settings>, line: Arc<Line>, hub: Arc<Hub>) -> Watcher {
+    Watcher::start(|store| {
         let desk = Desk {
             settings,
             line,
             hub,
-            interest: Arc::clone(&interest),
-            alive: Arc::downgrade(&alive),
+            store,
         };
-        drive::background().spawn(desk.serve());
-        Self {
-            interest,
-            _alive: alive,
-        }
-    }
-
-    /// The interest has changed: fetch what is new in it.
-    pub(super) fn wake(&self) {
-        self.interest.notify_one();
-    }
-}
-
-impl Drop for Watcher {
-    fn drop(&mut self) {
-        self.interest.notify_one();
-    }
+        desk.serve()
+    })
 }
 
 struct Desk {
     settings: Arc<Settings>,
     line: Arc<Line>,
     hub: Arc<Hub>,
-    interest: Arc<Notify>,
-    alive: Weak<()>,
+    store: Tie,
 }
 
 /// The watches of one stream, by what they watch.
@@ -146,9 +122,9 @@ struct Streamed {
 impl Desk {
     async fn serve(self) {
         let mut pause = PAUSE_MIN;
-        while self.alive.strong_count() > 0 {
+        while !self.store.is_over() {
             if self.hub.is_idle() {
-                self.interest.notified().await;
+                self.store.rung().await;
                 continue;
             }
             if let Err(error) = self.listen(&mut pause).await {
@@ -175,7 +151,7 @@ impl Desk {
                         return Err(self.line.stream_broke(&stream.opened, &status).await);
                     }
                 },
-                () = self.interest.notified() => {
+                () = self.store.rung() => {
                     if !self.look(&mut stream).await? {
                         return Ok(());
                     }
@@ -208,7 +184,7 @@ impl Desk {
 
     /// The interest may have changed; whether there still is any.
     async fn look(&self, stream: &mut Streamed) -> Result<bool, StoreError> {
-        if self.hub.is_idle() || self.alive.strong_count() == 0 {
+        if self.hub.is_idle() || self.store.is_over() {
             return Ok(false);
         }
         let wanted = self.fetch(&stream.watches, false).await?;

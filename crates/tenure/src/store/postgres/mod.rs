@@ -33,8 +33,8 @@ use std::time::Duration;
 
 use self::line::Line;
 use self::settings::Settings;
-use self::watcher::Watcher;
 use super::hub::Hub;
+use super::watcher::Watcher;
 use super::{
     BoxFuture, Clock, Features, Key, Page, Reading, Selector, Store, Version, Watch, Write,
     Written, refuse_oversized,
@@ -67,7 +67,7 @@ impl Postgres {
         let settings = Arc::new(Settings::parse(url)?);
         let line = Arc::new(Line::new(Arc::clone(&settings)));
         let hub = Arc::new(Hub::default());
-        let watcher = Watcher::start(Arc::clone(&settings), Arc::clone(&line), Arc::clone(&hub));
+        let watcher = watcher::start(Arc::clone(&settings), Arc::clone(&line), Arc::clone(&hub));
         Ok(Self {
             shared: Arc::new(Shared {
                 settings,

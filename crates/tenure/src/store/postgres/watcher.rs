@@ -9,29 +9,30 @@
 //! does not come, we poll: one statement for all that is followed. Now and
 //! then we listen again, because one proof may also come late on a bad day.
 
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_core::time::Instant;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use super::line::{Connected, Line, Notice};
 use super::settings::{Noticing, Settings};
 use super::sql;
+use crate::clock;
 use crate::error::StoreError;
 use crate::store::hub::Hub;
+use crate::store::watcher::{Tie, Watcher};
 use crate::store::{Key, Register, Version};
-use crate::{clock, drive};
 
 /// How long a proof may take.
 const PROOF_WITHIN: Duration = Duration::from_secs(1);
 /// How long to poll before listening is tried again. Behind a proxy each try
 /// costs a second in which nothing is noticed.
 const LISTEN_AGAIN: Duration = Duration::from_secs(300);
-/// How often the line is proven again.
 /// How often a fetch is begun anew because something was told meanwhile.
 const FETCHES_MAX: usize = 3;
+/// How often the line is proven again.
 const PROVE_EVERY: Duration = Duration::from_secs(5);
 /// How long a fetch may take.
 const FETCH_WITHIN: Duration = Duration::from_secs(5);
@@ -39,49 +40,24 @@ const FETCH_WITHIN: Duration = Duration::from_secs(5);
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 
-/// A handle to the task. Dropping it ends the task.
-#[derive(Debug)]
-pub(super) struct Watcher {
-    interest: Arc<Notify>,
-    _alive: Arc<()>,
-}
-
-impl Watcher {
-    pub(super) fn start(settings: Arc<Settings>, line: Arc<Line>, hub: Arc<Hub>) -> Self {
-        let interest = Arc::new(Notify::new());
-        let alive = Arc::new(());
+/// Starts the task.
+pub(super) fn start(settings: Arc<Settings>, line: Arc<Line>, hub: Arc<Hub>) -> Watcher {
+    Watcher::start(|store| {
         let desk = Desk {
             settings,
             line,
             hub,
-            interest: Arc::clone(&interest),
-            alive: Arc::downgrade(&alive),
+            store,
         };
-        drive::background().spawn(desk.serve());
-        Self {
-            interest,
-            _alive: alive,
-        }
-    }
-
-    /// The interest has changed: fetch what is new in it.
-    pub(super) fn wake(&self) {
-        self.interest.notify_one();
-    }
-}
-
-impl Drop for Watcher {
-    fn drop(&mut self) {
-        self.interest.notify_one();
-    }
+        desk.serve()
+    })
 }
 
 struct Desk {
     settings: Arc<Settings>,
     line: Arc<Line>,
     hub: Arc<Hub>,
-    interest: Arc<Notify>,
-    alive: Weak<()>,
+    store: Tie,
 }
 
 /// How a way of noticing came to its end.
@@ -104,9 +80,9 @@ impl Desk {
             Noticing::Poll => Some(Instant::MAX),
             Noticing::Auto | Noticing::Listen => None,
         };
-        while self.alive.strong_count() > 0 {
+        while !self.store.is_over() {
             if self.hub.is_idle() {
-                self.interest.notified().await;
+                self.store.rung().await;
                 continue;
             }
             let end = match deaf {
@@ -158,8 +134,8 @@ impl Desk {
                     }
                     None => return End::Broken("the connection has ended".into()),
                 },
-                () = self.interest.notified() => {
-                    if self.hub.is_idle() || self.alive.strong_count() == 0 {
+                () = self.store.rung() => {
+                    if self.hub.is_idle() || self.store.is_over() {
                         return End::Idle;
                     }
                     if let Err(error) = self.fetch().await {
@@ -226,8 +202,8 @@ impl Desk {
                 Err(error) => return End::Broken(error.to_string()),
             }
             // News of interest is fetched at once.
-            let _ = timeout(self.settings.poll_every, self.interest.notified()).await;
-            if self.hub.is_idle() || self.alive.strong_count() == 0 {
+            let _ = timeout(self.settings.poll_every, self.store.rung()).await;
+            if self.hub.is_idle() || self.store.is_over() {
                 return End::Idle;
             }
         }

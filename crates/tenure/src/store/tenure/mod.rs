@@ -24,8 +24,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use self::holding::{Holding, Pool};
-use self::watcher::Watcher;
 use super::hub::Hub;
+use super::watcher::Watcher;
 use super::{
     BoxFuture, Clock, Features, Hold, Key, PAGE_MAX, Page, Reading, Register, Selector, Stamp,
     Store, Version, Watch, Write, Written, refuse_oversized,
@@ -56,7 +56,7 @@ impl Tenure {
     /// The registers of the cluster that `client` speaks to.
     pub fn with(client: Client) -> Self {
         let hub = Arc::new(Hub::default());
-        let watcher = Watcher::start(client.clone(), Arc::clone(&hub));
+        let watcher = watcher::start(client.clone(), Arc::clone(&hub));
         let by_session = client.holds_by_session();
         let pool = by_session.then(|| Arc::new(Pool::new(client.clone(), Arc::clone(&hub))));
         Self {

@@ -10,16 +10,16 @@
 //! leader before it is told. So is what was there when a watch began.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::Notify;
 use tokio::task::{AbortHandle, JoinHandle, JoinSet};
 
 use crate::drive;
 use crate::error::StoreError;
 use crate::log::{Client, Follow, News};
 use crate::store::hub::Hub;
+use crate::store::watcher::{Tie, Watcher};
 use crate::store::{Key, PAGE_MAX, Selector};
 
 /// Above how many registers they share one watch.
@@ -29,48 +29,23 @@ const FETCH_WITHIN: Duration = Duration::from_secs(5);
 /// The pause after a read that failed.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// A handle to the task. Dropping it ends the task.
-#[derive(Debug)]
-pub(super) struct Watcher {
-    interest: Arc<Notify>,
-    _alive: Arc<()>,
-}
-
-impl Watcher {
-    pub(super) fn start(client: Client, hub: Arc<Hub>) -> Self {
-        let interest = Arc::new(Notify::new());
-        let alive = Arc::new(());
+/// Starts the task.
+pub(super) fn start(client: Client, hub: Arc<Hub>) -> Watcher {
+    Watcher::start(|store| {
         let desk = Desk {
             client,
             hub,
-            interest: Arc::clone(&interest),
-            alive: Arc::downgrade(&alive),
+            store,
             lines: Arc::default(),
         };
-        drive::background().spawn(desk.serve());
-        Self {
-            interest,
-            _alive: alive,
-        }
-    }
-
-    /// The interest has changed: follow what is new in it.
-    pub(super) fn wake(&self) {
-        self.interest.notify_one();
-    }
-}
-
-impl Drop for Watcher {
-    fn drop(&mut self) {
-        self.interest.notify_one();
-    }
+        desk.serve()
+    })
 }
 
 struct Desk {
     client: Client,
     hub: Arc<Hub>,
-    interest: Arc<Notify>,
-    alive: Weak<()>,
+    store: Tie,
     lines: Arc<Lines>,
 }
 
@@ -95,7 +70,7 @@ impl Desk {
         // What is read because nobody knows it yet, and by whom.
         let (mut fetching, mut awaited) = (JoinSet::new(), BTreeSet::new());
         loop {
-            self.interest.notified().await;
+            self.store.rung().await;
             // Many begin to follow at once: they are looked at together.
             tokio::task::yield_now().await;
             while let Some(fetched) = fetching.try_join_next() {
@@ -103,7 +78,7 @@ impl Desk {
                     awaited.remove(&key);
                 }
             }
-            if self.alive.strong_count() == 0 {
+            if self.store.is_over() {
                 return;
             }
             let wanted = wanted(&self.hub);
