@@ -1,5 +1,7 @@
 //! Founding a cluster: who may vote at all.
 
+use std::collections::BTreeSet;
+
 use tenure_core::alpo::{Founding, Hello, ServerId, StorageId, Stranger, Table, digest};
 
 fn id(number: u64) -> ServerId {
@@ -22,6 +24,7 @@ fn member(server: u64, disks: [u128; 3]) -> Hello {
         storage: known[&id(server)],
         cluster: Some(digest(&known)),
         known,
+        founders: BTreeSet::new(),
     }
 }
 
@@ -123,6 +126,42 @@ fn strangers_are_told_apart() {
         outsider.heard(&member(1, [11, 12, 13])),
         Err(Stranger::NotAMember { .. })
     ));
+}
+
+#[test]
+fn servers_that_were_told_of_different_peers_found_nothing() {
+    // In a ring: each has heard all of its own, and they are blank.
+    let ring = [(1, [1, 2]), (2, [2, 3]), (3, [3, 1])]
+        .map(|(own, peers)| Founding::new(id(own), storage(own.into()), peers.map(id)));
+    for (at, mut founding) in ring.clone().into_iter().enumerate() {
+        let refused = founding.heard(&ring[(at + 1) % 3].hello());
+        let refused = refused.expect_err("other peers");
+        assert!(matches!(refused, Stranger::OtherPeers { .. }), "{refused}");
+        assert!(refused.to_string().contains("the same --peers"));
+        assert_eq!(founding.complete(), None);
+    }
+    // One that comes back with other peers no longer counts as heard.
+    let mut founding = three(1, 11);
+    assert_eq!(founding.heard(&three(2, 12).hello()), Ok(None));
+    let changed = Founding::new(id(2), storage(12), [2, 3].map(id)).hello();
+    assert!(founding.heard(&changed).is_err());
+    assert_eq!(founding.missing(), [2, 3].map(id));
+}
+
+#[test]
+fn whoever_names_this_very_storage_may_tell_its_cluster() {
+    // Server 4 was told of server 1 alone, and is admitted by server 2.
+    let mut newcomer = Founding::new(id(4), storage(14), [1, 4].map(id));
+    let mut hello = member(2, [11, 12, 13]);
+    let stranger = Stranger::NotAPeer { server: id(2) };
+    assert_eq!(newcomer.heard(&hello), Err(stranger));
+    hello.known.insert(id(4), storage(14));
+    let (identity, members) = newcomer
+        .heard(&hello)
+        .expect("known by this storage")
+        .expect("its cluster is known");
+    assert_eq!(Some(identity.cluster), hello.cluster);
+    assert!(members.is_empty());
 }
 
 #[test]

@@ -8,23 +8,27 @@
 //! it away. So a *blank* server, with no cluster on its disk, says nothing in
 //! any election until one of these is true:
 //!
-//! * **every** server of its `--peers` has answered that it is blank too.
-//!   Then nobody has promised anything yet, and they found a cluster: the
-//!   table of numbers and storages, whose digest is the cluster's id, goes to
-//!   disk before the first vote;
-//! * a peer has founded already, with this very storage in its table: this
+//! * **every** server of its `--peers` has answered that it is blank too, and
+//!   was given the same `--peers`. Then nobody has promised anything yet, and
+//!   they found a cluster: the table of numbers and storages, whose digest is
+//!   the cluster's id, goes to disk before the first vote;
+//! * somebody has founded already, with this very storage in its table: this
 //!   server was asked, answered that it was blank, and has voted for nobody
-//!   since, because it could not;
+//!   since, because it could not. Its storage was drawn at random, so whoever
+//!   names it means it, one of `--peers` or not;
 //! * a leader has admitted it (see [`membership`](super::Membership)).
 //!
 //! If anybody knows its number under another storage it refuses to run, and
 //! says how to mend that. Why not found with a *majority* of blank answers?
-//! Because the minority may be what is left of a cluster.
+//! Because the minority may be what is left of a cluster. And why the same
+//! peers? Three servers that were told of one other each, in a ring, would
+//! found three clusters of two, and none of these could ever elect anybody.
 //!
 //! Left out: wiping *all* disks of a cluster and starting anew looks like a
 //! new cluster, and is one.
 
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::fmt;
 
@@ -47,6 +51,9 @@ pub struct Hello {
     pub cluster: Option<ClusterId>,
     /// The members it knows, with their storages; empty if it is blank.
     pub known: Table,
+    /// With whom it would found a cluster, itself among them; empty if it is
+    /// part of one.
+    pub founders: BTreeSet<ServerId>,
 }
 
 /// Why a server does not go on, or does not talk to another.
@@ -56,6 +63,15 @@ pub enum Stranger {
     NotAPeer {
         /// The number.
         server: ServerId,
+    },
+    /// A blank peer would found a cluster with others than this one would.
+    OtherPeers {
+        /// The peer.
+        server: ServerId,
+        /// This server's peers.
+        ours: BTreeSet<ServerId>,
+        /// Its peers.
+        theirs: BTreeSet<ServerId>,
     },
     /// Somebody else has this server's number.
     SameNumber {
@@ -97,6 +113,17 @@ impl fmt::Display for Stranger {
                 "expected one of --peers, found {server}: add it to --peers here, or \
                  correct --peers there"
             ),
+            Self::OtherPeers {
+                server,
+                ours,
+                theirs,
+            } => write!(
+                f,
+                "expected {server} to have the same --peers as this server ({}), found {}: \
+                 nothing is founded before all servers of a new cluster are started with the same",
+                names(ours),
+                names(theirs),
+            ),
             Self::SameNumber { server } => write!(
                 f,
                 "another server has number {} too: give one of them another --id",
@@ -108,11 +135,12 @@ impl fmt::Display for Stranger {
                 found,
             } => write!(
                 f,
-                "expected the data directory {known} for {server}, found {found}: its disk \
-                 was wiped or replaced, and a server without its promises must not vote; \
-                 to take it in anew run `tenure member remove {id}`, start it again, run \
-                 `tenure member add {id} --storage {found}` and, so that it counts, \
-                 `tenure member promote {id}`",
+                "expected the data directory {known} for {server}, found {found}. If `tenure \
+                 status` shows another server {id} that runs, give this one a --id of its own. \
+                 Otherwise its disk was wiped or replaced (or it was added with a wrong \
+                 --storage), and a server without its promises must not vote; to take it in anew \
+                 run `tenure member remove {id}`, start it again, run `tenure member add {id} \
+                 --storage {found}` and, so that it counts, `tenure member promote {id}`",
                 id = server.get()
             ),
             Self::NotAMember { server, found } => write!(
@@ -128,11 +156,18 @@ impl fmt::Display for Stranger {
                 theirs,
             } => write!(
                 f,
-                "expected a server of cluster {ours}, found {server} of cluster {theirs}: \
-                 is one of them started with the other's --peers or --data?"
+                "expected a server of cluster {ours}, found {server} of cluster {theirs}: is one \
+                 of them started with the other's --peers or --data? To have one of them leave \
+                 its cluster, and forget all that it has of it, start it with an empty --data"
             ),
         }
     }
+}
+
+/// Servers as a list for people.
+fn names(servers: &BTreeSet<ServerId>) -> String {
+    let names: Vec<_> = servers.iter().map(ToString::to_string).collect();
+    names.join(", ")
 }
 
 impl core::error::Error for Stranger {}
@@ -193,6 +228,7 @@ impl Founding {
             storage: self.storage,
             cluster: None,
             known: Table::new(),
+            founders: self.blank.keys().copied().collect(),
         }
     }
 
@@ -214,12 +250,22 @@ impl Founding {
             let server = self.server;
             return Err(Stranger::SameNumber { server });
         }
-        if !self.blank.contains_key(&hello.server) {
+        let knows_this = hello.known.get(&self.server) == Some(&self.storage);
+        if !self.blank.contains_key(&hello.server) && !knows_this {
             let server = hello.server;
             return Err(Stranger::NotAPeer { server });
         }
         if let Some(cluster) = hello.cluster {
             return self.join(cluster, &hello.known).map(Some);
+        }
+        if !self.blank.keys().eq(&hello.founders) {
+            // What it said with other peers no longer counts.
+            self.blank.insert(hello.server, None);
+            return Err(Stranger::OtherPeers {
+                server: hello.server,
+                ours: self.blank.keys().copied().collect(),
+                theirs: hello.founders.clone(),
+            });
         }
         // One that was wiped while this one waited says it is blank again,
         // with another storage: the later word is the true one.

@@ -14,8 +14,11 @@
 //! majority: nobody can vote then, an operator has to begin anew, and the run
 //! is over. Without any such mishap there is one cluster, and all are in it.
 
+use std::collections::BTreeSet;
+
 use tenure_core::alpo::{
-    ClusterId, Founding, Hello, Identity, Membership, State, StorageId, Stranger, Table, quorum,
+    ClusterId, Founding, Hello, Identity, Membership, ServerId, State, StorageId, Stranger, Table,
+    quorum,
 };
 use tenure_core::time::ClockId;
 
@@ -55,10 +58,15 @@ impl World {
         }
     }
 
+    /// What all servers are told of the others.
+    fn founders(&self) -> BTreeSet<ServerId> {
+        let founders = self.hosts.iter().take(self.swarm.founders);
+        founders.map(|host| host.id).collect()
+    }
+
     /// A server without a cluster starts to look for one.
     pub(super) fn look_for_peers(&mut self, server: usize) -> Verdict {
-        let founders = self.hosts.iter().take(self.swarm.founders);
-        let founders: Vec<_> = founders.map(|host| host.id).collect();
+        let founders = self.founders();
         let host = &mut self.hosts[server];
         let founding = Founding::new(host.id, host.storage, founders);
         #[cfg(feature = "planted-bugs")]
@@ -124,6 +132,7 @@ impl World {
             storage: host.storage,
             cluster: Some(host.cluster),
             known: members.map(|(id, member)| (id, member.storage)).collect(),
+            founders: BTreeSet::new(),
         })
     }
 
@@ -259,6 +268,7 @@ impl World {
                 storage,
                 cluster: None,
                 known: Table::new(),
+                founders: self.founders(),
             };
             for _ in 0..self.rng.between(1, 2 * self.swarm.founders as u64) {
                 let to = self.rng.below(self.swarm.founders as u64) as usize;

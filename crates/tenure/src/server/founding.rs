@@ -5,7 +5,7 @@
 //! to. What it may conclude from which answer is judged by
 //! [`Founding`](tenure_core::alpo::Founding).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ pub(super) async fn found(
     if let Some(founded) = founding.complete() {
         return Ok(founded);
     }
-    let mut events = Vec::new();
+    let (mut events, mut complaints) = (Vec::new(), Complaints::new());
     loop {
         inbox.more().await;
         inbox.take(&mut events);
@@ -42,7 +42,8 @@ pub(super) async fn found(
                 Event::Greeted(greeting) => {
                     shared.face().book.learn(&greeting.book);
                     peers.greeted(&wanted);
-                    if let Some(founded) = hear(founding, &greeting.hello, shared)? {
+                    if let Some(founded) = hear(founding, &greeting.hello, &mut complaints, shared)?
+                    {
                         if let Some(text) = differ(&wanted, founding.hello().server, &founded.1) {
                             tracing::warn!("{text}");
                         }
@@ -110,22 +111,36 @@ fn differ(others: &Membership, own: ServerId, founders: &Membership) -> Option<S
     Some(text)
 }
 
+/// What is wrong with whom, until it says something else.
+type Complaints = BTreeMap<ServerId, String>;
+
 fn hear(
     founding: &mut Founding,
     hello: &Hello,
+    complaints: &mut Complaints,
     shared: &Shared,
 ) -> Result<Option<(Identity, Membership)>, Ended> {
-    let waiting = match founding.heard(hello) {
+    match founding.heard(hello) {
         Ok(Some(founded)) => return Ok(Some(founded)),
-        Ok(None) => {
-            let missing: Vec<_> = founding.missing().iter().map(ToString::to_string).collect();
-            format!("a new cluster waits for {}", missing.join(", "))
-        }
+        Ok(None) => drop(complaints.remove(&hello.server)),
         // Somebody may correct that while this server waits.
-        Err(stranger @ (Stranger::NotAMember { .. } | Stranger::NotAPeer { .. })) => {
-            stranger.to_string()
+        Err(
+            stranger @ (Stranger::NotAMember { .. }
+            | Stranger::NotAPeer { .. }
+            | Stranger::OtherPeers { .. }),
+        ) => {
+            complaints.insert(hello.server, stranger.to_string());
         }
         Err(stranger) => return Err(Ended::Stranger(stranger)),
+    }
+    let mut texts: Vec<_> = complaints.values().map(String::as_str).collect();
+    // Several members say the same of a server that is none.
+    texts.dedup();
+    let waiting = if texts.is_empty() {
+        let missing: Vec<_> = founding.missing().iter().map(ToString::to_string).collect();
+        format!("a new cluster waits for {}", missing.join(", "))
+    } else {
+        texts.join("; ")
     };
     shared.standing.send_if_modified(|standing| {
         let news = standing.waiting != waiting;

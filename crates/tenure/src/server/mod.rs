@@ -55,10 +55,11 @@ mod tokens;
 mod translate;
 mod watchers;
 
+use std::collections::BTreeSet;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 
-use tenure_core::alpo::{Founding, Hello, Identity, Membership, Node, Recovered};
+use tenure_core::alpo::{Founding, Hello, Identity, Membership, Node, Recovered, Table};
 use tenure_core::rng::Rng;
 use tokio::sync::watch;
 
@@ -257,11 +258,15 @@ fn face(config: &Config, found: &Found) -> Face {
             server: config.id,
             storage,
             cluster: identity.map(|identity| identity.cluster),
-            known: tenure_core::alpo::Table::new(),
+            known: Table::new(),
+            founders: match identity {
+                Some(_) => BTreeSet::new(),
+                None => config.peers.keys().copied().chain([config.id]).collect(),
+            },
         },
         settings: Settings::of(&config.node),
         book,
-        connected: std::collections::BTreeSet::new(),
+        connected: BTreeSet::new(),
         edition: 0,
     }
 }
@@ -376,6 +381,7 @@ fn own(
         face.identity = Some(identity);
         face.hello.cluster = Some(identity.cluster);
         face.hello.known = members.iter().map(|(id, it)| (id, it.storage)).collect();
+        face.hello.founders.clear();
         face.members = members;
         face.edition += 1;
         data::write_book(&config.data, &face.book);

@@ -96,7 +96,13 @@ impl Peers {
 
     /// Members or addresses may have changed: links go where they should.
     pub(super) fn greeted(&mut self, members: &Membership) {
-        let wanted = others(members, self.incoming.keys().copied(), self.own);
+        let mut wanted = others(members, self.incoming.keys().copied(), self.own);
+        if members.is_empty() {
+            // Whoever leads must hear of this server before its log can tell
+            // it who that is: it goes to everybody it has heard of.
+            let known = self.shared.face().book.ids();
+            wanted.extend(known.into_iter().filter(|id| *id != self.own));
+        }
         self.links.retain(|server, _| wanted.contains(server));
         self.shared
             .face()

@@ -54,6 +54,11 @@ impl Book {
         self.contacts.get(&server)
     }
 
+    /// Who is in it.
+    pub fn ids(&self) -> Vec<ServerId> {
+        self.contacts.keys().copied().collect()
+    }
+
     /// All of them in the order of their ids.
     pub fn iter(&self) -> impl Iterator<Item = (ServerId, &Contact)> {
         self.contacts.iter().map(|(id, contact)| (*id, contact))

@@ -6,6 +6,7 @@
 //! which all servers of a cluster must agree, since one server's stickiness
 //! is what another's lease rests on ([`Settings`]).
 
+use std::collections::BTreeSet;
 use std::io;
 
 use tenure_core::alpo::codec::{DecodeError, Reader, crc32c, put_bytes, put_u64};
@@ -185,6 +186,7 @@ fn put_greeting(to: &mut Vec<u8>, it: &Greeting) {
         storage,
         cluster,
         known,
+        founders,
     } = &it.hello;
     put_u64(to, server.get());
     to.extend_from_slice(&storage.to_u128().to_le_bytes());
@@ -195,6 +197,10 @@ fn put_greeting(to: &mut Vec<u8>, it: &Greeting) {
     for (server, storage) in known {
         put_u64(to, server.get());
         to.extend_from_slice(&storage.to_u128().to_le_bytes());
+    }
+    put_u64(to, founders.len() as u64);
+    for server in founders {
+        put_u64(to, server.get());
     }
     it.book.encode(to);
     put_u64(to, it.settings.timeout);
@@ -213,12 +219,18 @@ fn take_greeting(reader: &mut Reader<'_>) -> Result<Greeting, DecodeError> {
     for _ in 0..count {
         known.insert(take_server(reader)?, take_storage(reader)?);
     }
+    let count = reader.count()?;
+    let mut founders = BTreeSet::new();
+    for _ in 0..count {
+        founders.insert(take_server(reader)?);
+    }
     Ok(Greeting {
         hello: Hello {
             server,
             storage,
             cluster: founded.then_some(cluster),
             known,
+            founders,
         },
         book: Book::decode(reader)?,
         settings: Settings {
@@ -251,6 +263,7 @@ mod tests {
                 storage,
                 cluster: Some(ClusterId::from_u128(9)),
                 known: Table::from([(id(1), storage), (id(2), storage)]),
+                founders: BTreeSet::from([id(1), id(3)]),
             },
             book: Book::from_flags(&[(id(1), "host:1".to_owned())].into()),
             settings: Settings::of(&Config::default()),

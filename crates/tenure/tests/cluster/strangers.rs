@@ -121,27 +121,51 @@ async fn garbage_on_either_port_closes_that_connection_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn a_server_that_others_have_founded_without_joins_nothing_and_says_so() {
-    // Servers 1 and 2 differ on who belongs to the cluster: 1 does not know of
-    // 3, so with 2 it has heard everybody.
+async fn servers_that_were_told_of_different_peers_found_nothing_and_say_so() {
+    // Server 1 does not know of 3: with 2 it has heard everybody.
     let mut servers = Servers::found(0, 3);
-    let third = servers.configs[&3].peers[&id(3)].clone();
-    let second = servers.configs.get_mut(&2).expect("it is there");
-    second.peers.insert(id(3), third);
-    let known = second.peers.clone();
+    let peers = |of: &Servers, number| of.configs[&number].peers[&id(number)].clone();
+    let all = [1, 2, 3].map(|number| (id(number), peers(&servers, number)));
+    for (number, known) in [(1, &all[..2]), (2, &all[..]), (3, &all[..])] {
+        let config = servers.configs.get_mut(&number).expect("it is there");
+        config.peers = known.iter().cloned().collect();
+    }
+    for number in [1, 2, 3] {
+        servers.start(number);
+    }
+    let other_peers = |it: &tenure::server::Standing| it.waiting.contains("the same --peers");
+    for number in [1, 2] {
+        let stands = servers.until(number, other_peers).await;
+        assert!(stands.waiting.contains("s1, s2, s3"), "{}", stands.waiting);
+    }
+    // Corrected, it founds the cluster with the others, which waited.
+    servers.stop(1).await;
     let first = servers.configs.get_mut(&1).expect("it is there");
-    first.peers = known.into_iter().filter(|(it, _)| *it != id(3)).collect();
+    first.peers = all.into();
     servers.start(1);
-    servers.start(2);
     servers.leader().await;
-    servers.start(3);
-    let stands = servers
-        .until(3, |it| it.waiting.contains("member add"))
+    servers.append("together").await;
+}
+
+#[tokio::test]
+async fn a_newcomer_that_was_told_of_a_follower_alone_is_found_by_the_leader() {
+    let mut servers = Servers::found(3, 1);
+    let leader = servers.leader().await;
+    servers.append("before").await;
+    let told_of = (1..=3)
+        .find(|number| *number != leader)
+        .expect("a follower");
+    let address = servers.configs[&told_of].peers[&id(told_of)].clone();
+    let newcomer = servers.configs.get_mut(&4).expect("it is there");
+    newcomer.peers.retain(|server, _| *server == id(4));
+    newcomer.peers.insert(id(told_of), address);
+    servers.start(4);
+    servers
+        .until(4, |it| it.waiting.contains("member add"))
         .await;
-    assert!(stands.waiting.contains("not in it"), "{}", stands.waiting);
-    // It is as the warning says: taken in, it follows.
-    admit(&servers, 3).await;
-    servers.until(3, |it| it.ready).await;
+    admit(&servers, 4).await;
+    servers.until(4, |it| it.ready).await;
+    assert_eq!(servers.entries(4, 1).await, ["before"]);
 }
 
 #[tokio::test]
