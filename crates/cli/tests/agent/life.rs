@@ -5,8 +5,9 @@ use std::time::Duration;
 use rustix::process::{Signal, kill_process};
 
 use super::common::poll_until;
+use super::pressure::Pressure;
 use super::stamps::{self, now};
-use super::town::{BUSY, PATIENCE, Town};
+use super::town::{PATIENCE, Town};
 
 /// For restarts, which a busy machine must make in time.
 const LONG: [&str; 2] = ["--lease", "8s"];
@@ -22,9 +23,10 @@ fn one_of_three_is_killed(town: &Town) {
     let all = ["a", "b", "c", "d"];
     town.all_run(&all, |_| true);
     let before = ["c", "d"].map(|name| town.stamps.last(name).expect("it runs"));
-    let killed = now();
+    let (killed, pressure) = (now(), Pressure::begin());
     one.kill();
     town.all_run(&all, |node| node != "one");
+    let late = pressure.allows();
     let after = ["c", "d"].map(|name| town.stamps.last(name).expect("it runs"));
     for (before, after) in before.iter().zip(&after) {
         assert_eq!(before.pid, after.pid, "what was elsewhere is not disturbed");
@@ -35,7 +37,11 @@ fn one_of_three_is_killed(town: &Town) {
         assert_eq!(shown["instances"], 2);
         let run = town.stamps.last(name).expect("it runs");
         let took = run.first - killed;
-        assert!(took < town.lease() * 1.2 + BUSY, "{name} took {took} s");
+        // The heir lives, so nobody waits for a jitter.
+        assert!(
+            took < town.lease() * 1.01 + late,
+            "{name} took {took} s, and may be {late} s late"
+        );
         // The other instance moved along.
         let other = format!("{name}/1");
         let runs = town.stamps.runs();
@@ -261,17 +267,17 @@ fn a_store_that_is_gone_fences_the_nodes_and_all_is_well_when_it_is_back() {
         town.deploy(name, &["--node", node]);
     }
     let servers = town.servers();
-    let gone = now();
+    let (gone, pressure) = (now(), Pressure::begin());
     for server in &servers {
         kill_process(*server, Signal::STOP).expect("it runs");
     }
     for agent in [&one, &two] {
         agent.says("everything is ended");
     }
-    let took = now() - gone;
+    let (took, late) = (now() - gone, pressure.allows());
     assert!(
-        took < town.lease() + BUSY,
-        "they knew by themselves, in {took} s"
+        took < town.lease() + late,
+        "they knew by themselves, in {took} s, and may be {late} s late"
     );
     let pause = std::env::var("TENURE_PAUSE_SECONDS");
     let pause: f64 = pause.map_or(1.0, |text| text.parse().expect("seconds"));

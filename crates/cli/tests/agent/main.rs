@@ -9,6 +9,7 @@ mod common;
 mod ends;
 mod groups;
 mod life;
+mod pressure;
 mod service;
 mod stamps;
 mod town;

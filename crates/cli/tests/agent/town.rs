@@ -18,11 +18,6 @@ use super::stamps::Stamps;
 /// How long anything is waited for.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(25);
 
-/// By how many seconds a machine may be late that has other work to do. How
-/// long things take is measured elsewhere (`crates/cli/tests/storm`); here a
-/// bound tells what comes in time from what comes only after something else.
-pub(crate) const BUSY: f64 = 6.0;
-
 /// What the agents share.
 enum Ground {
     Sqlite(tempfile::TempDir),

@@ -20,6 +20,8 @@
 mod common;
 mod figures;
 mod net;
+#[path = "../agent/pressure.rs"]
+mod pressure;
 #[path = "../agent/stamps.rs"]
 mod stamps;
 mod storm;
