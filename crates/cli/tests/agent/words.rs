@@ -2,6 +2,9 @@
 //! show or more than one to ask.
 
 use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::process::{Child, Stdio};
+use std::sync::mpsc;
 
 use super::common::poll_until;
 use super::town::{PATIENCE, Town};
@@ -92,4 +95,58 @@ fn output_of_workloads_is_no_json() {
     let town = Town::sqlite();
     let (code, said) = town.fails(&["logs", "a", "--json"]);
     assert!(code == 2 && said.contains("--json"), "{said}");
+}
+
+/// A command that goes on until it is killed: when this is dropped.
+struct Endless(Child);
+
+impl Drop for Endless {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// What comes while the rest is printed, which takes as long as its reader
+/// likes, is neither lost nor told twice.
+#[test]
+fn output_is_followed_from_where_it_was_read_to() {
+    // More than a pipe and a buffer hold, so that it waits in the middle for
+    // its reader.
+    const FIRST: usize = 20_000;
+    const LAST: usize = 30_000;
+    let town = Town::sqlite();
+    let _one = town.node("one", &[]);
+    let go = town.directory.path().join("go");
+    let script = format!(
+        "seq {FIRST}; until [ -e {} ]; do sleep 0.05; done; seq {} {LAST}; sleep 1000",
+        go.display(),
+        FIRST + 1
+    );
+    town.done(&["deploy", "a", "--no-wait", "--", "bash", "-c", &script]);
+    let written = |number: usize| {
+        let last = || town.run(&["logs", "a", "-n", "1"]).stdout;
+        let wanted = format!("{number}\n").into_bytes();
+        poll_until(PATIENCE, || (last() == wanted).then_some(())).expect("it writes");
+    };
+    written(FIRST);
+    let mut follow = town.command(&["logs", "a", "-n", "100000", "--follow"]);
+    let follow = follow.stdout(Stdio::piped()).spawn();
+    let mut follow = Endless(follow.expect("it runs"));
+    let out = BufReader::new(follow.0.stdout.take().expect("a pipe"));
+    // Each line is handed over before the next is read, so that the pipe stays
+    // full until we ask; and a line that never comes is not waited for.
+    let (hand, handed) = mpsc::sync_channel(0);
+    std::thread::spawn(move || {
+        let mut lines = out.lines().map_while(Result::ok);
+        lines.try_for_each(|line| hand.send(line))
+    });
+    let next = || handed.recv_timeout(PATIENCE).expect("a line");
+    let header = next();
+    assert!(header.starts_with("tenure: "), "{header}");
+    fs::write(&go, "").expect("a file");
+    written(LAST);
+    for number in 1..=LAST {
+        assert_eq!(next(), number.to_string());
+    }
 }
