@@ -76,3 +76,89 @@ fn no_node(view: &View, it: &Assignment, live: impl Fn(&Member) -> bool) -> Stri
     }
     "a node is being chosen".to_owned()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::time::Duration;
+
+    use tenure::Name;
+    use tenure::ha::{Digest, NodeId};
+
+    use super::*;
+
+    fn names(text: &[&str]) -> Vec<Name> {
+        let name = |text: &&str| Name::new(text).expect("a name");
+        text.iter().map(name).collect()
+    }
+
+    fn node(number: u128, name: &str, labels: &[&str], max: Option<u32>) -> Member {
+        Member {
+            id: NodeId::from_u128(number),
+            name: Name::new(name).expect("a name"),
+            ha: true,
+            draining: false,
+            lease: Duration::from_secs(1),
+            max,
+            serial: 0,
+            labels: names(labels),
+        }
+    }
+
+    fn workload(needs: &[&str], place: Place) -> Assignment {
+        Assignment {
+            digest: Digest::new(&"0".repeat(64)).expect("a digest"),
+            instances: 1,
+            ha: true,
+            order: 0,
+            fails: 0,
+            needs: names(needs),
+            place,
+        }
+    }
+
+    #[test]
+    fn what_is_waited_for_has_a_name() {
+        let (one, two) = (NodeId::from_u128(1), NodeId::from_u128(2));
+        let to = Target::Node(two);
+        let taken = workload(&[], Place::Releasing { from: one, to });
+        let view = View {
+            group: Name::new("web").expect("a name"),
+            epoch: 7,
+            quorum: 2,
+            spread: false,
+            members: vec![
+                node(1, "one", &["disk=ssd"], None),
+                node(2, "two", &["zone=a"], Some(1)),
+            ],
+            departures: Vec::new(),
+            workloads: BTreeMap::from([(Name::new("taken").expect("a name"), taken.clone())]),
+        };
+        let why = |it: &Assignment| waits_for(&view, it, |_| true);
+        for (needs, words) in [
+            (&["zone=b"][..], "no live HA node has the label zone=b"),
+            (
+                &["disk=ssd", "zone=a"],
+                "no live HA node has all of the labels disk=ssd, zone=a",
+            ),
+            // What is on its way there has its room already.
+            (&["zone=a"], "full: two"),
+            (&[], "a node is being chosen"),
+        ] {
+            let it = workload(needs, Place::Waiting);
+            assert_eq!(why(&it).as_deref(), Some(words));
+            let nobody = waits_for(&view, &it, |_| false);
+            assert_eq!(nobody.as_deref(), Some("no live HA node"));
+        }
+        let words = "one ends it before two may start it";
+        assert_eq!(why(&taken).as_deref(), Some(words));
+        let mut there = workload(&[], Place::Assigned(one));
+        assert_eq!(why(&there), None);
+        let mut few = view.clone();
+        few.quorum = 3;
+        let words = "2 of 3 HA nodes";
+        assert_eq!(waits_for(&few, &there, |_| true).as_deref(), Some(words));
+        there.ha = false;
+        assert_eq!(waits_for(&few, &there, |_| true), None, "it needs none");
+    }
+}
