@@ -14,7 +14,7 @@ use std::time::Duration;
 use serde_json::json;
 use tenure::clock;
 use tenure::core::ha::MEMBERS_MAX;
-use tenure::ha::{AskError, Builder, Config, Event, Events, Keys, Manager, Past, Refusal, Sight};
+use tenure::ha::{Builder, Config, Event, Events, Keys, Past, Refusal, Sight};
 use tenure::store::Store;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::Semaphore;
@@ -24,6 +24,7 @@ use super::book::{Book, Status};
 use super::control::{self, Desk};
 use super::link::{self, Done, Found, Reins};
 use super::place::{CONTROL, Door, Lock};
+use super::retire::retire;
 use super::spec::{Frame, KIND};
 use super::wire::LogLimits;
 use super::{metrics, place};
@@ -174,38 +175,6 @@ fn head() -> Status {
         since: clock::wall().as_millis(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         ..Status::default()
-    }
-}
-
-/// Has a workload undeployed that is done. If the node is fenced before the
-/// view says so it asks again at once, so that this goes into the first view
-/// that the node writes under its next id, before its former one is judged:
-/// otherwise an heir would do it all once more.
-async fn retire(manager: Arc<Manager>, Done { name, digest }: Done) {
-    let mut sight = manager.sight();
-    let asking = async {
-        loop {
-            let (id, view) = match sight.wait_for(|sight| sight.view.is_some()).await {
-                Ok(seen) => (seen.id, seen.view.clone()),
-                Err(_) => return,
-            };
-            let there = view.and_then(|view| Some(view.workloads.get(&name)?.digest == digest));
-            if there != Some(true) {
-                // Somebody has undeployed it, and perhaps deployed another.
-                return;
-            }
-            match manager.undeploy(name.as_str()).await {
-                Ok(()) => return,
-                Err(AskError::Refused(Refusal::Leaving)) => {}
-                Err(error) => return tracing::warn!("{name}: {error}"),
-            }
-            // One that really leaves keeps its id until it has stopped.
-            let _ = sight.wait_for(|sight| sight.id != id).await;
-        }
-    };
-    tokio::select! {
-        () = asking => {}
-        () = manager.stopped() => {}
     }
 }
 

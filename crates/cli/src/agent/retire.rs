@@ -1,0 +1,192 @@
+//! Having a workload undeployed that has ended as it should: by its own node,
+//! which is the only one that knows.
+//!
+//! Until the view says so, an heir would start the workload once more. A
+//! request that went into a swap of unknown outcome is refused when the node
+//! is fenced, and whether it landed can only be read from the view; so it is
+//! asked again under the next id, unless it is no longer needed.
+
+use std::sync::Arc;
+
+use tenure::ha::{AskError, Manager, Refusal};
+
+use super::link::Done;
+
+/// Has a workload undeployed that is done. If the node is fenced before the
+/// view says so it asks again at once, so that this goes into the first view
+/// that the node writes under its next id, before its former one is judged:
+/// otherwise an heir would do it all once more.
+pub(super) async fn retire(manager: Arc<Manager>, Done { name, digest }: Done) {
+    let mut sight = manager.sight();
+    let asking = async {
+        loop {
+            let (id, view) = match sight.wait_for(|sight| sight.view.is_some()).await {
+                Ok(seen) => (seen.id, seen.view.clone()),
+                Err(_) => return,
+            };
+            let there = view.and_then(|view| Some(view.workloads.get(&name)?.digest == digest));
+            if there != Some(true) {
+                // Somebody has undeployed it, and perhaps deployed another.
+                return;
+            }
+            match manager.undeploy(name.as_str()).await {
+                Ok(()) => return,
+                Err(AskError::Refused(Refusal::Leaving)) => {}
+                Err(error) => return tracing::warn!("{name}: {error}"),
+            }
+            // One that really leaves keeps its id until it has stopped.
+            let _ = sight.wait_for(|sight| sight.id != id).await;
+        }
+    };
+    tokio::select! {
+        () = asking => {}
+        () = manager.stopped() => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fmt;
+    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+    use std::time::Duration;
+
+    use tenure::StoreError;
+    use tenure::error::Cause;
+    use tenure::ha::{Deployment, Placement, Workload};
+    use tenure::store::{
+        BoxFuture, Features, Key, Memory, Page, Reading, Selector, Store, Version, Watch, Write,
+        Written,
+    };
+
+    use super::*;
+
+    /// A store that can go away: then nothing that is asked takes effect, and
+    /// whoever asks cannot know that.
+    #[derive(Debug)]
+    struct Line {
+        store: Memory,
+        cut: AtomicBool,
+        /// Swaps that came to nothing.
+        lost: AtomicU64,
+    }
+
+    type Answer<'a, T> = BoxFuture<'a, Result<T, StoreError>>;
+
+    impl Line {
+        fn passes(&self) -> Result<(), StoreError> {
+            if self.cut.load(Ordering::SeqCst) {
+                return Err(StoreError::unknown("the line is cut"));
+            }
+            Ok(())
+        }
+    }
+
+    impl fmt::Display for Line {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            write!(f, "a line to {}", self.store)
+        }
+    }
+
+    impl Store for Line {
+        fn features(&self) -> Features {
+            self.store.features()
+        }
+
+        fn read<'a>(&'a self, key: &'a Key, within: Duration) -> Answer<'a, Reading> {
+            Box::pin(async move {
+                self.passes()?;
+                self.store.read(key, within).await
+            })
+        }
+
+        fn compare_and_swap(&self, write: Write, within: Duration) -> Answer<'_, Written> {
+            Box::pin(async move {
+                let lost = |_: &_| {
+                    if write.key.as_str().ends_with("/view") {
+                        self.lost.fetch_add(1, Ordering::SeqCst);
+                    }
+                };
+                self.passes().inspect_err(lost)?;
+                self.store.compare_and_swap(write, within).await
+            })
+        }
+
+        fn delete<'a>(
+            &'a self,
+            key: &'a Key,
+            expected: &'a Version,
+            within: Duration,
+        ) -> Answer<'a, ()> {
+            Box::pin(async move {
+                self.passes()?;
+                self.store.delete(key, expected, within).await
+            })
+        }
+
+        fn list<'a>(
+            &'a self,
+            prefix: &'a str,
+            after: Option<&'a Key>,
+            within: Duration,
+        ) -> Answer<'a, Page> {
+            Box::pin(async move {
+                self.passes()?;
+                self.store.list(prefix, after, within).await
+            })
+        }
+
+        /// One that never comes up.
+        fn watch(&self, selector: Selector) -> Watch {
+            Watch::new(selector).1
+        }
+    }
+
+    struct Job;
+
+    impl Workload for Job {
+        async fn deploy(&mut self, _: &Placement) -> Result<(), Cause> {
+            Ok(())
+        }
+
+        async fn undeploy(&mut self) {}
+    }
+
+    async fn soon<T>(what: &str, it: impl Future<Output = T>) -> T {
+        let ended = tokio::time::timeout(Duration::from_secs(20), it).await;
+        ended.unwrap_or_else(|_| panic!("{what} takes too long"))
+    }
+
+    /// Otherwise it would stay deployed, and be done again.
+    #[tokio::test]
+    async fn a_request_that_was_lost_with_its_id_is_made_again() {
+        let line = Arc::new(Line {
+            store: Memory::new(),
+            cut: AtomicBool::new(false),
+            lost: AtomicU64::new(0),
+        });
+        let manager = Manager::builder(Arc::clone(&line) as Arc<dyn Store>, "town")
+            .name("one")
+            .lease(Duration::from_secs(2))
+            .grace(Duration::from_millis(50))
+            .workload("job", || Job)
+            .start();
+        let manager = Arc::new(manager.expect("a node"));
+        let deployed = manager.deploy(Deployment::new("job", "job"));
+        soon("deploying", deployed).await.expect("it runs");
+        let mut sight = manager.sight();
+        let seen = sight.borrow_and_update().clone();
+        let view = seen.view.expect("it is deployed");
+        let (name, job) = view.workloads.iter().next().expect("the job");
+        let (name, digest) = (name.clone(), job.digest.clone());
+        line.cut.store(true, Ordering::SeqCst);
+        let retiring = tokio::spawn(retire(Arc::clone(&manager), Done { name, digest }));
+        let another = sight.wait_for(|sight| sight.id != seen.id);
+        soon("fencing", another).await.expect("it goes on");
+        assert!(line.lost.load(Ordering::SeqCst) > 0, "it was not asked for");
+        line.cut.store(false, Ordering::SeqCst);
+        soon("retiring", retiring).await.expect("it returns");
+        let gone = sight.wait_for(|sight| sight.member).await;
+        let view = gone.expect("it goes on").view.clone();
+        assert_eq!(view.map(|view| view.workloads.len()), Some(0));
+    }
+}
