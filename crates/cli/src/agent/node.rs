@@ -317,6 +317,11 @@ impl Agent {
             Event::QuorumLost { nodes, quorum } => {
                 tracing::warn!("quorum lost: {nodes} nodes, {quorum} needed");
             }
+            Event::NodeJoined { id, name } if name == self.desk.manager.config().name => {
+                tracing::warn!(
+                    "another node of this name has joined ({id}); name nodes by their ids"
+                );
+            }
             Event::NodeJoined { id, name } => tracing::info!("{name} has joined ({id})"),
             Event::NodeLeft { id, name } => tracing::info!("{name} has left ({id})"),
             Event::NodeDied { id, name } => tracing::warn!("{name} has died ({id})"),

@@ -9,6 +9,7 @@ mod common;
 mod ends;
 mod groups;
 mod life;
+mod namesakes;
 mod pressure;
 mod service;
 mod stamps;

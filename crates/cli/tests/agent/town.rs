@@ -5,6 +5,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -27,9 +28,9 @@ enum Ground {
 
 /// A store, a place for agents, and what their workloads write.
 pub(crate) struct Town {
-    ground: Ground,
+    ground: Arc<Ground>,
     pub(crate) directory: tempfile::TempDir,
-    pub(crate) stamps: Stamps,
+    pub(crate) stamps: Arc<Stamps>,
 }
 
 /// A `tenure node`; killed when dropped, with all it runs.
@@ -59,14 +60,24 @@ impl Town {
 
     fn on(ground: Ground) -> Self {
         Self {
-            ground,
+            ground: Arc::new(ground),
             directory: tempfile::tempdir().expect("a directory"),
-            stamps: Stamps::new(),
+            stamps: Arc::new(Stamps::new()),
+        }
+    }
+
+    /// The same as another machine sees it: nothing that agents keep in files
+    /// is shared, but the store is, and what the workloads write.
+    pub(crate) fn elsewhere(&self) -> Self {
+        Self {
+            ground: Arc::clone(&self.ground),
+            directory: tempfile::tempdir().expect("a directory"),
+            stamps: Arc::clone(&self.stamps),
         }
     }
 
     pub(crate) fn url(&self) -> String {
-        match &self.ground {
+        match &*self.ground {
             Ground::Sqlite(directory) => {
                 format!("sqlite://{}", directory.path().join("db").display())
             }
@@ -77,7 +88,7 @@ impl Town {
 
     /// The processes of the store's servers.
     pub(crate) fn servers(&self) -> Vec<Pid> {
-        match &self.ground {
+        match &*self.ground {
             Ground::Sqlite(_) | Ground::Postgres(_) => Vec::new(),
             Ground::Cluster(cluster) => cluster.servers.iter().map(pid).collect(),
         }
@@ -85,7 +96,7 @@ impl Town {
 
     /// The term of the store's servers, if it has any that elect a leader.
     pub(crate) fn term(&self) -> Option<u64> {
-        match &self.ground {
+        match &*self.ground {
             Ground::Sqlite(_) | Ground::Postgres(_) => None,
             Ground::Cluster(cluster) => Some(cluster.term()),
         }
@@ -123,7 +134,7 @@ impl Town {
 
     /// The usual lease of an agent, in seconds: longer where a disk must answer.
     pub(crate) fn lease(&self) -> f64 {
-        match &self.ground {
+        match &*self.ground {
             Ground::Sqlite(_) => 3.0,
             Ground::Postgres(_) | Ground::Cluster(_) => 5.0,
         }
