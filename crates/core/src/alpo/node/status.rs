@@ -1,6 +1,7 @@
 //! Looking at a node from outside.
 
 use crate::ids::Term;
+use crate::time::Instant;
 
 use super::super::durable::{HardState, Identity, Snapshot};
 use super::super::entry::ClusterVersion;
@@ -130,6 +131,24 @@ impl Node {
         match &self.role {
             Role::Leader(leader) => leader.is_ready(&self.server) && self.fault().is_none(),
             Role::Passive(_) | Role::Candidate(_) => false,
+        }
+    }
+
+    /// As of when its applied state is known to hold everything that was
+    /// acknowledged, on this machine's boot-time clock; `None` if that was
+    /// never known since it started.
+    ///
+    /// For a leader, and for one that has led, that is certain: when the last
+    /// round *began* that a majority confirmed, so it is older than a
+    /// heartbeat's interval on a leader that is followed, and stands still on
+    /// one that is cut off. A passive server can only tell when it last heard
+    /// its leader and had applied all that this one said to be committed:
+    /// how long the words were under way, and whether somebody else led by
+    /// then, it cannot know.
+    pub fn fresh_at(&self) -> Option<Instant> {
+        match &self.role {
+            Role::Leader(leader) => leader.fresh_at(&self.server).max(self.server.fresh_at),
+            Role::Passive(_) | Role::Candidate(_) => self.server.fresh_at,
         }
     }
 

@@ -48,10 +48,15 @@ pub struct ReadResponse {
     /// The log's time at which this was true.
     #[prost(message, optional, tag = "2")]
     pub now: ::core::option::Option<Time>,
-    /// For a stale read: the last entry that was applied, and how long ago this
-    /// server last heard of a leader, in milliseconds.
+    /// For a stale read: the last entry that was applied; 0 otherwise.
     #[prost(uint64, tag = "3")]
     pub applied: u64,
+    /// For a stale read: how long ago, in milliseconds, this server last knew
+    /// its state to be up to date; 0 otherwise. A leader, and one that led until
+    /// then: when it last asked a majority that has confirmed it since. Another
+    /// server: when it last heard its leader and had applied all that this one
+    /// said to be committed. 18446744073709551615 (2^64 - 1) if it has never
+    /// known since it started.
     #[prost(uint64, tag = "4")]
     pub age_millis: u64,
     /// To what the register is bound, if it is.
