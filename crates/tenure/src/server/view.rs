@@ -5,7 +5,7 @@
 //! age, and never taken for the best case: a server that was cut off must not
 //! look like one that has nothing to catch up with.
 
-use tenure_core::alpo::{LogId, Node, ServerId, Status};
+use tenure_core::alpo::{LogId, Node, Rank, ServerId, Status};
 use tenure_core::time::Instant;
 
 use crate::api::v1;
@@ -64,6 +64,16 @@ pub(super) fn status(node: &Node) -> v1::StatusResponse {
         log_next: state.journal().next(),
         cluster_version: state.version().get(),
         speaks: node.speaks().get(),
+        rank: Some(rank(node.rank())),
+        lag: node.lag(),
         ..v1::StatusResponse::default()
+    }
+}
+
+const fn rank(rank: Rank) -> v1::Rank {
+    v1::Rank {
+        last_log_term: rank.last.term.get(),
+        last_log_id: rank.last.id,
+        server: rank.server.get(),
     }
 }

@@ -3,8 +3,10 @@
 use tenure::api::v1;
 use tenure::clock;
 use tenure::core::time::Instant;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 
-use crate::servers::Servers;
+use crate::servers::{PATIENCE, Servers};
 
 /// What `age_millis` says of a state that may be of any age.
 const ANY_AGE: u64 = u64::MAX;
@@ -84,4 +86,64 @@ async fn a_server_that_follows_is_as_new_as_its_leaders_last_word() {
         let (found, most) = (age(&servers, number).await, millis(before));
         assert!(found <= most, "server {number}: {found} of {most} ms");
     }
+}
+
+/// By gRPC and in JSON: where a server would stand in an election, and how
+/// far it is behind, which is nothing that one without a leader can say.
+#[tokio::test]
+async fn a_server_says_its_rank_and_how_far_it_is_behind() {
+    let mut servers = Servers::found(3, 0);
+    let entry = servers.append("something").await;
+    let leader = servers.leader().await;
+    for number in 1..=3 {
+        servers.entries(number, 1).await;
+        let caught_up = async {
+            loop {
+                let seen = status(&servers, number).await;
+                if seen.lag == Some(0) {
+                    return seen;
+                }
+            }
+        };
+        let seen = tokio::time::timeout(PATIENCE, caught_up).await;
+        let seen = seen.expect("it knows that nothing is missing");
+        let wanted = v1::Rank {
+            last_log_term: seen.last_log_term,
+            last_log_id: seen.last_log_id,
+            server: number,
+        };
+        assert_eq!(seen.rank, Some(wanted));
+        assert!(seen.last_log_id > entry && seen.last_log_term > 0);
+        let json = json_status(&servers, number).await;
+        assert_eq!(json["lag"], 0, "{json}");
+        assert_eq!(json["rank"]["server"], number, "{json}");
+        assert_eq!(json["rank"]["last_log_id"], json["last_log_id"], "{json}");
+    }
+    let other = leader % 3 + 1;
+    for gone in (1..=3).filter(|number| *number != other) {
+        servers.stop(gone).await;
+    }
+    servers.until(other, |it| it.leader.is_none()).await;
+    let seen = status(&servers, other).await;
+    assert_eq!(seen.lag, None);
+    assert_eq!(seen.rank.map(|rank| rank.server), Some(other));
+    let json = json_status(&servers, other).await;
+    assert!(json["lag"].is_null(), "{json}");
+}
+
+async fn status(servers: &Servers, number: u64) -> v1::StatusResponse {
+    let mut cluster = servers.cluster(number).await;
+    let status = cluster.status(v1::StatusRequest {}).await;
+    status.expect("a status").into_inner()
+}
+
+async fn json_status(servers: &Servers, number: u64) -> serde_json::Value {
+    let stream = TcpStream::connect(servers.running[&number].address()).await;
+    let mut stream = stream.expect("it listens");
+    let request = "GET /v1/cluster/status HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+    stream.write_all(request.as_bytes()).await.expect("sent");
+    let mut text = String::new();
+    stream.read_to_string(&mut text).await.expect("answered");
+    let body = text.split_once("\r\n\r\n").expect("a body").1;
+    serde_json::from_str(body).expect("JSON")
 }

@@ -5,7 +5,7 @@ use crate::time::Instant;
 
 use super::super::durable::{HardState, Identity, Snapshot};
 use super::super::entry::ClusterVersion;
-use super::super::ids::{LogId, ServerId};
+use super::super::ids::{LogId, Rank, ServerId};
 use super::super::log::Log;
 use super::super::membership::{Membership, Part};
 use super::super::state::State;
@@ -62,6 +62,12 @@ impl Node {
     /// Its term, last reign and vote, as in memory.
     pub const fn hard_state(&self) -> HardState {
         self.server.hard
+    }
+
+    /// With what it would stand for election now: the last entry of its log,
+    /// and its number. Of two servers the one that is ranked higher wins.
+    pub fn rank(&self) -> Rank {
+        self.server.rank()
     }
 
     /// Its current term.
@@ -132,6 +138,23 @@ impl Node {
             Role::Leader(leader) => leader.is_ready(&self.server) && self.fault().is_none(),
             Role::Passive(_) | Role::Candidate(_) => false,
         }
+    }
+
+    /// How many entries that are committed it has not applied yet, as far as
+    /// it knows: those that its leader has told it of in this term, or, when
+    /// it leads, its own. `None` if it cannot know: it has heard no leader in
+    /// this term, stands for election, has stopped, or leads and has yet to
+    /// commit what was there before its reign.
+    pub fn lag(&self) -> Option<u64> {
+        if self.fault().is_some() {
+            return None;
+        }
+        let committed = match &self.role {
+            Role::Leader(_) => self.is_ready().then_some(self.commit()),
+            Role::Passive(_) => self.leader().and(self.server.told),
+            Role::Candidate(_) => None,
+        };
+        committed.map(|id| id.saturating_sub(self.server.state.applied().id))
     }
 
     /// As of when its applied state is known to hold everything that was

@@ -418,6 +418,29 @@ pub struct StatusResponse {
     /// How many registers are bound to sessions.
     #[prost(uint64, tag = "27")]
     pub bound: u64,
+    /// With what it would stand for election now. Absent while it is blank.
+    #[prost(message, optional, tag = "28")]
+    pub rank: ::core::option::Option<Rank>,
+    /// How many entries that are committed it has not applied yet, as far as it
+    /// knows: by its leader's last word in this term, or its own if it leads.
+    /// Absent if it cannot know: no leader is known to it, or it leads and has
+    /// yet to commit what was there before.
+    #[prost(uint64, optional, tag = "29")]
+    pub lag: ::core::option::Option<u64>,
+}
+/// What decides which of two candidates steps back: the lower one, compared by
+/// the term of the last entry of the log first, then by that entry's id, then
+/// by the number of the server.
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default, deny_unknown_fields)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Rank {
+    #[prost(uint64, tag = "1")]
+    pub last_log_term: u64,
+    #[prost(uint64, tag = "2")]
+    pub last_log_id: u64,
+    #[prost(uint64, tag = "3")]
+    pub server: u64,
 }
 #[derive(serde::Serialize, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
