@@ -6,10 +6,18 @@ with `tenure bench`, and in the middle of it kills the leader (SIGKILL), stops
 it (SIGSTOP: as silent as one whose network was cut, but its connections stay
 open), ends it (SIGTERM), or has it hand over. What is told is the longest
 time without an acknowledged write; that of a run in which nothing happens is
-told too, since a busy machine has gaps of its own. Then how long a server
-takes from its start until it is ready, and what memory it has.
+told too, since a busy machine has gaps of its own. Before that, how long a
+server takes from its start until it is ready, and what memory it has.
 
     bench/outages.py --tenure target/release/tenure [--etcd DIR/etcd] [--rounds 20]
+
+With `cut` among the --kinds each server is in a network of its own on a
+bridge, and the leader is taken off the bridge: nothing reaches it and nothing
+leaves it, no connection is closed, and it runs on and does not know yet.
+That needs root, `unshare`, `nsenter` and `ip`; all of it is made in namespaces
+that end with this program.
+
+    bench/outages.py --tenure target/release/tenure --kinds nothing,cut
 
 With --etcd the same is done to three servers of etcd, in turns with ours. The
 binary of tenure must have been built with the feature `etcd` then. Where the
@@ -65,11 +73,75 @@ def ports(count):
     return numbers
 
 
-class Cluster:
-    """Three servers, by number from 0."""
+ROOM = "TENURE_OUTAGES_ROOM"
 
-    def __init__(self, binary, place, size=3):
-        self.binary, self.place = binary, place
+
+def enter_room():
+    """Goes on in namespaces of its own, in which it may do what it likes."""
+    if os.geteuid() != 0:
+        sys.exit("expected root for the kind cut, which makes networks: start this with sudo, "
+                 "or leave cut out of --kinds")
+    for tool in ("unshare", "nsenter", "ip"):
+        if not shutil.which(tool):
+            sys.exit(f"expected {tool} for the kind cut, found none: install util-linux and "
+                     "iproute2, or leave cut out of --kinds")
+    os.environ[ROOM] = "1"
+    os.execvp("unshare", ["unshare", "--net", "--pid", "--fork", "--kill-child", "--mount",
+                          "--mount-proc", sys.executable, *sys.argv])
+
+
+class Network:
+    """A namespace for each server, and a bridge between them, on which this
+    program is too."""
+
+    def __init__(self, size):
+        sh("ip link add hub type bridge; ip addr add 10.77.0.254/24 dev hub; "
+           "ip link set hub up")
+        self.keepers = [self.add(at) for at in range(size)]
+
+    def add(self, at):
+        # It says that it is there, and keeps the namespace.
+        keeper = subprocess.Popen(
+            ["unshare", "--net", "sh", "-c", "ip link set lo up; echo; exec cat"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        if not keeper.stdout.readline():
+            sys.exit("expected a namespace of networks for each server, found no leave for it")
+        space = f"/proc/{keeper.pid}/ns/net"
+        sh(f"ip link add v{at} type veth peer name eth0 netns {keeper.pid}; "
+           f"ip link set v{at} master hub up; nsenter --net={space} sh -ec "
+           f"'ip addr add {self.address(at)}/24 dev eth0; ip link set eth0 up'")
+        return keeper
+
+    def address(self, at):
+        return f"10.77.0.{at + 1}"
+
+    def prefix(self, at):
+        return ["nsenter", f"--net=/proc/{self.keepers[at].pid}/ns/net"]
+
+    def cut(self, at):
+        sh(f"ip link set v{at} nomaster")
+
+    def heal(self, at):
+        sh(f"ip link set v{at} master hub")
+
+    def stop(self):
+        for keeper in self.keepers:
+            keeper.kill()
+            keeper.wait()
+
+
+def sh(script):
+    subprocess.run(["sh", "-ec", script], check=True)
+
+
+class Cluster:
+    """Three servers, by number from 0, on the loopback interface or each in
+    its place of a network."""
+
+    network = None
+
+    def __init__(self, binary, place, size=3, network=None):
+        self.binary, self.place, self.network = binary, place, network
         numbers = ports(2 * size)
         self.clients, self.peers = numbers[:size], numbers[size:]
         self.processes = [None] * size
@@ -79,7 +151,23 @@ class Cluster:
 
     def start(self, at):
         log = open(os.path.join(self.place, f"{self.name}{at}.log"), "a")
-        self.processes[at] = subprocess.Popen(self.command(at), stdout=log, stderr=log)
+        prefix = self.network.prefix(at) if self.network else []
+        self.processes[at] = subprocess.Popen(prefix + self.command(at), stdout=log, stderr=log)
+
+    def host(self, at):
+        return self.network.address(at) if self.network else "127.0.0.1"
+
+    def client(self, at):
+        return f"{self.host(at)}:{self.clients[at]}"
+
+    def peer(self, at):
+        return f"{self.host(at)}:{self.peers[at]}"
+
+    def url(self):
+        return f"{self.name}://" + ",".join(map(self.client, range(len(self.clients))))
+
+    def alive(self, at):
+        return fetch(f"http://{self.client(at)}/{self.health}")[0] is not None
 
     def settled(self):
         """Everybody is ready; the number of the leader."""
@@ -95,22 +183,20 @@ class Cluster:
 
 class Tenure(Cluster):
     name = "tenure"
+    health = "healthz"
     measured = "2s"
 
     def command(self, at):
-        peers = ",".join(f"{n + 1}=127.0.0.1:{port}" for n, port in enumerate(self.peers))
+        peers = ",".join(f"{n + 1}={self.peer(n)}" for n in range(len(self.peers)))
         data = os.path.join(self.place, f"tenure{at}")
         return [self.binary, "serve", "--id", str(at + 1), "--peers", peers, "--data", data,
-                "--listen", f"127.0.0.1:{self.clients[at]}"]
-
-    def url(self):
-        return "tenure://" + ",".join(f"127.0.0.1:{port}" for port in self.clients)
+                "--listen", self.client(at)] + (["--insecure"] if self.network else [])
 
     def ready(self, at):
-        return fetch(f"http://127.0.0.1:{self.clients[at]}/readyz")[0] == 200
+        return fetch(f"http://{self.client(at)}/readyz")[0] == 200
 
     def leads(self, at):
-        return fetch(f"http://127.0.0.1:{self.clients[at]}/leader")[0] == 200
+        return fetch(f"http://{self.client(at)}/leader")[0] == 200
 
     def hand_over(self, at):
         command = [self.binary, "member", "transfer", "--store", self.url()]
@@ -119,26 +205,24 @@ class Tenure(Cluster):
 
 class Etcd(Cluster):
     name = "etcd"
+    health = "health"
     measured = "6s"
 
     def command(self, at):
-        client = f"http://127.0.0.1:{self.clients[at]}"
-        peer = f"http://127.0.0.1:{self.peers[at]}"
-        cluster = ",".join(f"s{n}=http://127.0.0.1:{port}" for n, port in enumerate(self.peers))
+        client = f"http://{self.client(at)}"
+        peer = f"http://{self.peer(at)}"
+        cluster = ",".join(f"s{n}=http://{self.peer(n)}" for n in range(len(self.peers)))
         data = os.path.join(self.place, f"etcd{at}")
         return [self.binary, "--name", f"s{at}", "--data-dir", data, "--log-level", "warn",
                 "--listen-client-urls", client, "--advertise-client-urls", client,
                 "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer,
                 "--initial-cluster", cluster, "--initial-cluster-state", "new"]
 
-    def url(self):
-        return "etcd://" + ",".join(f"127.0.0.1:{port}" for port in self.clients)
-
     def ready(self, at):
-        return fetch(f"http://127.0.0.1:{self.clients[at]}/health")[0] == 200
+        return fetch(f"http://{self.client(at)}/health")[0] == 200
 
     def leads(self, at):
-        metrics = fetch(f"http://127.0.0.1:{self.clients[at]}/metrics")[1]
+        metrics = fetch(f"http://{self.client(at)}/metrics")[1]
         return "\netcd_server_is_leader 1" in metrics
 
     hand_over = None
@@ -157,6 +241,8 @@ def outage(tenure, cluster, kind):
         process.kill()
     elif kind == "silence":
         process.send_signal(signal.SIGSTOP)
+    elif kind == "cut":
+        cluster.network.cut(leader)
     elif kind == "end":
         process.terminate()
     elif kind == "hand-over":
@@ -164,6 +250,11 @@ def outage(tenure, cluster, kind):
     said = load.communicate(timeout=60)[0]
     if kind == "silence":
         process.send_signal(signal.SIGCONT)
+    elif kind == "cut":
+        if cluster.alive(leader):
+            sys.exit("expected no way to a leader that was cut off, found one")
+        cluster.network.heal(leader)
+        until("a way to the leader that was cut off", lambda: cluster.alive(leader) or None)
     elif kind in ("kill", "end"):
         process.wait()
         cluster.start(leader)
@@ -221,18 +312,30 @@ def main():
     parser.add_argument("--tenure", required=True)
     parser.add_argument("--etcd")
     parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--kinds", default="nothing,kill,silence,end,hand-over")
+    parser.add_argument("--kinds", default="nothing,kill,silence,end,hand-over",
+                        help="of nothing, kill, silence, end, hand-over, cut; with cut all of "
+                             "them in networks of their own, as root (default: %(default)s)")
     asked = parser.parse_args()
+    kinds = asked.kinds.split(",")
+    for unknown in set(kinds) - {"nothing", "kill", "silence", "end", "hand-over", "cut"}:
+        parser.error(f"expected kinds from its list, found {unknown!r}")
+    cuts = "cut" in kinds
+    if cuts and ROOM not in os.environ:
+        enter_room()
+    if cuts:
+        sh("ip link set lo up")
     place = tempfile.mkdtemp()
-    clusters = []
+    clusters, network = [], None
     try:
         start_times(asked.tenure, place, max(1, asked.rounds // 4))
         shutil.rmtree(place)
         os.mkdir(place)
-        clusters.append(Tenure(asked.tenure, place))
+        # Two clusters share the networks: one is idle while the other is cut.
+        network = Network(3) if cuts else None
+        clusters.append(Tenure(asked.tenure, place, network=network))
         if asked.etcd:
-            clusters.append(Etcd(asked.etcd, place))
-        for kind in asked.kinds.split(","):
+            clusters.append(Etcd(asked.etcd, place, network=network))
+        for kind in kinds:
             gaps = {cluster.name: [] for cluster in clusters}
             failures = {cluster.name: [] for cluster in clusters}
             rounds = max(1, asked.rounds // 4) if kind == "nothing" else asked.rounds
@@ -250,6 +353,8 @@ def main():
     finally:
         for cluster in clusters:
             cluster.stop()
+        if network:
+            network.stop()
         shutil.rmtree(place, ignore_errors=True)
 
 

@@ -157,6 +157,13 @@ fn servers_are_shown_moved_and_backed_up() {
     assert_eq!(lines.len(), 4, "{table}");
     assert!(lines[0].starts_with("ID  ROLE"), "{table}");
     assert!(lines[leader].contains("leader"), "{table}");
+    shows_where_it_stands(&lines, leader);
+    let seen = objects(&["status", "--json", "--store", &url]);
+    let it = &seen[leader - 1];
+    let [term, id] = ["last_log_term", "last_log_id"].map(|name| &it[name]);
+    let rank = serde_json::json!({"last_log_term": term, "last_log_id": id, "server": leader});
+    assert_eq!((&it["rank"], &it["lag"]), (&rank, &0.into()), "{it}");
+    assert!(it["behind"].is_u64(), "{it}");
     let heir = leader % 3 + 1;
     let heir_text = heir.to_string();
     let to = |id: &str| ["member", "transfer", "--to", id, "--store", &url].map(str::to_owned);
@@ -208,6 +215,36 @@ fn servers_are_shown_moved_and_backed_up() {
     assert_eq!(roles.len(), 3, "{roles:?}");
     assert_eq!(seen[gone - 1]["role"], "unreachable", "{roles:?}");
     assert_eq!(seen[heir - 1]["role"], "leader", "{roles:?}");
+}
+
+/// The row of the leader of a table: it reigns in its term, has its own vote,
+/// and its rank ends with its number.
+fn shows_where_it_stands(lines: &[&str], leader: usize) {
+    let cells = |line: &str| {
+        line.split_whitespace()
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    };
+    let (names, row) = (cells(lines[0]), cells(lines[leader]));
+    let cell = |name: &str| {
+        let place = names.iter().position(|it| it == name);
+        row[place.expect(name)].clone()
+    };
+    assert_eq!(cell("REIGN"), cell("TERM"), "{lines:?}");
+    assert_eq!(cell("VOTE"), leader.to_string(), "{lines:?}");
+    let rank: Vec<u64> = cell("RANK")
+        .split('/')
+        .map_while(|it| it.parse().ok())
+        .collect();
+    let [term, id, server] = rank[..] else {
+        panic!("expected term/id/server, found {lines:?}");
+    };
+    assert_eq!(
+        (term.to_string(), server),
+        (cell("TERM"), leader as u64),
+        "{lines:?}"
+    );
+    assert!(id > 0 && cell("LAG").parse::<u64>().is_ok(), "{lines:?}");
 }
 
 #[test]

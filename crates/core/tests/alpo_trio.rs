@@ -3,6 +3,8 @@
 
 #[path = "alpo_trio/compare.rs"]
 mod compare;
+#[path = "alpo_trio/knows.rs"]
+mod knows;
 #[path = "alpo_trio/servers.rs"]
 mod servers;
 #[path = "alpo_trio/strand.rs"]

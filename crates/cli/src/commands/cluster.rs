@@ -49,7 +49,7 @@ pub(crate) async fn status(context: &Context) -> Result<ExitCode, Failure> {
     let commit = reached.clone().map(|it| it.commit).max().unwrap_or(0);
     let mut rows = vec![HEADER.map(str::to_owned)];
     rows.extend(servers.iter().map(|server| row(server, commit)));
-    let objects: Vec<Value> = servers.iter().map(object).collect();
+    let objects: Vec<Value> = servers.iter().map(|it| object(it, commit)).collect();
     context.output.table(&rows, &objects)?;
     if reached.clone().any(|it| it.role() == v1::Role::Leader) {
         return Ok(ExitCode::SUCCESS);
@@ -60,20 +60,26 @@ pub(crate) async fn status(context: &Context) -> Result<ExitCode, Failure> {
     )))
 }
 
-const HEADER: [&str; 8] = [
-    "ID", "ROLE", "TERM", "COMMIT", "LAG", "SESSIONS", "ADDRESS", "NOTE",
+const HEADER: [&str; 11] = [
+    "ID", "ROLE", "TERM", "REIGN", "VOTE", "RANK", "COMMIT", "LAG", "SESSIONS", "ADDRESS", "NOTE",
 ];
 
-fn row(server: &ServerStatus, commit: u64) -> [String; 8] {
+/// `commit` is the furthest that anybody knows of: a server that is cut off
+/// does not know how far the others have gone without it.
+fn row(server: &ServerStatus, commit: u64) -> [String; 11] {
     let id = server
         .id
         .map_or_else(|| "?".to_owned(), |id| id.to_string());
     let address = server.address.clone();
+    let nothing = || "-".to_owned();
     match &server.status {
         Ok(it) => [
             id,
             role(it.role()).to_owned(),
             it.term.to_string(),
+            it.last_reign.to_string(),
+            it.vote.map_or_else(nothing, |vote| vote.to_string()),
+            it.rank.as_ref().map_or_else(nothing, rank),
             it.commit.to_string(),
             commit.saturating_sub(it.applied).to_string(),
             it.sessions.to_string(),
@@ -81,21 +87,22 @@ fn row(server: &ServerStatus, commit: u64) -> [String; 8] {
             it.waiting.clone(),
         ],
         Err(why) => {
-            let nothing = || "-".to_owned();
-            let role = UNREACHABLE.to_owned();
-            let (none, why) = (nothing(), why.clone());
-            [
-                id,
-                role,
-                nothing(),
-                nothing(),
-                nothing(),
-                none,
-                address,
-                why,
-            ]
+            let mut row = HEADER.map(|_| nothing());
+            (row[0], row[1]) = (id, UNREACHABLE.to_owned());
+            (row[9], row[10]) = (address, why.clone());
+            row
         }
     }
+}
+
+/// In the order in which ranks are compared.
+fn rank(rank: &v1::Rank) -> String {
+    let v1::Rank {
+        last_log_term,
+        last_log_id,
+        server,
+    } = rank;
+    format!("{last_log_term}/{last_log_id}/{server}")
 }
 
 const UNREACHABLE: &str = "unreachable";
@@ -112,7 +119,7 @@ const fn role(role: v1::Role) -> &'static str {
     }
 }
 
-fn object(server: &ServerStatus) -> Value {
+fn object(server: &ServerStatus, commit: u64) -> Value {
     let it = match &server.status {
         Ok(it) => it,
         Err(why) => {
@@ -130,11 +137,18 @@ fn object(server: &ServerStatus) -> Value {
         "last_reign": it.last_reign,
         "leader": it.leader,
         "vote": it.vote,
+        "rank": it.rank.as_ref().map(|rank| json!({
+            "last_log_term": rank.last_log_term,
+            "last_log_id": rank.last_log_id,
+            "server": rank.server,
+        })),
         "last_log_term": it.last_log_term,
         "last_log_id": it.last_log_id,
         "durable": it.durable,
         "commit": it.commit,
         "applied": it.applied,
+        "lag": it.lag,
+        "behind": commit.saturating_sub(it.applied),
         "snapshot": it.snapshot,
         "cluster": it.cluster,
         "storage": it.storage,

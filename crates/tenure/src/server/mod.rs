@@ -53,6 +53,7 @@ mod services;
 mod shared;
 mod tokens;
 mod translate;
+mod view;
 mod watchers;
 
 use std::collections::BTreeSet;

@@ -183,12 +183,7 @@ impl Owner {
     fn happened(&mut self, event: Event) -> Option<Ended> {
         let now = clock::now();
         match event {
-            Event::Received(envelope) => {
-                if self.node.leader() == Some(envelope.from) {
-                    self.shared.hear(now.boot);
-                }
-                self.node.handle(now, Input::Received(envelope));
-            }
+            Event::Received(envelope) => self.node.handle(now, Input::Received(envelope)),
             Event::Persisted(number) => {
                 while let Some((_, at)) = self.syncing.pop_front_if(|(it, _)| *it <= number) {
                     self.shared.metrics.synced(now.boot.since(at));

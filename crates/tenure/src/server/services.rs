@@ -6,8 +6,7 @@
 //! answer what they may not ask.
 
 use tenure_core::alpo::{
-    Ask, Change, ClusterId, Found, Node, Operation, Outcome, Part, Query, ServerId, Status,
-    StorageId,
+    Ask, Change, ClusterId, Found, Node, Operation, Outcome, Part, Query, ServerId, StorageId,
 };
 use tenure_core::cas::Register;
 use tenure_core::ids::Key;
@@ -20,6 +19,7 @@ use super::following::CutOff;
 use super::inbox::{Event, Told};
 use super::tokens::{Caller, Need};
 use super::translate::{self, compacted, done, error, found, invalid};
+use super::view::{Applied, status};
 use super::watchers::{After, News, NoWatch, Selector};
 use crate::api::v1::{self, Cause};
 use crate::clock;
@@ -56,10 +56,10 @@ impl Door {
     }
 
     /// Reads what this server has applied.
-    async fn stale(&self, query: Query) -> Answered<(Found, u64)> {
+    async fn stale(&self, query: Query) -> Answered<(Found, Applied)> {
         let look = |node: &Node| {
             let state = node.state();
-            (state.find(query, 0), state.applied().id)
+            (state.find(query, 0), Applied::of(node))
         };
         let (seen, applied) = self.look(look).await?;
         let told = Told {
@@ -80,10 +80,9 @@ impl Door {
             return self.query(query).await.map(translate::read_response);
         }
         let (found, applied) = self.stale(query).await?;
-        let heard = self.shared.heard();
         Ok(v1::ReadResponse {
-            applied,
-            age_millis: u64::try_from(clock::boot().since(heard).as_millis()).unwrap_or(u64::MAX),
+            applied: applied.id,
+            age_millis: applied.age_millis(),
             ..translate::read_response(found)
         })
     }
@@ -471,40 +470,6 @@ fn after(
     }
     let text = format!("expected a watch of cluster {own}, found one of {told_by}: begin again");
     Err(error(Cause::Compacted, text))
-}
-
-/// What only the machine knows.
-fn status(node: &Node) -> v1::StatusResponse {
-    let role = match node.status() {
-        Status::Leader => v1::Role::Leader,
-        Status::Candidate | Status::Polling => v1::Role::Candidate,
-        Status::Passive => v1::Role::Passive,
-        Status::Learner => v1::Role::Learner,
-        Status::Halted => v1::Role::Halted,
-    };
-    let (hard, log, state) = (node.hard_state(), node.log(), node.state());
-    v1::StatusResponse {
-        role: role.into(),
-        term: hard.term.get(),
-        last_reign: hard.last_reign.get(),
-        leader: node.leader().map(ServerId::get),
-        vote: hard.vote.map(|rank| rank.server.get()),
-        last_log_term: log.last().term.get(),
-        last_log_id: log.last().id,
-        durable: node.durable(),
-        commit: node.commit(),
-        applied: state.applied().id,
-        snapshot: node.snapshot().map_or(0, |it| it.last.id),
-        sessions: state.sessions().len() as u64,
-        registers: state.registers().len() as u64,
-        bound: state.bound_len() as u64,
-        revision: state.registers().revision(),
-        log_first: state.journal().first(),
-        log_next: state.journal().next(),
-        cluster_version: state.version().get(),
-        speaks: node.speaks().get(),
-        ..v1::StatusResponse::default()
-    }
 }
 
 fn server(id: u64) -> Answered<ServerId> {

@@ -5,16 +5,13 @@
 //! server is ready, and how far the plain log has come.
 
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tenure_core::alpo::{Hello, Identity, LogId, Membership, ServerId};
 use tenure_core::ids::Term;
-use tenure_core::time::Instant;
 use tokio::sync::watch;
 
 use super::metrics::Metrics;
-use crate::clock;
 use crate::transport::{Book, Contact, Greeting, Settings};
 
 /// How a server stands, for whoever asks about its health.
@@ -66,8 +63,6 @@ pub(super) struct Shared {
     pub(super) standing: watch::Sender<Standing>,
     pub(super) progress: watch::Sender<Progress>,
     pub(super) metrics: Metrics,
-    /// When a leader was last heard, on the boot-time clock.
-    heard: AtomicU64,
     /// The edition of the face.
     pub(super) edition: watch::Sender<u64>,
 }
@@ -88,7 +83,6 @@ impl Shared {
             standing: watch::Sender::new(standing),
             progress: watch::Sender::default(),
             metrics: Metrics::new(),
-            heard: AtomicU64::new(clock::boot().as_nanos()),
         }
     }
 
@@ -104,19 +98,6 @@ impl Shared {
             book: face.book.clone(),
             settings: face.settings,
         }
-    }
-
-    /// When a leader was last heard; on a leader, now.
-    pub(super) fn heard(&self) -> Instant {
-        if self.standing.borrow().leads {
-            return clock::boot();
-        }
-        Instant::from_nanos(self.heard.load(Ordering::Relaxed))
-    }
-
-    /// A leader is heard.
-    pub(super) fn hear(&self, now: Instant) {
-        self.heard.store(now.as_nanos(), Ordering::Relaxed);
     }
 
     /// An operator says where a server is, unless it has said so itself.

@@ -3,6 +3,7 @@
 mod bindings;
 mod cases;
 mod servers;
+mod standing;
 mod strangers;
 mod tls;
 mod tokens;

@@ -104,6 +104,13 @@ impl Leader {
         server.commit >= self.no_op || server.planted(Bug::ReadBeforeNoOp)
     }
 
+    /// When the last round began that a majority has confirmed: then nobody
+    /// of a higher term could have committed anything that is not here.
+    /// `None` as long as entries of earlier terms may be missing.
+    pub(super) fn fresh_at(&self, server: &Server) -> Option<Instant> {
+        self.is_ready(server).then(|| self.rounds.confirmed_at())
+    }
+
     pub(super) fn append(&mut self, server: &mut Server, payload: Payload, token: Option<u64>) {
         let time = self.time(server).max(server.log.last_time().unwrap_or(0));
         let entry = Entry {
@@ -390,6 +397,7 @@ impl Leader {
     /// Leaves office: tells everybody who waits that it is not known what
     /// became of their requests.
     pub(super) fn leave(self, server: &mut Server, why: Why) {
+        server.fresh_at = self.fresh_at(server).or(server.fresh_at);
         let leader = server.leader.filter(|leader| *leader != server.id());
         let (waiting, outside) = self.desk.abandon();
         for token in waiting {

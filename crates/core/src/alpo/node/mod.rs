@@ -136,6 +136,8 @@ impl Node {
             sticky_until: Instant::ZERO,
             verified: 0,
             vetoed: false,
+            told: None,
+            fresh_at: None,
             time,
             outbox: VecDeque::new(),
             number: 0,

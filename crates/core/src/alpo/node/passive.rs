@@ -73,7 +73,10 @@ impl Passive {
                 entries,
                 commit,
                 round,
-            } => append(server, asked, prev, entries, (commit, round)),
+            } => {
+                append(server, asked, prev, entries, (commit, round));
+                server.told(commit);
+            }
             Request::Heartbeat {
                 last,
                 commit,
@@ -83,6 +86,7 @@ impl Passive {
             } => {
                 server.time = server.time.max(time);
                 heartbeat(server, asked, last, (commit, round), compare);
+                server.told(commit);
             }
             Request::Install {
                 last,

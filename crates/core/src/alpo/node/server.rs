@@ -46,6 +46,14 @@ pub(super) struct Server {
     /// A better log vetoed this server's candidacy, and nobody has reigned
     /// since (H7).
     pub(super) vetoed: bool,
+    /// In this term, up to where its leader has said that the log is
+    /// committed, which may be further than this server has come. Told to
+    /// people only; nothing that is decided rests on it.
+    pub(super) told: Option<LogId>,
+    /// As of when this server has known its state to be up to date, as a
+    /// passive server or in earlier reigns of its own; see
+    /// [`Node::fresh_at`](super::Node::fresh_at).
+    pub(super) fresh_at: Option<Instant>,
     /// The highest log time heard of.
     pub(super) time: LogTime,
     pub(super) outbox: VecDeque<Output>,
@@ -124,6 +132,7 @@ impl Server {
         self.hard.vote = None;
         self.leader = None;
         self.verified = 0;
+        self.told = None;
         self.stage_hard(true);
     }
 
@@ -131,6 +140,17 @@ impl Server {
     pub(super) fn vote_for(&mut self, rank: Rank) {
         self.hard.vote = Some(rank);
         self.stage_hard(true);
+    }
+
+    /// Its leader says up to where the log is committed, and what came with
+    /// it is done: with nothing missing here, the state is as new as can be
+    /// known.
+    pub(super) fn told(&mut self, committed: LogId) {
+        let committed = committed.max(self.told.unwrap_or(0));
+        self.told = Some(committed);
+        if self.state.applied().id >= committed {
+            self.fresh_at = Some(self.now);
+        }
     }
 
     /// A leader of the current term was heard.

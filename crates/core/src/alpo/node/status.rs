@@ -1,10 +1,11 @@
 //! Looking at a node from outside.
 
 use crate::ids::Term;
+use crate::time::Instant;
 
 use super::super::durable::{HardState, Identity, Snapshot};
 use super::super::entry::ClusterVersion;
-use super::super::ids::{LogId, ServerId};
+use super::super::ids::{LogId, Rank, ServerId};
 use super::super::log::Log;
 use super::super::membership::{Membership, Part};
 use super::super::state::State;
@@ -61,6 +62,12 @@ impl Node {
     /// Its term, last reign and vote, as in memory.
     pub const fn hard_state(&self) -> HardState {
         self.server.hard
+    }
+
+    /// With what it would stand for election now: the last entry of its log,
+    /// and its number. Of two servers the one that is ranked higher wins.
+    pub fn rank(&self) -> Rank {
+        self.server.rank()
     }
 
     /// Its current term.
@@ -130,6 +137,41 @@ impl Node {
         match &self.role {
             Role::Leader(leader) => leader.is_ready(&self.server) && self.fault().is_none(),
             Role::Passive(_) | Role::Candidate(_) => false,
+        }
+    }
+
+    /// How many entries that are committed it has not applied yet, as far as
+    /// it knows: those that its leader has told it of in this term, or, when
+    /// it leads, its own. `None` if it cannot know: it has heard no leader in
+    /// this term, stands for election, has stopped, or leads and has yet to
+    /// commit what was there before its reign.
+    pub fn lag(&self) -> Option<u64> {
+        if self.fault().is_some() {
+            return None;
+        }
+        let committed = match &self.role {
+            Role::Leader(_) => self.is_ready().then_some(self.commit()),
+            Role::Passive(_) => self.leader().and(self.server.told),
+            Role::Candidate(_) => None,
+        };
+        committed.map(|id| id.saturating_sub(self.server.state.applied().id))
+    }
+
+    /// As of when its applied state is known to hold everything that was
+    /// acknowledged, on this machine's boot-time clock; `None` if that was
+    /// never known since it started.
+    ///
+    /// For a leader, and for one that has led, that is certain: when the last
+    /// round *began* that a majority confirmed, so it is older than a
+    /// heartbeat's interval on a leader that is followed, and stands still on
+    /// one that is cut off. A passive server can only tell when it last heard
+    /// its leader and had applied all that this one said to be committed:
+    /// how long the words were under way, and whether somebody else led by
+    /// then, it cannot know.
+    pub fn fresh_at(&self) -> Option<Instant> {
+        match &self.role {
+            Role::Leader(leader) => leader.fresh_at(&self.server).max(self.server.fresh_at),
+            Role::Passive(_) | Role::Candidate(_) => self.server.fresh_at,
         }
     }
 

@@ -48,10 +48,15 @@ pub struct ReadResponse {
     /// The log's time at which this was true.
     #[prost(message, optional, tag = "2")]
     pub now: ::core::option::Option<Time>,
-    /// For a stale read: the last entry that was applied, and how long ago this
-    /// server last heard of a leader, in milliseconds.
+    /// For a stale read: the last entry that was applied; 0 otherwise.
     #[prost(uint64, tag = "3")]
     pub applied: u64,
+    /// For a stale read: how long ago, in milliseconds, this server last knew
+    /// its state to be up to date; 0 otherwise. A leader, and one that led until
+    /// then: when it last asked a majority that has confirmed it since. Another
+    /// server: when it last heard its leader and had applied all that this one
+    /// said to be committed. 18446744073709551615 (2^64 - 1) if it has never
+    /// known since it started.
     #[prost(uint64, tag = "4")]
     pub age_millis: u64,
     /// To what the register is bound, if it is.
@@ -413,6 +418,29 @@ pub struct StatusResponse {
     /// How many registers are bound to sessions.
     #[prost(uint64, tag = "27")]
     pub bound: u64,
+    /// With what it would stand for election now. Absent while it is blank.
+    #[prost(message, optional, tag = "28")]
+    pub rank: ::core::option::Option<Rank>,
+    /// How many entries that are committed it has not applied yet, as far as it
+    /// knows: by its leader's last word in this term, or its own if it leads.
+    /// Absent if it cannot know: no leader is known to it, or it leads and has
+    /// yet to commit what was there before.
+    #[prost(uint64, optional, tag = "29")]
+    pub lag: ::core::option::Option<u64>,
+}
+/// What decides which of two candidates steps back: the lower one, compared by
+/// the term of the last entry of the log first, then by that entry's id, then
+/// by the number of the server.
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default, deny_unknown_fields)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Rank {
+    #[prost(uint64, tag = "1")]
+    pub last_log_term: u64,
+    #[prost(uint64, tag = "2")]
+    pub last_log_id: u64,
+    #[prost(uint64, tag = "3")]
+    pub server: u64,
 }
 #[derive(serde::Serialize, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
