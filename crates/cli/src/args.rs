@@ -508,3 +508,62 @@ pub(crate) struct Completions {
     /// For which shell.
     pub(crate) shell: clap_complete::Shell,
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use clap::{Arg, CommandFactory as _};
+
+    use super::Cli;
+
+    /// All names by which an argument is known, to clap and to whoever types.
+    fn names(arg: &Arg) -> BTreeSet<String> {
+        let long = arg.get_long_and_visible_aliases().unwrap_or_default();
+        let short = arg.get_short_and_visible_aliases().unwrap_or_default();
+        let long = long.into_iter().map(|it| format!("--{it}"));
+        let short = short.into_iter().map(|it| format!("-{it}"));
+        let variable = arg.get_env().map(|it| it.to_string_lossy().into_owned());
+        let all = long.chain(short).chain(variable);
+        all.chain([arg.get_id().to_string()]).collect()
+    }
+
+    fn clashes(command: &clap::Command, global: &BTreeSet<String>, found: &mut Vec<String>) {
+        for sub in command.get_subcommands() {
+            for arg in sub.get_arguments() {
+                for name in names(arg).intersection(global) {
+                    found.push(format!("{} {name}", sub.get_name()));
+                }
+            }
+            clashes(sub, global, found);
+        }
+    }
+
+    fn all_clashes(command: &clap::Command) -> Vec<String> {
+        let all = command.get_arguments().filter(|arg| arg.is_global_set());
+        let global = all.flat_map(names).collect();
+        let mut found = Vec::new();
+        clashes(command, &global, &mut found);
+        found
+    }
+
+    #[test]
+    fn clap_finds_nothing_wrong_with_the_commands() {
+        Cli::command().debug_assert();
+    }
+
+    // clap leaves a global out of a command that has an argument of the same
+    // id, and says nothing until somebody gives it a value of the other type.
+    /// Meant so: the workload's --config, beside which the settings' file is
+    /// --settings and has the global's id and type (see [`super::Deploy`]).
+    const MEANT: [&str; 2] = ["deploy --config", "deploy config"];
+
+    #[test]
+    fn no_command_takes_a_name_that_a_flag_of_all_commands_has() {
+        assert_eq!(all_clashes(&Cli::command()), MEANT);
+        // The check sees one that is planted.
+        let planted = clap::Command::new("planted").arg(Arg::new("log").long("log"));
+        let clash = all_clashes(&Cli::command().subcommand(planted));
+        assert_eq!(clash[MEANT.len()..], ["planted --log", "planted log"]);
+    }
+}

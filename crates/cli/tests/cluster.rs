@@ -395,6 +395,8 @@ fn make_tokens(directory: &std::path::Path) {
     for (name, right) in [
         ("boss", &["--admin"][..]),
         ("pay", &["--campaign", "payroll"]),
+        ("clerk", &["--log-right", "append", "--log", "json"]),
+        ("auditor", &["--log-right", "read"]),
     ] {
         let out = path(name);
         let made = tenure(&[&["token", name, "--tokens", &tokens, "--out", &out], right].concat());
@@ -407,7 +409,8 @@ fn make_tokens(directory: &std::path::Path) {
         assert_eq!(mode & 0o777, 0o600);
     }
     // Twice the same name, and a name that is none.
-    for (name, said) in [("pay", "pay"), ("a b", "letters")] {
+    let known = "expected a name that is not in it yet, found [tokens.pay]";
+    for (name, said) in [("pay", known), ("a b", "letters")] {
         let refused = tenure(&["token", name, "--tokens", &tokens]);
         assert_eq!(refused.status.code(), Some(2), "{refused:?}");
         let text = String::from_utf8_lossy(&refused.stderr);
@@ -458,6 +461,13 @@ fn a_server_with_tokens_knows_its_clients_by_them() {
         let text = String::from_utf8_lossy(&refused.stderr);
         assert!(text.contains(said), "{text}");
     }
+    let by = |token: &str| format!("{url}?token_file={}", path(token));
+    let (clerk, auditor) = (by("clerk"), by("auditor"));
+    assert_eq!(text(&["log", "append", "two", "--store", &clerk]), "2\n");
+    assert_eq!(text(&["log", "read", "--store", &auditor]), "one\ntwo\n");
+    let (code, said) = fails(&["log", "append", "three", "--store", &auditor]);
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("found auditor, which has it not"), "{said}");
     let stand = [
         "run",
         "payroll",

@@ -128,6 +128,7 @@ pub(crate) struct Dev {
 #[command(after_help = "\
 Examples:
   tenure token payroll --campaign payroll --tokens tokens.toml --out payroll.token
+  tenure token orders --log-right append --tokens tokens.toml --out orders.token
   tenure token operator --admin --tokens tokens.toml --out operator.token
   tenure serve … --tokens tokens.toml
   tenure run payroll --store tenure://h1:7400 --token-file payroll.token -- ./pay")]
@@ -143,9 +144,9 @@ pub(crate) struct Token {
     /// Let it stand in elections whose names begin so; may be repeated.
     #[arg(long, value_name = "PREFIX")]
     pub(crate) campaign: Vec<String>,
-    /// What it may do with the plain log.
+    /// What it may do with the plain log. (--log is how to log, everywhere.)
     #[arg(long, value_name = "RIGHT")]
-    pub(crate) log: Option<LogRight>,
+    pub(crate) log_right: Option<LogRight>,
     /// Let it do everything.
     #[arg(long)]
     pub(crate) admin: bool,

@@ -20,7 +20,7 @@ pub(crate) fn token(context: &Context, args: &Token) -> Result<ExitCode, Failure
     let token = draw_token()?;
     let table = table(args, &token)?;
     let known = match &args.tokens {
-        Some(file) => check(file, &table)?,
+        Some(file) => check(file, &args.name, &table)?,
         None => false,
     };
     if let Some(out) = &args.out {
@@ -84,7 +84,7 @@ fn table(args: &Token, token: &str) -> Result<String, Failure> {
             text.push_str(&format!("{right} = {}\n", toml::Value::Array(list)));
         }
     }
-    if let Some(log) = args.log {
+    if let Some(log) = args.log_right {
         let right = match log {
             LogRight::Read => "read",
             LogRight::Append => "append",
@@ -100,13 +100,23 @@ fn table(args: &Token, token: &str) -> Result<String, Failure> {
 
 /// Refuses to add what servers would not read. Whether there is anything in
 /// the file already.
-fn check(file: &Path, table: &str) -> Result<bool, Failure> {
+fn check(file: &Path, name: &str, table: &str) -> Result<bool, Failure> {
     let wrong = |why: String| usage(format!("--tokens {}: {why}", file.display()));
     let text = match fs::read_to_string(file) {
         Ok(text) => text,
         Err(why) if why.kind() == std::io::ErrorKind::NotFound => String::new(),
         Err(why) => return Err(wrong(why.to_string())),
     };
+    // What is wrong with the file already is said before what is added to it.
+    check_tokens(&text).map_err(wrong)?;
+    let parsed: toml::Table = toml::from_str(&text).map_err(|why| wrong(why.to_string()))?;
+    let tokens = parsed.get("tokens").and_then(toml::Value::as_table);
+    if tokens.is_some_and(|tokens| tokens.contains_key(name)) {
+        return Err(wrong(format!(
+            "expected a name that is not in it yet, found [tokens.{name}]; choose another name, \
+             or take that table out first: its token is good for nothing from then on"
+        )));
+    }
     check_tokens(&format!("{text}\n{table}")).map_err(wrong)?;
     Ok(!text.is_empty())
 }
