@@ -156,6 +156,10 @@ impl Served {
             Ok(line) => line,
             Err(error) => {
                 tracing::debug!("a client was not let in: {error}");
+                let tls = self.tls.as_deref();
+                if tls.is_some_and(|tls| tls.distrust(&error).is_some()) {
+                    return Some(Closed::Untrusted);
+                }
                 return Some(blame(error.kind() == std::io::ErrorKind::TimedOut));
             }
         };

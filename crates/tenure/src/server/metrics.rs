@@ -47,6 +47,8 @@ pub(super) enum Closed {
     Slow,
     /// Who came does not belong to this cluster.
     Stranger,
+    /// One side does not believe the other's certificate, or speaks no TLS.
+    Untrusted,
 }
 
 /// One reason.

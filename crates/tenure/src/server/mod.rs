@@ -24,6 +24,7 @@
 //! | `owner` | the task that owns the machine |
 //! | `peers` | links to the other servers, and their connections to this one |
 //! | `gate` | how many connections, and who goes when there are too many |
+//! | `complaints` | what is wrong with whoever connects, said once |
 //! | `inbox`, `door` | how things get to the owner, and who may bring how much |
 //! | `house` | a session of the server's own, for clients without one |
 //! | `watchers`, `following` | those who follow registers, and what waits for each |
@@ -34,6 +35,7 @@
 
 mod backup;
 mod budget;
+mod complaints;
 mod config;
 mod data;
 mod door;

@@ -4,7 +4,8 @@
 //! server and of the same cluster: one that has just been admitted must be
 //! able to answer a leader that its own log does not tell it of yet.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -14,14 +15,16 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
+use super::complaints::Complaints;
 use super::gate::Gate;
 use super::inbox::{Event, Inbox};
 use super::metrics::Closed;
 use super::owner::others;
 use super::shared::Shared;
+use crate::clock;
 use crate::transport::{
     Answer, Book, Demand, FrameReader, Greeting, GreetingError, Line, Link, LinkEvent, ReadError,
-    Tls, read_greeting, write_answer,
+    Settings, Tls, distrust, read_greeting, write_answer,
 };
 
 /// How long a newcomer may take to introduce itself.
@@ -137,7 +140,7 @@ impl Peers {
             let shared = Arc::clone(&shared);
             move || shared.greeting()
         };
-        let mut told = String::new();
+        let mut told = BTreeSet::new();
         let tell = move |event| match event {
             LinkEvent::Up(greeting) => {
                 let refusal = judge(&shared, &greeting);
@@ -151,7 +154,7 @@ impl Peers {
                 inbox.put(Event::Greeted(greeting));
                 refusal.is_none()
             }
-            LinkEvent::Refused(why) => {
+            LinkEvent::Refused(why) | LinkEvent::Untrusted(why) => {
                 complain(&mut told, server, &why);
                 false
             }
@@ -169,22 +172,73 @@ impl Peers {
     }
 }
 
-/// Says something once, until it changes.
-fn complain(told: &mut String, server: ServerId, why: &str) {
-    if told != why {
-        tracing::warn!(server = server.get(), "not connected: {why}");
-        why.clone_into(told);
+/// How many different faults of one server are remembered, so that they are
+/// not said again: it may be dialled at several addresses in turn.
+const TOLD_MAX: usize = 8;
+
+/// Says something once, until the server was connected.
+fn complain(told: &mut BTreeSet<String>, server: ServerId, why: &str) {
+    if told.contains(why) {
+        return;
     }
+    tracing::warn!(server = server.get(), "not connected: {why}");
+    if told.len() >= TOLD_MAX {
+        told.clear();
+    }
+    told.insert(why.to_owned());
+}
+
+/// How `theirs` differ from `ours`, by what people set.
+fn unlike(ours: Settings, theirs: Settings) -> String {
+    let switch = |on: bool| if on { "on" } else { "off" };
+    let time = |nanos: u64| format!("{:?}", Duration::from_nanos(nanos));
+    let drift = |ppm: u32| format!("{ppm} ppm");
+    let all = [
+        (
+            "--election-timeout",
+            time(ours.timeout),
+            time(theirs.timeout),
+        ),
+        (
+            "--lease-reads",
+            switch(ours.lease_reads).to_owned(),
+            switch(theirs.lease_reads).to_owned(),
+        ),
+        // No flag sets these; a program that runs servers by the library may.
+        (
+            "the bound on clocks' drift",
+            drift(ours.drift),
+            drift(theirs.drift),
+        ),
+        (
+            "the fast detection of crashes",
+            switch(ours.fast_detection).to_owned(),
+            switch(theirs.fast_detection).to_owned(),
+        ),
+    ];
+    let unlike = all.iter().filter(|(_, ours, theirs)| ours != theirs);
+    let (mut expected, mut found) = (Vec::new(), Vec::new());
+    for (name, ours, theirs) in unlike {
+        expected.push(format!("{name} {ours}"));
+        found.push(format!("{name} {theirs}"));
+    }
+    format!(
+        "expected {}, found {}",
+        expected.join(" and "),
+        found.join(" and ")
+    )
 }
 
 /// Why this server does not talk to the one that says `greeting`, if so.
 fn judge(shared: &Shared, greeting: &Greeting) -> Option<String> {
     let face = shared.face();
     if greeting.settings != face.settings {
+        // Both sides print it, so it names both.
+        let (own, other) = (face.hello.server.get(), greeting.hello.server.get());
+        let unlike = unlike(face.settings, greeting.settings);
         return Some(format!(
-            "expected a server that is set like this one ({:?}), found {:?}; give all servers of \
-             a cluster the same --election-timeout, --drift and --lease-reads",
-            face.settings, greeting.settings
+            "{unlike} (server {own} has the former, server {other} the latter); give all servers \
+             of a cluster the same --election-timeout and --lease-reads"
         ));
     }
     // A blank one judges for itself by what it is answered.
@@ -205,9 +259,10 @@ pub(super) async fn accept(
 ) {
     static NUMBER: AtomicU64 = AtomicU64::new(1);
     let gate = Gate::new(NEWCOMERS_MAX.min(most), GREETED_MAX);
+    let complaints = Arc::new(Complaints::default());
     loop {
-        let stream = match listener.accept().await {
-            Ok((stream, _)) => stream,
+        let (stream, from) = match listener.accept().await {
+            Ok(accepted) => accepted,
             Err(error) => {
                 // Most likely there are too many files open.
                 tracing::warn!("a server's connection could not be taken: {error}");
@@ -217,10 +272,11 @@ pub(super) async fn accept(
         };
         let pass = gate.enter();
         let (shared, inbox, tls) = (Arc::clone(&shared), Arc::clone(&inbox), tls.clone());
+        let complaints = Arc::clone(&complaints);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         tokio::spawn(async move {
             let introduced = tokio::select! {
-                introduced = timeout(GREET_WITHIN, introduce(stream, tls)) => introduced,
+                introduced = timeout(GREET_WITHIN, introduce(stream, tls.clone())) => introduced,
                 () = pass.ousted() => return shared.metrics.close(Closed::Full),
             };
             let (why, reason) = match introduced {
@@ -228,12 +284,31 @@ pub(super) async fn accept(
                     return serve(line, greeting, number, &shared, &inbox).await;
                 }
                 Ok(Ok(_)) => ("there are too many".to_owned(), Closed::Full),
-                Ok(Err(error)) => (error.to_string(), Closed::Garbage),
+                Ok(Err(error)) => match suspicion(&error, tls.as_deref()) {
+                    Some(why) => {
+                        if complaints.is_news(from.ip(), &why, clock::boot()) {
+                            tracing::warn!(from = %from.ip(), "not let in as a server: {why}");
+                        }
+                        (why, Closed::Untrusted)
+                    }
+                    None => (error.to_string(), Closed::Garbage),
+                },
                 Err(_) => ("it did not introduce itself".into(), Closed::Slow),
             };
             shared.metrics.close(reason);
             tracing::debug!("a connection is closed: {why}");
         });
+    }
+}
+
+/// Why one side does not believe the other, if that is what went wrong.
+fn suspicion(error: &GreetingError, tls: Option<&Tls>) -> Option<String> {
+    let GreetingError::Io(error) = error else {
+        return None;
+    };
+    match tls {
+        Some(tls) => tls.distrust(error),
+        None => distrust(error, Path::new("")),
     }
 }
 
@@ -251,7 +326,7 @@ async fn secure(stream: TcpStream, tls: Option<Arc<Tls>>) -> std::io::Result<Lin
     stream.set_nodelay(true)?;
     match tls {
         Some(tls) => tls.accept(stream, Demand::Certificate).await,
-        None => Ok(Line::Plain(stream)),
+        None => Line::plain(stream).await,
     }
 }
 

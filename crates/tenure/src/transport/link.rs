@@ -15,7 +15,7 @@ use tokio::net::TcpStream;
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
-use super::greeting::{Answer, Greeting, read_answer, write_greeting};
+use super::greeting::{Answer, Greeting, GreetingError, read_answer, write_greeting};
 use super::tls::{Line, Tls};
 
 /// How many bytes may wait to be written to one server; what comes on top is
@@ -35,6 +35,10 @@ pub enum LinkEvent {
     Up(Greeting),
     /// The other side refused this server, and said why.
     Refused(String),
+    /// One side does not believe the other, or speaks no TLS: what was
+    /// expected, what was found and what to do. Trying again will not help
+    /// until somebody has mended that.
+    Untrusted(String),
     /// It could not be made.
     Failed(String),
     /// It was up and is not any more.
@@ -176,8 +180,8 @@ impl<G: Fn() -> Greeting, T: FnMut(LinkEvent) -> bool> Dialler<G, T> {
                 }
                 // It was refused, by one side or the other.
                 Ok(Ok(None)) => back_off = most,
-                Ok(Err(error)) => self.failed(error),
-                Err(_) => self.failed(format!("no answer within {DIAL_WITHIN:?}")),
+                Ok(Err(fault)) => self.failed(fault),
+                Err(_) => self.failed(Fault::Other(format!("no answer within {DIAL_WITHIN:?}"))),
             }
             tokio::select! {
                 () = sleep(back_off) => back_off = (back_off * 2).min(most),
@@ -186,10 +190,19 @@ impl<G: Fn() -> Greeting, T: FnMut(LinkEvent) -> bool> Dialler<G, T> {
         }
     }
 
-    fn failed(&mut self, why: String) {
+    fn failed(&mut self, fault: Fault) {
         let address = self.address();
-        (self.tell)(LinkEvent::Failed(format!("{address}: {why}")));
+        (self.tell)(match fault {
+            Fault::Trust(why) => LinkEvent::Untrusted(format!("{address}: {why}")),
+            Fault::Other(why) => LinkEvent::Failed(format!("{address}: {why}")),
+        });
         self.turn += 1;
+    }
+
+    fn broken(&self, error: &std::io::Error) -> Fault {
+        let tls = self.tls.as_ref();
+        let distrust = tls.and_then(|tls| tls.distrust(error));
+        distrust.map_or_else(|| Fault::Other(error.to_string()), Fault::Trust)
     }
 
     fn address(&self) -> String {
@@ -198,21 +211,27 @@ impl<G: Fn() -> Greeting, T: FnMut(LinkEvent) -> bool> Dialler<G, T> {
         address.cloned().unwrap_or_default()
     }
 
-    async fn dial(&mut self) -> Result<Option<Line>, String> {
-        let failed = |error: &dyn std::fmt::Display| error.to_string();
+    async fn dial(&mut self) -> Result<Option<Line>, Fault> {
         let connected = connect(self.address(), self.tls.clone()).await;
-        let mut stream = connected.map_err(|error| failed(&error))?;
-        write_greeting(&mut stream, &(self.greet)())
+        let mut stream = connected.map_err(|error| self.broken(&error))?;
+        let greeting = (self.greet)();
+        // Whoever does not believe this side says so here: its own part of
+        // the handshake is over before it has looked at the certificate.
+        write_greeting(&mut stream, &greeting)
             .await
-            .map_err(|error| failed(&error))?;
+            .map_err(|error| self.broken(&error))?;
         let answer = read_answer(&mut stream)
             .await
-            .map_err(|error| failed(&error))?;
+            .map_err(|error| match error {
+                GreetingError::Io(error) => self.broken(&error),
+                other => Fault::Other(other.to_string()),
+            })?;
         match answer {
             Answer::Welcome(greeting) if greeting.hello.server != self.server => {
                 let found = greeting.hello.server.get();
                 let wanted = self.server.get();
-                Err(format!("expected server {wanted}, found server {found}"))
+                let text = format!("expected server {wanted}, found server {found}");
+                Err(Fault::Other(text))
             }
             Answer::Welcome(greeting) => Ok((self.tell)(LinkEvent::Up(greeting)).then_some(stream)),
             Answer::Refused(reason) => {
@@ -221,6 +240,14 @@ impl<G: Fn() -> Greeting, T: FnMut(LinkEvent) -> bool> Dialler<G, T> {
             }
         }
     }
+}
+
+/// Why there is no connection.
+enum Fault {
+    /// One side does not believe the other.
+    Trust(String),
+    /// Anything else.
+    Other(String),
 }
 
 async fn connect(address: String, tls: Option<Arc<Tls>>) -> std::io::Result<Line> {

@@ -14,7 +14,8 @@
 //!
 //! `greeting` is the first thing said in each direction, `frames` reads what
 //! follows, `link` dials and writes, `book` is who can be reached where, `tls`
-//! makes sure that it is they, of files that `renewed` reads again.
+//! makes sure that it is they, of files that `renewed` reads again, and
+//! `distrust` says why it is not sure, `life` for how long others will be.
 //! Whatever is not a frame (garbage, another program, another version)
 //! closes the connection and is counted; nothing is ever guessed.
 //!
@@ -23,14 +24,17 @@
 //! simply made again.
 
 mod book;
+mod distrust;
 mod frames;
 mod greeting;
+mod life;
 mod link;
 mod plain;
 mod renewed;
 mod tls;
 
 pub use book::{Book, Contact};
+pub use distrust::distrust;
 pub use frames::{FrameReader, ReadError};
 pub use greeting::{Answer, Greeting, GreetingError, Settings, read_answer, read_greeting};
 pub use greeting::{write_answer, write_greeting};

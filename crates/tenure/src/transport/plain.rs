@@ -4,16 +4,22 @@
 //! Whoever begins otherwise could only be told by an alert of TLS, which it
 //! cannot read, and would complain of garbage. So it is told in its own
 //! language: HTTP/2, HTTP/1 or a greeting between servers.
+//!
+//! The other way round, a server that speaks TLS to one that does not is
+//! answered something that is certainly no TLS, and finds that.
 
 use std::io;
 
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 
+use super::distrust::Mismatch;
 use super::greeting::{Answer, write_answer};
 
 /// What a handshake of TLS begins with.
 const HANDSHAKE: u8 = 22;
+/// And what follows in all versions of it.
+const VERSION: u8 = 3;
 /// Settings of HTTP/2, none of them; it begins with them whatever comes.
 const SETTINGS: [u8; 9] = [0, 0, 0, 4, 0, 0, 0, 0, 0];
 /// The end of an HTTP/2 connection, by its type, and "inadequate security".
@@ -24,9 +30,38 @@ const CLIENT: &str = "this server speaks TLS; name its authority (ca=FILE in the
 const SERVER: &str = "this server speaks TLS with others; give all servers of a cluster \
                       --tls-cert, --tls-key and --tls-ca";
 
+const FOUND_PLAIN: Mismatch = Mismatch(
+    "expected TLS, found a server that speaks without; give all servers of a cluster --tls-cert, \
+     --tls-key and --tls-ca",
+);
+const FOUND_TLS: Mismatch = Mismatch(
+    "expected a server without TLS, as this one is, found TLS; give all servers of a cluster \
+     --tls-cert, --tls-key and --tls-ca, or none of them",
+);
+
+/// What a server finds that speaks TLS to one that does not.
+pub(super) const FOUND_NO_TLS: Mismatch = Mismatch(
+    "expected TLS, found something else; if that is a server of this cluster, give it --tls-cert, \
+     --tls-key and --tls-ca too",
+);
+
+/// Waits for the first bytes. If they are those of TLS, answers what is none,
+/// and gives what to tell people.
+pub(super) async fn refuse_tls(stream: &mut TcpStream) -> io::Result<Option<io::Error>> {
+    let mut first = [0; 2];
+    let read = stream.peek(&mut first).await?;
+    if read < first.len() || first != [HANDSHAKE, VERSION] {
+        return Ok(None);
+    }
+    write_answer(stream, &Answer::Refused(FOUND_TLS.0.into())).await?;
+    let error = io::Error::new(io::ErrorKind::InvalidData, FOUND_TLS);
+    Ok(Some(error))
+}
+
 /// Waits for the first bytes. If they are none of TLS, says so, and gives what
 /// to tell people.
-pub(super) async fn refuse(stream: &mut TcpStream) -> io::Result<Option<&'static str>> {
+pub(super) async fn refuse(stream: &mut TcpStream) -> io::Result<Option<io::Error>> {
+    let error = |why| io::Error::new(io::ErrorKind::InvalidData, why);
     let mut first = [0; 3];
     let read = stream.peek(&mut first).await?;
     // The end of a connection is for TLS to complain of.
@@ -35,7 +70,11 @@ pub(super) async fn refuse(stream: &mut TcpStream) -> io::Result<Option<&'static
     }
     match &first[..read] {
         b"PRI" => stream.write_all(&go_away()).await?,
-        [b't', ..] => write_answer(stream, &Answer::Refused(SERVER.into())).await?,
+        [b't', ..] => {
+            write_answer(stream, &Answer::Refused(SERVER.into())).await?;
+            let error = io::Error::new(io::ErrorKind::InvalidData, FOUND_PLAIN);
+            return Ok(Some(error));
+        }
         _ => {
             let answer = format!(
                 "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n\
@@ -45,7 +84,7 @@ pub(super) async fn refuse(stream: &mut TcpStream) -> io::Result<Option<&'static
             stream.write_all(answer.as_bytes()).await?;
         }
     }
-    Ok(Some("expected TLS, found something else"))
+    Ok(Some(error("expected TLS, found something else")))
 }
 
 fn go_away() -> Vec<u8> {

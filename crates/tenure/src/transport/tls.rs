@@ -12,7 +12,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -21,13 +21,17 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use tenure_core::time::Instant;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 
+use super::distrust::distrust;
+use super::life::Shown;
 use super::plain;
 use super::renewed::Renewed;
+use crate::clock;
 
 /// How long whoever is not let in may take to read why, and how much of what
 /// it still says is listened to, in pieces of [`PARTING_BYTES`].
@@ -73,12 +77,22 @@ struct Both {
     /// Whoever connects may have one.
     lenient: Arc<ServerConfig>,
     client: Arc<ClientConfig>,
+    /// What this side shows of itself.
+    shown: Arc<Shown>,
 }
+
+/// How often this server's own certificate is looked at, whether it expires.
+const LOOK_EVERY: Duration = Duration::from_secs(12 * 60 * 60);
 
 /// Makes TLS of connections: of those that come, and of those to other
 /// servers.
 #[derive(Debug)]
-pub struct Tls(Renewed<Both>);
+pub struct Tls {
+    made: Renewed<Both>,
+    authority: PathBuf,
+    /// When it was last looked whether the certificate expires.
+    looked: Mutex<Instant>,
+}
 
 /// Whether a client has to have a certificate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -96,7 +110,36 @@ impl Tls {
     /// A sentence that says which file, what was expected and what was found.
     pub fn open(files: TlsFiles) -> Result<Self, String> {
         let all = [&files.certificate, &files.key, &files.authority].map(PathBuf::clone);
-        Renewed::open("certificates", all.into(), move || both(&files)).map(Self)
+        let authority = files.authority.clone();
+        let make = move || {
+            let both = both(&files)?;
+            both.shown.tell();
+            Ok(both)
+        };
+        Ok(Self {
+            made: Renewed::open("certificates", all.into(), make)?,
+            authority,
+            looked: Mutex::new(clock::boot()),
+        })
+    }
+
+    /// What is in use now. Every now and then it is said that it expires: a
+    /// server may run for longer than its certificate is good.
+    fn current(&self) -> Both {
+        let made = self.made.current();
+        let mut looked = self.looked.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = clock::boot();
+        if now.since(*looked) >= LOOK_EVERY {
+            *looked = now;
+            made.shown.tell();
+        }
+        made
+    }
+
+    /// Why `error` means that one side does not believe the other, if it
+    /// does: what was expected, what was found and what to do.
+    pub fn distrust(&self, error: &io::Error) -> Option<String> {
+        distrust(error, &self.authority)
     }
 
     /// The side that was connected to.
@@ -106,9 +149,9 @@ impl Tls {
     pub async fn accept(&self, mut stream: TcpStream, demand: Demand) -> io::Result<Line> {
         if let Some(why) = plain::refuse(&mut stream).await? {
             part(stream).await;
-            return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+            return Err(why);
         }
-        let made = self.0.current();
+        let made = self.current();
         let config = match demand {
             Demand::Certificate => made.strict,
             Demand::Nothing => made.lenient,
@@ -128,7 +171,16 @@ impl Tls {
     /// # Errors
     /// If the other side does not prove that it is that host.
     pub async fn connect(&self, stream: TcpStream, address: &str) -> io::Result<Line> {
-        connect(self.0.current().client, stream, address).await
+        let connected = connect(self.current().client, stream, address).await;
+        connected.map_err(|error| {
+            let below = error.get_ref();
+            match below.and_then(|below| below.downcast_ref::<rustls::Error>()) {
+                Some(rustls::Error::InvalidMessage(_)) => {
+                    io::Error::new(error.kind(), plain::FOUND_NO_TLS)
+                }
+                _ => error,
+            }
+        })
     }
 }
 
@@ -269,10 +321,16 @@ fn both(files: &TlsFiles) -> Result<Both, String> {
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         Ok::<_, String>(Arc::new(config))
     };
+    let verifier =
+        WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), provider.clone())
+            .build()
+            .map_err(|error| found(&files.authority, "an authority's certificate", &error))?;
+    let shown = Shown::new(files.clone(), own.certificates.clone(), verifier);
     Ok(Both {
         strict: server(false)?,
         lenient: server(true)?,
         client: Arc::new(client(&roots, Some(&own))?),
+        shown: Arc::new(shown),
     })
 }
 
@@ -312,6 +370,21 @@ pub enum Line {
     Plain(TcpStream),
     /// With.
     Tls(Box<TlsStream<TcpStream>>),
+}
+
+impl Line {
+    /// The side that was connected to, without TLS.
+    ///
+    /// # Errors
+    /// If the other side speaks TLS; it is answered something else, so that
+    /// it finds that this one does not.
+    pub async fn plain(mut stream: TcpStream) -> io::Result<Self> {
+        if let Some(why) = plain::refuse_tls(&mut stream).await? {
+            part(stream).await;
+            return Err(why);
+        }
+        Ok(Self::Plain(stream))
+    }
 }
 
 impl AsyncRead for Line {

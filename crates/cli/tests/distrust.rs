@@ -1,0 +1,163 @@
+//! Servers that do not believe each other's certificates, and say so.
+
+mod common;
+
+use std::io::{BufRead as _, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+
+use common::servers::{SOON, free, led};
+use common::{TENURE, poll_until};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+
+type Authority = CertifiedIssuer<'static, KeyPair>;
+
+fn authority() -> Authority {
+    let mut params = CertificateParams::new(Vec::new()).expect("parameters");
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let key = KeyPair::generate().expect("a key");
+    CertifiedIssuer::self_signed(params, key).expect("an authority")
+}
+
+/// Writes the certificate and the key of server `id`.
+fn write(dir: &Path, id: usize, by: &Authority, expired: bool) {
+    let mut params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).expect("parameters");
+    if expired {
+        params.not_before = rcgen::date_time_ymd(2001, 1, 1);
+        params.not_after = rcgen::date_time_ymd(2002, 1, 1);
+    }
+    let key = KeyPair::generate().expect("a key");
+    let certificate = params.signed_by(&key, by).expect("signed");
+    std::fs::write(file(dir, id, "key"), key.serialize_pem()).expect("written");
+    std::fs::write(file(dir, id, "pem"), certificate.pem()).expect("written");
+}
+
+fn file(dir: &Path, id: usize, end: &str) -> PathBuf {
+    dir.join(format!("{id}.{end}"))
+}
+
+/// A server and what it has said on stderr.
+struct Server {
+    child: Child,
+    said: Arc<Mutex<Vec<String>>>,
+}
+
+impl Server {
+    fn start(mut command: Command) -> Self {
+        command.stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("a server");
+        let lines = BufReader::new(child.stderr.take().expect("its stderr")).lines();
+        let said = Arc::new(Mutex::new(Vec::new()));
+        let heard = Arc::clone(&said);
+        std::thread::spawn(move || {
+            for line in lines.map_while(Result::ok) {
+                heard.lock().expect("whole").push(line);
+            }
+        });
+        Self { child, said }
+    }
+
+    fn count(&self, words: &[&str]) -> usize {
+        let said = self.said.lock().expect("whole");
+        let has_all = |line: &&String| words.iter().all(|word| line.contains(word));
+        said.iter().filter(has_all).count()
+    }
+
+    /// Waits until lines with all of these words have been said.
+    fn says(&self, times: usize, words: &[&str]) {
+        let heard = poll_until(SOON, || (self.count(words) >= times).then_some(()));
+        heard.unwrap_or_else(|| panic!("expected {words:?}, found {:#?}", self.said.lock()));
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+struct Place {
+    dir: tempfile::TempDir,
+    peers: String,
+    clients: [String; 3],
+}
+
+impl Place {
+    fn new() -> Self {
+        let [one, two, three, clients @ ..] = free::<6>();
+        Self {
+            dir: tempfile::tempdir().expect("a directory"),
+            peers: format!("1={one},2={two},3={three}"),
+            clients,
+        }
+    }
+
+    fn start(&self, id: usize, tls: bool) -> Server {
+        let dir = self.dir.path();
+        let mut command = Command::new(TENURE);
+        command
+            .args(["serve", "-v", "--id", &id.to_string()])
+            .args(["--peers", &self.peers, "--listen", &self.clients[id - 1]])
+            .arg("--data")
+            .arg(dir.join(format!("data{id}")));
+        if tls {
+            command.arg("--tls-cert").arg(file(dir, id, "pem"));
+            command.arg("--tls-key").arg(file(dir, id, "key"));
+            command.arg("--tls-ca").arg(dir.join("ca.pem"));
+        }
+        Server::start(command)
+    }
+}
+
+const BELIEVED: &str = "expected a certificate of an authority in";
+
+#[test]
+fn both_sides_say_why_they_do_not_believe_each_other_until_it_is_mended() {
+    let place = Place::new();
+    let dir = place.dir.path();
+    let (ours, theirs) = (authority(), authority());
+    std::fs::write(dir.join("ca.pem"), ours.pem()).expect("written");
+    write(dir, 1, &ours, false);
+    write(dir, 2, &ours, false);
+    let servers = [1, 2].map(|id| place.start(id, true));
+    servers[0].says(1, &["the certificate expires on"]);
+
+    let plain = place.start(3, false);
+    plain.says(1, &["not connected", "this server speaks TLS with others"]);
+    plain.says(1, &["not let in as a server", "found TLS"]);
+    for server in &servers {
+        server.says(1, &["not connected", "found something else", "--tls-cert"]);
+        server.says(1, &["not let in as a server", "speaks without"]);
+    }
+    drop(plain);
+
+    write(dir, 3, &ours, true);
+    let third = place.start(3, true);
+    let expired = "one that has expired on 2002-01-01 00:00 UTC";
+    third.says(1, &["3.pem: expected", expired, "renew it"]);
+    third.says(1, &["not connected", "CertificateExpired"]);
+    third.says(1, &["not let in as a server", "CertificateExpired"]);
+    for server in &servers {
+        server.says(1, &["not connected", BELIEVED, expired, "renew it"]);
+        server.says(1, &["not let in as a server", expired]);
+        // It comes again and again, which is told to whoever wants to know.
+        server.says(3, &["a connection is closed", expired]);
+        assert_eq!(server.count(&["not let in as a server", expired]), 1);
+        assert_eq!(server.count(&["not connected", expired]), 1);
+    }
+
+    let foreign = "found one of another authority";
+    write(dir, 3, &theirs, false);
+    third.says(1, &["3.pem: expected", foreign]);
+    for server in &servers {
+        server.says(1, &["not connected", BELIEVED, foreign]);
+        server.says(1, &["not let in as a server", foreign]);
+    }
+
+    write(dir, 3, &ours, false);
+    let [ca, cert, key] = ["ca.pem", "1.pem", "1.key"].map(|it| dir.join(it).display().to_string());
+    let clients = place.clients.join(",");
+    led(&format!("tenure://{clients}?ca={ca}&cert={cert}&key={key}"));
+}
