@@ -91,7 +91,9 @@ fn configs(args: &Dev, dir: &std::path::Path) -> Result<BTreeMap<u16, Config>, F
     for number in 1..=args.nodes {
         let listen = format!("127.0.0.1:{}", port(0, number)?);
         let data = dir.join(number.to_string());
-        let config = Config::new(id(number)?, peers.clone(), data, listen);
+        let mut config = Config::new(id(number)?, peers.clone(), data, listen);
+        // All of them log to the same place.
+        config.span = tracing::error_span!("server", id = number);
         configs.insert(number, config);
     }
     Ok(configs)

@@ -46,6 +46,9 @@ pub struct Config {
     pub connections: usize,
     /// Watches and tails under way; one more is refused with BUSY.
     pub watches: usize,
+    /// In which span its thread logs: for whoever runs several servers in one
+    /// process and wants to know which of them speaks.
+    pub span: tracing::Span,
 }
 
 impl Config {
@@ -76,6 +79,7 @@ impl Config {
             requests: 65_536,
             connections: 4_096,
             watches: 65_536,
+            span: tracing::Span::none(),
         }
     }
 

@@ -183,6 +183,9 @@ impl Server {
         std::thread::Builder::new()
             .name("tenure-server".into())
             .spawn(move || {
+                // All of its tasks run on this thread, so all that they say
+                // is said by it.
+                let _speaks = parts.config.span.clone().entered();
                 let ended = runtime.block_on(run(parts));
                 drop(runtime);
                 tell.send_replace(Some(Arc::new(ended)));
