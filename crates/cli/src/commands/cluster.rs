@@ -161,7 +161,7 @@ fn object(server: &ServerStatus, commit: u64) -> Value {
         "revision": it.revision,
         "log_first": it.log_first,
         "log_next": it.log_next,
-        "uptime_ms": it.uptime_millis,
+        "uptime_millis": it.uptime_millis,
         "waiting": it.waiting,
         "members": it.members.iter().map(member_object).collect::<Vec<_>>(),
     })

@@ -19,7 +19,8 @@ use axum::Extension;
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::State;
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::extract::rejection::BytesRejection;
+use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use serde::de::DeserializeOwned;
@@ -29,7 +30,7 @@ use tokio_stream::wrappers::ReceiverStream;
 
 use super::door::Door;
 use super::tokens::Caller;
-use super::translate::invalid;
+use super::translate::{error, invalid};
 use crate::api::v1::{self, Cause};
 use tenure_core::alpo::Operation;
 
@@ -48,6 +49,8 @@ pub(super) fn routes(door: Door) -> Router {
         .route("/v1/log/{call}", post(log))
         .route("/v1/sessions/{call}", post(sessions))
         .route("/v1/cluster/{call}", post(cluster))
+        .fallback(nowhere)
+        .method_not_allowed_fallback(not_so)
         .layer(axum::extract::DefaultBodyLimit::max(BODY_MAX))
         .with_state(door)
 }
@@ -169,7 +172,19 @@ fn respond<T: serde::Serialize>(result: Result<T, v1::Error>) -> Response {
     }
 }
 
-fn parse<T: DeserializeOwned>(body: &Bytes) -> Result<T, v1::Error> {
+/// The body of a request, or why there is none: too large, or its connection
+/// broke.
+type Sent = Result<Bytes, BytesRejection>;
+
+fn parse<T: DeserializeOwned>(body: &Sent) -> Result<T, v1::Error> {
+    let body = match body {
+        Ok(body) => body,
+        Err(why) if why.status() == StatusCode::PAYLOAD_TOO_LARGE => {
+            let text = format!("expected a request of at most {BODY_MAX} bytes, found more");
+            return Err(error(Cause::TooLarge, text));
+        }
+        Err(why) => return Err(invalid(format!("the request: {why}"))),
+    };
     let body: &[u8] = if body.is_empty() { b"{}" } else { body };
     serde_json::from_slice(body).map_err(|why| invalid(format!("the request's JSON: {why}")))
 }
@@ -200,7 +215,7 @@ async fn registers(
     State(door): State<Door>,
     Extension(caller): Who,
     call: Call,
-    body: Bytes,
+    body: Sent,
 ) -> Response {
     match call.as_str() {
         "read" => match parse(&body) {
@@ -237,12 +252,7 @@ async fn registers(
     }
 }
 
-async fn log(
-    State(door): State<Door>,
-    Extension(caller): Who,
-    call: Call,
-    body: Bytes,
-) -> Response {
+async fn log(State(door): State<Door>, Extension(caller): Who, call: Call, body: Sent) -> Response {
     match call.as_str() {
         "append" => match parse(&body) {
             Ok(request) => respond(Door::append(&door, &caller, request).await),
@@ -267,7 +277,7 @@ async fn sessions(
     State(door): State<Door>,
     Extension(caller): Who,
     call: Call,
-    body: Bytes,
+    body: Sent,
 ) -> Response {
     let numbered = |operation| async {
         match parse::<v1::KeepAliveRequest>(&body) {
@@ -293,7 +303,7 @@ async fn cluster(
     State(door): State<Door>,
     Extension(caller): Who,
     call: Call,
-    body: Bytes,
+    body: Sent,
 ) -> Response {
     match call.as_str() {
         "add_member" => match parse(&body) {
@@ -320,6 +330,31 @@ async fn cluster(
             "status, add_member, promote_member, remove_member, transfer, snapshot, metrics",
         ),
     }
+}
+
+/// What is asked for at a path where there is nothing.
+async fn nowhere(uri: Uri) -> Response {
+    let text = format!(
+        "expected /v1/registers/…, /v1/log/…, /v1/sessions/…, /v1/cluster/…, /healthz, /readyz, \
+         /leader or /metrics, found {:?}",
+        uri.path()
+    );
+    let mut response = failed(invalid(text));
+    *response.status_mut() = StatusCode::NOT_FOUND;
+    response
+}
+
+/// What is asked for in another way than it is answered.
+async fn not_so(method: Method, uri: Uri) -> Response {
+    let wanted = if uri.path().starts_with("/v1/") {
+        "POST"
+    } else {
+        "GET"
+    };
+    let text = format!("expected {wanted} {}, found {method}", uri.path());
+    let mut response = failed(invalid(text));
+    *response.status_mut() = StatusCode::METHOD_NOT_ALLOWED;
+    response
 }
 
 fn unknown(service: &str, found: &str, expected: &str) -> Response {

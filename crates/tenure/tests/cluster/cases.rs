@@ -396,6 +396,40 @@ async fn fields_that_nobody_knows_are_refused() {
     assert_eq!(servers.append("two").await, 2, "nothing was in between");
 }
 
+/// Whatever is wrong with a request, programs are told in one form.
+#[tokio::test]
+async fn every_error_over_http_is_json() {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    let servers = Servers::found(1, 0);
+    let address = servers.running[&1].address();
+    let large = " ".repeat(4 * 1024 * 1024 + 1);
+    for (request, body, code, cause) in [
+        ("POST /v1/log/append", &*large, 413, "TOO_LARGE"),
+        ("POST /v1/log/push", "{}", 404, "INVALID"),
+        ("GET /v2", "", 404, "INVALID"),
+        ("GET /v1/log/append", "", 405, "INVALID"),
+        ("POST /healthz", "", 405, "INVALID"),
+    ] {
+        let head = format!(
+            "{request} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {}\r\n\r\n",
+            body.len()
+        );
+        let stream = tokio::net::TcpStream::connect(address).await;
+        let mut stream = stream.expect("it listens");
+        stream.write_all(head.as_bytes()).await.expect("sent");
+        // It may be answered before all of it was sent.
+        let _ = stream.write_all(body.as_bytes()).await;
+        let mut text = String::new();
+        stream.read_to_string(&mut text).await.expect("answered");
+        let status = format!("HTTP/1.1 {code}");
+        assert!(text.starts_with(&status), "{request}: {text}");
+        let (_, json) = text.split_once("\r\n\r\n").expect("a body");
+        let error: serde_json::Value = serde_json::from_str(json).expect("JSON");
+        assert_eq!(error["error"]["cause"], cause, "{request}: {error}");
+        assert!(error["error"]["message"].is_string(), "{error}");
+    }
+}
+
 #[tokio::test]
 async fn a_snapshot_is_taken_when_it_is_asked_for() {
     let mut servers = Servers::found(3, 0);
