@@ -259,9 +259,12 @@ fn a_backup_of_a_running_cluster_is_restored_and_goes_on() {
     let whole = std::fs::read(&file).expect("the backup");
     let cut = path("cut");
     std::fs::write(&cut, &whole[..whole.len() - 1]).expect("written");
+    let long = path("long");
+    std::fs::write(&long, [&whole[..], b"x"].concat()).expect("written");
     let directory = cluster.directory.path().display().to_string();
     for (code, file, id, said) in [
         (1, &cut, "1", "cut short"),
+        (1, &long, "1", "1 bytes behind its end"),
         (1, &path("none"), "1", "No such file"),
         (2, &directory, "1", "no plain file"),
         (2, &file, "0", "from 1, found 0"),
@@ -385,7 +388,13 @@ fn what_makes_no_sense_is_refused_with_what_to_do() {
     let nowhere = "/nowhere/at/all";
     let (code, found) = fails(&["backup", nowhere, "--store", &url]);
     assert_eq!(code, Some(1), "{found}");
-    assert!(found.contains(nowhere.trim_end_matches("all")), "{found}");
+    let said = "/nowhere/at/all: expected a directory, /nowhere/at, in which a file can be made";
+    assert!(found.contains(said), "{found}");
+    assert!(found.contains("make the directory first"), "{found}");
+    // A member that votes is one, and there is nothing to promote.
+    let (code, found) = fails(&["member", "promote", "1", "--store", &url]);
+    assert_eq!(code, Some(1), "{found}");
+    assert!(found.contains("this server counts already"), "{found}");
 }
 
 /// Makes two tokens in `directory`, for the server's file there.
@@ -495,4 +504,85 @@ fn a_cluster_in_one_process_without_room_for_its_ports_leaves_nothing_behind() {
     assert!(said.contains("found 65500"), "{said}");
     let left = std::fs::read_dir(place.path()).expect("it is there");
     assert_eq!(left.count(), 0);
+}
+
+#[test]
+fn addresses_and_directories_of_a_server_that_will_not_do_are_named() {
+    let [peer, listen] = free::<2>();
+    let data = tempfile::tempdir().expect("a directory");
+    let data = data.path().join("data").display().to_string();
+    let serve = |peer: &str, listen: &str, data: &str| {
+        let peers = format!("1={peer}");
+        let own = ["serve", "--id", "1", "--peers", &peers];
+        fails(&[&own[..], &["--listen", listen, "--data", data]].concat())
+    };
+    let nowhere = "nowhere.invalid:7500";
+    for (peer, listen, said) in [
+        (
+            "127.0.0.1",
+            &*listen,
+            "--peers: expected HOST:PORT, found \"127.0.0.1\"",
+        ),
+        (
+            nowhere,
+            &*listen,
+            "found nowhere.invalid:7500, which cannot be looked up",
+        ),
+        ("192.0.2.1:7500", &*listen, "expected a loopback address"),
+        (&*peer, &*peer, "for both"),
+    ] {
+        let (code, found) = serve(peer, listen, &data);
+        assert_eq!(code, Some(2), "{found}");
+        assert!(found.contains(said), "{found}");
+        assert!(!std::path::Path::new(&data).exists(), "{found}");
+    }
+    let (code, found) = serve(&peer, &listen, "/proc/tenure");
+    assert_eq!(code, Some(1), "{found}");
+    assert_eq!(found.matches("os error").count(), 1, "{found}");
+}
+
+#[test]
+fn servers_that_are_set_otherwise_say_how() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let [one, two, listen, other] = free::<4>();
+    let peers = format!("1={one},2={two}");
+    let start = |id: &str, listen: &str, timeout: &str| {
+        let data = directory.path().join(id).display().to_string();
+        let mut serve = Command::new(TENURE);
+        serve.args(["serve", "--id", id, "--peers", &peers, "--data", &data]);
+        serve.args(["--listen", listen, "--election-timeout", timeout]);
+        let serve = serve.stdout(Stdio::null()).stderr(Stdio::piped());
+        Server(serve.spawn().expect("a server"))
+    };
+    let mut slow = start("1", &listen, "1s");
+    let _fast = start("2", &other, "250ms");
+    let said = BufReader::new(slow.0.stderr.take().expect("its stderr")).lines();
+    let mut said = said.map(|line| line.expect("text"));
+    let line = said.find(|line| line.contains("not connected"));
+    let line = line.expect("it goes on");
+    assert!(line.contains("--election-timeout 1s"), "{line}");
+    assert!(line.contains("--election-timeout 250ms"), "{line}");
+    assert!(!line.contains("Settings"), "{line}");
+}
+
+#[test]
+fn servers_in_one_process_say_which_of_them_speaks() {
+    // A row of ports, of which it uses the first two and those 100 above.
+    let port = |address: &String| address.rsplit_once(':')?.1.parse::<u16>().ok();
+    let mut rows = std::iter::repeat_with(free::<102>).take(100);
+    let row = rows.find(|row| port(&row[101]) == port(&row[0]).map(|first| first + 101));
+    let port = port(&row.expect("a row")[0]).expect("a port").to_string();
+    let place = tempfile::tempdir().expect("a directory");
+    let dev = Command::new(TENURE)
+        .args(["dev", "--nodes", "2", "--port", &port])
+        .env("TMPDIR", place.path())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn();
+    let mut dev = Server(dev.expect("it starts"));
+    let said = BufReader::new(dev.0.stderr.take().expect("its stderr")).lines();
+    let mut said = said.map(|line| line.expect("text"));
+    for server in ["server{id=1}", "server{id=2}"] {
+        assert!(said.any(|line| line.contains(server)), "{server}");
+    }
 }

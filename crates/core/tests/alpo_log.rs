@@ -344,7 +344,7 @@ fn changes_that_make_no_sense_are_refused() {
     assert_eq!(one.after(admit(1)), Err(ChangeError::Known));
     assert_eq!(
         one.after(Change::Promote(server(1))),
-        Err(ChangeError::Unknown)
+        Err(ChangeError::Counts)
     );
     assert_eq!(
         one.after(Change::Promote(server(2))),

@@ -326,7 +326,18 @@ impl Partial {
         partial.push(format!(".{}.partial", std::process::id()));
         let path = target.with_file_name(partial);
         let file = File::create_new(&path).map_err(|error| {
-            Failure::Other(anyhow::Error::from(error).context(format!("{}", path.display())))
+            let directory = target.parent().filter(|it| !it.as_os_str().is_empty());
+            let directory = directory.unwrap_or_else(|| Path::new("."));
+            let advice = match error.kind() {
+                std::io::ErrorKind::NotFound => "; make the directory first",
+                std::io::ErrorKind::PermissionDenied => "; let this user write there",
+                _ => "",
+            };
+            Failure::Other(anyhow::anyhow!(
+                "{}: expected a directory, {}, in which a file can be made, found: {error}{advice}",
+                target.display(),
+                directory.display()
+            ))
         })?;
         Ok(Self { path, file })
     }

@@ -1,6 +1,7 @@
 //! `tenure serve`: one server of a cluster.
 
 use std::collections::BTreeMap;
+use std::net::ToSocketAddrs as _;
 use std::process::ExitCode;
 
 use tenure::core::alpo::ServerId;
@@ -130,6 +131,8 @@ fn settings(args: &Serve) -> Result<Config, Failure> {
         settings.node.fast_detection = false;
     }
     settings.tls = tls(args)?;
+    // First, so that what is no address at all is not called an open one.
+    settings.validate().map_err(usage)?;
     if settings.tls.is_some() {
         settings.client_certificates = !args.tls_any_client;
     } else if !args.insecure {
@@ -161,12 +164,17 @@ fn number(id: u64) -> Result<ServerId, Failure> {
 /// Without TLS anybody who reaches a port may read and write everything.
 fn refuse_open(settings: &Config) -> Result<(), Failure> {
     let listens = [settings.listens_for_peers(), &settings.listen];
-    // One that is not named at all is told so by the server.
-    for address in listens.into_iter().filter(|address| !address.is_empty()) {
-        let host = address.rsplit_once(':').map_or("", |(host, _)| host);
-        let ip = host.trim_matches(['[', ']']).parse::<std::net::IpAddr>();
-        let local = host == "localhost" || ip.is_ok_and(|ip| ip.is_loopback());
-        if !local {
+    for address in listens {
+        let found: Vec<_> = address
+            .to_socket_addrs()
+            .map_err(|why| {
+                usage(format!(
+                    "expected an address of this machine, found {address}, which cannot be looked \
+                     up: {why}; check its spelling, or name the host by its number"
+                ))
+            })?
+            .collect();
+        if !found.iter().all(|address| address.ip().is_loopback()) {
             return Err(usage(format!(
                 "expected a loopback address, found {address}: without TLS anybody who reaches \
                  it may do everything; pass --insecure if the network is yours alone"

@@ -61,8 +61,10 @@ pub enum Change {
 pub enum ChangeError {
     /// The server is a member already.
     Known,
-    /// The server is not a member (or no learner, for a promotion).
+    /// The server is not a member.
     Unknown,
+    /// The server that is to be promoted counts already.
+    Counts,
     /// Nobody would be left to vote.
     LastVoter,
     /// There are [`MAX_MEMBERS`] already.
@@ -139,7 +141,8 @@ impl Membership {
             }
             Change::Promote(server) => match next.members.get_mut(&server) {
                 Some(member) if member.part == Part::Learner => member.part = Part::Voter,
-                Some(_) | None => return Err(ChangeError::Unknown),
+                Some(_) => return Err(ChangeError::Counts),
+                None => return Err(ChangeError::Unknown),
             },
             Change::Remove(server) => {
                 if next.members.remove(&server).is_none() {

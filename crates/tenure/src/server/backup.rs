@@ -45,7 +45,7 @@ pub enum RestoreError {
         server: ServerId,
     },
     /// The data directory cannot be used.
-    #[error("{0}")]
+    #[error(transparent)]
     Disk(#[from] WalError),
 }
 
@@ -93,8 +93,15 @@ pub fn read(bytes: &[u8]) -> Result<(Summary, State), RestoreError> {
         return Err(wrong("a damaged header"));
     }
     if image.len() as u64 != number(40) {
-        let found = format!("{} of {} bytes: it was cut short", image.len(), number(40));
-        return Err(wrong(&found));
+        let (found, wanted) = (image.len() as u64, number(40));
+        return Err(wrong(&if found < wanted {
+            format!("{found} of {wanted} bytes: it was cut short; copy it again")
+        } else {
+            let more = found - wanted;
+            format!(
+                "{more} bytes behind its end, at {wanted}: something was added to it; copy it again"
+            )
+        }));
     }
     if u64::from(crc32c(image)) != crc(48) {
         return Err(wrong("damaged contents (their checksum is wrong)"));

@@ -117,7 +117,7 @@ impl Config {
         }
         let mut places = BTreeMap::new();
         for (id, address) in &self.peers {
-            check_address(address)?;
+            check_address("--peers", address)?;
             if let Some(other) = places.insert(address, id) {
                 return Err(format!(
                     "expected an address for each server, found {address} for both {} and {}",
@@ -126,17 +126,31 @@ impl Config {
                 ));
             }
         }
-        check_address(&self.listen)?;
-        self.listen_peers.as_deref().map_or(Ok(()), check_address)?;
-        self.advertise.as_deref().map_or(Ok(()), check_address)
+        check_address("--listen", &self.listen)?;
+        for (flag, address) in [
+            ("--listen-peers", &self.listen_peers),
+            ("--advertise", &self.advertise),
+        ] {
+            let address = address.as_deref();
+            address.map_or(Ok(()), |address| check_address(flag, address))?;
+        }
+        // With port 0 each is given one of its own.
+        if self.listen == self.listens_for_peers() && !self.listen.ends_with(":0") {
+            return Err(format!(
+                "expected a port for clients (--listen) and another one for servers (this one's \
+                 entry in --peers, or --listen-peers), found {} for both",
+                self.listen
+            ));
+        }
+        Ok(())
     }
 }
 
-fn check_address(address: &str) -> Result<(), String> {
+fn check_address(flag: &str, address: &str) -> Result<(), String> {
     let parts = address.rsplit_once(':');
     match parts {
         Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() => Ok(()),
-        _ => Err(format!("expected HOST:PORT, found {address:?}")),
+        _ => Err(format!("{flag}: expected HOST:PORT, found {address:?}")),
     }
 }
 
@@ -167,6 +181,7 @@ mod tests {
             (config(&[(1, "a:1"), (2, "a:1")], 1, "b:1"), "both 1 and 2"),
             (config(&[(1, "a:1")], 1, ":1"), "found \":1\""),
             (config(&[(1, "a:99999")], 1, "b:1"), "a:99999"),
+            (config(&[(1, "a:1")], 1, "a:1"), "found a:1 for both"),
         ] {
             let error = bad.validate().expect_err("it makes no sense");
             assert!(error.contains(said), "{error}");

@@ -303,7 +303,11 @@ fn refused(refusal: Refusal, shared: &Shared) -> v1::Error {
             Cause::Members,
             match why {
                 ChangeError::Known => "this server is a member already",
-                ChangeError::Unknown => "there is no such member to do this to",
+                ChangeError::Unknown => {
+                    "expected a member, found no server of this number among them; `tenure member \
+                     list` shows them"
+                }
+                ChangeError::Counts => "this server counts already; there is nothing to promote",
                 ChangeError::LastVoter => "nobody would be left to vote",
                 ChangeError::Full => "there are as many members as there may be",
             },

@@ -52,7 +52,7 @@ pub enum WalError {
     Damaged(Fault),
     /// The operating system failed. Do what it says (free space, give
     /// permission, replace the disk), then restart.
-    #[error("{}: could not {doing}{}: {source}; {}", .file.display(), at(*.offset), advice(.source))]
+    #[error("{}: could not {doing}{}: {why}; {}", .file.display(), at(*.offset), advice(.why))]
     Disk {
         /// The file or directory.
         file: PathBuf,
@@ -60,8 +60,9 @@ pub enum WalError {
         offset: Option<u64>,
         /// What failed.
         doing: &'static str,
-        /// What the system said.
-        source: io::Error,
+        /// What the system said. Not called `source`: the message says it
+        /// already, and whoever prints the chain would print it twice.
+        why: io::Error,
     },
     /// An earlier write or sync failed, so nobody knows what is on disk until
     /// it is read again. Reopen.
@@ -122,13 +123,13 @@ impl WalError {
         file: PathBuf,
         offset: impl Into<Option<u64>>,
         doing: &'static str,
-        source: io::Error,
+        why: io::Error,
     ) -> Self {
         Self::Disk {
             file,
             offset: offset.into(),
             doing,
-            source,
+            why,
         }
     }
 

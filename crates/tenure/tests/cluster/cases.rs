@@ -307,6 +307,12 @@ async fn a_backup_begins_a_new_cluster_that_others_join() {
         let error = tenure::server::read_backup(&file[..cut]).expect_err("not whole");
         assert!(error.to_string().contains(said), "{error}");
     }
+    let longer = [&file[..], b"xyz"].concat();
+    let error = tenure::server::read_backup(&longer).expect_err("too long");
+    assert!(
+        error.to_string().contains("3 bytes behind its end"),
+        "{error}"
+    );
     for byte in 0..file.len() {
         let mut damaged = file.clone();
         damaged[byte] ^= 1;
