@@ -149,7 +149,8 @@ pub(crate) struct Deploy {
     /// [`super::Common::config`].
     #[arg(long, id = "config", value_name = "FILE")]
     settings: Option<PathBuf>,
-    /// When CMD ends by itself: start it again, or have it undeployed.
+    /// When CMD ends by itself: start it again, or have it undeployed. What is started again is
+    /// so after growing pauses, and after three in a row on another node.
     #[arg(
         long,
         value_name = "WHEN",

@@ -183,8 +183,8 @@ fn a_workload_that_would_not_start_is_tried_elsewhere_until_it_does() {
     assert_eq!(failing["state"], "failing");
     fs::set_permissions(&command, fs::Permissions::from_mode(0o700)).expect("allowed");
     town.all_run(&["a"], |_| true);
-    let running = town.shows("a", |it| it["state"] == "running");
-    assert_eq!(running["nodes_failed"], 0, "it is forgiven");
+    // It is forgiven when it has run for a while.
+    town.shows("a", |it| it["state"] == "running");
 }
 
 #[test]
