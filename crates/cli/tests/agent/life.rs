@@ -244,9 +244,10 @@ fn a_guardian_that_is_killed_takes_its_workload_along_and_it_is_started_again() 
     let one = town.node("one", &[]);
     town.deploy("a", &[]);
     let before = town.stamps.last("a").expect("it runs").pid;
-    kill_process(one.below("__guardian"), Signal::KILL).expect("it runs");
+    kill_process(one.below("__guardian a "), Signal::KILL).expect("it runs");
     let again = || town.stamps.last("a").filter(|run| run.pid != before);
     poll_until(PATIENCE, again).expect("it is started again");
+    one.says("a failed (1 in a row): the guardian ended by signal 9");
     town.stamps.runs();
 }
 
