@@ -59,10 +59,7 @@ pub(crate) async fn run(context: &Context, options: Options) -> Result<ExitCode,
     place::private(&directory)?;
     let _lock = Lock::take(&directory)?;
     let metered = match &options.metrics {
-        Some(address) => {
-            let listener = tokio::net::TcpListener::bind(address).await;
-            Some(listener.map_err(|error| usage(format!("--metrics {address}: {error}")))?)
-        }
+        Some(address) => Some(metrics::listen(address).await?),
         None => None,
     };
     let settings = format!("{} {config:?}", options.url);

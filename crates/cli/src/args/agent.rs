@@ -56,7 +56,7 @@ pub(crate) struct Node {
     pub(crate) drift: Option<String>,
     #[command(flatten)]
     pub(crate) state: State,
-    /// Serve metrics here, at /metrics.
+    /// Serve metrics here, at /metrics; with port 0 on one that is free, which the log names.
     #[arg(long, env = "TENURE_METRICS", value_name = "HOST:PORT")]
     pub(crate) metrics: Option<String>,
     /// The most bytes of output in one file, of which each instance has its own.
