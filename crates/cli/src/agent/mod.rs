@@ -25,6 +25,7 @@ mod link;
 mod metrics;
 mod node;
 pub(crate) mod place;
+mod refused;
 mod run;
 pub(crate) mod spec;
 pub(crate) mod spool;

@@ -15,7 +15,8 @@ Examples:
     tenure deploy api --group web -- /srv/api --port 8080
     tenure ps --group web --store postgres://db/app
 
-The first TERM or INT hands everything on to other nodes and then ends; the second ends at once.")]
+The first TERM or INT hands everything on to other nodes and then ends; a second one, half a second
+later or more, ends at once.")]
 pub(crate) struct Node {
     #[command(flatten)]
     pub(crate) group: Group,
@@ -134,7 +135,8 @@ pub(crate) struct Deploy {
     /// It outlives its node, and needs the quorum (the default).
     #[arg(long, conflicts_with = "no_ha")]
     pub(crate) ha: bool,
-    /// It dies with its node.
+    /// It dies with its node, also with one that lives but could not reach its store for a lease:
+    /// nobody starts it again.
     #[arg(long, conflicts_with = "file")]
     pub(crate) no_ha: bool,
     /// How many of it, on one node.

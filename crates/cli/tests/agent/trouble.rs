@@ -146,8 +146,11 @@ fn an_agent_that_never_joined_ends_when_it_is_asked_to() {
     let nobody = "tenure://127.0.0.1:1";
     let mut one = town.start("one", &["--store", nobody]);
     one.says("node one of group town");
+    let said = one.says("onnection refused");
+    assert!(said.contains("tenure://127.0.0.1:1: "), "{said}");
     one.signal(rustix::process::Signal::TERM);
     assert_eq!(one.ends(), 0, "{}", one.said());
+    one.says("asked to stop before it had joined");
 }
 
 #[test]
@@ -396,6 +399,10 @@ fn a_group_all_of_whose_agents_are_dead_is_not_shown_as_if_it_ran() {
     let shown = town.done(&["ps"]);
     let group = shown.lines().next().unwrap_or_default();
     assert!(group.ends_with(" (1 silent)"), "{shown}");
+    // They insist on their quorum although nobody lives; the way out is told.
+    let (code, said) = town.fails(&["node", "--name", "two", "--quorum", "1"]);
+    assert!(code == 2 && said.contains("one (silent for "), "{said}");
+    assert!(said.contains("one agent with --quorum 0"), "{said}");
 }
 
 #[test]

@@ -3,6 +3,8 @@
 
 use std::fs;
 
+use rustix::process::Signal;
+
 use super::common::poll_until;
 use super::town::{PATIENCE, Town};
 
@@ -92,4 +94,15 @@ fn output_of_workloads_is_no_json() {
     let town = Town::sqlite();
     let (code, said) = town.fails(&["logs", "a", "--json"]);
     assert!(code == 2 && said.contains("--json"), "{said}");
+}
+
+#[test]
+fn two_signals_at_once_ask_once() {
+    let town = Town::sqlite();
+    let mut one = town.node("one", &[]);
+    // As `timeout` does, which signals a process and its group.
+    one.signal(Signal::TERM);
+    one.signal(Signal::INT);
+    assert_eq!(one.ends(), 0, "{}", one.said());
+    assert!(!one.said().contains("asked twice"), "{}", one.said());
 }
