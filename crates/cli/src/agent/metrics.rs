@@ -14,12 +14,30 @@ use tokio::sync::Semaphore;
 
 use super::book::{Condition, Counts};
 use super::control::Desk;
+use crate::failure::{Failure, usage};
 
 const CONNECTIONS_MAX: usize = 16;
 /// How long a client may take to ask, and to read the answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The longest beginning of a request that is looked at, in bytes.
 const REQUEST_MAX: usize = 8 << 10;
+
+/// Listens there, and says where: with port 0 the kernel chooses.
+pub(super) async fn listen(address: &str) -> Result<TcpListener, Failure> {
+    let listener = TcpListener::bind(address).await.map_err(|error| {
+        let text = format!(
+            "expected to serve metrics at --metrics {address}, found: {error}; name an address \
+             of this machine and a port that nobody has"
+        );
+        match error.kind() {
+            // No address at all: only a person can mend that.
+            std::io::ErrorKind::InvalidInput => usage(text),
+            _ => Failure::Other(anyhow::anyhow!(text)),
+        }
+    })?;
+    tracing::info!("metrics at http://{}/metrics", listener.local_addr()?);
+    Ok(listener)
+}
 
 /// Serves until this is dropped.
 pub(super) async fn serve(listener: TcpListener, desk: Arc<Desk>) {

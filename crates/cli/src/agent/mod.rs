@@ -25,6 +25,7 @@ mod link;
 mod metrics;
 mod node;
 pub(crate) mod place;
+mod refused;
 mod retire;
 mod run;
 pub(crate) mod spec;

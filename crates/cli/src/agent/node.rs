@@ -3,8 +3,8 @@
 //! It takes the lock of its directory, finds the steward of a former life or
 //! starts one, joins, and then only listens: to the node, to the steward, to
 //! commands, to signals. The first TERM or INT drains the node, so that its
-//! work is elsewhere before it ends; the second ends everything at once and
-//! lets the others find out.
+//! work is elsewhere before it ends; a second one, later than [`ECHO`], ends
+//! everything at once and lets the others find out.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -14,7 +14,8 @@ use std::time::Duration;
 use serde_json::json;
 use tenure::clock;
 use tenure::core::ha::MEMBERS_MAX;
-use tenure::ha::{Builder, Config, Event, Events, Keys, Past, Refusal, Sight};
+use tenure::core::time::Instant;
+use tenure::ha::{Builder, Config, Event, Events, Keys, NodeId, Past, Refusal, Sight, View};
 use tenure::store::Store;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::Semaphore;
@@ -27,13 +28,17 @@ use super::place::{CONTROL, Door, Lock};
 use super::retire::retire;
 use super::spec::{Frame, KIND};
 use super::wire::LogLimits;
-use super::{metrics, place};
+use super::{metrics, place, refused};
 use crate::Context;
 use crate::failure::{Failure, usage};
 use crate::guard::{MARGIN_MIN, SLACK};
 
 /// How long commands may take to hear the last word of an agent that ends.
 const LAST_WORDS: Duration = Duration::from_secs(2);
+
+/// Within what time two requests to stop are one: `timeout` and others signal
+/// both a process and its group.
+const ECHO: Duration = Duration::from_millis(500);
 
 /// What an agent was told.
 pub(crate) struct Options {
@@ -60,10 +65,7 @@ pub(crate) async fn run(context: &Context, options: Options) -> Result<ExitCode,
     place::private(&directory)?;
     let _lock = Lock::take(&directory)?;
     let metered = match &options.metrics {
-        Some(address) => {
-            let listener = tokio::net::TcpListener::bind(address).await;
-            Some(listener.map_err(|error| usage(format!("--metrics {address}: {error}")))?)
-        }
+        Some(address) => Some(metrics::listen(address).await?),
         None => None,
     };
     let settings = format!("{} {config:?}", options.url);
@@ -178,6 +180,21 @@ fn head() -> Status {
     }
 }
 
+/// What has ended for good because its node has died, by node: it was not HA.
+fn died_along(before: &View, view: &View) -> Vec<(String, String)> {
+    let dead = before.members.iter().filter(|member| {
+        let gone = view.departures.iter().find(|gone| gone.id == member.id);
+        view.member(member.id).is_none() && gone.is_none_or(|gone| gone.died)
+    });
+    let along = dead.map(|member| {
+        let held = before.held_by(member.id);
+        let lost = held.filter(|(name, it)| !it.ha && !view.workloads.contains_key(*name));
+        let names: Vec<&str> = lost.map(|(name, _)| name.as_str()).collect();
+        (member.name.to_string(), names.join(", "))
+    });
+    along.filter(|(_, names)| !names.is_empty()).collect()
+}
+
 struct Agent {
     desk: Arc<Desk>,
     events: Events,
@@ -187,7 +204,10 @@ struct Agent {
     quorum: u32,
     /// It is, or was, in the view: something may be assigned to it.
     belongs: bool,
-    draining: bool,
+    /// The id under which it is, or was last, in the view.
+    joined: Option<NodeId>,
+    /// When it was first asked to stop.
+    asked_at: Option<Instant>,
     trouble: Option<String>,
     excluded: Option<Refusal>,
 }
@@ -210,12 +230,13 @@ impl Agent {
             events,
             reins,
             sight,
-            seen,
             quorum,
             belongs,
-            draining: false,
+            joined: belongs.then_some(seen.id),
+            asked_at: None,
             trouble: None,
             excluded: None,
+            seen,
         }
     }
 
@@ -237,26 +258,21 @@ impl Agent {
                 Happened::Told(Some(event)) => self.hear(event),
                 Happened::Completed(done) => self.complete(done),
                 Happened::StewardLost => self.desk.book().lose_steward(),
-                Happened::Stop if self.draining => {
-                    tracing::warn!("asked twice: ending everything at once");
-                    self.reins.quit().await;
-                    return Err(Failure::Other(anyhow::anyhow!(
-                        "ended without leaving: the others take over when the lease is over"
-                    )));
-                }
-                Happened::Stop => {
-                    tracing::info!("asked to stop: handing everything on first");
-                    self.draining = true;
-                    let (manager, belongs) = (Arc::clone(&self.desk.manager), self.belongs);
-                    tokio::spawn(async move {
-                        // Nothing is to be handed on by who never joined.
-                        if belongs {
-                            manager.drain().await;
+                Happened::Stop => match self.asked_at {
+                    None => self.stop(),
+                    Some(at) if clock::boot().since(at) < ECHO => {
+                        tracing::debug!("asked to stop once more, at the same time");
+                    }
+                    Some(_) => {
+                        tracing::warn!("asked twice: ending everything at once");
+                        self.reins.quit().await;
+                        return Err(Failure::Other(anyhow::anyhow!(if self.belongs {
+                            "ended without leaving: the others take over when the lease is over"
                         } else {
-                            manager.leave().await;
-                        }
-                    });
-                }
+                            "ended before it had joined: nothing ran here"
+                        })));
+                    }
+                },
             }
             self.publish();
         }
@@ -266,8 +282,29 @@ impl Agent {
         self.reins.quit().await;
         match self.excluded {
             None => Ok(ExitCode::SUCCESS),
-            Some(why) => Err(usage(why.to_string())),
+            Some(why) => {
+                let told = refused::told(&self.desk, &why).await;
+                Err(usage(format!("{why}{told}")))
+            }
         }
+    }
+
+    /// Hands everything on, and leaves.
+    fn stop(&mut self) {
+        self.asked_at = Some(clock::boot());
+        let (manager, belongs) = (Arc::clone(&self.desk.manager), self.belongs);
+        if belongs {
+            tracing::info!("asked to stop: handing everything on first");
+        } else {
+            tracing::info!("asked to stop before it had joined: nothing is to be handed on");
+        }
+        tokio::spawn(async move {
+            if belongs {
+                manager.drain().await;
+            } else {
+                manager.leave().await;
+            }
+        });
     }
 
     /// Tells the others and a next life what has changed.
@@ -284,6 +321,12 @@ impl Agent {
         self.belongs |= sight.member;
         if let Some(view) = &sight.view {
             let before = self.seen.view.as_deref();
+            for (node, names) in before.map_or_else(Vec::new, |it| died_along(it, view)) {
+                tracing::warn!(
+                    "{node} has died, and with it what was deployed with --no-ha: {names}; \
+                     deploy it again, or without --no-ha, so that another node takes it over"
+                );
+            }
             let mut book = self.desk.book();
             book.look(before, view, sight.id, clock::wall());
         }
@@ -297,12 +340,23 @@ impl Agent {
     }
 
     fn hear(&mut self, event: Event) {
+        if let Event::Fenced { id, why } = event
+            && self.joined != Some(id)
+        {
+            // Nothing was ever assigned to it, so nothing is ended.
+            return tracing::info!("{why} before {id} had joined: joining under another id");
+        }
         self.desk.book().hear(&event, clock::wall());
         match event {
             Event::Joined { id, namesake } => {
                 tracing::info!("joined as {id}");
+                self.joined = Some(id);
                 if namesake {
-                    tracing::warn!("another node has this name; name nodes by their ids");
+                    tracing::warn!(
+                        "another node has this name: name nodes by their ids, or give one of \
+                         them another --name; if it is only what is left of one that was killed \
+                         here, it is judged dead when its lease is over"
+                    );
                 }
                 self.warn_of_quorum();
             }
@@ -341,19 +395,30 @@ impl Agent {
             } => tracing::warn!("{name} failed ({in_a_row} in a row): {why}"),
             Event::Excluded { why } => self.excluded = Some(why),
             Event::Trouble { failure, in_a_row } => {
-                let why = failure.why.to_string();
-                if self.trouble.as_ref() == Some(&why) {
-                    tracing::debug!("{why} ({in_a_row} in a row)");
-                } else {
-                    tracing::warn!("{why}");
-                    self.trouble = Some(why);
-                }
+                self.struggle(failure.why.to_string(), in_a_row);
             }
             Event::Recovered => {
                 self.trouble = None;
                 tracing::warn!("the store answers again");
             }
             Event::Beat { .. } | Event::Done { .. } | Event::Refused { .. } | Event::Stopped => {}
+        }
+    }
+
+    /// Says once what is wrong with the store, until something else is.
+    fn struggle(&mut self, why: String, in_a_row: u32) {
+        // Some stores say who they are, others only what happened.
+        let store = self.desk.store.to_string();
+        let why = if why.contains(&store) {
+            why
+        } else {
+            format!("{store}: {why}")
+        };
+        if self.trouble.as_ref() == Some(&why) {
+            tracing::debug!("{why} ({in_a_row} in a row)");
+        } else {
+            tracing::warn!("{why}");
+            self.trouble = Some(why);
         }
     }
 

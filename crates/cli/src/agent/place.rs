@@ -123,7 +123,8 @@ impl Lock {
             }
             let mut holder = String::new();
             let _ = file.read_to_string(&mut holder);
-            return Err(usage(format!(
+            // Not usage: it may be about to end, and then the next try succeeds.
+            return Err(Failure::Other(anyhow::anyhow!(
                 "expected to be the only agent of this name and group on this machine, found \
                  process {}, which holds {}; stop it, or give this one another --name",
                 holder.trim(),

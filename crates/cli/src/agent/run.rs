@@ -121,7 +121,7 @@ impl Run {
             crate::output::timestamp(clock::wall()),
             self.begin.fence
         );
-        Guardian::stand_by_to(output.into())
+        Guardian::stand_by_to(output.into(), &self.begin.name)
     }
 
     pub(super) fn name(&self) -> &str {
@@ -298,6 +298,9 @@ async fn keep(
         }
     };
     let mut kill_at = start.kill_at;
+    // How CMD ended that was told to: only the last word says by whom. With a
+    // guardian that was killed the kernel kills it, too.
+    let mut told_to_end = None;
     guardian.start(start);
     loop {
         let event = tokio::select! {
@@ -320,9 +323,17 @@ async fn keep(
             Event::Ready => {}
             Event::Started { .. } => tell(Fate::Started),
             Event::Refused { why } => tell(Fate::Failed(why.to_string())),
-            Event::Exited { status, asked } => tell(Fate::Exited(status, asked)),
+            Event::Exited {
+                status,
+                asked: true,
+            } => told_to_end = Some(status),
+            Event::Exited { status, .. } => tell(Fate::Exited(status, false)),
             Event::Lost { why } => tell(Fate::Failed(why)),
-            Event::Gone => {}
+            Event::Gone => {
+                if let Some(status) = told_to_end {
+                    tell(Fate::Exited(status, true));
+                }
+            }
             Event::Blind => {
                 tell(Fate::Failed("the keeper of its guardian has failed".into()));
                 // The guardian hears that too, and has killed it by then.

@@ -15,7 +15,8 @@ Examples:
     tenure deploy api --group web -- /srv/api --port 8080
     tenure ps --group web --store postgres://db/app
 
-The first TERM or INT hands everything on to other nodes and then ends; the second ends at once.")]
+The first TERM or INT hands everything on to other nodes and then ends; a second one, half a second
+later or more, ends at once.")]
 pub(crate) struct Node {
     #[command(flatten)]
     pub(crate) group: Group,
@@ -56,7 +57,7 @@ pub(crate) struct Node {
     pub(crate) drift: Option<String>,
     #[command(flatten)]
     pub(crate) state: State,
-    /// Serve metrics here, at /metrics.
+    /// Serve metrics here, at /metrics; with port 0 on one that is free, which the log names.
     #[arg(long, env = "TENURE_METRICS", value_name = "HOST:PORT")]
     pub(crate) metrics: Option<String>,
     /// The most bytes of output in one file, of which each instance has its own.
@@ -134,7 +135,8 @@ pub(crate) struct Deploy {
     /// It outlives its node, and needs the quorum (the default).
     #[arg(long, conflicts_with = "no_ha")]
     pub(crate) ha: bool,
-    /// It dies with its node.
+    /// It dies with its node, also with one that lives but could not reach its store for a lease:
+    /// nobody starts it again.
     #[arg(long, conflicts_with = "file")]
     pub(crate) no_ha: bool,
     /// How many of it, on one node.
@@ -149,7 +151,8 @@ pub(crate) struct Deploy {
     /// [`super::Common::config`].
     #[arg(long, id = "config", value_name = "FILE")]
     settings: Option<PathBuf>,
-    /// When CMD ends by itself: start it again, or have it undeployed.
+    /// When CMD ends by itself: start it again, or have it undeployed. What is started again is
+    /// so after growing pauses, and after three in a row on another node.
     #[arg(
         long,
         value_name = "WHEN",

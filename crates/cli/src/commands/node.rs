@@ -6,16 +6,24 @@ use std::sync::Arc;
 use tenure::ha::{Builder, Manager};
 
 use crate::agent::{self, LogLimits, Options};
-use crate::failure::Failure;
+use crate::failure::{Failure, usage};
 use crate::{Context, args, config};
 
 pub(crate) async fn node(context: &Context, args: &args::Node) -> Result<ExitCode, Failure> {
+    let url = config::store_url(&context.common, &context.file)?;
+    if url.starts_with("memory:") {
+        return Err(usage(
+            "expected a store that other nodes and `tenure ps` can reach, found memory:, which \
+             no other process sees; on one machine name a file, --store sqlite:///PATH, for \
+             several a database or a cluster",
+        ));
+    }
     let store = context.open().await?;
     let builder = Manager::builder(Arc::clone(&store), args.group.group.as_str());
     let options = Options {
         builder: times(args, told(args, builder))?,
         store,
-        url: config::store_url(&context.common, &context.file)?,
+        url,
         root: agent::place::root(args.state.state.as_deref())?,
         metrics: args.metrics.clone(),
         log: LogLimits {

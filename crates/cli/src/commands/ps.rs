@@ -152,7 +152,9 @@ fn show(context: &Context, view: &View, beats: &BTreeMap<NodeId, Beat>) -> Resul
     let heads = ["NODE", "ID", "STATE", "WORKLOADS", "UP", "HOST", "LABELS"];
     let mut rows = vec![heads.map(str::to_owned)];
     let mut objects = Vec::new();
-    for member in &view.members {
+    let mut members: Vec<&Member> = view.members.iter().collect();
+    members.sort_by_key(|member| (&member.name, member.id));
+    for member in members {
         let beat = beats.get(&member.id).cloned().unwrap_or_default();
         let (row, object) = node(view, member, &beat);
         rows.push(row);

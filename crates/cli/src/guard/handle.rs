@@ -87,9 +87,10 @@ impl Guardian {
         Self::stand_by_as(Path::new(super::SELF))
     }
 
-    /// The same, with a place for what CMD prints.
-    pub(crate) fn stand_by_to(output: OwnedFd) -> io::Result<Self> {
-        Self::begin(Path::new(super::SELF), Some(output))
+    /// The same, with a place for what CMD prints, and the name of what it is
+    /// for, which lists of processes show.
+    pub(crate) fn stand_by_to(output: OwnedFd, name: &str) -> io::Result<Self> {
+        Self::begin(Path::new(super::SELF), Some((output, name)))
     }
 
     /// The same with another binary that calls [`super::dispatch`].
@@ -97,7 +98,7 @@ impl Guardian {
         Self::begin(program, None)
     }
 
-    fn begin(program: &Path, output: Option<OwnedFd>) -> io::Result<Self> {
+    fn begin(program: &Path, output: Option<(OwnedFd, &str)>) -> io::Result<Self> {
         let (orders, taken) = sync_channel(ORDERS);
         let (events, heard) = channel(EVENTS);
         let (wake, woken) = UnixStream::pair()?;

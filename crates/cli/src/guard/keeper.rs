@@ -23,6 +23,7 @@ use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{Receiver, TryRecvError};
@@ -81,8 +82,9 @@ impl Spared {
 }
 
 /// Starts a guardian; the first half of the handshake. What it and CMD print
-/// goes to `output`, or where this process prints.
-pub(super) fn spawn(program: &Path, output: Option<OwnedFd>) -> io::Result<(Pid, Channel)> {
+/// goes to `output`, or where this process prints. The name beside it is for
+/// people, and read by nobody.
+pub(super) fn spawn(program: &Path, output: Option<(OwnedFd, &str)>) -> io::Result<(Pid, Channel)> {
     // Held until the child is known: another keeper must not take it for an
     // orphan.
     let mut spared = spared();
@@ -95,9 +97,10 @@ pub(super) fn spawn(program: &Path, output: Option<OwnedFd>) -> io::Result<(Pid,
     let (ours, theirs) = UnixStream::pair()?;
     // Reaped by its number in `Keeper`, together with what it leaves behind.
     let mut command = Command::new(program);
-    command.arg(super::GUARDIAN);
+    command.arg0("tenure").arg(super::GUARDIAN);
     command.stdin(Stdio::from(OwnedFd::from(theirs)));
-    if let Some(output) = output {
+    if let Some((output, name)) = output {
+        command.arg(name);
         command.stdout(output.try_clone()?).stderr(output);
     }
     let child = command.spawn()?;

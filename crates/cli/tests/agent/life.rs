@@ -109,8 +109,9 @@ fn a_drained_node_hands_everything_on_and_leaves() {
 #[test]
 fn a_stopped_agent_loses_its_work_before_the_heir_starts_it() {
     let town = Town::sqlite();
-    let (one, _two) = (town.node("one", &[]), town.node("two", &[]));
+    let (one, two) = (town.node("one", &[]), town.node("two", &[]));
     town.deploy_as("a", &["--node", "one"], &town.stamps.stubborn());
+    town.deploy("alone", &["--node", "one", "--no-ha"]);
     let id = one.id();
     one.signal(Signal::STOP);
     // The checker sees two at once, should the first one live too long.
@@ -125,6 +126,15 @@ fn a_stopped_agent_loses_its_work_before_the_heir_starts_it() {
     one.says("everything is ended");
     let joined = || (one.id() != id).then_some(());
     poll_until(PATIENCE, joined).expect("it joins again, under another id");
+    for agent in [&one, &two] {
+        agent.says("deployed with --no-ha: alone;");
+    }
+    let said = one.said();
+    assert!(!said.contains("another node has this name"), "{said}");
+    // It came after the other, and is shown where its name is.
+    let nodes = town.ps().into_iter().filter(|it| it["type"] == "node");
+    let nodes: Vec<_> = nodes.map(|it| it["node"].to_string()).collect();
+    assert!(nodes.is_sorted(), "{nodes:?}");
     town.deploy("b", &["--node", "one"]);
     town.all_run(&["a", "b"], |_| true);
     assert_eq!(town.stamps.last("a").expect("it runs").node, "two");
@@ -250,9 +260,10 @@ fn a_guardian_that_is_killed_takes_its_workload_along_and_it_is_started_again() 
     let one = town.node("one", &[]);
     town.deploy("a", &[]);
     let before = town.stamps.last("a").expect("it runs").pid;
-    kill_process(one.below("__guardian"), Signal::KILL).expect("it runs");
+    kill_process(one.below("__guardian a "), Signal::KILL).expect("it runs");
     let again = || town.stamps.last("a").filter(|run| run.pid != before);
     poll_until(PATIENCE, again).expect("it is started again");
+    one.says("a failed (1 in a row): the guardian ended by signal 9");
     town.stamps.runs();
 }
 

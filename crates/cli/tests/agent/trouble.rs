@@ -30,14 +30,21 @@ fn what_people_get_wrong_is_told() {
     let said = second.said();
     assert!(said.contains("quorum of the group, 1, found 3"), "{said}");
     let mut namesake = town.start("one", &["--quorum", "1"]);
-    assert_eq!(namesake.ends(), 2);
+    // Such a one may be about to end: a service manager tries again.
+    assert_eq!(namesake.ends(), 1);
     let said = namesake.said();
     assert!(said.contains("only agent of this name"), "{said}");
     fs::write(path.join("bad.json"), "{\"a\": ").expect("a file");
     fs::write(path.join("bad.toml"), "[[workload]]\nname = \"a\"\n").expect("a file");
     let file = |name: &str| path.join(name).display().to_string();
     let (json, toml) = (file("bad.json"), file("bad.toml"));
-    let cases: [(&[&str], i32, &str); 10] = [
+    let cases: [(&[&str], i32, &str); 12] = [
+        (&["node", "--store", "memory:"], 2, "no other process sees"),
+        (
+            &["node", "--name", "x", "--metrics", "x"],
+            2,
+            "name an address",
+        ),
         (
             &["deploy", "a", "--config", &json, "--", "true"],
             2,
@@ -140,8 +147,11 @@ fn an_agent_that_never_joined_ends_when_it_is_asked_to() {
     let nobody = "tenure://127.0.0.1:1";
     let mut one = town.start("one", &["--store", nobody]);
     one.says("node one of group town");
+    let said = one.says("onnection refused");
+    assert!(said.contains("tenure://127.0.0.1:1: "), "{said}");
     one.signal(rustix::process::Signal::TERM);
     assert_eq!(one.ends(), 0, "{}", one.said());
+    one.says("asked to stop before it had joined");
 }
 
 #[test]
@@ -184,8 +194,8 @@ fn a_workload_that_would_not_start_is_tried_elsewhere_until_it_does() {
     assert_eq!(failing["state"], "failing");
     fs::set_permissions(&command, fs::Permissions::from_mode(0o700)).expect("allowed");
     town.all_run(&["a"], |_| true);
-    let running = town.shows("a", |it| it["state"] == "running");
-    assert_eq!(running["nodes_failed"], 0, "it is forgiven");
+    // It is forgiven when it has run for a while.
+    town.shows("a", |it| it["state"] == "running");
 }
 
 #[test]
@@ -390,6 +400,10 @@ fn a_group_all_of_whose_agents_are_dead_is_not_shown_as_if_it_ran() {
     let shown = town.done(&["ps"]);
     let group = shown.lines().next().unwrap_or_default();
     assert!(group.ends_with(" (1 silent)"), "{shown}");
+    // They insist on their quorum although nobody lives; the way out is told.
+    let (code, said) = town.fails(&["node", "--name", "two", "--quorum", "1"]);
+    assert!(code == 2 && said.contains("one (silent for "), "{said}");
+    assert!(said.contains("one agent with --quorum 0"), "{said}");
 }
 
 #[test]
@@ -397,6 +411,9 @@ fn a_group_is_watched_and_measured() {
     let town = Town::sqlite();
     let [port] = super::common::servers::free();
     let one = town.node("one", &["--metrics", &port]);
+    one.says(&format!("metrics at http://{port}/metrics"));
+    let mut busy = town.start("busy", &["--metrics", &port]);
+    assert_eq!(busy.ends(), 1, "{}", busy.said());
     let out = town.directory.path().join("watched");
     let file = fs::File::create(&out).expect("a file");
     let mut watch = town

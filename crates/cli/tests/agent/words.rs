@@ -6,6 +6,8 @@ use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Stdio};
 use std::sync::mpsc;
 
+use rustix::process::Signal;
+
 use super::common::poll_until;
 use super::town::{PATIENCE, Town};
 
@@ -149,4 +151,15 @@ fn output_is_followed_from_where_it_was_read_to() {
     for number in 1..=LAST {
         assert_eq!(next(), number.to_string());
     }
+}
+
+#[test]
+fn two_signals_at_once_ask_once() {
+    let town = Town::sqlite();
+    let mut one = town.node("one", &[]);
+    // As `timeout` does, which signals a process and its group.
+    one.signal(Signal::TERM);
+    one.signal(Signal::INT);
+    assert_eq!(one.ends(), 0, "{}", one.said());
+    assert!(!one.said().contains("asked twice"), "{}", one.said());
 }

@@ -61,13 +61,17 @@ impl Desk {
         self.keys.view()
     }
 
-    fn pending(&mut self) -> Pending {
+    /// A call that is awaited for an interval. The store is given nine tenths
+    /// of it: one that gives up says why, and that is heard in time.
+    fn pending(&mut self) -> (Pending, Duration) {
         self.last_call += 1;
-        Pending {
+        let interval = self.config.interval;
+        let pending = Pending {
             call: Call(self.last_call),
             asked: self.now,
-            give_up_at: self.now.after(self.config.interval),
-        }
+            give_up_at: self.now.after(interval),
+        };
+        (pending, interval / 10 * 9)
     }
 
     pub(super) fn event(&mut self, event: Event) {
@@ -75,14 +79,14 @@ impl Desk {
     }
 
     pub(super) fn read(&mut self, key: Key) -> Pending {
-        let (pending, within) = (self.pending(), self.config.interval);
+        let (pending, within) = self.pending();
         let call = pending.call;
         self.outputs.push_back(Output::Read { call, key, within });
         pending
     }
 
     pub(super) fn list(&mut self) -> Pending {
-        let (pending, within) = (self.pending(), self.config.interval);
+        let (pending, within) = self.pending();
         let call = pending.call;
         let prefix = self.keys.heartbeats();
         self.outputs.push_back(Output::List {
@@ -94,7 +98,7 @@ impl Desk {
     }
 
     pub(super) fn write(&mut self, key: Key, expect: Expect, value: Bytes) -> Pending {
-        let (pending, within) = (self.pending(), self.config.interval);
+        let (pending, within) = self.pending();
         let call = pending.call;
         let stamp = Stamp::Now;
         let write = Write {
@@ -112,7 +116,7 @@ impl Desk {
     }
 
     pub(super) fn delete(&mut self, key: Key, version: Version) -> Pending {
-        let (pending, within) = (self.pending(), self.config.interval);
+        let (pending, within) = self.pending();
         let call = pending.call;
         self.outputs.push_back(Output::Delete {
             call,

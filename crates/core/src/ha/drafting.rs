@@ -84,7 +84,7 @@ impl Node {
             }
         }
         for (name, job) in &self.jobs.jobs {
-            if job.phase == Phase::Running {
+            if job.phase == Phase::Running && !self.jobs.proving.contains_key(name) {
                 draft.succeeded(me, name);
             }
         }

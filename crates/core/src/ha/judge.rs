@@ -105,6 +105,11 @@ impl Judge {
         }
     }
 
+    /// Whether this node has given that id up, as far as it still matters.
+    pub(super) fn is_former(&self, id: NodeId) -> bool {
+        self.former.contains(&id)
+    }
+
     /// Look at all, soon: the watch came or went.
     pub(super) const fn look(&mut self, now: Instant) {
         self.list_at = now;

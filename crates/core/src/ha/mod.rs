@@ -53,7 +53,10 @@ pub use heartbeat::{Heartbeat, STATUS_BYTES_MAX};
 pub use heir::fnv1a;
 pub use ids::{Digest, Keys, NodeId};
 pub use node::{Node, Past};
-pub use plan::{Action, BACKOFF, BACKOFF_MAX, Cooling, Job, Jobs, Phase, STARTS_MAX, Times, plan};
+pub use plan::{
+    Action, BACKOFF, BACKOFF_MAX, Cooling, HEALTHY, HEALTHY_PAUSES, Job, Jobs, Phase, STARTS_MAX,
+    Times, plan,
+};
 pub use roll::COMMANDS_MAX;
 pub use types::{Command, Event, Input, Order, Output, Run, Why};
 pub use view::{

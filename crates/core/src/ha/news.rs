@@ -18,7 +18,8 @@ impl Node {
             return;
         };
         let name = &self.desk.config.name;
-        let mut others = view.members.iter().filter(|member| member.id != id);
+        let own = |other: NodeId| other == id || self.judge.is_former(other);
+        let mut others = view.members.iter().filter(|member| !own(member.id));
         let namesake = others.any(|member| member.name == *name);
         self.desk.event(Event::Joined { id, namesake });
     }

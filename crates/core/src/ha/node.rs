@@ -22,7 +22,7 @@ use super::desk::{Desk, Pending};
 use super::edit::Refusal;
 use super::heartbeat::STATUS_BYTES_MAX;
 use super::judge::Judge;
-use super::plan::{Job, Jobs, Phase};
+use super::plan::{HEALTHY, Job, Jobs, Phase};
 use super::pulse::{Pulse, Pulsed};
 use super::roll::Roll;
 use super::types::{Command, Event, Input, Output, Run, Why};
@@ -129,6 +129,10 @@ impl Node {
         node.pulse = Pulse::resumed(now.boot, past.grant);
         node.roll = Roll::new(now.boot);
         node.last_run = past.jobs.values().map(|job| job.run.0).max().unwrap_or(0);
+        // Their failures are not known; the view may count those of others.
+        let proven = now.boot.after(HEALTHY);
+        let names = past.jobs.keys().cloned();
+        node.jobs.proving = names.map(|name| (name, proven)).collect();
         node.jobs.jobs = past.jobs;
         node.stage = Stage::Resuming;
         node.unsettled = true;
@@ -305,13 +309,17 @@ impl Node {
             return;
         }
         let (name, fence) = (name.clone(), job.fence);
-        if let Some(job) = self.jobs.jobs.get_mut(&name) {
-            job.phase = Phase::Running;
-        }
-        self.jobs.cooling.remove(&name);
+        let (now, elsewhere) = (self.desk.now, self.failed_elsewhere(&name));
+        self.jobs.started(&name, now, elsewhere);
         (self.roll.dirty, self.replan) = (true, true);
         self.taken_over(&name, true);
         self.desk.event(Event::Deployed { name, fence });
+    }
+
+    /// On how many nodes in a row it has failed, by the view.
+    fn failed_elsewhere(&self, name: &Name) -> u32 {
+        let view = self.roll.view().and_then(|view| view.workloads.get(name));
+        view.map_or(0, |it| it.fails)
     }
 
     fn ended(&mut self, run: Run, failed: Option<alloc::sync::Arc<str>>) {
@@ -319,15 +327,13 @@ impl Node {
             return;
         };
         let (name, job) = (name.clone(), job.clone());
-        self.jobs.jobs.remove(&name);
+        self.jobs.ended(&name);
         (self.roll.dirty, self.replan) = (true, true);
         if matches!(job.phase, Phase::Stopping { .. }) {
             return self.desk.event(Event::Undeployed { name });
         }
         let why = failed.unwrap_or_else(|| "it ended by itself".into());
-        let now = self.desk.now;
-        let view = self.roll.view().and_then(|view| view.workloads.get(&name));
-        let elsewhere = view.map_or(0, |it| it.fails);
+        let (now, elsewhere) = (self.desk.now, self.failed_elsewhere(&name));
         let in_a_row = self.jobs.failed(name.clone(), job.digest, now, elsewhere);
         self.taken_over(&name, false);
         self.desk.event(Event::StartFailed {
@@ -346,6 +352,7 @@ impl Node {
         if matches!(self.stage, Stage::Stopped) {
             return;
         }
+        self.roll.dirty |= self.jobs.forgive(now);
         self.pulse.advance(&mut self.desk);
         self.roll.advance(&mut self.desk);
         if let (Stage::Member, Some(view)) = (self.stage, self.roll.view()) {

@@ -8,7 +8,10 @@
 //! node's own grant is still to be counted on.
 //!
 //! A start that failed is repeated after a back-off that doubles; after
-//! [`STARTS_MAX`] of them in a row the next node may try.
+//! [`STARTS_MAX`] of them in a row the next node may try. A workload that
+//! starts well and ends by itself soon after counts with those: that it has
+//! started proves nothing, so failures are forgotten only once it has run for
+//! a while ([`HEALTHY`]).
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
@@ -26,6 +29,12 @@ pub const STARTS_MAX: u32 = 3;
 pub const BACKOFF: Duration = Duration::from_millis(500);
 /// The longest pause between two starts.
 pub const BACKOFF_MAX: Duration = Duration::from_secs(60);
+/// How long a workload must run, at least, before its failures are forgotten.
+pub const HEALTHY: Duration = Duration::from_secs(10);
+/// The same as a multiple of the pause before its last start: after a long
+/// one it must run for longer, or it would be started in a circle that is
+/// slow only now and then.
+pub const HEALTHY_PAUSES: u32 = 10;
 
 /// A workload that runs here, or is about to, or is about to end.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -76,6 +85,8 @@ pub struct Jobs {
     pub jobs: BTreeMap<Name, Job>,
     /// Those that failed to start, by name.
     pub cooling: BTreeMap<Name, Cooling>,
+    /// Those that run again after failures, by name: when these are forgotten.
+    pub proving: BTreeMap<Name, Instant>,
     /// What a swap of the view lets go of that was sent and may still land:
     /// none of it may be started before another version of the view is known.
     pub let_go: BTreeSet<Name>,
@@ -168,6 +179,12 @@ pub(super) fn has_quorum(view: &View, plant: Plant) -> bool {
     view.has_quorum() || plant.is(Bug::QuorumIgnored)
 }
 
+/// The pause after so many failures in a row, here and elsewhere.
+fn pause(fails: u32) -> Duration {
+    let doubled = fails.saturating_sub(1).min(16);
+    BACKOFF.saturating_mul(1 << doubled).min(BACKOFF_MAX)
+}
+
 impl Jobs {
     /// A swap is sent: what of `now` does `next` let go of?
     pub(super) fn lets_go(&mut self, me: NodeId, now: &View, next: &View) {
@@ -200,6 +217,43 @@ impl Jobs {
         self.cooling.iter().any(due)
     }
 
+    /// Takes note that a job runs, whose starts failed on so many other nodes.
+    pub(super) fn started(&mut self, name: &Name, now: Instant, elsewhere: u32) {
+        let Some(job) = self.jobs.get_mut(name) else {
+            return;
+        };
+        job.phase = Phase::Running;
+        let known = self.cooling.get(name);
+        let known = known.filter(|it| it.digest == job.digest);
+        let fails = known.map_or(0, |it| it.fails).saturating_add(elsewhere);
+        if fails > 0 {
+            let healthy = pause(fails).saturating_mul(HEALTHY_PAUSES).max(HEALTHY);
+            self.proving.insert(name.clone(), now.after(healthy));
+        }
+    }
+
+    /// Forgets the failures of what has run for long enough since; says
+    /// whether there was any.
+    pub(super) fn forgive(&mut self, now: Instant) -> bool {
+        let before = self.proving.len();
+        let Self {
+            proving, cooling, ..
+        } = self;
+        proving.retain(|name, at| {
+            if now >= *at {
+                cooling.remove(name);
+            }
+            now < *at
+        });
+        before > self.proving.len()
+    }
+
+    /// A job has ended, and everything of it is reaped.
+    pub(super) fn ended(&mut self, name: &Name) {
+        self.jobs.remove(name);
+        self.proving.remove(name);
+    }
+
     /// Takes note of a failed start, after those on so many other nodes; says
     /// how many there were in a row here.
     pub(super) fn failed(
@@ -211,9 +265,7 @@ impl Jobs {
     ) -> u32 {
         let known = self.cooling.get(&name).filter(|it| it.digest == digest);
         let fails = known.map_or(0, |it| it.fails).saturating_add(1);
-        let doubled = (fails - 1).saturating_add(elsewhere).min(16);
-        let pause = BACKOFF.saturating_mul(1 << doubled);
-        let until = now.after(pause.min(BACKOFF_MAX));
+        let until = now.after(pause(fails.saturating_add(elsewhere)));
         self.cooling.insert(
             name,
             Cooling {
@@ -234,7 +286,7 @@ impl Jobs {
     }
 
     /// When the next of them wants attention: a start to repeat, a job to
-    /// kill.
+    /// kill, failures to forget.
     pub(super) fn deadline(&self, now: Instant) -> Instant {
         let retries = self.cooling.values().map(|cooling| cooling.until);
         let retries = retries.filter(|until| *until > now);
@@ -245,6 +297,11 @@ impl Jobs {
             } => Some(kill_at),
             _ => None,
         });
-        retries.chain(kills).min().unwrap_or(Instant::MAX)
+        let proofs = self.proving.values().copied();
+        retries
+            .chain(kills)
+            .chain(proofs)
+            .min()
+            .unwrap_or(Instant::MAX)
     }
 }

@@ -201,7 +201,8 @@ pub enum Event {
     Joined {
         /// Under this id.
         id: NodeId,
-        /// Whether another node has its name.
+        /// Whether another node has its name; what it was itself before
+        /// does not count.
         namesake: bool,
     },
     /// A beat was confirmed: what runs may run for longer.

@@ -13,6 +13,7 @@
 //! | `suspend a`, `wake a` | it stands still; its guardian does not |
 //! | `cut a`, `hold a`, `vague a`, `mend a`, `land a` | how it reaches the store; what was held lands |
 //! | `stubborn a`, `failing pay`, `working pay` | work that does not stop, or start |
+//! | `crumble a pay` | a workload that runs on `a` ends by itself |
 //! | `forget a` | somebody deletes its heartbeat |
 //! | `wait 3s` | time passes |
 
@@ -161,6 +162,13 @@ impl Stage {
                 }
             }
             "stubborn" => self.actors[index].stubborn = true,
+            "crumble" => {
+                let workload = args.word()?;
+                let works = self.actors[index].works.iter();
+                let mut works = works.filter(|(_, order)| order.name.as_str() == workload);
+                let run = *works.next().ok_or("it does not run there")?.0;
+                self.end(index, run, "loses", Some("the script says so"));
+            }
             "forget" => {
                 let key = Keys::of(self.actors[index].config.group.clone());
                 let key = key.heartbeat(self.id_of(&self.actors[index].name.clone())?);

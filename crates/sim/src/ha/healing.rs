@@ -87,7 +87,13 @@ impl World {
         let nodes = self.agents.iter().filter_map(|agent| agent.node());
         let waits = nodes.map(|node| {
             let cooling = node.jobs().cooling.values();
-            cooling.map(|it| it.fails).max().unwrap_or(0)
+            let here = cooling.map(|it| it.fails).max().unwrap_or(0);
+            let held = node
+                .view()
+                .into_iter()
+                .flat_map(|view| view.workloads.values());
+            // The back-off goes on from what failed on other nodes.
+            here + held.map(|it| it.fails).max().unwrap_or(0)
         });
         let fails = waits.max().unwrap_or(0);
         let backoff = (500 * MILLI) << fails.min(7);
