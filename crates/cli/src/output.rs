@@ -168,6 +168,12 @@ fn observed(election: &str, seen: &Observation, record: Option<&Record>) -> Valu
     object
 }
 
+/// So many of a thing, of whose name an "s" makes the plural.
+pub(crate) fn counted(count: usize, thing: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} {thing}{plural}")
+}
+
 /// A calendar time as RFC 3339 in UTC, with milliseconds.
 pub(crate) fn timestamp(time: WallTime) -> String {
     let (days, rest) = (time.as_millis() / 86_400_000, time.as_millis() % 86_400_000);

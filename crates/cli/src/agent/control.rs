@@ -13,7 +13,6 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tenure::Name;
-use tenure::clock;
 use tenure::ha::{AskError, Heartbeat, Keys, Manager, NodeId, Place, View};
 use tenure::store::Store;
 use tokio::net::UnixListener;
@@ -245,12 +244,12 @@ async fn attend(mut wire: Wire, desk: &Desk) {
     let _ = wire.flush().await;
 }
 
-struct Wrong {
-    text: String,
-    usage: bool,
+pub(super) struct Wrong {
+    pub(super) text: String,
+    pub(super) usage: bool,
 }
 
-fn wrong(text: impl Into<String>) -> Wrong {
+pub(super) fn wrong(text: impl Into<String>) -> Wrong {
     let text = text.into();
     Wrong { text, usage: false }
 }
@@ -266,8 +265,8 @@ impl From<AskError> for Wrong {
     }
 }
 
-type Done = Result<(String, Value), Wrong>;
-type Notes = UnboundedSender<String>;
+pub(super) type Done = Result<(String, Value), Wrong>;
+pub(super) type Notes = UnboundedSender<String>;
 
 impl Desk {
     async fn answer(&self, asked: Ask, note: Notes) -> Done {
@@ -283,11 +282,11 @@ impl Desk {
         }
     }
 
-    fn view(&self) -> Option<Arc<View>> {
+    pub(super) fn view(&self) -> Option<Arc<View>> {
         self.manager.sight().borrow().view.clone()
     }
 
-    async fn joined(&self, note: &Notes) -> Result<NodeId, AskError> {
+    pub(super) async fn joined(&self, note: &Notes) -> Result<NodeId, AskError> {
         if !self.manager.sight().borrow().member {
             let _ = note.send("waiting: the agent has not joined its group yet".into());
         }
@@ -408,7 +407,7 @@ impl Desk {
     }
 
     /// The node that somebody means by a name or an id.
-    fn resolve(&self, node: &str) -> Result<(NodeId, String), Wrong> {
+    pub(super) fn resolve(&self, node: &str) -> Result<(NodeId, String), Wrong> {
         let view = self.view().ok_or(AskError::Stopped)?;
         let former = *self.former.lock().unwrap_or_else(PoisonError::into_inner);
         let fits = |it: &&tenure::ha::Member| {
@@ -434,39 +433,6 @@ impl Desk {
                 )))
             }
         }
-    }
-
-    async fn drain(&self, node: Option<&str>, note: &Notes) -> Done {
-        let me = self.joined(note).await?;
-        let (id, name) = match node {
-            Some(node) => self.resolve(node)?,
-            None => (me, self.manager.config().name.to_string()),
-        };
-        let began = clock::boot();
-        self.manager.drain_node(id).await?;
-        let mut sight = self.manager.sight();
-        let mut told = usize::MAX;
-        loop {
-            let view = sight.borrow_and_update().view.clone();
-            let left = view.filter(|view| view.member(id).is_some());
-            let Some(view) = left else { break };
-            let holds = view.held_by(id).count();
-            if holds != told {
-                let _ = note.send(format!("{name}: has {holds} workloads to hand on"));
-                told = holds;
-            }
-            tokio::select! {
-                _ = sight.changed() => {}
-                () = self.manager.stopped() => break,
-            }
-        }
-        let took = clock::boot().since(began).as_millis();
-        let took = u64::try_from(took).unwrap_or(u64::MAX);
-        let object = json!({ "node": name, "id": id.to_string(), "took_ms": took });
-        Ok((
-            format!("{name} has handed on what it had and left, in {took} ms"),
-            object,
-        ))
     }
 }
 

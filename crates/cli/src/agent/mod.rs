@@ -21,6 +21,7 @@ use std::process::ExitCode;
 
 mod book;
 mod control;
+mod drain;
 mod link;
 mod metrics;
 mod node;
