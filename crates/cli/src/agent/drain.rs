@@ -15,7 +15,8 @@ use tenure::Name;
 use tenure::clock;
 use tenure::ha::{NodeId, Place, View};
 
-use super::control::{Desk, Done, Notes, Wrong, wrong};
+use super::desk::{Desk, Done, Wrong, wrong};
+use super::errand::Errand;
 use super::wait::waits_for;
 use crate::output::counted;
 
@@ -39,13 +40,15 @@ struct Draining {
 }
 
 impl Desk {
-    pub(super) async fn drain(&self, node: Option<&str>, note: &Notes) -> Done {
-        let me = self.joined(note).await?;
+    pub(super) async fn drain(&self, node: Option<&str>, errand: &Errand) -> Done {
+        let me = self.joined(errand).await?;
         let (id, name) = match node {
             Some(node) => self.resolve(node)?,
             None => (me, self.manager.config().name.to_string()),
         };
-        let before = self.view().ok_or_else(|| wrong("expected a view of the group"))?;
+        let before = self
+            .view()
+            .ok_or_else(|| wrong("expected a view of the group"))?;
         let mut draining = Draining {
             id,
             name,
@@ -53,17 +56,18 @@ impl Desk {
             had: BTreeSet::new(),
         };
         for text in draining.warnings() {
-            let _ = note.send(format!("warning: {text}"));
+            errand.tell(&format!("warning: {text}"));
         }
         let began = clock::boot();
         self.manager.drain_node(id).await?;
-        let after = self.leaves(&mut draining, note).await;
+        errand.lands();
+        let after = self.leaves(&mut draining, errand).await;
         let took = clock::boot().since(began).as_millis();
         draining.told(after.as_deref(), u64::try_from(took).unwrap_or(u64::MAX))
     }
 
     /// Waits until a node is not in the view; returns the first without it.
-    async fn leaves(&self, draining: &mut Draining, note: &Notes) -> Option<Arc<View>> {
+    async fn leaves(&self, draining: &mut Draining, errand: &Errand) -> Option<Arc<View>> {
         let mut sight = self.manager.sight();
         let mut told = usize::MAX;
         loop {
@@ -82,7 +86,7 @@ impl Desk {
                 if held.len() != told {
                     told = held.len();
                     let has = counted(told, "workload");
-                    let _ = note.send(format!("{}: has {has} to hand on", draining.name));
+                    errand.tell(&format!("{}: has {has} to hand on", draining.name));
                 }
                 draining.had.extend(held);
             }

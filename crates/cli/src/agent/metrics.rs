@@ -13,7 +13,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
 use super::book::{Condition, Counts};
-use super::control::Desk;
+use super::desk::Desk;
 
 const CONNECTIONS_MAX: usize = 16;
 /// How long a client may take to ask, and to read the answer.

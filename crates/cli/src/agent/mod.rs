@@ -21,7 +21,9 @@ use std::process::ExitCode;
 
 mod book;
 mod control;
+mod desk;
 mod drain;
+mod errand;
 mod link;
 mod metrics;
 mod node;
@@ -35,7 +37,7 @@ mod wait;
 mod wire;
 
 pub(crate) use book::{Condition, How, Status};
-pub(crate) use control::{Ask, Deployed, ask};
+pub(crate) use control::{Ask, Deployed, NotDone, WITHIN, ask};
 pub(crate) use node::{Options, run as run_node};
 pub(crate) use wait::waits_for;
 pub(crate) use wire::{LogLimits, Restart};

@@ -14,6 +14,7 @@ use std::time::Duration;
 use serde_json::json;
 use tenure::clock;
 use tenure::core::ha::MEMBERS_MAX;
+use tenure::election::FailureClass;
 use tenure::ha::{Builder, Config, Event, Events, Keys, Past, Refusal, Sight};
 use tenure::store::Store;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -21,7 +22,8 @@ use tokio::sync::Semaphore;
 use tokio::sync::watch;
 
 use super::book::{Book, Status};
-use super::control::{self, Desk};
+use super::desk::{Desk, Trouble};
+use super::errand;
 use super::link::{self, Done, Found, Reins};
 use super::place::{CONTROL, Door, Lock};
 use super::retire::retire;
@@ -92,11 +94,13 @@ pub(crate) async fn run(context: &Context, options: Options) -> Result<ExitCode,
         keys: Keys::of(config.group.clone()),
         book: Mutex::new(book),
         former: Mutex::new(former.filter(|_| !resumes)),
-        permits: Arc::new(Semaphore::new(control::CONNECTIONS_MAX)),
+        permits: Arc::new(Semaphore::new(errand::CONNECTIONS_MAX)),
+        errands: Arc::new(Semaphore::new(errand::ERRANDS_MAX)),
+        trouble: watch::Sender::new(None),
     });
     let door = Door::open(&directory)?;
     let listener = door.listen(CONTROL)?;
-    tokio::spawn(control::serve(listener, Arc::clone(&desk)));
+    tokio::spawn(errand::serve(listener, Arc::clone(&desk)));
     if let Some(listener) = metered {
         tokio::spawn(metrics::serve(listener, Arc::clone(&desk)));
     }
@@ -260,7 +264,7 @@ impl Agent {
             }
             self.publish();
         }
-        let all = u32::try_from(control::CONNECTIONS_MAX - 1).unwrap_or(u32::MAX);
+        let all = u32::try_from(errand::CONNECTIONS_MAX - 1).unwrap_or(u32::MAX);
         let served = self.desk.permits.acquire_many(all);
         let _ = tokio::time::timeout(LAST_WORDS, served).await;
         self.reins.quit().await;
@@ -342,6 +346,12 @@ impl Agent {
             Event::Excluded { why } => self.excluded = Some(why),
             Event::Trouble { failure, in_a_row } => {
                 let why = failure.why.to_string();
+                let broken = failure.class == FailureClass::Broken;
+                let trouble = Trouble {
+                    why: why.clone(),
+                    broken,
+                };
+                self.desk.trouble.send_replace(Some(trouble));
                 if self.trouble.as_ref() == Some(&why) {
                     tracing::debug!("{why} ({in_a_row} in a row)");
                 } else {
@@ -351,6 +361,7 @@ impl Agent {
             }
             Event::Recovered => {
                 self.trouble = None;
+                self.desk.trouble.send_replace(None);
                 tracing::warn!("the store answers again");
             }
             Event::Beat { .. } | Event::Done { .. } | Event::Refused { .. } | Event::Stopped => {}

@@ -8,6 +8,7 @@
 mod common;
 mod drain;
 mod ends;
+mod errands;
 mod groups;
 mod life;
 mod namesakes;
