@@ -19,6 +19,7 @@ use super::control::{Ask, Deployed};
 use super::errand::Errand;
 use super::spec::Workload;
 use super::wait::waits_for;
+use super::which::which;
 use super::wire::Restart;
 
 /// What answers need.
@@ -269,29 +270,8 @@ impl Desk {
     pub(super) fn resolve(&self, node: &str) -> Result<(NodeId, String), Wrong> {
         let view = self.view().ok_or(AskError::Stopped)?;
         let former = *self.former.lock().unwrap_or_else(PoisonError::into_inner);
-        let fits = |it: &&tenure::ha::Member| {
-            let named = it.name.as_str() == node || it.id.to_string() == node;
-            named && Some(it.id) != former
-        };
-        let found: Vec<_> = view.members.iter().filter(fits).collect();
-        match found.as_slice() {
-            [one] => Ok((one.id, one.name.to_string())),
-            [] => {
-                let names: Vec<&str> = view.members.iter().map(|it| it.name.as_str()).collect();
-                let names = names.join(", ");
-                Err(wrong(format!(
-                    "expected a node of the group ({names}), found {node}"
-                )))
-            }
-            more => {
-                let ids: Vec<String> = more.iter().map(|it| it.id.to_string()).collect();
-                let ids = ids.join(", ");
-                Err(wrong(format!(
-                    "expected one node called {node}, found {}; name one by its id: {ids}",
-                    more.len()
-                )))
-            }
-        }
+        let it = which(&view, former, node).map_err(wrong)?;
+        Ok((it.id, it.name.to_string()))
     }
 }
 

@@ -34,6 +34,7 @@ pub(crate) mod spec;
 pub(crate) mod spool;
 mod steward;
 mod wait;
+mod which;
 mod wire;
 
 pub(crate) use book::{Condition, How, Status};
