@@ -144,15 +144,7 @@ async fn connect(
     alone: bool,
 ) -> Result<Wire, Failure> {
     let directory = place::of_group(root, group);
-    let nodes = match via {
-        Some(name) => vec![place::of_node(root, group, name)],
-        None => {
-            let entries = std::fs::read_dir(&directory).into_iter().flatten();
-            let mut nodes: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
-            nodes.sort();
-            nodes
-        }
-    };
+    let nodes = place::nodes(root, group, via)?;
     let (mut mute, mut found) = (Vec::new(), Vec::new());
     for node in nodes {
         let Ok(door) = Door::open(&node) else {

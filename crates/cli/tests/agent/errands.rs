@@ -2,11 +2,15 @@
 //! becomes of what they asked when they do not wait.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use rustix::process::{Signal, kill_process};
 
-use super::common::poll_until;
+use super::common::{TENURE, poll_until};
 use super::town::{PATIENCE, Town};
 
 /// Writes the version of the view's format, as a later release might.
@@ -109,4 +113,55 @@ fn what_was_asked_while_the_store_was_away_is_done_when_it_is_back() {
     for name in ["late", "killed"] {
         town.shows(name, |it| it["state"] == "running");
     }
+}
+
+/// Who may not look does not know that there is no agent.
+#[test]
+fn another_user_is_told_that_it_may_not_ask() {
+    let town = Town::sqlite();
+    let _one = town.node("one", &[]);
+    town.deploy("a", &[]);
+    let mode = |path: &Path, mode| {
+        let mode = fs::Permissions::from_mode(mode);
+        fs::set_permissions(path, mode).expect("it is ours");
+    };
+    let root = rustix::process::geteuid().is_root();
+    let directory = town.directory.path();
+    let binary = directory.join("tenure");
+    if root {
+        // Nobody may come as far as the binary, and to the door of the state.
+        mode(directory, 0o711);
+        fs::hard_link(TENURE, &binary)
+            .or_else(|_| fs::copy(TENURE, &binary).map(drop))
+            .expect("a binary");
+    }
+    let asked: [&[&str]; 3] = [
+        &["undeploy", "a"],
+        &["logs", "a"],
+        &["undeploy", "a", "--via", "one"],
+    ];
+    for args in asked {
+        let mut command = if root {
+            let mut command = Command::new(&binary);
+            command.uid(65_534).gid(65_534).current_dir("/");
+            command
+        } else {
+            mode(&town.state(), 0o000);
+            Command::new(TENURE)
+        };
+        let output = command
+            .args(args)
+            .args(["--group", "town", "--state"])
+            .arg(town.state())
+            .env_clear()
+            .output();
+        mode(&town.state(), 0o700);
+        let output = output.expect("it runs");
+        let said = String::from_utf8_lossy(&output.stderr);
+        let refused = output.status.code() == Some(2) && said.contains("permission denied");
+        assert!(refused, "{args:?}: {said}");
+        let owner = rustix::process::geteuid().as_raw();
+        assert!(said.contains(&format!("ask as user {owner}")), "{said}");
+    }
+    assert!(town.workload("a").is_some(), "it was asked after all");
 }
