@@ -81,6 +81,19 @@ impl Output {
         Ok(())
     }
 
+    /// Prints what a watch has seen, and when it did.
+    pub(crate) fn change(self, text: &str, mut object: Value) -> io::Result<()> {
+        let at = timestamp(clock::wall());
+        let text = format!("{at} {text}");
+        object["at"] = at.into();
+        self.line(&text, &object)
+    }
+
+    /// Prints that an election was seen to change.
+    pub(crate) fn turn(self, election: &str, seen: &Observation) -> io::Result<()> {
+        self.change(&describe(election, seen), observed(election, seen, None))
+    }
+
     /// Prints who leads an election.
     pub(crate) fn observation(
         self,

@@ -341,7 +341,7 @@ pub(crate) async fn watch(context: &Context, group: &str) -> Result<ExitCode, Fa
                 }
                 if before.as_ref().map(|before| before.epoch) != Some(view.epoch) {
                     for (text, object) in changes(before.as_ref(), &view) {
-                        context.output.line(&text, &object)?;
+                        context.output.change(&text, object)?;
                     }
                     before = Some(view);
                 }

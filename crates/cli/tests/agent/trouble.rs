@@ -382,6 +382,8 @@ fn a_group_is_watched_and_measured() {
     says("two has died");
     town.done(&["undeploy", "a"]);
     says("a is gone");
+    // With the time, as a person needs it who looks later.
+    says("Z town 1: one has joined");
     watch.kill().expect("it runs");
     watch.wait().expect("it ends");
     let page = metrics(&port);
