@@ -187,6 +187,15 @@ pub(crate) fn counted(count: usize, thing: &str) -> String {
     format!("{count} {thing}{plural}")
 }
 
+/// How many nodes count, and how many must.
+pub(crate) fn quorum_of(nodes: usize, quorum: u32) -> String {
+    let nodes = counted(nodes, "HA node");
+    match quorum {
+        0 => format!("{nodes}, none needed"),
+        _ => format!("{nodes}, {quorum} needed"),
+    }
+}
+
 /// A calendar time as RFC 3339 in UTC, with milliseconds.
 pub(crate) fn timestamp(time: WallTime) -> String {
     let (days, rest) = (time.as_millis() / 86_400_000, time.as_millis() % 86_400_000);

@@ -111,11 +111,22 @@ impl Desk {
         };
         if !wait {
             let name = &deployed.name;
-            let object =
-                json!({ "workload": name, "deployed": true, "after": before, "epoch": since });
-            return Ok((format!("{name} is deployed"), object));
+            let waits = self.waits(name);
+            let object = json!({
+                "workload": name, "deployed": true, "after": before, "epoch": since,
+                "waits_for": waits,
+            });
+            let waits = waits.map_or_else(String::new, |it| format!(", and waits: {it}"));
+            return Ok((format!("{name} is deployed{waits}"), object));
         }
         self.comes_to_run(&deployed, errand).await
+    }
+
+    /// What a workload waits for that has just been deployed, if it cannot
+    /// be begun now.
+    fn waits(&self, name: &str) -> Option<String> {
+        let (view, name) = (self.view()?, Name::new(name).ok()?);
+        waits_for(&view, view.workloads.get(&name)?, |_| true)
     }
 
     /// Has a workload put into the view, however long that takes.

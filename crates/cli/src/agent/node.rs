@@ -33,6 +33,7 @@ use super::{metrics, place};
 use crate::Context;
 use crate::failure::{Failure, usage};
 use crate::guard::{MARGIN_MIN, SLACK};
+use crate::output::{counted, quorum_of};
 
 /// How long commands may take to hear the last word of an agent that ends.
 const LAST_WORDS: Duration = Duration::from_secs(2);
@@ -150,17 +151,17 @@ async fn before(
 ) -> Result<(Builder, Vec<Done>), Failure> {
     if let Some(past) = past {
         tracing::info!(
-            "going on as {}, with {} workloads that were kept running",
+            "going on as {}, with {} kept running",
             past.id,
-            past.jobs.len()
+            counted(past.jobs.len(), "workload")
         );
         return Ok((builder.resume(past), Vec::new()));
     }
     let mut done = Vec::new();
     if !found.state.runs.is_empty() {
         tracing::info!(
-            "ending {} workloads of a former life with other settings, or too long ago",
-            found.state.runs.len()
+            "ending {} of a former life with other settings, or too long ago",
+            counted(found.state.runs.len(), "workload")
         );
         done = found.end_all().await?;
     }
@@ -267,10 +268,26 @@ impl Agent {
         let all = u32::try_from(errand::CONNECTIONS_MAX - 1).unwrap_or(u32::MAX);
         let served = self.desk.permits.acquire_many(all);
         let _ = tokio::time::timeout(LAST_WORDS, served).await;
+        if self.excluded.is_none() {
+            self.farewell();
+        }
         self.reins.quit().await;
         match self.excluded {
             None => Ok(ExitCode::SUCCESS),
             Some(why) => Err(usage(why.to_string())),
+        }
+    }
+
+    /// The last word of a log.
+    fn farewell(&self) {
+        let sight = self.sight.borrow();
+        let view = sight.view.as_ref();
+        if !self.belongs {
+            tracing::info!("ended; it had not joined");
+        } else if view.is_some_and(|view| view.member(sight.id).is_some()) {
+            tracing::warn!("ended without leaving: the others take over when the lease is over");
+        } else {
+            tracing::info!("left the group, with nothing running here");
         }
     }
 
@@ -316,10 +333,10 @@ impl Agent {
                 tracing::warn!("{why}: everything is ended, and {id} is given up");
             }
             Event::QuorumAttained { nodes, quorum } => {
-                tracing::info!("quorum attained: {nodes} nodes, {quorum} needed");
+                tracing::info!("quorum attained: {}", quorum_of(nodes, quorum));
             }
             Event::QuorumLost { nodes, quorum } => {
-                tracing::warn!("quorum lost: {nodes} nodes, {quorum} needed");
+                tracing::warn!("quorum lost: {}", quorum_of(nodes, quorum));
             }
             Event::NodeJoined { id, name } if name == self.desk.manager.config().name => {
                 tracing::warn!(
@@ -330,7 +347,7 @@ impl Agent {
             Event::NodeLeft { id, name } => tracing::info!("{name} has left ({id})"),
             Event::NodeDied { id, name } => tracing::warn!("{name} has died ({id})"),
             Event::FailoverBegun { from, workloads } => {
-                tracing::warn!("taking over {workloads} workloads of {from}");
+                tracing::warn!("taking over {} of {from}", counted(workloads, "workload"));
             }
             Event::FailoverCompleted { from } => tracing::info!("all of {from} runs here"),
             Event::FailoverFailed { from, name } => {

@@ -17,7 +17,14 @@ fn a_drain_says_what_became_of_the_node_and_of_its_work() {
     assert!(code == 1 && said.contains("it died meanwhile"), "{said}");
     assert!(said.contains("failed over, not handed on: a"), "{said}");
     town.all_run(&["a"], |node| node == "two");
-    town.deploy("own", &["--node", "two", "--no-ha"]);
+    town.deploy("own", &["--node", "two", "--no-ha", "--via", "two"]);
+    two.says("taking over 1 workload of ");
+    one.says("quorum attained: 1 HA node, none needed");
+    let shown = town.done(&["ps"]);
+    assert!(
+        shown.starts_with("group town: 1 HA node, no quorum needed, "),
+        "{shown}"
+    );
     drop(one);
     let drained = town.run(&["drain", "--via", "two"]);
     let (out, err) = (drained.stdout, drained.stderr);
@@ -34,6 +41,7 @@ fn a_drain_says_what_became_of_the_node_and_of_its_work() {
         "{out}"
     );
     assert_eq!(two.ends(), 0);
+    two.says("left the group, with nothing running here");
 }
 
 #[test]
