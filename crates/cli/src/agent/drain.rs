@@ -17,7 +17,7 @@ use tenure::ha::{NodeId, Place, View};
 
 use super::desk::{Desk, Done, Wrong, wrong};
 use super::errand::Errand;
-use super::wait::waits_for;
+use super::wait::{CHOSEN, waits_for};
 use crate::output::counted;
 
 /// How a node went, as far as the view remembers.
@@ -106,10 +106,17 @@ impl Draining {
     fn warnings(&self) -> Vec<String> {
         let mut view = View::clone(&self.before);
         view.members.retain(|member| member.id != self.id);
-        for it in view.workloads.values_mut() {
-            if it.ha && it.place.holder() == Some(self.id) {
-                it.place = Place::Waiting;
+        let held = self.before.held_by(self.id);
+        for (name, it) in held.filter(|(_, it)| it.ha) {
+            // Perhaps somebody takes it; then it may still need the quorum.
+            let mut it = it.clone();
+            it.place = Place::Waiting;
+            let taken = waits_for(&view, &it, |_| true).is_none_or(|why| why == CHOSEN);
+            let next = view.members.iter().find(|it| it.ha && !it.draining);
+            if let (true, Some(next)) = (taken, next) {
+                it.place = Place::Assigned(next.id);
             }
+            view.workloads.insert(name.clone(), it);
         }
         view.workloads
             .retain(|_, it| it.place.holder() != Some(self.id));
@@ -131,7 +138,7 @@ impl Draining {
                 return None;
             }
             // Who is silent is judged by the group; until then it counts as live.
-            waits_for(view, it, |_| true).filter(|why| why != super::wait::CHOSEN)
+            waits_for(view, it, |_| true).filter(|why| why != CHOSEN)
         };
         let mut waiting: BTreeMap<String, Vec<Name>> = BTreeMap::new();
         for name in view.workloads.keys() {
@@ -256,7 +263,7 @@ fn said(view: &View, waiting: &BTreeMap<String, Vec<Name>>, how: &str) -> Vec<St
 mod tests {
     use std::time::Duration;
 
-    use tenure::core::ha::{Departure, Member};
+    use tenure::core::ha::{Assignment, Departure, Digest, Member};
 
     use super::*;
 
@@ -318,5 +325,43 @@ mod tests {
             let why = told(unknown).expect_err("nobody knows");
             assert!(why.contains("not known whether"), "{why}");
         }
+    }
+
+    #[test]
+    fn who_is_needed_for_the_quorum_is_not_drained_unwarned() {
+        let mut both = view(&[1, 2]);
+        both.quorum = 2;
+        for (workload, node) in [("a", 1), ("b", 2)] {
+            let digest = Digest::new("x").expect("a digest");
+            let it = Assignment {
+                digest,
+                instances: 1,
+                ha: true,
+                order: 0,
+                fails: 0,
+                needs: Vec::new(),
+                place: Place::Assigned(NodeId::from_u128(node)),
+            };
+            both.workloads.insert(name(workload), it);
+        }
+        let draining = |view: View| Draining {
+            id: NodeId::from_u128(1),
+            name: "one".into(),
+            before: Arc::new(view),
+            had: BTreeSet::new(),
+        };
+        assert_eq!(
+            draining(both.clone()).warnings(),
+            ["2 workloads will wait (a, b): the group is below its quorum: 1 of 2 HA nodes"]
+        );
+        let mut alone = both.clone();
+        alone.quorum = 0;
+        assert!(draining(alone.clone()).warnings().is_empty());
+        alone.members.truncate(1);
+        alone.workloads.remove(&name("b"));
+        assert_eq!(
+            draining(alone).warnings(),
+            ["1 workload will wait (a): no live HA node"]
+        );
     }
 }
