@@ -91,7 +91,7 @@ pub(crate) struct Common {
     /// Log errors only.
     #[arg(long, short, global = true, conflicts_with = "verbose")]
     pub(crate) quiet: bool,
-    /// How long to wait for a store's answer.
+    /// How long to wait for a store's answer [default: 5s; 60s for that of an agent that is asked].
     #[arg(
         long,
         global = true,

@@ -141,11 +141,13 @@ pub(crate) fn store_failure(error: StoreError) -> Failure {
     }
 }
 
-/// How long to wait for a store's answer.
-pub(crate) fn timeout(common: &args::Common, file: &File) -> Result<Duration, Failure> {
+/// How long to wait for a store's answer, if nothing else is said.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How long to wait for a store's answer, if that is said.
+pub(crate) fn timeout(common: &args::Common, file: &File) -> Result<Option<Duration>, Failure> {
     let text = common.timeout.as_ref().or(file.timeout.as_ref());
-    let parsed = text.map(|text| duration("--timeout", text)).transpose()?;
-    Ok(parsed.unwrap_or(Duration::from_secs(5)))
+    text.map(|text| duration("--timeout", text)).transpose()
 }
 
 /// What `tenure run` does besides standing.

@@ -31,6 +31,8 @@ pub(crate) struct Context {
     file: File,
     output: Output,
     timeout: Duration,
+    /// The same, if somebody has said it.
+    said: Option<Duration>,
 }
 
 impl Context {
@@ -42,6 +44,12 @@ impl Context {
     /// stop its work first.
     fn patience(&self) -> Duration {
         self.timeout.max(Duration::from_secs(60))
+    }
+
+    /// How long the agent that is asked may be kept from its group: it goes
+    /// on asking its store, which mostly comes back.
+    fn patience_of_agents(&self) -> Duration {
+        self.said.unwrap_or(agent::WITHIN)
     }
 }
 
@@ -72,12 +80,13 @@ fn main() -> ExitCode {
 }
 
 fn run(cli: Cli, file: File, output: Output) -> Result<ExitCode, Failure> {
-    let timeout = config::timeout(&cli.common, &file)?;
+    let said = config::timeout(&cli.common, &file)?;
     let context = Context {
         common: cli.common,
         file,
         output,
-        timeout,
+        timeout: said.unwrap_or(config::TIMEOUT),
+        said,
     };
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

@@ -81,6 +81,19 @@ impl Output {
         Ok(())
     }
 
+    /// Prints what a watch has seen, and when it did.
+    pub(crate) fn change(self, text: &str, mut object: Value) -> io::Result<()> {
+        let at = timestamp(clock::wall());
+        let text = format!("{at} {text}");
+        object["at"] = at.into();
+        self.line(&text, &object)
+    }
+
+    /// Prints that an election was seen to change.
+    pub(crate) fn turn(self, election: &str, seen: &Observation) -> io::Result<()> {
+        self.change(&describe(election, seen), observed(election, seen, None))
+    }
+
     /// Prints who leads an election.
     pub(crate) fn observation(
         self,
@@ -166,6 +179,21 @@ fn observed(election: &str, seen: &Observation, record: Option<&Record>) -> Valu
         object["lease_ms"] = lease.into();
     }
     object
+}
+
+/// So many of a thing, of whose name an "s" makes the plural.
+pub(crate) fn counted(count: usize, thing: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} {thing}{plural}")
+}
+
+/// How many nodes count, and how many must.
+pub(crate) fn quorum_of(nodes: usize, quorum: u32) -> String {
+    let nodes = counted(nodes, "HA node");
+    match quorum {
+        0 => format!("{nodes}, none needed"),
+        _ => format!("{nodes}, {quorum} needed"),
+    }
 }
 
 /// A calendar time as RFC 3339 in UTC, with milliseconds.

@@ -98,7 +98,10 @@ fn leader_list_watch_resign_and_transfer() {
             let line = lines.next().expect("a line").expect("text");
             serde_json::from_str(&line).expect("an object")
         };
-        assert_eq!(next()["name"], "a");
+        let first = next();
+        assert_eq!(first["name"], "a");
+        let at = first["at"].as_str().unwrap_or_default();
+        assert!(at.starts_with("20") && at.ends_with('Z'), "{first}");
 
         let handed = json(&[
             "transfer", "payroll", "--to", "b", "--json", "--store", &url,

@@ -13,7 +13,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
 use super::book::{Condition, Counts};
-use super::control::Desk;
+use super::desk::Desk;
 use crate::failure::{Failure, usage};
 
 const CONNECTIONS_MAX: usize = 16;

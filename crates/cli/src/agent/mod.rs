@@ -21,6 +21,9 @@ use std::process::ExitCode;
 
 mod book;
 mod control;
+mod desk;
+mod drain;
+mod errand;
 mod link;
 mod metrics;
 mod node;
@@ -32,10 +35,11 @@ pub(crate) mod spec;
 pub(crate) mod spool;
 mod steward;
 mod wait;
+mod which;
 mod wire;
 
 pub(crate) use book::{Condition, How, Status};
-pub(crate) use control::{Ask, Deployed, ask};
+pub(crate) use control::{Ask, Deployed, NotDone, WITHIN, ask};
 pub(crate) use node::{Options, run as run_node};
 pub(crate) use wait::waits_for;
 pub(crate) use wire::{LogLimits, Restart};

@@ -15,6 +15,7 @@ use serde_json::json;
 use tenure::clock;
 use tenure::core::ha::MEMBERS_MAX;
 use tenure::core::time::Instant;
+use tenure::election::FailureClass;
 use tenure::ha::{Builder, Config, Event, Events, Keys, NodeId, Past, Refusal, Sight, View};
 use tenure::store::Store;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -22,7 +23,8 @@ use tokio::sync::Semaphore;
 use tokio::sync::watch;
 
 use super::book::{Book, Status};
-use super::control::{self, Desk};
+use super::desk::{Desk, Trouble};
+use super::errand;
 use super::link::{self, Done, Found, Reins};
 use super::place::{CONTROL, Door, Lock};
 use super::retire::retire;
@@ -32,6 +34,7 @@ use super::{metrics, place, refused};
 use crate::Context;
 use crate::failure::{Failure, usage};
 use crate::guard::{MARGIN_MIN, SLACK};
+use crate::output::{counted, quorum_of};
 
 /// How long commands may take to hear the last word of an agent that ends.
 const LAST_WORDS: Duration = Duration::from_secs(2);
@@ -94,11 +97,13 @@ pub(crate) async fn run(context: &Context, options: Options) -> Result<ExitCode,
         keys: Keys::of(config.group.clone()),
         book: Mutex::new(book),
         former: Mutex::new(former.filter(|_| !resumes)),
-        permits: Arc::new(Semaphore::new(control::CONNECTIONS_MAX)),
+        permits: Arc::new(Semaphore::new(errand::CONNECTIONS_MAX)),
+        errands: Arc::new(Semaphore::new(errand::ERRANDS_MAX)),
+        trouble: watch::Sender::new(None),
     });
     let door = Door::open(&directory)?;
     let listener = door.listen(CONTROL)?;
-    tokio::spawn(control::serve(listener, Arc::clone(&desk)));
+    tokio::spawn(errand::serve(listener, Arc::clone(&desk)));
     if let Some(listener) = metered {
         tokio::spawn(metrics::serve(listener, Arc::clone(&desk)));
     }
@@ -148,17 +153,17 @@ async fn before(
 ) -> Result<(Builder, Vec<Done>), Failure> {
     if let Some(past) = past {
         tracing::info!(
-            "going on as {}, with {} workloads that were kept running",
+            "going on as {}, with {} kept running",
             past.id,
-            past.jobs.len()
+            counted(past.jobs.len(), "workload")
         );
         return Ok((builder.resume(past), Vec::new()));
     }
     let mut done = Vec::new();
     if !found.state.runs.is_empty() {
         tracing::info!(
-            "ending {} workloads of a former life with other settings, or too long ago",
-            found.state.runs.len()
+            "ending {} of a former life with other settings, or too long ago",
+            counted(found.state.runs.len(), "workload")
         );
         done = found.end_all().await?;
     }
@@ -276,9 +281,12 @@ impl Agent {
             }
             self.publish();
         }
-        let all = u32::try_from(control::CONNECTIONS_MAX - 1).unwrap_or(u32::MAX);
+        let all = u32::try_from(errand::CONNECTIONS_MAX - 1).unwrap_or(u32::MAX);
         let served = self.desk.permits.acquire_many(all);
         let _ = tokio::time::timeout(LAST_WORDS, served).await;
+        if self.excluded.is_none() {
+            self.farewell();
+        }
         self.reins.quit().await;
         match self.excluded {
             None => Ok(ExitCode::SUCCESS),
@@ -305,6 +313,19 @@ impl Agent {
                 manager.leave().await;
             }
         });
+    }
+
+    /// The last word of a log.
+    fn farewell(&self) {
+        let sight = self.sight.borrow();
+        let view = sight.view.as_ref();
+        if !self.belongs {
+            tracing::info!("ended; it had not joined");
+        } else if view.is_some_and(|view| view.member(sight.id).is_some()) {
+            tracing::warn!("ended without leaving: the others take over when the lease is over");
+        } else {
+            tracing::info!("left the group, with nothing running here");
+        }
     }
 
     /// Tells the others and a next life what has changed.
@@ -366,10 +387,10 @@ impl Agent {
                 tracing::warn!("{why}: everything is ended, and {id} is given up");
             }
             Event::QuorumAttained { nodes, quorum } => {
-                tracing::info!("quorum attained: {nodes} nodes, {quorum} needed");
+                tracing::info!("quorum attained: {}", quorum_of(nodes, quorum));
             }
             Event::QuorumLost { nodes, quorum } => {
-                tracing::warn!("quorum lost: {nodes} nodes, {quorum} needed");
+                tracing::warn!("quorum lost: {}", quorum_of(nodes, quorum));
             }
             Event::NodeJoined { id, name } if name == self.desk.manager.config().name => {
                 tracing::warn!(
@@ -380,7 +401,7 @@ impl Agent {
             Event::NodeLeft { id, name } => tracing::info!("{name} has left ({id})"),
             Event::NodeDied { id, name } => tracing::warn!("{name} has died ({id})"),
             Event::FailoverBegun { from, workloads } => {
-                tracing::warn!("taking over {workloads} workloads of {from}");
+                tracing::warn!("taking over {} of {from}", counted(workloads, "workload"));
             }
             Event::FailoverCompleted { from } => tracing::info!("all of {from} runs here"),
             Event::FailoverFailed { from, name } => {
@@ -395,10 +416,12 @@ impl Agent {
             } => tracing::warn!("{name} failed ({in_a_row} in a row): {why}"),
             Event::Excluded { why } => self.excluded = Some(why),
             Event::Trouble { failure, in_a_row } => {
-                self.struggle(failure.why.to_string(), in_a_row);
+                let broken = failure.class == FailureClass::Broken;
+                self.struggle(failure.why.to_string(), broken, in_a_row);
             }
             Event::Recovered => {
                 self.trouble = None;
+                self.desk.trouble.send_replace(None);
                 tracing::warn!("the store answers again");
             }
             Event::Beat { .. } | Event::Done { .. } | Event::Refused { .. } | Event::Stopped => {}
@@ -406,7 +429,7 @@ impl Agent {
     }
 
     /// Says once what is wrong with the store, until something else is.
-    fn struggle(&mut self, why: String, in_a_row: u32) {
+    fn struggle(&mut self, why: String, broken: bool, in_a_row: u32) {
         // Some stores say who they are, others only what happened.
         let store = self.desk.store.to_string();
         let why = if why.contains(&store) {
@@ -414,6 +437,11 @@ impl Agent {
         } else {
             format!("{store}: {why}")
         };
+        let trouble = Trouble {
+            why: why.clone(),
+            broken,
+        };
+        self.desk.trouble.send_replace(Some(trouble));
         if self.trouble.as_ref() == Some(&why) {
             tracing::debug!("{why} ({in_a_row} in a row)");
         } else {

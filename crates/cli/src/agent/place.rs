@@ -70,6 +70,45 @@ pub(crate) fn of_node(root: &Path, group: &str, name: &str) -> PathBuf {
     of_group(root, group).join(file_name(name))
 }
 
+/// The directories of a group's nodes on this machine, in order; only that of
+/// `via`, if it is named.
+///
+/// # Errors
+/// If they are closed to this user, who then cannot know whether there are any.
+pub(crate) fn nodes(root: &Path, group: &str, via: Option<&str>) -> Result<Vec<PathBuf>, Failure> {
+    let list = |directory: &Path| -> Result<Vec<PathBuf>, Failure> {
+        match fs::read_dir(directory) {
+            Ok(entries) => Ok(entries.flatten().map(|entry| entry.path()).collect()),
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Err(closed(directory)),
+            // There are none.
+            Err(_) => Ok(Vec::new()),
+        }
+    };
+    let mut nodes = match via {
+        Some(name) => vec![of_node(root, group, name)],
+        None => list(&of_group(root, group))?,
+    };
+    nodes.sort();
+    for node in &nodes {
+        let _ = list(node)?;
+    }
+    Ok(nodes)
+}
+
+/// What is said to a user who may not look there.
+fn closed(directory: &Path) -> Failure {
+    // The first that can be looked at is the one that is closed, or below it.
+    let mut owners = directory.ancestors().filter_map(|it| fs::metadata(it).ok());
+    let owner = owners.next().map_or(0, |found| found.uid());
+    usage(format!(
+        "expected to look into {}, found that user {} may not (permission denied); an agent \
+         hears only the user that it runs as: ask as user {owner}, such as with `sudo -u \
+         '#{owner}' tenure …`, or name another directory with --state",
+        directory.display(),
+        geteuid().as_raw()
+    ))
+}
+
 /// Where the output of a workload is kept, below the directory of a node.
 pub(crate) fn logs(directory: &Path, workload: &str) -> PathBuf {
     directory.join("logs").join(file_name(workload))
@@ -188,6 +227,7 @@ mod tests {
             "..",
             ".",
             "a b",
+            "a/../b",
             "ä",
             "__DEFAULT__",
             "web-1.x",

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tenure::ha::{Heartbeat, NodeId, Refusal};
 
-use super::control::Desk;
+use super::desk::Desk;
 
 /// How many nodes are named.
 const SHOWN_MAX: usize = 8;

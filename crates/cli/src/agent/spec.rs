@@ -124,8 +124,12 @@ impl Workload {
         }
         if !(1..=INSTANCES_MAX).contains(&self.instances) {
             let found = self.instances;
+            let instead = match found {
+                0 => "`tenure undeploy` is what ends a workload",
+                _ => "for more, deploy it under several names",
+            };
             return Err(format!(
-                "expected 1 to {INSTANCES_MAX} instances, found {found}; deploy more workloads"
+                "expected 1 to {INSTANCES_MAX} instances, found {found}; {instead}"
             ));
         }
         let config = self.config.as_ref().map(Value::to_string);
@@ -263,8 +267,14 @@ mod tests {
         let table = "[[workload]]\nname = \"w\"\n";
         for (text, word) in [
             ("command = []", "a command"),
-            ("command = [\"x\"]\ninstances = 0", "1 to 100 instances"),
-            ("command = [\"x\"]\ninstances = 101", "1 to 100 instances"),
+            (
+                "command = [\"x\"]\ninstances = 0",
+                "found 0; `tenure undeploy`",
+            ),
+            (
+                "command = [\"x\"]\ninstances = 101",
+                "found 101; for more, deploy",
+            ),
             ("command = [\"x\"]\nready = \"soon\"", "a duration"),
             ("command = [\"x\"]\nenv = { \"a=b\" = \"c\" }", "a variable"),
             ("command = [\"x\\u0000\"]", "zero bytes"),

@@ -6,6 +6,9 @@
 
 use tenure::ha::{Assignment, Member, Place, Target, View};
 
+/// What is said of one that has a node to go to.
+pub(super) const CHOSEN: &str = "a node is being chosen";
+
 /// What a workload of this view waits for; `None` for one that is on a node
 /// and may run there. `live` tells which nodes are not silent, as far as is
 /// known.
@@ -74,7 +77,7 @@ fn no_node(view: &View, it: &Assignment, live: impl Fn(&Member) -> bool) -> Stri
         let names: Vec<&str> = fitting.iter().map(|node| node.name.as_str()).collect();
         return format!("full: {}", names.join(", "));
     }
-    "a node is being chosen".to_owned()
+    CHOSEN.to_owned()
 }
 
 #[cfg(test)]

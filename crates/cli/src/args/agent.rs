@@ -129,7 +129,7 @@ pub(crate) struct Deploy {
     /// A file of workloads (TOML), instead of the flags.
     #[arg(long, short, value_name = "FILE", conflicts_with_all = ["name", "command", "workload_config"])]
     pub(crate) file: Option<PathBuf>,
-    /// On this node, by name or id [default: HA on whichever fits, others on the one asked].
+    /// On this node, by name or the beginning of its id [default: HA on whichever fits, others on the one asked].
     #[arg(long, value_name = "NODE", conflicts_with = "file")]
     pub(crate) node: Option<String>,
     /// It outlives its node, and needs the quorum (the default).
@@ -195,7 +195,7 @@ pub(crate) struct Undeploy {
 #[derive(Debug, Args)]
 #[command(after_help = NO_STORE)]
 pub(crate) struct Drain {
-    /// Which node, by name or id [default: that of --via, or of the only agent here].
+    /// Which node, by name or the beginning of its id [default: that of --via, or of the only agent here].
     pub(crate) node: Option<String>,
     #[command(flatten)]
     pub(crate) via: Via,

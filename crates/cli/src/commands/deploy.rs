@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use serde_json::Value;
 use tokio::task::JoinSet;
 
 use crate::agent::spec::{File, Workload};
-use crate::agent::{self, Ask, Deployed};
+use crate::agent::{self, Ask, Deployed, NotDone};
 use crate::failure::{Failure, usage};
 use crate::output::Output;
 use crate::{Context, args};
@@ -30,7 +31,10 @@ pub(crate) async fn deploy(context: &Context, args: &args::Deploy) -> Result<Exi
             for workload in workloads {
                 let workload = Box::new(workload);
                 let ask = Ask::Deploy { workload, wait };
-                outcome.add(asked(context, &args.via, ask).await);
+                let done = asked(context, &args.via, ask).await;
+                if outcome.add(done) {
+                    break;
+                }
             }
             outcome.end()
         }
@@ -57,7 +61,7 @@ async fn together(
             workload,
             wait: false,
         };
-        match answered(context.output, via, ask).await {
+        match answered(context.output, context.patience_of_agents(), via, ask).await {
             Ok((_, object)) => {
                 let epoch = |key: &str| object[key].as_u64().unwrap_or(0);
                 let (after, since) = (epoch("after"), epoch("epoch"));
@@ -68,7 +72,11 @@ async fn together(
                     since,
                 });
             }
-            Err(failure) => outcome.add(Err(failure)),
+            Err(failure) => {
+                if outcome.add(Err(failure)) {
+                    break;
+                }
+            }
         }
     }
     let mut waiting = waiting.into_iter();
@@ -77,16 +85,19 @@ async fn together(
         while awaited.len() < AWAITED_MAX
             && let Some(it) = waiting.next()
         {
-            let (output, via) = (context.output, via.clone());
-            let ask = Ask::Await(Box::new(it));
-            awaited.spawn(async move { answered(output, &via, ask).await });
+            let (output, within) = (context.output, context.patience_of_agents());
+            let (via, ask) = (via.clone(), Ask::Await(Box::new(it)));
+            awaited.spawn(async move { answered(output, within, &via, ask).await });
         }
         let Some(answer) = awaited.join_next().await else {
             return outcome.end();
         };
         let answer = answer.map_err(|error| Failure::Other(error.into()))?;
         outcome.add(match answer {
-            Ok((text, object)) => context.output.line(&text, &object).map_err(Failure::from),
+            Ok((text, object)) => {
+                let printed = context.output.line(&text, &object);
+                printed.map_err(|error| Failure::from(error).into())
+            }
             Err(failure) => Err(failure),
         });
     }
@@ -96,6 +107,7 @@ async fn together(
 struct Outcome<'a> {
     context: &'a Context,
     of: usize,
+    asked: usize,
     failed: usize,
     last: Option<Failure>,
 }
@@ -105,18 +117,24 @@ impl<'a> Outcome<'a> {
         Self {
             context,
             of,
+            asked: 0,
             failed: 0,
             last: None,
         }
     }
 
-    fn add(&mut self, one: Result<(), Failure>) {
-        let Err(failure) = one else { return };
+    /// Whether it is no use to ask for the others.
+    fn add(&mut self, one: Result<(), NotDone>) -> bool {
+        self.asked += 1;
+        let Err(NotDone { failure, gave_up }) = one else {
+            return false;
+        };
         if self.of > 1 {
             self.context.output.error(&failure.to_string());
         }
         self.failed += 1;
         self.last = Some(failure);
+        gave_up
     }
 
     fn end(self) -> Result<ExitCode, Failure> {
@@ -125,7 +143,13 @@ impl<'a> Outcome<'a> {
             None => Ok(ExitCode::SUCCESS),
             Some(failure) if of == 1 => Err(failure),
             Some(failure) => {
-                let text = format!("{failed} of {of} workloads failed, as said above");
+                let text = match of - self.asked {
+                    0 => format!("{failed} of {of} workloads failed, as said above"),
+                    rest => format!(
+                        "{failed} of {of} workloads failed, as said above, and {rest} were not \
+                         asked for"
+                    ),
+                };
                 Err(match failure {
                     Failure::Usage(_) => usage(text),
                     Failure::Other(_) => Failure::Other(anyhow::anyhow!("{text}")),
@@ -140,28 +164,36 @@ pub(crate) async fn undeploy(
     args: &args::Undeploy,
 ) -> Result<ExitCode, Failure> {
     let name = args.name.clone();
-    asked(context, &args.via, Ask::Undeploy { name }).await?;
+    let done = asked(context, &args.via, Ask::Undeploy { name }).await;
+    done.map_err(|not| not.failure)?;
     Ok(ExitCode::SUCCESS)
 }
 
 pub(crate) async fn drain(context: &Context, args: &args::Drain) -> Result<ExitCode, Failure> {
     let node = args.node.clone();
-    asked(context, &args.via, Ask::Drain { node }).await?;
+    let done = asked(context, &args.via, Ask::Drain { node }).await;
+    done.map_err(|not| not.failure)?;
     Ok(ExitCode::SUCCESS)
 }
 
-async fn asked(context: &Context, via: &args::Via, ask: Ask) -> Result<(), Failure> {
-    let (text, object) = answered(context.output, via, ask).await?;
-    context.output.line(&text, &object)?;
-    Ok(())
+async fn asked(context: &Context, via: &args::Via, ask: Ask) -> Result<(), NotDone> {
+    let within = context.patience_of_agents();
+    let (text, object) = answered(context.output, within, via, ask).await?;
+    let printed = context.output.line(&text, &object);
+    printed.map_err(|error| Failure::from(error).into())
 }
 
 /// What an agent answers; notes are printed as they come.
-async fn answered(output: Output, via: &args::Via, ask: Ask) -> Result<(String, Value), Failure> {
+async fn answered(
+    output: Output,
+    within: Duration,
+    via: &args::Via,
+    ask: Ask,
+) -> Result<(String, Value), NotDone> {
     let root = agent::place::root(via.state.state.as_deref())?;
     let note = |text: &str| output.note(text);
     let (group, name) = (via.group.group.as_str(), via.via.as_deref());
-    agent::ask(&root, group, name, &ask, note).await
+    agent::ask(&root, group, name, within, ask, note).await
 }
 
 fn filed(path: &Path) -> Result<Vec<Workload>, Failure> {

@@ -51,13 +51,7 @@ fn find(args: &args::Logs) -> Result<PathBuf, Failure> {
     let root = place::root(args.via.state.state.as_deref())?;
     let group = args.via.group.group.as_str();
     let directory = place::of_group(&root, group);
-    let nodes: Vec<PathBuf> = match &args.via.via {
-        Some(name) => vec![place::of_node(&root, group, name)],
-        None => {
-            let entries = std::fs::read_dir(&directory).into_iter().flatten();
-            entries.flatten().map(|entry| entry.path()).collect()
-        }
-    };
+    let nodes = place::nodes(&root, group, args.via.via.as_deref())?;
     let files = nodes.iter().map(|node| {
         let logs = place::logs(node, &args.workload);
         spool::file(&logs, args.instance)

@@ -52,7 +52,7 @@ pub(crate) async fn watch(context: &Context, args: &args::Watch) -> Result<ExitC
     while let Some(event) = watcher.next().await {
         match event {
             Event::LeaderChanged(seen) | Event::LeaderRenewed(seen) => {
-                context.output.observation(&shown, &seen, None)?;
+                context.output.turn(&shown, &seen)?;
             }
             Event::Trouble { failure, .. } if failure.class == FailureClass::Broken => {
                 return Err(usage(format!("{}: {}", shown, failure.why)));

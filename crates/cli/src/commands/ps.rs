@@ -16,7 +16,7 @@ use tenure::{Name, StoreError, clock};
 use crate::agent::{Condition, How, Status, waits_for};
 use crate::config::store_failure;
 use crate::failure::{Failure, usage};
-use crate::output::timestamp;
+use crate::output::{counted, quorum_of, timestamp};
 use crate::{Context, args};
 
 /// How often to look at a group where there is no watch.
@@ -133,10 +133,15 @@ fn show(context: &Context, view: &View, beats: &BTreeMap<NodeId, Beat>) -> Resul
     };
     let silent = view.members.iter().filter(silent).count();
     // A view does not tell whether there ever was one, so none is "lost" here.
+    let needed = match (quorum, attained) {
+        (0, _) => "no quorum needed".to_owned(),
+        (_, true) => format!("quorum {quorum} attained"),
+        (_, false) => format!("quorum {quorum} missing"),
+    };
     let text = format!(
-        "group {}: {nodes} HA nodes, quorum {quorum} {}, epoch {}{}",
+        "group {}: {}, {needed}, epoch {}{}",
         view.group,
-        if attained { "attained" } else { "missing" },
+        counted(nodes, "HA node"),
         view.epoch,
         if silent > 0 {
             format!(" ({silent} silent)")
@@ -343,7 +348,7 @@ pub(crate) async fn watch(context: &Context, group: &str) -> Result<ExitCode, Fa
                 }
                 if before.as_ref().map(|before| before.epoch) != Some(view.epoch) {
                     for (text, object) in changes(before.as_ref(), &view) {
-                        context.output.line(&text, &object)?;
+                        context.output.change(&text, object)?;
                     }
                     before = Some(view);
                 }
@@ -404,7 +409,7 @@ fn changes(before: Option<&View>, view: &View) -> Vec<(String, Value)> {
         let object = json!({ "nodes": nodes, "quorum": quorum, "attained": attained });
         say(
             "quorum",
-            format!("quorum {word}: {nodes} nodes, {quorum} needed"),
+            format!("quorum {word}: {}", quorum_of(nodes, quorum)),
             object,
         );
     }

@@ -19,7 +19,11 @@ fn the_quorum_is_awaited_lost_and_regained() {
     let quorum = ["--quorum", "2"];
     let one = town.node("one", &quorum);
     one.says("HA workloads wait until 2");
-    town.deploy("a", &["--node", "one", "--no-wait"]);
+    let args = ["deploy", "a", "--node", "one", "--no-wait", "--"];
+    let own = town.stamps.command();
+    let own: Vec<&str> = own.iter().map(String::as_str).collect();
+    let said = town.done(&[&args[..], &own].concat());
+    assert_eq!(said, "a is deployed, and waits: 1 of 2 HA nodes\n");
     town.deploy("own", &["--node", "one", "--no-ha"]);
     let shown = town.shows("a", |it| it["state"] == "waiting for quorum");
     assert_eq!(shown["why"], "1 of 2 HA nodes");

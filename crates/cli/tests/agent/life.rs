@@ -221,7 +221,7 @@ fn an_agent_that_comes_back_with_other_settings_ends_what_it_had() {
     one.kill();
     // The log goes on: wait for what is said once more.
     let again = town.start("one", &["--lease", "8s", "--label", "zone=b"]);
-    again.says("ending 1 workloads of a former life");
+    again.says("ending 1 workload of a former life");
     let joined = || (again.id() != id).then_some(());
     poll_until(PATIENCE, joined).expect("it joins under another id");
     // Nobody needs to wait for the silence of the old one.

@@ -6,7 +6,9 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod drain;
 mod ends;
+mod errands;
 mod groups;
 mod life;
 mod namesakes;

@@ -86,7 +86,10 @@ fn a_drain_without_a_node_is_of_the_only_one() {
     let (mut one, mut two) = (town.node("one", &[]), town.node("two", &[]));
     let (code, said) = town.fails(&["drain"]);
     assert!(code == 2 && said.contains("one, two"), "{said}");
-    town.done(&["drain", "--via", "two"]);
+    // As `ps` shows it.
+    let id: String = two.id().chars().take(8).collect();
+    assert!(town.done(&["ps"]).contains(&id), "it shows {id}");
+    town.done(&["drain", &id, "--via", "one"]);
     assert_eq!(two.ends(), 0);
     town.done(&["drain"]);
     assert_eq!(one.ends(), 0);

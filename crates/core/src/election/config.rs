@@ -308,8 +308,8 @@ impl fmt::Display for ConfigError {
             }
             Self::LeaseTooLong { found } => write!(
                 f,
-                "expected a lease of at most 7 days, found {found:?}: a dead leader would \
-                 hold the office that long"
+                "expected a lease of at most 7 days, found {found:?}: nobody could take over \
+                 from the dead for that long"
             ),
             Self::TooMuch { what, found, most } => {
                 write!(f, "expected at most {most} {what}, found {found}")
@@ -317,7 +317,8 @@ impl fmt::Display for ConfigError {
             Self::Interval { lease, interval } => write!(
                 f,
                 "expected lease > 2 x interval, found {lease:?} <= 2 x {interval:?}: one \
-                 failed renewal would cost the office; lengthen the lease or shorten the interval"
+                 failed renewal would let the lease run out; lengthen the lease or shorten the \
+                 interval"
             ),
             Self::Skew { lease, skew } => write!(
                 f,

@@ -213,8 +213,8 @@ impl Manager {
     /// # Errors
     /// See [`AskError`].
     pub async fn undeploy(&self, name: &str) -> Result<(), AskError> {
+        self.release(name).await?;
         let name = named("workload", name)?;
-        self.ask(Request::Undeploy(name.clone())).await?;
         let mut sight = self.shared.sight.subscribe();
         let gone = sight.wait_for(|sight| {
             let view = sight.view.as_ref();
@@ -224,6 +224,16 @@ impl Manager {
             _ = gone => Ok(()),
             () = self.stopped() => Err(AskError::Stopped),
         }
+    }
+
+    /// Has a workload undeployed, wherever in the group it is, and returns when
+    /// a view says so; it ends later.
+    ///
+    /// # Errors
+    /// See [`AskError`].
+    pub async fn release(&self, name: &str) -> Result<(), AskError> {
+        let name = named("workload", name)?;
+        self.ask(Request::Undeploy(name)).await
     }
 
     /// Waits until the node is in the view of its group; returns its id.

@@ -249,6 +249,12 @@ impl Manager {
         self.stopped().await;
     }
 
+    /// Whether the node has ended. What [`sight`](Self::sight) shows then is
+    /// the last that it saw.
+    pub fn has_stopped(&self) -> bool {
+        *self.shared.stopped.borrow()
+    }
+
     /// Waits until the node has ended: it has left, or could not join
     /// ([`Event::Excluded`]).
     pub async fn stopped(&self) {

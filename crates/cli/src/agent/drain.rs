@@ -1,0 +1,367 @@
+//! `tenure drain`: has a node hand on what it has, and says what became of it.
+//!
+//! That a node is not in the view any more does not say that it *left*: it may
+//! have died on the way, and then what it had was failed over, not handed on.
+//! The view keeps its latest departures, and how each was. That it left does
+//! not say that its work runs: perhaps nobody is there to take it, or the
+//! group needs the node for its quorum. Both are said, the latter before
+//! anything is asked, too, since it cannot be taken back.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use tenure::Name;
+use tenure::clock;
+use tenure::ha::{NodeId, Place, View};
+
+use super::desk::{Desk, Done, Wrong, wrong};
+use super::errand::Errand;
+use super::wait::{CHOSEN, waits_for};
+use crate::output::counted;
+
+/// How a node went, as far as the view remembers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Gone {
+    Left,
+    Died,
+    /// The view does not say, or could not be seen any more.
+    Unknown,
+}
+
+/// A node that is drained.
+struct Draining {
+    id: NodeId,
+    name: String,
+    /// What was known when it was asked for.
+    before: Arc<View>,
+    /// What it was seen to have since.
+    had: BTreeSet<Name>,
+}
+
+impl Desk {
+    pub(super) async fn drain(&self, node: Option<&str>, errand: &Errand) -> Done {
+        let me = self.joined(errand).await?;
+        let (id, name) = match node {
+            Some(node) => self.resolve(node)?,
+            None => (me, self.manager.config().name.to_string()),
+        };
+        let before = self
+            .view()
+            .ok_or_else(|| wrong("expected a view of the group"))?;
+        let mut draining = Draining {
+            id,
+            name,
+            before,
+            had: BTreeSet::new(),
+        };
+        for text in draining.warnings() {
+            errand.tell(&format!("warning: {text}"));
+        }
+        let began = clock::boot();
+        self.manager.drain_node(id).await?;
+        errand.lands();
+        let after = self.leaves(&mut draining, errand).await;
+        let took = clock::boot().since(began).as_millis();
+        draining.told(after.as_deref(), u64::try_from(took).unwrap_or(u64::MAX))
+    }
+
+    /// Waits until a node is not in the view; returns the first without it.
+    async fn leaves(&self, draining: &mut Draining, errand: &Errand) -> Option<Arc<View>> {
+        let mut sight = self.manager.sight();
+        let mut told = usize::MAX;
+        loop {
+            // Whether it has stopped is looked at first: what is seen then is
+            // the last that it saw.
+            let stopped = self.manager.has_stopped();
+            let view = sight.borrow_and_update().view.clone();
+            if let Some(view) = view {
+                if view.member(draining.id).is_none() {
+                    return Some(view);
+                }
+                let held: Vec<Name> = view
+                    .held_by(draining.id)
+                    .map(|(name, _)| name.clone())
+                    .collect();
+                if held.len() != told {
+                    told = held.len();
+                    let has = counted(told, "workload");
+                    errand.tell(&format!("{}: has {has} to hand on", draining.name));
+                }
+                draining.had.extend(held);
+            }
+            if stopped {
+                return None;
+            }
+            tokio::select! {
+                _ = sight.changed() => {}
+                () = self.manager.stopped() => {}
+            }
+        }
+    }
+}
+
+impl Draining {
+    /// What a person should know before it is too late.
+    fn warnings(&self) -> Vec<String> {
+        let mut view = View::clone(&self.before);
+        view.members.retain(|member| member.id != self.id);
+        let held = self.before.held_by(self.id);
+        for (name, it) in held.filter(|(_, it)| it.ha) {
+            // Perhaps somebody takes it; then it may still need the quorum.
+            let mut it = it.clone();
+            it.place = Place::Waiting;
+            let taken = waits_for(&view, &it, |_| true).is_none_or(|why| why == CHOSEN);
+            let next = view.members.iter().find(|it| it.ha && !it.draining);
+            if let (true, Some(next)) = (taken, next) {
+                it.place = Place::Assigned(next.id);
+            }
+            view.workloads.insert(name.clone(), it);
+        }
+        view.workloads
+            .retain(|_, it| it.place.holder() != Some(self.id));
+        let mut texts = said(&view, &self.waiting(&view), "will wait");
+        let own = self.before.held_by(self.id).filter(|(_, it)| !it.ha);
+        let own: Vec<&str> = own.map(|(name, _)| name.as_str()).collect();
+        if !own.is_empty() {
+            texts.push(format!("not HA, and ends with it: {}", own.join(", ")));
+        }
+        texts
+    }
+
+    /// What waits in `view` because the node has gone: what it had, and what
+    /// did not wait before. Names by what they wait for.
+    fn waiting(&self, view: &View) -> BTreeMap<String, Vec<Name>> {
+        let waits = |view: &View, name: &Name| {
+            let it = view.workloads.get(name)?;
+            if matches!(it.place, Place::Releasing { .. }) {
+                return None;
+            }
+            // Who is silent is judged by the group; until then it counts as live.
+            waits_for(view, it, |_| true).filter(|why| why != CHOSEN)
+        };
+        let mut waiting: BTreeMap<String, Vec<Name>> = BTreeMap::new();
+        for name in view.workloads.keys() {
+            let was = self.before.workloads.get(name);
+            let had = was.is_some_and(|it| it.place.holder() == Some(self.id));
+            let concerned = had || self.had.contains(name) || waits(&self.before, name).is_none();
+            if let Some(why) = waits(view, name).filter(|_| concerned) {
+                waiting.entry(why).or_default().push(name.clone());
+            }
+        }
+        waiting
+    }
+
+    fn gone(&self, after: Option<&View>) -> Gone {
+        let departures = after.iter().flat_map(|view| &view.departures);
+        match departures.clone().find(|gone| gone.id == self.id) {
+            Some(gone) if gone.died => Gone::Died,
+            Some(_) => Gone::Left,
+            None => Gone::Unknown,
+        }
+    }
+
+    /// Under which id it has come back, if it has.
+    fn back(&self, after: Option<&View>) -> Option<NodeId> {
+        let members = after.iter().flat_map(|view| &view.members);
+        let mut back = members.filter(|it| it.name.as_str() == self.name);
+        let back = back.find(|it| self.before.member(it.id).is_none());
+        back.map(|it| it.id)
+    }
+
+    fn told(&self, after: Option<&View>, took_ms: u64) -> Done {
+        let (name, back) = (&self.name, self.back(after));
+        let again = back.map_or_else(String::new, |id| {
+            format!("; it is back as {id}, which is not drained")
+        });
+        match self.gone(after) {
+            Gone::Left => {}
+            Gone::Died => return Err(self.died(after, &again)),
+            Gone::Unknown => {
+                return Err(wrong(format!(
+                    "expected {name} ({}) to leave, found that it is not known whether it has \
+                     left or died{again}; see `tenure ps`",
+                    self.id
+                )));
+            }
+        }
+        let Some(view) = after else {
+            return Err(wrong("expected a view of the group"));
+        };
+        let waiting = self.waiting(view);
+        let texts = said(view, &waiting, "waits");
+        let mut text = format!("{name} has handed on what it had and left, in {took_ms} ms");
+        if !texts.is_empty() {
+            text = format!("{name} has left, in {took_ms} ms, but {}", texts.join("; "));
+        }
+        let waiting: Vec<Value> = waiting
+            .iter()
+            .flat_map(|(why, names)| {
+                let one = move |name: &Name| json!({ "workload": name.as_str(), "why": why });
+                names.iter().map(one)
+            })
+            .collect();
+        let object = json!({
+            "node": name, "id": self.id.to_string(), "took_ms": took_ms,
+            "waiting": waiting, "quorum": view.quorum, "attained": view.has_quorum(),
+            "back": back.map(|id| id.to_string()),
+        });
+        Ok((text + &again, object))
+    }
+
+    fn died(&self, after: Option<&View>, again: &str) -> Wrong {
+        let had = self.had.iter();
+        let kept = had.filter(|it| after.is_some_and(|view| view.workloads.contains_key(*it)));
+        let kept: Vec<&str> = kept.map(Name::as_str).collect();
+        let over = match kept.as_slice() {
+            [] => "nothing was left to be failed over".to_owned(),
+            names => format!("failed over, not handed on: {}", names.join(", ")),
+        };
+        wrong(format!(
+            "expected {} ({}) to hand on what it had and leave, found that it died meanwhile; \
+             {over}{again}",
+            self.name, self.id
+        ))
+    }
+}
+
+/// What waits, in words.
+fn said(view: &View, waiting: &BTreeMap<String, Vec<Name>>, how: &str) -> Vec<String> {
+    let one = |(why, names): (&String, &Vec<Name>)| {
+        let list: Vec<&str> = names.iter().map(Name::as_str).collect();
+        let how = match (how, names.len()) {
+            ("waits", 2..) => "wait",
+            _ => how,
+        };
+        let of_quorum = names.iter().any(|name| {
+            let it = view.workloads.get(name);
+            it.is_some_and(|it| it.ha && it.place != Place::Waiting)
+        });
+        let why = if of_quorum {
+            format!("the group is below its quorum: {why}")
+        } else {
+            why.clone()
+        };
+        format!(
+            "{} {how} ({}): {why}",
+            counted(names.len(), "workload"),
+            list.join(", ")
+        )
+    };
+    let mut texts: Vec<String> = waiting.iter().map(one).collect();
+    if texts.is_empty() && !view.has_quorum() {
+        texts.push(format!(
+            "the group is below its quorum: {} of {} HA nodes",
+            view.voters(),
+            view.quorum
+        ));
+    }
+    texts
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tenure::core::ha::{Assignment, Departure, Digest, Member};
+
+    use super::*;
+
+    fn name(text: &str) -> Name {
+        Name::new(text).expect("a name")
+    }
+
+    fn member(id: u128) -> Member {
+        Member {
+            id: NodeId::from_u128(id),
+            name: name("one"),
+            ha: true,
+            draining: false,
+            lease: Duration::from_secs(3),
+            max: None,
+            serial: 0,
+            labels: Vec::new(),
+        }
+    }
+
+    fn view(members: &[u128]) -> View {
+        let mut view = View::empty(name("town"), 0, false);
+        view.members = members.iter().map(|id| member(*id)).collect();
+        view
+    }
+
+    fn told(after: Option<View>) -> Result<(String, Value), String> {
+        let draining = Draining {
+            id: NodeId::from_u128(1),
+            name: "one".into(),
+            before: Arc::new(view(&[1])),
+            had: BTreeSet::new(),
+        };
+        draining.told(after.as_ref(), 7).map_err(|wrong| wrong.text)
+    }
+
+    #[test]
+    fn whoever_is_not_in_the_view_may_have_left_or_died_or_nobody_knows() {
+        let without = |went: Option<bool>, members: &[u128]| {
+            let mut view = view(members);
+            let departed = |died| Departure {
+                id: NodeId::from_u128(1),
+                died,
+            };
+            view.departures.extend(went.map(departed));
+            Some(view)
+        };
+        let (text, object) = told(without(Some(false), &[])).expect("it left");
+        assert!(text.contains("one has handed on"), "{text}");
+        assert_eq!(object["back"], Value::Null);
+        let (text, object) = told(without(Some(false), &[2])).expect("it left");
+        let id = NodeId::from_u128(2).to_string();
+        assert!(text.contains(&format!("it is back as {id}")), "{text}");
+        assert_eq!(object["back"], id);
+        let why = told(without(Some(true), &[2])).expect_err("it died");
+        assert!(why.contains("died") && why.contains(&id), "{why}");
+        // Others have gone since, and nothing says how this one did.
+        for unknown in [None, without(None, &[])] {
+            let why = told(unknown).expect_err("nobody knows");
+            assert!(why.contains("not known whether"), "{why}");
+        }
+    }
+
+    #[test]
+    fn who_is_needed_for_the_quorum_is_not_drained_unwarned() {
+        let mut both = view(&[1, 2]);
+        both.quorum = 2;
+        for (workload, node) in [("a", 1), ("b", 2)] {
+            let digest = Digest::new("x").expect("a digest");
+            let it = Assignment {
+                digest,
+                instances: 1,
+                ha: true,
+                order: 0,
+                fails: 0,
+                needs: Vec::new(),
+                place: Place::Assigned(NodeId::from_u128(node)),
+            };
+            both.workloads.insert(name(workload), it);
+        }
+        let draining = |view: View| Draining {
+            id: NodeId::from_u128(1),
+            name: "one".into(),
+            before: Arc::new(view),
+            had: BTreeSet::new(),
+        };
+        assert_eq!(
+            draining(both.clone()).warnings(),
+            ["2 workloads will wait (a, b): the group is below its quorum: 1 of 2 HA nodes"]
+        );
+        let mut alone = both.clone();
+        alone.quorum = 0;
+        assert!(draining(alone.clone()).warnings().is_empty());
+        alone.members.truncate(1);
+        alone.workloads.remove(&name("b"));
+        assert_eq!(
+            draining(alone).warnings(),
+            ["1 workload will wait (a): no live HA node"]
+        );
+    }
+}

@@ -1,0 +1,253 @@
+//! What an agent does with one request, and who waits for it.
+//!
+//! A request that an agent has taken is done, or refused, whether or not the
+//! command that asked is still there: it may be on its way to the store at
+//! that moment, and then nobody could take it back, so nobody can at any. Only
+//! an agent that ends forgets what has not *landed* in the view. Waiting for
+//! what comes after, that it runs or has ended, is the command's alone, and
+//! stops with it.
+//!
+//! A command that waits is told what keeps its agent from the group: the
+//! store that does not answer, a view that cannot be read. Once that has
+//! lasted for as long as the command was to wait (`--timeout`), or the request
+//! has not landed for so long, the command is let go with that reason. What
+//! comes after landing is waited for without a limit where nothing is wrong: a
+//! quorum may take days.
+//!
+//! Limits: [`CONNECTIONS_MAX`] commands are served at a time, more wait;
+//! [`ERRANDS_MAX`] requests of these and of those that have gone may be
+//! unlanded, more are refused.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tenure::clock;
+use tokio::net::UnixListener;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::watch;
+
+use super::control::{Answer, Request, WITHIN};
+use super::desk::{Desk, Done, Trouble, Wrong};
+use super::wire::Wire;
+
+/// How many commands are served at a time.
+pub(super) const CONNECTIONS_MAX: usize = 64;
+/// How many requests may be unlanded.
+pub(super) const ERRANDS_MAX: usize = 1_024;
+/// How many different things a command is told to be waited for, at most once
+/// each.
+const NOTES_MAX: usize = 32;
+/// After how long a request that has not landed is spoken of, though nothing
+/// has failed yet.
+const SLOW: Duration = Duration::from_secs(1);
+/// What is said then.
+const UNANSWERED: &str = "no view has it yet: the store is slow to answer, or does not";
+
+/// A request on its way.
+pub(super) struct Errand {
+    notes: UnboundedSender<String>,
+    noted: Mutex<BTreeSet<String>>,
+    landed: watch::Sender<bool>,
+}
+
+impl Errand {
+    fn new() -> (Self, UnboundedReceiver<String>) {
+        let (notes, heard) = unbounded_channel();
+        let (noted, landed) = (Mutex::default(), watch::Sender::new(false));
+        let errand = Self {
+            notes,
+            noted,
+            landed,
+        };
+        (errand, heard)
+    }
+
+    /// Tells whoever waits, each time.
+    pub(super) fn tell(&self, text: &str) {
+        // Perhaps nobody does.
+        let _ = self.notes.send(text.to_owned());
+    }
+
+    /// Tells whoever waits, but not twice.
+    pub(super) fn note(&self, text: &str) {
+        let mut noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
+        if noted.len() < NOTES_MAX && noted.insert(text.to_owned()) {
+            self.tell(text);
+        }
+    }
+
+    /// The view has it.
+    pub(super) fn lands(&self) {
+        self.landed.send_replace(true);
+    }
+}
+
+/// Serves until this is dropped.
+pub(super) async fn serve(listener: UnixListener, desk: Arc<Desk>) {
+    loop {
+        let Ok(permit) = Arc::clone(&desk.permits).acquire_owned().await else {
+            return;
+        };
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                // Out of descriptors: those that are open will end.
+                tracing::warn!("the control socket: {error}");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                continue;
+            }
+        };
+        let desk = Arc::clone(&desk);
+        tokio::spawn(async move {
+            attend(Wire::new(stream), &desk, permit).await;
+        });
+    }
+}
+
+async fn attend(mut wire: Wire, desk: &Desk, permit: OwnedSemaphorePermit) {
+    wire.queue(&Answer::Hello);
+    let Request { within_ms, ask } = match wire.next().await {
+        Ok(Some(request)) => request,
+        Ok(None) => return,
+        Err(error) => {
+            let text = format!("expected a request that this version understands: {error}");
+            return refuse(wire, text, true).await;
+        }
+    };
+    let Ok(turn) = Arc::clone(&desk.errands).try_acquire_owned() else {
+        let text = format!(
+            "expected at most {ERRANDS_MAX} requests at a time, found that so many wait for the \
+             store; ask again when it answers"
+        );
+        return refuse(wire, text, false).await;
+    };
+    let within = within_ms.map_or(WITHIN, Duration::from_millis);
+    let (errand, mut notes) = Errand::new();
+    let mut work = std::pin::pin!(desk.answer(ask, &errand));
+    let last = {
+        let mut kept = std::pin::pin!(desk.is_kept(&errand, within));
+        loop {
+            tokio::select! {
+                answer = &mut work => break Some(last_word(answer)),
+                Some(text) = notes.recv() => wire.queue(&Answer::Note { text }),
+                Wrong { text, usage } = &mut kept => {
+                    while let Ok(text) = notes.try_recv() {
+                        wire.queue(&Answer::Note { text });
+                    }
+                    let gave_up = true;
+                    wire.queue(&Answer::Failed { text, usage, gave_up });
+                    let _ = wire.flush().await;
+                    break None;
+                }
+                // It says nothing more; its end is the end of waiting.
+                more = wire.next::<Request>() => if !matches!(more, Ok(Some(_))) {
+                    break None;
+                },
+            }
+        }
+    };
+    if let Some(last) = last {
+        while let Ok(text) = notes.try_recv() {
+            wire.queue(&Answer::Note { text });
+        }
+        wire.queue(&last);
+        let _ = wire.flush().await;
+        return;
+    }
+    drop((wire, permit, notes));
+    let mut landed = errand.landed.subscribe();
+    tokio::select! {
+        biased;
+        _ = landed.wait_for(|landed| *landed) => {}
+        answer = work => if let Err(Wrong { text, .. }) = answer {
+            tracing::warn!("asked by a command that did not wait: {text}");
+        },
+    }
+    drop(turn);
+}
+
+async fn refuse(mut wire: Wire, text: String, usage: bool) {
+    let gave_up = false;
+    wire.queue(&Answer::Failed {
+        text,
+        usage,
+        gave_up,
+    });
+    let _ = wire.flush().await;
+}
+
+fn last_word(answer: Done) -> Answer {
+    match answer {
+        Ok((text, object)) => Answer::Done { text, object },
+        Err(Wrong { text, usage }) => Answer::Failed {
+            text,
+            usage,
+            gave_up: false,
+        },
+    }
+}
+
+impl Desk {
+    /// Tells what keeps the agent from its group; returns when that, or the
+    /// landing of what was asked, has taken too long.
+    async fn is_kept(&self, errand: &Errand, within: Duration) -> Wrong {
+        let mut trouble = self.trouble.subscribe();
+        let mut landed = errand.landed.subscribe();
+        let (mut since, mut slow) = (None, false);
+        loop {
+            let seen = trouble.borrow_and_update().clone();
+            let here = *landed.borrow_and_update();
+            if let Some(Trouble { why, .. }) = &seen {
+                errand.note(&format!("waiting: {why}"));
+            }
+            since = if here && seen.is_none() {
+                None
+            } else {
+                since.or_else(|| Some(clock::boot()))
+            };
+            let over = async {
+                match since {
+                    Some(since) => {
+                        tokio::time::sleep(since.after(within).since(clock::boot())).await;
+                    }
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                // The senders are held by the desk and the errand.
+                _ = trouble.changed() => {}
+                _ = landed.changed() => {}
+                () = tokio::time::sleep(SLOW), if !here && !slow => {
+                    slow = true;
+                    if self.manager.sight().borrow().member && seen.is_none() {
+                        errand.note(&format!("waiting: {UNANSWERED}"));
+                    }
+                }
+                () = over => return self.gave_up(seen, here, within),
+            }
+        }
+    }
+
+    fn gave_up(&self, trouble: Option<Trouble>, landed: bool, within: Duration) -> Wrong {
+        let usage = trouble.as_ref().is_some_and(|it| it.broken);
+        let member = self.manager.sight().borrow().member;
+        let found = match (trouble, member) {
+            (Some(trouble), _) => trouble.why,
+            (None, false) => "the agent has not joined its group yet".to_owned(),
+            (None, true) => UNANSWERED.to_owned(),
+        };
+        let then = if landed {
+            "it is in the view; see `tenure ps`"
+        } else {
+            "it is not taken back: the agent does or refuses it when that is over, unless it \
+             ends before; see `tenure ps`"
+        };
+        let text = format!(
+            "expected the agent to reach its group within {within:?} (--timeout), found: {found}; \
+             {then}"
+        );
+        Wrong { text, usage }
+    }
+}

@@ -1,0 +1,168 @@
+//! What commands say that ask an agent which is kept from its group, and what
+//! becomes of what they asked when they do not wait.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use rustix::process::{Signal, kill_process};
+
+use super::common::{TENURE, poll_until};
+use super::town::{PATIENCE, Town};
+
+/// Writes the version of the view's format, as a later release might.
+fn rewrite_the_view(url: &str, from: &str, to: &str) {
+    use tenure::store::{Expect, Stamp, Write, open};
+    let within = Duration::from_secs(5);
+    let rewriting = async {
+        let store = open(url).await.expect("a store");
+        let key = tenure::ha::Keys::of(tenure::Name::new("town").expect("a name")).view();
+        let read = store.read(&key, within).await.expect("read");
+        let register = read.register.expect("a view");
+        let text = String::from_utf8(register.value.to_vec()).expect("text");
+        let other = text.replacen(from, to, 1);
+        assert_ne!(other, text);
+        let write = Write {
+            key,
+            expect: Expect::Version(register.version),
+            value: other.into_bytes().into(),
+            stamp: Stamp::Now,
+        };
+        let wrote = store.compare_and_swap(write, within).await;
+        wrote.expect("written");
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    runtime.expect("a runtime").block_on(rewriting);
+}
+
+#[test]
+fn a_view_of_a_later_version_is_refused_and_left_alone() {
+    let town = Town::sqlite();
+    let one = town.node("one", &[]);
+    town.deploy("old", &[]);
+    rewrite_the_view(&town.url(), " 1\n", " 2\n");
+    one.says("ha/town/view");
+    let (code, said) = town.fails(&["ps"]);
+    assert!(code == 2 && said.contains("ha/town/view"), "{said}");
+    let (code, said) = town.fails(&["watch", "--group", "town"]);
+    assert!(code == 2 && said.contains("ha/town/view"), "{said}");
+    // An agent goes on asking, and says why.
+    let sleeps = ["deploy", "new", "--timeout", "500ms", "--", "sleep", "1000"];
+    let asked: [&[&str]; 2] = [&sleeps, &["undeploy", "old", "--timeout", "500ms"]];
+    for args in asked {
+        let (code, said) = town.fails(args);
+        assert!(
+            code == 2 && said.contains("the view of the group, ha/town/view"),
+            "{args:?}: {said}"
+        );
+        assert!(
+            said.contains("within 500ms (--timeout)"),
+            "{args:?}: {said}"
+        );
+        assert!(said.contains("waiting: "), "{args:?}: {said}");
+        assert!(said.contains("not taken back"), "{args:?}: {said}");
+    }
+    // It does what it was asked, although nobody waits.
+    rewrite_the_view(&town.url(), " 2\n", " 1\n");
+    town.shows("new", |it| it["state"] == "running");
+    poll_until(PATIENCE, || town.workload("old").is_none().then_some(())).expect("undeployed");
+}
+
+#[test]
+fn what_was_asked_while_the_store_was_away_is_done_when_it_is_back() {
+    let town = Town::cluster();
+    let _one = town.node("one", &["--lease", "8s"]);
+    let all = |signal| {
+        for server in town.servers() {
+            kill_process(server, signal).expect("it runs");
+        }
+    };
+    all(Signal::STOP);
+    let (code, said) = town.fails(&[
+        "deploy",
+        "late",
+        "--timeout",
+        "4s",
+        "--no-wait",
+        "--",
+        "sleep",
+        "1000",
+    ]);
+    assert!(code == 1 && said.contains("not taken back"), "{said}");
+    assert!(said.contains("waiting: "), "{said}");
+    // One that is killed is no other than one that has waited long enough.
+    let err = town.directory.path().join("err");
+    let mut killed = town
+        .command(&["deploy", "killed", "--", "sleep", "1000"])
+        .stderr(fs::File::create(&err).expect("a file"))
+        .spawn()
+        .expect("it runs");
+    let waits = || {
+        let said = fs::read_to_string(&err).unwrap_or_default();
+        said.contains("waiting: ").then_some(())
+    };
+    let waits = poll_until(PATIENCE, waits);
+    killed.kill().expect("it waits");
+    killed.wait().expect("it ends");
+    all(Signal::CONT);
+    assert!(waits.is_some(), "it does not say why it waits");
+    for name in ["late", "killed"] {
+        town.shows(name, |it| it["state"] == "running");
+    }
+}
+
+/// Who may not look does not know that there is no agent.
+#[test]
+fn another_user_is_told_that_it_may_not_ask() {
+    let town = Town::sqlite();
+    let _one = town.node("one", &[]);
+    town.deploy("a", &[]);
+    let mode = |path: &Path, mode| {
+        let mode = fs::Permissions::from_mode(mode);
+        fs::set_permissions(path, mode).expect("it is ours");
+    };
+    let root = rustix::process::geteuid().is_root();
+    let directory = town.directory.path();
+    let binary = directory.join("tenure");
+    if root {
+        // Nobody may come as far as the binary, and to the door of the state.
+        mode(directory, 0o711);
+        fs::hard_link(TENURE, &binary)
+            .or_else(|_| fs::copy(TENURE, &binary).map(drop))
+            .expect("a binary");
+    }
+    let asked: [&[&str]; 3] = [
+        &["undeploy", "a"],
+        &["logs", "a"],
+        &["undeploy", "a", "--via", "one"],
+    ];
+    for args in asked {
+        let mut command = if root {
+            let mut command = Command::new(&binary);
+            command.uid(65_534).gid(65_534).current_dir("/");
+            command
+        } else {
+            mode(&town.state(), 0o000);
+            Command::new(TENURE)
+        };
+        let output = command
+            .args(args)
+            .args(["--group", "town", "--state"])
+            .arg(town.state())
+            .env_clear()
+            .output();
+        mode(&town.state(), 0o700);
+        let output = output.expect("it runs");
+        let said = String::from_utf8_lossy(&output.stderr);
+        let refused = output.status.code() == Some(2) && said.contains("permission denied");
+        assert!(refused, "{args:?}: {said}");
+        let owner = rustix::process::geteuid().as_raw();
+        assert!(said.contains(&format!("ask as user {owner}")), "{said}");
+    }
+    assert!(town.workload("a").is_some(), "it was asked after all");
+}
