@@ -14,7 +14,7 @@ fn two_agents_of_one_name_on_two_machines_are_two_nodes() {
     here.deploy("a", &[]);
     let before = here.stamps.last("a").expect("it runs");
     let second = there.node("one", &[]);
-    second.says("another node has this name; name nodes by their ids");
+    second.says("another node has this name: name nodes by their ids");
     first.says("another node of this name has joined");
     let ids = [first.id(), second.id()];
     assert_ne!(ids[0], ids[1]);

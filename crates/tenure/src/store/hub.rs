@@ -157,6 +157,7 @@ impl Hub {
     }
 
     /// Whether anybody follows anything.
+    #[cfg(any(feature = "etcd", feature = "postgres", feature = "sqlite"))]
     pub(super) fn is_idle(&self) -> bool {
         let mut inner = self.lock();
         inner.feeds.retain(|feed| !feed.is_abandoned());

@@ -55,6 +55,7 @@ mod sqlite;
 #[cfg(feature = "tenure")]
 mod tenure;
 mod watch;
+#[cfg(any(feature = "etcd", feature = "postgres", feature = "tenure"))]
 mod watcher;
 
 #[cfg(feature = "etcd")]
