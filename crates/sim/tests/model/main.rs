@@ -125,6 +125,29 @@ fn without_simplifications_nothing_is_broken() {
     holds("one election, a crash, plain", Cluster::new(Bounds::PLAIN));
 }
 
+/// Two states with the same digest are explored as one, whichever is met
+/// first. If the digest left out anything that decides, what becomes of them
+/// would differ, and with the order of exploration the number of states.
+#[test]
+fn the_digest_leaves_out_nothing_that_decides() {
+    let _alone = alone();
+    for cluster in [
+        Cluster::new(Bounds::SMALL),
+        Cluster::new(Bounds::BUSY),
+        Cluster::new(Bounds::PLAIN),
+        established(Bounds::BEATING),
+    ] {
+        let anew = Cluster {
+            start: cluster.start.clone(),
+            ..Cluster::new(cluster.bounds.clone())
+        };
+        let deep = explore(cluster, Order::Depth, NO_END);
+        let wide = explore(anew, Order::Breadth, NO_END);
+        let numbers = |report: &Report| (report.states, report.steps);
+        assert_eq!(numbers(&deep), numbers(&wide), "by depth, by breadth");
+    }
+}
+
 #[test]
 fn a_forgotten_vote_is_found() {
     let bounds = Bounds {
