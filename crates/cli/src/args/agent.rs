@@ -146,9 +146,8 @@ pub(crate) struct Deploy {
     #[arg(long = "config", id = "workload_config", value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
     /// The file of settings that is --config everywhere else.
-    ///
-    /// By its id it takes the place of the global flag, and its value goes to
-    /// [`super::Common::config`].
+    // By its id it takes the place of the global flag, and its value goes to
+    // `super::Common::config`.
     #[arg(long, id = "config", value_name = "FILE")]
     settings: Option<PathBuf>,
     /// When CMD ends by itself: start it again, or have it undeployed. What is started again is
