@@ -222,7 +222,8 @@ impl Progress {
             matched,
             next,
             mode,
-            // Rounds decide about reads and leases alone.
+            // Rounds decide about reads and leases, and about whether a leader
+            // gives up, which is the explorer's choice.
             round: _,
             // When it spoke decides about changes of members alone.
             heard_at: _,
