@@ -124,7 +124,6 @@ fn a_cluster_is_upgraded_one_server_at_a_time_and_not_taken_back() {
     // The new kind of entry is in the log, and this release does not guess.
     let leader = cluster.leader();
     let back = leader % 3 + 1;
-    cluster.kill(back);
     let data = cluster.directory.path().join(back.to_string());
     let inspect = |binary: &str| {
         let data = data.to_str().expect("text");
@@ -136,8 +135,14 @@ fn a_cluster_is_upgraded_one_server_at_a_time_and_not_taken_back() {
             String::from_utf8_lossy(&said).into_owned(),
         )
     };
-    let (known, said) = inspect(&next);
-    assert!(known && said.contains("is noted"), "{said}");
+    // The leader writes it with a heartbeat after the rise; it has to have
+    // reached this disk before the server is killed.
+    let noted = || {
+        let (known, said) = inspect(&next);
+        (known && said.contains("is noted")).then_some(())
+    };
+    poll_until(SOON, noted).unwrap_or_else(|| panic!("{}", inspect(&next).1));
+    cluster.kill(back);
 
     // Taken back, the server stops and says why; the others go on.
     let mut old = cluster.command(TENURE, back);
