@@ -290,7 +290,8 @@ impl Leader {
     }
 
     fn commit(&mut self, server: &mut Server, reached: LogId) {
-        let mut answers = Vec::new();
+        let most = usize::try_from(reached - server.commit).unwrap_or(usize::MAX);
+        let mut answers = Vec::with_capacity(most.min(APPEND_ENTRIES));
         let desk = &mut self.desk;
         let expiring = &mut self.expiring;
         server.commit_to(reached, |entry, outcome| {
