@@ -239,7 +239,7 @@ impl Operation {
     }
 
     #[inline]
-    fn weight(&self) -> usize {
+    pub(super) fn weight(&self) -> usize {
         match self {
             Self::Append(bytes) => bytes.len(),
             Self::Swap(write) => of_write(write),
