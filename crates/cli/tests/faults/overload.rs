@@ -15,10 +15,10 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tonic::Code;
 
+use crate::healed::write;
 use crate::network::Network;
 use crate::room::within;
 use crate::servers::{PATIENCE, Servers, until};
-use crate::storm::write;
 
 /// Watches the memory of a server; gives the most there was.
 struct Memory {

@@ -12,11 +12,11 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
+use crate::healed::{end_of_log, write};
 use crate::load::Load;
 use crate::network::{Network, Place};
 use crate::room::within;
 use crate::servers::{PATIENCE, Servers, until, until_within};
-use crate::storm::{end_of_log, write};
 
 /// How long a client may take to say what it wants, and some more.
 const HEADERS_WITHIN: Duration = Duration::from_secs(10);
