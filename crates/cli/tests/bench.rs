@@ -4,6 +4,9 @@
 #![allow(clippy::float_cmp, reason = "what was asked for comes back as it was")]
 
 #[cfg(feature = "etcd")]
+#[path = "../../tenure/tests/common/ports.rs"]
+mod ports;
+#[cfg(feature = "etcd")]
 #[path = "../../tenure/tests/common/etcd.rs"]
 mod etcd;
 

@@ -3,6 +3,8 @@
 
 #![allow(clippy::print_stdout, reason = "figures are printed")]
 
+#[path = "common/ports.rs"]
+mod ports;
 #[path = "common/postgres.rs"]
 mod postgres;
 

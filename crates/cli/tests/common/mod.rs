@@ -6,6 +6,8 @@
     reason = "each test binary uses a part of it"
 )]
 
+#[path = "../../../tenure/tests/common/ports.rs"]
+pub(crate) mod ports;
 #[path = "../../../tenure/tests/common/postgres.rs"]
 pub(crate) mod postgres;
 pub(crate) mod servers;
