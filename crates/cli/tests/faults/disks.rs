@@ -178,44 +178,70 @@ async fn median_write(url: &str) -> Duration {
     times[times.len() / 2]
 }
 
+/// What a small write and a sync take here.
+fn median_sync() -> Duration {
+    use std::io::Write as _;
+    let mut file = tempfile::tempfile().expect("a file");
+    let mut times: Vec<_> = (0..20)
+        .map(|_| {
+            let begun = Instant::now();
+            file.write_all(&[7; 512]).expect("room");
+            file.sync_data().expect("a disk");
+            begun.elapsed()
+        })
+        .collect();
+    times.sort();
+    times[times.len() / 2]
+}
+
 #[test]
 fn one_slow_disk_slows_nobody_down() {
     let name = "disks::one_slow_disk_slows_nobody_down";
-    /// How much longer each sync of the slow one takes.
+    /// How much longer each sync of the slow one takes, at least.
     const SLOWER: Duration = Duration::from_millis(60);
     within(name, async |room| {
         if !traceable() {
             return left_out(name, "strace is not there, or may not trace");
         }
+        // Where all disks are slow it is slower by so much that it stands out.
+        let slower = SLOWER.max(median_sync() * 5);
         let mut servers = Servers::new(3, Network::best(room, 3).await);
         strace(
             &mut servers,
             1,
-            &format!("delay_enter={}", SLOWER.as_micros()),
+            &format!("delay_enter={}", slower.as_micros()),
         );
         (1..=3).for_each(|server| servers.start(server));
         servers.leader().await;
         let url = servers.url();
         let client = Client::open(&url).expect("a client");
         for leader in [2, 1] {
-            until("the hand-over", async || {
-                if servers.leads().await == Some(leader) {
-                    return Some(());
+            // A machine that stands still deposes a leader too, but not each time.
+            let mut tries = 0;
+            let median = loop {
+                tries += 1;
+                until("the hand-over", async || {
+                    if servers.leads().await == Some(leader) {
+                        return Some(());
+                    }
+                    let _ = client.transfer(Some(leader)).await;
+                    None
+                })
+                .await;
+                let median = median_write(&url).await;
+                if servers.leader().await == leader {
+                    break median;
                 }
-                let _ = client.transfer(Some(leader)).await;
-                None
-            })
-            .await;
-            let median = median_write(&url).await;
+                assert!(tries < 4, "server {leader} is deposed each time");
+            };
             eprintln!("  the slow one is server 1, {leader} leads: median write {median:?}");
             // Two others are a majority, whoever leads.
-            assert!(median < SLOWER, "{median:?}, server {leader} leads");
-            assert_eq!(servers.leads().await, Some(leader), "it was deposed");
+            assert!(median < slower, "{median:?}, server {leader} leads");
         }
         let syncs = servers.metric(1, "tenure_disk_sync_seconds_count").await;
         let took = servers.metric(1, "tenure_disk_sync_seconds_sum").await;
         assert!(
-            took / syncs >= SLOWER.as_secs_f64(),
+            took / syncs >= slower.as_secs_f64(),
             "{syncs} syncs took {took} s: not slow"
         );
         equal(&servers).await;

@@ -22,7 +22,7 @@ use crate::network::Network;
 /// The binary under test.
 pub(crate) const TENURE: &str = env!("CARGO_BIN_EXE_tenure");
 /// Long enough on the slowest machine; nothing waits for it to pass.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(90);
 /// How long a server that may be paused or cut off is waited for.
 const ASK_WITHIN: Duration = Duration::from_millis(300);
 
