@@ -4,8 +4,9 @@
 //! is sent fares. Two networks carry it out. In namespaces (`namespaces`)
 //! packets are dropped by the kernel, so that a connection does not break but
 //! hangs, as behind a dead switch. The proxy (`proxy`) sees the streams and can
-//! be slow or narrow, hold back one direction of a connection that is up, or
-//! reset it; but it loses nothing, for TCP would not.
+//! be slow or narrow, hold back one direction of a connection that is up, have
+//! messages overtake each other, or reset it; but it loses nothing, for TCP
+//! would not.
 
 use std::collections::BTreeMap;
 
@@ -25,6 +26,9 @@ pub(crate) struct Edge {
     pub(crate) loss: u32,
     /// How much later everything arrives, in milliseconds. Proxy only.
     pub(crate) delay_ms: u64,
+    /// How much later than that a message arrives at most, each by itself, so
+    /// that some overtake others; in milliseconds. Proxy only.
+    pub(crate) jitter_ms: u64,
     /// Bytes in a second at most, 0 for any number. Proxy only.
     pub(crate) rate: u64,
 }
@@ -84,6 +88,14 @@ impl Network {
         match self {
             Self::Namespaces(it) => it.apply(edges),
             Self::Proxies(it) => it.apply(edges),
+        }
+    }
+
+    /// How many messages have overtaken another so far.
+    pub(crate) fn overtaken(&self) -> u64 {
+        match self {
+            Self::Namespaces(_) => 0,
+            Self::Proxies(it) => it.overtaken(),
         }
     }
 

@@ -10,10 +10,20 @@
 //! connection that is dialled through a cut is taken and then says nothing,
 //! which is what a half-open connection is. An end is held back like
 //! everything else: a cable that is cut does not tell that it was.
+//!
+//! TCP keeps the order of what it carries, and kernels here cannot be asked to
+//! do otherwise. But the protocol between servers must not rest on that: what
+//! they say comes by several connections one after the other. So a forwarder
+//! takes the streams apart into messages and lets some arrive before others
+//! that were sent earlier.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use tenure::core::alpo::codec::decode_frame;
+use tenure::core::rng::Rng;
 use tenure::transport::{read_greeting, write_greeting};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
@@ -23,9 +33,13 @@ use tokio::time::{sleep, sleep_until};
 use crate::network::{Edge, Edges, Place};
 use crate::servers::free;
 
-/// What is read at once, and how many of that may be on their way.
+/// What is read at once.
 const CHUNK_BYTES: usize = 16 * 1024;
-const CHUNKS_MAX: usize = 64;
+/// How many messages may be on their way.
+const MESSAGES_MAX: usize = 256;
+/// What a greeting begins with; after eight bytes of it come its length and
+/// its checksum, four bytes each.
+const GREETING: &[u8] = b"tenure-";
 
 #[derive(Clone, Default)]
 struct Weather {
@@ -43,20 +57,36 @@ impl Weather {
 pub(crate) struct Proxies {
     places: BTreeMap<u64, [String; 3]>,
     weather: watch::Sender<Weather>,
+    overtaken: Arc<AtomicU64>,
 }
 
 impl Proxies {
     pub(crate) async fn start(count: u64) -> Self {
         let weather = watch::Sender::new(Weather::default());
+        let overtaken = Arc::<AtomicU64>::default();
         let mut places = BTreeMap::new();
         for server in 1..=count {
             let before = TcpListener::bind("127.0.0.1:0").await.expect("a port");
             let [behind, client] = free();
             let known = before.local_addr().expect("bound").to_string();
             places.insert(server, [known, behind.clone(), client]);
-            tokio::spawn(forward(before, server, behind, weather.subscribe()));
+            let way = Way {
+                to: server,
+                behind,
+                weather: weather.subscribe(),
+                overtaken: Arc::clone(&overtaken),
+            };
+            tokio::spawn(way.forward(before));
         }
-        Self { places, weather }
+        Self {
+            places,
+            weather,
+            overtaken,
+        }
+    }
+
+    pub(crate) fn overtaken(&self) -> u64 {
+        self.overtaken.load(Ordering::Relaxed)
     }
 
     pub(crate) fn place(&self, server: u64) -> Place {
@@ -81,81 +111,122 @@ impl Proxies {
     }
 }
 
-async fn forward(
-    listener: TcpListener,
+/// The way to one server.
+#[derive(Clone)]
+struct Way {
     to: u64,
     behind: String,
     weather: watch::Receiver<Weather>,
-) {
-    loop {
-        // Ends with the runtime.
-        let (stream, _) = listener.accept().await.expect("it listens");
-        tokio::spawn(connection(stream, to, behind.clone(), weather.clone()));
-    }
+    overtaken: Arc<AtomicU64>,
 }
 
-async fn connection(
-    mut dialler: TcpStream,
-    to: u64,
-    behind: String,
-    mut weather: watch::Receiver<Weather>,
-) {
-    let Ok(greeting) = read_greeting(&mut dialler).await else {
-        return;
-    };
-    let from = greeting.hello.server.get();
-    let _ = dialler.set_nodelay(true);
-    let resets = weather.borrow_and_update().resets;
-    let carry = async {
-        let mut through = weather.clone();
-        let open = through.wait_for(|it| !it.edge(from, to).cut).await.is_ok();
-        if !open {
-            return;
+impl Way {
+    async fn forward(self, listener: TcpListener) {
+        loop {
+            // Ends with the runtime.
+            let (stream, _) = listener.accept().await.expect("it listens");
+            tokio::spawn(self.clone().connection(stream));
         }
-        let Ok(mut server) = TcpStream::connect(&behind).await else {
+    }
+
+    async fn connection(mut self, mut dialler: TcpStream) {
+        let Ok(greeting) = read_greeting(&mut dialler).await else {
             return;
         };
-        let _ = server.set_nodelay(true);
-        if write_greeting(&mut server, &greeting).await.is_err() {
-            return;
-        }
-        let (mut dialler, mut server) = (dialler, server);
-        let (dialler_reads, dialler_writes) = dialler.split();
-        let (server_reads, server_writes) = server.split();
-        // Either end ends both, once word of it has got through.
-        tokio::select! {
-            () = carry(dialler_reads, server_writes, (from, to), weather.clone()) => {}
-            () = carry(server_reads, dialler_writes, (to, from), weather.clone()) => {}
-        }
-    };
-    let mut reset = weather.clone();
-    tokio::select! {
-        () = carry => {}
-        _ = reset.wait_for(|it| it.resets != resets) => {}
-    }
-}
-
-/// Carries bytes one way until there are no more.
-async fn carry(
-    mut reads: impl AsyncRead + Unpin,
-    mut writes: impl AsyncWrite + Unpin,
-    (from, to): (u64, u64),
-    mut weather: watch::Receiver<Weather>,
-) {
-    let (sender, mut chunks) = mpsc::channel::<(Instant, Vec<u8>)>(CHUNKS_MAX);
-    let taking = async move {
-        loop {
-            let mut chunk = vec![0; CHUNK_BYTES];
-            let read = reads.read(&mut chunk).await.unwrap_or(0);
-            chunk.truncate(read);
-            // An empty one stands for the end.
-            if sender.send((Instant::now(), chunk)).await.is_err() || read == 0 {
+        let from = greeting.hello.server.get();
+        let _ = dialler.set_nodelay(true);
+        let resets = self.weather.borrow_and_update().resets;
+        let carry = async {
+            let mut through = self.weather.clone();
+            let to = self.to;
+            let open = through.wait_for(|it| !it.edge(from, to).cut).await.is_ok();
+            if !open {
                 return;
             }
+            let Ok(mut server) = TcpStream::connect(&self.behind).await else {
+                return;
+            };
+            let _ = server.set_nodelay(true);
+            if write_greeting(&mut server, &greeting).await.is_err() {
+                return;
+            }
+            let (mut dialler, mut server) = (dialler, server);
+            let (dialler_reads, dialler_writes) = dialler.split();
+            let (server_reads, server_writes) = server.split();
+            // Either end ends both, once word of it has got through.
+            tokio::select! {
+                () = self.carry(dialler_reads, server_writes, (from, to)) => {}
+                () = self.carry(server_reads, dialler_writes, (to, from)) => {}
+            }
+        };
+        let mut reset = self.weather.clone();
+        tokio::select! {
+            () = carry => {}
+            _ = reset.wait_for(|it| it.resets != resets) => {}
         }
-    };
-    let giving = async move {
-        while let Some((came, chunk)) = chunks.recv().await {
+    }
+
+    /// Carries messages one way until there are no more.
+    async fn carry(
+        &self,
+        mut reads: impl AsyncRead + Unpin,
+        writes: impl AsyncWrite + Unpin,
+        (from, to): (u64, u64),
+    ) {
+        let (sender, messages) = mpsc::channel::<(Instant, Vec<u8>)>(MESSAGES_MAX);
+        let taking = async move {
+            let mut buffer = Vec::new();
+            loop {
+                let before = buffer.len();
+                buffer.resize(before + CHUNK_BYTES, 0);
+                let read = reads.read(&mut buffer[before..]).await.unwrap_or(0);
+                buffer.truncate(before + read);
+                while let Some(length) = whole(&buffer) {
+                    let rest = buffer.split_off(length);
+                    let message = std::mem::replace(&mut buffer, rest);
+                    if sender.send((Instant::now(), message)).await.is_err() {
+                        return;
+                    }
+                }
+                if read == 0 {
+                    // An empty one stands for the end; half a message is lost
+                    // with it, as it would be.
+                    let _ = sender.send((Instant::now(), Vec::new())).await;
+                    return;
+                }
+            }
+        };
+        let mut queue = Queue {
+            rng: Rng::from_seed(from << 32 | to),
+            waiting: BTreeMap::new(),
+            number: 0,
+            floor: Instant::now(),
+        };
+        tokio::join!(taking, self.give(messages, writes, (from, to), &mut queue));
+    }
+
+    /// Writes every message when it is due.
+    async fn give(
+        &self,
+        mut messages: mpsc::Receiver<(Instant, Vec<u8>)>,
+        mut writes: impl AsyncWrite + Unpin,
+        (from, to): (u64, u64),
+        queue: &mut Queue,
+    ) {
+        let mut weather = self.weather.clone();
+        loop {
+            let next = queue.waiting.first_key_value();
+            let next = next.map(|((due, _), _)| *due);
+            let full = queue.waiting.len() >= MESSAGES_MAX;
+            tokio::select! {
+                Some((came, message)) = messages.recv(), if !full => {
+                    let edge = weather.borrow_and_update().edge(from, to);
+                    queue.take(came, message, edge);
+                    continue;
+                }
+                () = sleep_until(next.unwrap_or(queue.floor).into()), if next.is_some() => {}
+                else => return,
+            }
             let Ok(edge) = weather
                 .wait_for(|it| !it.edge(from, to).cut)
                 .await
@@ -163,16 +234,72 @@ async fn carry(
             else {
                 return;
             };
-            sleep_until((came + Duration::from_millis(edge.delay_ms)).into()).await;
-            if chunk.is_empty() || writes.write_all(&chunk).await.is_err() {
+            let Some((message, early)) = queue.pop() else {
+                continue;
+            };
+            self.overtaken
+                .fetch_add(u64::from(early), Ordering::Relaxed);
+            if message.is_empty() || writes.write_all(&message).await.is_err() {
                 return;
             }
             if edge.rate > 0 {
-                let bytes = u32::try_from(chunk.len()).expect("it is small");
+                let bytes = u32::try_from(message.len()).expect("it is small");
                 sleep(Duration::from_secs(1) * bytes / u32::try_from(edge.rate).expect("small"))
                     .await;
             }
         }
-    };
-    tokio::join!(taking, giving);
+    }
+}
+
+/// Messages that are on their way.
+struct Queue {
+    rng: Rng,
+    /// By when they arrive, and how many came before.
+    waiting: BTreeMap<(Instant, u64), Vec<u8>>,
+    number: u64,
+    /// Nothing arrives before.
+    floor: Instant,
+}
+
+impl Queue {
+    fn take(&mut self, came: Instant, message: Vec<u8>, edge: Edge) {
+        let mut due = self.floor.max(came + Duration::from_millis(edge.delay_ms));
+        if message.is_empty() {
+            // Nothing comes after the end.
+            let last = self.waiting.last_key_value();
+            due = last.map_or(due, |((last, _), _)| due.max(*last));
+        } else if message.starts_with(GREETING) {
+            // Nothing comes before a greeting.
+            self.floor = due;
+        } else {
+            due += self.rng.span(Duration::from_millis(edge.jitter_ms));
+        }
+        self.number += 1;
+        self.waiting.insert((due, self.number), message);
+    }
+
+    /// The next message, and whether one that was sent before it still waits.
+    fn pop(&mut self) -> Option<(Vec<u8>, bool)> {
+        let ((_, number), message) = self.waiting.pop_first()?;
+        let early = self.waiting.keys().any(|(_, other)| *other < number);
+        Some((message, early))
+    }
+}
+
+/// How long the message is that `bytes` begin with, if all of it is there.
+fn whole(bytes: &[u8]) -> Option<usize> {
+    if bytes.is_empty() {
+        return None;
+    }
+    let magic = bytes.len().min(GREETING.len());
+    if bytes[..magic] == GREETING[..magic] {
+        let length = bytes.get(8..12)?.first_chunk::<4>()?;
+        let length = 16 + usize::try_from(u32::from_le_bytes(*length)).ok()?;
+        return (bytes.len() >= length).then_some(length);
+    }
+    match decode_frame(bytes) {
+        Ok(found) => found.map(|(_, length)| length),
+        // Not for a network to judge.
+        Err(_) => Some(bytes.len()),
+    }
 }

@@ -70,6 +70,8 @@ struct Storm<'a> {
     mender: Option<Mender>,
     mended: Vec<Duration>,
     counted: BTreeMap<&'static str, u64>,
+    /// How many messages had overtaken others when that was last looked at.
+    overtaken: u64,
 }
 
 /// Founds `count` servers, lets them suffer for `lasting`, heals them, and
@@ -102,6 +104,7 @@ pub(crate) async fn storm(
         mender: None,
         mended: Vec::new(),
         counted: BTreeMap::new(),
+        overtaken: 0,
     };
     storm.rage(lasting).await;
     storm.heal().await;
@@ -287,6 +290,13 @@ impl Storm<'_> {
         }
         if self.machines.relieve(fault).await {
             self.count(fault.kind());
+        }
+        if let Fault::Reordered(..) = fault {
+            let overtaken = self.servers.network.overtaken();
+            if overtaken > self.overtaken {
+                self.count(fault.kind());
+            }
+            self.overtaken = overtaken;
         }
     }
 

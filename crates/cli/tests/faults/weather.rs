@@ -45,6 +45,9 @@ pub(crate) enum Fault {
     Slow(u64, u64),
     /// The others' words reach this server at so many bytes in a second.
     Narrow(u64, u64),
+    /// What this server says arrives up to so many milliseconds later, each
+    /// message by itself: some overtake others.
+    Reordered(u64, u64),
     /// All connections between servers are reset.
     Reset,
     /// The leader is told to hand over.
@@ -82,7 +85,7 @@ pub(crate) enum Needs {
 }
 
 /// Each kind, how many cards of it are in a deck, and what it takes.
-const KINDS: [(&str, usize, Needs); 22] = [
+const KINDS: [(&str, usize, Needs); 23] = [
     ("killed", 3, Needs::Nothing),
     ("all killed", 1, Needs::Nothing),
     ("paused", 2, Needs::Nothing),
@@ -98,6 +101,7 @@ const KINDS: [(&str, usize, Needs); 22] = [
     ("gone", 1, Needs::Packets),
     ("slow", 1, Needs::Streams),
     ("narrow", 1, Needs::Streams),
+    ("reordered", 2, Needs::Streams),
     ("reset", 2, Needs::Streams),
     ("full disk", 2, Needs::Mounts),
     ("slow disk", 2, Needs::Traces),
@@ -160,6 +164,7 @@ impl Fault {
             Self::Loss(_) => "packet loss",
             Self::Slow(..) => "slow",
             Self::Narrow(..) => "narrow",
+            Self::Reordered(..) => "reordered",
             Self::Reset => "reset",
             Self::HandOver => "hand-over",
             Self::FullDisk(_) => "full disk",
@@ -197,6 +202,7 @@ impl Fault {
             "packet loss" => Self::Loss(u32::try_from(rng.between(3, 30)).expect("small")),
             "slow" => Self::Slow(who, rng.between(5, 400)),
             "narrow" => Self::Narrow(who, rng.between(2_000, 200_000)),
+            "reordered" => Self::Reordered(who, rng.between(5, 200)),
             "reset" => Self::Reset,
             "full disk" => Self::FullDisk(if who == count { other } else { who }),
             "slow disk" => Self::SlowDisk(who, rng.between(5, 400)),
@@ -219,6 +225,7 @@ impl Fault {
                 | Self::Wiped(_)
                 | Self::Clock(..)
                 | Self::Calendar(..)
+                | Self::Reordered(..)
         )
     }
 
@@ -262,6 +269,11 @@ impl Fault {
             Self::Slow(who, delay) => each(edges, 1, count, |from, _, edge| {
                 if from == who {
                     edge.delay_ms = edge.delay_ms.max(delay);
+                }
+            }),
+            Self::Reordered(who, jitter) => each(edges, 1, count, |from, _, edge| {
+                if from == who {
+                    edge.jitter_ms = edge.jitter_ms.max(jitter);
                 }
             }),
             Self::Narrow(who, rate) => each(edges, 1, count, |_, to, edge| {
