@@ -109,6 +109,7 @@ struct Seen {
     log_next: Gauge,
     members: Gauge,
     connected: Gauge,
+    removed: Gauge,
 }
 
 impl Metrics {
@@ -230,7 +231,7 @@ impl Metrics {
 }
 
 impl Seen {
-    fn all(&self) -> [(&'static str, &'static str, &Gauge); 15] {
+    fn all(&self) -> [(&'static str, &'static str, &Gauge); 16] {
         [
             ("leads", "Whether this server leads", &self.leads),
             ("ready", "Whether it leads or follows a leader", &self.ready),
@@ -263,6 +264,11 @@ impl Seen {
                 "Members this one is connected to",
                 &self.connected,
             ),
+            (
+                "removed",
+                "Whether this server was removed from the cluster",
+                &self.removed,
+            ),
         ]
     }
 
@@ -285,6 +291,7 @@ impl Seen {
             (&self.log_next, status.log_next),
             (&self.members, status.members.len() as u64),
             (&self.connected, connected as u64),
+            (&self.removed, u64::from(status.removed)),
         ] {
             gauge.set(i64::try_from(value).unwrap_or(i64::MAX));
         }

@@ -23,6 +23,7 @@
 //! | `founding` | a blank server on its way into a cluster |
 //! | `owner` | the task that owns the machine |
 //! | `peers` | links to the other servers, and their connections to this one |
+//! | `removal` | learning that one is no member any more |
 //! | `gate` | how many connections, and who goes when there are too many |
 //! | `complaints` | what is wrong with whoever connects, said once |
 //! | `inbox`, `door` | how things get to the owner, and who may bring how much |
@@ -51,6 +52,7 @@ mod listen;
 mod metrics;
 mod owner;
 mod peers;
+mod removal;
 mod services;
 mod shared;
 mod tokens;

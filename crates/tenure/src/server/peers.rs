@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -13,6 +14,7 @@ use std::time::Duration;
 use tenure_core::alpo::{Envelope, Membership, ServerId};
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::complaints::Complaints;
@@ -24,7 +26,7 @@ use super::shared::Shared;
 use crate::clock;
 use crate::transport::{
     Answer, Book, Demand, FrameReader, Greeting, GreetingError, Line, Link, LinkEvent, ReadError,
-    Settings, Tls, distrust, read_greeting, write_answer,
+    Settings, Settled, Tls, distrust, read_greeting, write_answer,
 };
 
 /// How long a newcomer may take to introduce itself.
@@ -332,6 +334,7 @@ async fn secure(stream: TcpStream, tls: Option<Arc<Tls>>) -> std::io::Result<Lin
 
 async fn serve(mut stream: Line, greeting: Greeting, number: u64, shared: &Shared, inbox: &Inbox) {
     let mut edition = shared.edition.subscribe();
+    let mut settled = shared.settled.subscribe();
     let refusal = judge(shared, &greeting);
     let answer = match &refusal {
         None => Answer::Welcome(shared.greeting()),
@@ -356,6 +359,7 @@ async fn serve(mut stream: Line, greeting: Greeting, number: u64, shared: &Share
     }
     inbox.put(Event::Connected(server, number));
     let mut frames = FrameReader::new(stream);
+    let mut dismissed = pin!(dismissed(&mut settled, server));
     let mut events = Vec::new();
     let ended = loop {
         let next = frames.next(|envelope| {
@@ -367,6 +371,7 @@ async fn serve(mut stream: Line, greeting: Greeting, number: u64, shared: &Share
         let next = tokio::select! {
             next = next => next,
             _ = edition.changed() => Err(ReadError::Closed),
+            () = &mut dismissed => Err(ReadError::Closed),
         };
         inbox.put_all(events.drain(..));
         if let Err(error) = next {
@@ -378,6 +383,17 @@ async fn serve(mut stream: Line, greeting: Greeting, number: u64, shared: &Share
         tracing::warn!(server = server.get(), "a connection is closed: {error}");
     }
     inbox.put(Event::Closed(server, number));
+}
+
+/// Waits until a member is one no more. Nobody sends it the entry that says
+/// so, but it comes again, and the greeting tells it ([`super::removal`]).
+async fn dismissed(settled: &mut watch::Receiver<Settled>, server: ServerId) {
+    for belongs in [true, false] {
+        let is = |settled: &Settled| settled.members.get(server).is_some() == belongs;
+        if settled.wait_for(is).await.is_err() {
+            return std::future::pending().await;
+        }
+    }
 }
 
 /// How long a blank server is kept on the line before it has to ask again

@@ -36,7 +36,9 @@ mod tls;
 pub use book::{Book, Contact};
 pub use distrust::distrust;
 pub use frames::{FrameReader, ReadError};
-pub use greeting::{Answer, Greeting, GreetingError, Settings, read_answer, read_greeting};
+pub use greeting::{
+    Answer, Greeting, GreetingError, Settings, Settled, read_answer, read_greeting,
+};
 pub use greeting::{write_answer, write_greeting};
 pub use link::{Link, LinkEvent, QUEUE_BYTES};
 pub(crate) use renewed::Renewed;
