@@ -2,13 +2,11 @@
 
 mod common;
 
-use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex};
+use std::process::Command;
 
-use common::servers::{SOON, free, led};
-use common::{TENURE, poll_until};
+use common::TENURE;
+use common::servers::{Heard, free, led};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 
 type Authority = CertifiedIssuer<'static, KeyPair>;
@@ -37,47 +35,6 @@ fn file(dir: &Path, id: usize, end: &str) -> PathBuf {
     dir.join(format!("{id}.{end}"))
 }
 
-/// A server and what it has said on stderr.
-struct Server {
-    child: Child,
-    said: Arc<Mutex<Vec<String>>>,
-}
-
-impl Server {
-    fn start(mut command: Command) -> Self {
-        command.stdout(Stdio::null()).stderr(Stdio::piped());
-        let mut child = command.spawn().expect("a server");
-        let lines = BufReader::new(child.stderr.take().expect("its stderr")).lines();
-        let said = Arc::new(Mutex::new(Vec::new()));
-        let heard = Arc::clone(&said);
-        std::thread::spawn(move || {
-            for line in lines.map_while(Result::ok) {
-                heard.lock().expect("whole").push(line);
-            }
-        });
-        Self { child, said }
-    }
-
-    fn count(&self, words: &[&str]) -> usize {
-        let said = self.said.lock().expect("whole");
-        let has_all = |line: &&String| words.iter().all(|word| line.contains(word));
-        said.iter().filter(has_all).count()
-    }
-
-    /// Waits until lines with all of these words have been said.
-    fn says(&self, times: usize, words: &[&str]) {
-        let heard = poll_until(SOON, || (self.count(words) >= times).then_some(()));
-        heard.unwrap_or_else(|| panic!("expected {words:?}, found {:#?}", self.said.lock()));
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
 struct Place {
     dir: tempfile::TempDir,
     peers: String,
@@ -94,7 +51,7 @@ impl Place {
         }
     }
 
-    fn start(&self, id: usize, tls: bool) -> Server {
+    fn start(&self, id: usize, tls: bool) -> Heard {
         let dir = self.dir.path();
         let mut command = Command::new(TENURE);
         command
@@ -107,7 +64,7 @@ impl Place {
             command.arg("--tls-key").arg(file(dir, id, "key"));
             command.arg("--tls-ca").arg(dir.join("ca.pem"));
         }
-        Server::start(command)
+        Heard::start(command)
     }
 }
 

@@ -7,10 +7,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
+use std::path::Path;
 use std::sync::Arc;
 
 use tenure_core::alpo::{
-    Answer, Founding, Hello, Identity, Membership, Refusal, ServerId, Stranger,
+    Answer, Founding, Hello, Identity, LogId, Membership, Refusal, ServerId, Stranger,
 };
 
 use super::inbox::{Event, Inbox, Told};
@@ -111,6 +112,49 @@ fn differ(others: &Membership, own: ServerId, founders: &Membership) -> Option<S
     Some(text)
 }
 
+/// What to say if `--peers` names servers that are no members by the log that
+/// a server starts with, which ends with entry `end`. A cluster of one whose
+/// server is started with more `--peers` is still a cluster of one: flags
+/// take nobody in. Fewer are no fault: they are where to begin looking. None
+/// among the `members` means that they are not known yet.
+pub(super) fn beyond(
+    peers: impl Iterator<Item = ServerId>,
+    members: &Membership,
+    (data, end): (&Path, LogId),
+) -> Option<String> {
+    let more: Vec<_> = peers.filter(|id| members.get(*id).is_none()).collect();
+    if more.is_empty() || members.is_empty() {
+        return None;
+    }
+    let names = |ids: &mut dyn Iterator<Item = ServerId>| {
+        let names: Vec<_> = ids.map(|id| id.get().to_string()).collect();
+        match &names[..] {
+            [one] => format!("server {one}"),
+            _ => format!("servers {}", names.join(", ")),
+        }
+    };
+    let found = names(&mut members.iter().map(|(id, _)| id));
+    let add = |id: &ServerId| {
+        let id = id.get();
+        format!("`tenure member add {id} --storage …` and `tenure member promote {id}`")
+    };
+    let adds: Vec<_> = more.iter().map(add).collect();
+    Some(format!(
+        "expected the servers of --peers to be members, found that {} {}: the cluster in {} is of \
+         {found}, as of entry {end} of its log, and --peers takes nobody in. Unless `tenure \
+         member list` shows more by now, or --peers is to be corrected, start each with an empty \
+         --data and run what it prints: {}",
+        names(&mut more.iter().copied()),
+        if more.len() == 1 {
+            "is none"
+        } else {
+            "are none"
+        },
+        data.display(),
+        adds.join("; "),
+    ))
+}
+
 /// What is wrong with whom, until it says something else.
 type Complaints = BTreeMap<ServerId, String>;
 
@@ -166,6 +210,28 @@ mod tests {
     fn founded(numbers: &[u64]) -> Membership {
         let storage = StorageId::from_u128(7);
         Membership::founded(numbers.iter().map(|number| (id(*number), storage)))
+    }
+
+    #[test]
+    fn peers_that_are_no_members_are_named_with_what_takes_them_in() {
+        let beyond = |peers: &[u64], members: &[u64]| {
+            let peers = peers.iter().copied().map(id);
+            beyond(peers, &founded(members), (Path::new("/data"), 41))
+        };
+        assert_eq!(beyond(&[1, 2, 3], &[1, 2, 3]), None);
+        // Where to begin looking.
+        assert_eq!(beyond(&[1, 3], &[1, 2, 3]), None);
+        // They will be learnt from the log.
+        assert_eq!(beyond(&[1, 2, 3], &[]), None);
+        let said = beyond(&[1, 2, 3], &[1]).expect("it is said");
+        for part in [
+            "found that servers 2, 3 are none",
+            "the cluster in /data is of server 1, as of entry 41",
+            "tenure member add 2 --storage",
+            "tenure member promote 3",
+        ] {
+            assert!(said.contains(part), "{part}: {said}");
+        }
     }
 
     #[test]

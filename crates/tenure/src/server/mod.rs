@@ -318,6 +318,7 @@ async fn run(parts: Parts) -> Ended {
         Arc::clone(&shared),
         Arc::clone(&inbox),
     );
+    let known = matches!(found, Found::Log(..));
     let (identity, wal, recovered) = match found {
         Found::Log(identity, wal, recovered) => (identity, *wal, *recovered),
         Found::Blank(storage, directory) => {
@@ -335,8 +336,21 @@ async fn run(parts: Parts) -> Ended {
         links,
         (shared, inbox, watchers),
     ) {
-        Ok(owner) => owner.run().await,
+        Ok(owner) => {
+            if known {
+                warn_of_peers(&config, &owner.node);
+            }
+            owner.run().await
+        }
         Err(ended) => ended,
+    }
+}
+
+/// Flags may name servers that the log does not know.
+fn warn_of_peers(config: &Config, node: &Node) {
+    let (peers, end) = (config.peers.keys().copied(), node.log().last().id);
+    if let Some(text) = founding::beyond(peers, node.members(), (&config.data, end)) {
+        tracing::warn!("{text}");
     }
 }
 
