@@ -57,6 +57,27 @@ pub(super) struct Reason {
     pub(super) reason: Closed,
 }
 
+/// Why another server that was dialled is not connected.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, EncodeLabelValue)]
+pub(super) enum Undialled {
+    /// Nothing answers there, or no server.
+    Unreached,
+    /// One side does not believe the other's certificate, or speaks no TLS.
+    Untrusted,
+    /// It is another server than the one that was dialled.
+    OtherServer,
+    /// It did not let this one in.
+    Refused,
+    /// This one has nothing to do with it: another cluster, other settings.
+    Stranger,
+}
+
+/// One of these.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
+pub(super) struct Dial {
+    pub(super) reason: Undialled,
+}
+
 /// Why a call was not allowed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, EncodeLabelValue)]
 pub(super) enum Barred {
@@ -78,6 +99,7 @@ pub(super) struct Metrics {
     registry: Mutex<Registry>,
     pub(super) requests: Family<Outcome, Counter>,
     pub(super) closed: Family<Reason, Counter>,
+    undialled: Family<Dial, Counter>,
     barred: Family<Bar, Counter>,
     pub(super) reigns: Counter,
     pub(super) elections: Counter,
@@ -120,6 +142,7 @@ impl Metrics {
             registry: Mutex::new(Registry::with_prefix("tenure")),
             requests: Family::default(),
             closed: Family::default(),
+            undialled: Family::default(),
             barred: Family::default(),
             reigns: Counter::default(),
             elections: Counter::default(),
@@ -148,6 +171,11 @@ impl Metrics {
             "connections_closed",
             "Connections that this server closed, by why",
             self.closed.clone(),
+        );
+        registry.register(
+            "dials_failed",
+            "How often another server was dialled and is not connected, by why",
+            self.undialled.clone(),
         );
         registry.register(
             "calls_barred",
@@ -199,6 +227,11 @@ impl Metrics {
     /// A connection was closed.
     pub(super) fn close(&self, reason: Closed) {
         self.closed.get_or_create(&Reason { reason }).inc();
+    }
+
+    /// A server that was dialled is not connected.
+    pub(super) fn undialled(&self, reason: Undialled) {
+        self.undialled.get_or_create(&Dial { reason }).inc();
     }
 
     /// A call was not allowed.

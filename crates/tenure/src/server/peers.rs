@@ -4,7 +4,7 @@
 //! server and of the same cluster: one that has just been admitted must be
 //! able to answer a leader that its own log does not tell it of yet.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::pin::pin;
 use std::sync::Arc;
@@ -17,10 +17,10 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use super::complaints::Complaints;
+use super::complaints::{Complaints, Faults};
 use super::gate::Gate;
 use super::inbox::{Event, Inbox};
-use super::metrics::Closed;
+use super::metrics::{Closed, Undialled};
 use super::owner::others;
 use super::shared::Shared;
 use crate::clock;
@@ -142,52 +142,66 @@ impl Peers {
             let shared = Arc::clone(&shared);
             move || shared.greeting()
         };
-        let mut told = BTreeSet::new();
-        let tell = move |event| match event {
-            LinkEvent::Up(greeting) => {
-                let refusal = judge(&shared, &greeting);
-                match &refusal {
-                    None => {
-                        shared.face().connected.insert(server);
-                        tracing::debug!(server = server.get(), "connected");
-                    }
-                    Some(why) => complain(&mut told, server, why),
-                }
-                inbox.put(Event::Greeted(greeting));
-                refusal.is_none()
-            }
-            LinkEvent::Refused(why) | LinkEvent::Untrusted(why) => {
-                complain(&mut told, server, &why);
-                false
-            }
-            LinkEvent::Failed(why) => {
-                tracing::debug!(server = server.get(), "not reached: {why}");
-                false
-            }
-            LinkEvent::Down => {
-                told.clear();
-                shared.face().connected.remove(&server);
-                false
-            }
+        let mut teller = Teller {
+            server,
+            shared,
+            inbox,
+            faults: Faults::default(),
         };
+        let tell = move |address: &str, event| teller.tell(address, event);
         Link::start(addresses, server, self.tls.clone(), greet, tell)
     }
 }
 
-/// How many different faults of one server are remembered, so that they are
-/// not said again: it may be dialled at several addresses in turn.
-const TOLD_MAX: usize = 8;
+/// Says what becomes of the connections to one server.
+struct Teller {
+    server: ServerId,
+    shared: Arc<Shared>,
+    inbox: Arc<Inbox>,
+    faults: Faults,
+}
 
-/// Says something once, until the server was connected.
-fn complain(told: &mut BTreeSet<String>, server: ServerId, why: &str) {
-    if told.contains(why) {
-        return;
+impl Teller {
+    /// Whether to use the connection.
+    fn tell(&mut self, address: &str, event: LinkEvent) -> bool {
+        let server = self.server;
+        match event {
+            LinkEvent::Up(greeting) => {
+                let refusal = judge(&self.shared, &greeting);
+                let used = refusal.is_none();
+                match refusal {
+                    None => {
+                        self.shared.face().connected.insert(server);
+                        self.faults.mended();
+                        tracing::debug!(server = server.get(), "connected");
+                    }
+                    Some(why) => self.complain(address, &why, Undialled::Stranger),
+                }
+                self.inbox.put(Event::Greeted(greeting));
+                return used;
+            }
+            LinkEvent::Refused(why) => self.complain(address, &why, Undialled::Refused),
+            LinkEvent::Untrusted(why) => self.complain(address, &why, Undialled::Untrusted),
+            LinkEvent::Elsewhere(why) => self.complain(address, &why, Undialled::OtherServer),
+            LinkEvent::Failed(why) => {
+                self.shared.metrics.undialled(Undialled::Unreached);
+                tracing::debug!(server = server.get(), "not reached: {address}: {why}");
+            }
+            LinkEvent::Down => drop(self.shared.face().connected.remove(&server)),
+        }
+        false
     }
-    tracing::warn!(server = server.get(), "not connected: {why}");
-    if told.len() >= TOLD_MAX {
-        told.clear();
+
+    /// What somebody has to mend is counted each time, and said if it is new.
+    fn complain(&mut self, address: &str, why: &str, reason: Undialled) {
+        self.shared.metrics.undialled(reason);
+        if self.faults.is_news(address, why, clock::boot()) {
+            tracing::warn!(
+                server = self.server.get(),
+                "not connected: {address}: {why}"
+            );
+        }
     }
-    told.insert(why.to_owned());
 }
 
 /// How `theirs` differ from `ours`, by what people set.
