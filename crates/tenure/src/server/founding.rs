@@ -83,26 +83,24 @@ fn differ(others: &Membership, own: ServerId, founders: &Membership) -> Option<S
     if found.is_empty() || found == expected {
         return None;
     }
-    let names = |servers: &mut dyn Iterator<Item = &ServerId>| {
-        let names: Vec<_> = servers.map(ToString::to_string).collect();
-        names.join(", ")
-    };
     let mut text = format!(
         "expected that the servers of --peers found the cluster ({}), found that {} did, since \
          not all were started with the same --peers",
-        names(&mut expected.iter()),
-        names(&mut found.iter()),
+        names(expected.iter().copied()),
+        names(found.iter().copied()),
     );
-    let missing = names(&mut expected.difference(&found));
+    let missing: Vec<_> = expected.difference(&found).copied().collect();
     if !missing.is_empty() {
+        let missing = names(missing.into_iter());
         let _ = write!(
             text,
             "; no member: {missing}. To take it in, start it, run the `tenure member add` that it \
              prints, and then `tenure member promote`"
         );
     }
-    let more = names(&mut found.difference(&expected));
+    let more: Vec<_> = found.difference(&expected).copied().collect();
     if !more.is_empty() {
+        let more = names(more.into_iter());
         let _ = write!(
             text,
             "; a member that --peers does not name here: {more}. Correct --peers, or, if it does \
@@ -126,14 +124,7 @@ pub(super) fn beyond(
     if more.is_empty() || members.is_empty() {
         return None;
     }
-    let names = |ids: &mut dyn Iterator<Item = ServerId>| {
-        let names: Vec<_> = ids.map(|id| id.get().to_string()).collect();
-        match &names[..] {
-            [one] => format!("server {one}"),
-            _ => format!("servers {}", names.join(", ")),
-        }
-    };
-    let found = names(&mut members.iter().map(|(id, _)| id));
+    let found = names(members.iter().map(|(id, _)| id));
     let add = |id: &ServerId| {
         let id = id.get();
         format!("`tenure member add {id} --storage …` and `tenure member promote {id}`")
@@ -144,7 +135,7 @@ pub(super) fn beyond(
          {found}, as of entry {end} of its log, and --peers takes nobody in. Unless `tenure \
          member list` shows more by now, or --peers is to be corrected, start each with an empty \
          --data and run what it prints: {}",
-        names(&mut more.iter().copied()),
+        names(more.iter().copied()),
         if more.len() == 1 {
             "is none"
         } else {
@@ -153,6 +144,15 @@ pub(super) fn beyond(
         data.display(),
         adds.join("; "),
     ))
+}
+
+/// Servers as a list for people.
+fn names(servers: impl Iterator<Item = ServerId>) -> String {
+    let names: Vec<_> = servers.map(|id| id.get().to_string()).collect();
+    match &names[..] {
+        [one] => format!("server {one}"),
+        _ => format!("servers {}", names.join(", ")),
+    }
 }
 
 /// What is wrong with whom, until it says something else.
@@ -181,8 +181,8 @@ fn hear(
     // Several members say the same of a server that is none.
     texts.dedup();
     let waiting = if texts.is_empty() {
-        let missing: Vec<_> = founding.missing().iter().map(ToString::to_string).collect();
-        format!("a new cluster waits for {}", missing.join(", "))
+        let missing = names(founding.missing().into_iter());
+        format!("a new cluster waits for {missing}")
     } else {
         texts.join("; ")
     };
@@ -244,9 +244,9 @@ mod tests {
 
         let fewer = differ(&[1, 3], &[1, 2]).expect("it is said");
         for part in [
-            "(s1, s2, s3)",
-            "found that s1, s2 did",
-            "no member: s3",
+            "(servers 1, 2, 3)",
+            "found that servers 1, 2 did",
+            "no member: server 3",
             "tenure member add",
         ] {
             assert!(fewer.contains(part), "{part}: {fewer}");
@@ -254,7 +254,7 @@ mod tests {
         assert!(!fewer.contains("does not name"), "{fewer}");
 
         let more = differ(&[1], &[1, 2, 4]).expect("it is said");
-        assert!(more.contains("not name here: s4"), "{more}");
+        assert!(more.contains("not name here: server 4"), "{more}");
         assert!(!more.contains("no member"), "{more}");
     }
 }

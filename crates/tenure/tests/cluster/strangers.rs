@@ -136,7 +136,11 @@ async fn servers_that_were_told_of_different_peers_found_nothing_and_say_so() {
     let other_peers = |it: &tenure::server::Standing| it.waiting.contains("the same --peers");
     for number in [1, 2] {
         let stands = servers.until(number, other_peers).await;
-        assert!(stands.waiting.contains("s1, s2, s3"), "{}", stands.waiting);
+        assert!(
+            stands.waiting.contains("servers 1, 2, 3"),
+            "{}",
+            stands.waiting
+        );
     }
     // Corrected, it founds the cluster with the others, which waited.
     servers.stop(1).await;
