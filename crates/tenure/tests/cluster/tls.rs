@@ -232,7 +232,31 @@ async fn a_client_without_a_certificate_comes_in_where_anybody_may() {
     let (closed, files) = secured(1, &authority);
     closed.leader().await;
     let why = trouble(&client(&closed, &files.authority, None)).await;
-    assert!(why.contains("CertificateRequired"), "{why}");
+    assert!(why.contains("the servers ask clients for one"), "{why}");
+    assert!(why.contains("cert= and key="), "{why}");
+    assert!(!why.contains("alert"), "{why}");
+}
+
+/// The servers hear what is wrong with a client's certificate, and the client
+/// an alert, which it translates.
+#[tokio::test]
+async fn a_client_that_is_not_believed_says_why_and_what_to_do() {
+    let authority = authority();
+    let (servers, files) = secured(1, &authority);
+    servers.leader().await;
+    let dir = |name: &str| servers.dir.path().join(name);
+    let foreign = write(&dir("foreign"), &self::authority(), false);
+    let expired = write(&dir("expired"), &authority, true);
+    for (own, found) in [
+        (&foreign, "it is of another authority than their --tls-ca"),
+        (&expired, "it has expired, or is not valid yet; renew it"),
+    ] {
+        let why = trouble(&client(&servers, &files.authority, Some(own))).await;
+        assert!(why.contains(found), "{why}");
+        let named = own.certificate.display().to_string();
+        assert!(why.contains(&named), "{why}");
+        assert!(!why.contains("alert"), "{why}");
+    }
 }
 
 #[tokio::test]
@@ -245,7 +269,7 @@ async fn a_client_says_whom_it_does_not_believe_and_looks_again() {
     let why = trouble(&client).await;
     let expected = "expected a certificate for this host from an authority in";
     assert!(
-        why.contains(expected) && why.contains("peer certificate"),
+        why.contains(expected) && why.contains("found one of another authority; name"),
         "{why}"
     );
     let named = other.authority.display().to_string();
