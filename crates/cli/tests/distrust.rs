@@ -1,34 +1,20 @@
 //! Servers that do not believe each other's certificates, and say so.
 
+#[path = "../../tenure/tests/common/certificates.rs"]
+mod certificates;
 mod common;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use certificates::{Authority, authority, certified};
 use common::TENURE;
 use common::servers::{Heard, free, led};
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
-
-type Authority = CertifiedIssuer<'static, KeyPair>;
-
-fn authority() -> Authority {
-    let mut params = CertificateParams::new(Vec::new()).expect("parameters");
-    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    let key = KeyPair::generate().expect("a key");
-    CertifiedIssuer::self_signed(params, key).expect("an authority")
-}
-
 /// Writes the certificate and the key of server `id`.
 fn write(dir: &Path, id: usize, by: &Authority, expired: bool) {
-    let mut params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).expect("parameters");
-    if expired {
-        params.not_before = rcgen::date_time_ymd(2001, 1, 1);
-        params.not_after = rcgen::date_time_ymd(2002, 1, 1);
-    }
-    let key = KeyPair::generate().expect("a key");
-    let certificate = params.signed_by(&key, by).expect("signed");
-    std::fs::write(file(dir, id, "key"), key.serialize_pem()).expect("written");
-    std::fs::write(file(dir, id, "pem"), certificate.pem()).expect("written");
+    let [certificate, key] = certified(by, expired);
+    std::fs::write(file(dir, id, "key"), key).expect("written");
+    std::fs::write(file(dir, id, "pem"), certificate).expect("written");
 }
 
 fn file(dir: &Path, id: usize, end: &str) -> PathBuf {

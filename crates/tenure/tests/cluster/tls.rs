@@ -3,7 +3,6 @@
 use std::path::Path;
 use std::time::Duration;
 
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use tenure::log::{Client, Config, Error, Follow, News};
 use tenure::server::Server;
 use tenure::store::{Expect, Key, Stamp, Write};
@@ -11,28 +10,13 @@ use tenure::transport::{ClientTlsFiles, Line, OwnFiles, Tls, TlsFiles};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
+use crate::certificates::{Authority, authority, certified};
 use crate::servers::{PATIENCE, Servers};
-
-type Authority = CertifiedIssuer<'static, KeyPair>;
-
-fn authority() -> Authority {
-    let mut params = CertificateParams::new(Vec::new()).expect("parameters");
-    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    let key = KeyPair::generate().expect("a key");
-    CertifiedIssuer::self_signed(params, key).expect("an authority")
-}
 
 /// Writes a certificate for this machine.
 fn write(dir: &Path, authority: &Authority, expired: bool) -> TlsFiles {
     std::fs::create_dir_all(dir).expect("a directory");
-    let names = vec!["127.0.0.1".to_owned(), "localhost".to_owned()];
-    let mut params = CertificateParams::new(names).expect("parameters");
-    if expired {
-        params.not_before = rcgen::date_time_ymd(2001, 1, 1);
-        params.not_after = rcgen::date_time_ymd(2002, 1, 1);
-    }
-    let key = KeyPair::generate().expect("a key");
-    let certificate = params.signed_by(&key, authority).expect("signed");
+    let [certificate, key] = certified(authority, expired);
     let files = TlsFiles {
         certificate: dir.join("cert.pem"),
         key: dir.join("key.pem"),
@@ -40,10 +24,10 @@ fn write(dir: &Path, authority: &Authority, expired: bool) -> TlsFiles {
     };
     // The key and the certificate must never be seen apart.
     let staged = dir.join("staged");
-    std::fs::write(&staged, key.serialize_pem()).expect("written");
+    std::fs::write(&staged, key).expect("written");
     std::fs::write(&files.authority, authority.pem()).expect("written");
     std::fs::rename(&staged, &files.key).expect("renamed");
-    std::fs::write(&files.certificate, certificate.pem()).expect("written");
+    std::fs::write(&files.certificate, certificate).expect("written");
     files
 }
 
