@@ -1,81 +1,24 @@
 //! Servers that do not believe each other's certificates, and say so.
 
+#[path = "../../tenure/tests/common/certificates.rs"]
+mod certificates;
 mod common;
 
-use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex};
+use std::process::Command;
 
-use common::servers::{SOON, free, led};
-use common::{TENURE, poll_until};
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
-
-type Authority = CertifiedIssuer<'static, KeyPair>;
-
-fn authority() -> Authority {
-    let mut params = CertificateParams::new(Vec::new()).expect("parameters");
-    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    let key = KeyPair::generate().expect("a key");
-    CertifiedIssuer::self_signed(params, key).expect("an authority")
-}
-
+use certificates::{Authority, authority, certified};
+use common::TENURE;
+use common::servers::{Heard, free, led};
 /// Writes the certificate and the key of server `id`.
 fn write(dir: &Path, id: usize, by: &Authority, expired: bool) {
-    let mut params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).expect("parameters");
-    if expired {
-        params.not_before = rcgen::date_time_ymd(2001, 1, 1);
-        params.not_after = rcgen::date_time_ymd(2002, 1, 1);
-    }
-    let key = KeyPair::generate().expect("a key");
-    let certificate = params.signed_by(&key, by).expect("signed");
-    std::fs::write(file(dir, id, "key"), key.serialize_pem()).expect("written");
-    std::fs::write(file(dir, id, "pem"), certificate.pem()).expect("written");
+    let [certificate, key] = certified(by, expired);
+    std::fs::write(file(dir, id, "key"), key).expect("written");
+    std::fs::write(file(dir, id, "pem"), certificate).expect("written");
 }
 
 fn file(dir: &Path, id: usize, end: &str) -> PathBuf {
     dir.join(format!("{id}.{end}"))
-}
-
-/// A server and what it has said on stderr.
-struct Server {
-    child: Child,
-    said: Arc<Mutex<Vec<String>>>,
-}
-
-impl Server {
-    fn start(mut command: Command) -> Self {
-        command.stdout(Stdio::null()).stderr(Stdio::piped());
-        let mut child = command.spawn().expect("a server");
-        let lines = BufReader::new(child.stderr.take().expect("its stderr")).lines();
-        let said = Arc::new(Mutex::new(Vec::new()));
-        let heard = Arc::clone(&said);
-        std::thread::spawn(move || {
-            for line in lines.map_while(Result::ok) {
-                heard.lock().expect("whole").push(line);
-            }
-        });
-        Self { child, said }
-    }
-
-    fn count(&self, words: &[&str]) -> usize {
-        let said = self.said.lock().expect("whole");
-        let has_all = |line: &&String| words.iter().all(|word| line.contains(word));
-        said.iter().filter(has_all).count()
-    }
-
-    /// Waits until lines with all of these words have been said.
-    fn says(&self, times: usize, words: &[&str]) {
-        let heard = poll_until(SOON, || (self.count(words) >= times).then_some(()));
-        heard.unwrap_or_else(|| panic!("expected {words:?}, found {:#?}", self.said.lock()));
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }
 
 struct Place {
@@ -94,7 +37,7 @@ impl Place {
         }
     }
 
-    fn start(&self, id: usize, tls: bool) -> Server {
+    fn start(&self, id: usize, tls: bool) -> Heard {
         let dir = self.dir.path();
         let mut command = Command::new(TENURE);
         command
@@ -107,7 +50,7 @@ impl Place {
             command.arg("--tls-key").arg(file(dir, id, "key"));
             command.arg("--tls-ca").arg(dir.join("ca.pem"));
         }
-        Server::start(command)
+        Heard::start(command)
     }
 }
 

@@ -48,3 +48,50 @@ impl StoreError {
         Self::Broken(text.to_string().into())
     }
 }
+
+/// A duration as people say it, to two digits: what is left of a limit differs
+/// from call to call, and the same trouble is to be told in the same words.
+#[cfg(any(
+    feature = "etcd",
+    feature = "postgres",
+    feature = "sqlite",
+    feature = "tenure"
+))]
+pub(crate) fn about(duration: std::time::Duration) -> String {
+    let micros = duration.as_micros();
+    let unit = 10_u128.pow(micros.checked_ilog10().unwrap_or(0).saturating_sub(1));
+    let rounded = (micros + unit / 2) / unit * unit;
+    let rounded = u64::try_from(rounded).unwrap_or(u64::MAX);
+    format!("{:?}", std::time::Duration::from_micros(rounded))
+}
+
+#[cfg(all(
+    test,
+    any(
+        feature = "etcd",
+        feature = "postgres",
+        feature = "sqlite",
+        feature = "tenure"
+    )
+))]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_duration_is_said_to_two_digits() {
+        for (nanos, said) in [
+            (539_990_000, "540ms"),
+            (540_000_000, "540ms"),
+            (1_234_567_890, "1.2s"),
+            (59_999_999_999, "60s"),
+            (4_500_000, "4.5ms"),
+            (7_000, "7µs"),
+            (900, "0ns"),
+            (0, "0ns"),
+        ] {
+            assert_eq!(about(Duration::from_nanos(nanos)), said);
+        }
+    }
+}

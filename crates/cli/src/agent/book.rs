@@ -88,6 +88,10 @@ pub(crate) struct Status {
     pub(crate) since: u64,
     #[serde(default)]
     pub(crate) version: String,
+    /// The bound on the rates of clocks that it was given; agents of older
+    /// versions do not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) drift_ppm: Option<u32>,
     #[serde(default)]
     pub(crate) workloads: BTreeMap<String, Entry>,
     /// How many workloads there was no room for.

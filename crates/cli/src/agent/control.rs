@@ -6,6 +6,7 @@
 //! the agent's user can reach the socket (`place.rs`). What an agent does with
 //! a request is told in `errand.rs`.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -36,6 +37,19 @@ pub(crate) enum Ask {
     Undeploy { name: String },
     /// Have a node, this one by default, hand everything on and leave.
     Drain { node: Option<String> },
+}
+
+impl fmt::Display for Ask {
+    /// The command, as far as it tells one from another.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Deploy { workload, .. } => write!(f, "tenure deploy {}", workload.name),
+            Self::Await(deployed) => write!(f, "tenure deploy {}", deployed.name),
+            Self::Undeploy { name } => write!(f, "tenure undeploy {name}"),
+            Self::Drain { node: None } => f.write_str("tenure drain"),
+            Self::Drain { node: Some(node) } => write!(f, "tenure drain {node}"),
+        }
+    }
 }
 
 /// What has been deployed, for whoever waits for it later.

@@ -269,7 +269,7 @@ impl Desk {
     }
 
     /// What another node says of itself.
-    async fn status(&self, id: NodeId) -> Status {
+    pub(super) async fn status(&self, id: NodeId) -> Status {
         let (key, within) = (self.keys.heartbeat(id), self.manager.config().lease);
         let read = self.store.read(&key, within).await;
         let register = read.ok().and_then(|reading| reading.register);

@@ -123,6 +123,7 @@ async fn attend(mut wire: Wire, desk: &Desk, permit: OwnedSemaphorePermit) {
         );
         return refuse(wire, text, false).await;
     };
+    let asked = ask.to_string();
     let within = within_ms.map_or(WITHIN, Duration::from_millis);
     let (errand, mut notes) = Errand::new();
     let mut work = std::pin::pin!(desk.answer(ask, &errand));
@@ -162,7 +163,7 @@ async fn attend(mut wire: Wire, desk: &Desk, permit: OwnedSemaphorePermit) {
         biased;
         _ = landed.wait_for(|landed| *landed) => {}
         answer = work => if let Err(Wrong { text, .. }) = answer {
-            tracing::warn!("asked by a command that did not wait: {text}");
+            tracing::warn!("`{asked}`, for which nobody waits any more, was not done: {text}");
         },
     }
     drop(turn);

@@ -23,6 +23,7 @@ mod book;
 mod control;
 mod desk;
 mod drain;
+mod drifts;
 mod errand;
 mod link;
 mod metrics;

@@ -6,6 +6,7 @@
 //! work is elsewhere before it ends; a second one, later than [`ECHO`], ends
 //! everything at once and lets the others find out.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -24,6 +25,7 @@ use tokio::sync::watch;
 
 use super::book::{Book, Status};
 use super::desk::{Desk, Trouble};
+use super::drifts;
 use super::errand;
 use super::link::{self, Done, Found, Reins};
 use super::place::{CONTROL, Door, Lock};
@@ -42,6 +44,9 @@ const LAST_WORDS: Duration = Duration::from_secs(2);
 /// Within what time two requests to stop are one: `timeout` and others signal
 /// both a process and its group.
 const ECHO: Duration = Duration::from_millis(500);
+
+/// How many different things are said of one trouble with the store.
+const TROUBLES_MAX: usize = 8;
 
 /// What an agent was told.
 pub(crate) struct Options {
@@ -75,7 +80,7 @@ pub(crate) async fn run(context: &Context, options: Options) -> Result<ExitCode,
     let mut found = link::find(&directory).await?;
     let past = found.past(&settings);
     let resumes = past.is_some();
-    let mut book = Book::new(head(), &found.state.notes);
+    let mut book = Book::new(head(&config), &found.state.notes);
     if let Some(past) = &past {
         book.resume(&past.jobs, clock::wall());
     }
@@ -174,13 +179,14 @@ async fn before(
     Ok((builder, done))
 }
 
-fn head() -> Status {
+fn head(config: &Config) -> Status {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     Status {
         host: host.trim().to_owned(),
         pid: std::process::id(),
         since: clock::wall().as_millis(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
+        drift_ppm: Some(config.drift.ppm()),
         ..Status::default()
     }
 }
@@ -213,7 +219,9 @@ struct Agent {
     joined: Option<NodeId>,
     /// When it was first asked to stop.
     asked_at: Option<Instant>,
-    trouble: Option<String>,
+    /// What was told of the trouble that lasts: it may alternate between two
+    /// faces of one, such as a read and a write that fail.
+    troubles: BTreeSet<String>,
     excluded: Option<Refusal>,
 }
 
@@ -239,7 +247,7 @@ impl Agent {
             belongs,
             joined: belongs.then_some(seen.id),
             asked_at: None,
-            trouble: None,
+            troubles: BTreeSet::new(),
             excluded: None,
             seen,
         }
@@ -380,6 +388,7 @@ impl Agent {
                     );
                 }
                 self.warn_of_quorum();
+                tokio::spawn(drifts::compare(Arc::clone(&self.desk)));
             }
             Event::Fenced { id, why } => {
                 let former = &self.desk.former;
@@ -420,7 +429,7 @@ impl Agent {
                 self.struggle(failure.why.to_string(), broken, in_a_row);
             }
             Event::Recovered => {
-                self.trouble = None;
+                self.troubles.clear();
                 self.desk.trouble.send_replace(None);
                 tracing::warn!("the store answers again");
             }
@@ -428,7 +437,7 @@ impl Agent {
         }
     }
 
-    /// Says once what is wrong with the store, until something else is.
+    /// Says once what is wrong with the store, until it answers again.
     fn struggle(&mut self, why: String, broken: bool, in_a_row: u32) {
         // Some stores say who they are, others only what happened.
         let store = self.desk.store.to_string();
@@ -442,11 +451,12 @@ impl Agent {
             broken,
         };
         self.desk.trouble.send_replace(Some(trouble));
-        if self.trouble.as_ref() == Some(&why) {
-            tracing::debug!("{why} ({in_a_row} in a row)");
-        } else {
+        // What comes before the store's name says what the call was.
+        let cause = why.find(&store).map_or(&*why, |at| &why[at..]);
+        if self.troubles.len() < TROUBLES_MAX && self.troubles.insert(cause.to_owned()) {
             tracing::warn!("{why}");
-            self.trouble = Some(why);
+        } else {
+            tracing::debug!("{why} ({in_a_row} in a row)");
         }
     }
 

@@ -133,6 +133,7 @@ fn object(server: &ServerStatus, commit: u64) -> Value {
         "role": role(it.role()),
         "address": server.address,
         "ready": it.ready,
+        "removed": it.removed,
         "term": it.term,
         "last_reign": it.last_reign,
         "leader": it.leader,

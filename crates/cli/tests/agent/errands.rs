@@ -167,3 +167,31 @@ fn another_user_is_told_that_it_may_not_ask() {
     }
     assert!(town.workload("a").is_some(), "it was asked after all");
 }
+
+/// A database that is locked for writers is read all the same. That is not
+/// the end of the trouble, which is told once and over once.
+#[test]
+fn a_database_that_is_locked_answers_again_when_it_is_unlocked() {
+    let town = Town::sqlite();
+    let one = town.node("one", &["--lease", "20s"]);
+    let url = town.url();
+    let path = url.strip_prefix("sqlite://").expect("a file");
+    let lock = rusqlite::Connection::open(path).expect("it is there");
+    lock.busy_timeout(PATIENCE).expect("set");
+    lock.execute_batch("BEGIN IMMEDIATE").expect("locked");
+    // The second of that name can only be refused when the first is there.
+    for _ in 0..2 {
+        let args = ["deploy", "twin", "--timeout", "3s", "--", "sleep", "1000"];
+        let (code, said) = town.fails(&args);
+        assert!(code == 1 && said.contains("not taken back"), "{said}");
+    }
+    let said = one.says("did not answer within");
+    assert!(!said.contains("the store answers again"), "{said}");
+    lock.execute_batch("COMMIT").expect("unlocked");
+    let said = one.says("the store answers again");
+    // A write and what comes after it fail in different ways for one reason.
+    assert_eq!(said.matches("did not answer within").count(), 1, "{said}");
+    let said = one.says("`tenure deploy twin`, for which nobody waits any more");
+    assert!(said.contains("expected a new name"), "{said}");
+    assert_eq!(said.matches("the store answers again").count(), 1, "{said}");
+}

@@ -131,3 +131,21 @@ fn a_dead_nodes_load_is_spread_within_labels_and_limits() {
     // Once in a hundred thousand times chance alone has it otherwise.
     assert!(used.len() >= 2, "all of it lies on one: {nodes:?}");
 }
+
+/// Nothing in the view says how far clocks may run apart, so whoever joins
+/// asks the others.
+#[test]
+fn a_drift_that_differs_within_a_group_is_warned_of() {
+    let town = Town::sqlite();
+    let one = town.node("one", &[]);
+    let _same = town.node("same", &["--drift", "10000ppm"]);
+    let mut others = Vec::new();
+    for name in ["two", "also"] {
+        let other = town.node(name, &["--drift", "2.5%"]);
+        let said = other.says("expected the same --drift");
+        let found = "found 2.5 % here and 1 % on one, 1 % on same: only";
+        assert!(said.contains(found), "{said}");
+        assert!(!one.said().contains("1 % on"), "{}", one.said());
+        others.push(other);
+    }
+}

@@ -1,6 +1,8 @@
 //! Three real servers of a cluster, and what asks them.
 
+use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::Value;
@@ -35,6 +37,48 @@ pub(crate) fn free<const N: usize>() -> [String; N] {
 pub(crate) fn led(url: &str) {
     let leads = || tenure(&["status", "--store", url]).status.success();
     poll_until(SOON, || leads().then_some(())).expect("a leader");
+}
+
+/// A server and what it has said on stderr. Killed when this is dropped.
+pub(crate) struct Heard {
+    child: Child,
+    said: Arc<Mutex<Vec<String>>>,
+}
+
+impl Heard {
+    pub(crate) fn start(mut command: Command) -> Self {
+        command.stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("a server");
+        let lines = BufReader::new(child.stderr.take().expect("its stderr")).lines();
+        let said = Arc::new(Mutex::new(Vec::new()));
+        let heard = Arc::clone(&said);
+        std::thread::spawn(move || {
+            for line in lines.map_while(Result::ok) {
+                heard.lock().expect("whole").push(line);
+            }
+        });
+        Self { child, said }
+    }
+
+    /// How many lines have all of these words.
+    pub(crate) fn count(&self, words: &[&str]) -> usize {
+        let said = self.said.lock().expect("whole");
+        let has_all = |line: &&String| words.iter().all(|word| line.contains(word));
+        said.iter().filter(has_all).count()
+    }
+
+    /// Waits until so many lines with all of these words have been said.
+    pub(crate) fn says(&self, times: usize, words: &[&str]) {
+        let heard = poll_until(SOON, || (self.count(words) >= times).then_some(()));
+        heard.unwrap_or_else(|| panic!("expected {words:?}, found {:#?}", self.said.lock()));
+    }
+}
+
+impl Drop for Heard {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
 }
 
 /// Three `tenure serve`, killed when this is dropped.

@@ -28,7 +28,8 @@
 //! new cluster, and is one.
 
 use alloc::collections::{BTreeMap, BTreeSet};
-use alloc::string::{String, ToString};
+use alloc::format;
+use alloc::string::{String, ToString as _};
 use alloc::vec::Vec;
 use core::fmt;
 
@@ -110,8 +111,9 @@ impl fmt::Display for Stranger {
         match self {
             Self::NotAPeer { server } => write!(
                 f,
-                "expected one of --peers, found {server}: add it to --peers here, or \
-                 correct --peers there"
+                "expected one of --peers, found server {}: add it to --peers here, or \
+                 correct --peers there",
+                server.get()
             ),
             Self::OtherPeers {
                 server,
@@ -119,8 +121,9 @@ impl fmt::Display for Stranger {
                 theirs,
             } => write!(
                 f,
-                "expected {server} to have the same --peers as this server ({}), found {}: \
+                "expected server {} to have the same --peers as this server ({}), found {}: \
                  nothing is founded before all servers of a new cluster are started with the same",
+                server.get(),
                 names(ours),
                 names(theirs),
             ),
@@ -135,7 +138,7 @@ impl fmt::Display for Stranger {
                 found,
             } => write!(
                 f,
-                "expected the data directory {known} for {server}, found {found}. If `tenure \
+                "expected the data directory {known} for server {id}, found {found}. If `tenure \
                  status` shows another server {id} that runs, give this one a --id of its own. \
                  Otherwise its disk was wiped or replaced (or it was added with a wrong \
                  --storage), and a server without its promises must not vote; to take it in anew \
@@ -145,7 +148,7 @@ impl fmt::Display for Stranger {
             ),
             Self::NotAMember { server, found } => write!(
                 f,
-                "the peers have a cluster and {server} is not in it; to take it in run \
+                "the peers have a cluster and server {id} is not in it; to take it in run \
                  `tenure member add {id} --storage {found}` and, so that it counts, \
                  `tenure member promote {id}`",
                 id = server.get()
@@ -156,9 +159,10 @@ impl fmt::Display for Stranger {
                 theirs,
             } => write!(
                 f,
-                "expected a server of cluster {ours}, found {server} of cluster {theirs}: is one \
+                "expected a server of cluster {ours}, found server {} of cluster {theirs}: is one \
                  of them started with the other's --peers or --data? To have one of them leave \
-                 its cluster, and forget all that it has of it, start it with an empty --data"
+                 its cluster, and forget all that it has of it, start it with an empty --data",
+                server.get()
             ),
         }
     }
@@ -166,8 +170,11 @@ impl fmt::Display for Stranger {
 
 /// Servers as a list for people.
 fn names(servers: &BTreeSet<ServerId>) -> String {
-    let names: Vec<_> = servers.iter().map(ToString::to_string).collect();
-    names.join(", ")
+    let names: Vec<_> = servers.iter().map(|id| id.get().to_string()).collect();
+    match &names[..] {
+        [one] => format!("server {one}"),
+        _ => format!("servers {}", names.join(", ")),
+    }
 }
 
 impl core::error::Error for Stranger {}

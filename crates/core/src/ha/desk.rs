@@ -31,6 +31,8 @@ pub(super) struct Desk {
     pub(super) now: Instant,
     /// Whether the store reports changes by itself at present.
     pub(super) watching: bool,
+    /// Whether trouble was told, and not yet that it is over.
+    pub(super) troubled: bool,
     last_call: u64,
     pub(super) outputs: VecDeque<Output>,
 }
@@ -44,6 +46,7 @@ impl Desk {
             rng,
             now: now.boot,
             watching: false,
+            troubled: false,
             last_call: 0,
             outputs: VecDeque::new(),
         }
@@ -136,6 +139,7 @@ impl Desk {
             _ => self.config.interval,
         };
         let failure = failure.clone();
+        self.troubled = true;
         self.event(Event::Trouble { failure, in_a_row });
         let doubled = 1u32 << in_a_row.saturating_sub(1).min(8);
         (self.config.interval / 8).saturating_mul(doubled).min(most)

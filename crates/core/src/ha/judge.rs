@@ -184,6 +184,11 @@ impl Judge {
         self.former.retain(known);
     }
 
+    /// Whether the last look at all failed.
+    pub(super) const fn fails(&self) -> bool {
+        self.failures > 0
+    }
+
     fn failed(&mut self, desk: &mut Desk, failure: &Failure) {
         self.failures = self.failures.saturating_add(1);
         let pause = desk.trouble(failure, self.failures);

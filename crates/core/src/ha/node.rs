@@ -238,7 +238,7 @@ impl Node {
     fn join_again(&mut self) {
         self.judge.give_up(self.desk.me);
         self.desk.me = NodeId::from_u128(self.desk.rng.next_u128());
-        self.pulse = Pulse::new(self.desk.now, self.pulse.status.clone());
+        self.pulse = self.pulse.again(self.desk.now);
         self.jobs.cooling.clear();
         self.jobs.let_go.clear();
         self.unsettled = false;
@@ -434,8 +434,21 @@ impl Machine for Node {
             }
             return;
         }
+        let answered = matches!(
+            input,
+            Input::Read { result: Ok(_), .. }
+                | Input::Wrote { result: Ok(_), .. }
+                | Input::Listed { result: Ok(_), .. }
+        );
         // What is late is late, whichever comes first.
         self.handle_input(input);
+        // A store may answer one part and fail another: one that is locked
+        // for writers is read. So it is over when it is for all of them.
+        let fails = self.pulse.fails() || self.roll.fails() || self.judge.fails();
+        if answered && self.desk.troubled && !fails {
+            self.desk.troubled = false;
+            self.desk.event(Event::Recovered);
+        }
         self.advance();
     }
 

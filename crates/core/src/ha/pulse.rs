@@ -33,6 +33,9 @@ pub(super) struct Pulse {
     attempts: VecDeque<(u64, Instant)>,
     stage: Stage,
     failures: u32,
+    /// Whether the beats of the incarnation before this one failed, and none
+    /// has succeeded since.
+    failed_before: bool,
     pub(super) status: Bytes,
 }
 
@@ -71,6 +74,7 @@ impl Pulse {
             attempts: VecDeque::new(),
             stage: Stage::Idle { at: now },
             failures: 0,
+            failed_before: false,
             status,
         }
     }
@@ -92,6 +96,20 @@ impl Pulse {
     /// The version to delete by, once the node has left.
     pub(super) const fn version(&self) -> Option<&Version> {
         self.version.as_ref()
+    }
+
+    /// Whether the last beat failed, be it one of the incarnation before this.
+    pub(super) const fn fails(&self) -> bool {
+        self.failures > 0 || self.failed_before
+    }
+
+    /// The heartbeat of the incarnation that comes after this one. The store is
+    /// as it was, but is asked anew without a pause.
+    pub(super) fn again(&self, now: Instant) -> Self {
+        Self {
+            failed_before: self.fails(),
+            ..Self::new(now, self.status.clone())
+        }
     }
 
     /// No beat any more.
@@ -161,9 +179,8 @@ impl Pulse {
         self.stage = Stage::Idle {
             at: start.after(desk.config.interval),
         };
-        if core::mem::take(&mut self.failures) > 0 {
-            desk.event(Event::Recovered);
-        }
+        self.failures = 0;
+        self.failed_before = false;
         desk.event(Event::Beat { grant });
         Pulsed::Beat
     }

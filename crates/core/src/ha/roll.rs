@@ -241,6 +241,11 @@ impl Roll {
         self.read_at = desk.after_about(gap);
     }
 
+    /// Whether the last call failed.
+    pub(super) const fn fails(&self) -> bool {
+        self.failures > 0
+    }
+
     fn failed(&mut self, desk: &mut Desk, failure: &Failure) {
         self.failures = self.failures.saturating_add(1);
         let pause = desk.trouble(failure, self.failures);
@@ -292,7 +297,7 @@ impl Roll {
         {
             // As it was, which most polls say.
             self.garbled = None;
-            self.recovered(desk);
+            self.failures = 0;
             self.unsure = false;
             self.fresh_at = asked;
             self.dirty |= !self.wishes.is_empty();
@@ -321,18 +326,12 @@ impl Roll {
             self.look(desk.now);
             return None;
         }
-        self.recovered(desk);
+        self.failures = 0;
         self.unsure &= asked.is_none();
         self.fresh_at = asked.unwrap_or(self.fresh_at);
         self.dirty |= !self.wishes.is_empty();
         let next = Known::View(view, register.version.clone());
         self.know(desk, next)
-    }
-
-    fn recovered(&mut self, desk: &mut Desk) {
-        if core::mem::take(&mut self.failures) > 0 {
-            desk.event(Event::Recovered);
-        }
     }
 
     fn know(&mut self, desk: &mut Desk, next: Known) -> Option<Option<View>> {

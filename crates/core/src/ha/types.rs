@@ -316,7 +316,7 @@ pub enum Event {
         /// How many times in a row.
         in_a_row: u32,
     },
-    /// The store answers again.
+    /// The store answers again, whatever it is asked.
     Recovered,
     /// The node has left.
     Stopped,

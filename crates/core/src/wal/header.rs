@@ -156,8 +156,8 @@ pub(super) fn check_owner(file: &str, wanted: &Identity, found: &Identity) -> Re
         )
     } else if wanted.server != found.server {
         (
-            format!("a file of server {}", wanted.server),
-            format!("one of {}", found.server),
+            format!("a file of server {}", wanted.server.get()),
+            format!("one of server {}", found.server.get()),
         )
     } else {
         (

@@ -101,7 +101,11 @@ impl<D: Disk + ?Sized> Wal<D> {
         let listing = list(&*disk)?;
         if listing.identity {
             let found = recover::identity(&*disk, format.sum)?;
-            let found = format!("that of server {}, storage {}", found.server, found.storage);
+            let found = format!(
+                "that of server {}, storage {}",
+                found.server.get(),
+                found.storage
+            );
             let expected = "a directory without a log";
             return Err(Refused::misplaced(names::IDENTITY, expected, found).into());
         }

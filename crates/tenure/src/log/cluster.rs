@@ -17,6 +17,7 @@ use super::token::Channel;
 use super::{Client, Error};
 use crate::api::v1::{self, cluster_client::ClusterClient};
 use crate::drive;
+use crate::error::about;
 
 /// The pause before another leader is looked for.
 const PAUSE: Duration = Duration::from_millis(10);
@@ -180,7 +181,10 @@ impl Client {
             match called {
                 Ok(Ok(answer)) => Ok(answer.into_inner().upto),
                 Ok(Err(status)) => Err(of_reading(&status)),
-                Err(_) => Err(Error::Unavailable(format!("no answer within {within:?}"))),
+                Err(_) => Err(Error::Unavailable(format!(
+                    "no answer within {}",
+                    about(within)
+                ))),
             }
         };
         let done = drive::background().spawn(work).await;
@@ -291,7 +295,8 @@ async fn everybody(finder: &Finder, within: Duration) -> Vec<ServerStatus> {
                     let mut client = ClusterClient::new(channel?);
                     let asked = client.status(v1::StatusRequest {});
                     let answer = timeout(within, asked).await;
-                    let answer = answer.map_err(|_| format!("no answer within {within:?}"))?;
+                    let answer =
+                        answer.map_err(|_| format!("no answer within {}", about(within)))?;
                     answer
                         .map(tonic::Response::into_inner)
                         .map_err(|status| sentence(&status))

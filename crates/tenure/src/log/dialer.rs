@@ -17,7 +17,7 @@ use tower::{Service, ServiceExt as _};
 use super::error::chain;
 use super::token::{Bearer, Channel};
 use super::{Config, Error};
-use crate::transport::{ClientTls, Line};
+use crate::transport::{ClientLine, ClientTls};
 
 /// How long a connection may take, TLS included.
 const CONNECT_WITHIN: Duration = Duration::from_millis(500);
@@ -92,14 +92,14 @@ impl Dialer {
     }
 }
 
-type Dialled = Result<TokioIo<Line>, Failure>;
+type Dialled = Result<TokioIo<ClientLine>, Failure>;
 type Failure = Box<dyn StdError + Send + Sync>;
 
 fn connector(
     tls: Arc<ClientTls>,
 ) -> impl Service<
     Uri,
-    Response = TokioIo<Line>,
+    Response = TokioIo<ClientLine>,
     Error = Failure,
     Future = impl Future<Output = Dialled> + Send,
 > + Send {

@@ -32,22 +32,24 @@ const CONNECTION_BYTES: usize = 16 * 1024 * 1024;
 const SERVER_BYTES: usize = 256 * 1024 * 1024;
 /// The beginning of a message that is not counted.
 const FREE_BYTES: usize = 16 * 1024;
-/// How long a message may take from its first byte to its last.
-const WHOLE_WITHIN: Duration = Duration::from_secs(30);
 
 /// What one connection holds, and all of them together.
 #[derive(Clone, Debug)]
 pub(super) struct Budget {
     connection: Arc<AtomicUsize>,
     server: Arc<AtomicUsize>,
+    /// How long a message may take from its first byte to its last.
+    within: Duration,
 }
 
 impl Budget {
-    /// That of a server, with no connections.
-    pub(super) fn new() -> Self {
+    /// That of a server, with no connections, whose messages may take so long
+    /// from the first byte to the last.
+    pub(super) fn new(within: Duration) -> Self {
         Self {
             connection: Arc::default(),
             server: Arc::default(),
+            within,
         }
     }
 
@@ -56,6 +58,7 @@ impl Budget {
         Self {
             connection: Arc::default(),
             server: Arc::clone(&self.server),
+            within: self.within,
         }
     }
 
@@ -159,7 +162,7 @@ impl<B> Metered<B> {
         if held == 0 {
             self.late = None;
         } else if self.late.is_none() {
-            self.late = Some(Box::pin(sleep(WHOLE_WITHIN)));
+            self.late = Some(Box::pin(sleep(self.budget.within)));
         }
         let counted = held.saturating_sub(FREE_BYTES);
         let before = std::mem::replace(&mut self.held, counted);
@@ -201,7 +204,7 @@ where
             if let Some(late) = &mut self.late {
                 ready!(late.as_mut().poll(context));
                 self.late = None;
-                let why = format!("expected a whole message within {WHOLE_WITHIN:?}");
+                let why = format!("expected a whole message within {:?}", self.budget.within);
                 return Poll::Ready(Some(Err(Status::deadline_exceeded(why).into())));
             }
             return Poll::Pending;
@@ -255,7 +258,7 @@ mod tests {
             .flat_map(message)
             .collect();
         for size in [1, 4, 7, 1_000, 16_384, all.len()] {
-            let budget = Budget::new();
+            let budget = Budget::new(Duration::from_secs(30));
             let mut body = metered(&grpc(), &budget);
             let mut most = 0;
             for part in all.chunks(size) {
@@ -274,7 +277,7 @@ mod tests {
 
     #[tokio::test]
     async fn messages_that_lack_their_last_byte_are_held_up_to_a_bound() {
-        let server = Budget::new();
+        let server = Budget::new(Duration::from_secs(30));
         let part = message(8 * 1024 * 1024);
         let part = &part[..part.len() - 1];
         let mut held = Vec::new();

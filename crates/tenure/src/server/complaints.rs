@@ -1,10 +1,14 @@
-//! Saying once what is wrong with whoever connects.
+//! Saying once what is wrong with whoever connects, or is connected to.
 //!
 //! A server that is not let in comes again every half second, and so might a
 //! stranger. What is wrong with it is said to the log when it is new, and
 //! again only after it was not seen for a while: then it has changed, or had
 //! been mended. How many are remembered is limited, and what is beyond that
 //! is not said at all, so that nobody can fill a log from outside.
+//!
+//! A server that this one dials is at one of few addresses, known beforehand.
+//! There what is wrong is said whenever it *changes*, so that a log tells how
+//! it went on; but no fault twice in a minute, however they alternate.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -39,6 +43,40 @@ impl Complaints {
     }
 }
 
+/// What was said of one server that is dialled.
+#[derive(Debug, Default)]
+pub(super) struct Faults {
+    /// The last that was said of each of its addresses.
+    last: BTreeMap<String, String>,
+    /// When each was said.
+    said: BTreeMap<(String, String), Instant>,
+}
+
+impl Faults {
+    /// Whether it is to be said now that `why` is wrong at `address`.
+    pub(super) fn is_news(&mut self, address: &str, why: &str, now: Instant) -> bool {
+        if self.last.get(address).is_some_and(|last| last == why) {
+            return false;
+        }
+        self.said.retain(|_, at| now.since(*at) < SILENCE);
+        let it = (address.to_owned(), why.to_owned());
+        if self.said.contains_key(&it) || self.said.len() >= MOST {
+            return false;
+        }
+        if self.last.len() >= MOST {
+            self.last.clear();
+        }
+        self.last.insert(it.0.clone(), it.1.clone());
+        self.said.insert(it, now);
+        true
+    }
+
+    /// It was connected: whatever comes after that is a change.
+    pub(super) fn mended(&mut self) {
+        self.last.clear();
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -59,6 +97,36 @@ mod tests {
         }
         // The other one had been mended meanwhile.
         assert!(complaints.is_news(two, "expired", at(200)));
+    }
+
+    #[test]
+    fn a_fault_is_said_when_it_changes_and_not_twice_in_a_minute() {
+        let mut faults = Faults::default();
+        let mut said = Vec::new();
+        let mut happens = |address: &str, why: &'static str, second: u64| {
+            if faults.is_news(address, why, at(second)) {
+                said.push((second, why));
+            }
+        };
+        for second in 0..300 {
+            happens("a:1", "refused", second);
+            // Another address, tried in turn.
+            happens("b:1", "expired", second);
+        }
+        // It alternates from here on.
+        for second in 300..420 {
+            let why = if second % 2 == 0 { "other" } else { "refused" };
+            happens("a:1", why, second);
+        }
+        let wanted = [
+            (0, "refused"),
+            (0, "expired"),
+            (300, "other"),
+            (301, "refused"),
+            (360, "other"),
+            (361, "refused"),
+        ];
+        assert_eq!(said, wanted);
     }
 
     #[test]

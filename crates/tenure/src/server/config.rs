@@ -46,6 +46,9 @@ pub struct Config {
     pub connections: usize,
     /// Watches and tails under way; one more is refused with BUSY.
     pub watches: usize,
+    /// How long a message of a client may take from its first byte to its
+    /// last; one that takes longer fails. 30 s if nothing else is said.
+    pub message_within: Duration,
     /// In which span its thread logs: for whoever runs several servers in one
     /// process and wants to know which of them speaks.
     pub span: tracing::Span,
@@ -79,6 +82,7 @@ impl Config {
             requests: 65_536,
             connections: 4_096,
             watches: 65_536,
+            message_within: Duration::from_secs(30),
             span: tracing::Span::none(),
         }
     }

@@ -7,10 +7,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
+use std::path::Path;
 use std::sync::Arc;
 
 use tenure_core::alpo::{
-    Answer, Founding, Hello, Identity, Membership, Refusal, ServerId, Stranger,
+    Answer, Founding, Hello, Identity, LogId, Membership, Refusal, ServerId, Stranger,
 };
 
 use super::inbox::{Event, Inbox, Told};
@@ -82,26 +83,24 @@ fn differ(others: &Membership, own: ServerId, founders: &Membership) -> Option<S
     if found.is_empty() || found == expected {
         return None;
     }
-    let names = |servers: &mut dyn Iterator<Item = &ServerId>| {
-        let names: Vec<_> = servers.map(ToString::to_string).collect();
-        names.join(", ")
-    };
     let mut text = format!(
         "expected that the servers of --peers found the cluster ({}), found that {} did, since \
          not all were started with the same --peers",
-        names(&mut expected.iter()),
-        names(&mut found.iter()),
+        names(expected.iter().copied()),
+        names(found.iter().copied()),
     );
-    let missing = names(&mut expected.difference(&found));
+    let missing: Vec<_> = expected.difference(&found).copied().collect();
     if !missing.is_empty() {
+        let missing = names(missing.into_iter());
         let _ = write!(
             text,
             "; no member: {missing}. To take it in, start it, run the `tenure member add` that it \
              prints, and then `tenure member promote`"
         );
     }
-    let more = names(&mut found.difference(&expected));
+    let more: Vec<_> = found.difference(&expected).copied().collect();
     if !more.is_empty() {
+        let more = names(more.into_iter());
         let _ = write!(
             text,
             "; a member that --peers does not name here: {more}. Correct --peers, or, if it does \
@@ -109,6 +108,51 @@ fn differ(others: &Membership, own: ServerId, founders: &Membership) -> Option<S
         );
     }
     Some(text)
+}
+
+/// What to say if `--peers` names servers that are no members by the log that
+/// a server starts with, which ends with entry `end`. A cluster of one whose
+/// server is started with more `--peers` is still a cluster of one: flags
+/// take nobody in. Fewer are no fault: they are where to begin looking. None
+/// among the `members` means that they are not known yet.
+pub(super) fn beyond(
+    peers: impl Iterator<Item = ServerId>,
+    members: &Membership,
+    (data, end): (&Path, LogId),
+) -> Option<String> {
+    let more: Vec<_> = peers.filter(|id| members.get(*id).is_none()).collect();
+    if more.is_empty() || members.is_empty() {
+        return None;
+    }
+    let found = names(members.iter().map(|(id, _)| id));
+    let add = |id: &ServerId| {
+        let id = id.get();
+        format!("`tenure member add {id} --storage …` and `tenure member promote {id}`")
+    };
+    let adds: Vec<_> = more.iter().map(add).collect();
+    Some(format!(
+        "expected the servers of --peers to be members, found that {} {}: the cluster in {} is of \
+         {found}, as of entry {end} of its log, and --peers takes nobody in. Unless `tenure \
+         member list` shows more by now, or --peers is to be corrected, start each with an empty \
+         --data and run what it prints: {}",
+        names(more.iter().copied()),
+        if more.len() == 1 {
+            "is none"
+        } else {
+            "are none"
+        },
+        data.display(),
+        adds.join("; "),
+    ))
+}
+
+/// Servers as a list for people.
+fn names(servers: impl Iterator<Item = ServerId>) -> String {
+    let names: Vec<_> = servers.map(|id| id.get().to_string()).collect();
+    match &names[..] {
+        [one] => format!("server {one}"),
+        _ => format!("servers {}", names.join(", ")),
+    }
 }
 
 /// What is wrong with whom, until it says something else.
@@ -137,8 +181,8 @@ fn hear(
     // Several members say the same of a server that is none.
     texts.dedup();
     let waiting = if texts.is_empty() {
-        let missing: Vec<_> = founding.missing().iter().map(ToString::to_string).collect();
-        format!("a new cluster waits for {}", missing.join(", "))
+        let missing = names(founding.missing().into_iter());
+        format!("a new cluster waits for {missing}")
     } else {
         texts.join("; ")
     };
@@ -169,6 +213,28 @@ mod tests {
     }
 
     #[test]
+    fn peers_that_are_no_members_are_named_with_what_takes_them_in() {
+        let beyond = |peers: &[u64], members: &[u64]| {
+            let peers = peers.iter().copied().map(id);
+            beyond(peers, &founded(members), (Path::new("/data"), 41))
+        };
+        assert_eq!(beyond(&[1, 2, 3], &[1, 2, 3]), None);
+        // Where to begin looking.
+        assert_eq!(beyond(&[1, 3], &[1, 2, 3]), None);
+        // They will be learnt from the log.
+        assert_eq!(beyond(&[1, 2, 3], &[]), None);
+        let said = beyond(&[1, 2, 3], &[1]).expect("it is said");
+        for part in [
+            "found that servers 2, 3 are none",
+            "the cluster in /data is of server 1, as of entry 41",
+            "tenure member add 2 --storage",
+            "tenure member promote 3",
+        ] {
+            assert!(said.contains(part), "{part}: {said}");
+        }
+    }
+
+    #[test]
     fn other_founders_than_peers_are_named_with_what_to_do() {
         let differ =
             |others: &[u64], found: &[u64]| differ(&founded(others), id(2), &founded(found));
@@ -178,9 +244,9 @@ mod tests {
 
         let fewer = differ(&[1, 3], &[1, 2]).expect("it is said");
         for part in [
-            "(s1, s2, s3)",
-            "found that s1, s2 did",
-            "no member: s3",
+            "(servers 1, 2, 3)",
+            "found that servers 1, 2 did",
+            "no member: server 3",
             "tenure member add",
         ] {
             assert!(fewer.contains(part), "{part}: {fewer}");
@@ -188,7 +254,7 @@ mod tests {
         assert!(!fewer.contains("does not name"), "{fewer}");
 
         let more = differ(&[1], &[1, 2, 4]).expect("it is said");
-        assert!(more.contains("not name here: s4"), "{more}");
+        assert!(more.contains("not name here: server 4"), "{more}");
         assert!(!more.contains("no member"), "{more}");
     }
 }

@@ -63,6 +63,7 @@ pub(super) struct Guard {
     connections: usize,
     tls: Option<Arc<Tls>>,
     demand: Demand,
+    message_within: Duration,
 }
 
 impl Guard {
@@ -76,6 +77,7 @@ impl Guard {
             connections: config.connections,
             tls,
             demand,
+            message_within: config.message_within,
         }
     }
 }
@@ -113,7 +115,7 @@ pub(super) async fn serve(listener: TcpListener, door: Door, guard: Guard) {
         service,
         tls: guard.tls,
         demand: guard.demand,
-        budget: Budget::new(),
+        budget: Budget::new(guard.message_within),
     });
     let gate = Gate::new(NEWCOMERS_MAX.min(guard.connections), guard.connections);
     loop {

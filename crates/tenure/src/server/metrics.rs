@@ -57,6 +57,27 @@ pub(super) struct Reason {
     pub(super) reason: Closed,
 }
 
+/// Why another server that was dialled is not connected.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, EncodeLabelValue)]
+pub(super) enum Undialled {
+    /// Nothing answers there, or no server.
+    Unreached,
+    /// One side does not believe the other's certificate, or speaks no TLS.
+    Untrusted,
+    /// It is another server than the one that was dialled.
+    OtherServer,
+    /// It did not let this one in.
+    Refused,
+    /// This one has nothing to do with it: another cluster, other settings.
+    Stranger,
+}
+
+/// One of these.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
+pub(super) struct Dial {
+    pub(super) reason: Undialled,
+}
+
 /// Why a call was not allowed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, EncodeLabelValue)]
 pub(super) enum Barred {
@@ -78,6 +99,7 @@ pub(super) struct Metrics {
     registry: Mutex<Registry>,
     pub(super) requests: Family<Outcome, Counter>,
     pub(super) closed: Family<Reason, Counter>,
+    undialled: Family<Dial, Counter>,
     barred: Family<Bar, Counter>,
     pub(super) reigns: Counter,
     pub(super) elections: Counter,
@@ -109,6 +131,7 @@ struct Seen {
     log_next: Gauge,
     members: Gauge,
     connected: Gauge,
+    removed: Gauge,
 }
 
 impl Metrics {
@@ -119,6 +142,7 @@ impl Metrics {
             registry: Mutex::new(Registry::with_prefix("tenure")),
             requests: Family::default(),
             closed: Family::default(),
+            undialled: Family::default(),
             barred: Family::default(),
             reigns: Counter::default(),
             elections: Counter::default(),
@@ -147,6 +171,11 @@ impl Metrics {
             "connections_closed",
             "Connections that this server closed, by why",
             self.closed.clone(),
+        );
+        registry.register(
+            "dials_failed",
+            "How often another server was dialled and is not connected, by why",
+            self.undialled.clone(),
         );
         registry.register(
             "calls_barred",
@@ -200,6 +229,11 @@ impl Metrics {
         self.closed.get_or_create(&Reason { reason }).inc();
     }
 
+    /// A server that was dialled is not connected.
+    pub(super) fn undialled(&self, reason: Undialled) {
+        self.undialled.get_or_create(&Dial { reason }).inc();
+    }
+
     /// A call was not allowed.
     pub(super) fn bar(&self, reason: Barred) {
         self.barred.get_or_create(&Bar { reason }).inc();
@@ -230,7 +264,7 @@ impl Metrics {
 }
 
 impl Seen {
-    fn all(&self) -> [(&'static str, &'static str, &Gauge); 15] {
+    fn all(&self) -> [(&'static str, &'static str, &Gauge); 16] {
         [
             ("leads", "Whether this server leads", &self.leads),
             ("ready", "Whether it leads or follows a leader", &self.ready),
@@ -263,6 +297,11 @@ impl Seen {
                 "Members this one is connected to",
                 &self.connected,
             ),
+            (
+                "removed",
+                "Whether this server was removed from the cluster",
+                &self.removed,
+            ),
         ]
     }
 
@@ -285,6 +324,7 @@ impl Seen {
             (&self.log_next, status.log_next),
             (&self.members, status.members.len() as u64),
             (&self.connected, connected as u64),
+            (&self.removed, u64::from(status.removed)),
         ] {
             gauge.set(i64::try_from(value).unwrap_or(i64::MAX));
         }

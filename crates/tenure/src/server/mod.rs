@@ -23,6 +23,7 @@
 //! | `founding` | a blank server on its way into a cluster |
 //! | `owner` | the task that owns the machine |
 //! | `peers` | links to the other servers, and their connections to this one |
+//! | `removal` | learning that one is no member any more |
 //! | `gate` | how many connections, and who goes when there are too many |
 //! | `complaints` | what is wrong with whoever connects, said once |
 //! | `inbox`, `door` | how things get to the owner, and who may bring how much |
@@ -51,6 +52,7 @@ mod listen;
 mod metrics;
 mod owner;
 mod peers;
+mod removal;
 mod services;
 mod shared;
 mod tokens;
@@ -316,6 +318,7 @@ async fn run(parts: Parts) -> Ended {
         Arc::clone(&shared),
         Arc::clone(&inbox),
     );
+    let known = matches!(found, Found::Log(..));
     let (identity, wal, recovered) = match found {
         Found::Log(identity, wal, recovered) => (identity, *wal, *recovered),
         Found::Blank(storage, directory) => {
@@ -333,8 +336,21 @@ async fn run(parts: Parts) -> Ended {
         links,
         (shared, inbox, watchers),
     ) {
-        Ok(owner) => owner.run().await,
+        Ok(owner) => {
+            if known {
+                warn_of_peers(&config, &owner.node);
+            }
+            owner.run().await
+        }
         Err(ended) => ended,
+    }
+}
+
+/// Flags may name servers that the log does not know.
+fn warn_of_peers(config: &Config, node: &Node) {
+    let (peers, end) = (config.peers.keys().copied(), node.log().last().id);
+    if let Some(text) = founding::beyond(peers, node.members(), (&config.data, end)) {
+        tracing::warn!("{text}");
     }
 }
 

@@ -23,9 +23,11 @@ use super::data;
 use super::inbox::{Event, Inbox, Reply, Told};
 use super::metrics;
 use super::peers::Peers;
+use super::removal::Removal;
 use super::shared::{Progress, Shared, Standing};
 use super::watchers::Watchers;
 use crate::clock;
+use crate::transport::{Greeting, Settled};
 use crate::wal::{Submitted, WalError, Writer};
 
 /// Entries of a batch that a server may write on its own thread.
@@ -51,6 +53,8 @@ pub(super) struct Owner {
     waiting: HashMap<u64, Reply>,
     next_token: u64,
     members: Membership,
+    /// Whether others know the members without this server.
+    removal: Removal,
     /// Batches that are not known to be durable, and since when.
     syncing: VecDeque<(u64, Instant)>,
     /// A leader's small batch, until the others have been told of it.
@@ -109,6 +113,7 @@ impl Owner {
             // A small number would do; this one is never mistaken for a count.
             next_token: 1 << 32,
             members,
+            removal: Removal::default(),
             syncing: VecDeque::new(),
             own: None,
             snapshots: VecDeque::new(),
@@ -183,7 +188,10 @@ impl Owner {
     fn happened(&mut self, event: Event) -> Option<Ended> {
         let now = clock::now();
         match event {
-            Event::Received(envelope) => self.node.handle(now, Input::Received(envelope)),
+            Event::Received(envelope) => {
+                self.removal.received(&envelope);
+                self.node.handle(now, Input::Received(envelope));
+            }
             Event::Persisted(number) => {
                 while let Some((_, at)) = self.syncing.pop_front_if(|(it, _)| *it <= number) {
                     self.shared.metrics.synced(now.boot.since(at));
@@ -197,6 +205,7 @@ impl Owner {
                     self.keep_book();
                 }
                 self.peers.greeted(&self.members);
+                self.hear(&greeting);
             }
             Event::Connected(server, number) => self.peers.connected(server, number, &self.members),
             Event::Closed(server, number) => {
@@ -363,6 +372,7 @@ impl Owner {
     /// What others are told after each round.
     fn after_round(&mut self, applied: bool, told: bool) {
         if applied {
+            self.settle();
             let cut_off = self.watchers.applied(&self.node);
             self.shared.metrics.watches_cut.inc_by(cut_off);
             let progress = Progress {
@@ -392,21 +402,59 @@ impl Owner {
     /// Says how the server stands.
     fn stand(&mut self) {
         let leader = self.node.leader();
+        let removed = self.removal.text(self.node.identity());
         let standing = Standing {
             alive: true,
-            ready: leader.is_some() && self.stopping.is_none(),
+            // One that does not vote never doubts its leader.
+            ready: leader.is_some() && removed.is_none() && self.stopping.is_none(),
             leads: self.node.is_ready(),
+            removed: removed.is_some(),
             leader,
             term: self.node.term(),
-            waiting: match leader {
+            waiting: match (removed, leader) {
                 _ if self.stopping.is_some() => "this server stops".into(),
-                Some(_) => String::new(),
-                None => "no leader is known at the moment".into(),
+                (Some(text), _) => text,
+                (None, Some(_)) => String::new(),
+                (None, None) => "no leader is known at the moment".into(),
             },
         };
         self.shared.standing.send_if_modified(|known| {
             let news = *known != standing;
             *known = standing;
+            news
+        });
+    }
+
+    /// What another server says of the members may be news to one that was
+    /// removed.
+    fn hear(&mut self, greeting: &Greeting) {
+        let (own, hello) = (self.node.identity(), &greeting.hello);
+        if hello.cluster != Some(own.cluster) {
+            return;
+        }
+        let ours = Settled {
+            upto: self.node.log().last().id,
+            members: self.node.members().clone(),
+        };
+        let news = self
+            .removal
+            .hear(own, &ours, hello.server, &greeting.settled);
+        if let Some(text) = news {
+            tracing::warn!("{text}");
+            self.stand();
+        }
+    }
+
+    /// Others hear in greetings of what was applied; those that are members no
+    /// more are to greet again.
+    fn settle(&self) {
+        let state = self.node.state();
+        self.shared.settled.send_if_modified(|settled| {
+            settled.upto = state.applied().id;
+            let news = settled.members != *state.members();
+            if news {
+                settled.members = state.members().clone();
+            }
             news
         });
     }

@@ -4,8 +4,9 @@
 //! server and of the same cluster: one that has just been admitted must be
 //! able to answer a leader that its own log does not tell it of yet.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::Path;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -13,18 +14,19 @@ use std::time::Duration;
 use tenure_core::alpo::{Envelope, Membership, ServerId};
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 use tokio::time::timeout;
 
-use super::complaints::Complaints;
+use super::complaints::{Complaints, Faults};
 use super::gate::Gate;
 use super::inbox::{Event, Inbox};
-use super::metrics::Closed;
+use super::metrics::{Closed, Undialled};
 use super::owner::others;
 use super::shared::Shared;
 use crate::clock;
 use crate::transport::{
     Answer, Book, Demand, FrameReader, Greeting, GreetingError, Line, Link, LinkEvent, ReadError,
-    Settings, Tls, distrust, read_greeting, write_answer,
+    Settings, Settled, Tls, distrust, read_greeting, write_answer,
 };
 
 /// How long a newcomer may take to introduce itself.
@@ -140,52 +142,66 @@ impl Peers {
             let shared = Arc::clone(&shared);
             move || shared.greeting()
         };
-        let mut told = BTreeSet::new();
-        let tell = move |event| match event {
-            LinkEvent::Up(greeting) => {
-                let refusal = judge(&shared, &greeting);
-                match &refusal {
-                    None => {
-                        shared.face().connected.insert(server);
-                        tracing::debug!(server = server.get(), "connected");
-                    }
-                    Some(why) => complain(&mut told, server, why),
-                }
-                inbox.put(Event::Greeted(greeting));
-                refusal.is_none()
-            }
-            LinkEvent::Refused(why) | LinkEvent::Untrusted(why) => {
-                complain(&mut told, server, &why);
-                false
-            }
-            LinkEvent::Failed(why) => {
-                tracing::debug!(server = server.get(), "not reached: {why}");
-                false
-            }
-            LinkEvent::Down => {
-                told.clear();
-                shared.face().connected.remove(&server);
-                false
-            }
+        let mut teller = Teller {
+            server,
+            shared,
+            inbox,
+            faults: Faults::default(),
         };
+        let tell = move |address: &str, event| teller.tell(address, event);
         Link::start(addresses, server, self.tls.clone(), greet, tell)
     }
 }
 
-/// How many different faults of one server are remembered, so that they are
-/// not said again: it may be dialled at several addresses in turn.
-const TOLD_MAX: usize = 8;
+/// Says what becomes of the connections to one server.
+struct Teller {
+    server: ServerId,
+    shared: Arc<Shared>,
+    inbox: Arc<Inbox>,
+    faults: Faults,
+}
 
-/// Says something once, until the server was connected.
-fn complain(told: &mut BTreeSet<String>, server: ServerId, why: &str) {
-    if told.contains(why) {
-        return;
+impl Teller {
+    /// Whether to use the connection.
+    fn tell(&mut self, address: &str, event: LinkEvent) -> bool {
+        let server = self.server;
+        match event {
+            LinkEvent::Up(greeting) => {
+                let refusal = judge(&self.shared, &greeting);
+                let used = refusal.is_none();
+                match refusal {
+                    None => {
+                        self.shared.face().connected.insert(server);
+                        self.faults.mended();
+                        tracing::debug!(server = server.get(), "connected");
+                    }
+                    Some(why) => self.complain(address, &why, Undialled::Stranger),
+                }
+                self.inbox.put(Event::Greeted(greeting));
+                return used;
+            }
+            LinkEvent::Refused(why) => self.complain(address, &why, Undialled::Refused),
+            LinkEvent::Untrusted(why) => self.complain(address, &why, Undialled::Untrusted),
+            LinkEvent::Elsewhere(why) => self.complain(address, &why, Undialled::OtherServer),
+            LinkEvent::Failed(why) => {
+                self.shared.metrics.undialled(Undialled::Unreached);
+                tracing::debug!(server = server.get(), "not reached: {address}: {why}");
+            }
+            LinkEvent::Down => drop(self.shared.face().connected.remove(&server)),
+        }
+        false
     }
-    tracing::warn!(server = server.get(), "not connected: {why}");
-    if told.len() >= TOLD_MAX {
-        told.clear();
+
+    /// What somebody has to mend is counted each time, and said if it is new.
+    fn complain(&mut self, address: &str, why: &str, reason: Undialled) {
+        self.shared.metrics.undialled(reason);
+        if self.faults.is_news(address, why, clock::boot()) {
+            tracing::warn!(
+                server = self.server.get(),
+                "not connected: {address}: {why}"
+            );
+        }
     }
-    told.insert(why.to_owned());
 }
 
 /// How `theirs` differ from `ours`, by what people set.
@@ -332,6 +348,7 @@ async fn secure(stream: TcpStream, tls: Option<Arc<Tls>>) -> std::io::Result<Lin
 
 async fn serve(mut stream: Line, greeting: Greeting, number: u64, shared: &Shared, inbox: &Inbox) {
     let mut edition = shared.edition.subscribe();
+    let mut settled = shared.settled.subscribe();
     let refusal = judge(shared, &greeting);
     let answer = match &refusal {
         None => Answer::Welcome(shared.greeting()),
@@ -356,6 +373,7 @@ async fn serve(mut stream: Line, greeting: Greeting, number: u64, shared: &Share
     }
     inbox.put(Event::Connected(server, number));
     let mut frames = FrameReader::new(stream);
+    let mut dismissed = pin!(dismissed(&mut settled, server));
     let mut events = Vec::new();
     let ended = loop {
         let next = frames.next(|envelope| {
@@ -367,6 +385,7 @@ async fn serve(mut stream: Line, greeting: Greeting, number: u64, shared: &Share
         let next = tokio::select! {
             next = next => next,
             _ = edition.changed() => Err(ReadError::Closed),
+            () = &mut dismissed => Err(ReadError::Closed),
         };
         inbox.put_all(events.drain(..));
         if let Err(error) = next {
@@ -378,6 +397,17 @@ async fn serve(mut stream: Line, greeting: Greeting, number: u64, shared: &Share
         tracing::warn!(server = server.get(), "a connection is closed: {error}");
     }
     inbox.put(Event::Closed(server, number));
+}
+
+/// Waits until a member is one no more. Nobody sends it the entry that says
+/// so, but it comes again, and the greeting tells it ([`super::removal`]).
+async fn dismissed(settled: &mut watch::Receiver<Settled>, server: ServerId) {
+    for belongs in [true, false] {
+        let is = |settled: &Settled| settled.members.get(server).is_some() == belongs;
+        if settled.wait_for(is).await.is_err() {
+            return std::future::pending().await;
+        }
+    }
 }
 
 /// How long a blank server is kept on the line before it has to ask again

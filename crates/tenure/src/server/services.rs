@@ -437,6 +437,7 @@ impl Door {
         v1::StatusResponse {
             id: face.hello.server.get(),
             ready: standing.ready,
+            removed: standing.removed,
             cluster: cluster.unwrap_or_default(),
             storage: face.hello.storage.to_string(),
             version: env!("CARGO_PKG_VERSION").into(),

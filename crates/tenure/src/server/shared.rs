@@ -12,7 +12,7 @@ use tenure_core::ids::Term;
 use tokio::sync::watch;
 
 use super::metrics::Metrics;
-use crate::transport::{Book, Contact, Greeting, Settings};
+use crate::transport::{Book, Contact, Greeting, Settings, Settled};
 
 /// How a server stands, for whoever asks about its health.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -24,6 +24,8 @@ pub struct Standing {
     pub ready: bool,
     /// Whether it leads, and has applied all that was committed before.
     pub leads: bool,
+    /// Whether it was removed from its cluster, which it hears from others.
+    pub removed: bool,
     /// Who leads, as far as it knows.
     pub leader: Option<ServerId>,
     /// Its term.
@@ -65,6 +67,9 @@ pub(super) struct Shared {
     pub(super) metrics: Metrics,
     /// The edition of the face.
     pub(super) edition: watch::Sender<u64>,
+    /// The members that are committed; told whenever they change, and not
+    /// with each entry.
+    pub(super) settled: watch::Sender<Settled>,
 }
 
 impl Shared {
@@ -73,6 +78,7 @@ impl Shared {
             alive: true,
             ready: false,
             leads: false,
+            removed: false,
             leader: None,
             term: Term::ZERO,
             waiting: "starting".into(),
@@ -80,6 +86,7 @@ impl Shared {
         Self {
             edition: watch::Sender::new(face.edition),
             face: Mutex::new(face),
+            settled: watch::Sender::default(),
             standing: watch::Sender::new(standing),
             progress: watch::Sender::default(),
             metrics: Metrics::new(),
@@ -92,10 +99,12 @@ impl Shared {
 
     /// What to say first to another server.
     pub(super) fn greeting(&self) -> Greeting {
+        let settled = self.settled.borrow().clone();
         let face = self.face();
         Greeting {
             hello: face.hello.clone(),
             book: face.book.clone(),
+            settled,
             settings: face.settings,
         }
     }

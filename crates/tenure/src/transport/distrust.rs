@@ -14,6 +14,8 @@ use std::path::Path;
 
 use rustls::{AlertDescription, CertificateError, Error};
 
+use super::tls::ClientTlsFiles;
+
 /// The other side speaks TLS and this one does not, or the other way round.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
@@ -69,6 +71,69 @@ fn alerted(alert: AlertDescription) -> Option<String> {
     Some(format!(
         "expected the other side to believe this side's certificate, found that it does not \
          ({alert:?}): it says that the certificate {what}"
+    ))
+}
+
+/// The same for a client of servers: what was expected, what was found and
+/// what to do with the files that it was given; `None` if the connection
+/// failed for another reason.
+pub(super) fn for_client(error: &io::Error, files: &ClientTlsFiles) -> Option<String> {
+    match error.get_ref()?.downcast_ref::<Error>()? {
+        Error::InvalidCertificate(why) => {
+            let (found, advice) = flaw(why);
+            let advice = match why {
+                CertificateError::UnknownIssuer | CertificateError::BadSignature => {
+                    "name the authority of the servers by ca="
+                }
+                CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
+                    "renew that of the server"
+                }
+                _ => advice,
+            };
+            Some(format!(
+                "expected a certificate for this host from an authority in {}, found {found}; \
+                 {advice}",
+                files.authority.display()
+            ))
+        }
+        Error::InvalidMessage(_) => Some(
+            "expected TLS, found something else; leave out ca=, cert= and key= if the servers run \
+             without TLS"
+                .to_owned(),
+        ),
+        Error::AlertReceived(alert) => refused(*alert, files),
+        _ => None,
+    }
+}
+
+/// What an alert says of the certificate of a client.
+fn refused(alert: AlertDescription, files: &ClientTlsFiles) -> Option<String> {
+    let what = match alert {
+        AlertDescription::CertificateRequired => {
+            return Some(
+                "expected to be let in without a certificate, found that the servers ask clients \
+                 for one; name one of their authority and its key by cert= and key="
+                    .to_owned(),
+            );
+        }
+        AlertDescription::CertificateExpired => {
+            "has expired, or is not valid yet; renew it, its file is read again by itself, and \
+             compare the calendars of both machines"
+        }
+        AlertDescription::UnknownCA | AlertDescription::DecryptError => {
+            "is of another authority than their --tls-ca; name one of theirs by cert= and key="
+        }
+        AlertDescription::BadCertificate => "cannot be read; replace it",
+        AlertDescription::UnsupportedCertificate => {
+            "is for another purpose; clients need one for theirs (clientAuth)"
+        }
+        AlertDescription::CertificateRevoked => "was revoked; replace it",
+        _ => return None,
+    };
+    let own = files.own.as_ref();
+    let own = own.map_or_else(String::new, |own| own.certificate.display().to_string());
+    Some(format!(
+        "expected the servers to believe the certificate in {own}, found that it {what}"
     ))
 }
 

@@ -2,15 +2,18 @@
 //!
 //! A greeting is 16 bytes of header (eight of a magic that names the
 //! protocol, the length of the body and its CRC-32C) and a body: who speaks
-//! ([`Hello`]), what it knows of addresses ([`Book`]), and the settings on
-//! which all servers of a cluster must agree, since one server's stickiness
-//! is what another's lease rests on ([`Settings`]).
+//! ([`Hello`]), what it knows of addresses ([`Book`]) and of the members that
+//! are committed ([`Settled`]), and the settings on which all servers of a
+//! cluster must agree, since one server's stickiness is what another's lease
+//! rests on ([`Settings`]).
 
 use std::collections::BTreeSet;
 use std::io;
 
 use tenure_core::alpo::codec::{DecodeError, Reader, crc32c, put_bytes, put_u64};
-use tenure_core::alpo::{ClusterId, Config, Hello, ServerId, StorageId, Table};
+use tenure_core::alpo::{
+    ClusterId, Config, Hello, LogId, Member, Membership, Part, ServerId, StorageId, Table,
+};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
 use super::book::Book;
@@ -48,6 +51,15 @@ impl Settings {
     }
 }
 
+/// The members of a cluster as far as they can change no more.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Settled {
+    /// The last entry that the server has applied: they are those as of it.
+    pub upto: LogId,
+    /// Who they are; none if the server does not know yet.
+    pub members: Membership,
+}
+
 /// What a server says first.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Greeting {
@@ -55,6 +67,8 @@ pub struct Greeting {
     pub hello: Hello,
     /// The addresses it knows, its own among them.
     pub book: Book,
+    /// The members that it knows to be committed.
+    pub settled: Settled,
     /// How it is set.
     pub settings: Settings,
 }
@@ -203,6 +217,7 @@ fn put_greeting(to: &mut Vec<u8>, it: &Greeting) {
         put_u64(to, server.get());
     }
     it.book.encode(to);
+    put_settled(to, &it.settled);
     put_u64(to, it.settings.timeout);
     put_u64(to, it.settings.drift.into());
     to.push(u8::from(it.settings.lease_reads));
@@ -233,6 +248,7 @@ fn take_greeting(reader: &mut Reader<'_>) -> Result<Greeting, DecodeError> {
             founders,
         },
         book: Book::decode(reader)?,
+        settled: take_settled(reader)?,
         settings: Settings {
             timeout: reader.u64()?,
             drift: u32::try_from(reader.u64()?).map_err(|_| DecodeError::Number)?,
@@ -240,6 +256,31 @@ fn take_greeting(reader: &mut Reader<'_>) -> Result<Greeting, DecodeError> {
             fast_detection: reader.bool()?,
         },
     })
+}
+
+fn put_settled(to: &mut Vec<u8>, it: &Settled) {
+    put_u64(to, it.upto);
+    put_u64(to, it.members.len() as u64);
+    for (server, member) in it.members.iter() {
+        put_u64(to, server.get());
+        to.extend_from_slice(&member.storage.to_u128().to_le_bytes());
+        to.push(u8::from(member.part == Part::Voter));
+    }
+}
+
+fn take_settled(reader: &mut Reader<'_>) -> Result<Settled, DecodeError> {
+    let upto = reader.u64()?;
+    let mut members = Vec::new();
+    for _ in 0..reader.count()? {
+        let (server, storage) = (take_server(reader)?, take_storage(reader)?);
+        let part = match reader.bool()? {
+            true => Part::Voter,
+            false => Part::Learner,
+        };
+        members.push((server, Member { part, storage }));
+    }
+    let members = members.into_iter().collect();
+    Ok(Settled { upto, members })
 }
 
 fn take_server(reader: &mut Reader<'_>) -> Result<ServerId, DecodeError> {
@@ -266,6 +307,10 @@ mod tests {
                 founders: BTreeSet::from([id(1), id(3)]),
             },
             book: Book::from_flags(&[(id(1), "host:1".to_owned())].into()),
+            settled: Settled {
+                upto: 11,
+                members: Membership::founded([(id(1), storage), (id(4), storage)]),
+            },
             settings: Settings::of(&Config::default()),
         }
     }

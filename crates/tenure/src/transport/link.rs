@@ -39,6 +39,9 @@ pub enum LinkEvent {
     /// expected, what was found and what to do. Trying again will not help
     /// until somebody has mended that.
     Untrusted(String),
+    /// Another server is there than the one that was dialled: which was
+    /// expected, which was found and what to do.
+    Elsewhere(String),
     /// It could not be made.
     Failed(String),
     /// It was up and is not any more.
@@ -77,14 +80,14 @@ impl Queue {
 impl Link {
     /// Keeps a connection to `server`, at the first of `addresses` where it
     /// is found: they are tried in turn. `greet` makes the greeting anew for
-    /// each connection, `tell` hears what becomes of them and says whether to
-    /// use the connection.
+    /// each connection, `tell` hears at which address, and what becomes of
+    /// them, and says whether to use the connection.
     pub fn start(
         addresses: Vec<String>,
         server: ServerId,
         tls: Option<Arc<Tls>>,
         greet: impl Fn() -> Greeting + Send + 'static,
-        tell: impl FnMut(LinkEvent) -> bool + Send + 'static,
+        tell: impl FnMut(&str, LinkEvent) -> bool + Send + 'static,
     ) -> Self {
         let queue = Arc::new(Queue::default());
         let dialler = Dialler {
@@ -163,7 +166,7 @@ struct Dialler<G, T> {
     tell: T,
 }
 
-impl<G: Fn() -> Greeting, T: FnMut(LinkEvent) -> bool> Dialler<G, T> {
+impl<G: Fn() -> Greeting, T: FnMut(&str, LinkEvent) -> bool> Dialler<G, T> {
     async fn run(mut self) {
         let [mut back_off, most] = BACK_OFF;
         loop {
@@ -176,7 +179,8 @@ impl<G: Fn() -> Greeting, T: FnMut(LinkEvent) -> bool> Dialler<G, T> {
                     waiting.up = false;
                     waiting.bytes = Vec::new();
                     drop(waiting);
-                    (self.tell)(LinkEvent::Down);
+                    let address = self.address();
+                    (self.tell)(&address, LinkEvent::Down);
                 }
                 // It was refused, by one side or the other.
                 Ok(Ok(None)) => back_off = most,
@@ -191,11 +195,13 @@ impl<G: Fn() -> Greeting, T: FnMut(LinkEvent) -> bool> Dialler<G, T> {
     }
 
     fn failed(&mut self, fault: Fault) {
+        let event = match fault {
+            Fault::Trust(why) => LinkEvent::Untrusted(why),
+            Fault::Server(why) => LinkEvent::Elsewhere(why),
+            Fault::Other(why) => LinkEvent::Failed(why),
+        };
         let address = self.address();
-        (self.tell)(match fault {
-            Fault::Trust(why) => LinkEvent::Untrusted(format!("{address}: {why}")),
-            Fault::Other(why) => LinkEvent::Failed(format!("{address}: {why}")),
-        });
+        (self.tell)(&address, event);
         self.turn += 1;
     }
 
@@ -226,16 +232,23 @@ impl<G: Fn() -> Greeting, T: FnMut(LinkEvent) -> bool> Dialler<G, T> {
                 GreetingError::Io(error) => self.broken(&error),
                 other => Fault::Other(other.to_string()),
             })?;
+        let address = self.address();
         match answer {
             Answer::Welcome(greeting) if greeting.hello.server != self.server => {
                 let found = greeting.hello.server.get();
                 let wanted = self.server.get();
-                let text = format!("expected server {wanted}, found server {found}");
-                Err(Fault::Other(text))
+                Err(Fault::Server(format!(
+                    "expected server {wanted}, found server {found}; compare this address with \
+                     --peers of server {wanted}, and correct --peers of whichever server has it \
+                     wrong"
+                )))
             }
-            Answer::Welcome(greeting) => Ok((self.tell)(LinkEvent::Up(greeting)).then_some(stream)),
+            Answer::Welcome(greeting) => {
+                let use_it = (self.tell)(&address, LinkEvent::Up(greeting));
+                Ok(use_it.then_some(stream))
+            }
             Answer::Refused(reason) => {
-                (self.tell)(LinkEvent::Refused(reason));
+                (self.tell)(&address, LinkEvent::Refused(reason));
                 Ok(None)
             }
         }
@@ -246,6 +259,8 @@ impl<G: Fn() -> Greeting, T: FnMut(LinkEvent) -> bool> Dialler<G, T> {
 enum Fault {
     /// One side does not believe the other.
     Trust(String),
+    /// It is another server.
+    Server(String),
     /// Anything else.
     Other(String),
 }

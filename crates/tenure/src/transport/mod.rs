@@ -16,6 +16,7 @@
 //! follows, `link` dials and writes, `book` is who can be reached where, `tls`
 //! makes sure that it is they, of files that `renewed` reads again, and
 //! `distrust` says why it is not sure, `life` for how long others will be.
+//! `client` is the other side of the clients' port.
 //! Whatever is not a frame (garbage, another program, another version)
 //! closes the connection and is counted; nothing is ever guessed.
 //!
@@ -24,6 +25,7 @@
 //! simply made again.
 
 mod book;
+mod client;
 mod distrust;
 mod frames;
 mod greeting;
@@ -34,9 +36,12 @@ mod renewed;
 mod tls;
 
 pub use book::{Book, Contact};
+pub use client::ClientLine;
 pub use distrust::distrust;
 pub use frames::{FrameReader, ReadError};
-pub use greeting::{Answer, Greeting, GreetingError, Settings, read_answer, read_greeting};
+pub use greeting::{
+    Answer, Greeting, GreetingError, Settings, Settled, read_answer, read_greeting,
+};
 pub use greeting::{write_answer, write_greeting};
 pub use link::{Link, LinkEvent, QUEUE_BYTES};
 pub(crate) use renewed::Renewed;

@@ -27,7 +27,8 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 
-use super::distrust::distrust;
+use super::client::ClientLine;
+use super::distrust::{distrust, for_client};
 use super::life::Shown;
 use super::plain;
 use super::renewed::Renewed;
@@ -187,7 +188,7 @@ impl Tls {
 /// Makes TLS of the connections of a client, which offers HTTP/2.
 #[derive(Debug)]
 pub struct ClientTls {
-    authority: PathBuf,
+    files: Arc<ClientTlsFiles>,
     made: Renewed<Arc<ClientConfig>>,
 }
 
@@ -197,8 +198,9 @@ impl ClientTls {
     /// # Errors
     /// A sentence that says which file, what was expected and what was found.
     pub fn open(files: ClientTlsFiles) -> Result<Self, String> {
-        let authority = files.authority.clone();
-        let mut all = vec![authority.clone()];
+        let files = Arc::new(files);
+        let named = Arc::clone(&files);
+        let mut all = vec![files.authority.clone()];
         if let Some(own) = &files.own {
             all.extend([own.certificate.clone(), own.key.clone()]);
         }
@@ -212,7 +214,7 @@ impl ClientTls {
             Ok(Arc::new(config))
         };
         let made = Renewed::open("certificates", all, make)?;
-        Ok(Self { authority, made })
+        Ok(Self { files: named, made })
     }
 
     /// Connects to `address`, `host:port`.
@@ -220,23 +222,15 @@ impl ClientTls {
     /// # Errors
     /// If the other side does not prove that it is that host, or speaks no
     /// TLS; the text says which, and what to do.
-    pub async fn connect(&self, stream: TcpStream, address: &str) -> io::Result<Line> {
-        let connected = connect(self.made.current(), stream, address).await;
-        connected.map_err(|error| {
-            let below = error.get_ref();
-            let text = match below.and_then(|below| below.downcast_ref::<rustls::Error>()) {
-                Some(rustls::Error::InvalidCertificate(_)) => format!(
-                    "expected a certificate for this host from an authority in {}, found: {error}",
-                    self.authority.display()
-                ),
-                Some(rustls::Error::InvalidMessage(_)) => format!(
-                    "expected TLS, found something else ({error}); name no authority if the \
-                     servers run without TLS"
-                ),
-                _ => format!("expected TLS, found: {error}"),
-            };
-            io::Error::new(error.kind(), text)
-        })
+    pub async fn connect(&self, stream: TcpStream, address: &str) -> io::Result<ClientLine> {
+        match connect(self.made.current(), stream, address).await {
+            Ok(line) => Ok(ClientLine::new(line, Arc::clone(&self.files))),
+            Err(error) => {
+                let text = for_client(&error, &self.files);
+                let text = text.unwrap_or_else(|| format!("expected TLS, found: {error}"));
+                Err(io::Error::new(error.kind(), text))
+            }
+        }
     }
 }
 

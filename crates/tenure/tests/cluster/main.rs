@@ -2,6 +2,8 @@
 
 mod bindings;
 mod cases;
+#[path = "../common/certificates.rs"]
+mod certificates;
 mod servers;
 mod standing;
 mod strangers;

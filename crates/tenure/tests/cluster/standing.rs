@@ -6,6 +6,7 @@ use tenure::core::time::Instant;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
+use crate::cases::{admit, remove};
 use crate::servers::{PATIENCE, Servers, again, cause};
 
 /// What `age_millis` says of a state that may be of any age.
@@ -166,13 +167,65 @@ async fn status(servers: &Servers, number: u64) -> v1::StatusResponse {
     status.expect("a status").into_inner()
 }
 
-async fn json_status(servers: &Servers, number: u64) -> serde_json::Value {
+async fn get(servers: &Servers, number: u64, path: &str) -> String {
     let stream = TcpStream::connect(servers.running[&number].address()).await;
     let mut stream = stream.expect("it listens");
-    let request = "GET /v1/cluster/status HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+    let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).await.expect("sent");
     let mut text = String::new();
     stream.read_to_string(&mut text).await.expect("answered");
+    text
+}
+
+async fn json_status(servers: &Servers, number: u64) -> serde_json::Value {
+    let text = get(servers, number, "/v1/cluster/status").await;
     let body = text.split_once("\r\n\r\n").expect("a body").1;
     serde_json::from_str(body).expect("JSON")
+}
+
+async fn metrics(servers: &Servers, number: u64) -> String {
+    let request = v1::MetricsRequest {};
+    let answer = servers.cluster(number).await.metrics(request).await;
+    answer.expect("metrics").into_inner().text
+}
+
+/// Nobody sends the entry that removes a server to that server: it hears of
+/// it from those that it is connected to, at once; and from those that it
+/// meets, if it was away.
+#[tokio::test]
+async fn a_server_that_was_removed_learns_it_and_says_what_to_do() {
+    let mut servers = Servers::found(3, 0);
+    let leader = servers.leader().await;
+    let all: Vec<_> = (1..=3).filter(|number| *number != leader).collect();
+    let [awake, away] = all[..] else {
+        unreachable!()
+    };
+    servers.append("kept").await;
+    assert_eq!(servers.entries(awake, 1).await, ["kept"]);
+    assert!(metrics(&servers, awake).await.contains("tenure_removed 0"));
+
+    remove(&servers, awake).await;
+    let stands = servers.until(awake, |it| it.removed).await;
+    assert!(!stands.ready && stands.alive, "{stands:?}");
+    let shown = status(&servers, awake).await;
+    let again = format!("tenure member add {awake} --storage {}", shown.storage);
+    assert!(stands.waiting.contains(&again), "{}", stands.waiting);
+    assert!(shown.removed && !shown.ready, "{shown:?}");
+    assert_eq!(shown.waiting, stands.waiting);
+    assert!(metrics(&servers, awake).await.contains("tenure_removed 1"));
+    let said = get(&servers, awake, "/readyz").await;
+    assert!(said.contains(" 503 ") && said.contains(&again), "{said}");
+
+    // The other one is away, and removed when the first is back.
+    admit(&servers, awake).await;
+    let stands = servers.until(awake, |it| it.ready).await;
+    assert!(!stands.removed, "{stands:?}");
+    servers.stop(away).await;
+    remove(&servers, away).await;
+    servers.append("without").await;
+    servers.start(away);
+    let stands = servers.until(away, |it| it.removed).await;
+    let again = format!("tenure member add {away} --storage");
+    assert!(stands.waiting.contains(&again), "{}", stands.waiting);
+    servers.until(awake, |it| it.ready && !it.removed).await;
 }

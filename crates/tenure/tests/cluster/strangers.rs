@@ -1,9 +1,17 @@
 //! Whoever does not belong, and whatever makes no sense.
 
+use std::future::poll_fn;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
 
+use bytes::Bytes;
+use hyper::body::{Body, Frame};
 use tenure::api::v1;
+use tenure::api::v1::log_client::LogClient;
+use tenure::clock;
 use tenure::server::{Ended, Server, StartError};
 
 use crate::cases::{admit, remove};
@@ -120,6 +128,64 @@ async fn garbage_on_either_port_closes_that_connection_and_nothing_else() {
     servers.append("undisturbed").await;
 }
 
+/// The first bytes of a message, and then nothing.
+struct Half(Option<Bytes>);
+
+impl Body for Half {
+    type Data = Bytes;
+    type Error = std::convert::Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        match self.0.take() {
+            Some(bytes) => Poll::Ready(Some(Ok(Frame::data(bytes)))),
+            None => Poll::Pending,
+        }
+    }
+}
+
+/// Whoever sends a part of a message and goes to sleep is not waited for, and
+/// other calls of the same connection are none the worse.
+#[tokio::test]
+async fn a_message_that_is_sent_by_half_is_dropped_in_time() {
+    use tonic::codegen::{Service as _, http};
+    let mut servers = Servers::found(0, 1);
+    let within = Duration::from_millis(300);
+    let config = servers.configs.get_mut(&1).expect("it is there");
+    config.message_within = within;
+    servers.start(1);
+    servers.leader().await;
+
+    let mut channel = servers.channel(1).await;
+    // It is to be of a hundred bytes.
+    let begun = Bytes::from_static(&[0, 0, 0, 0, 100, 10, 1]);
+    let request = http::Request::post("http://x/tenure.v1.Log/Append")
+        .header("content-type", "application/grpc")
+        .header("te", "trailers")
+        .body(tonic::body::Body::new(Half(Some(begun))))
+        .expect("a request");
+    let sent = clock::boot();
+    poll_fn(|context| channel.poll_ready(context))
+        .await
+        .expect("ready");
+    let answer = tokio::time::timeout(PATIENCE, channel.call(request)).await;
+    let took = clock::boot().since(sent);
+    let answer = answer.expect("an answer in time").expect("an answer");
+    assert!(took >= within, "{took:?}");
+    let status = tonic::Status::from_header_map(answer.headers()).expect("a status");
+    assert_eq!(status.code(), tonic::Code::DeadlineExceeded, "{status}");
+    assert!(status.message().contains("300ms"), "{status}");
+
+    let append = v1::AppendRequest {
+        entries: vec!["whole".into()],
+        numbered: None,
+    };
+    let appended = LogClient::new(channel).append(append).await;
+    assert_eq!(appended.expect("it is whole").into_inner().numbers, [1]);
+}
+
 #[tokio::test]
 async fn servers_that_were_told_of_different_peers_found_nothing_and_say_so() {
     // Server 1 does not know of 3: with 2 it has heard everybody.
@@ -136,7 +202,11 @@ async fn servers_that_were_told_of_different_peers_found_nothing_and_say_so() {
     let other_peers = |it: &tenure::server::Standing| it.waiting.contains("the same --peers");
     for number in [1, 2] {
         let stands = servers.until(number, other_peers).await;
-        assert!(stands.waiting.contains("s1, s2, s3"), "{}", stands.waiting);
+        assert!(
+            stands.waiting.contains("servers 1, 2, 3"),
+            "{}",
+            stands.waiting
+        );
     }
     // Corrected, it founds the cluster with the others, which waited.
     servers.stop(1).await;

@@ -3,7 +3,6 @@
 use std::path::Path;
 use std::time::Duration;
 
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use tenure::log::{Client, Config, Error, Follow, News};
 use tenure::server::Server;
 use tenure::store::{Expect, Key, Stamp, Write};
@@ -11,28 +10,13 @@ use tenure::transport::{ClientTlsFiles, Line, OwnFiles, Tls, TlsFiles};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
+use crate::certificates::{Authority, authority, certified};
 use crate::servers::{PATIENCE, Servers};
-
-type Authority = CertifiedIssuer<'static, KeyPair>;
-
-fn authority() -> Authority {
-    let mut params = CertificateParams::new(Vec::new()).expect("parameters");
-    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    let key = KeyPair::generate().expect("a key");
-    CertifiedIssuer::self_signed(params, key).expect("an authority")
-}
 
 /// Writes a certificate for this machine.
 fn write(dir: &Path, authority: &Authority, expired: bool) -> TlsFiles {
     std::fs::create_dir_all(dir).expect("a directory");
-    let names = vec!["127.0.0.1".to_owned(), "localhost".to_owned()];
-    let mut params = CertificateParams::new(names).expect("parameters");
-    if expired {
-        params.not_before = rcgen::date_time_ymd(2001, 1, 1);
-        params.not_after = rcgen::date_time_ymd(2002, 1, 1);
-    }
-    let key = KeyPair::generate().expect("a key");
-    let certificate = params.signed_by(&key, authority).expect("signed");
+    let [certificate, key] = certified(authority, expired);
     let files = TlsFiles {
         certificate: dir.join("cert.pem"),
         key: dir.join("key.pem"),
@@ -40,10 +24,10 @@ fn write(dir: &Path, authority: &Authority, expired: bool) -> TlsFiles {
     };
     // The key and the certificate must never be seen apart.
     let staged = dir.join("staged");
-    std::fs::write(&staged, key.serialize_pem()).expect("written");
+    std::fs::write(&staged, key).expect("written");
     std::fs::write(&files.authority, authority.pem()).expect("written");
     std::fs::rename(&staged, &files.key).expect("renamed");
-    std::fs::write(&files.certificate, certificate.pem()).expect("written");
+    std::fs::write(&files.certificate, certificate).expect("written");
     files
 }
 
@@ -232,7 +216,31 @@ async fn a_client_without_a_certificate_comes_in_where_anybody_may() {
     let (closed, files) = secured(1, &authority);
     closed.leader().await;
     let why = trouble(&client(&closed, &files.authority, None)).await;
-    assert!(why.contains("CertificateRequired"), "{why}");
+    assert!(why.contains("the servers ask clients for one"), "{why}");
+    assert!(why.contains("cert= and key="), "{why}");
+    assert!(!why.contains("alert"), "{why}");
+}
+
+/// The servers hear what is wrong with a client's certificate, and the client
+/// an alert, which it translates.
+#[tokio::test]
+async fn a_client_that_is_not_believed_says_why_and_what_to_do() {
+    let authority = authority();
+    let (servers, files) = secured(1, &authority);
+    servers.leader().await;
+    let dir = |name: &str| servers.dir.path().join(name);
+    let foreign = write(&dir("foreign"), &self::authority(), false);
+    let expired = write(&dir("expired"), &authority, true);
+    for (own, found) in [
+        (&foreign, "it is of another authority than their --tls-ca"),
+        (&expired, "it has expired, or is not valid yet; renew it"),
+    ] {
+        let why = trouble(&client(&servers, &files.authority, Some(own))).await;
+        assert!(why.contains(found), "{why}");
+        let named = own.certificate.display().to_string();
+        assert!(why.contains(&named), "{why}");
+        assert!(!why.contains("alert"), "{why}");
+    }
 }
 
 #[tokio::test]
@@ -245,7 +253,7 @@ async fn a_client_says_whom_it_does_not_believe_and_looks_again() {
     let why = trouble(&client).await;
     let expected = "expected a certificate for this host from an authority in";
     assert!(
-        why.contains(expected) && why.contains("peer certificate"),
+        why.contains(expected) && why.contains("found one of another authority; name"),
         "{why}"
     );
     let named = other.authority.display().to_string();

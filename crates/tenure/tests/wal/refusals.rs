@@ -145,7 +145,7 @@ fn a_strangers_log_is_refused() {
                 server: ServerId::new(8).expect("a number"),
                 ..own
             },
-            "server s8",
+            "server 8",
         ),
         (
             Identity {
@@ -178,7 +178,7 @@ fn a_log_is_made_once_and_opened_only_if_made() {
     says(open(&disk), &["no identity file"]);
     let make = || Wal::create_on(Box::new(disk.clone()), &identity(), SMALL).map(drop);
     make().expect("a new log");
-    says(make(), &["a directory without a log", "s7"]);
+    says(make(), &["a directory without a log", "server 7"]);
     let (disk, _) = several_segments();
     disk.delete("identity");
     says(open(&disk), &["identity", "no such file"]);

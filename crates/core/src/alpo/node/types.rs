@@ -311,13 +311,16 @@ impl fmt::Display for Fault {
         match self {
             Self::TwoLeaders { term, one, other } => write!(
                 f,
-                "{one} and {other} both lead in term {term}: somebody forgot a vote \
-                 (was a disk wiped or restored from a backup?)"
+                "servers {} and {} both lead in term {term}: somebody forgot a vote \
+                 (was a disk wiped or restored from a backup?)",
+                one.get(),
+                other.get()
             ),
             Self::CommittedConflict { id, leader } => write!(
                 f,
-                "leader {leader} has another entry {id} than the one committed here \
-                 (was a disk wiped or restored from a backup?)"
+                "the leader, server {}, has another entry {id} than the one committed here \
+                 (was a disk wiped or restored from a backup?)",
+                leader.get()
             ),
             Self::MissingEntry { id } => write!(f, "committed entry {id} is not in the log"),
             Self::Diverged { id } => write!(

@@ -427,6 +427,10 @@ pub struct StatusResponse {
     /// yet to commit what was there before.
     #[prost(uint64, optional, tag = "29")]
     pub lag: ::core::option::Option<u64>,
+    /// Whether it was removed from the cluster, as other servers have told it;
+    /// `waiting` says what to do.
+    #[prost(bool, tag = "30")]
+    pub removed: bool,
 }
 /// What decides which of two candidates steps back: the lower one, compared by
 /// the term of the last entry of the log first, then by that entry's id, then

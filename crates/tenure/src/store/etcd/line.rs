@@ -24,7 +24,7 @@ use super::classify;
 use super::settings::Settings;
 use super::wire::{AUTHENTICATE, AuthenticateRequest, AuthenticateResponse, WATCH};
 use super::wire::{WatchRequest, WatchResponse};
-use crate::error::StoreError;
+use crate::error::{StoreError, about};
 use crate::store::{Key, MAX_VALUE_BYTES, PAGE_MAX};
 use crate::{clock, drive};
 
@@ -112,7 +112,7 @@ impl Line {
     }
 
     fn silence(&self, within: Duration) -> String {
-        format!("{} did not answer within {within:?}", self.settings)
+        format!("{} did not answer within {}", self.settings, about(within))
     }
 
     /// The answer; `None` if none came in time. An error means that nothing
@@ -199,7 +199,7 @@ impl Line {
         }
         let left = until.since(clock::boot());
         let late = || {
-            let waited = format!("no connection to {} within {left:?}", self.settings);
+            let waited = format!("no connection to {} within {}", self.settings, about(left));
             Err(StoreError::unavailable(waited))
         };
         tokio::time::timeout(left, self.open())

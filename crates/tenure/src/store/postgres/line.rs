@@ -13,7 +13,7 @@ use tokio_postgres::{AsyncMessage, Client, SimpleQueryMessage, SimpleQueryRow};
 
 use super::settings::Settings;
 use super::{classify, sql, tls};
-use crate::error::StoreError;
+use crate::error::{StoreError, about};
 use crate::{clock, drive};
 
 /// How many notices wait for the watcher. When more come the line is closed,
@@ -94,7 +94,7 @@ impl Line {
     }
 
     fn silence(&self, within: Duration) -> String {
-        format!("{} did not answer within {within:?}", self.settings)
+        format!("{} did not answer within {}", self.settings, about(within))
     }
 
     /// The rows of the last statement; `None` if no answer came in time, and
@@ -129,7 +129,7 @@ impl Line {
             Ok(connected)
         };
         let late = || {
-            let waited = format!("no connection to {} within {left:?}", self.settings);
+            let waited = format!("no connection to {} within {}", self.settings, about(left));
             Err(StoreError::unavailable(waited))
         };
         tokio::time::timeout(left, connected)

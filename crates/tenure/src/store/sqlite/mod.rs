@@ -34,7 +34,7 @@ use super::{
     BoxFuture, Clock, Features, Key, Page, Reading, Selector, Store, Version, Watch, Write,
     Written, refuse_oversized,
 };
-use crate::error::StoreError;
+use crate::error::{StoreError, about};
 
 /// Registers in a SQLite file. Clones are the same store.
 #[derive(Clone, Debug)]
@@ -84,7 +84,10 @@ impl Sqlite {
         match tokio::time::timeout(within, answer).await {
             Ok(Ok(result)) => result,
             Ok(Err(_)) => Err(StoreError::unknown("the store's thread has ended")),
-            Err(_) => Err(late(format!("{self} did not answer within {within:?}"))),
+            Err(_) => Err(late(format!(
+                "{self} did not answer within {}",
+                about(within)
+            ))),
         }
     }
 }

@@ -1,0 +1,151 @@
+//! How a server learns that it was removed from its cluster.
+//!
+//! Whoever is removed is sent nothing more, not even the entry that removes
+//! it: by its own log it is a member for ever, and asks for votes that nobody
+//! gives. But when servers greet each other each says which members it knows
+//! to be *committed*, and as of which entry ([`Settled`]). A committed log is
+//! one and the same everywhere, so if this server is a member by all of its own
+//! log, and another one knows the members without it as of an entry beyond the
+//! end of that, then it was removed by one of those that it never got. Nothing
+//! less counts: who lags, or knows a change that is not committed, may not know
+//! of this server *yet*.
+//!
+//! The verdict is for people and decides nothing. It falls when a leader
+//! sends entries or a sign of life, for then the server was added again.
+//!
+//! Left out: a server that was added and removed again before it had the entry
+//! that added it, since nothing that it has says that it ever belonged; and one
+//! whose log goes on beyond that of the others, until theirs is as long.
+
+use tenure_core::alpo::{Body, Envelope, Identity, LogId, Membership, Request, ServerId};
+
+use crate::transport::Settled;
+
+/// What others have said of this server's place among the members.
+#[derive(Debug, Default)]
+pub(super) struct Removal {
+    /// Up to which entry the newest word goes; older ones say nothing.
+    upto: LogId,
+    /// Who has said that this server is none, if that is the newest word.
+    by: Option<ServerId>,
+}
+
+impl Removal {
+    /// Server `by` knows the members to be `theirs`. This server is `own`,
+    /// and they are `ours` as of the end of its log. Gives what people should be told, if that is
+    /// news.
+    pub(super) fn hear(
+        &mut self,
+        own: Identity,
+        ours: &Settled,
+        by: ServerId,
+        theirs: &Settled,
+    ) -> Option<String> {
+        let has = |members: &Membership| {
+            let member = members.get(own.server);
+            member.is_some_and(|member| member.storage == own.storage)
+        };
+        if theirs.upto <= self.upto || theirs.upto < ours.upto || !has(&ours.members) {
+            return None;
+        }
+        self.upto = theirs.upto;
+        let known = self.by.is_some();
+        self.by = (!has(&theirs.members)).then_some(by);
+        if known { None } else { self.text(own) }
+    }
+
+    /// A message has come: those of a leader are for members only.
+    pub(super) fn received(&mut self, envelope: &Envelope) {
+        let Body::Request { request, .. } = &envelope.body else {
+            return;
+        };
+        match request {
+            Request::Poll { .. } | Request::Vote { .. } | Request::Defer { .. } => {}
+            _ => self.by = None,
+        }
+    }
+
+    /// What has happened and what to do, if this server was removed.
+    pub(super) fn text(&self, own: Identity) -> Option<String> {
+        let (by, id) = (self.by?.get(), own.server.get());
+        Some(format!(
+            "expected server {id} to be a member of the cluster, found that it was removed: \
+             server {by} knows the members without it as of entry {upto}. Stop it, or, if it is to \
+             come back, run `tenure member add {id} --storage {storage}` and, so that it counts, \
+             `tenure member promote {id}`",
+            upto = self.upto,
+            storage = own.storage,
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tenure_core::alpo::{ClusterId, StorageId};
+
+    use super::*;
+
+    fn id(number: u64) -> ServerId {
+        ServerId::new(number).expect("a number")
+    }
+
+    fn settled(upto: LogId, members: &[u64]) -> Settled {
+        let storage = StorageId::from_u128(7);
+        let members = members.iter().map(|number| (id(*number), storage));
+        Settled {
+            upto,
+            members: Membership::founded(members),
+        }
+    }
+
+    fn own() -> Identity {
+        Identity {
+            cluster: ClusterId::from_u128(1),
+            server: id(3),
+            storage: StorageId::from_u128(7),
+        }
+    }
+
+    /// Whether server 3, with `ours`, takes it that it was removed when it
+    /// hears these one after the other.
+    fn removed(ours: &Settled, words: &[Settled]) -> bool {
+        let mut removal = Removal::default();
+        for word in words {
+            removal.hear(own(), ours, id(1), word);
+        }
+        removal.text(own()).is_some()
+    }
+
+    #[test]
+    fn only_who_knows_more_is_believed() {
+        let ours = settled(10, &[1, 2, 3]);
+        assert!(removed(&ours, &[settled(11, &[1, 2])]));
+        assert!(!removed(&ours, &[settled(11, &[1, 2, 3])]));
+        // It lags, and may not know this server yet.
+        assert!(!removed(&ours, &[settled(9, &[1, 2])]));
+        assert!(!removed(&ours, &[settled(4, &[1, 2])]));
+        // This one is still to learn that it was added.
+        assert!(!removed(&settled(0, &[]), &[settled(11, &[1, 2])]));
+        assert!(!removed(&settled(8, &[1, 2]), &[settled(11, &[1, 2])]));
+        // Removed and added again: the newer word counts, whenever it comes.
+        let (without, with) = (settled(11, &[1, 2]), settled(12, &[1, 2, 3]));
+        assert!(!removed(&ours, &[without.clone(), with.clone()]));
+        assert!(!removed(&ours, &[with, without]));
+    }
+
+    #[test]
+    fn it_is_said_once_with_what_to_do() {
+        let (ours, theirs) = (settled(10, &[1, 2, 3]), settled(11, &[1, 2]));
+        let mut removal = Removal::default();
+        let said = removal.hear(own(), &ours, id(1), &theirs).expect("news");
+        for part in [
+            "server 3 to be a member",
+            "server 1 knows the members without it as of entry 11",
+            "tenure member add 3 --storage 00000000000000000000000000000007",
+        ] {
+            assert!(said.contains(part), "{part}: {said}");
+        }
+        let later = settled(12, &[1, 2]);
+        assert_eq!(removal.hear(own(), &ours, id(2), &later), None);
+    }
+}
