@@ -9,6 +9,9 @@ mod etcd;
 #[cfg(feature = "etcd")]
 #[path = "../../tenure/tests/common/ports.rs"]
 mod ports;
+#[cfg(feature = "etcd")]
+#[path = "../../tenure/tests/common/stopped.rs"]
+mod stopped;
 
 use std::process::{Command, Output};
 

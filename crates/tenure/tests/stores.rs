@@ -7,6 +7,8 @@
 mod ports;
 #[path = "common/postgres.rs"]
 mod postgres;
+#[path = "common/stopped.rs"]
+mod stopped;
 
 use std::process::Command;
 use std::sync::Arc;

@@ -11,6 +11,8 @@ pub(crate) mod ports;
 #[path = "../../../tenure/tests/common/postgres.rs"]
 pub(crate) mod postgres;
 pub(crate) mod servers;
+#[path = "../../../tenure/tests/common/stopped.rs"]
+mod stopped;
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -27,6 +27,8 @@ use tokio::time::{sleep, timeout};
 use crate::record::{Log, Record};
 use crate::servers::PATIENCE;
 
+/// How long clients wait that are patient.
+const PATIENT: Duration = Duration::from_secs(30);
 /// Clients on registers, and clients that append.
 const WRITERS: u64 = 6;
 const APPENDERS: u64 = 3;
@@ -58,7 +60,7 @@ impl Load {
 
     /// Clients that wait long: what they do not know is the cluster's fault.
     pub(crate) fn patient(url: &str, seed: u64, pause: Duration) -> Self {
-        Self::start_with(url, seed, pause, Some(PATIENCE))
+        Self::start_with(url, seed, pause, Some(PATIENT))
     }
 
     fn start_with(url: &str, seed: u64, pause: Duration, within: Option<Duration>) -> Self {

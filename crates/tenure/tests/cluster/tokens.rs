@@ -253,7 +253,11 @@ async fn a_client_does_what_its_token_allows_and_hears_of_the_rest_at_once() {
     let entry = logger.tail(1).next().await.expect("it goes on");
     assert_eq!(&*entry.expect("an entry").data, b"one");
     assert_eq!(refused(logger.transfer(None).await), Cause::Denied);
-    boss.transfer(None).await.expect("handed over");
+    // On a busy machine nobody may be found in time who could have it.
+    while let Err(error) = boss.transfer(None).await {
+        let again = refused::<()>(Err(error));
+        assert_eq!(again, Cause::NotHandedOver);
+    }
 
     // All of them ask whoever leads now; nobody lets a stranger in.
     assert_eq!(logger.append("two").await, Ok(2));

@@ -14,6 +14,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tenure::clock;
 
 use super::ports;
+use super::stopped::await_stopped;
 
 /// How long a server may take to come up.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -130,7 +131,9 @@ impl Etcd {
 
     /// Freezes a server until [`resume`](Self::resume).
     pub(crate) fn pause(&self, at: usize) {
-        self.servers.get(at).expect("a server").signal(Signal::STOP);
+        let server = self.servers.get(at).expect("a server");
+        server.signal(Signal::STOP);
+        await_stopped(pid(server.process.as_ref().expect("it runs")));
     }
 
     /// Ends a [`pause`](Self::pause).

@@ -17,6 +17,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::ports;
+use super::stopped::await_stopped;
 
 /// How long a server may take to come up or go down.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -255,6 +256,13 @@ impl Postgres {
         let postmaster = pid(server);
         // Its children make sessions of their own; find them by their parent.
         kill_process(postmaster, signal).expect("it runs");
+        let heeded = |process| {
+            if signal == Signal::STOP {
+                await_stopped(process);
+            }
+        };
+        // After this it has no more of them.
+        heeded(postmaster);
         for entry in fs::read_dir("/proc").expect("/proc").flatten() {
             let stat = fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
             let fields = stat
@@ -273,6 +281,7 @@ impl Postgres {
                 && let Some(child) = child.and_then(Pid::from_raw)
             {
                 let _ = kill_process(child, signal);
+                heeded(child);
             }
         }
     }
