@@ -38,11 +38,12 @@ pub(crate) fn resize(server: u64, size: &str) {
 }
 
 /// Takes all the room that is left, as somebody else's data would. Whether
-/// that was done: it is not if the server takes some in the same moment.
+/// that was done: it is not if the server takes some in the same moment, or
+/// has none yet, since a size of nothing means that there is no limit.
 pub(crate) fn fill_up(server: u64) -> bool {
     let used = "stat -f -c 'block=%S all=%b free=%f'";
     can(&format!(
-        "eval $({used} /mnt/{server}); \
+        "eval $({used} /mnt/{server}); test $all -gt $free; \
          mount -o remount,size=$((block * (all - free))) /mnt/{server}"
     ))
 }
