@@ -16,8 +16,8 @@ use tenure::core::cas::{Expect, Stamp, Write};
 use tenure::core::ids::{Key, Name};
 use tenure::store::open;
 
-const SOON: Duration = Duration::from_secs(15);
-const WITHIN: Duration = Duration::from_secs(5);
+const SOON: Duration = Duration::from_secs(40);
+const WITHIN: Duration = Duration::from_secs(20);
 
 fn tenure(args: &[&str]) -> Output {
     Command::new(TENURE)

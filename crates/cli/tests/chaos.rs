@@ -1,8 +1,8 @@
 //! Chaos: eight real processes stand in one election while one of them, drawn
 //! at random, is killed, stopped or asked to end every second, and the
 //! database is restarted under them. What their commands wrote down must not
-//! overlap, terms must grow, and nobody may lose the office while it and the
-//! store are healthy.
+//! overlap, terms must grow, and nobody may lose the office while it, the store
+//! and the machine are healthy.
 //!
 //! The short form runs for 20 s per store. The long form:
 //!
@@ -16,6 +16,9 @@
 
 mod common;
 
+use std::io::Write as _;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use common::{Candidate, Ledger, Run, Shared, poll_until};
@@ -30,6 +33,52 @@ const LEASE: f64 = 2.0;
 
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().and_then(|text| text.parse().ok())
+}
+
+/// Somebody who does what a leader does to stay one, a write and a sync every
+/// few milliseconds, and takes note of when that took too long: then the
+/// machine was not healthy, and no reign need outlive that.
+struct Witness {
+    ended: Arc<AtomicBool>,
+    slow: Arc<Mutex<Slow>>,
+}
+
+/// From when to when it took too long, each time.
+type Slow = Vec<(f64, f64)>;
+
+impl Witness {
+    /// What a leader with this lease can wait for, twice in a renewal.
+    const LONG: Duration = Duration::from_millis(400);
+
+    /// On the same kind of disk as the store.
+    fn start(shared: &Shared) -> Self {
+        let ended = Arc::new(AtomicBool::new(false));
+        let slow: Arc<Mutex<Slow>> = Arc::default();
+        let (over, found) = (Arc::clone(&ended), Arc::clone(&slow));
+        let mut file = match shared {
+            Shared::Sqlite(directory) => tempfile::tempfile_in(directory.path()),
+            Shared::Postgres(_) => tempfile::tempfile(),
+        }
+        .expect("a file");
+        std::thread::spawn(move || {
+            while !over.load(Ordering::Relaxed) {
+                let (began, from) = (clock::boot(), seconds());
+                file.write_all(b"a renewal\n").expect("room");
+                file.sync_data().expect("a disk");
+                std::thread::park_timeout(Duration::from_millis(20));
+                if clock::boot().since(began) > Self::LONG {
+                    let mut found = found.lock().expect("nobody panics");
+                    found.push((from, seconds()));
+                }
+            }
+        });
+        Self { ended, slow }
+    }
+
+    fn end(self) -> Slow {
+        self.ended.store(true, Ordering::Relaxed);
+        self.slow.lock().expect("nobody panics").clone()
+    }
 }
 
 /// What is to be done to a process later.
@@ -148,7 +197,8 @@ fn chaos(mut shared: Shared) {
         let candidate = arena.spawn();
         arena.candidates.push(candidate);
     }
-    ledger.await_term_above(0, Duration::from_secs(20));
+    ledger.await_term_above(0, Duration::from_secs(60));
+    let witness = Witness::start(arena.shared);
     let (began, start) = (seconds(), clock::boot());
     for second in 1..=lasting {
         let until = start.after(Duration::from_secs(second));
@@ -162,9 +212,13 @@ fn chaos(mut shared: Shared) {
         }
     }
     let ended = seconds();
+    let slow = witness.end();
+    println!("{name}: the machine was slow {} times", slow.len());
+    let slow = slow.into_iter().map(|(from, to)| (from, to, None));
+    arena.faults.extend(slow);
     // Whatever was done, somebody leads again once it stops.
     let term = ledger.runs().last().map_or(0, |run| run.term);
-    poll_until(Duration::from_secs(12), || {
+    poll_until(Duration::from_secs(30), || {
         arena.catch_up();
         arena.later.is_empty().then_some(())
     })
@@ -179,7 +233,7 @@ fn chaos(mut shared: Shared) {
             .filter(|run| run.last > ended + 6.0)
             .cloned()
     };
-    let last = poll_until(Duration::from_secs(20), alive).expect("somebody leads in the end");
+    let last = poll_until(Duration::from_secs(60), alive).expect("somebody leads in the end");
     assert!(last.term >= term);
     report(&name, &arena, (began, ended), &ledger.runs());
 }

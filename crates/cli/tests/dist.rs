@@ -5,11 +5,11 @@ mod common;
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader};
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use common::TENURE;
+use common::servers::free;
 
 fn dist(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -64,11 +64,7 @@ fn a_server_starts_with_the_settings_that_are_shipped() {
         &path("t"),
     ]);
     // The same names and the same form, with files and ports of this machine.
-    let bound: Vec<_> = (0..4)
-        .map(|_| TcpListener::bind("127.0.0.1:0").expect("a port"))
-        .collect();
-    let free = bound.into_iter().map(|it| it.local_addr());
-    let free: Vec<_> = free.map(|it| it.expect("bound").to_string()).collect();
+    let free = free::<4>();
     let mut settings = settings();
     for (name, value) in &mut settings {
         *value = value.replace("/etc/tenure", place.path().to_str().expect("a path"));
@@ -100,11 +96,7 @@ fn a_server_starts_with_the_settings_that_are_shipped() {
 #[test]
 fn a_server_starts_from_a_file_and_flags_beat_it() {
     let place = tempfile::tempdir().expect("a directory");
-    let bound: Vec<_> = (0..3)
-        .map(|_| TcpListener::bind("127.0.0.1:0").expect("a port"))
-        .collect();
-    let free = bound.into_iter().map(|it| it.local_addr());
-    let free: Vec<_> = free.map(|it| it.expect("bound").to_string()).collect();
+    let free = free::<3>();
     let file = place.path().join("tenure.toml");
     let data = place.path().join("data");
     let text = format!(

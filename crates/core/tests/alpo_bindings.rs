@@ -77,23 +77,17 @@ impl Log {
     fn bind(&mut self, session: u64, name: &str, value: &str) -> Outcome {
         let write = self.write(name, value, Stamp::Now);
         let last = format!("after {value}").into_bytes().into();
-        self.ask(session, Operation::Bind { write, last })
+        self.ask(session, Operation::bind(write, last))
     }
 
     fn swap(&mut self, session: u64, name: &str, value: &str, stamp: Stamp) -> Outcome {
         let write = self.write(name, value, stamp);
-        self.ask(session, Operation::Swap(write))
+        self.ask(session, Operation::swap(write))
     }
 
     fn delete(&mut self, session: u64, name: &str) -> Outcome {
         let expect = self.version(name).expect("it is there");
-        self.ask(
-            session,
-            Operation::Delete {
-                key: key(name),
-                expect,
-            },
-        )
+        self.ask(session, Operation::delete(key(name), expect))
     }
 
     fn expire(&mut self, session: u64) {

@@ -431,7 +431,7 @@ fn a_state_whose_registers_do_not_add_up_is_refused() {
         session: 1,
         serial: 1,
         outstanding: 1,
-        operation: Operation::Swap(write),
+        operation: Operation::swap(write),
     });
     for (payload, id) in [open, swap].into_iter().zip(1..) {
         let term = Term::new(1).expect("a term");

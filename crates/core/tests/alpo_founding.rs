@@ -2,7 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use tenure_core::alpo::{Founding, Hello, ServerId, StorageId, Stranger, Table, digest};
+use tenure_core::alpo::{
+    Founding, Hello, Identity, Membership, ServerId, StorageId, Stranger, Table, digest,
+};
 
 fn id(number: u64) -> ServerId {
     ServerId::new(number).expect("not zero")
@@ -184,4 +186,40 @@ fn members_meet_members_of_their_own_cluster() {
     // A blank one may be waiting to be admitted.
     let blank = Founding::new(id(4), storage(14), [id(4)]).hello();
     assert_eq!(ours.meets(&blank, &members), Ok(()));
+}
+
+/// Its log may begin before the others' disks were replaced, and if it did not
+/// talk to them it could never read on.
+#[test]
+fn who_reads_of_a_time_before_it_was_admitted_refuses_nobody_that_was_replaced_since() {
+    let now: Membership = Membership::founded([
+        (id(1), storage(91)),
+        (id(2), storage(92)),
+        (id(3), storage(93)),
+    ]);
+    let third = Identity {
+        cluster: member(1, [11, 12, 13]).cluster.expect("founded"),
+        server: id(3),
+        storage: storage(93),
+    };
+    let mut second = member(2, [11, 12, 13]);
+    second.storage = storage(92);
+    // Before it was admitted, its number was another's or nobody's.
+    let with_old = [
+        (id(1), storage(11)),
+        (id(2), storage(12)),
+        (id(3), storage(13)),
+    ];
+    let without = [(id(1), storage(11)), (id(2), storage(12))];
+    for old in [&with_old[..], &without[..]] {
+        let old = Membership::founded(old.iter().copied());
+        assert_eq!(third.meets(&second, &old), Ok(()));
+    }
+    assert_eq!(third.meets(&second, &now), Ok(()));
+    // Now it knows better than one whose old disk turns up again.
+    second.storage = storage(12);
+    assert!(matches!(
+        third.meets(&second, &now),
+        Err(Stranger::Replaced { .. })
+    ));
 }

@@ -117,6 +117,16 @@ fn a_snapshot_that_is_asked_for_is_taken_once() {
 }
 
 #[test]
+fn of_a_server_that_has_applied_nothing_no_snapshot_is_taken() {
+    let mut far = Far::new(&Config::default());
+    let node = &mut far.nodes[0];
+    assert_eq!(node.state().applied(), Position::ZERO);
+    node.handle(at(0), Input::Compact);
+    assert_eq!(drain(node), 0, "no log takes one that covers nothing");
+    assert!(node.snapshot().is_none());
+}
+
+#[test]
 fn a_long_tail_that_waits_makes_no_snapshot_due() {
     let mut node = alone(Config {
         log_bytes: 10_000,

@@ -81,7 +81,7 @@ fn append(text: &str) -> Operation {
 }
 
 fn swap(expect: Expect, value: &str, stamp: Stamp) -> Operation {
-    Operation::Swap(Write {
+    Operation::swap(Write {
         key: Key::new("k").expect("a good key"),
         expect,
         value: value.as_bytes().into(),
@@ -320,10 +320,7 @@ fn registers_have_the_id_of_the_entry_and_the_time_of_the_log() {
         .expect("a register")
         .clone();
     assert_eq!(held.stamp.map(|stamp| stamp.nanos), Some(40));
-    let delete = |expect| Operation::Delete {
-        key: key.clone(),
-        expect,
-    };
+    let delete = |expect| Operation::delete(key.clone(), expect);
     let old = delete(Version::from_u64(2));
     assert_eq!(log.ask(session, 4, 4, old), Outcome::Conflict);
     assert_eq!(

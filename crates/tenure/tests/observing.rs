@@ -13,7 +13,7 @@ use tenure::election::{Certainty, Event, FailureClass};
 use tenure::store::{Expect, Key, Memory, Stamp, Store, Write};
 use tenure::{Election, Name, StoreError, election};
 
-const WITHIN: Duration = Duration::from_secs(5);
+const WITHIN: Duration = Duration::from_secs(20);
 
 fn name(text: &str) -> Name {
     Name::new(text).expect("a name")
@@ -22,7 +22,8 @@ fn name(text: &str) -> Name {
 /// A candidate that leads, and its proof.
 async fn leading(store: Arc<dyn Store>, election: &str) -> (Election, tenure::Reign) {
     let builder = Election::builder(store, election).name("web-1");
-    let builder = builder.lease(Duration::from_secs(1));
+    // Four fifths of it a busy machine may keep the leader waiting.
+    let builder = builder.lease(Duration::from_secs(4));
     let mut election = builder.start().expect("a candidate");
     let reign = election.elected().await.expect("an office");
     (election, reign)
@@ -206,7 +207,12 @@ async fn a_request_gives_each_call_its_own_time() {
         matches!(&waited, election::AskError::Unheard { waited } if *waited == patience),
         "{waited:?}"
     );
-    assert_eq!(*given.lock().expect("no panic"), [within]);
+    // A renewal in between makes it ask once more.
+    let given = given.lock().expect("no panic");
+    assert!(
+        !given.is_empty() && given.iter().all(|it| *it == within),
+        "{given:?}"
+    );
 }
 
 #[tokio::test]

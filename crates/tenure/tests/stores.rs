@@ -3,6 +3,8 @@
 
 #![allow(clippy::print_stdout, reason = "figures are printed")]
 
+#[path = "common/ports.rs"]
+mod ports;
 #[path = "common/postgres.rs"]
 mod postgres;
 
@@ -19,6 +21,13 @@ const COUNTER: &str = "TENURE_TEST_COUNTER";
 
 fn sqlite_url(directory: &tempfile::TempDir) -> String {
     format!("sqlite://{}", directory.path().join("tenure.db").display())
+}
+
+/// A directory in memory, where there is one: how slow a disk is is nothing
+/// that is tried by racing or measured here.
+fn memory_directory() -> tempfile::TempDir {
+    let directory = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir());
+    directory.expect("a directory")
 }
 
 async fn opened(url: &str) -> Arc<dyn Store> {
@@ -88,7 +97,7 @@ async fn race_between_processes(url: &str) {
 
 #[tokio::test]
 async fn processes_lose_no_update_on_sqlite() {
-    let directory = tempfile::tempdir().expect("a directory");
+    let directory = memory_directory();
     race_between_processes(&sqlite_url(&directory)).await;
 }
 
@@ -149,7 +158,7 @@ async fn notice(url: &str) -> Vec<f64> {
 
 #[tokio::test]
 async fn sqlite_notices_the_writes_of_others_within_25_ms() {
-    let directory = tempfile::tempdir().expect("a directory");
+    let directory = memory_directory();
     let figures = notice(&sqlite_url(&directory)).await;
     let (median, most) = (figures[50], figures[99]);
     println!("sqlite: noticed after a median of {median:.2} ms, at most {most:.2} ms, of 100");

@@ -250,13 +250,13 @@ fn describe_payload(payload: &Payload) -> String {
                 Operation::Swap(write) => {
                     format!("swap {:?}, {} bytes", write.key.as_str(), write.value.len())
                 }
-                Operation::Bind { write, last } => format!(
+                Operation::Bind(bind) => format!(
                     "bind {:?}, {} bytes, and {} at the end",
-                    write.key.as_str(),
-                    write.value.len(),
-                    last.len()
+                    bind.write.key.as_str(),
+                    bind.write.value.len(),
+                    bind.last.len()
                 ),
-                Operation::Delete { key, .. } => format!("delete {:?}", key.as_str()),
+                Operation::Delete(delete) => format!("delete {:?}", delete.key.as_str()),
                 Operation::KeepAlive => "keep alive".to_owned(),
                 Operation::Close => "close".to_owned(),
             };

@@ -240,7 +240,7 @@ fn a_steward_that_is_killed_or_hangs_is_replaced() {
     town.deploy_as("a", &[], &town.stamps.stubborn());
     for signal in [Signal::KILL, Signal::STOP] {
         town.shows("a", |it| it["state"] == "running");
-        let before = town.stamps.last("a").expect("it runs").pid;
+        let before = town.writes("a").pid;
         kill_process(one.below("__steward"), signal).expect("it runs");
         let again = || town.stamps.last("a").filter(|run| run.pid != before);
         poll_until(PATIENCE, again)

@@ -31,9 +31,15 @@ impl Pressure {
 
     /// By how many seconds something may be late that has taken since then.
     pub(crate) fn allows(&self) -> f64 {
+        QUIET + self.waited()
+    }
+
+    /// For how many seconds somebody has waited since then; more than that
+    /// where nothing is known.
+    pub(crate) fn waited(&self) -> f64 {
         match (self.0, waited()) {
-            (Some(before), Some(now)) => QUIET + now - before,
-            _ => UNKNOWN,
+            (Some(before), Some(now)) => now - before,
+            _ => UNKNOWN - QUIET,
         }
     }
 }

@@ -13,8 +13,8 @@ use serde_json::Value;
 
 use super::common::postgres::Postgres;
 use super::common::servers::Cluster;
-use super::common::{TENURE, descendants, poll_until};
-use super::stamps::Stamps;
+use super::common::{TENURE, descendants, memory_directory, poll_until};
+use super::stamps::{Run, Stamps};
 
 /// How long anything is waited for.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(25);
@@ -217,9 +217,20 @@ impl Town {
         (code, said)
     }
 
-    /// Deploys a workload that writes stamps, and waits until it runs.
+    /// Deploys a workload that writes stamps, and waits until it runs, by its
+    /// node's word and, if that was waited for, its own: on a busy machine it
+    /// may count as ready before it has come to write anything.
     pub(crate) fn deploy(&self, name: &str, flags: &[&str]) {
         self.deploy_as(name, flags, &self.stamps.command());
+        if !flags.contains(&"--no-wait") {
+            self.writes(name);
+        }
+    }
+
+    /// Waits until a workload has written something.
+    pub(crate) fn writes(&self, name: &str) -> Run {
+        let written = poll_until(PATIENCE, || self.stamps.last(name));
+        written.unwrap_or_else(|| panic!("{name} writes nothing: {:?}", self.workload(name)))
     }
 
     pub(crate) fn deploy_as(&self, name: &str, flags: &[&str], command: &[String]) {
@@ -271,13 +282,6 @@ impl Town {
             panic!("not all run: {:?}", shown.collect::<Vec<_>>());
         }
     }
-}
-
-/// A directory in memory, where there is one: a disk that others keep busy for
-/// seconds must not fence the agents of a test of something else.
-fn memory_directory() -> tempfile::TempDir {
-    let directory = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir());
-    directory.expect("a directory")
 }
 
 fn pid(process: &Child) -> Pid {

@@ -35,13 +35,18 @@ fn settings_and_the_config_of_a_workload_are_told_apart() {
         let said = String::from_utf8_lossy(&done.stderr).into_owned();
         (done.status.code(), said)
     };
-    let seen = || fs::read_to_string(&out).expect("it wrote");
+    // It may count as ready before it has come to write.
+    let sees = |wanted: &str| {
+        let seen = || fs::read_to_string(&out).unwrap_or_default();
+        let seen = poll_until(PATIENCE, || (seen() == wanted).then_some(()));
+        assert!(seen.is_some(), "{:?}", fs::read_to_string(&out));
+    };
     let (code, said) = deploy(&[], "a", &[], &settings);
     assert_eq!(code, Some(0), "{said}");
-    assert_eq!(seen(), "none none\n");
+    sees("none none\n");
     let (code, said) = deploy(&["--config", &settings], "b", &["--config", &config], &bad);
     assert_eq!(code, Some(0), "{said}");
-    assert_eq!(seen(), "none {\"a\":1}\n");
+    sees("none {\"a\":1}\n");
     // Settings are read wherever they are named.
     let cases: [(&[&str], &[&str], &str); 3] = [
         (&[], &[], &bad),
@@ -160,9 +165,12 @@ fn output_is_followed_from_where_it_was_read_to() {
 fn two_signals_at_once_ask_once() {
     let town = Town::sqlite();
     let mut one = town.node("one", &[]);
-    // As `timeout` does, which signals a process and its group.
+    // As `timeout` does, which signals a process and its group. While it is
+    // stopped both wait for it, however long this test takes between them.
+    one.signal(Signal::STOP);
     one.signal(Signal::TERM);
     one.signal(Signal::INT);
+    one.signal(Signal::CONT);
     assert_eq!(one.ends(), 0, "{}", one.said());
     assert!(!one.said().contains("asked twice"), "{}", one.said());
 }

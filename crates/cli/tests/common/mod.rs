@@ -6,6 +6,8 @@
     reason = "each test binary uses a part of it"
 )]
 
+#[path = "../../../tenure/tests/common/ports.rs"]
+pub(crate) mod ports;
 #[path = "../../../tenure/tests/common/postgres.rs"]
 pub(crate) mod postgres;
 pub(crate) mod servers;
@@ -30,7 +32,7 @@ pub(crate) enum Shared {
 
 impl Shared {
     pub(crate) fn sqlite() -> Self {
-        Self::Sqlite(tempfile::tempdir().expect("a directory"))
+        Self::Sqlite(memory_directory())
     }
 
     pub(crate) fn postgres() -> Self {
@@ -45,6 +47,14 @@ impl Shared {
             Self::Postgres(server) => server.url(),
         }
     }
+}
+
+/// A directory in memory, where there is one: a disk that others keep busy for
+/// seconds must not end the reigns, nor fence the agents, of a test of
+/// something else.
+pub(crate) fn memory_directory() -> tempfile::TempDir {
+    let directory = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir());
+    directory.expect("a directory")
 }
 
 /// What commands write to: a line `seconds term process-id candidate` every

@@ -1,17 +1,16 @@
 //! Three real servers of a cluster, and what asks them.
 
 use std::io::{BufRead as _, BufReader};
-use std::net::TcpListener;
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock, Mutex};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::Value;
 
-use super::{TENURE, poll_until};
+use super::{TENURE, poll_until, ports};
 
-pub(crate) const SOON: Duration = Duration::from_secs(20);
+/// How long anything is waited for; nothing waits for it to pass.
+pub(crate) const SOON: Duration = Duration::from_secs(40);
 
 fn tenure(args: &[&str]) -> Output {
     Command::new("timeout")
@@ -28,23 +27,9 @@ pub(crate) fn objects(args: &[&str]) -> Vec<Value> {
     text.lines().map(object).collect()
 }
 
-/// A port that is free now. It is below those that the kernel gives to
-/// connections (from 32768 on), any of which might have it by the time it is
-/// listened on.
-fn port() -> TcpListener {
-    static NEXT: LazyLock<AtomicU64> = LazyLock::new(|| {
-        let own = 7_919 * u64::from(std::process::id());
-        AtomicU64::new(own + tenure::clock::boot().as_nanos())
-    });
-    let port = |number: u64| 10_000 + u16::try_from(number % 22_000).expect("fewer");
-    let bound = || TcpListener::bind(("127.0.0.1", port(NEXT.fetch_add(1, Ordering::Relaxed))));
-    let mut tries = std::iter::repeat_with(bound).take(1_000);
-    tries.find_map(Result::ok).expect("a port")
-}
-
 /// Addresses that are free now.
 pub(crate) fn free<const N: usize>() -> [String; N] {
-    let bound: [_; N] = std::array::from_fn(|_| port());
+    let bound: [_; N] = std::array::from_fn(|_| ports::port());
     bound.map(|it| it.local_addr().expect("bound").to_string())
 }
 

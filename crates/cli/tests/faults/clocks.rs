@@ -16,13 +16,13 @@ use tenure::core::ids::Key;
 use tenure::log::Client;
 use tokio::sync::watch;
 
+use crate::faulty::{ahead, ahead_by, calendar_hook, clocks_move, date, set_calendar};
+use crate::healed::{end_of_log, equal};
 use crate::load::Load;
 use crate::network::Network;
-use crate::room::{can, sh, within};
+use crate::room::within;
 use crate::servers::{Servers, until};
-use crate::storm::{end_of_log, equal};
 
-const DAY_MILLIS: i64 = 86_400_000;
 /// How long a session lives that is kept alive, well above any hand-over.
 const TTL: Duration = Duration::from_secs(6);
 /// For how much of the log's time a calendar stays as it was set: all steps
@@ -32,38 +32,24 @@ const STEP: Duration = Duration::from_secs(2);
 /// By server: seconds that its clock is ahead.
 const AHEAD: [(u64, u64); 2] = [(2, 3_600), (3, 30_000_000)];
 
-/// How far a server's clock is ahead of this process', by what a program in
-/// its namespace reads.
-fn ahead(servers: &Servers, server: u64) -> f64 {
-    let seconds = |text: String| text.split(' ').next().and_then(|it| it.parse().ok());
-    let pid = servers.pid(server);
-    let theirs = sh(&format!(
-        "nsenter --time=/proc/{pid}/ns/time cat /proc/uptime"
-    ));
-    let ours = sh("cat /proc/uptime");
-    let [theirs, ours]: [Option<f64>; 2] = [theirs, ours].map(seconds);
-    theirs.expect("a number") - ours.expect("a number")
-}
-
 #[test]
 fn clocks_that_are_a_year_apart() {
     let name = "clocks::clocks_that_are_a_year_apart";
     within(name, async |room| {
-        if !can("unshare --time --boottime 1000 true") {
+        if !clocks_move() {
             eprintln!("\n*** {name}: LEFT OUT, clocks cannot be moved here\n");
             return;
         }
         let mut servers = Servers::new(3, Network::best(room, 3).await);
         for (server, seconds) in AHEAD {
-            let seconds = seconds.to_string();
-            let words = ["unshare", "--time", "--monotonic", &seconds];
-            let prefix = [&words[..], &["--boottime", &seconds]].concat();
+            let prefix = ahead_by(seconds);
+            let prefix: Vec<_> = prefix.iter().map(String::as_str).collect();
             servers.wrap(server, &prefix, &[]);
         }
         (1..=3).for_each(|server| servers.start(server));
         servers.leader().await;
         for (server, seconds) in AHEAD {
-            let found = ahead(&servers, server);
+            let found = ahead(servers.pid(server)).expect("it runs");
             assert!(
                 (found - seconds as f64).abs() < 5.0,
                 "server {server}: {found} s"
@@ -130,8 +116,8 @@ fn calendars_that_step_both_ways_under_load() {
         let file = |server: u64| calendars.path().join(server.to_string());
         let mut servers = Servers::new(3, Network::best(room, 3).await);
         for server in 1..=3 {
-            let hook = format!("TENURE_TEST_CALENDAR_FILE={}", file(server).display());
-            servers.wrap(server, &["env", &hook], &[]);
+            let hook = calendar_hook(&file(server));
+            servers.wrap(server, &[&hook[0], &hook[1]], &[]);
             servers.start(server);
         }
         servers.leader().await;
@@ -145,9 +131,7 @@ fn calendars_that_step_both_ways_under_load() {
         for days in [400, -800, 20, 0] {
             for server in 1..=3 {
                 let own = if server == 3 { -days } else { days };
-                let new = file(server).with_extension("new");
-                std::fs::write(&new, (own * DAY_MILLIS).to_string()).expect("a file");
-                std::fs::rename(&new, file(server)).expect("the new one in its place");
+                set_calendar(&file(server), own);
             }
             let seen: Vec<_> = (1..=3).map(|server| servers.log(server).len()).collect();
             let old = servers.leader().await;
@@ -188,12 +172,6 @@ fn calendars_that_step_both_ways_under_load() {
         let verdict = record.copy().judge(&log);
         eprintln!("  {}", verdict.unwrap_or_else(|why| panic!("{why}")));
     });
-}
-
-/// The date in so many days, and a minute before or after that.
-fn date(days: i64, minutes: i64) -> String {
-    let text = sh(&format!("date -u -d '{days} days {minutes} minutes' +%F"));
-    text.trim().to_owned()
 }
 
 /// A session that is kept alive, and a register that is bound to it: who else

@@ -6,11 +6,11 @@
 
 use std::time::{Duration, Instant};
 
+use crate::healed::{end_of_log, equal, write};
 use crate::load::Load;
 use crate::network::{CLIENTS, Edge, Edges, Network};
 use crate::room::{can, within};
 use crate::servers::{Servers, TENURE, until};
-use crate::storm::{end_of_log, equal, write};
 
 /// Ends the load and judges it: all that was asked was done.
 async fn assert_all_done(servers: &Servers, load: Load) {

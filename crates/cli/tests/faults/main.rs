@@ -16,7 +16,11 @@
 mod clocks;
 mod disks;
 mod drills;
+mod faulty;
+mod healed;
 mod load;
+mod machines;
+mod mending;
 mod namespaces;
 mod network;
 mod overload;

@@ -87,11 +87,6 @@ impl Network {
         }
     }
 
-    /// Whether it can lose packets.
-    pub(crate) const fn is_lossy(&self) -> bool {
-        matches!(self, Self::Namespaces(_))
-    }
-
     /// Ends every connection between servers as if somebody had reset it.
     /// Only the proxy can.
     pub(crate) fn reset(&self) {

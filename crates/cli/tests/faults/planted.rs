@@ -10,12 +10,12 @@ use tenure::core::cas::{Bytes, Expect};
 use tenure::core::ids::{Key, Version};
 use tenure_sim::linearize::{Answer, Ask};
 
+use crate::healed::end_of_log;
 use crate::load::Load;
 use crate::network::Network;
 use crate::record::{Inner, Log, Record};
 use crate::room::within;
 use crate::servers::{Servers, until};
-use crate::storm::end_of_log;
 
 fn assert_harm(inner: &Inner, log: &Log, said: &str) {
     let why = inner.judge(log).expect_err("it is harm");

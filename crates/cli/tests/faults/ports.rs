@@ -12,11 +12,11 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
+use crate::healed::{end_of_log, write};
 use crate::load::Load;
 use crate::network::{Network, Place};
 use crate::room::within;
 use crate::servers::{PATIENCE, Servers, until, until_within};
-use crate::storm::{end_of_log, write};
 
 /// How long a client may take to say what it wants, and some more.
 const HEADERS_WITHIN: Duration = Duration::from_secs(10);
@@ -36,6 +36,17 @@ const AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 fn closed(reason: &str) -> String {
     format!("tenure_connections_closed_total{{reason=\"{reason}\"}}")
+}
+
+/// Waits until a server has counted so many that it closed for this reason: it
+/// does so when they are closed, which whoever was at the other end may learn
+/// first. How many it has counted then.
+async fn counted(servers: &Servers, server: u64, reason: &str, least: f64) -> f64 {
+    until(&format!("{least} closed, {reason}"), async || {
+        let counted = servers.metric(server, &closed(reason)).await;
+        (counted >= least).then_some(counted)
+    })
+    .await
 }
 
 /// Connections of which so many are held open all the time, saying `what` and
@@ -98,8 +109,7 @@ fn garbage_is_closed_and_counted() {
             }
         }
         for server in servers.ids() {
-            let counted = servers.metric(server, &closed("Garbage")).await;
-            assert!(counted >= 8.0, "server {server} counted {counted} of 8");
+            counted(&servers, server, "Garbage", 8.0).await;
         }
         let (record, log) = load
             .end(async |record| end_of_log(&url, record).await)
@@ -140,8 +150,8 @@ fn whoever_is_slow_to_speak_is_cut_off() {
         while let Some(ended) = slow.join_next().await {
             ended.expect("it was closed");
         }
-        let counted = servers.metric(1, &closed("Slow")).await;
-        assert_eq!(counted, 120.0, "all of them");
+        let counted = counted(&servers, 1, "Slow", 120.0).await;
+        assert_eq!(counted, 120.0, "all of them, and each once");
         write(&servers.url()).await;
     });
 }

@@ -104,8 +104,14 @@ pub(crate) fn sh(script: &str) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
+/// The same for one that may fail.
+pub(crate) fn try_sh(script: &str) -> Option<String> {
+    let output = Command::new("sh").args(["-ec", script]).output().ok()?;
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    output.status.success().then_some(said)
+}
+
 /// Whether a command of the shell succeeds.
 pub(crate) fn can(script: &str) -> bool {
-    let output = Command::new("sh").args(["-ec", script]).output();
-    output.is_ok_and(|output| output.status.success())
+    try_sh(script).is_some()
 }

@@ -2,33 +2,34 @@
 //!
 //! Faults begin at random and last a while; up to three are under way at the
 //! same time, so that there need not be a majority all the time. Nothing is
-//! asked of the cluster meanwhile but that no server ends by itself, and that
-//! what it says is true. Then everything is healed, and it must live again,
-//! in a stated time.
+//! asked of the cluster meanwhile but that no server ends by itself, unless
+//! its disk is full or failed or was wiped and it says so, and that what it
+//! says is true. Then everything is healed, and it must live again, in a
+//! stated time.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use tenure::api::v1::{self, log_client::LogClient, registers_client::RegistersClient};
 use tenure::core::rng::Rng;
 use tenure::log::Client;
 
+use crate::healed::{EQUAL_WITHIN, WRITABLE_WITHIN, end_of_log, equal, write};
 use crate::load::Load;
+use crate::machines::{FAILED, FULL, Machines};
+use crate::mending::{Mender, REFUSAL};
 use crate::network::{Edges, Network};
-use crate::record::{Counts, Record};
-use crate::servers::{Servers, until_within};
-use crate::weather::Fault;
-
-/// After everything is healed: until a write is acknowledged, and until all
-/// servers have the same log and the same registers.
-pub(crate) const WRITABLE_WITHIN: Duration = Duration::from_secs(10);
-pub(crate) const EQUAL_WITHIN: Duration = Duration::from_secs(20);
+use crate::record::Counts;
+use crate::room::Room;
+use crate::servers::Servers;
+use crate::weather::{Deck, Fault, Needs};
 
 /// How often the weather is looked after.
 const TICK: Duration = Duration::from_millis(50);
 /// Faults under way at the same time.
 const AT_ONCE: usize = 3;
+/// For how long after a storm a server may end of a disk that failed in it.
+const LATE: Duration = Duration::from_secs(1);
 
 /// What a storm was, and what came of it.
 pub(crate) struct Report {
@@ -36,44 +37,86 @@ pub(crate) struct Report {
     servers: u64,
     network: &'static str,
     lasted: Duration,
+    /// How many there were of each kind.
     pub(crate) faults: BTreeMap<&'static str, u64>,
+    /// The kinds that could have been.
+    pub(crate) kinds: BTreeSet<&'static str>,
     pub(crate) counts: Counts,
     pub(crate) terms: u64,
+    /// To how many syncs something was done.
+    syncs: usize,
+    /// In what time the wiped servers were members again.
+    mended: Vec<Duration>,
     writable: Duration,
     equal: Duration,
     verdict: String,
 }
 
+/// A fault that has begun.
+struct Underway {
+    fault: Fault,
+    since: Instant,
+    until: Instant,
+    /// A server has ended of it.
+    fatal: bool,
+}
+
 struct Storm<'a> {
     servers: &'a mut Servers,
+    machines: Machines,
     rng: Rng,
-    /// What is under way, since when and until when.
-    faults: Vec<(Fault, Instant, Instant)>,
+    deck: Deck,
+    faults: Vec<Underway>,
+    mender: Option<Mender>,
+    mended: Vec<Duration>,
     counted: BTreeMap<&'static str, u64>,
 }
 
 /// Founds `count` servers, lets them suffer for `lasting`, heals them, and
 /// judges.
-pub(crate) async fn storm(seed: u64, count: u64, network: Network, lasting: Duration) -> Report {
-    let kind = match &network {
-        Network::Namespaces(_) => "namespaces",
-        Network::Proxies(_) => "proxies",
+pub(crate) async fn storm(
+    seed: u64,
+    count: u64,
+    (room, network): (Room, Network),
+    lasting: Duration,
+) -> Report {
+    let (kind, needs) = match &network {
+        Network::Namespaces(_) => ("namespaces", Needs::Packets),
+        Network::Proxies(_) => ("proxies", Needs::Streams),
     };
-    let mut servers = Servers::found(count, network).await;
-    let load = Load::start(&servers.url(), seed, Duration::from_millis(8));
+    let machines = Machines::new(room);
+    let mut means = machines.means();
+    means.push(needs);
+    let mut servers = Servers::new(count, network);
+    machines.furnish(&mut servers);
+    (1..=count).for_each(|server| servers.start(server));
+    servers.leader().await;
+    let url = servers.url();
+    let load = Load::start(&url, seed, Duration::from_millis(8));
     let mut storm = Storm {
         servers: &mut servers,
+        machines,
         rng: Rng::from_seed(seed),
+        deck: Deck::new(means),
         faults: Vec::new(),
+        mender: None,
+        mended: Vec::new(),
         counted: BTreeMap::new(),
     };
     storm.rage(lasting).await;
     storm.heal().await;
-    let (faults, healed) = (storm.counted, Instant::now());
-    let url = servers.url();
+    let healed = Instant::now();
     // The load ends after the proof of life: it must not end in the storm.
     write(&url).await;
     let writable = healed.elapsed();
+    storm.settle().await;
+    let Storm {
+        machines,
+        deck,
+        mended,
+        counted: faults,
+        ..
+    } = storm;
     let (record, log) = load
         .end(async |record| end_of_log(&url, record).await)
         .await;
@@ -89,8 +132,11 @@ pub(crate) async fn storm(seed: u64, count: u64, network: Network, lasting: Dura
         network: kind,
         lasted: lasting,
         faults,
+        kinds: deck.kinds(),
         counts: record.counts(),
         terms,
+        syncs: machines.syncs,
+        mended,
         writable,
         equal,
         verdict,
@@ -106,29 +152,51 @@ impl Storm<'_> {
         let end = Instant::now() + lasting;
         let mut next = Instant::now();
         while Instant::now() < end {
-            self.servers.assert_all_live();
-            for (fault, ..) in self
+            let now = Instant::now();
+            for it in self
                 .faults
-                .extract_if(.., |(.., until)| *until <= Instant::now())
+                .extract_if(.., |it| it.until <= now)
                 .collect::<Vec<_>>()
             {
-                self.over(fault);
+                self.over(it.fault).await;
             }
-            if next <= Instant::now() && self.faults.len() < AT_ONCE {
+            self.tend().await;
+            let at_once = self.faults.len() + usize::from(self.mender.is_some());
+            if next <= Instant::now() && at_once < AT_ONCE {
                 self.begin().await;
                 next = Instant::now() + self.rng.span(Duration::from_millis(1_200));
             }
-            self.put();
+            self.put().await;
             tokio::time::sleep(TICK).await;
         }
     }
 
+    fn count(&mut self, kind: &'static str) {
+        *self.counted.entry(kind).or_default() += 1;
+    }
+
     async fn begin(&mut self) {
         let leader = self.servers.leads().await;
-        let (count, lossy) = (self.servers.count, self.servers.network.is_lossy());
-        let fault = Fault::draw(&mut self.rng, count, leader, lossy);
+        let count = self.servers.count;
+        let fault = Fault::draw(&mut self.rng, &mut self.deck, count, leader);
         let lasts = fault.lasts(&mut self.rng);
-        let hit = match fault {
+        if self.hit(fault).await {
+            if !fault.is_to_be_seen() {
+                self.count(fault.kind());
+            }
+            let since = Instant::now();
+            self.faults.push(Underway {
+                fault,
+                since,
+                until: since + lasts,
+                fatal: false,
+            });
+        }
+    }
+
+    /// Lets a fault begin; whether it did.
+    async fn hit(&mut self, fault: Fault) -> bool {
+        match fault {
             Fault::Kill(who) => self.hits(who, Servers::kill),
             Fault::KillAll => {
                 for who in self.servers.ids() {
@@ -149,12 +217,29 @@ impl Storm<'_> {
                 true
             }
             Fault::HandOver => self.hand_over().await,
+            Fault::FullDisk(who) => self.hits(who, |servers, who| servers.excuse(who, FULL)),
+            Fault::SlowDisk(who, _) => self.runs(who) && !self.is_traced(who),
+            Fault::FailedSync(who) if self.is_traced(who) => false,
+            Fault::FailedSync(who) => self.hits(who, |servers, who| servers.excuse(who, FAILED)),
+            Fault::Wiped(who) => {
+                let wipes = self.mender.is_none() && self.runs(who);
+                if wipes {
+                    self.mender = Some(Mender::wipe(self.servers, who));
+                }
+                wipes
+            }
+            Fault::Clock(who, seconds) => {
+                let runs = self.runs(who);
+                if runs {
+                    self.machines.move_clock(self.servers, who, seconds);
+                }
+                runs
+            }
+            Fault::Calendar(who, days) => {
+                self.machines.set_calendar(self.servers, who, days);
+                true
+            }
             _ => true,
-        };
-        if hit {
-            *self.counted.entry(fault.kind()).or_default() += 1;
-            let now = Instant::now();
-            self.faults.push((fault, now, now + lasts));
         }
     }
 
@@ -172,6 +257,15 @@ impl Storm<'_> {
         process.is_some_and(|it| !it.paused)
     }
 
+    /// Whether there is, or will be, a tracer: there can be one only.
+    fn is_traced(&self, who: u64) -> bool {
+        let traces = |it: &Underway| match it.fault {
+            Fault::SlowDisk(whose, _) | Fault::FailedSync(whose) => whose == who,
+            _ => false,
+        };
+        self.machines.is_traced(who) || self.faults.iter().any(traces)
+    }
+
     async fn restart(&mut self, who: u64) -> bool {
         if !self.runs(who) {
             return false;
@@ -187,125 +281,111 @@ impl Storm<'_> {
         client.transfer(None).await.is_ok()
     }
 
-    fn over(&mut self, fault: Fault) {
-        let whole = match fault {
-            Fault::Kill(who) | Fault::Pause(who) => vec![who],
-            Fault::KillAll => self.servers.ids(),
-            _ => Vec::new(),
-        };
-        for who in whole {
-            match self.servers.running.get(&who) {
-                None => self.servers.start(who),
-                Some(process) if process.paused && matches!(fault, Fault::Pause(_)) => {
-                    self.servers.pause(who, false);
+    async fn over(&mut self, fault: Fault) {
+        if let Fault::Pause(who) = fault {
+            self.servers.pause(who, false);
+        }
+        if self.machines.relieve(fault).await {
+            self.count(fault.kind());
+        }
+    }
+
+    /// Looks after servers that have ended by themselves, and starts those
+    /// that nothing keeps down any more.
+    async fn tend(&mut self) {
+        for (who, words) in self.servers.fallen() {
+            let mut mender = self.mender.as_mut().filter(|_| words == REFUSAL);
+            if let Some(mender) = &mut mender {
+                if mender.refused(self.servers) {
+                    self.count("wiped");
                 }
-                Some(_) => {}
+                continue;
+            }
+            self.count(if words == FULL {
+                "full disk"
+            } else {
+                "failed sync"
+            });
+            for it in &mut self.faults {
+                it.fatal |= match it.fault {
+                    Fault::FullDisk(whose) => words == FULL && whose == who,
+                    Fault::FailedSync(whose) => words == FAILED && whose == who,
+                    _ => false,
+                };
+            }
+        }
+        if let Some(mender) = self.mender.take_if(|it| it.is_done()) {
+            let took = mender.done(self.servers, EQUAL_WITHIN).await;
+            self.mended.push(took);
+        }
+        for kind in self.machines.seen(self.servers) {
+            self.count(kind);
+        }
+        for who in self.servers.ids() {
+            if !self.servers.running.contains_key(&who) && !self.is_held_down(who) {
+                self.servers.start(who);
             }
         }
     }
 
-    /// Lets the network be as the faults of the moment make it.
-    fn put(&mut self) {
+    fn is_held_down(&self, who: u64) -> bool {
+        let holds = |it: &Underway| match it.fault {
+            Fault::KillAll => true,
+            Fault::Kill(whose) => whose == who,
+            Fault::FullDisk(whose) | Fault::FailedSync(whose) => whose == who && it.fatal,
+            _ => false,
+        };
+        let mended = self.mender.as_ref().is_some_and(|it| it.holds_down(who));
+        mended || self.faults.iter().any(holds)
+    }
+
+    /// Lets the network and the disks be as the faults of the moment make
+    /// them.
+    async fn put(&mut self) {
         let mut edges = Edges::new();
-        for (fault, since, _) in &self.faults {
-            fault.put(&mut edges, self.servers.count, *since);
+        for it in &self.faults {
+            it.fault.put(&mut edges, self.servers.count, it.since);
         }
         self.servers.network.apply(&edges);
+        for it in &self.faults {
+            let (Fault::FullDisk(who) | Fault::SlowDisk(who, _) | Fault::FailedSync(who)) =
+                it.fault
+            else {
+                continue;
+            };
+            if self.runs(who) {
+                self.machines.press(self.servers, it.fault).await;
+            }
+        }
     }
 
+    /// Ends every fault; wiped servers are not mended yet.
     async fn heal(&mut self) {
-        for (fault, ..) in std::mem::take(&mut self.faults) {
-            self.over(fault);
+        for it in std::mem::take(&mut self.faults) {
+            self.over(it.fault).await;
         }
-        self.put();
-        let all = self.servers.ids();
-        assert!(
-            all.iter().all(|who| self.runs(*who)),
-            "a server was not healed"
-        );
+        self.put().await;
+        self.tend().await;
     }
-}
 
-/// Writes by a client of its own.
-pub(crate) async fn write(url: &str) {
-    use tenure::core::cas::{Expect, Stamp, Write};
-    let client = Client::open(url).expect("a client");
-    let key = tenure::core::ids::Key::new("faults/life").expect("a good key");
-    until_within(WRITABLE_WITHIN, "a write", async || {
-        let found = client.read(&key).await.ok()?.register;
-        let write = Write {
-            key: key.clone(),
-            expect: found.map_or(Expect::Absent, |it| Expect::Version(it.version)),
-            value: b"alive"[..].into(),
-            stamp: Stamp::Now,
-        };
-        client.compare_and_swap(write).await.ok()
-    })
-    .await;
-}
-
-/// The number of the newest entry, and of all that were acknowledged.
-pub(crate) async fn end_of_log(url: &str, record: &Record) -> u64 {
-    let client = Client::open(url).expect("a client");
-    let newest = until_within(WRITABLE_WITHIN, "the log's end", async || {
-        let status = client.leader_status().await.ok()?;
-        Some(status.log_next - 1)
-    })
-    .await;
-    newest.max(record.last_number())
-}
-
-/// Waits until all servers have the same log and the same registers, and
-/// gives the term.
-pub(crate) async fn equal(servers: &Servers) -> u64 {
-    let mut seen = Vec::new();
-    let found = until_within(EQUAL_WITHIN, "all servers equal", async || {
-        seen.clear();
-        for server in servers.ids() {
-            seen.push(content(servers, server).await?);
+    /// Waits for what takes a while: a wiped server that is taken in again,
+    /// and the end of one whose disk failed in the last moment.
+    async fn settle(&mut self) {
+        let begun = Instant::now();
+        while self.mender.is_some() || begun.elapsed() < LATE {
+            self.tend().await;
+            assert!(
+                begun.elapsed() < EQUAL_WITHIN,
+                "a wiped server was not mended"
+            );
+            tokio::time::sleep(TICK).await;
         }
-        let (term, first) = (seen[0].0, &seen[0].1);
-        seen.iter().all(|(_, it)| it == first).then_some(term)
-    })
-    .await;
-    assert_eq!(seen.len() as u64, servers.count);
-    found
-}
-
-type Content = (Vec<v1::LogEntry>, Vec<v1::Named>, u64);
-
-/// What one server has applied, as it says itself.
-async fn content(servers: &Servers, server: u64) -> Option<(u64, Content)> {
-    let status = servers.status(server).await?;
-    let channel = servers.channel(server);
-    let mut log = LogClient::new(channel.clone()).max_decoding_message_size(32 << 20);
-    let mut registers = RegistersClient::new(channel).max_decoding_message_size(32 << 20);
-    let (mut entries, mut all) = (Vec::new(), Vec::new());
-    let mut from = status.log_first;
-    while from < status.log_next {
-        let read = v1::ReadLogRequest {
-            from,
-            limit: 0,
-            stale: true,
-        };
-        let page = log.read(read).await.ok()?.into_inner().entries;
-        from = page.last()?.number + 1;
-        entries.extend(page);
-    }
-    loop {
-        let list = v1::ListRequest {
-            prefix: String::new(),
-            after: all.last().map(|it: &v1::Named| it.key.clone()),
-            limit: 0,
-            stale: true,
-        };
-        let page = registers.list(list).await.ok()?.into_inner();
-        all.extend(page.registers);
-        if !page.more {
-            break;
+        for who in self.servers.ids() {
+            assert!(self.runs(who), "server {who} was not healed");
+            self.servers.expect_to_live(who, FULL);
+            self.servers.expect_to_live(who, FAILED);
         }
     }
-    Some((status.term, (entries, all, status.revision)))
 }
 
 impl fmt::Display for Report {
@@ -344,6 +424,14 @@ impl fmt::Display for Report {
             f,
             "  healed: writable after {:?}, all equal after {:?}, term {}",
             self.writable, self.equal, self.terms
+        )?;
+        let slowest = self.mended.iter().max().copied().unwrap_or_default();
+        writeln!(
+            f,
+            "  {} wiped servers were members again, after {slowest:?} at most; {} syncs were \
+             delayed or failed",
+            self.mended.len(),
+            self.syncs
         )?;
         write!(f, "  {}", self.verdict)
     }

@@ -9,18 +9,18 @@ use std::time::Duration;
 
 use tenure::log::Client;
 
+use crate::healed::{end_of_log, equal, write};
 use crate::load::Load;
 use crate::network::Network;
 use crate::room::{can, sh, within};
 use crate::servers::{Servers, TENURE, until};
-use crate::storm::{end_of_log, equal, write};
 
-fn wipe(servers: &Servers, server: u64) {
+pub(crate) fn wipe(servers: &Servers, server: u64) {
     std::fs::remove_dir_all(servers.data(server)).expect("wiped");
 }
 
 /// The commands that a refused server names, as they stand there.
-fn advice(said: &str) -> Vec<String> {
+pub(crate) fn advice(said: &str) -> Vec<String> {
     let mut found = Vec::new();
     for part in said.split("tenure member ").skip(1) {
         let command = part.split('`').next();

@@ -22,7 +22,7 @@ fn extend(
 #[test]
 fn term_at_drain_at() {
     let mut scene = Scene::new();
-    let cmd = scene.script(ms(800), ms(20_000), "");
+    let cmd = scene.script(ms(2_500), ms(20_000), "");
     let (at, status) = scene.expect("Exited");
     assert_eq!(status, "Exited { status: Signal(15), asked: true }");
     assert_between(at, cmd.times.drain, cmd.times.drain);
@@ -33,7 +33,7 @@ fn term_at_drain_at() {
 #[test]
 fn kill_at_kill_at() {
     let mut scene = Scene::new();
-    let cmd = scene.script(ms(900), ms(1600), DEAF);
+    let cmd = scene.script(ms(2_600), ms(3_300), DEAF);
     let (at, status) = scene.expect("Exited");
     assert_eq!(status, "Exited { status: Signal(9), asked: true }");
     assert_between(at, cmd.times.kill, cmd.times.kill);
@@ -44,7 +44,7 @@ fn kill_at_kill_at() {
 #[test]
 fn an_extension_postpones_both() {
     let mut scene = Scene::new();
-    let cmd = scene.script(ms(800), ms(1200), DEAF);
+    let cmd = scene.script(ms(2_500), ms(2_900), DEAF);
     let (drain, kill) = (
         cmd.times.drain.after(ms(500)),
         cmd.times.kill.after(ms(800)),
@@ -58,7 +58,7 @@ fn an_extension_postpones_both() {
 #[test]
 fn an_extension_postpones_the_term() {
     let mut scene = Scene::new();
-    let cmd = scene.script(ms(800), ms(1200), "");
+    let cmd = scene.script(ms(2_500), ms(2_900), "");
     let drain = cmd.times.drain.after(ms(700));
     extend(&mut scene, drain, drain.after(ms(20_000)));
     let (at, status) = scene.expect("Exited");
@@ -69,7 +69,7 @@ fn an_extension_postpones_the_term() {
 #[test]
 fn an_earlier_extension_is_ignored() {
     let mut scene = Scene::new();
-    let cmd = scene.script(ms(1200), ms(1600), "");
+    let cmd = scene.script(ms(2_500), ms(2_900), "");
     extend(&mut scene, clock::boot(), clock::boot());
     let (at, _) = scene.expect("Exited");
     assert_between(at, cmd.times.drain, cmd.times.drain);
@@ -80,7 +80,7 @@ fn an_extension_after_the_term_comes_too_late() {
     let mut scene = Scene::new();
     // Its own words say that drain_at has passed.
     let script = "trap 'echo termed' TERM; echo up; while :; do sleep 1000 & wait; done";
-    let times = scene.start(ms(800), ms(2000), &["sh", "-c", script]);
+    let times = scene.start(ms(2_500), ms(4_500), &["sh", "-c", script]);
     scene.line("termed");
     let later = times.kill.after(ms(60_000));
     extend(&mut scene, later, later);
@@ -114,7 +114,7 @@ fn stop_terminates_then_kills_after_the_grace() {
 #[test]
 fn a_stop_outlasts_the_lease_only_if_it_is_extended() {
     let mut scene = Scene::new();
-    let cmd = scene.script(ms(900), ms(1400), DEAF);
+    let cmd = scene.script(ms(2_500), ms(3_000), DEAF);
     scene.say("stop", &["60000".into()]);
     scene.expect("did stop");
     let (drain, kill) = (
@@ -162,7 +162,7 @@ fn a_stop_before_the_start_ends_the_guardian() {
 #[test]
 fn a_stopped_cmd_hears_the_term() {
     let mut scene = Scene::new();
-    let cmd = scene.script(ms(800), ms(20_000), "");
+    let cmd = scene.script(ms(2_500), ms(20_000), "");
     crate::scene::send(cmd.pid, rustix::process::Signal::STOP);
     let (at, status) = scene.expect("Exited");
     assert_eq!(status, "Exited { status: Signal(15), asked: true }");

@@ -62,7 +62,7 @@ fn supervisor_killed() {
 #[test]
 fn supervisor_stopped() {
     each_way(|env| {
-        let stage = stage(env, 900, 1600);
+        let stage = stage(env, 2_600, 3_300);
         stage.scene.signal(Signal::STOP);
         let kill = stage.cmd.times.kill;
         assert_between(stage.wait(), kill, kill);
@@ -87,7 +87,7 @@ fn guardian_killed() {
 #[test]
 fn guardian_stopped() {
     each_way(|env| {
-        let mut stage = stage(env, 900, 1600);
+        let mut stage = stage(env, 2_600, 3_300);
         send(stage.cmd.guardian, Signal::STOP);
         let kill = stage.cmd.times.kill;
         assert_between(stage.wait(), kill, kill.after(SLACK));

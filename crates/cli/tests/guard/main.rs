@@ -3,8 +3,9 @@
 //! Each test is a scene (`scene.rs`): a supervisor process that does what it
 //! is told line by line, its guardian (the real binary), and a CMD. Ends of
 //! processes are awaited through pidfds, and every time is one of the
-//! boot-time clock. Lower bounds are exact; upper bounds are generous, since
-//! the machine may be busy.
+//! boot-time clock. Lower bounds are exact; upper bounds are as generous as the
+//! machine was busy, and times are long enough for a slow one to start a CMD
+//! before they come.
 
 // The supervisor's half is used here; the guardian's runs in the binary.
 #[allow(dead_code, unused_imports)]
@@ -14,5 +15,7 @@ mod guard;
 mod deadlines;
 mod failures;
 mod passing;
+#[path = "../agent/pressure.rs"]
+mod pressure;
 mod scene;
 mod trees;

@@ -4,6 +4,7 @@
 //! killed and stopped like a real one. It is told what to do over a socket,
 //! a line an order, and answers with a line an event, with its time.
 
+use std::cell::RefCell;
 use std::ffi::OsString;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -18,6 +19,7 @@ use tenure::clock;
 use tenure::core::time::Instant;
 
 use crate::guard::{Ask, Asks, Guardian, Start};
+use crate::pressure::Pressure;
 
 /// Separates the words of a line.
 const WORD: char = '\u{1f}';
@@ -25,9 +27,15 @@ const SOCKET: &str = "GUARD_TEST_SOCKET";
 /// Set in CMD's environment, and so in that of all it starts.
 const MARK: &str = "GUARD_TEST_MARK";
 /// How long anything may take before a test fails.
-const PATIENCE: Duration = Duration::from_secs(20);
-/// How late an end may be on a busy machine.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+/// How late an end may be on a machine that keeps nobody waiting.
 pub(crate) const TOLERANCE: Duration = Duration::from_millis(700);
+
+thread_local! {
+    /// How long the machine has kept somebody waiting since the scene of this
+    /// thread's test began: that much later an end may be.
+    static PRESSURE: RefCell<Pressure> = RefCell::new(Pressure::begin());
+}
 
 pub(crate) fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
@@ -128,6 +136,7 @@ impl Scene {
     }
 
     pub(crate) fn with(env: &[(&str, &str)]) -> Self {
+        PRESSURE.replace(Pressure::begin());
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let mark = format!("guard-{}-{count}", std::process::id());
@@ -363,5 +372,7 @@ fn ready(fd: impl std::os::fd::AsFd, what: &str) {
 pub(crate) fn assert_between(at: Instant, from: Instant, until: Instant) {
     assert!(at >= from, "too early by {:?}", from.since(at));
     let late = at.since(until);
-    assert!(late <= TOLERANCE, "too late by {late:?}");
+    let waited = PRESSURE.with_borrow(Pressure::waited);
+    let most = TOLERANCE + Duration::from_secs_f64(waited);
+    assert!(late <= most, "too late by {late:?}, and may be by {most:?}");
 }

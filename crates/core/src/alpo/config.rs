@@ -40,7 +40,8 @@ pub struct Config {
     /// Bytes of entries that may be uncommitted; proposals beyond are
     /// refused with [`Refusal::Busy`](super::Refusal::Busy).
     pub uncommitted_bytes: usize,
-    /// Proposals and reads that may wait for a new leader to become ready.
+    /// Proposals and reads that may wait for a new leader to become ready, or
+    /// for a hand-over to end; of proposals at most `uncommitted_bytes`.
     pub waiting: usize,
     /// Bytes of applied entries after which the next snapshot is taken, or
     /// the size of the last snapshot if that is more.

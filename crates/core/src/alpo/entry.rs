@@ -7,6 +7,7 @@
 //! back, so that whatever is decided by time is decided at the same entry on
 //! every server.
 
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
 
@@ -101,6 +102,7 @@ impl Entry {
 
     /// About how many bytes it takes in memory, on the wire and on disk.
     /// Windows, batches and the bound on the log are counted in these.
+    #[inline]
     pub fn weight(&self) -> usize {
         OVERHEAD
             + match &self.payload {
@@ -181,39 +183,68 @@ pub struct Command {
 }
 
 /// What a client can ask for.
+///
+/// Shared and not copied where it is more than bytes: a leader has an entry
+/// in its log, in a batch for its disk and in a request for each peer, and a
+/// server has some hundred thousand of them in its log.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Operation {
     /// Append to the plain log.
     Append(Bytes),
     /// Compare and swap a register.
-    Swap(Write),
-    /// Delete a register that has this version.
-    Delete {
-        /// Which register.
-        key: Key,
-        /// What it must hold.
-        expect: Version,
-    },
+    Swap(Arc<Write>),
+    /// Delete a register that has a certain version.
+    Delete(Arc<Deletion>),
     /// Compare and swap a register, and bind it to the command's session.
-    Bind {
-        /// What to write.
-        write: Write,
-        /// What the register is to hold when the session ends.
-        last: Bytes,
-    },
+    Bind(Arc<Binding>),
     /// Nothing but a sign of life.
     KeepAlive,
     /// End the session now.
     Close,
 }
 
+/// Which register to delete.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Deletion {
+    /// Its name.
+    pub key: Key,
+    /// What it must hold.
+    pub expect: Version,
+}
+
+/// A compare-and-swap of a register that is to be a session's.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Binding {
+    /// What to write.
+    pub write: Write,
+    /// What the register is to hold when the session ends.
+    pub last: Bytes,
+}
+
 impl Operation {
-    fn weight(&self) -> usize {
+    /// A compare-and-swap.
+    pub fn swap(write: Write) -> Self {
+        Self::Swap(Arc::new(write))
+    }
+
+    /// The end of a register that has this version.
+    pub fn delete(key: Key, expect: Version) -> Self {
+        Self::Delete(Arc::new(Deletion { key, expect }))
+    }
+
+    /// A compare-and-swap of a register that is to be the session's, and to
+    /// hold `last` when that ends.
+    pub fn bind(write: Write, last: Bytes) -> Self {
+        Self::Bind(Arc::new(Binding { write, last }))
+    }
+
+    #[inline]
+    pub(super) fn weight(&self) -> usize {
         match self {
             Self::Append(bytes) => bytes.len(),
             Self::Swap(write) => of_write(write),
-            Self::Bind { write, last } => of_write(write) + last.len(),
-            Self::Delete { key, .. } => key.as_str().len() + 16,
+            Self::Bind(bind) => of_write(&bind.write) + bind.last.len(),
+            Self::Delete(delete) => delete.key.as_str().len() + 16,
             Self::KeepAlive | Self::Close => 0,
         }
     }

@@ -338,7 +338,10 @@ impl Identity {
     ///
     /// # Errors
     /// If it is a stranger. A blank server is none: it may be one that waits
-    /// to be admitted.
+    /// to be admitted. Nor is anybody for a server that its own log does not
+    /// know yet, as it is now: it reads the log of a time before it was
+    /// admitted, and whom that knows may have been replaced since. It neither
+    /// votes nor counts until it has read further, and must be let do that.
     pub fn meets(&self, hello: &Hello, members: &Membership) -> Result<(), Stranger> {
         let server = hello.server;
         if let Some(theirs) = hello.cluster.filter(|theirs| *theirs != self.cluster) {
@@ -352,12 +355,16 @@ impl Identity {
         if server == self.server {
             return Err(Stranger::SameNumber { server });
         }
+        let knows_this = members.get(self.server);
+        let is_member = knows_this.is_some_and(|it| it.storage == self.storage);
         match members.get(server) {
-            Some(member) if member.storage != hello.storage => Err(Stranger::Replaced {
-                server,
-                known: member.storage,
-                found: hello.storage,
-            }),
+            Some(member) if is_member && member.storage != hello.storage => {
+                Err(Stranger::Replaced {
+                    server,
+                    known: member.storage,
+                    found: hello.storage,
+                })
+            }
             Some(_) | None => Ok(()),
         }
     }

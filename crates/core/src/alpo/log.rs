@@ -6,16 +6,16 @@
 //! * `base` is a position that is known to be committed; what lies at or
 //!   below it is equal on all servers and is never looked at again.
 
-use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use crate::ids::Term;
 
+use super::chunks::Chunks;
 use super::entry::{Entry, LogTime};
 use super::ids::{LogId, Position};
 
-/// How many forgotten entries are freed for each that is appended: they are
-/// gone before as many again are forgotten.
+/// How many chunks of forgotten entries are freed for each that is filled:
+/// they are gone before as many again are forgotten.
 const FREED: usize = 2;
 
 /// The entries that are still needed one by one.
@@ -23,12 +23,16 @@ const FREED: usize = 2;
 pub struct Log {
     base: Position,
     /// Those at or below the base first, then those that are still there.
-    entries: VecDeque<Entry>,
+    entries: Chunks<Entry>,
     /// How many are at or below the base and not freed yet. To free some
     /// hundred thousand at once takes tens of milliseconds, in which a server
     /// would answer nobody.
     forgotten: usize,
     bytes: usize,
+    /// The last entry's position, or the base, and its time: each new entry
+    /// is held against them.
+    last: Position,
+    last_time: Option<LogTime>,
 }
 
 impl PartialEq for Log {
@@ -44,6 +48,7 @@ impl Log {
     pub fn after(base: Position) -> Self {
         Self {
             base,
+            last: base,
             ..Self::default()
         }
     }
@@ -54,8 +59,8 @@ impl Log {
     }
 
     /// The position of the last entry, or the base.
-    pub fn last(&self) -> Position {
-        self.entries.back().map_or(self.base, Entry::position)
+    pub const fn last(&self) -> Position {
+        self.last
     }
 
     /// How much memory the entries take, about.
@@ -75,12 +80,12 @@ impl Log {
 
     /// All entries in order.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = &Entry> {
-        self.entries.range(self.forgotten..)
+        self.entries.from(self.forgotten)
     }
 
     /// The time of the last entry, if it is still here.
-    pub fn last_time(&self) -> Option<LogTime> {
-        self.iter().next_back().map(|entry| entry.time)
+    pub const fn last_time(&self) -> Option<LogTime> {
+        self.last_time
     }
 
     /// Entry `id`, if it is still (or already) here.
@@ -126,10 +131,9 @@ impl Log {
 
     /// Whether an entry could be the next one.
     pub fn fits(&self, entry: &Entry) -> bool {
-        let last = self.last();
-        last.id.checked_add(1) == Some(entry.id)
-            && entry.term >= last.term
-            && self.last_time().is_none_or(|time| entry.time >= time)
+        self.last.id.checked_add(1) == Some(entry.id)
+            && entry.term >= self.last.term
+            && self.last_time.is_none_or(|time| entry.time >= time)
     }
 
     /// Appends an entry.
@@ -137,13 +141,14 @@ impl Log {
     /// # Panics
     /// If it does not fit: a broken invariant, whoever broke it.
     pub fn append(&mut self, entry: Entry) {
-        let (last, next) = (self.last(), entry.position());
+        let (last, next) = (self.last, entry.position());
         assert!(self.fits(&entry), "{next} does not follow {last}");
-        let freed = self.forgotten.min(FREED);
-        self.entries.drain(..freed);
-        self.forgotten -= freed;
+        (self.last, self.last_time) = (next, Some(entry.time));
+        if self.entries.is_full() {
+            self.forgotten -= self.entries.free(FREED, self.forgotten);
+        }
         self.bytes += entry.weight();
-        self.entries.push_back(entry);
+        self.entries.push(entry);
     }
 
     /// Removes entry `from` and everything after it.
@@ -151,9 +156,10 @@ impl Log {
         assert!(from > self.base.id, "truncation below the base");
         let keep = usize::try_from(from - self.base.id - 1).unwrap_or(usize::MAX);
         let keep = self.forgotten.saturating_add(keep);
-        for entry in self.entries.drain(keep.min(self.entries.len())..) {
-            self.bytes -= entry.weight();
-        }
+        let bytes = &mut self.bytes;
+        self.entries
+            .truncate(keep, |entry| *bytes -= entry.weight());
+        self.look_at_the_last();
     }
 
     /// Forgets entries up to and including `id`, which becomes the base. Their
@@ -168,6 +174,14 @@ impl Log {
         let last = self.entries.get(self.forgotten - 1);
         self.base = last.map_or(self.base, Entry::position);
         self.bytes = self.iter().map(Entry::weight).sum();
+        self.look_at_the_last();
+    }
+
+    /// Something was removed.
+    fn look_at_the_last(&mut self) {
+        let last = self.entries.back().filter(|_| !self.is_empty());
+        self.last_time = last.map(|entry| entry.time);
+        self.last = last.map_or(self.base, Entry::position);
     }
 
     /// Forgets entries up to and including `id`, but for the last of them: at
@@ -197,14 +211,16 @@ impl Log {
         if skip >= self.len() {
             return Vec::new();
         }
-        let skip = self.forgotten + skip;
+        let count = count.min(self.len() - skip);
+        let mut slice = Vec::with_capacity(count);
         let mut weight = 0;
-        let fits = self.entries.range(skip..).take(count).take_while(|entry| {
-            let first = weight == 0;
+        for entry in self.entries.from(self.forgotten + skip).take(count) {
             weight += entry.weight();
-            first || weight <= bytes
-        });
-        let fitting = fits.count();
-        self.entries.range(skip..skip + fitting).cloned().collect()
+            if weight > bytes && !slice.is_empty() {
+                break;
+            }
+            slice.push(entry.clone());
+        }
+        slice
     }
 }

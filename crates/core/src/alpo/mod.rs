@@ -25,6 +25,7 @@
 //! Left out: joint consensus, sharding, and speculative execution.
 
 mod bug;
+mod chunks;
 pub mod codec;
 mod config;
 mod durable;
@@ -43,8 +44,8 @@ pub use bug::Bug;
 pub use config::{Config, ConfigError};
 pub use durable::{Batch, HardState, Identity, Recovered, Snapshot};
 pub use entry::{
-    ClusterVersion, Command, Entries, Entry, LogTime, MAX_ENTRY_BYTES, Operation, Outcome, Payload,
-    Serial, SessionId,
+    Binding, ClusterVersion, Command, Deletion, Entries, Entry, LogTime, MAX_ENTRY_BYTES,
+    Operation, Outcome, Payload, Serial, SessionId,
 };
 pub use founding::{Founding, Hello, Stranger, Table, digest};
 pub use ids::{ClusterId, LogId, Position, Rank, ServerId, StorageId};

@@ -4,6 +4,8 @@
 //! Numbers are drawn small, at the edges of a byte's worth, and of any size,
 //! so that all lengths of their form occur; names are few, so that they meet.
 
+use std::sync::Arc;
+
 use tenure_core::alpo::{
     Body, ClusterVersion, Command, Compare, Entry, Envelope, HardState, Limits, Mark, Member,
     Membership, Operation, Part, Payload, Position, Rank, Reply, Request, ServerId, State,
@@ -125,17 +127,11 @@ impl Any for Rng {
     fn operation(&mut self) -> Operation {
         match self.below(8) {
             0 => Operation::Append(self.some_bytes()),
-            1 | 2 => Operation::Swap(self.write()),
-            3 => Operation::Delete {
-                key: self.key(),
-                expect: self.version(),
-            },
+            1 | 2 => Operation::swap(self.write()),
+            3 => Operation::delete(self.key(), self.version()),
             4 => Operation::KeepAlive,
             5 => Operation::Close,
-            _ => Operation::Bind {
-                write: self.write(),
-                last: self.some_bytes(),
-            },
+            _ => Operation::bind(self.write(), self.some_bytes()),
         }
     }
 
@@ -341,19 +337,17 @@ impl Any for Rng {
         if let Payload::Command(command) = &mut payload
             && self.chance(50)
         {
+            let right = |write: &mut Write| {
+                let held = state.registers().read(&write.key);
+                let version = held.map(|held| Expect::Version(held.version.clone()));
+                write.expect = version.unwrap_or(Expect::Absent);
+            };
             match &mut command.operation {
-                Operation::Swap(Write { key, expect, .. })
-                | Operation::Bind {
-                    write: Write { key, expect, .. },
-                    ..
-                } => {
-                    let held = state.registers().read(key);
-                    *expect =
-                        held.map_or(Expect::Absent, |held| Expect::Version(held.version.clone()));
-                }
-                Operation::Delete { key, expect } => {
-                    if let Some(held) = state.registers().read(key) {
-                        *expect = held.version.clone();
+                Operation::Swap(write) => right(Arc::make_mut(write)),
+                Operation::Bind(bind) => right(&mut Arc::make_mut(bind).write),
+                Operation::Delete(delete) => {
+                    if let Some(held) = state.registers().read(&delete.key) {
+                        Arc::make_mut(delete).expect = held.version.clone();
                     }
                 }
                 Operation::Append(_) | Operation::KeepAlive | Operation::Close => {}

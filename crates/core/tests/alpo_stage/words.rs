@@ -286,7 +286,7 @@ fn client(world: &mut World, command: &str, args: &mut Args<'_>) -> Outcome<()> 
                 world,
                 id,
                 &format!("{key} is {value}"),
-                Operation::Swap(write),
+                Operation::swap(write),
                 args,
             )
         }

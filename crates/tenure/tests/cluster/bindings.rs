@@ -13,7 +13,7 @@ use tenure::log::{Client, Config};
 use tenure::store::Tenure;
 use tokio::time::timeout;
 
-use crate::servers::{PATIENCE, Servers, cause};
+use crate::servers::{PATIENCE, Servers, again, cause};
 
 /// A client that numbers its commands, on whoever leads.
 struct Caller<'a> {
@@ -94,13 +94,6 @@ impl<'a> Caller<'a> {
     }
 }
 
-fn again(status: &tonic::Status) -> bool {
-    matches!(
-        cause(status),
-        Cause::NotLeader | Cause::NotReady | Cause::Interrupted
-    )
-}
-
 fn bind(key: &str, value: &[u8], last: &[u8], expect: Option<u64>) -> v1::Swap {
     v1::Swap {
         key: key.to_owned(),
@@ -110,21 +103,6 @@ fn bind(key: &str, value: &[u8], last: &[u8], expect: Option<u64>) -> v1::Swap {
         at_end: Some(v1::AtEnd {
             value: last.to_vec().into(),
         }),
-    }
-}
-
-/// What whoever leads says of a register.
-async fn read(servers: &Servers, key: &str) -> v1::ReadResponse {
-    loop {
-        let leader = servers.leader().await;
-        let request = v1::ReadRequest {
-            key: key.to_owned(),
-            stale: false,
-        };
-        match servers.registers(leader).await.read(request).await {
-            Ok(answer) => return answer.into_inner(),
-            Err(status) => assert!(again(&status), "{status}"),
-        }
     }
 }
 
@@ -150,7 +128,7 @@ async fn a_register_is_its_sessions_until_that_ends_on_every_server() {
     let bound = holder.swap(bind("a", b"held", b"free", None)).await;
     assert!(bound.swapped);
     let leader = servers.leader().await;
-    let seen = read(&servers, "a").await;
+    let seen = servers.read("a").await;
     let by = seen.bound.expect("it is bound");
     assert_eq!((by.session, value(&seen)), (holder.session, &b"held"[..]));
     let (heard, ends) = (by.heard.expect("a time"), by.ends.expect("a time"));
@@ -208,22 +186,23 @@ async fn a_register_is_its_sessions_until_that_ends_on_every_server() {
         };
         timeout(PATIENCE, same).await.expect("the same everywhere");
     }
-    assert_eq!(read(&servers, "a").await.bound, None);
+    assert_eq!(servers.read("a").await.bound, None);
 }
 
 #[tokio::test]
 async fn what_is_held_outlives_its_leader_and_ends_without_a_sign_of_life() {
     let mut servers = Servers::found(3, 0);
-    let mut holder = Caller::open(&servers, Duration::from_secs(2)).await;
+    // Longer than it takes to elect another leader.
+    let mut holder = Caller::open(&servers, Duration::from_secs(8)).await;
     assert!(holder.swap(bind("a", b"held", b"free", None)).await.swapped);
     let leader = servers.leader().await;
     servers.stop(leader).await;
     // It goes on, with a new lease, and ends by the log's time.
-    let seen = read(&servers, "a").await;
+    let seen = servers.read("a").await;
     assert_eq!(value(&seen), b"held");
     assert!(seen.bound.is_some());
     let freed = async {
-        while value(&read(&servers, "a").await) != b"free" {
+        while value(&servers.read("a").await) != b"free" {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     };

@@ -141,6 +141,8 @@ impl Servers {
     }
 
     /// Appends to the log by whoever leads, trying again where that is safe.
+    /// What was under way when its leader lost the office is looked for: no
+    /// two entries of a test are the same.
     pub(crate) async fn append(&self, data: &str) -> u64 {
         loop {
             let leader = self.leader().await;
@@ -150,7 +152,77 @@ impl Servers {
             };
             match self.log(leader).await.append(request).await {
                 Ok(response) => return response.into_inner().numbers[0],
+                Err(status) if cause(&status) == Cause::Interrupted => {
+                    if let Some(number) = self.find(data).await {
+                        return number;
+                    }
+                }
                 Err(status) => assert!(not_done(&status), "{status}"),
+            }
+        }
+    }
+
+    /// Under which number the log has this entry, by whoever leads now.
+    async fn find(&self, data: &str) -> Option<u64> {
+        let mut from = 1;
+        loop {
+            let leader = self.leader().await;
+            let request = v1::ReadLogRequest {
+                from,
+                limit: 0,
+                stale: false,
+            };
+            match self.log(leader).await.read(request).await {
+                Ok(page) => {
+                    let page = page.into_inner().entries;
+                    if let Some(found) = page.iter().find(|it| *it.data == *data.as_bytes()) {
+                        return Some(found.number);
+                    }
+                    from = page.last()?.number + 1;
+                }
+                Err(status) => assert!(again(&status), "{status}"),
+            }
+        }
+    }
+
+    /// Writes a register by whoever leads, who may be another than a moment
+    /// ago, trying again where that is safe; its version. What was under way
+    /// when its leader lost the office is looked for.
+    pub(crate) async fn write(&self, swap: v1::Swap) -> u64 {
+        loop {
+            let leader = self.leader().await;
+            let request = v1::CompareAndSwapRequest {
+                swap: Some(swap.clone()),
+                numbered: None,
+            };
+            match self.registers(leader).await.compare_and_swap(request).await {
+                Ok(written) => {
+                    let written = written.into_inner();
+                    assert!(written.swapped, "{written:?}");
+                    return written.version;
+                }
+                Err(status) if cause(&status) == Cause::Interrupted => {
+                    let found = self.read(&swap.key).await.register;
+                    if let Some(it) = found.filter(|it| it.value == swap.value) {
+                        return it.version;
+                    }
+                }
+                Err(status) => assert!(not_done(&status), "{status}"),
+            }
+        }
+    }
+
+    /// What whoever leads says of a register.
+    pub(crate) async fn read(&self, key: &str) -> v1::ReadResponse {
+        loop {
+            let leader = self.leader().await;
+            let request = v1::ReadRequest {
+                key: key.to_owned(),
+                stale: false,
+            };
+            match self.registers(leader).await.read(request).await {
+                Ok(answer) => return answer.into_inner(),
+                Err(status) => assert!(again(&status), "{status}"),
             }
         }
     }
@@ -184,6 +256,12 @@ pub(crate) fn error(status: &tonic::Status) -> v1::Error {
     error.unwrap_or_else(|| panic!("expected an error of ours, found {status}"))
 }
 
+/// Whether another may be asked, for what can be asked twice.
+pub(crate) fn again(status: &tonic::Status) -> bool {
+    not_done(status) || cause(status) == Cause::Interrupted
+}
+
+/// Whether it was certainly not done, and may be asked of another.
 fn not_done(status: &tonic::Status) -> bool {
     matches!(
         cause(status),

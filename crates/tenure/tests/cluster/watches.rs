@@ -5,39 +5,38 @@ use tenure::api::v1::{self, Cause};
 use tenure::log::{Client, Config, Follow, News};
 use tokio::time::timeout;
 
-use crate::servers::{PATIENCE, Servers, cause, error, id};
+use crate::servers::{PATIENCE, Servers, again, cause, error, id};
 
 /// Writes a new register by whoever leads; its version.
 async fn put(servers: &Servers, key: &str) -> u64 {
-    loop {
-        let leader = servers.leader().await;
-        let swap = v1::Swap {
-            key: key.to_owned(),
-            value: "x".into(),
-            ..v1::Swap::default()
-        };
-        let request = v1::CompareAndSwapRequest {
-            swap: Some(swap),
-            numbered: None,
-        };
-        let mut registers = servers.registers(leader).await;
-        match registers.compare_and_swap(request).await {
-            Ok(written) => return written.into_inner().version,
-            Err(status) => assert_eq!(cause(&status), Cause::NotLeader, "{status}"),
-        }
-    }
+    let swap = v1::Swap {
+        key: key.to_owned(),
+        value: "x".into(),
+        ..v1::Swap::default()
+    };
+    servers.write(swap).await
 }
 
-/// Deletes it.
+/// Deletes it, by whoever leads.
 async fn remove(servers: &Servers, key: &str, expect: u64) {
-    let leader = servers.leader().await;
     let request = v1::DeleteRequest {
         key: key.to_owned(),
         expect,
         numbered: None,
     };
-    let deleted = servers.registers(leader).await.delete(request).await;
-    assert!(deleted.expect("an answer").into_inner().deleted);
+    loop {
+        let leader = servers.leader().await;
+        let mut registers = servers.registers(leader).await;
+        match registers.delete(request.clone()).await {
+            Ok(answer) => return assert!(answer.into_inner().deleted),
+            Err(status) if cause(&status) == Cause::Interrupted => {
+                if servers.read(key).await.register.is_none() {
+                    return;
+                }
+            }
+            Err(status) => assert!(again(&status), "{status}"),
+        }
+    }
 }
 
 type Messages = tonic::Streaming<v1::WatchResponse>;

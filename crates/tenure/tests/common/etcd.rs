@@ -13,6 +13,8 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 use tenure::clock;
 
+use super::ports;
+
 /// How long a server may take to come up.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -28,12 +30,6 @@ struct Server {
     peer: u16,
     process: Option<Child>,
     flags: Vec<String>,
-}
-
-/// A port that nobody listens on. Held until all of a cluster are drawn, so
-/// that no two are the same.
-fn free_port() -> TcpListener {
-    TcpListener::bind("127.0.0.1:0").expect("a free port")
 }
 
 fn port(listener: &TcpListener) -> u16 {
@@ -59,7 +55,8 @@ impl Etcd {
     }
 
     fn start_with(count: usize, scheme: &'static str, flags: &[&str]) -> Self {
-        let held: Vec<_> = (0..count).map(|_| (free_port(), free_port())).collect();
+        // Held until all are drawn.
+        let held: Vec<_> = (0..count).map(|_| (ports::port(), ports::port())).collect();
         let ports: Vec<_> = held.iter().map(|(a, b)| (port(a), port(b))).collect();
         drop(held);
         let peers: Vec<_> = ports

@@ -7,7 +7,6 @@
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
-use std::net::TcpListener;
 use std::os::unix::fs::chown;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -16,6 +15,8 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
+
+use super::ports;
 
 /// How long a server may take to come up or go down.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -72,8 +73,7 @@ fn binaries() -> PathBuf {
 }
 
 fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    listener.local_addr().expect("its address").port()
+    ports::port().local_addr().expect("its address").port()
 }
 
 fn directory() -> tempfile::TempDir {
@@ -157,6 +157,10 @@ impl Postgres {
                 "listen_addresses=127.0.0.1",
                 "-c",
                 "max_connections=200",
+                // Its processes are killed, its machine is not: a disk that
+                // others keep busy must not decide how soon it answers.
+                "-c",
+                "fsync=off",
             ])
             .current_dir(directory)
             .stdin(Stdio::null())

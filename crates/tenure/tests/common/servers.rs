@@ -4,11 +4,9 @@
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
 use std::collections::BTreeMap;
-use std::net::TcpListener;
-use std::sync::LazyLock;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use super::ports;
 use tenure::core::alpo::ServerId;
 use tenure::server::{Config, Server};
 
@@ -27,24 +25,9 @@ pub(crate) fn id(number: u64) -> ServerId {
     ServerId::new(number).expect("a number")
 }
 
-/// A port that is free now. It is below those that the kernel gives to
-/// connections (from 32768 on), any of which might have it by the time it is
-/// listened on.
-fn port() -> TcpListener {
-    static NEXT: LazyLock<AtomicU64> = LazyLock::new(|| {
-        let own = 7_919 * u64::from(std::process::id());
-        AtomicU64::new(own + tenure::clock::boot().as_nanos())
-    });
-    let port = |number: u64| 10_000 + u16::try_from(number % 22_000).expect("fewer");
-    let bound = || TcpListener::bind(("127.0.0.1", port(NEXT.fetch_add(1, Ordering::Relaxed))));
-    let mut tries = std::iter::repeat_with(bound).take(1_000);
-    tries.find_map(Result::ok).expect("a port")
-}
-
-/// Addresses on free ports. Another program may take one in between; it would
-/// have to be quick.
+/// Addresses on free ports.
 fn addresses(count: u64) -> BTreeMap<ServerId, String> {
-    let bound: Vec<_> = (1..=count).map(|number| (number, port())).collect();
+    let bound: Vec<_> = (1..=count).map(|number| (number, ports::port())).collect();
     bound
         .iter()
         .map(|(number, it)| (id(*number), it.local_addr().expect("bound").to_string()))

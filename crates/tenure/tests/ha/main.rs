@@ -5,6 +5,9 @@
 mod hosts;
 mod ledger;
 mod line;
+#[cfg(feature = "tenure")]
+#[path = "../common/ports.rs"]
+mod ports;
 mod refusals;
 mod scenarios;
 #[cfg(feature = "tenure")]

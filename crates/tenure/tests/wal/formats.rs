@@ -57,24 +57,15 @@ fn entries() -> Vec<Entry> {
             ttl: 10_000_000_000,
         },
         command(1, Operation::Append(Arc::from(&b"hello"[..]))),
-        command(2, Operation::Swap(write(Expect::Absent, Stamp::Now))),
+        command(2, Operation::swap(write(Expect::Absent, Stamp::Now))),
         command(
             3,
-            Operation::Swap(write(Expect::Version(version.clone()), Stamp::Keep)),
+            Operation::swap(write(Expect::Version(version.clone()), Stamp::Keep)),
         ),
-        command(
-            4,
-            Operation::Delete {
-                key: key.clone(),
-                expect: version,
-            },
-        ),
+        command(4, Operation::delete(key.clone(), version)),
         command(
             5,
-            Operation::Bind {
-                write: write(Expect::Absent, Stamp::Now),
-                last: Arc::from(&b"last"[..]),
-            },
+            Operation::bind(write(Expect::Absent, Stamp::Now), Arc::from(&b"last"[..])),
         ),
         command(6, Operation::KeepAlive),
         command(7, Operation::Close),

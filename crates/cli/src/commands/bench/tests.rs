@@ -187,7 +187,7 @@ async fn failures_are_counted_by_class_and_settled_by_reading() {
         _ => Fate::Done,
     });
     let mut clients = vec![client(&store, "a", 0.0)];
-    let record = measured(&mut clients, Pace::Closed, 200).await;
+    let record = measured(&mut clients, Pace::Closed, 2_000).await;
     // A conflict would mean that an unknown write was taken for a "no", or
     // for a "yes".
     assert_eq!(record.failures, [0, 1, 2, 0]);

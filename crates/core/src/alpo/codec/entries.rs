@@ -143,15 +143,15 @@ fn write_command(to: &mut Vec<u8>, command: &Command) {
             to.push(SWAP);
             write_write(to, write);
         }
-        Operation::Delete { key, expect } => {
+        Operation::Delete(delete) => {
             to.push(DELETE);
-            put_bytes(to, key.as_str().as_bytes());
-            put_bytes(to, expect.as_bytes());
+            put_bytes(to, delete.key.as_str().as_bytes());
+            put_bytes(to, delete.expect.as_bytes());
         }
-        Operation::Bind { write, last } => {
+        Operation::Bind(bind) => {
             to.push(BIND);
-            write_write(to, write);
-            put_bytes(to, last);
+            write_write(to, &bind.write);
+            put_bytes(to, &bind.last);
         }
         Operation::KeepAlive => to.push(KEEP_ALIVE),
         Operation::Close => to.push(CLOSE),
@@ -164,15 +164,9 @@ fn read_command(from: &mut Reader<'_>) -> Result<Command, DecodeError> {
     let outstanding = from.u64()?;
     let operation = match from.u8()? {
         APPEND => Operation::Append(from.bytes()?.into()),
-        SWAP => Operation::Swap(read_write(from)?),
-        DELETE => Operation::Delete {
-            key: read_key(from)?,
-            expect: Version::from_bytes(from.bytes()?),
-        },
-        BIND => Operation::Bind {
-            write: read_write(from)?,
-            last: from.bytes()?.into(),
-        },
+        SWAP => Operation::swap(read_write(from)?),
+        DELETE => Operation::delete(read_key(from)?, Version::from_bytes(from.bytes()?)),
+        BIND => Operation::bind(read_write(from)?, from.bytes()?.into()),
         KEEP_ALIVE => Operation::KeepAlive,
         CLOSE => Operation::Close,
         kind => return Err(DecodeError::Kind(kind)),

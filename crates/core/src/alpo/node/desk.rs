@@ -5,11 +5,14 @@
 //! among the uncommitted ones (the *tail* of its session, kept here), and
 //! only then is it new. The first is only complete once this leader's no-op
 //! is applied, since an earlier leader's entries may hold it; until then
-//! requests wait in the anteroom (`docs/alpo.md`, H16).
+//! requests wait in the anteroom (`docs/alpo.md`, H16). So do those that come
+//! while the leadership is handed over: refused, their clients would come
+//! again after a pause of their own, which may be longer than it takes.
 
 use alloc::collections::{BTreeMap, VecDeque};
 
 use super::super::bug::Bug;
+use super::super::config::Config;
 use super::super::entry::{Command, Entry, Outcome, Payload, SessionId};
 use super::super::ids::LogId;
 use super::super::state::{MAX_WINDOW, Standing};
@@ -23,8 +26,10 @@ pub(super) struct Desk {
     /// For each session its uncommitted commands of this reign, in the order
     /// of their serials, which follow the last completed one.
     tails: BTreeMap<SessionId, VecDeque<LogId>>,
-    /// Asked before the leader was ready.
-    pub(super) anteroom: VecDeque<(u64, Ask)>,
+    /// Asked before the leader was ready, or while it hands over.
+    anteroom: VecDeque<(u64, Ask)>,
+    /// Bytes of them.
+    outside: usize,
     /// Bytes of entries that are not applied yet.
     uncommitted: usize,
 }
@@ -44,6 +49,30 @@ impl Desk {
     /// Whether there is room for `payload`.
     pub(super) fn has_room(&self, server: &Server, weight: usize) -> bool {
         self.uncommitted == 0 || self.uncommitted + weight <= server.config.uncommitted_bytes
+    }
+
+    /// Lets `ask` wait in the anteroom; `false` if that is full.
+    pub(super) fn admit(&mut self, config: &Config, token: u64, ask: Ask) -> bool {
+        let weight = ask.weight();
+        let outside = self.outside + weight;
+        let fits = self.anteroom.is_empty() || outside <= config.uncommitted_bytes;
+        if self.anteroom.len() >= config.waiting || !fits {
+            return false;
+        }
+        self.outside = outside;
+        self.anteroom.push_back((token, ask));
+        true
+    }
+
+    /// Everybody who waits in the anteroom, in the order they came.
+    pub(super) fn let_in(&mut self) -> VecDeque<(u64, Ask)> {
+        self.outside = 0;
+        core::mem::take(&mut self.anteroom)
+    }
+
+    /// How many wait in the anteroom.
+    pub(super) fn outside(&self) -> usize {
+        self.anteroom.len()
     }
 
     pub(super) fn judge(&self, server: &Server, command: &Command) -> Admission {

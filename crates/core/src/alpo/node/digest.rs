@@ -82,7 +82,7 @@ impl Server {
 
 impl Leader {
     fn digest(&self, into: &mut impl Hasher) {
-        (self.no_op, self.desk.anteroom.len()).hash(into);
+        (self.no_op, self.desk.outside()).hash(into);
         let transfer = self.transfer.map(|transfer| (transfer.to, transfer.told));
         transfer.hash(into);
         for (id, peer) in &self.peers {

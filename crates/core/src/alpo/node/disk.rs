@@ -18,6 +18,9 @@ use super::super::entry::Entry;
 use super::super::ids::LogId;
 use super::super::message::Envelope;
 
+/// Room for so many entries is made in a batch before they come, at most.
+const USUAL_MAX: usize = 256;
+
 #[derive(Clone, Debug, Default)]
 pub(super) struct Disk {
     /// Batches that are complete and were not fetched yet.
@@ -35,6 +38,8 @@ pub(super) struct Disk {
     /// Up to here the log in memory is on disk.
     durable_id: LogId,
     held: VecDeque<(u64, Envelope)>,
+    /// Entries in the batch before: the next may well have as many.
+    usual: usize,
 }
 
 impl Disk {
@@ -72,6 +77,9 @@ impl Disk {
 
     /// One more entry.
     pub(super) fn stage_entry(&mut self, entry: Entry) {
+        if self.staged.entries.is_empty() {
+            self.staged.entries.reserve(self.usual);
+        }
         self.staged.entries.push(entry);
     }
 
@@ -126,6 +134,7 @@ impl Disk {
         self.sent += 1;
         let mut batch = core::mem::take(&mut self.staged);
         batch.number = self.sent;
+        self.usual = batch.entries.len().clamp(1, USUAL_MAX);
         self.under_way.push_back((self.sent, last));
         self.full.push_back(batch);
     }
@@ -180,6 +189,8 @@ impl Disk {
             under_way,
             durable_id,
             held: _,
+            // Memory, and nothing that decides.
+            usual: _,
         } = self;
         // Only how far batches are ahead of the disk matters.
         let ahead = |number: u64| number.saturating_sub(*durable);

@@ -126,11 +126,14 @@ impl Leader {
 
     /// Somebody wants something.
     pub(super) fn asked(&mut self, server: &mut Server, token: u64, ask: Ask) {
-        if !self.is_ready(server) {
-            if self.desk.anteroom.len() >= server.config.waiting {
-                return server.answer(token, Answer::Refused(Refusal::Busy));
+        // While it hands over, the heir must not be given ever more; a moment
+        // later it leads, or this server goes on.
+        let handing_over = self.transfer.is_some() && ask.proposes();
+        if !self.is_ready(server) || handing_over {
+            if !self.desk.admit(&server.config, token, ask) {
+                server.answer(token, Answer::Refused(Refusal::Busy));
             }
-            return self.desk.anteroom.push_back((token, ask));
+            return;
         }
         match ask {
             Ask::Open { ttl } => self.propose(server, token, Payload::Open { ttl }),
@@ -159,7 +162,7 @@ impl Leader {
             server.answer(token, Answer::Refused(refusal));
         } else if probe.is_too_large() {
             server.answer(token, Answer::Refused(Refusal::TooLarge));
-        } else if self.transfer.is_some() || !self.desk.has_room(server, weight) {
+        } else if !self.desk.has_room(server, weight) {
             server.answer(token, Answer::Refused(Refusal::Busy));
         } else {
             self.append(server, probe.payload, Some(token));
@@ -290,7 +293,8 @@ impl Leader {
     }
 
     fn commit(&mut self, server: &mut Server, reached: LogId) {
-        let mut answers = Vec::new();
+        let most = usize::try_from(reached - server.commit).unwrap_or(usize::MAX);
+        let mut answers = Vec::with_capacity(most.min(APPEND_ENTRIES));
         let desk = &mut self.desk;
         let expiring = &mut self.expiring;
         server.commit_to(reached, |entry, outcome| {
@@ -311,8 +315,8 @@ impl Leader {
     }
 
     /// Everybody in the anteroom may come in.
-    fn open_doors(&mut self, server: &mut Server) {
-        for (token, ask) in core::mem::take(&mut self.desk.anteroom) {
+    pub(super) fn open_doors(&mut self, server: &mut Server) {
+        for (token, ask) in self.desk.let_in() {
             self.asked(server, token, ask);
         }
     }

@@ -59,10 +59,6 @@ impl Leader {
             let leader = self.transfer.map(|transfer| transfer.to);
             return server.answer(token, Answer::Refused(Refusal::NotLeader { leader }));
         }
-        if self.transfer.is_some() {
-            // The heir would have to be given it first, as any proposal.
-            return server.answer(token, Answer::Refused(Refusal::Busy));
-        }
         if let Change::Promote(learner) = change {
             // It must also have the entry that admitted it, on its disk: it
             // votes only when it knows that it was admitted, and voters that
@@ -113,7 +109,7 @@ impl Leader {
         }
     }
 
-    /// Stops taking proposals and brings another up to date, to lead.
+    /// Lets proposals wait and brings another up to date, to lead.
     pub(super) fn hand_over(
         &mut self,
         server: &mut Server,
@@ -172,12 +168,13 @@ impl Leader {
 
     pub(super) fn give_up_transfer(&mut self, server: &mut Server) {
         let over = |transfer: &mut Transfer| server.now >= transfer.until;
-        if let Some(Transfer {
-            token: Some(token), ..
-        }) = self.transfer.take_if(over)
-        {
+        let Some(transfer) = self.transfer.take_if(over) else {
+            return;
+        };
+        if let Some(token) = transfer.token {
             server.answer(token, Answer::Refused(Refusal::NotHandedOver));
         }
+        self.open_doors(server);
     }
 
     /// When this server steps down unless a majority answers before (H5).

@@ -259,10 +259,13 @@ impl Server {
         }
     }
 
-    /// Takes a snapshot, unless the last one covers all that is applied.
+    /// Takes a snapshot, unless the last one covers all that is applied. Of a
+    /// server that has not applied anything yet there is none to take: it has
+    /// only just started, and what it was founded with is on its disk.
     pub(super) fn compact_now(&mut self) {
         let applied = self.state.applied();
-        if self.snapshot.as_ref().is_some_and(|it| it.last == applied) {
+        let covered = |it: &Snapshot| it.last == applied;
+        if applied == Position::ZERO || self.snapshot.as_ref().is_some_and(covered) {
             return;
         }
         let enough = self.enough();

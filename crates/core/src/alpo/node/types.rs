@@ -54,6 +54,24 @@ pub enum Ask {
     Transfer(Option<ServerId>),
 }
 
+impl Ask {
+    /// Whether it would put an entry into the log.
+    pub(super) const fn proposes(&self) -> bool {
+        match self {
+            Self::Open { .. } | Self::Command(_) | Self::Change(_) => true,
+            Self::Read(_) | Self::Transfer(_) => false,
+        }
+    }
+
+    /// About how many bytes it takes beside what any takes.
+    pub(super) fn weight(&self) -> usize {
+        match self {
+            Self::Command(command) => command.operation.weight(),
+            Self::Open { .. } | Self::Read(_) | Self::Change(_) | Self::Transfer(_) => 0,
+        }
+    }
+}
+
 /// What to read.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Query {

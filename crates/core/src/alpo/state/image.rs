@@ -68,6 +68,41 @@ impl From<DecodeError> for ImageError {
     }
 }
 
+/// The checksum of what is written, kept up piece by piece: some tens of
+/// megabytes would be out of the processor's caches by the time that all of
+/// it is there.
+struct Sum {
+    append: Checksum,
+    value: u32,
+    upto: usize,
+}
+
+impl Sum {
+    /// As much as a cache near the processor holds.
+    const MUCH: usize = 64 * 1024;
+
+    const fn of(append: Checksum) -> Self {
+        Self {
+            append,
+            value: 0,
+            upto: 0,
+        }
+    }
+
+    /// Over all of it, which goes on from what it was over before.
+    fn over(&mut self, all: &[u8]) -> u32 {
+        self.value = (self.append)(self.value, &all[self.upto..]);
+        self.upto = all.len();
+        self.value
+    }
+
+    fn over_much(&mut self, all: &[u8]) {
+        if all.len() - self.upto >= Self::MUCH {
+            self.over(all);
+        }
+    }
+}
+
 impl State {
     /// The whole state as bytes; equal states give equal bytes.
     pub fn encode(&self) -> Vec<u8> {
@@ -101,10 +136,11 @@ impl State {
         put_u64(to, self.marks.registers);
         write_membership(to, &self.members);
         self.encode_registers(to);
-        self.encode_journal(to);
+        let mut sum = Sum::of(sum);
+        self.encode_journal(to, &mut sum);
         self.encode_sessions(to);
         self.encode_bindings(to);
-        let checksum = sum(0, to);
+        let checksum = sum.over(to);
         to.extend_from_slice(&checksum.to_le_bytes());
     }
 
@@ -192,11 +228,12 @@ impl State {
         }
     }
 
-    fn encode_journal(&self, to: &mut Vec<u8>) {
+    fn encode_journal(&self, to: &mut Vec<u8>, sum: &mut Sum) {
         put_u64(to, self.journal.first());
         put_u64(to, self.journal.entries().len() as u64);
         for entry in self.journal.entries() {
             put_bytes(to, entry);
+            sum.over_much(to);
         }
     }
 

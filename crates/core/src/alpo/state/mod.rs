@@ -356,8 +356,8 @@ impl State {
         match operation {
             Operation::Append(bytes) => Outcome::Appended(self.journal.append(bytes.clone())),
             Operation::Swap(write) => self.write(session, write),
-            Operation::Bind { write, last } => self.bind(session, write, last),
-            Operation::Delete { key, expect } => self.delete(session, key, expect),
+            Operation::Bind(bind) => self.bind(session, &bind.write, &bind.last),
+            Operation::Delete(delete) => self.delete(session, &delete.key, &delete.expect),
             Operation::KeepAlive => Outcome::Alive,
             Operation::Close => Outcome::Closed,
         }

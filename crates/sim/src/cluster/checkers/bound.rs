@@ -139,8 +139,9 @@ impl Bound {
             alive.heard = state.time();
         }
         let (key, stamp) = match &command.operation {
-            Operation::Swap(write) | Operation::Bind { write, .. } => (&write.key, write.stamp),
-            Operation::Delete { key, .. } => (key, Stamp::Now),
+            Operation::Swap(write) => (&write.key, write.stamp),
+            Operation::Bind(bind) => (&bind.write.key, bind.write.stamp),
+            Operation::Delete(delete) => (&delete.key, Stamp::Now),
             Operation::Close => return self.ended(session, entry, state),
             Operation::Append(_) | Operation::KeepAlive => return Ok(0),
         };
@@ -151,7 +152,7 @@ impl Bound {
             return Ok(0);
         }
         let bind = match &command.operation {
-            Operation::Bind { last, .. } => Some(last),
+            Operation::Bind(bind) => Some(&bind.last),
             _ => None,
         };
         if bind.is_none() && stamp == Stamp::Keep {

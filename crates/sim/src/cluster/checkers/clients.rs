@@ -61,7 +61,7 @@ impl Calls {
                     return number;
                 };
                 let session = command.session;
-                if let Operation::Bind { .. } = &command.operation {
+                if let Operation::Bind(_) = &command.operation {
                     // Whatever becomes of the session, this is how it ends.
                     let history = &mut self.history;
                     let end = || history.invoke_in(session, at, client, key.clone(), Ask::End);
@@ -177,9 +177,10 @@ fn of_register(operation: &Operation) -> Option<(&Key, Ask)> {
             };
             (&write.key, ask)
         }
-        Operation::Bind { write, last } => {
+        Operation::Bind(bind) => {
+            let write = &bind.write;
             let (expect, value) = (write.expect.clone(), write.value.clone());
-            let last = last.clone();
+            let last = bind.last.clone();
             let ask = Ask::Bind {
                 expect,
                 value,
@@ -187,9 +188,9 @@ fn of_register(operation: &Operation) -> Option<(&Key, Ask)> {
             };
             (&write.key, ask)
         }
-        Operation::Delete { key, expect } => {
-            let expect = expect.clone();
-            (key, Ask::Delete { expect })
+        Operation::Delete(delete) => {
+            let expect = delete.expect.clone();
+            (&delete.key, Ask::Delete { expect })
         }
         Operation::Append(_) | Operation::KeepAlive | Operation::Close => return None,
     })

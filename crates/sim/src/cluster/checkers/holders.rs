@@ -59,10 +59,10 @@ impl Holders {
     pub(in super::super) fn sends(&mut self, client: usize, command: &Command) {
         let key = match &command.operation {
             Operation::Swap(write) if write.stamp == Stamp::Now => &write.key,
-            Operation::Delete { key, .. } => key,
+            Operation::Delete(delete) => &delete.key,
             Operation::Close => return self.over(client),
             Operation::Swap(_)
-            | Operation::Bind { .. }
+            | Operation::Bind(_)
             | Operation::Append(_)
             | Operation::KeepAlive => return,
         };
@@ -89,9 +89,8 @@ impl Holders {
             return;
         }
         belief.until = belief.until.max(until);
-        if let (Operation::Bind { write, .. }, Outcome::Swapped(_)) = (&command.operation, outcome)
-        {
-            let hold = belief.keys.entry(write.key.clone()).or_default();
+        if let (Operation::Bind(bind), Outcome::Swapped(_)) = (&command.operation, outcome) {
+            let hold = belief.keys.entry(bind.write.key.clone()).or_default();
             hold.held |= hold.let_go < command.serial;
         }
     }

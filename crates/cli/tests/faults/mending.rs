@@ -1,0 +1,151 @@
+//! Having a wiped server taken in again, in the middle of a storm.
+//!
+//! It is started with its empty directory, as whoever does not know would do,
+//! and must refuse. Then an operator types what it says, again and again until
+//! it is done, since whoever leads may be away, or it may be too early: it is
+//! removed, started, added, and promoted. Meanwhile everything else goes on,
+//! for this server too.
+//!
+//! One at a time: of three servers, a second that is wiped before the first
+//! counts again leaves no majority that remembers, and no product mends that.
+
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use tenure::api::v1;
+use tokio::task::{JoinHandle, spawn_blocking};
+use tokio::time::{sleep, timeout};
+use tonic::transport::Channel;
+
+use crate::servers::{Servers, TENURE, leader_of, status};
+use crate::wiped::{advice, wipe};
+
+/// With these words it refuses.
+pub(crate) const REFUSAL: &str = "a server without its promises must not vote";
+/// How often the operator looks.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// What is still to be done for a server that was wiped.
+pub(crate) struct Mender {
+    who: u64,
+    since: Instant,
+    /// Where its words begin, since it was wiped.
+    said_from: u64,
+    /// Whether the others have taken it out.
+    removed: Arc<AtomicBool>,
+    /// The operator, once it has refused.
+    typing: Option<JoinHandle<()>>,
+}
+
+impl Mender {
+    /// Wipes a server that runs.
+    pub(crate) fn wipe(servers: &mut Servers, who: u64) -> Self {
+        servers.kill(who);
+        wipe(servers, who);
+        servers.excuse(who, REFUSAL);
+        let said_from = servers.log_length(who);
+        servers.start(who);
+        Self {
+            who,
+            since: Instant::now(),
+            said_from,
+            removed: Arc::default(),
+            typing: None,
+        }
+    }
+
+    /// Whether to start it again would only have it refuse again.
+    pub(crate) fn holds_down(&self, who: u64) -> bool {
+        who == self.who && self.typing.is_some() && !self.removed.load(Ordering::Relaxed)
+    }
+
+    /// It has refused. Whether it was the first time: later somebody who has
+    /// not heard yet that it was removed may make it do so again.
+    pub(crate) fn refused(&mut self, servers: &Servers) -> bool {
+        let first = self.typing.is_none();
+        if first {
+            let said = servers.log_from(self.who, self.said_from);
+            let advice = advice(&said);
+            assert!(advice.len() >= 3, "expected what to type, found {said}");
+            let operator = Operator {
+                who: self.who,
+                url: servers.url(),
+                servers: servers.channels(),
+                own: servers.channel(self.who),
+            };
+            let removed = Arc::clone(&self.removed);
+            let advice = advice[advice.len() - 3..].to_vec();
+            self.typing = Some(tokio::spawn(operator.mend(advice, removed)));
+        }
+        first
+    }
+
+    /// Whether it is a member that counts, as before.
+    pub(crate) fn is_done(&self) -> bool {
+        self.typing.as_ref().is_some_and(JoinHandle::is_finished)
+    }
+
+    /// How long that took.
+    ///
+    /// # Panics
+    /// If it was not done within `patience`.
+    pub(crate) async fn done(self, servers: &mut Servers, patience: Duration) -> Duration {
+        let who = self.who;
+        let typing = self.typing.expect("it has refused");
+        let typed = timeout(patience, typing).await;
+        let typed = typed.unwrap_or_else(|_| panic!("server {who} is not mended"));
+        typed.expect("the operator did not panic");
+        servers.expect_to_live(who, REFUSAL);
+        self.since.elapsed()
+    }
+}
+
+struct Operator {
+    who: u64,
+    url: String,
+    servers: Vec<Channel>,
+    own: Channel,
+}
+
+impl Operator {
+    async fn mend(self, advice: Vec<String>, removed: Arc<AtomicBool>) {
+        let [remove, add, promote] = [0, 1, 2].map(|at| advice[at].as_str());
+        let storage = add.rsplit(' ').next().expect("a word").to_owned();
+        self.until_it_is(remove, |own| own.is_none_or(|it| it.storage == storage))
+            .await;
+        removed.store(true, Ordering::Relaxed);
+        self.until_it_is(add, |own| own.is_some()).await;
+        self.until_it_is(promote, |own| own.is_some_and(|it| it.voter))
+            .await;
+        let counts = async |it: v1::StatusResponse| {
+            it.ready && it.members.iter().any(|it| it.id == self.who && it.voter)
+        };
+        loop {
+            if let Some(said) = status(self.own.clone()).await
+                && counts(said).await
+            {
+                return;
+            }
+            sleep(LOOK).await;
+        }
+    }
+
+    /// Types a command until the leader says that it is as it is to be.
+    async fn until_it_is(&self, command: &str, so: impl Fn(Option<&v1::Member>) -> bool) {
+        loop {
+            if let Some(said) = leader_of(self.servers.clone()).await {
+                if so(said.members.iter().find(|it| it.id == self.who)) {
+                    return;
+                }
+                let mut line = Command::new("timeout");
+                line.args(["4", TENURE, "member"]).args(command.split(' '));
+                line.env("TENURE_STORE", &self.url);
+                // It may be in vain: it is asked for again.
+                let _ = spawn_blocking(move || line.output()).await;
+            }
+            sleep(LOOK).await;
+        }
+    }
+}
