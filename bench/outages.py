@@ -6,8 +6,12 @@ with `tenure bench`, and in the middle of it kills the leader (SIGKILL), stops
 it (SIGSTOP: as silent as one whose network was cut, but its connections stay
 open), ends it (SIGTERM), or has it hand over. What is told is the longest
 time without an acknowledged write; that of a run in which nothing happens is
-told too, since a busy machine has gaps of its own. Before that, how long a
-server takes from its start until it is ready, and what memory it has.
+told too, since a busy machine has gaps of its own. So may its disk: nothing
+is acknowledged that is not synced, so beside every row stands what a file of
+this program's own, synced every few milliseconds meanwhile, had to wait at
+most, and what the gaps were in those rounds in which it waited for nothing.
+Before that, how long a server takes from its start until it is ready, and what
+memory it has.
 
     bench/outages.py --tenure target/release/tenure [--etcd DIR/etcd] [--rounds 20]
 
@@ -34,6 +38,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -228,15 +233,51 @@ class Etcd(Cluster):
     hand_over = None
 
 
-def outage(tenure, cluster, kind):
-    """The longest gap in milliseconds, and how many calls failed."""
+class Disk:
+    """How long a sync of the disk takes, all the time."""
+
+    # Between two syncs; and what is more than the disk's own work, in ms.
+    pause, calm = 0.005, 10
+
+    def __init__(self, place):
+        self.syncs, self.ended = [], False
+        self.thread = threading.Thread(target=self.sync, args=(os.path.join(place, "probe"),))
+        self.thread.start()
+
+    def sync(self, path):
+        file = os.open(path, os.O_CREAT | os.O_WRONLY)
+        while not self.ended:
+            os.pwrite(file, bytes(512), 0)
+            began = time.monotonic()
+            os.fdatasync(file)
+            self.syncs.append((began, time.monotonic()))
+            time.sleep(self.pause)
+        os.close(file)
+
+    def longest(self, since):
+        """Of those that were under way after `since`, in milliseconds."""
+        # One may be under way now.
+        count = len(self.syncs)
+        until("a sync of the disk", lambda: len(self.syncs) > count or None, pause=0.001)
+        return max((end - began) * 1000 for began, end in self.syncs if end > since)
+
+    def stop(self):
+        self.ended = True
+        self.thread.join()
+
+
+def outage(tenure, cluster, kind, disk):
+    """The longest gap in milliseconds, how many calls failed, and the longest
+    sync of the disk."""
     leader = cluster.settled()
     process = cluster.processes[leader]
     load = subprocess.Popen(
         [tenure, "bench", cluster.url(), "--clients", "4", "--duration", cluster.measured,
          "--warm-up", f"{WARM_UP}s", "--timeout", "4s", "--json"],
         stdout=subprocess.PIPE, text=True)
-    time.sleep(WARM_UP + BEFORE)
+    time.sleep(WARM_UP)
+    since = time.monotonic()
+    time.sleep(BEFORE)
     if kind == "kill":
         process.kill()
     elif kind == "silence":
@@ -248,6 +289,7 @@ def outage(tenure, cluster, kind):
     elif kind == "hand-over":
         cluster.hand_over(leader)
     said = load.communicate(timeout=60)[0]
+    synced = disk.longest(since)
     if kind == "silence":
         process.send_signal(signal.SIGCONT)
     elif kind == "cut":
@@ -260,13 +302,23 @@ def outage(tenure, cluster, kind):
         cluster.start(leader)
     store = json.loads(said)["stores"][0]
     failures = {name: count for name, count in store["failures"].items() if count}
-    return store["longest_gap_us"] / 1000, failures
+    return store["longest_gap_us"] / 1000, failures, synced
 
 
 def describe(values):
     values = sorted(values)
     return (f"median {statistics.median(values):.0f} ms, least {values[0]:.0f}, "
             f"most {values[-1]:.0f}, of {len(values)}")
+
+
+def told(rounds):
+    """What a row says of its rounds."""
+    gaps, failures, syncs = zip(*rounds)
+    failed = [it for it in failures if it] or "none"
+    calm = [gap for gap, _, synced in rounds if synced <= Disk.calm]
+    beside = f"with a calm disk {describe(calm)}" if calm else "the disk was never calm"
+    return (f"{describe(gaps)}; {beside}; failed calls: {failed}; "
+            f"longest sync of the disk: {describe(syncs)}")
 
 
 def start_times(binary, place, rounds):
@@ -325,7 +377,7 @@ def main():
     if cuts:
         sh("ip link set lo up")
     place = tempfile.mkdtemp()
-    clusters, network = [], None
+    clusters, network, disk = [], None, None
     try:
         start_times(asked.tenure, place, max(1, asked.rounds // 4))
         shutil.rmtree(place)
@@ -335,22 +387,21 @@ def main():
         clusters.append(Tenure(asked.tenure, place, network=network))
         if asked.etcd:
             clusters.append(Etcd(asked.etcd, place, network=network))
+        disk = Disk(place)
         for kind in kinds:
-            gaps = {cluster.name: [] for cluster in clusters}
-            failures = {cluster.name: [] for cluster in clusters}
+            found = {cluster.name: [] for cluster in clusters}
             rounds = max(1, asked.rounds // 4) if kind == "nothing" else asked.rounds
             for _ in range(rounds):
                 for cluster in clusters:
                     if kind == "hand-over" and not cluster.hand_over:
                         continue
-                    gap, failed = outage(asked.tenure, cluster, kind)
-                    gaps[cluster.name].append(gap)
-                    failures[cluster.name] += [failed] if failed else []
-            for name, found in gaps.items():
-                if found:
-                    failed = failures[name] or "none"
-                    print(f"{name}, {kind}: {describe(found)}; failed calls: {failed}", flush=True)
+                    found[cluster.name].append(outage(asked.tenure, cluster, kind, disk))
+            for name, of_it in found.items():
+                if of_it:
+                    print(f"{name}, {kind}: {told(of_it)}", flush=True)
     finally:
+        if disk:
+            disk.stop()
         for cluster in clusters:
             cluster.stop()
         if network:
