@@ -38,10 +38,9 @@ fn assert_stormy(report: &Report, lasted: Duration) {
     assert!(report.terms > 1, "nobody else came to lead");
     let counts = &report.counts;
     let seconds = lasted.as_secs();
-    // Enough for the checkers to have something to judge between two faults; a
-    // disk that syncs in 100 ms allows no more than some times that.
-    assert!(counts.done > 5 * seconds, "{counts:?}");
-    assert!(counts.appended > 5 * seconds, "{counts:?}");
+    // Enough for the checkers to have something to judge between two faults.
+    assert!(counts.done > 20 * seconds, "{counts:?}");
+    assert!(counts.appended > 20 * seconds, "{counts:?}");
 }
 
 #[test]

@@ -5,8 +5,8 @@
 //! gives. But when servers greet each other each says which members it knows
 //! to be *committed*, and as of which entry ([`Settled`]). A committed log is
 //! one and the same everywhere, so if this server is a member by all of its own
-//! log, and another one knows the members without it as of an entry beyond the
-//! end of that, then it was removed by one of those that it never got. Nothing
+//! log, and another one knows the members without it as of the end of that
+//! or an entry beyond it, then it was removed by one of those that it never got. Nothing
 //! less counts: who lags, or knows a change that is not committed, may not know
 //! of this server *yet*.
 //!
@@ -32,8 +32,8 @@ pub(super) struct Removal {
 
 impl Removal {
     /// Server `by` knows the members to be `theirs`. This server is `own`,
-    /// and they are `ours` as of the end of its log. Gives what people should be told, if that is
-    /// news.
+    /// and they are `ours` as of the end of its log. Gives what people should
+    /// be told, if that is news.
     pub(super) fn hear(
         &mut self,
         own: Identity,

@@ -157,3 +157,40 @@ impl Desk {
         (waiting, outside)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec::Vec;
+
+    use super::*;
+    use crate::alpo::Operation;
+
+    fn append(bytes: usize) -> Ask {
+        Ask::Command(Command {
+            session: 1,
+            serial: 1,
+            outstanding: 1,
+            operation: Operation::Append(alloc::vec![0; bytes].into()),
+        })
+    }
+
+    #[test]
+    fn the_anteroom_holds_so_many_and_so_much_and_keeps_their_order() {
+        let config = Config {
+            waiting: 3,
+            uncommitted_bytes: 100,
+            ..Config::default()
+        };
+        let mut desk = Desk::default();
+        assert!(desk.admit(&config, 1, append(60)));
+        assert!(!desk.admit(&config, 2, append(41)), "too much");
+        assert!(desk.admit(&config, 3, append(40)));
+        assert!(desk.admit(&config, 4, append(0)));
+        assert!(!desk.admit(&config, 5, append(0)), "too many");
+        let tokens: Vec<_> = desk.let_in().into_iter().map(|(token, _)| token).collect();
+        assert_eq!(tokens, [1, 3, 4]);
+        // Whoever is alone may come in, however much it is.
+        assert!(desk.admit(&config, 6, append(101)));
+        assert!(!desk.admit(&config, 7, append(1)), "too much");
+    }
+}
