@@ -39,13 +39,17 @@ impl ClusterVersion {
     /// What every release speaks.
     pub const FIRST: Self = Self(1);
 
+    /// The version that knows which disk is meant: votes name the disk of the
+    /// candidate, sessions have owners, and restored logs say so.
+    pub const SECOND: Self = Self(2);
+
     /// What this release speaks: this version and all before.
     #[cfg(not(feature = "next-version"))]
-    pub const NEWEST: Self = Self(1);
+    pub const NEWEST: Self = Self::SECOND;
 
     /// What this release speaks: this version and all before.
     #[cfg(feature = "next-version")]
-    pub const NEWEST: Self = Self(2);
+    pub const NEWEST: Self = Self(3);
 
     /// The version with this number, which is at least 1.
     pub const fn new(number: u64) -> Option<Self> {
@@ -163,7 +167,7 @@ impl Payload {
             | Self::Expire { .. }
             | Self::Version(_) => ClusterVersion::FIRST,
             #[cfg(feature = "next-version")]
-            Self::Note(_) => ClusterVersion(2),
+            Self::Note(_) => ClusterVersion(3),
         }
     }
 }

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use tenure_core::alpo::{
-    Config, Entry, HardState, Limits, Membership, Payload, Position, Recovered, ServerId, Snapshot,
-    State, StorageId,
+    ClusterVersion, Config, Entry, HardState, Limits, Membership, Payload, Position, Recovered,
+    ServerId, Snapshot, State, StorageId,
 };
 use tenure_core::ids::Term;
 use tenure_core::time::{ClockId, Drift};
@@ -31,7 +31,8 @@ pub(crate) fn cluster(world: &mut World, args: &mut Args<'_>) -> Outcome<()> {
     let ids: Vec<_> = (1..=count + spare).filter_map(ServerId::new).collect();
     let founders = ids.iter().take(usize::try_from(count)?);
     let members = Membership::founded(founders.map(|id| (*id, storage(*id))));
-    let founded = State::founded(Limits::default(), ClockId::default(), members);
+    let founded = State::founded(Limits::default(), ClockId::default(), members)
+        .with_version(ClusterVersion::NEWEST);
     let snapshot = Snapshot {
         last: Position::ZERO,
         bytes: founded.encode().into(),

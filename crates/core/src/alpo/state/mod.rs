@@ -128,6 +128,12 @@ impl State {
         }
     }
 
+    /// The same in a log that may have entries of `version` from the first on.
+    #[must_use]
+    pub fn with_version(self, version: ClusterVersion) -> Self {
+        Self { version, ..self }
+    }
+
     /// The same with other members: what a new cluster begins with that is
     /// made from a copy of an old one.
     #[must_use]
