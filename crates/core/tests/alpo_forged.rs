@@ -70,7 +70,8 @@ fn told(node: &mut Node, prev: Position, entries: Vec<Entry>) -> Vec<Reply> {
         term: term(4),
         body: Body::Request { number: 1, request },
     };
-    node.handle(NOW, Input::Received(envelope));
+    let storage = StorageId::from_u128(2);
+    node.handle(NOW, Input::Received { envelope, storage });
     let mut replies = Vec::new();
     while let Some(output) = node.poll() {
         match output {

@@ -7,7 +7,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tenure_core::alpo::{Answer, Ask, Envelope, Found, LogId, LogTime, Node, ServerId};
+use tenure_core::alpo::{Answer, Ask, Envelope, Found, LogId, LogTime, Node, ServerId, StorageId};
 use tenure_core::cas::Register;
 use tenure_core::ids::Key;
 use tokio::sync::{Notify, oneshot};
@@ -17,8 +17,8 @@ use crate::wal::WalError;
 
 /// Something that happened.
 pub(super) enum Event {
-    /// A message came from another server.
-    Received(Envelope),
+    /// A message came from another server, which has greeted with this disk.
+    Received(Envelope, StorageId),
     /// Batches up to this one are durable.
     Persisted(u64),
     /// The log takes nothing more.

@@ -188,9 +188,9 @@ impl Owner {
     fn happened(&mut self, event: Event) -> Option<Ended> {
         let now = clock::now();
         match event {
-            Event::Received(envelope) => {
+            Event::Received(envelope, storage) => {
                 self.removal.received(&envelope);
-                self.node.handle(now, Input::Received(envelope));
+                self.node.handle(now, Input::Received { envelope, storage });
             }
             Event::Persisted(number) => {
                 while let Some((_, at)) = self.syncing.pop_front_if(|(it, _)| *it <= number) {

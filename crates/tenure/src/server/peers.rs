@@ -355,7 +355,7 @@ async fn serve(mut stream: Line, greeting: Greeting, number: u64, shared: &Share
         Some(why) => Answer::Refused(why.clone()),
     };
     let answered = timeout(GREET_WITHIN, write_answer(&mut stream, &answer)).await;
-    let server = greeting.hello.server;
+    let (server, storage) = (greeting.hello.server, greeting.hello.storage);
     let (blank, ours) = (greeting.hello.cluster.is_none(), refusal.is_none());
     if !ours {
         shared.metrics.close(Closed::Stranger);
@@ -379,7 +379,7 @@ async fn serve(mut stream: Line, greeting: Greeting, number: u64, shared: &Share
         let next = frames.next(|envelope| {
             // Nobody speaks for anybody else.
             if envelope.from == server {
-                events.push(Event::Received(envelope));
+                events.push(Event::Received(envelope, storage));
             }
         });
         let next = tokio::select! {

@@ -466,7 +466,10 @@ impl Machine for Node {
         }
         let before = self.view();
         match input {
-            Input::Received(envelope) => self.receive(envelope),
+            Input::Received {
+                envelope,
+                storage: _,
+            } => self.receive(envelope),
             Input::Persisted(number) => self.persisted(number),
             Input::Asked { token, ask } => self.asked(token, ask),
             Input::Closed(peer) => self.closed(peer),

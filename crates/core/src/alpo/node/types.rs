@@ -8,7 +8,7 @@ use crate::time::StoreTime;
 
 use super::super::durable::Batch;
 use super::super::entry::{ClusterVersion, Command, LogTime, Outcome, Serial};
-use super::super::ids::{LogId, Position, ServerId};
+use super::super::ids::{LogId, Position, ServerId, StorageId};
 use super::super::membership::{Change, ChangeError};
 use super::super::message::Envelope;
 use super::super::state::Bound;
@@ -19,7 +19,14 @@ use alloc::vec::Vec;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Input {
     /// A message arrived.
-    Received(Envelope),
+    Received {
+        /// What was said.
+        envelope: Envelope,
+        /// The disk that its sender has: what it said of itself when it
+        /// opened the connection on which this came, and never what anybody's
+        /// log says of its number.
+        storage: StorageId,
+    },
     /// Batches up to this number are durable.
     Persisted(u64),
     /// Somebody wants something; the answer carries the same token.
