@@ -144,11 +144,14 @@ impl Server {
 
     /// Its leader says up to where the log is committed, and what came with
     /// it is done: with nothing missing here, the state is as new as can be
-    /// known.
+    /// known. A new leader does not know of all that was committed before it
+    /// until the first entry of its own term is: before that is applied here,
+    /// what it says is not all that was acknowledged.
     pub(super) fn told(&mut self, committed: LogId) {
         let committed = committed.max(self.told.unwrap_or(0));
         self.told = Some(committed);
-        if self.state.applied().id >= committed {
+        let applied = self.state.applied();
+        if applied.id >= committed && applied.term == self.term() {
             self.fresh_at = Some(self.now);
         }
     }
