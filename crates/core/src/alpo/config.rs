@@ -162,6 +162,19 @@ impl Config {
         Ok(())
     }
 
+    /// For how long a server that has heard a leader under these settings
+    /// must refuse to elect another, because that leader may answer reads for
+    /// as long without asking again; nothing if none does. A directory keeps
+    /// the longest that it may owe across restarts, whatever the settings are
+    /// by then (`docs/identity.md`).
+    pub fn silence(&self) -> Duration {
+        if self.lease_reads {
+            self.drift.lengthen(self.timeout)
+        } else {
+            Duration::ZERO
+        }
+    }
+
     /// Whether this mistake is to be made; never, in a release.
     #[cfg(feature = "planted-bugs")]
     pub(super) fn planted(&self, bug: Bug) -> bool {

@@ -25,6 +25,7 @@ use super::metrics;
 use super::peers::Peers;
 use super::removal::Removal;
 use super::shared::{Progress, Shared, Standing};
+use super::silence::Silence;
 use super::watchers::Watchers;
 use crate::clock;
 use crate::transport::{Greeting, Settled};
@@ -70,6 +71,8 @@ pub(super) struct Owner {
     to_hand_over: bool,
     timeout: Duration,
     data: PathBuf,
+    /// What the directory owes, which another server may raise after this one.
+    pub(super) silence: Option<Arc<Silence>>,
 }
 
 /// How a server ended.
@@ -122,6 +125,7 @@ impl Owner {
             to_hand_over: false,
             timeout: config.node.timeout,
             data: config.data.clone(),
+            silence: None,
         }
     }
 
@@ -513,6 +517,9 @@ impl Owner {
             self.submit(batch);
         }
         drop(self.peers);
+        if let Some(silence) = &self.silence {
+            silence.let_go();
+        }
         // What was handed over is written before the directory is free again.
         drop(self.writer.finish());
         ended
