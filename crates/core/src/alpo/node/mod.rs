@@ -36,6 +36,7 @@ mod progress;
 mod query;
 mod rounds;
 mod server;
+mod stall;
 mod status;
 mod types;
 mod upgrade;
@@ -136,6 +137,7 @@ impl Node {
             leader: None,
             sticky_until: Instant::ZERO,
             owed_until: Instant::ZERO,
+            left_at: None,
             verified: 0,
             vetoed: false,
             told: None,
@@ -484,6 +486,7 @@ impl Machine for Node {
             Input::Persisted(number) => self.persisted(number),
             Input::Asked { token, ask } => self.asked(token, ask),
             Input::Closed(peer) => self.closed(peer),
+            Input::Compact if self.server.is_stuck() => {}
             Input::Compact => self.server.compact_now(),
         }
         self.watch_itself(before);
@@ -508,7 +511,7 @@ impl Machine for Node {
             leader.flush(&mut self.server);
         }
         let last = self.server.log.last().id;
-        if let Some(batch) = self.server.disk.take(last) {
+        if let Some(batch) = self.server.disk.take(last, self.server.now) {
             self.server.outbox.push_back(Output::Persist(batch));
         }
         self.server.outbox.pop_front()

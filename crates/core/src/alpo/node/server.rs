@@ -44,6 +44,8 @@ pub(super) struct Server {
     /// Until then this server elects nobody, itself included: before it was
     /// started it may have heard a leader whose lease counts on that.
     pub(super) owed_until: Instant,
+    /// When it last handed the leadership over because its disk stalled.
+    pub(super) left_at: Option<Instant>,
     /// In this term, the log is known to be the leader's up to here.
     pub(super) verified: LogId,
     /// A better log vetoed this server's candidacy, and nobody has reigned
@@ -283,7 +285,8 @@ impl Server {
     pub(super) fn compact(&mut self) {
         // Counted from the last snapshot: what is kept behind it, or waits to
         // be committed, makes no other one worth its price.
-        if self.unsaved > self.enough() {
+        // One at a time: they are large, and a disk may stall.
+        if self.unsaved > self.enough() && !self.disk.has_snapshot() {
             self.compact_now();
         }
     }
@@ -316,8 +319,8 @@ impl Server {
             bytes: Arc::new(bytes),
         };
         self.snapshot = Some(snapshot.clone());
-        self.disk
-            .stage_snapshot(snapshot, false, self.log.last().id);
+        let end = self.log.last().id;
+        self.disk.stage_snapshot(snapshot, false, end, self.now);
         self.tell(Event::Compacted { upto: applied });
         self.log
             .compact_behind(applied.id, self.config.kept_entries, enough / 2);
