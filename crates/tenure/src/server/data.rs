@@ -1,7 +1,7 @@
 //! A server's data directory.
 //!
 //! Beside the log (`tenure wal inspect DIR` shows it) there are three small
-//! files. `founders` says whom the cluster began with, which is the state
+//! files, and a fourth where reads were ever answered by a lease (`silence`). `founders` says whom the cluster began with, which is the state
 //! before the log's first entry; it is empty for one that came later. `storage` holds the number that was drawn when the directory was
 //! made, and by which a wiped disk is known for what it is; it is there
 //! before the server first speaks. `addresses` holds what is known of where
@@ -24,7 +24,7 @@ const STORAGE: &str = "storage";
 const FOUNDERS: &str = "founders";
 const ADDRESSES: &str = "addresses";
 /// The first line of each.
-const VERSION: &str = "tenure 1";
+pub(super) const VERSION: &str = "tenure 1";
 
 /// What a data directory holds when a server starts.
 #[derive(Debug)]
@@ -100,7 +100,7 @@ pub(super) fn blank(dir: &Path, cluster: ClusterId) -> Result<State, WalError> {
     Ok(State::founded(limits(), clock(cluster), founded))
 }
 
-fn failed<'a>(
+pub(super) fn failed<'a>(
     path: &'a Path,
     doing: &'static str,
 ) -> impl Fn(std::io::Error) -> WalError + use<'a> {
@@ -136,7 +136,7 @@ fn draw_storage(dir: &Path) -> Result<StorageId, WalError> {
 }
 
 /// Writes a small file so that it is there whole or not at all.
-fn write(dir: &Path, name: &str, text: &str) -> std::io::Result<()> {
+pub(super) fn write(dir: &Path, name: &str, text: &str) -> std::io::Result<()> {
     let unfinished = dir.join(format!("{name}.tmp"));
     let mut file = fs::File::create(&unfinished)?;
     file.write_all(text.as_bytes())?;

@@ -162,7 +162,7 @@ impl Leader {
             server.answer(token, Answer::Refused(refusal));
         } else if probe.is_too_large() {
             server.answer(token, Answer::Refused(Refusal::TooLarge));
-        } else if !self.desk.has_room(server, weight) {
+        } else if !self.desk.has_room(server, weight) || self.is_held_up(server) {
             server.answer(token, Answer::Refused(Refusal::Busy));
         } else {
             self.append(server, probe.payload, Some(token));
@@ -275,6 +275,10 @@ impl Leader {
         if server.planted(Bug::CountedUnsynced) {
             own = server.log.last().id;
         }
+        let waits = server.disk.since().map(|since| server.now.since(since));
+        if waits > Some(server.config.timeout) && server.planted(Bug::StalledCounted) {
+            own = server.log.last().id;
+        }
         let mut matched = self.tally(server, own, |peer| peer.matched);
         let reached = if server.planted(Bug::HalfIsMajority) {
             matched.sort_unstable();
@@ -351,6 +355,7 @@ impl Leader {
             self.heartbeats(server);
             self.expire(server);
             self.raise(server);
+            self.leave_to_a_quicker(server);
         }
         self.give_up_transfer(server);
         true

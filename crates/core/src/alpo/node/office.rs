@@ -161,7 +161,7 @@ impl Leader {
             transfer.told = true;
             // From here on somebody may be elected although voters hear this
             // leader: it never again counts on a lease in this term.
-            self.lease_given_up = true;
+            self.lease_given_up = !server.planted(Bug::LeaseKept);
             server.ask(transfer.to, Request::TransferNow);
         }
     }

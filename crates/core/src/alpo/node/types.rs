@@ -245,6 +245,11 @@ pub enum Event {
         /// Its last entry.
         upto: Position,
     },
+    /// This leader's disk lags too far behind, and it hands over.
+    DiskStalls {
+        /// To this server, whose disk has kept up.
+        heir: ServerId,
+    },
     /// A snapshot was taken over from the leader.
     Installed {
         /// Its last entry.
