@@ -39,6 +39,7 @@ mod backup;
 mod budget;
 mod complaints;
 mod config;
+mod confirm;
 mod data;
 mod door;
 mod following;

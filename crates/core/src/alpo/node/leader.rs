@@ -22,6 +22,7 @@ use super::super::message::{Reply, Request};
 use super::super::quorum;
 use super::compare::Comparing;
 use super::desk::{Admission, Desk};
+use super::office::Changing;
 use super::progress::{Mode, Progress};
 use super::rounds::Rounds;
 use super::server::Server;
@@ -37,6 +38,7 @@ pub(super) struct Leader {
     pub(super) rounds: Rounds,
     pub(super) desk: Desk,
     pub(super) transfer: Option<Transfer>,
+    pub(super) changing: Option<Changing>,
     pub(super) heartbeat_at: Instant,
     /// No lease any more in this reign: the leadership was offered to
     /// another.
@@ -77,6 +79,7 @@ impl Leader {
             rounds: Rounds::new(server.now),
             desk: Desk::default(),
             transfer: None,
+            changing: None,
             heartbeat_at: server.now.after(server.config.heartbeat),
             lease_given_up: false,
             began: (time, server.now),
@@ -143,7 +146,8 @@ impl Leader {
                 Admission::Answer(answer) => server.answer(token, answer),
             },
             Ask::Read(query) => self.read(server, token, query),
-            Ask::Change(change) => self.change(server, token, change),
+            Ask::Change(change) => self.change(server, token, change, None),
+            Ask::ChangeOf { change, storage } => self.change(server, token, change, Some(storage)),
             Ask::Transfer(to) => self.hand_over(server, Some(token), to),
         }
     }
@@ -232,6 +236,7 @@ impl Leader {
         peer.round = peer.round.max(round.min(self.rounds.current()));
         self.confirm(server);
         self.advance(server);
+        self.judge_change(server);
         self.compare(server);
     }
 
@@ -328,9 +333,11 @@ impl Leader {
     /// Sends what there is to send, as far as the windows allow, and begins
     /// a round if reads wait for one.
     pub(super) fn flush(&mut self, server: &mut Server) {
-        if self.rounds.wants_another() {
+        let changing = self.changing.map(|it| it.round);
+        if self.rounds.wants_another(changing) {
             self.rounds.begin(server.now);
             self.confirm(server);
+            self.judge_change(server);
             self.heartbeats(server);
         }
         let round = self.rounds.current();
@@ -358,6 +365,7 @@ impl Leader {
             self.leave_to_a_quicker(server);
         }
         self.give_up_transfer(server);
+        self.judge_change(server);
         true
     }
 
@@ -413,7 +421,8 @@ impl Leader {
             server.answer(token, Answer::Interrupted);
         }
         let refused = Answer::Refused(Refusal::NotLeader { leader });
-        for token in outside.chain(self.rounds.abandon()) {
+        let changing = self.changing.map(|it| it.token);
+        for token in outside.chain(self.rounds.abandon()).chain(changing) {
             server.answer(token, refused.clone());
         }
         if let Some(token) = self.transfer.and_then(|transfer| transfer.token) {
