@@ -4,8 +4,8 @@
 //! mistake would really be made. The list is the design's own: each hole of
 //! the sources as they left it (H1 to H16), the classical ways to get a
 //! replicated log wrong, two of founding one, five of registers that are
-//! bound to sessions, three of the silence that a lease counts on, and one of
-//! a disk that stalls. The feature `planted-bugs` compiles the switches in;
+//! bound to sessions, three of the silence that a lease counts on, one of
+//! a disk that stalls, and one of restoring a backup. The feature `planted-bugs` compiles the switches in;
 //! without it they are the constant `false`.
 
 /// One planted mistake.
@@ -105,11 +105,13 @@ pub enum Bug {
     /// What a leader's own disk has kept waiting for long is counted as if it
     /// were on it.
     StalledCounted,
+    /// A cluster that is made from a backup goes on where that ends.
+    RestoredInPlace,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 43] = [
+    pub const ALL: [Self; 44] = [
         Self::VoteForgotten,
         Self::TermForgotten,
         Self::EarlierTermCounted,
@@ -153,5 +155,6 @@ impl Bug {
         Self::SilenceShortened,
         Self::LeaseKept,
         Self::StalledCounted,
+        Self::RestoredInPlace,
     ];
 }

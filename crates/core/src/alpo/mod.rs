@@ -57,6 +57,6 @@ pub use node::{
     Status, Why,
 };
 pub use state::{
-    Bound, ImageError, Journal, Limits, MAX_BOUND, MAX_WINDOW, Mark, Session, Sessions, Standing,
-    State, TooOld,
+    Bound, Gap, Gaps, ImageError, JUMP, Journal, Limits, MAX_BOUND, MAX_WINDOW, Mark,
+    NotRestorable, Restored, Restoring, Session, Sessions, Standing, State, TERM_STEP, TooOld,
 };

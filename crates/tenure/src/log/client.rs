@@ -235,7 +235,9 @@ impl Client {
     /// before.
     ///
     /// # Errors
-    /// [`Error::Compacted`] if the first of them are kept no more.
+    /// [`Error::Compacted`] if the first of them are kept no more,
+    /// [`Error::Restored`] if `from` is a number that a cluster may have given
+    /// which is lost.
     pub async fn read_log(&self, from: u64, limit: u32) -> Result<Vec<Entry>, Error> {
         let read = v1::ReadLogRequest {
             from,

@@ -51,6 +51,8 @@ impl Tail {
     ///
     /// # Errors
     /// [`Error::Compacted`] if the next entry is kept no more, by any server;
+    /// [`Error::Restored`] if the log was restored from a backup, and goes on
+    /// elsewhere;
     /// [`Error::Refused`] if this client may not read.
     pub async fn next(&mut self) -> Option<Result<Entry, Error>> {
         loop {
@@ -343,7 +345,7 @@ impl Following for Tailing {
 
     async fn refused(&mut self, error: Error) -> ControlFlow<()> {
         match error {
-            Error::Compacted { .. } | Error::Refused { .. } => {
+            Error::Compacted { .. } | Error::Restored { .. } | Error::Refused { .. } => {
                 let _ = self.batches.send(Err(error)).await;
                 ControlFlow::Break(())
             }
@@ -454,7 +456,7 @@ impl Following for Watching {
     async fn refused(&mut self, error: Error) -> ControlFlow<()> {
         match error {
             // From the beginning, then.
-            Error::Compacted { .. } => self.revision = None,
+            Error::Compacted { .. } | Error::Restored { .. } => self.revision = None,
             Error::Refused { message, .. } => self.lost(&message).await,
             Error::Conflict | Error::Unavailable(_) | Error::Unknown(_) => {}
         }

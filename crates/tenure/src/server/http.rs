@@ -141,7 +141,9 @@ fn failed(error: v1::Error) -> Response {
         Cause::Busy | Cause::TooManySessions | Cause::Window | Cause::TooSlow => {
             StatusCode::TOO_MANY_REQUESTS
         }
-        Cause::SessionExpired | Cause::TooOld | Cause::Compacted => StatusCode::GONE,
+        Cause::SessionExpired | Cause::TooOld | Cause::Compacted | Cause::Restored => {
+            StatusCode::GONE
+        }
         Cause::OutOfOrder | Cause::Members | Cause::NotHandedOver => StatusCode::CONFLICT,
         Cause::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
         Cause::Invalid => StatusCode::BAD_REQUEST,

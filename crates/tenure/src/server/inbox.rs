@@ -76,7 +76,7 @@ impl Told {
                 registers.iter().map(weight).sum()
             }
             Found::Journal(Ok(entries)) => entries.iter().map(|(_, it)| it.len() + 16).sum(),
-            Found::Journal(Err(_)) | Found::Barrier(_) => 0,
+            Found::Journal(Err(_)) | Found::Restored(_) | Found::Barrier(_) => 0,
         }
     }
 }

@@ -71,7 +71,9 @@ use tenure_core::alpo::{Founding, Hello, Identity, Membership, Node, Recovered, 
 use tenure_core::rng::Rng;
 use tokio::sync::watch;
 
-pub use backup::{RestoreError, Summary, read as read_backup, restore};
+pub use backup::{
+    Made, RestoreError, RestoreOptions, Summary, read as read_backup, restore, restore_with,
+};
 pub use config::Config;
 pub use owner::Ended;
 pub use shared::Standing;

@@ -400,6 +400,9 @@ impl Owner {
                 news
             });
         }
+        if !*self.shared.caught_up.borrow() && self.node.has_caught_up() {
+            self.shared.caught_up.send_replace(true);
+        }
         if *self.node.members() != self.members {
             self.members = self.node.members().clone();
             self.dispensable = dispensable(&self.members, self.node.id());

@@ -64,6 +64,8 @@ pub(super) struct Shared {
     face: Mutex<Face>,
     pub(super) standing: watch::Sender<Standing>,
     pub(super) progress: watch::Sender<Progress>,
+    /// Whether the state has been up to date since the process started.
+    pub(super) caught_up: watch::Sender<bool>,
     pub(super) metrics: Metrics,
     /// The edition of the face.
     pub(super) edition: watch::Sender<u64>,
@@ -89,6 +91,7 @@ impl Shared {
             settled: watch::Sender::default(),
             standing: watch::Sender::new(standing),
             progress: watch::Sender::default(),
+            caught_up: watch::Sender::default(),
             metrics: Metrics::new(),
         }
     }

@@ -2,6 +2,7 @@
 
 mod bindings;
 mod cases;
+mod catching_up;
 #[path = "../common/certificates.rs"]
 mod certificates;
 mod servers;

@@ -242,6 +242,34 @@ impl Servers {
         }
         entries
     }
+
+    /// The same of a log that was restored from a backup: at a gap it says
+    /// where it goes on.
+    pub(crate) async fn entries_across(&self, number: u64, count: usize) -> Vec<String> {
+        let (mut entries, mut from) = (Vec::new(), 1);
+        while entries.len() < count {
+            let tail = self.log(number).await.tail(v1::TailRequest { from }).await;
+            let mut tail = tail.expect("a tail").into_inner();
+            while entries.len() < count {
+                let message = tokio::time::timeout(PATIENCE, tail.message()).await;
+                match message.expect("in time") {
+                    Ok(message) => entries.extend(
+                        message
+                            .expect("no end")
+                            .entries
+                            .iter()
+                            .map(|entry| String::from_utf8_lossy(&entry.data).into_owned()),
+                    ),
+                    Err(status) => {
+                        assert_eq!(cause(&status), Cause::Restored, "{status}");
+                        from = error(&status).expected;
+                        break;
+                    }
+                }
+            }
+        }
+        entries
+    }
 }
 
 /// The cause that a failed call carries.

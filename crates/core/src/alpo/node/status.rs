@@ -175,6 +175,19 @@ impl Node {
         }
     }
 
+    /// Whether its state has all that it had before this process started, and
+    /// all that was committed before its leader's reign.
+    ///
+    /// It forgets at its end how much of its log it had applied. An entry of
+    /// the term that it is in is applied only when everything that was ever
+    /// committed before that term is; and what was committed in that term up
+    /// to the last time that its leader was heard is applied when it has all
+    /// that this one has told since.
+    pub fn has_caught_up(&self) -> bool {
+        let of_this_term = self.server.state.applied().term == self.server.term();
+        of_this_term && self.fresh_at().is_some()
+    }
+
     /// The broken rule it found, if any.
     pub const fn fault(&self) -> Option<&Fault> {
         self.server.fault.as_ref()

@@ -141,6 +141,9 @@ pub enum Found {
     },
     /// Entries with their numbers; or the oldest number that is still kept.
     Journal(Result<Vec<(u64, Bytes)>, u64>),
+    /// Entries from a number on that may have been given to an entry of a
+    /// cluster that is lost; here the plain log goes on at this one.
+    Restored(u64),
     /// The entry up to which everything had been applied.
     Barrier(LogId),
 }
