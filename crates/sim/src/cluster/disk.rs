@@ -121,6 +121,17 @@ impl Disk {
         Ok(recovered)
     }
 
+    /// Makes a log that begins with what was restored.
+    pub(super) fn restore(
+        &mut self,
+        format: Format,
+        options: Options,
+        batch: Batch,
+    ) -> Result<(), Trouble> {
+        let mut log = Wal::create(Box::new(self.files.clone()), format, options)?;
+        Ok(log.append(&[batch])?)
+    }
+
     pub(super) fn write(&mut self, batch: Batch) {
         self.waiting.push_back(batch);
     }

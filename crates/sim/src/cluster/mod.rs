@@ -14,6 +14,7 @@
 //! | `founding` | how a cluster begins |
 //! | `client`, `asking` | who asks for things, and how |
 //! | `reading` | pages, the plain log, stale reads, watches |
+//! | `restoring` | the cluster is lost, and restored from a backup |
 //! | `faults`, `judging` | what goes wrong, and what must be right after |
 //! | `late` | messages that come in a later reign |
 //! | `shapes` | networks that are broken in part, for long |
@@ -32,6 +33,7 @@ mod late;
 mod network;
 mod process;
 mod reading;
+mod restoring;
 mod shapes;
 mod stats;
 mod swarm;

@@ -68,6 +68,8 @@ stats! {
     rotten: "rotten bytes",
     refused_starts: "starts refused for damage",
     spares: "older snapshots used",
+    restores: "clusters lost and restored",
+    restored_answers: "answers of restored clusters",
     pauses: "pauses",
     partitions: "changes of the network",
     snipes: "faults in the middle of elections",

@@ -25,6 +25,7 @@ use super::host::Host;
 use super::late::Late;
 use super::network::Network;
 use super::reading::Reading;
+use super::restoring::Loss;
 use super::shapes::Shaped;
 use super::stats::Stats;
 use super::swarm::{SECOND, Swarm};
@@ -66,6 +67,8 @@ pub(super) enum Event {
         client: usize,
     },
     Fault,
+    Backup,
+    Lost,
     Snipe {
         server: usize,
     },
@@ -167,6 +170,7 @@ pub(super) struct World {
     followed: Followed,
     pub(super) calls: Calls,
     pub(super) holders: Holders,
+    pub(super) loss: Loss,
     pub(super) stats: Stats,
     pub(super) trace: Trace,
     /// Faults are over.
@@ -222,6 +226,7 @@ impl World {
             followed: Followed::new(swarm.servers, timeout, swarm.config.lease_reads),
             calls: Calls::default(),
             holders: Holders::default(),
+            loss: Loss::new(seed),
             stats: Stats::default(),
             trace: Trace::new(options.trace),
             healed: false,
@@ -260,6 +265,7 @@ impl World {
             self.after(first, Event::Client { client });
         }
         self.after(self.swarm.pace, Event::Fault);
+        self.plan_loss();
         self.after(self.swarm.storm, Event::Heal);
         while let Some(Reverse(Queued { at, event, .. })) = self.queue.pop() {
             self.now = at;
@@ -325,6 +331,7 @@ impl World {
                 asks,
             } => self.hear(from, to, &hello, asks),
             Event::Fault => self.fault(),
+            Event::Lost => self.lost(),
             Event::Readmit { server } => self.readmit(server),
             Event::Heal => self.heal(),
             Event::Shaped => self.look_at_shape(),
@@ -361,6 +368,7 @@ impl World {
     /// What breaks no rule by itself.
     fn just_happen(&mut self, event: Event) {
         match event {
+            Event::Backup => self.back_up(),
             Event::Greet { server, epoch } => self.greet(server, epoch),
             Event::Stumble { server } => self.stumble(server),
             Event::Mishap { server } => self.mishap(server),

@@ -232,6 +232,11 @@ impl State {
         })
     }
 
+    /// What it is to hold when that session ends.
+    pub fn last_will(&self, key: &Key) -> Option<&Bytes> {
+        self.bindings.last(key)
+    }
+
     /// How many registers are bound to sessions.
     pub fn bound_len(&self) -> usize {
         self.bindings.len()

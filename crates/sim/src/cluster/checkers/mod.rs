@@ -60,6 +60,9 @@ pub enum Check {
     /// Two clusters were founded by servers that kept their disks, one without
     /// its disk takes part, or one is left out.
     Founding,
+    /// A restored cluster gave out what the lost one had given out, or
+    /// something of the backup is not there.
+    Restored,
     /// A server stopped because it found a broken rule, or panicked.
     Halted,
     /// After all was well again, nobody led in time.
@@ -96,6 +99,7 @@ impl fmt::Display for Check {
             Self::Followed => "followed",
             Self::Disk => "disk",
             Self::Founding => "founding",
+            Self::Restored => "restored",
             Self::Halted => "halted",
             Self::Election => "election",
             Self::Reaches => "who reaches leads",
