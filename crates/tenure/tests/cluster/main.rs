@@ -5,6 +5,7 @@ mod cases;
 mod catching_up;
 #[path = "../common/certificates.rs"]
 mod certificates;
+mod restored;
 mod servers;
 mod standing;
 mod strangers;
