@@ -81,6 +81,7 @@ stats! {
     holds: "connections that held messages back",
     held: "messages held back",
     released: "messages held back that came",
+    plots: "faults in a row",
     shapes: "networks broken in part for long",
     shapes_led: "of them led",
     shapes_idle: "of them in which nobody could lead",

@@ -24,6 +24,7 @@ use super::founding::{Beginning, committed};
 use super::host::Host;
 use super::late::Late;
 use super::network::Network;
+use super::plots::{Next, Waiting};
 use super::reading::Reading;
 use super::shapes::Shaped;
 use super::stats::Stats;
@@ -95,6 +96,8 @@ pub(super) enum Event {
     Mishap {
         server: usize,
     },
+    /// The next of a row of faults.
+    Plot(Next),
     /// A message that was held back comes.
     Release {
         number: u64,
@@ -154,6 +157,8 @@ pub(super) struct World {
     pub(super) hosts: Vec<Host>,
     pub(super) network: Network,
     pub(super) late: Late,
+    /// What a row of faults waits for.
+    pub(super) waiting: Option<Waiting>,
     pub(super) reading: Reading,
     pub(super) shaped: Shaped,
     pub(super) clients: Vec<Client>,
@@ -210,6 +215,7 @@ impl World {
             hosts,
             network: Network::new(swarm.servers),
             late: Late::default(),
+            waiting: None,
             reading: Reading::new(swarm.servers),
             shaped: Shaped::default(),
             clients,
@@ -261,6 +267,7 @@ impl World {
         }
         self.after(self.swarm.pace, Event::Fault);
         self.after(self.swarm.storm, Event::Heal);
+        self.plot_the_end();
         while let Some(Reverse(Queued { at, event, .. })) = self.queue.pop() {
             self.now = at;
             self.stats.events += 1;
@@ -367,6 +374,7 @@ impl World {
             Event::Snipe { server } => self.sniped(server),
             Event::Dethrone { server } => self.dethrone(server),
             Event::Betray { voter, winner } => self.betray(voter, winner),
+            Event::Plot(next) => self.go_on_plotting(next),
             Event::Release { number } => self.release(number),
             Event::Quiet => self.quiet = true,
             Event::Settle => self.settled = self.committed.len(),
@@ -475,6 +483,7 @@ impl World {
             self.committed.complete(node)?;
             self.snipe(server, true);
             self.release_to(server);
+            self.plot(server);
         }
         Ok(())
     }
