@@ -61,7 +61,12 @@ impl World {
                 orphan,
             }) if old != leader && orphan != leader => {
                 self.waiting = None;
-                let delay = self.rng.between(2 * step, 12 * step);
+                let back = Next::Return {
+                    leader: old,
+                    orphan,
+                };
+                self.after(1, Event::Plot(back));
+                let delay = self.rng.between(4 * step, 16 * step);
                 self.after(delay, Event::Plot(Next::Swap { leader: old }));
             }
             Some(Waiting::Fork { leader: old }) if old != leader => {
@@ -69,7 +74,8 @@ impl World {
                 let delay = self.rng.below(2 * step) + 1;
                 self.after(delay, Event::Plot(Next::CutNext { leader }));
             }
-            Some(_) => {}
+            // It leads again, and all is as it was.
+            Some(_) => self.waiting = None,
             // The rest must be a majority without the pair.
             None if kinds.late && self.swarm.servers > 4 && self.rng.chance(20) => {
                 let others = self.swarm.servers as u64 - 1;

@@ -12,6 +12,7 @@ use tenure_core::rng::Rng;
 use tenure_core::time::{ClockId, Now};
 
 use super::Options;
+use super::checkers::accepted;
 use super::checkers::clients::Calls;
 use super::checkers::committed::Committed;
 use super::checkers::followed::Followed;
@@ -478,6 +479,7 @@ impl World {
         let Some(node) = &self.hosts[server].node else {
             return Ok(());
         };
+        accepted::look(node, &self.hosts)?;
         if self.leaders.look(node)? {
             self.stats.reigns += 1;
             self.committed.complete(node)?;
