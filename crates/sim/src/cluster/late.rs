@@ -24,14 +24,14 @@ pub(super) struct Late {
 
 /// What a connection holds back.
 #[derive(Clone, Copy)]
-struct Hold {
+pub(super) struct Hold {
     /// Who opened it, and to whom.
-    connection: (usize, usize),
-    until: u64,
-    requests: bool,
-    replies: bool,
+    pub(super) connection: (usize, usize),
+    pub(super) until: u64,
+    pub(super) requests: bool,
+    pub(super) replies: bool,
     /// Everything comes this long after it was sent, at the latest.
-    late: u64,
+    pub(super) late: u64,
 }
 
 struct Held {
@@ -52,6 +52,11 @@ impl Late {
             hold.connection == connection && hold.until > now && fits
         };
         self.holds.iter().find(of).map(|hold| hold.late)
+    }
+
+    /// A connection begins to hold back.
+    pub(super) fn begin(&mut self, hold: Hold) {
+        self.holds.push(hold);
     }
 
     /// The connection breaks; how many messages are lost with it.
@@ -88,7 +93,7 @@ impl World {
         for other in (0..self.swarm.servers).filter(|other| *other != opener) {
             if self.rng.chance(share) {
                 self.stats.holds += 1;
-                self.late.holds.push(Hold {
+                self.late.begin(Hold {
                     connection: (opener, other),
                     until,
                     requests,
@@ -140,7 +145,7 @@ impl World {
     /// A reign begins: what the connections of its leader held back comes
     /// now, and some of what others held back for it.
     pub(super) fn release_to(&mut self, leader: usize) {
-        let within = 6 * (2 * self.swarm.latency + self.swarm.sync);
+        let within = 12 * self.step_time();
         let due = self.late.held.iter().map(|held| {
             let own = held.connection.0 == leader;
             (held.number, if own { 80 } else { 20 })

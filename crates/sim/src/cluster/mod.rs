@@ -17,6 +17,7 @@
 //! | `restoring` | the cluster is lost, and restored from a backup |
 //! | `faults`, `judging` | what goes wrong, and what must be right after |
 //! | `late` | messages that come in a later reign |
+//! | `plots` | faults that only matter in a row |
 //! | `shapes` | networks that are broken in part, for long |
 //! | `checkers` | what must be true, a file each |
 
@@ -31,6 +32,7 @@ mod host;
 mod judging;
 mod late;
 mod network;
+mod plots;
 mod process;
 mod reading;
 mod restoring;

@@ -61,6 +61,7 @@ stats! {
     blackouts: "crashes of all at once",
     lost_writes: "crashes that lost writes",
     slow_syncs: "slow syncs",
+    quicker: "hand-overs to a quicker disk",
     failed_syncs: "failed syncs",
     full_disks: "full disks",
     torn: "torn writes cut",
@@ -83,6 +84,7 @@ stats! {
     holds: "connections that held messages back",
     held: "messages held back",
     released: "messages held back that came",
+    plots: "faults in a row",
     shapes: "networks broken in part for long",
     shapes_led: "of them led",
     shapes_idle: "of them in which nobody could lead",
@@ -131,6 +133,7 @@ impl Stats {
             Event::Truncated { .. } => self.truncations += 1,
             Event::Compacted { .. } => self.snapshots += 1,
             Event::Installed { .. } => self.installs += 1,
+            Event::DiskStalls { .. } => self.quicker += 1,
             Event::Compared { .. } => self.compared += 1,
             Event::SteppedDown(Why::Led) | Event::Led { .. } | Event::Disagreement { .. } => {}
         }

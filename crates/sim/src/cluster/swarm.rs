@@ -59,7 +59,7 @@ impl Kinds {
             transfers: rng.chance(30),
             snipers: rng.chance(40),
             slow_links: rng.chance(40),
-            late: rng.chance(40),
+            late: rng.chance(50),
             shapes: servers > 2 && rng.chance(35),
         }
     }

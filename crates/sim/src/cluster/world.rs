@@ -12,6 +12,7 @@ use tenure_core::rng::Rng;
 use tenure_core::time::{ClockId, Now};
 
 use super::Options;
+use super::checkers::accepted;
 use super::checkers::clients::Calls;
 use super::checkers::committed::Committed;
 use super::checkers::followed::Followed;
@@ -24,6 +25,7 @@ use super::founding::{Beginning, committed};
 use super::host::Host;
 use super::late::Late;
 use super::network::Network;
+use super::plots::{Next, Waiting};
 use super::reading::Reading;
 use super::restoring::Loss;
 use super::shapes::Shaped;
@@ -98,6 +100,8 @@ pub(super) enum Event {
     Mishap {
         server: usize,
     },
+    /// The next of a row of faults.
+    Plot(Next),
     /// A message that was held back comes.
     Release {
         number: u64,
@@ -157,6 +161,8 @@ pub(super) struct World {
     pub(super) hosts: Vec<Host>,
     pub(super) network: Network,
     pub(super) late: Late,
+    /// What a row of faults waits for.
+    pub(super) waiting: Option<Waiting>,
     pub(super) reading: Reading,
     pub(super) shaped: Shaped,
     pub(super) clients: Vec<Client>,
@@ -214,6 +220,7 @@ impl World {
             hosts,
             network: Network::new(swarm.servers),
             late: Late::default(),
+            waiting: None,
             reading: Reading::new(swarm.servers),
             shaped: Shaped::default(),
             clients,
@@ -267,6 +274,7 @@ impl World {
         self.after(self.swarm.pace, Event::Fault);
         self.plan_loss();
         self.after(self.swarm.storm, Event::Heal);
+        self.plot_the_end();
         while let Some(Reverse(Queued { at, event, .. })) = self.queue.pop() {
             self.now = at;
             self.stats.events += 1;
@@ -375,6 +383,7 @@ impl World {
             Event::Snipe { server } => self.sniped(server),
             Event::Dethrone { server } => self.dethrone(server),
             Event::Betray { voter, winner } => self.betray(voter, winner),
+            Event::Plot(next) => self.go_on_plotting(next),
             Event::Release { number } => self.release(number),
             Event::Quiet => self.quiet = true,
             Event::Settle => self.settled = self.committed.len(),
@@ -478,11 +487,13 @@ impl World {
         let Some(node) = &self.hosts[server].node else {
             return Ok(());
         };
+        accepted::look(node, &self.hosts)?;
         if self.leaders.look(node)? {
             self.stats.reigns += 1;
             self.committed.complete(node)?;
             self.snipe(server, true);
             self.release_to(server);
+            self.plot(server);
         }
         Ok(())
     }

@@ -132,6 +132,17 @@ impl Node {
         }
     }
 
+    /// Up to where it takes its log to be on the disk of each other member;
+    /// nothing on others than the leader.
+    pub fn accepted(&self) -> impl Iterator<Item = (ServerId, LogId)> {
+        let leader = match &self.role {
+            Role::Leader(leader) => Some(leader),
+            Role::Passive(_) | Role::Candidate(_) => None,
+        };
+        let peers = leader.into_iter().flat_map(|leader| &leader.peers);
+        peers.map(|(id, peer)| (*id, peer.matched))
+    }
+
     /// Whether it leads and everything before its reign is applied.
     pub fn is_ready(&self) -> bool {
         match &self.role {
