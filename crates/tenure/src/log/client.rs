@@ -133,6 +133,12 @@ impl Client {
         self.shared.hold_by_session
     }
 
+    /// Why a call that had so long was not answered, if its servers are too
+    /// far away for that.
+    pub(crate) fn excuses(&self, within: Duration) -> Option<String> {
+        self.shared.finder.distance().excuses(within)
+    }
+
     pub(super) const fn time(&self) -> Duration {
         self.within
     }
