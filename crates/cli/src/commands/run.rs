@@ -49,8 +49,9 @@ pub(crate) async fn run(context: &Context, args: &args::Run) -> Result<ExitCode,
             .config()
             .map_err(|error| usage(error.to_string()))?
             .lease;
-        check(&store, &election, context.timeout).await?;
-        near_enough(&store, lease, context.timeout).await?;
+        if check(&store, &election, context.timeout).await? {
+            near_enough(&store, lease, context.timeout).await?;
+        }
         Ok::<_, Failure>(store)
     };
     let store = tokio::select! {
@@ -72,8 +73,8 @@ pub(crate) async fn run(context: &Context, args: &args::Run) -> Result<ExitCode,
 
 /// Looks whether the store will do and the register can be read, so that what
 /// a person must mend is told at once. A store that is only away may come
-/// back: the campaign waits.
-async fn check(store: &Arc<dyn Store>, election: &Name, within: Duration) -> Result<(), Failure> {
+/// back: the campaign waits. Whether it is there.
+async fn check(store: &Arc<dyn Store>, election: &Name, within: Duration) -> Result<bool, Failure> {
     let look = || leader(Arc::clone(store), election, within);
     let mut seen = look().await;
     if matches!(seen, Err(StoreError::Broken(_))) {
@@ -81,11 +82,11 @@ async fn check(store: &Arc<dyn Store>, election: &Name, within: Duration) -> Res
         seen = look().await;
     }
     match seen {
-        Ok(_) => Ok(()),
+        Ok(_) => Ok(true),
         Err(error @ StoreError::Broken(_)) => Err(store_failure(error)),
         Err(error) => {
             tracing::warn!("{error}; standing anyway, and waiting for it");
-            Ok(())
+            Ok(false)
         }
     }
 }

@@ -173,6 +173,13 @@ impl Client {
         async { answer.await.unwrap_or_else(|_| Err(gone())) }
     }
 
+    /// Connects to the leader and opens the session of the commands to come:
+    /// over a long distance the first of them would be late for that.
+    pub(crate) async fn prepare(&self) {
+        // Where it fails, the command says so.
+        let _ = self.ask(Ask::Do(command::Operation::KeepAlive(true))).await;
+    }
+
     /// Appends one entry to the log, once, and says its number.
     ///
     /// # Errors

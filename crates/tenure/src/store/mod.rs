@@ -170,7 +170,8 @@ pub trait Store: fmt::Debug + fmt::Display + Send + Sync + 'static {
     ) -> BoxFuture<'a, Result<Page, StoreError>>;
 
     /// How long a round trip to the store takes, if it can be far away and
-    /// somebody answers in time.
+    /// somebody answers in time. After that the first call has no connection
+    /// to wait for.
     fn round_trip(&self, within: Duration) -> BoxFuture<'_, Option<Duration>> {
         let _ = within;
         Box::pin(std::future::ready(None))

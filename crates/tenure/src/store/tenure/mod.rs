@@ -178,7 +178,11 @@ impl Store for Tenure {
     }
 
     fn round_trip(&self, within: Duration) -> BoxFuture<'_, Option<Duration>> {
-        Box::pin(async move { self.client.within(within).round_trip().await })
+        Box::pin(async move {
+            let client = self.client.within(within);
+            client.prepare().await;
+            client.round_trip().await
+        })
     }
 
     fn watch(&self, selector: Selector) -> Watch {
