@@ -135,7 +135,7 @@ async fn status(State(door): State<Door>, Extension(caller): Who, body: Sent) ->
     }
 }
 
-fn failed(error: v1::Error) -> Response {
+pub(super) fn failed(error: v1::Error) -> Response {
     let code = match error.cause() {
         Cause::NotLeader | Cause::NotReady | Cause::Interrupted => StatusCode::SERVICE_UNAVAILABLE,
         Cause::Busy | Cause::TooManySessions | Cause::Window | Cause::TooSlow => {

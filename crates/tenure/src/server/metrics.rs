@@ -49,6 +49,8 @@ pub(super) enum Closed {
     Stranger,
     /// One side does not believe the other's certificate, or speaks no TLS.
     Untrusted,
+    /// Too many of its calls were given up before this server came to them.
+    GivenUp,
 }
 
 /// One reason.
@@ -101,6 +103,7 @@ pub(super) struct Metrics {
     pub(super) closed: Family<Reason, Counter>,
     undialled: Family<Dial, Counter>,
     barred: Family<Bar, Counter>,
+    pub(super) given_up: Counter,
     pub(super) reigns: Counter,
     pub(super) elections: Counter,
     pub(super) snapshots: Counter,
@@ -144,6 +147,7 @@ impl Metrics {
             closed: Family::default(),
             undialled: Family::default(),
             barred: Family::default(),
+            given_up: Counter::default(),
             reigns: Counter::default(),
             elections: Counter::default(),
             snapshots: Counter::default(),
@@ -183,6 +187,11 @@ impl Metrics {
             self.barred.clone(),
         );
         for (name, help, counter) in [
+            (
+                "calls_given_up",
+                "Calls that clients gave up before they were answered",
+                &self.given_up,
+            ),
             ("reigns", "How often this server came to lead", &self.reigns),
             ("elections", "How often this server stood", &self.elections),
             ("snapshots", "Snapshots taken", &self.snapshots),

@@ -45,6 +45,7 @@ mod door;
 mod following;
 mod founding;
 mod gate;
+mod given_up;
 mod grpc;
 mod house;
 mod http;

@@ -6,6 +6,7 @@ mod catching_up;
 #[path = "../common/certificates.rs"]
 mod certificates;
 mod restored;
+mod given_up;
 mod servers;
 mod standing;
 mod strangers;

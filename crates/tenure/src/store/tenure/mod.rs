@@ -32,7 +32,7 @@ use super::{
     Store, Version, Watch, Write, Written, refuse_oversized,
 };
 use crate::error::StoreError;
-use crate::log::Client;
+use crate::log::{Client, Error};
 
 /// Registers in a cluster of `tenure serve`. Clones are the same store.
 #[derive(Clone, Debug)]
@@ -68,10 +68,24 @@ impl Tenure {
         }
     }
 
+    /// Says with a call that had no answer in time if it could not have one.
+    fn judge(&self, error: Error, within: Duration) -> StoreError {
+        let far = |why: String| match self.client.excuses(within) {
+            Some(far) => format!("{why}; {far}"),
+            None => why,
+        };
+        match error {
+            Error::Unavailable(why) => Error::Unavailable(far(why)).into(),
+            Error::Unknown(why) => Error::Unknown(far(why)).into(),
+            error => error.into(),
+        }
+    }
+
     async fn swap(&self, write: Write, within: Duration) -> Result<Written, StoreError> {
         refuse_oversized(&write)?;
         let (key, value, stamp) = (write.key.clone(), Arc::clone(&write.value), write.stamp);
-        let written = self.client.spread(within).compare_and_swap(write).await?;
+        let written = self.client.spread(within).compare_and_swap(write).await;
+        let written = written.map_err(|error| self.judge(error, within))?;
         // What the stamp is after a write that leaves it, only a read tells.
         if stamp == Stamp::Now && written.now.is_some() {
             let register = Register {
@@ -132,7 +146,10 @@ impl Store for Tenure {
         key: &'a Key,
         within: Duration,
     ) -> BoxFuture<'a, Result<Reading, StoreError>> {
-        Box::pin(async move { Ok(self.client.spread(within).read(key).await?) })
+        Box::pin(async move {
+            let read = self.client.spread(within).read(key).await;
+            read.map_err(|error| self.judge(error, within))
+        })
     }
 
     fn compare_and_swap(
@@ -159,6 +176,14 @@ impl Store for Tenure {
         within: Duration,
     ) -> BoxFuture<'a, Result<Page, StoreError>> {
         Box::pin(self.page(prefix, after, within))
+    }
+
+    fn round_trip(&self, within: Duration) -> BoxFuture<'_, Option<Duration>> {
+        Box::pin(async move {
+            let client = self.client.within(within);
+            client.prepare().await;
+            client.round_trip().await
+        })
     }
 
     fn watch(&self, selector: Selector) -> Watch {
