@@ -50,7 +50,7 @@ fn every_planted_bug_is_caught() {
     let long = std::env::var("TENURE_HUNT").is_ok_and(|form| form == "long");
     let only = std::env::var("TENURE_BUG").ok();
     let wanted = |bug: &Bug| only.as_ref().is_none_or(|only| *only == format!("{bug:?}"));
-    let bugs: Mutex<Vec<_>> = Mutex::new(Bug::ALL.into_iter().filter(wanted).collect());
+    let bugs: Mutex<Vec<_>> = Mutex::new(Bug::ALL.iter().copied().filter(wanted).collect());
     let found = Mutex::new(BTreeMap::new());
     std::thread::scope(|scope| {
         for _ in 0..2 {

@@ -8,9 +8,22 @@
 //! a disk that stalls, and one of restoring a backup. The feature `planted-bugs` compiles the switches in;
 //! without it they are the constant `false`.
 
-/// One planted mistake.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Bug {
+macro_rules! bugs {
+    ($($(#[$doc:meta])* $bug:ident,)*) => {
+        /// One planted mistake.
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+        pub enum Bug {
+            $($(#[$doc])* $bug,)*
+        }
+
+        impl Bug {
+            /// All of them.
+            pub const ALL: &'static [Self] = &[$(Self::$bug,)*];
+        }
+    };
+}
+
+bugs! {
     /// H1: the vote is not made durable, so a restarted server votes twice.
     VoteForgotten,
     /// H1: the term is not made durable and begins again at that of the
@@ -107,54 +120,4 @@ pub enum Bug {
     StalledCounted,
     /// A cluster that is made from a backup goes on where that ends.
     RestoredInPlace,
-}
-
-impl Bug {
-    /// All of them.
-    pub const ALL: [Self; 44] = [
-        Self::VoteForgotten,
-        Self::TermForgotten,
-        Self::EarlierTermCounted,
-        Self::LengthRanks,
-        Self::EitherRefuses,
-        Self::ReignRanks,
-        Self::ReadUnconfirmed,
-        Self::NeverStepsDown,
-        Self::CandidateWaits,
-        Self::SingleVeto,
-        Self::AnyoneCalms,
-        Self::NotSticky,
-        Self::NoPoll,
-        Self::DeferImpatient,
-        Self::StaleVotes,
-        Self::StaleMatches,
-        Self::CountedUnsynced,
-        Self::CommitUnverified,
-        Self::DamageCut,
-        Self::LastIdMatches,
-        Self::TailUnsearched,
-        Self::AnswerLost,
-        Self::LocalExpiry,
-        Self::AckUnsynced,
-        Self::DuplicateTruncates,
-        Self::SnapshotForgets,
-        Self::HalfIsMajority,
-        Self::LeaseFromEnd,
-        Self::ReadBeforeNoOp,
-        Self::LearnerCounted,
-        Self::ChangesOverlap,
-        Self::AppliedEarly,
-        Self::WipedVotes,
-        Self::FoundByMajority,
-        Self::WillForgotten,
-        Self::BoundWritable,
-        Self::ExpiryUnchecked,
-        Self::ReignRenewsNobody,
-        Self::TimeCountedTwice,
-        Self::SilenceForgotten,
-        Self::SilenceShortened,
-        Self::LeaseKept,
-        Self::StalledCounted,
-        Self::RestoredInPlace,
-    ];
 }

@@ -119,7 +119,7 @@ async fn ids_are_not_given_out_again_and_all_times_have_one_clock() {
     let over = calls.keep_alive(request).await.expect_err("it is over");
     assert_eq!(cause(&over), Cause::SessionExpired);
     let mut cluster = servers.cluster(1).await;
-    let status = cluster.status(v1::StatusRequest {}).await;
+    let status = cluster.status(v1::StatusRequest::default()).await;
     let status = status.expect("a status").into_inner();
     assert!(status.cluster_version >= ClusterVersion::SECOND.get());
 }
