@@ -101,6 +101,7 @@ impl Stage {
             leash: Instant::ZERO,
             file: None,
             held: Default::default(),
+            life: 1,
             inbox: Default::default(),
         });
         self.start(self.actors.len() - 1, None);
@@ -156,9 +157,12 @@ impl Stage {
             "vague" => self.actors[index].link = Link::Vague,
             "mend" => self.actors[index].link = Link::Up,
             "land" => {
-                while let Some((call, op)) = self.actors[index].held.pop_front() {
+                while let Some((life, call, op)) = self.actors[index].held.pop_front() {
                     let input = self.apply(index, call, &op);
-                    self.actors[index].inbox.push_back(input);
+                    // Nobody hears the answers to a life that has ended.
+                    if life == self.actors[index].life {
+                        self.actors[index].inbox.push_back(input);
+                    }
                 }
             }
             "stubborn" => self.actors[index].stubborn = true,
@@ -185,15 +189,18 @@ impl Stage {
         let actor = &mut self.actors[index];
         match name {
             "kill" => {
+                actor.life += 1;
                 actor.node = None;
                 actor.inbox.clear();
                 actor.works.clear();
             }
             "crash" => {
+                actor.life += 1;
                 actor.node = None;
                 actor.inbox.clear();
             }
             "restart" => {
+                actor.life += 1;
                 actor.works.clear();
                 self.start(index, None);
             }
