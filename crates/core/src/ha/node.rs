@@ -207,6 +207,11 @@ impl Node {
             Pulsed::Nothing => {}
             Pulsed::Beat => {
                 if matches!(self.stage, Stage::Resuming) {
+                    if self.roll.excludes(self.desk.me) {
+                        // Its earlier life had not joined yet, or was removed.
+                        // No other view need ever come to say so.
+                        return self.fence(Why::Removed);
+                    }
                     let leaves = self.leaving;
                     self.stage = if leaves {
                         Stage::Leaving

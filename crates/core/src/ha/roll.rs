@@ -20,11 +20,11 @@ use alloc::collections::VecDeque;
 use alloc::string::ToString as _;
 use alloc::vec::Vec;
 
-use super::Bug;
 use super::desk::{Desk, Pending, no_answer};
 use super::edit::{Draft, Refusal, Request};
 use super::types::Event;
 use super::view::View;
+use super::{Bug, NodeId};
 use crate::cas::{Expect, Reading, Register};
 use crate::election::{Call, Failure, FailureClass};
 use crate::ids::Version;
@@ -138,6 +138,15 @@ impl Roll {
         match &self.known {
             Known::View(view, _) => Some(view),
             Known::Nothing | Known::Absent => None,
+        }
+    }
+
+    /// Whether the register is known, and does not list `id`.
+    pub(super) fn excludes(&self, id: NodeId) -> bool {
+        match &self.known {
+            Known::Nothing => false,
+            Known::Absent => true,
+            Known::View(view, _) => view.member(id).is_none(),
         }
     }
 

@@ -2,7 +2,7 @@
 //!
 //! | command | what happens |
 //! |---|---|
-//! | `node a [quorum=2] [ha=no] [max=3] [label=x] [watch=no] [spread=yes] [group=g]` | a node joins |
+//! | `node a [quorum=2] [ha=no] [max=3] [label=x] [watch=no] [spread=yes] [group=g] [hold=yes]` | a node joins |
 //! | `deploy a pay [ha=no] [on=b\|any] [instances=3] [order=1] [needs=x]` | `a` is asked to deploy |
 //! | `undeploy a pay`, `move a pay b`, `drain a b` | `a` is asked for that |
 //! | `leave a`, `handover a` | `a` is told to leave, or to drain itself |
@@ -88,12 +88,13 @@ impl Stage {
         config.max = args.parsed("max")?;
         config.labels = args.name("label")?.into_iter().collect();
         let watch = args.key("watch") != Some("no");
+        let held = args.key("hold") == Some("yes");
         config.validate()?;
         self.actors.push(Actor {
             name: name.into(),
             config,
             node: None,
-            link: Link::Up,
+            link: if held { Link::Held } else { Link::Up },
             watch,
             suspended: false,
             stubborn: false,
