@@ -5,7 +5,8 @@
 //! the sources as they left it (H1 to H16), the classical ways to get a
 //! replicated log wrong, two of founding one, five of registers that are
 //! bound to sessions, three of the silence that a lease counts on, one of
-//! a disk that stalls, and one of restoring a backup. The feature `planted-bugs` compiles the switches in;
+//! a disk that stalls, one of restoring a backup, and six of telling a member's
+//! disk from another. The feature `planted-bugs` compiles the switches in;
 //! without it they are the constant `false`.
 
 /// One planted mistake.
@@ -91,6 +92,20 @@ pub enum Bug {
     ExpiryUnchecked,
     /// A new leader gives no session a new time to live.
     ReignRenewsNobody,
+    /// Votes are counted by number alone, whichever disk gave them.
+    VotesByNumber,
+    /// What is appended is counted by number alone.
+    AppendsByNumber,
+    /// Rounds, on which reads rest, are counted by number alone.
+    RoundsByNumber,
+    /// What a disk has is believed of the one that gets its number, which is
+    /// promoted on its word.
+    ProgressKept,
+    /// A change of members that is truncated is not taken back.
+    MembersKept,
+    /// Requests of servers that this server's own members do not have with
+    /// that disk are refused.
+    NewerRefused,
     /// The log's time goes on from the newest that was heard, by the whole
     /// reign: it runs ahead of every clock.
     TimeCountedTwice,
@@ -111,7 +126,7 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 44] = [
+    pub const ALL: [Self; 50] = [
         Self::VoteForgotten,
         Self::TermForgotten,
         Self::EarlierTermCounted,
@@ -156,5 +171,11 @@ impl Bug {
         Self::LeaseKept,
         Self::StalledCounted,
         Self::RestoredInPlace,
+        Self::VotesByNumber,
+        Self::AppendsByNumber,
+        Self::RoundsByNumber,
+        Self::ProgressKept,
+        Self::MembersKept,
+        Self::NewerRefused,
     ];
 }

@@ -5,8 +5,8 @@ mod cases;
 mod catching_up;
 #[path = "../common/certificates.rs"]
 mod certificates;
-mod restored;
 mod given_up;
+mod restored;
 mod servers;
 mod standing;
 mod strangers;
