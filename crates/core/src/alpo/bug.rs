@@ -4,8 +4,9 @@
 //! mistake would really be made. The list is the design's own: each hole of
 //! the sources as they left it (H1 to H16), the classical ways to get a
 //! replicated log wrong, two of founding one, five of registers that are
-//! bound to sessions, three of the silence that a lease counts on, one of
-//! a disk that stalls, and one of restoring a backup. The feature `planted-bugs` compiles the switches in;
+//! bound to sessions, three of the silence that a lease counts on, one of a
+//! disk that stalls, and those of who is who (`docs/identity.md`). The feature
+//! `planted-bugs` compiles the switches in;
 //! without it they are the constant `false`.
 
 macro_rules! bugs {
@@ -120,4 +121,18 @@ bugs! {
     StalledCounted,
     /// A cluster that is made from a backup goes on where that ends.
     RestoredInPlace,
+    /// Votes are counted by number alone, whichever disk gave them.
+    VotesByNumber,
+    /// What is appended is counted by number alone.
+    AppendsByNumber,
+    /// Rounds, on which reads rest, are counted by number alone.
+    RoundsByNumber,
+    /// What a disk has is believed of the one that gets its number, which is
+    /// promoted on its word.
+    ProgressKept,
+    /// A change of members that is truncated is not taken back.
+    MembersKept,
+    /// Requests of servers that this server's own members do not have with
+    /// that disk are refused.
+    NewerRefused,
 }

@@ -42,7 +42,7 @@ mod state;
 
 pub use bug::Bug;
 pub use config::{Config, ConfigError};
-pub use durable::{Batch, HardState, Identity, Recovered, Snapshot};
+pub use durable::{Batch, HardState, Identity, Recovered, Snapshot, Vote};
 pub use entry::{
     Binding, ClusterVersion, Command, Deletion, Entries, Entry, LogTime, MAX_ENTRY_BYTES,
     Operation, Outcome, Payload, Serial, SessionId,

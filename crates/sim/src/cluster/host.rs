@@ -32,6 +32,11 @@ pub(super) struct Host {
     pub(super) fresh: bool,
     /// It must not start again: its disk is damaged.
     pub(super) dead: bool,
+    /// It never starts again: its machine is gone, or it has found that its
+    /// number went to another disk.
+    pub(super) lost: bool,
+    /// Of a removed disk: a bit for each number whose connections end at it.
+    pub(super) connected: u64,
 }
 
 impl Host {
@@ -51,6 +56,17 @@ impl Host {
             wake_at: u64::MAX,
             fresh: false,
             dead: false,
+            lost: false,
+            connected: 0,
+        }
+    }
+
+    /// Another machine under the same number, whose disk is still to be made.
+    pub(super) fn after(old: &Self) -> Self {
+        Self {
+            cluster: old.cluster,
+            epoch: old.epoch + 1,
+            ..Self::new(old.id, old.offset, old.rate)
         }
     }
 

@@ -30,10 +30,12 @@ impl World {
         self.network.heal();
         self.network.unruly = false;
         self.release_all();
-        for server in 0..self.swarm.servers {
-            self.hosts[server].paused_until = 0;
+        for server in 0..self.hosts.len() {
+            let host = &mut self.hosts[server];
+            (host.paused_until, host.connected) = (0, 0);
             self.start(server)?;
         }
+        self.lose_machines();
         // Who is a member is open while members change, and nobody can lead
         // before all is founded.
         if self.swarm.kinds.shapes && !self.swarm.kinds.members && !self.beginning.failed {
@@ -132,7 +134,9 @@ impl World {
         let others: Vec<_> = (0..self.swarm.servers)
             .filter(|server| Some(*server) != self.leader())
             .collect();
-        if round >= 6 || self.swarm.servers < 3 {
+        let mut members = self.hosts.iter().take(self.swarm.servers);
+        let bare = members.any(|host| host.lost);
+        if round >= 6 || self.swarm.servers < 3 || bare {
             let bound = 10 * timeout + 10 * SECOND;
             self.after(1, Event::Quiet);
             self.after(bound - 3 * timeout, Event::Settle);

@@ -8,8 +8,9 @@
 //! one later. A message dies with its connection: when the process at either
 //! end ends, or the connection is reset.
 
-use tenure_core::alpo::{Body, Envelope, StorageId};
+use tenure_core::alpo::Body;
 
+use super::network::Letter;
 use super::swarm::SECOND;
 use super::world::{Event, World};
 
@@ -37,8 +38,7 @@ pub(super) struct Hold {
 struct Held {
     number: u64,
     connection: (usize, usize),
-    envelope: Envelope,
-    storage: StorageId,
+    letter: Letter,
 }
 
 impl Late {
@@ -107,7 +107,8 @@ impl World {
     }
 
     /// Holds a message back if its connection does; says whether it did.
-    pub(super) fn hold_back(&mut self, envelope: &Envelope, storage: StorageId) -> bool {
+    pub(super) fn hold_back(&mut self, letter: &Letter) -> bool {
+        let envelope = &letter.envelope;
         if self.late.holds.is_empty() {
             return false;
         }
@@ -126,8 +127,7 @@ impl World {
         self.late.held.push(Held {
             number,
             connection,
-            envelope: envelope.clone(),
-            storage,
+            letter: letter.clone(),
         });
         self.after(late, Event::Release { number });
         true
@@ -138,7 +138,7 @@ impl World {
         let at = self.late.held.iter().position(|held| held.number == number);
         if let Some(held) = at.map(|at| self.late.held.remove(at)) {
             self.stats.released += 1;
-            self.after(1, Event::Deliver(held.envelope, held.storage));
+            self.after(1, Event::Deliver(held.letter));
         }
     }
 

@@ -12,6 +12,7 @@
 //! | `host`, `process`, `network` | machines and what joins them |
 //! | `disk`, `files` | a server's log, and the files that lose it |
 //! | `founding` | how a cluster begins |
+//! | `removed` | disks that were removed and live on |
 //! | `client`, `asking` | who asks for things, and how |
 //! | `reading` | pages, the plain log, stale reads, watches |
 //! | `restoring` | the cluster is lost, and restored from a backup |
@@ -35,6 +36,7 @@ mod network;
 mod plots;
 mod process;
 mod reading;
+mod removed;
 mod restoring;
 mod shapes;
 mod stats;

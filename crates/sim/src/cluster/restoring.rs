@@ -314,7 +314,7 @@ impl Life {
                     Output::Persist(batch) => self.host.disk.write(batch),
                     Output::Answer { token, answer } => answers.push((token, answer)),
                     Output::Halt(fault) => return broken(Check::Halted, fault.to_string()),
-                    Output::Send(_) | Output::Applied { .. } | Output::Event(_) => {}
+                    Output::Send { .. } | Output::Applied { .. } | Output::Event(_) => {}
                 }
             }
             let Some(upto) = self.host.disk.begin() else {

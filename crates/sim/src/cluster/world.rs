@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BinaryHeap};
 
 use tenure_core::Machine;
 use tenure_core::alpo::{
-    Answer, Ask, Body, Envelope, Hello, Input, LogId, Membership, Node, ServerId, State, Status,
-    StorageId, invariants,
+    Answer, Ask, Body, Hello, Input, LogId, Membership, Node, ServerId, State, Status, StorageId,
+    invariants,
 };
 use tenure_core::rng::Rng;
 use tenure_core::time::{ClockId, Now};
@@ -24,9 +24,10 @@ use super::client::Client;
 use super::founding::{Beginning, committed};
 use super::host::Host;
 use super::late::Late;
-use super::network::Network;
+use super::network::{Letter, Network};
 use super::plots::{Next, Waiting};
 use super::reading::Reading;
+use super::removed::LINGER_MAX;
 use super::restoring::Loss;
 use super::shapes::Shaped;
 use super::stats::Stats;
@@ -36,8 +37,7 @@ use crate::trace::Trace;
 /// What will happen.
 #[derive(Clone, Debug)]
 pub(super) enum Event {
-    /// A message, with the disk that its sender had when it sent it.
-    Deliver(Envelope, StorageId),
+    Deliver(Letter),
     Wake {
         server: usize,
         epoch: u64,
@@ -52,6 +52,7 @@ pub(super) enum Event {
         server: usize,
         epoch: u64,
         peer: ServerId,
+        storage: StorageId,
     },
     Restart {
         server: usize,
@@ -229,8 +230,12 @@ impl World {
             committed: committed(&swarm, &members),
             beginning: Beginning::default(),
             leaders: Leaders::default(),
-            patience: Patience::new(swarm.servers, timeout),
-            followed: Followed::new(swarm.servers, timeout, swarm.config.lease_reads),
+            patience: Patience::new(swarm.servers + LINGER_MAX, timeout),
+            followed: Followed::new(
+                (swarm.servers, swarm.servers + LINGER_MAX),
+                timeout,
+                swarm.config.lease_reads,
+            ),
             calls: Calls::default(),
             holders: Holders::default(),
             loss: Loss::new(seed),
@@ -291,13 +296,15 @@ impl World {
 
     fn happen(&mut self, event: Event) -> Verdict {
         match event {
-            Event::Deliver(envelope, storage) => {
-                let server = envelope.to.get() as usize - 1;
-                let again = || Event::Deliver(envelope.clone(), storage);
+            Event::Deliver(letter) => {
+                let Some(server) = self.addressee(&letter) else {
+                    return Ok(());
+                };
+                let again = || Event::Deliver(letter.clone());
                 if let Some(event) = self.postponed(server, again) {
                     return self.put_off(server, event);
                 }
-                self.deliver(server, envelope, storage)
+                self.deliver(server, letter)
             }
             Event::Wake { server, epoch } => self.wake(server, epoch),
             Event::Synced {
@@ -310,12 +317,15 @@ impl World {
                 server,
                 epoch,
                 peer,
+                storage,
             } => {
                 if self.hosts[server].epoch != epoch {
                     return Ok(());
                 }
                 self.patience.excuse(server);
-                self.step(server, |node, now| node.handle(now, Input::Closed(peer)))
+                self.step(server, |node, now| {
+                    node.handle(now, Input::Closed(peer, storage));
+                })
             }
             Event::Restart { server } => self.start(server),
             Event::Asked { server, token, ask } => {
@@ -357,7 +367,10 @@ impl World {
         }
     }
 
-    fn deliver(&mut self, server: usize, envelope: Envelope, storage: StorageId) -> Verdict {
+    fn deliver(&mut self, server: usize, letter: Letter) -> Verdict {
+        let Letter {
+            envelope, storage, ..
+        } = letter;
         let from = envelope.from;
         if let Body::Reply { .. } = &envelope.body {
             self.followed.heard(server, from, self.now);
@@ -481,7 +494,7 @@ impl World {
             .vote
             .filter(|_| after.hard.vote != before.hard.vote);
         let id = self.hosts[server].id;
-        if voted.is_some_and(|vote| vote.server != id) {
+        if voted.is_some_and(|vote| vote.rank.server != id) {
             self.snipe(server, false);
         }
         let Some(node) = &self.hosts[server].node else {
@@ -507,13 +520,13 @@ impl World {
         }
     }
 
-    /// Who leads with the highest term, if anybody does.
+    /// Who leads with the highest term, if anybody does; not a removed disk.
     pub(super) fn leader(&self) -> Option<usize> {
         let leads = |host: &Host| {
             let node = host.node.as_ref()?;
             (node.status() == Status::Leader).then(|| node.term())
         };
-        let leaders = self.hosts.iter().enumerate();
+        let leaders = self.hosts.iter().take(self.swarm.servers).enumerate();
         leaders
             .filter_map(|(index, host)| Some((leads(host)?, index)))
             .max()

@@ -179,7 +179,7 @@ impl Cluster {
             .past
             .look(&world.hosts, index, before, &outputs, watched);
         for output in outputs {
-            if let Output::Send(envelope) = output {
+            if let Output::Send { envelope, .. } = output {
                 world.wire.send(envelope);
             }
         }

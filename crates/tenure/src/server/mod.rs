@@ -64,7 +64,7 @@ mod translate;
 mod view;
 mod watchers;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 
@@ -281,7 +281,7 @@ fn face(config: &Config, found: &Found) -> Face {
         },
         settings: Settings::of(&config.node),
         book,
-        connected: BTreeSet::new(),
+        connected: BTreeMap::new(),
         edition: 0,
     }
 }

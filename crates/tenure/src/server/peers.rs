@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tenure_core::alpo::{Envelope, Membership, ServerId};
+use tenure_core::alpo::{Envelope, Membership, ServerId, StorageId};
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
@@ -19,7 +19,7 @@ use tokio::time::timeout;
 
 use super::complaints::{Complaints, Faults};
 use super::gate::Gate;
-use super::inbox::{Event, Inbox};
+use super::inbox::{Ending, Event, Inbox, Visit};
 use super::metrics::{Closed, Undialled};
 use super::owner::others;
 use super::shared::Shared;
@@ -44,8 +44,11 @@ pub(super) struct Peers {
     shared: Arc<Shared>,
     inbox: Arc<Inbox>,
     links: BTreeMap<ServerId, Link>,
-    /// The newest connection of each server to this one.
-    incoming: BTreeMap<ServerId, u64>,
+    /// The newest connection of each server to this one, by its disk: two
+    /// disks may have one number, a member's and one that was removed.
+    incoming: BTreeMap<(ServerId, StorageId), u64>,
+    /// The disks of the members when links were looked after last.
+    known: BTreeMap<ServerId, StorageId>,
 }
 
 impl Peers {
@@ -64,19 +67,33 @@ impl Peers {
             inbox,
             links: BTreeMap::new(),
             incoming: BTreeMap::new(),
+            known: BTreeMap::new(),
         }
     }
 
-    /// Queues a message for the server it is for.
-    pub(super) fn send(&self, envelope: &Envelope) {
-        if let Some(link) = self.links.get(&envelope.to) {
+    /// Queues a message for the server it is for, if that is at the other end
+    /// with the disk it is for. A link forgets what waits when its connection
+    /// ends, so that what is queued here reaches whoever is there now.
+    pub(super) fn send(&self, envelope: &Envelope, storage: Option<StorageId>) {
+        let there = self.shared.face().connected.get(&envelope.to).copied();
+        let meant = storage.is_none() || storage == there;
+        if let Some(link) = self.links.get(&envelope.to).filter(|_| meant) {
             link.send(envelope);
         }
     }
 
     /// A server has connected.
-    pub(super) fn connected(&mut self, server: ServerId, number: u64, members: &Membership) {
-        self.incoming.insert(server, number);
+    pub(super) fn connected(&mut self, visit: Visit, members: &Membership) {
+        let Visit {
+            server,
+            storage,
+            number,
+        } = visit;
+        self.incoming.insert((server, storage), number);
+        if members.has(server, storage) && self.is_elsewhere(server, storage) {
+            // The member is there, and the link ends at another disk.
+            self.close(server);
+        }
         self.greeted(members);
         if let Some(link) = self.links.get(&server) {
             link.hurry();
@@ -84,12 +101,39 @@ impl Peers {
     }
 
     /// A connection has ended; whether it was the newest of its server.
-    pub(super) fn closed(&mut self, server: ServerId, number: u64) -> bool {
-        let newest = self.incoming.get(&server) == Some(&number);
+    pub(super) fn closed(&mut self, visit: Visit) -> bool {
+        let of = (visit.server, visit.storage);
+        let newest = self.incoming.get(&of) == Some(&visit.number);
         if newest {
-            self.incoming.remove(&server);
+            self.incoming.remove(&of);
         }
         newest
+    }
+
+    /// Whether the link to `server` ends at another disk than this.
+    fn is_elsewhere(&self, server: ServerId, storage: StorageId) -> bool {
+        let face = self.shared.face();
+        face.connected.get(&server).is_some_and(|it| *it != storage)
+    }
+
+    fn close(&mut self, server: ServerId) {
+        self.links.remove(&server);
+        self.shared.face().connected.remove(&server);
+    }
+
+    /// Closes the links to numbers that have gone to other disks since this
+    /// was called last, and to those alone. A link to a server that was there
+    /// before with the disk it has stays, whatever the members say: they may
+    /// be old, and it may be the one that knows the newer ones.
+    fn follow(&mut self, members: &Membership) {
+        let now: BTreeMap<_, _> = members.iter().map(|(id, it)| (id, it.storage)).collect();
+        for (server, storage) in &now {
+            let changed = self.known.get(server) != Some(storage);
+            if changed && self.is_elsewhere(*server, *storage) {
+                self.close(*server);
+            }
+        }
+        self.known = now;
     }
 
     /// This server has become part of a cluster, and says so to everybody.
@@ -101,7 +145,9 @@ impl Peers {
 
     /// Members or addresses may have changed: links go where they should.
     pub(super) fn greeted(&mut self, members: &Membership) {
-        let mut wanted = others(members, self.incoming.keys().copied(), self.own);
+        self.follow(members);
+        let heard = self.incoming.keys().map(|(server, _)| *server);
+        let mut wanted = others(members, heard, self.own);
         if members.is_empty() {
             // Whoever leads must hear of this server before its log can tell
             // it who that is: it goes to everybody it has heard of.
@@ -112,7 +158,7 @@ impl Peers {
         self.shared
             .face()
             .connected
-            .retain(|server| wanted.contains(server));
+            .retain(|server, _| wanted.contains(server));
         for server in wanted {
             let addresses = self.addresses(server);
             let as_it_is = self
@@ -167,11 +213,12 @@ impl Teller {
         let server = self.server;
         match event {
             LinkEvent::Up(greeting) => {
+                let storage = greeting.hello.storage;
                 let refusal = judge(&self.shared, &greeting);
                 let used = refusal.is_none();
                 match refusal {
                     None => {
-                        self.shared.face().connected.insert(server);
+                        self.shared.face().connected.insert(server, storage);
                         self.faults.mended();
                         tracing::debug!(server = server.get(), "connected");
                     }
@@ -260,7 +307,7 @@ fn judge(shared: &Shared, greeting: &Greeting) -> Option<String> {
     // A blank one judges for itself by what it is answered.
     let identity = face.identity?;
     greeting.hello.cluster?;
-    let meets = identity.meets(&greeting.hello, &face.members);
+    let meets = identity.meets(&greeting.hello);
     meets.err().map(|stranger| stranger.to_string())
 }
 
@@ -371,10 +418,16 @@ async fn serve(mut stream: Line, greeting: Greeting, number: u64, shared: &Share
         let _ = timeout(BLANK_WAITS, edition.changed()).await;
         return;
     }
-    inbox.put(Event::Connected(server, number));
+    let visit = Visit {
+        server,
+        storage,
+        number,
+    };
+    inbox.put(Event::Connected(visit));
     let mut frames = FrameReader::new(stream);
-    let mut dismissed = pin!(dismissed(&mut settled, server));
+    let mut dismissed = pin!(dismissed(&mut settled, (server, storage)));
     let mut events = Vec::new();
+    let mut ending = Ending::There;
     let ended = loop {
         let next = frames.next(|envelope| {
             // Nobody speaks for anybody else.
@@ -384,8 +437,14 @@ async fn serve(mut stream: Line, greeting: Greeting, number: u64, shared: &Share
         });
         let next = tokio::select! {
             next = next => next,
-            _ = edition.changed() => Err(ReadError::Closed),
-            () = &mut dismissed => Err(ReadError::Closed),
+            _ = edition.changed() => {
+                ending = Ending::Here;
+                Err(ReadError::Closed)
+            }
+            () = &mut dismissed => {
+                ending = Ending::Here;
+                Err(ReadError::Closed)
+            }
         };
         inbox.put_all(events.drain(..));
         if let Err(error) = next {
@@ -393,17 +452,21 @@ async fn serve(mut stream: Line, greeting: Greeting, number: u64, shared: &Share
         }
     };
     if let ReadError::Frame(error) = &ended {
+        ending = Ending::Here;
         shared.metrics.close(Closed::Garbage);
         tracing::warn!(server = server.get(), "a connection is closed: {error}");
     }
-    inbox.put(Event::Closed(server, number));
+    inbox.put(Event::Closed(visit, ending));
 }
 
 /// Waits until a member is one no more. Nobody sends it the entry that says
 /// so, but it comes again, and the greeting tells it ([`super::removal`]).
-async fn dismissed(settled: &mut watch::Receiver<Settled>, server: ServerId) {
+async fn dismissed(
+    settled: &mut watch::Receiver<Settled>,
+    (server, storage): (ServerId, StorageId),
+) {
     for belongs in [true, false] {
-        let is = |settled: &Settled| settled.members.get(server).is_some() == belongs;
+        let is = |settled: &Settled| settled.members.has(server, storage) == belongs;
         if settled.wait_for(is).await.is_err() {
             return std::future::pending().await;
         }

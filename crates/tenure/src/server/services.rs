@@ -454,7 +454,7 @@ impl Door {
                 storage: member.storage.to_string(),
                 peer_address: contact.peer,
                 client_address: contact.client,
-                connected: face.connected.contains(&id),
+                connected: face.connected.contains_key(&id),
             }
         };
         let uptime = clock::boot().since(self.started).as_millis();

@@ -4,10 +4,10 @@
 //! to answer at once: what to say in a greeting, who leads, whether the
 //! server is ready, and how far the plain log has come.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use tenure_core::alpo::{Hello, Identity, LogId, Membership, ServerId};
+use tenure_core::alpo::{Hello, Identity, LogId, Membership, ServerId, StorageId};
 use tenure_core::ids::Term;
 use tokio::sync::watch;
 
@@ -52,8 +52,8 @@ pub(super) struct Face {
     pub(super) hello: Hello,
     pub(super) settings: Settings,
     pub(super) book: Book,
-    /// Those to whom a link is up.
-    pub(super) connected: BTreeSet<ServerId>,
+    /// Those to whom a link is up, and the disk at its other end.
+    pub(super) connected: BTreeMap<ServerId, StorageId>,
     /// Grows when it becomes part of a cluster: who greeted it before that
     /// must hear of it.
     pub(super) edition: u64,
