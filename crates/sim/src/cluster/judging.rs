@@ -29,6 +29,7 @@ impl World {
         self.give_up();
         self.network.heal();
         self.network.unruly = false;
+        self.end_turns();
         for server in 0..self.swarm.servers {
             self.hosts[server].paused_until = 0;
             self.start(server)?;
@@ -45,6 +46,8 @@ impl World {
             self.stats.mutes += 1;
         }
         let bound = (25 * self.timeout() + 3 * SECOND) * if mute { 2 } else { 1 };
+        // Nobody is elected while silence is owed to a leader of before.
+        let bound = bound + self.turns.longest(&self.swarm.config) * 11 / 10;
         let catching_up = self.catching_up();
         self.after(bound, Event::Elected { catching_up });
         Ok(())

@@ -13,6 +13,7 @@
 //! | `disk`, `files` | a server's log, and the files that lose it |
 //! | `founding` | how a cluster begins |
 //! | `client`, `asking` | who asks for things, and how |
+//! | `turns` | settings that change in turn, disks that stall |
 //! | `faults`, `judging` | what goes wrong, and what must be right after |
 //! | `checkers` | what must be true, a file each |
 
@@ -29,6 +30,7 @@ mod network;
 mod process;
 mod stats;
 mod swarm;
+mod turns;
 mod world;
 
 use std::fmt;
@@ -75,6 +77,8 @@ impl Default for Options {
                 transfers: true,
                 snipers: true,
                 slow_links: true,
+                settings: true,
+                stalls: true,
             },
             trace: 0,
             #[cfg(feature = "planted-bugs")]
@@ -97,6 +101,9 @@ impl Options {
             transfers: drawn.transfers && allowed.transfers,
             snipers: drawn.snipers && allowed.snipers,
             slow_links: drawn.slow_links && allowed.slow_links,
+            // Drawn elsewhere, see `turns`.
+            settings: false,
+            stalls: false,
         }
     }
 }
@@ -177,7 +184,7 @@ pub fn shrink(seed: u64, options: &Options, check: Check, trace: usize) -> (Opti
     };
     let mut best = options.clone();
     let mut without = Vec::new();
-    for index in 0..10 {
+    for index in 0..12 {
         without.push(move |options: &Options| {
             let mut less = options.clone();
             let kinds = &mut less.kinds;
@@ -192,6 +199,8 @@ pub fn shrink(seed: u64, options: &Options, check: Check, trace: usize) -> (Opti
                 &mut kinds.transfers,
                 &mut kinds.snipers,
                 &mut kinds.slow_links,
+                &mut kinds.settings,
+                &mut kinds.stalls,
             ];
             if let Some(kind) = all.into_iter().nth(index) {
                 *kind = false;

@@ -61,6 +61,9 @@ stats! {
     blackouts: "crashes of all at once",
     lost_writes: "crashes that lost writes",
     slow_syncs: "slow syncs",
+    stalled_syncs: "syncs that took seconds",
+    quicker: "hand-overs to a quicker disk",
+    settings: "starts under other settings",
     failed_syncs: "failed syncs",
     full_disks: "full disks",
     torn: "torn writes cut",
@@ -118,6 +121,7 @@ impl Stats {
             Event::Truncated { .. } => self.truncations += 1,
             Event::Compacted { .. } => self.snapshots += 1,
             Event::Installed { .. } => self.installs += 1,
+            Event::DiskStalls { .. } => self.quicker += 1,
             Event::Compared { .. } => self.compared += 1,
             Event::SteppedDown(Why::Led) | Event::Led { .. } | Event::Disagreement { .. } => {}
         }

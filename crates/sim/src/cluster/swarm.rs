@@ -40,6 +40,10 @@ pub struct Kinds {
     pub snipers: bool,
     /// Connections become slow for a while.
     pub slow_links: bool,
+    /// Settings change, in turn over the cluster.
+    pub settings: bool,
+    /// Disks stall, for seconds or for ever.
+    pub stalls: bool,
 }
 
 impl Kinds {
@@ -55,6 +59,8 @@ impl Kinds {
             transfers: rng.chance(30),
             snipers: rng.chance(40),
             slow_links: rng.chance(40),
+            settings: false,
+            stalls: false,
         }
     }
 }

@@ -5,6 +5,7 @@ mod cases;
 #[path = "../common/certificates.rs"]
 mod certificates;
 mod servers;
+mod silence;
 mod standing;
 mod strangers;
 mod tls;
