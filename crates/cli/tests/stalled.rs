@@ -125,11 +125,6 @@ async fn a_leader_stays_while_its_disk_stalls_and_leaves_when_it_hangs() {
         assert_eq!(number, last + 1);
         last = number;
     }
-    assert!(
-        began.elapsed() >= Duration::from_secs(5),
-        "{:?}",
-        began.elapsed()
-    );
     let number = client.append(b"after".to_vec()).await.expect("appended");
     assert_eq!(
         number,
