@@ -24,6 +24,8 @@ pub(super) struct Host {
     offset: u64,
     /// How fast it is, in parts per million off.
     rate: i64,
+    /// A sync is under way that takes until then.
+    pub(super) stalled_until: u64,
     /// The process does nothing until then.
     pub(super) paused_until: u64,
     /// The next time it is woken, in true time.
@@ -52,6 +54,7 @@ impl Host {
             epoch: 0,
             offset,
             rate,
+            stalled_until: 0,
             paused_until: 0,
             wake_at: u64::MAX,
             fresh: false,

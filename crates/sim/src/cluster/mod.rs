@@ -16,6 +16,7 @@
 //! | `client`, `asking` | who asks for things, and how |
 //! | `reading` | pages, the plain log, stale reads, watches |
 //! | `restoring` | the cluster is lost, and restored from a backup |
+//! | `turns` | settings that change in turn, disks that stall |
 //! | `faults`, `judging` | what goes wrong, and what must be right after |
 //! | `late` | messages that come in a later reign |
 //! | `plots` | faults that only matter in a row |
@@ -41,6 +42,7 @@ mod restoring;
 mod shapes;
 mod stats;
 mod swarm;
+mod turns;
 mod world;
 
 use std::fmt;
@@ -89,6 +91,8 @@ impl Default for Options {
                 slow_links: true,
                 late: true,
                 shapes: true,
+                settings: true,
+                stalls: true,
             },
             trace: 0,
             #[cfg(feature = "planted-bugs")]
@@ -113,6 +117,9 @@ impl Options {
             slow_links: drawn.slow_links && allowed.slow_links,
             late: drawn.late && allowed.late,
             shapes: drawn.shapes && allowed.shapes,
+            // Drawn elsewhere, see `turns`.
+            settings: false,
+            stalls: false,
         }
     }
 }
@@ -210,6 +217,8 @@ pub fn shrink(seed: u64, options: &Options, check: Check, trace: usize) -> (Opti
                 &mut kinds.slow_links,
                 &mut kinds.late,
                 &mut kinds.shapes,
+                &mut kinds.settings,
+                &mut kinds.stalls,
             ];
             if let Some(kind) = all.into_iter().nth(index) {
                 *kind = false;

@@ -28,6 +28,7 @@ impl World {
                 if let Some(node) = &self.hosts[server].node {
                     Leaders::sends(node, &envelope)?;
                 }
+                self.cut_off_who_offers(server, &envelope);
                 self.send(server, envelope, storage);
             }
             Output::Answer { token, answer } => {
@@ -122,6 +123,8 @@ impl World {
             self.stats.slow_syncs += 1;
             delay *= 50;
         }
+        let bytes = self.hosts[server].disk.bytes();
+        delay += self.stall(server, bytes);
         let fails = disks && self.rng.below(300) == 0;
         let event = Event::Synced {
             server,
@@ -185,12 +188,13 @@ impl World {
 
     /// Starts the node of a server that has a cluster.
     pub(super) fn start_node(&mut self, server: usize) -> Verdict {
-        let Some(recovered) = self.recover(server)? else {
+        let Some(mut recovered) = self.recover(server)? else {
             return Ok(());
         };
+        recovered.silence = self.owed(server);
+        let config = self.turns.config(server, &self.swarm.config).clone();
         let host = &mut self.hosts[server];
         let blank = State::new(self.swarm.limits, ClockId::default());
-        let config = self.swarm.config.clone();
         let now = host.now(self.now).boot;
         let rng = self.rng.fork();
         match Node::start(config, host.identity(), recovered, blank, rng, now) {
@@ -259,6 +263,7 @@ impl World {
         }
         host.epoch += 1;
         host.paused_until = 0;
+        host.stalled_until = 0;
         self.stats.crashes += 1;
         if host.disk.crash(&mut self.rng) {
             self.stats.lost_writes += 1;

@@ -32,6 +32,7 @@ use super::restoring::Loss;
 use super::shapes::Shaped;
 use super::stats::Stats;
 use super::swarm::{SECOND, Swarm};
+use super::turns::Turns;
 use crate::trace::Trace;
 
 /// What will happen.
@@ -98,6 +99,16 @@ pub(super) enum Event {
     Stumble {
         server: usize,
     },
+    /// A server is started again under the settings of before, or of now.
+    Turn {
+        server: usize,
+        old: bool,
+    },
+    /// What a server owed when this process of it was started is over.
+    WaitedOut {
+        server: usize,
+        epoch: u64,
+    },
     Mishap {
         server: usize,
     },
@@ -159,6 +170,7 @@ pub(super) struct World {
     order: u64,
     pub(super) rng: Rng,
     pub(super) swarm: Swarm,
+    pub(super) turns: Turns,
     pub(super) hosts: Vec<Host>,
     pub(super) network: Network,
     pub(super) late: Late,
@@ -195,7 +207,8 @@ pub(super) struct World {
 impl World {
     pub(super) fn new(seed: u64, options: &Options) -> Self {
         let mut rng = Rng::from_seed(seed);
-        let swarm = Swarm::draw(&mut rng, options);
+        let mut swarm = Swarm::draw(&mut rng, options);
+        let turns = Turns::draw(seed, &mut swarm, options);
         let hosts = (0..swarm.servers).map(|index| {
             let id = ServerId::new(index as u64 + 1).expect("not zero");
             Host::new(id, rng.below(1_000 * SECOND), swarm.drift[index])
@@ -213,7 +226,7 @@ impl World {
         let rates = swarm.client_drift.iter().copied().enumerate();
         let clients = rates.map(|(number, rate)| Client::new(number, rng.fork(), rate));
         let clients: Vec<_> = clients.collect();
-        let timeout = swarm.config.timeout.as_nanos() as u64;
+        let (least, most, strictly) = turns.timeouts(&swarm.config);
         Self {
             now: 0,
             queue: BinaryHeap::new(),
@@ -230,12 +243,8 @@ impl World {
             committed: committed(&swarm, &members),
             beginning: Beginning::default(),
             leaders: Leaders::default(),
-            patience: Patience::new(swarm.servers + LINGER_MAX, timeout),
-            followed: Followed::new(
-                (swarm.servers, swarm.servers + LINGER_MAX),
-                timeout,
-                swarm.config.lease_reads,
-            ),
+            patience: Patience::new(swarm.servers + LINGER_MAX, least),
+            followed: Followed::new((swarm.servers, swarm.servers + LINGER_MAX), most, strictly),
             calls: Calls::default(),
             holders: Holders::default(),
             loss: Loss::new(seed),
@@ -248,6 +257,7 @@ impl World {
             storages: 1_000,
             rng,
             swarm,
+            turns,
         }
     }
 
@@ -276,6 +286,7 @@ impl World {
             let first = self.rng.below(self.swarm.think);
             self.after(first, Event::Client { client });
         }
+        self.plan_turns();
         self.after(self.swarm.pace, Event::Fault);
         self.plan_loss();
         self.after(self.swarm.storm, Event::Heal);
@@ -372,6 +383,9 @@ impl World {
             envelope, storage, ..
         } = letter;
         let from = envelope.from;
+        if self.are_strange(from.get() as usize - 1, server) {
+            return Ok(());
+        }
         if let Body::Reply { .. } = &envelope.body {
             self.followed.heard(server, from, self.now);
         }
@@ -398,6 +412,8 @@ impl World {
             Event::Betray { voter, winner } => self.betray(voter, winner),
             Event::Plot(next) => self.go_on_plotting(next),
             Event::Release { number } => self.release(number),
+            Event::Turn { server, old } => self.turn(server, old),
+            Event::WaitedOut { server, epoch } => self.waited_out(server, epoch),
             Event::Quiet => self.quiet = true,
             Event::Settle => self.settled = self.committed.len(),
             _ => {}

@@ -8,6 +8,7 @@ mod certificates;
 mod given_up;
 mod restored;
 mod servers;
+mod silence;
 mod standing;
 mod strangers;
 mod tls;

@@ -47,6 +47,11 @@ pub(crate) struct Servers {
 impl Servers {
     /// Servers 1 to `count`, which found a cluster, and addresses for `more`.
     pub(crate) fn found(count: u64, more: u64) -> Self {
+        Self::found_with(count, more, |_| {})
+    }
+
+    /// The same with other settings.
+    pub(crate) fn found_with(count: u64, more: u64, set: impl Fn(&mut Config)) -> Self {
         let dir = tempfile::tempdir().expect("a directory");
         let all: Vec<_> = (1..=count + more).map(|n| (n, ports::<2>())).collect();
         let address = |port: u16| format!("127.0.0.1:{port}");
@@ -55,7 +60,8 @@ impl Servers {
             let known = all.iter().filter(|(n, _)| n <= number || *n <= count);
             let peers = known.map(|(n, [peer, _])| (id(*n), address(*peer)));
             let data = dir.path().join(number.to_string());
-            let config = Config::new(id(*number), peers.collect(), data, address(*client));
+            let mut config = Config::new(id(*number), peers.collect(), data, address(*client));
+            set(&mut config);
             configs.insert(*number, config);
         }
         let mut servers = Self {

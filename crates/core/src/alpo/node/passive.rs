@@ -69,7 +69,7 @@ impl Passive {
         // It is sent again; by then the disk may have caught up.
         let refused = match &request {
             Request::Append { entries, .. } => !entries.is_empty() && server.is_full(),
-            Request::Install { .. } => server.is_full() || server.disk.has_snapshot(),
+            Request::Install { .. } => server.is_full() || server.is_stuck(),
             _ => false,
         };
         if refused {

@@ -351,8 +351,7 @@ impl Server {
     pub(super) fn compact(&mut self) {
         // Counted from the last snapshot: what is kept behind it, or waits to
         // be committed, makes no other one worth its price.
-        // One at a time: they are large, and a disk may stall.
-        if self.unsaved > self.enough() && !self.disk.has_snapshot() {
+        if self.unsaved > self.enough() && !self.is_stuck() {
             self.compact_now();
         }
     }
