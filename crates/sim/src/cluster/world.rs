@@ -235,7 +235,7 @@ impl World {
             network: Network::new(swarm.servers),
             late: Late::default(),
             waiting: None,
-            reading: Reading::new(swarm.servers),
+            reading: Reading::new(swarm.servers + LINGER_MAX),
             shaped: Shaped::default(),
             clients,
             tokens: BTreeMap::new(),

@@ -1,0 +1,248 @@
+//! Which disk is it? Two disks under one number, with real servers.
+//!
+//! A machine is replaced and its old process lives on; a member comes back
+//! when the others' disks have been replaced meanwhile. By commands that are
+//! documented alone, and with what people see.
+
+mod common;
+
+use std::io::{Read as _, Write as _};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::{Arc, Mutex};
+
+use common::servers::{SOON, free, led};
+use common::{TENURE, poll_until};
+
+/// A server, its directory and what it has said.
+struct Server {
+    child: Child,
+    log: std::path::PathBuf,
+}
+
+impl Server {
+    /// The disk that it says it has.
+    fn storage(&self) -> String {
+        let found = || {
+            let said = std::fs::read_to_string(&self.log).ok()?;
+            let at = said.find("storage=")? + "storage=".len();
+            Some(said.get(at..at + 32)?.to_owned())
+        };
+        poll_until(SOON, found).expect("it says its storage")
+    }
+
+    fn says(&self, words: &str) {
+        let said = || std::fs::read_to_string(&self.log).is_ok_and(|it| it.contains(words));
+        let heard = poll_until(SOON, || said().then_some(()));
+        heard.unwrap_or_else(|| panic!("expected {words:?} in {}", self.log.display()));
+    }
+
+    fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+struct Room {
+    directory: tempfile::TempDir,
+}
+
+impl Room {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().expect("a directory");
+        Self { directory }
+    }
+
+    fn serve(&self, id: u64, peers: &str, data: &str, listen: &str, more: &[&str]) -> Server {
+        let log = self.directory.path().join(format!("{data}.log"));
+        let file = std::fs::File::options()
+            .create(true)
+            .append(true)
+            .open(&log);
+        let child = Command::new(TENURE)
+            .args(["serve", "--insecure", "--id", &id.to_string()])
+            .args(["--peers", peers, "--listen", listen])
+            .arg("--data")
+            .arg(self.directory.path().join(data))
+            .args(more)
+            .env("NO_COLOR", "1")
+            .stdout(Stdio::null())
+            .stderr(file.expect("a log"))
+            .spawn();
+        let child = child.expect("a server");
+        Server { child, log }
+    }
+}
+
+fn tenure(url: &str, args: &[&str]) -> Output {
+    let mut command = Command::new("timeout");
+    command
+        .args(["20", TENURE])
+        .args(args)
+        .args(["--store", url]);
+    command.output().expect("tenure runs")
+}
+
+/// Types a command until it is done: a leader may be away, or it may be early.
+fn done(url: &str, args: &[&str]) {
+    let mut last = None;
+    let done = poll_until(SOON, || {
+        let output = tenure(url, args);
+        let success = output.status.success();
+        last = Some(output);
+        success.then_some(())
+    });
+    done.unwrap_or_else(|| panic!("{args:?}: {last:?}"));
+}
+
+/// Until the newest word of the leader on its members is this.
+fn leads(url: &str, server: u64) {
+    let leads = || {
+        let status = common::servers::objects(&["status", "--json", "--store", url]);
+        let leader = status.iter().find(|it| it["role"] == "leader")?;
+        (leader["id"] == server).then_some(())
+    };
+    poll_until(SOON, || {
+        if leads().is_none() {
+            tenure(url, &["member", "transfer", "--to", &server.to_string()]);
+        }
+        leads()
+    })
+    .unwrap_or_else(|| panic!("server {server} does not lead"));
+}
+
+/// Passes connections on to whatever address it is told.
+struct Proxy {
+    address: String,
+    target: Arc<Mutex<String>>,
+}
+
+impl Proxy {
+    fn start(target: &str) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("bound").to_string();
+        let target = Arc::new(Mutex::new(target.to_owned()));
+        let told = Arc::clone(&target);
+        std::thread::spawn(move || {
+            for stream in listener.incoming().map_while(Result::ok) {
+                let target = told.lock().expect("whole").clone();
+                if let Ok(there) = TcpStream::connect(target) {
+                    pipe(&stream, &there);
+                    pipe(&there, &stream);
+                }
+            }
+        });
+        Self { address, target }
+    }
+
+    /// From here on connections that are made go there.
+    fn lead_to(&self, target: &str) {
+        target.clone_into(&mut self.target.lock().expect("whole"));
+    }
+}
+
+fn pipe(from: &TcpStream, to: &TcpStream) {
+    let (mut from, mut to) = (from.try_clone().expect("one"), to.try_clone().expect("two"));
+    std::thread::spawn(move || {
+        let mut room = [0; 65_536];
+        while let Ok(count @ 1..) = from.read(&mut room) {
+            if to.write_all(&room[..count]).is_err() {
+                break;
+            }
+        }
+        let _ = from.shutdown(Shutdown::Both);
+        let _ = to.shutdown(Shutdown::Both);
+    });
+}
+
+/// The leader's connection to server 3 ends at a disk that was removed. What
+/// that accepts counts for nothing: what is acknowledged is on the disks of
+/// members, and survives the loss of the leader.
+#[test]
+fn a_removed_disk_that_lives_on_does_not_count() {
+    let room = Room::new();
+    let [one, two, old, new] = free::<4>();
+    let [c1, c2, c3, c4] = free::<4>();
+    let proxy = Proxy::start(&old);
+    let peers = format!("1={one},2={two},3={}", proxy.address);
+    let mut s1 = room.serve(1, &peers, "d1", &c1, &[]);
+    let mut s2 = room.serve(2, &peers, "d2", &c2, &[]);
+    let removed = room.serve(3, &peers, "d3", &c3, &["--listen-peers", &old]);
+    let url = format!("tenure://{c1},{c2}");
+    led(&url);
+    done(&url, &["log", "append", "first"]);
+    leads(&url, 1);
+    done(&url, &["member", "remove", "3"]);
+    // Its address leads to another machine; the connections that there are
+    // stay where they are.
+    proxy.lead_to(&new);
+    let added = room.serve(3, &peers, "d3new", &c4, &["--listen-peers", &new]);
+    let storage = added.storage();
+    done(&url, &["member", "add", "3", "--storage", &storage]);
+    done(&url, &["member", "promote", "3"]);
+    leads(&url, 1);
+    s2.kill();
+    let acknowledged = tenure(
+        &format!("tenure://{c1}"),
+        &["log", "append", "ACKNOWLEDGED"],
+    );
+    // The rightful case: the leader and the new disk are a majority.
+    assert!(acknowledged.status.success(), "{acknowledged:?}");
+    s1.kill();
+    let s2 = room.serve(2, &peers, "d2", &c2, &[]);
+    let rest = format!("tenure://{c2},{c4}");
+    led(&rest);
+    let read = tenure(&rest, &["log", "read"]);
+    let text = String::from_utf8_lossy(&read.stdout).into_owned();
+    assert!(text.contains("ACKNOWLEDGED"), "{text}");
+    // The old one is told, and says so to its operator.
+    removed.says(&format!("its number went to {storage}"));
+    drop(s2);
+}
+
+/// Server 3 was away while the disk of server 2 was replaced. With server 1
+/// gone the two are a majority, one of which has everything; the other must
+/// hear it, though by its own log the number belongs to another disk.
+#[test]
+fn a_majority_elects_a_leader_whatever_one_of_them_knows_of_the_members() {
+    let room = Room::new();
+    let [p1, p2, p3, p4] = free::<4>();
+    let [c1, c2, c3, c4] = free::<4>();
+    let peers = format!("1={p1},2={p2},3={p3}");
+    let mut s1 = room.serve(1, &peers, "d1", &c1, &[]);
+    let mut s2 = room.serve(2, &peers, "d2", &c2, &[]);
+    let mut s3 = room.serve(3, &peers, "d3", &c3, &[]);
+    let url = format!("tenure://{c1},{c2},{c3}");
+    led(&url);
+    leads(&url, 1);
+    done(&url, &["log", "append", "one"]);
+    s3.kill();
+    let mut s4 = room.serve(4, &format!("{peers},4={p4}"), "d4", &c4, &[]);
+    done(&url, &["member", "add", "4", "--storage", &s4.storage()]);
+    done(&url, &["member", "promote", "4"]);
+    done(&url, &["member", "remove", "2"]);
+    s2.kill();
+    // It waits, and says what to do, until it is added.
+    let blank = room.serve(2, &peers, "d2new", &c2, &[]);
+    let storage = blank.storage();
+    blank.says(&format!("tenure member add 2 --storage {storage}"));
+    done(&url, &["member", "add", "2", "--storage", &storage]);
+    done(&url, &["member", "promote", "2"]);
+    done(&url, &["member", "remove", "4"]);
+    s4.kill();
+    done(&url, &["log", "append", "two"]);
+    s1.kill();
+    let s3 = room.serve(3, &peers, "d3", &c3, &[]);
+    let rest = format!("tenure://{c2},{c3}");
+    done(&rest, &["log", "append", "three"]);
+    let read = tenure(&rest, &["log", "read"]);
+    let text = String::from_utf8_lossy(&read.stdout).into_owned();
+    assert!(text.contains("one") && text.contains("three"), "{text}");
+    drop((s3, blank));
+}
