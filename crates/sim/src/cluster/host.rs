@@ -24,6 +24,8 @@ pub(super) struct Host {
     offset: u64,
     /// How fast it is, in parts per million off.
     rate: i64,
+    /// It is started under the settings of before; see `turns`.
+    pub(super) old: bool,
     /// A sync is under way that takes until then.
     pub(super) stalled_until: u64,
     /// The process does nothing until then.
@@ -54,6 +56,7 @@ impl Host {
             epoch: 0,
             offset,
             rate,
+            old: false,
             stalled_until: 0,
             paused_until: 0,
             wake_at: u64::MAX,
@@ -69,6 +72,7 @@ impl Host {
         Self {
             cluster: old.cluster,
             epoch: old.epoch + 1,
+            old: old.old,
             ..Self::new(old.id, old.offset, old.rate)
         }
     }

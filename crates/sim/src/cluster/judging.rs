@@ -64,8 +64,6 @@ impl World {
             self.stats.mutes += 1;
         }
         let bound = self.bound() * if mute { 2 } else { 1 };
-        // Nobody is elected while silence is owed to a leader of before.
-        let bound = bound + self.turns.longest(&self.swarm.config) * 11 / 10;
         let catching_up = self.catching_up();
         self.after(bound, Event::Elected { catching_up });
         Ok(())

@@ -200,7 +200,7 @@ pub fn shrink(seed: u64, options: &Options, check: Check, trace: usize) -> (Opti
     };
     let mut best = options.clone();
     let mut without = Vec::new();
-    for index in 0..12 {
+    for index in 0..14 {
         without.push(move |options: &Options| {
             let mut less = options.clone();
             let kinds = &mut less.kinds;

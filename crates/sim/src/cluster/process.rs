@@ -192,7 +192,10 @@ impl World {
             return Ok(());
         };
         recovered.silence = self.owed(server);
-        let config = self.turns.config(server, &self.swarm.config).clone();
+        let config = self
+            .turns
+            .config(&self.hosts[server], &self.swarm.config)
+            .clone();
         let host = &mut self.hosts[server];
         let blank = State::new(self.swarm.limits, ClockId::default());
         let now = host.now(self.now).boot;

@@ -113,7 +113,9 @@ impl World {
 
     /// Within what time somebody is elected when all is well.
     pub(super) fn bound(&self) -> u64 {
-        25 * self.timeout() + 3 * SECOND
+        // Nobody is elected while silence is owed to a leader of before.
+        let owed = self.turns.longest(&self.swarm.config);
+        25 * self.timeout() + 3 * SECOND + owed * 11 / 10
     }
 
     /// A look at a network that keeps a shape: does somebody lead who could?

@@ -11,10 +11,11 @@
 
 use std::time::Duration;
 
-use tenure_core::alpo::{Body, Config, Envelope, Request};
+use tenure_core::alpo::{Body, Config, Envelope, Request, StorageId};
 use tenure_core::rng::Rng;
 
 use super::Options;
+use super::host::Host;
 use super::swarm::{MILLI, SECOND, Swarm};
 use super::world::{Event, World};
 
@@ -22,9 +23,7 @@ use super::world::{Event, World};
 pub(super) struct Turns {
     rng: Rng,
     /// The settings before those of the world, if they change.
-    before: Option<Config>,
-    /// By server, whether it runs under those.
-    old: Vec<bool>,
+    pub(super) before: Option<Config>,
 }
 
 impl Turns {
@@ -51,14 +50,13 @@ impl Turns {
                 ..swarm.config.clone()
             }
         });
-        let old = vec![before.is_some(); swarm.servers];
-        Self { rng, before, old }
+        Self { rng, before }
     }
 
     /// Under which settings a server is started.
-    pub(super) fn config<'a>(&'a self, server: usize, world: &'a Config) -> &'a Config {
+    pub(super) fn config<'a>(&'a self, host: &Host, world: &'a Config) -> &'a Config {
         match &self.before {
-            Some(before) if self.old[server] => before,
+            Some(before) if host.old => before,
             _ => world,
         }
     }
@@ -106,10 +104,10 @@ impl World {
     /// last, or is forgotten: it is then that a lease of before may live on.
     pub(super) fn turn(&mut self, server: usize, old: bool) {
         let forgotten = self.leader() == Some(server) && self.turns.rng.chance(60);
-        if self.healed || self.turns.old[server] == old || forgotten {
+        if self.healed || self.hosts[server].old == old || forgotten {
             return;
         }
-        self.turns.old[server] = old;
+        self.hosts[server].old = old;
         self.stats.settings += 1;
         let delay = 1 + self.turns.rng.below(100 * MILLI);
         self.crash(server, Some(delay));
@@ -118,24 +116,28 @@ impl World {
     /// The storm is over: everybody is under the settings of the world, and
     /// disks that hang are replaced by starting their servers anew.
     pub(super) fn end_turns(&mut self) {
-        for server in 0..self.swarm.servers {
+        for server in 0..self.hosts.len() {
             let stuck = self.hosts[server].stalled_until > self.now;
-            if self.turns.old[server] || stuck {
+            if self.hosts[server].old || stuck {
                 self.crash(server, None);
             }
-            self.turns.old[server] = false;
+            self.hosts[server].old = false;
         }
     }
 
-    /// Whether two servers have greeted each other.
-    pub(super) fn are_strange(&self, one: usize, other: usize) -> bool {
-        self.turns.old.get(one) != self.turns.old.get(other)
+    /// Whether a server has refused the greetings of whoever has this disk.
+    pub(super) fn are_strange(&self, sender: StorageId, server: usize) -> bool {
+        let sender = self.hosts.iter().find(|host| host.storage == sender);
+        sender.is_some_and(|sender| sender.old != self.hosts[server].old)
     }
 
     /// What a server that starts now owes, raised to what its settings owe. It
     /// is lowered when it was waited out.
     pub(super) fn owed(&mut self, server: usize) -> Duration {
-        let own = self.turns.config(server, &self.swarm.config).silence();
+        let own = self
+            .turns
+            .config(&self.hosts[server], &self.swarm.config)
+            .silence();
         let host = &mut self.hosts[server];
         host.disk.silence = host.disk.silence.max(own);
         let owed = host.disk.silence;
@@ -152,7 +154,10 @@ impl World {
     /// A server has owed what it had to.
     pub(super) fn waited_out(&mut self, server: usize, epoch: u64) {
         if self.hosts[server].epoch == epoch {
-            let own = self.turns.config(server, &self.swarm.config).silence();
+            let own = self
+                .turns
+                .config(&self.hosts[server], &self.swarm.config)
+                .silence();
             self.hosts[server].disk.silence = own;
         }
     }
@@ -190,7 +195,10 @@ impl World {
                 ..
             }
         );
-        let leases = self.turns.config(server, &self.swarm.config).lease_reads;
+        let leases = self
+            .turns
+            .config(&self.hosts[server], &self.swarm.config)
+            .lease_reads;
         if offers && leases && self.swarm.kinds.partitions && self.turns.rng.chance(50) {
             self.after(1, Event::Dethrone { server });
         }

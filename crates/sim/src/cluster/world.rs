@@ -214,6 +214,9 @@ impl World {
             Host::new(id, rng.below(1_000 * SECOND), swarm.drift[index])
         });
         let mut hosts: Vec<_> = hosts.collect();
+        for host in &mut hosts {
+            host.old = turns.before.is_some();
+        }
         let mut members = Membership::default();
         if !swarm.blank {
             let founders = hosts.iter().take(swarm.founders);
@@ -379,13 +382,13 @@ impl World {
     }
 
     fn deliver(&mut self, server: usize, letter: Letter) -> Verdict {
+        if self.are_strange(letter.storage, server) {
+            return Ok(());
+        }
         let Letter {
             envelope, storage, ..
         } = letter;
         let from = envelope.from;
-        if self.are_strange(from.get() as usize - 1, server) {
-            return Ok(());
-        }
         if let Body::Reply { .. } = &envelope.body {
             self.followed.heard(server, from, self.now);
         }
