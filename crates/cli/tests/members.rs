@@ -66,7 +66,9 @@ fn members_are_changed_by_their_number_and_their_disk() {
     let [gone, other] = [leader % 3 + 1, (leader + 1) % 3 + 1].map(|it| it.to_string());
     let disk_of = |id: &str| {
         let members = objects(&["member", "list", "--json", "--store", &url]);
-        let member = members.iter().find(|it| it["id"].to_string() == id);
+        let member = members
+            .iter()
+            .find(|it| it["id"].as_u64() == id.parse().ok());
         member.map(|it| it["storage"].as_str().expect("text").to_owned())
     };
     let (mine, others) = (
