@@ -140,10 +140,7 @@ impl Stats {
             Event::Installed { .. } => self.installs += 1,
             Event::DiskStalls { .. } => self.quicker += 1,
             Event::Compared { .. } => self.compared += 1,
-            Event::SteppedDown(Why::Led)
-            | Event::Led { .. }
-            | Event::Disagreement { .. }
-            | Event::DiskStalls { .. } => {}
+            Event::SteppedDown(Why::Led) | Event::Led { .. } | Event::Disagreement { .. } => {}
         }
     }
 }

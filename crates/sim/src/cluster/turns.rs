@@ -58,7 +58,8 @@ impl Turns {
     /// Under which settings a server is started.
     pub(super) fn config<'a>(&'a self, server: usize, world: &'a Config) -> &'a Config {
         match &self.before {
-            Some(before) if self.old[server] => before,
+            // A disk that was removed and lives on came later than the rest.
+            Some(before) if self.old.get(server) == Some(&true) => before,
             _ => world,
         }
     }
