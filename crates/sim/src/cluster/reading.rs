@@ -58,9 +58,17 @@ impl Reading {
         }
     }
 
-    /// The server has another term.
+    /// The server has another term. One that was removed and lives on beside
+    /// its successor came later than the rest.
     pub(super) fn has_term(&mut self, server: usize, now: u64) {
+        self.make_room(server);
         self.since[server] = now;
+    }
+
+    fn make_room(&mut self, server: usize) {
+        let servers = self.base.len().max(server + 1);
+        self.base.resize(servers, (0, 0));
+        self.since.resize(servers, 0);
     }
 }
 
@@ -70,6 +78,7 @@ impl World {
     pub(super) fn begins_with(&mut self, server: usize) {
         if let Some(node) = &self.hosts[server].node {
             let state = node.state();
+            self.reading.make_room(server);
             self.reading.base[server] = (state.registers().revision(), state.applied().id);
         }
         self.reading.has_term(server, self.now);

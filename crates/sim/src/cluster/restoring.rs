@@ -198,8 +198,7 @@ impl Life {
 
     /// What the new history begins with, as if it had been written first.
     fn remember(&mut self, state: &State) {
-        let mut serial = 0;
-        for (key, held) in state.registers().list("") {
+        for (serial, (key, held)) in (1..).zip(state.registers().list("")) {
             let write = tenure_core::cas::Write {
                 key: key.clone(),
                 expect: tenure_core::cas::Expect::Absent,
@@ -212,7 +211,6 @@ impl Life {
                 Some(last) => Operation::bind(write, last.clone()),
                 None => Operation::swap(write),
             };
-            serial += 1;
             let ask = Ask::Command(tenure_core::alpo::Command {
                 session,
                 serial,

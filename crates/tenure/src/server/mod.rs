@@ -33,7 +33,7 @@
 //! | `backup` | everything in one file, and back |
 //! | `metrics` | what is counted |
 //! | `tokens` | who may do what |
-//! | `services`, `http`, `listen`, `knock` | what clients see: gRPC and HTTP on one port |
+//! | `services`, `streams`, `http`, `listen`, `knock` | what clients see: gRPC and HTTP on one port |
 
 mod backup;
 mod budget;
@@ -59,6 +59,7 @@ mod removal;
 mod services;
 mod shared;
 mod silence;
+mod streams;
 mod tokens;
 mod translate;
 mod view;

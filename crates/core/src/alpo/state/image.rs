@@ -26,12 +26,13 @@ use super::restore::{Gap, Gaps, LAST};
 use super::trail::Trail;
 use super::{Journal, Limits, MAX_WINDOW, Session, Sessions, State};
 
-/// The version of the format in a cluster of version 1.
-const FIRST: u8 = 3;
+/// The version of the format in which a cluster of version 1 writes it.
+const BEFORE: u8 = 3;
 
-/// The version of the format from cluster version 2 on: with what was left
-/// out by restoring.
-const SECOND: u8 = 4;
+/// The version with what was left out by restoring. Written once the
+/// cluster's version is 2: from then on no server is there that could not
+/// read it.
+const VERSION: u8 = 4;
 
 /// Why bytes are no snapshot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -52,7 +53,7 @@ impl fmt::Display for ImageError {
             Self::Version(found) => {
                 write!(
                     f,
-                    "expected a snapshot of version {FIRST} or {SECOND}, found version {found}"
+                    "expected a snapshot of version {BEFORE} or {VERSION}, found version {found}"
                 )
             }
             Self::Checksum => f.write_str("the snapshot is damaged: its checksum is wrong"),
@@ -71,6 +72,11 @@ impl From<DecodeError> for ImageError {
     fn from(error: DecodeError) -> Self {
         Self::Decode(error)
     }
+}
+
+/// Whether a cluster of this version writes the newer format.
+fn is_newer(version: ClusterVersion) -> bool {
+    version >= ClusterVersion::SECOND
 }
 
 /// The checksum of what is written, kept up piece by piece: some tens of
@@ -122,7 +128,8 @@ impl State {
         // Most of it is the plain log; growing by doubling would copy that
         // twice over.
         to.reserve(self.journal.weight() + 4_096);
-        to.push(self.image_version());
+        let newer = is_newer(self.version);
+        to.push(if newer { VERSION } else { BEFORE });
         for limit in [
             self.limits.journal_bytes,
             self.limits.sessions,
@@ -145,7 +152,7 @@ impl State {
         self.encode_journal(to, &mut sum);
         self.encode_sessions(to);
         self.encode_bindings(to);
-        if self.image_version() >= SECOND {
+        if newer {
             self.encode_gaps(to);
         }
         let checksum = sum.over(to);
@@ -173,9 +180,10 @@ impl State {
         }
         let from = &mut Reader::new(content);
         let format = from.u8()?;
-        if !(FIRST..=SECOND).contains(&format) {
+        if format != VERSION && format != BEFORE {
             return Err(ImageError::Version(format));
         }
+        let newer = format == VERSION;
         let limits = Limits {
             journal_bytes: from.u64()?,
             sessions: from.u64()?,
@@ -191,8 +199,8 @@ impl State {
         let time = from.u64()?;
         let version = ClusterVersion::new(from.u64()?).ok_or(DecodeError::Number)?;
         // There is one way to write a state.
-        if format != image_version(version) {
-            return Err(ImageError::Version(format));
+        if newer != is_newer(version) {
+            return Err(DecodeError::Number.into());
         }
         let (chain, sum) = (from.u64()?, from.u64()?);
         let members = read_membership(from)?;
@@ -200,7 +208,7 @@ impl State {
         let (first, entries) = decode_journal(from)?;
         let sessions = decode_sessions(from)?;
         let bindings = decode_bindings(from, &registers, &sessions)?;
-        let gaps = if format >= SECOND {
+        let gaps = if newer {
             decode_gaps(from)?
         } else {
             Vec::new()
@@ -232,11 +240,6 @@ impl State {
             #[cfg(feature = "planted-bugs")]
             planted: None,
         })
-    }
-
-    /// What a server of this cluster's oldest release understands.
-    const fn image_version(&self) -> u8 {
-        image_version(self.version)
     }
 
     fn encode_gaps(&self, to: &mut Vec<u8>) {
@@ -365,14 +368,6 @@ fn decode_gaps(from: &mut Reader<'_>) -> Result<Vec<Gaps>, DecodeError> {
         all.push(gaps);
     }
     Ok(all)
-}
-
-const fn image_version(version: ClusterVersion) -> u8 {
-    if version.get() >= ClusterVersion::SECOND.get() {
-        SECOND
-    } else {
-        FIRST
-    }
 }
 
 fn decode_sessions(from: &mut Reader<'_>) -> Result<Sessions, DecodeError> {

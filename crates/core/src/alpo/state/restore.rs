@@ -212,30 +212,15 @@ impl State {
         if self.version > ClusterVersion::NEWEST {
             return Err(NotRestorable::Newer(self.version));
         }
-        let times = how.times.max(1);
+        let step = how.term_step.checked_mul(how.times.max(1));
+        let step = step.ok_or(NotRestorable::Exhausted)?;
+        // The mistake leaves out what is told to nobody.
         let jumped = !self.planted(Bug::RestoredInPlace);
-        let jump = if jumped {
-            JUMP.checked_mul(times)
-        } else {
-            Some(1)
-        };
-        let step = how.term_step.checked_mul(times);
-        let (jump, step) = jump.zip(step).ok_or(NotRestorable::Exhausted)?;
-        let ends = [
-            self.applied.id,
-            self.registers.revision(),
-            self.journal.next(),
-        ];
-        let fits = |from: u64| {
-            let to = from.checked_add(jump).filter(|to| *to < LAST)?;
-            Some(Gap { from, to })
-        };
-        let [Some(ids), Some(revisions), Some(numbers)] = ends.map(fits) else {
-            return Err(NotRestorable::Exhausted);
-        };
+        let gaps = self.next_gaps(if jumped { how.times.max(1) } else { 0 })?;
+        let end = gaps.ids.to;
         let mut work = Work {
             registers: stamped(&self.registers, how.clock),
-            version: Version::from_u64(ids.to),
+            version: Version::from_u64(end),
             stamp: StoreTime {
                 clock: how.clock,
                 nanos: self.time,
@@ -249,33 +234,20 @@ impl State {
         work.read_leases();
         let elections = work.hold_elections()?;
         let groups = work.hold_groups()?;
-        let (sessions, bindings) = self.without_owners(&work.written, &work.registers, ids.to);
-        let term = self
-            .applied
-            .term
-            .get()
-            .checked_add(step)
-            .and_then(Term::new);
-        let term = term.ok_or(NotRestorable::Exhausted)?;
+        let owned = self.without_owners(&work.written, &work.registers, end);
+        let term = self.applied.term.get().checked_add(step);
+        let term = term.and_then(Term::new).ok_or(NotRestorable::Exhausted)?;
         let Work {
             registers,
             lease,
             unread,
             ..
         } = work;
-        let state = self.begun_anew(how, Position::new(term, ids.to), registers, revisions);
-        let mut state = Self {
-            sessions,
-            bindings,
-            ..state
-        };
+        let mut state = self.begun_anew(how, Position::new(term, end), registers, gaps.revisions);
+        (state.sessions, state.bindings) = owned;
         if jumped {
-            state.journal.leave_out(numbers);
-            state.gaps.push(Gaps {
-                ids,
-                revisions,
-                numbers,
-            });
+            state.journal.leave_out(gaps.numbers);
+            state.gaps.push(gaps);
         }
         Ok(Restored {
             state,
@@ -283,6 +255,21 @@ impl State {
             groups,
             lease,
             unread,
+        })
+    }
+
+    /// What is left out this time.
+    fn next_gaps(&self, times: u64) -> Result<Gaps, NotRestorable> {
+        let jump = JUMP.checked_mul(times).ok_or(NotRestorable::Exhausted)?;
+        let gap = |from: u64| {
+            let to = from.checked_add(jump.max(1)).filter(|to| *to < LAST);
+            let to = to.ok_or(NotRestorable::Exhausted)?;
+            Ok(Gap { from, to })
+        };
+        Ok(Gaps {
+            ids: gap(self.applied.id)?,
+            revisions: gap(self.registers.revision())?,
+            numbers: gap(self.journal.next())?,
         })
     }
 
