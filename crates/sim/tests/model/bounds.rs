@@ -23,6 +23,8 @@ pub(crate) struct Bounds {
     pub(crate) proposals: u8,
     /// Heartbeats of leaders, to all at once.
     pub(crate) beats: u8,
+    /// Hand-overs that leaders are asked for.
+    pub(crate) transfers: u8,
     /// Crashes, each with a restart.
     pub(crate) crashes: u8,
     /// Messages delivered twice.
@@ -48,6 +50,7 @@ impl Bounds {
         only_stands: None,
         proposals: 0,
         beats: 0,
+        transfers: 0,
         crashes: 1,
         duplicates: 0,
         one_by_one: false,
@@ -88,6 +91,23 @@ impl Bounds {
         beats: 1,
         refusals: true,
         ..Self::SMALL
+    };
+
+    /// After a reign a hand-over, and one more election, with a crash.
+    pub(crate) const HANDING: Self = Self {
+        terms: 3,
+        stands: 1,
+        transfers: 1,
+        ..Self::SMALL
+    };
+
+    /// After a reign two hand-overs, and one more election, with a crash and
+    /// a proposal.
+    pub(crate) const HANDING_TWICE: Self = Self {
+        terms: 4,
+        proposals: 1,
+        transfers: 2,
+        ..Self::HANDING
     };
 
     /// One election with nothing simplified.

@@ -121,6 +121,12 @@ fn an_election_with_a_heartbeat_and_a_crash_breaks_nothing() {
 }
 
 #[test]
+fn a_hand_over_with_an_election_and_a_crash_breaks_nothing() {
+    let name = "from a reign: a hand-over, an election, a crash";
+    holds(name, established(Bounds::HANDING));
+}
+
+#[test]
 fn without_simplifications_nothing_is_broken() {
     holds("one election, a crash, plain", Cluster::new(Bounds::PLAIN));
 }
@@ -136,6 +142,7 @@ fn the_digest_leaves_out_nothing_that_decides() {
         Cluster::new(Bounds::BUSY),
         Cluster::new(Bounds::PLAIN),
         established(Bounds::BEATING),
+        established(Bounds::HANDING),
     ] {
         let anew = Cluster {
             start: cluster.start.clone(),
@@ -214,6 +221,8 @@ fn long_nothing_is_broken() {
     }
     let name = "from a reign: two elections, a crash, a duplicate";
     holds(name, established(Bounds::AFTER_TWO));
+    let name = "from a reign: two hand-overs, an election, a proposal, a crash";
+    holds(name, established(Bounds::HANDING_TWICE));
     let name = "from a reign: three elections, a crash";
     holds(name, established(Bounds::AFTER_THREE));
 }

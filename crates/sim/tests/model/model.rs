@@ -36,7 +36,11 @@
 //! * **The silent are not asked again** by a candidate: its first request is
 //!   still on its way.
 //!
-//! Left out: changes of members, snapshots, hand-overs, reads, sessions.
+//! * **A hand-over is given up with the reign**, and not earlier: a leader
+//!   that gives it up goes on as if it had never been asked, but for the word
+//!   that it has said, which may arrive at any time.
+//!
+//! Left out: changes of members, snapshots, reads and leases, sessions.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -48,7 +52,7 @@ use tenure_core::ids::Term;
 
 use super::action::{Action, Left};
 use super::bounds::Bounds;
-use super::host::{Host, index_of, parts};
+use super::host::{Host, id_of, index_of, parts};
 use super::rules::{Before, Broken, Past};
 use super::seen::Seen;
 use super::wire::Wire;
@@ -113,6 +117,7 @@ impl Cluster {
             stands,
             proposals,
             beats,
+            transfers,
             crashes,
             duplicates,
             ..
@@ -126,6 +131,7 @@ impl Cluster {
                 stands,
                 proposals,
                 beats,
+                transfers,
                 crashes,
                 duplicates,
             },
@@ -241,6 +247,14 @@ impl Cluster {
         });
     }
 
+    fn hand_over(&self, world: &mut World, index: usize, to: usize) {
+        world.left.transfers -= 1;
+        let ask = Ask::Transfer(Some(id_of(to)));
+        self.act(world, index, |host| {
+            host.handle(Input::Asked { token: 0, ask })
+        });
+    }
+
     fn crash(&self, world: &mut World, index: usize, whole: usize, part: usize) {
         world.left.crashes -= 1;
         if world.left.crashes == 0 {
@@ -272,6 +286,12 @@ impl Cluster {
         }
         if leads && left.proposals > 0 && host.node.is_ready() {
             actions.push(Action::Propose(index));
+        }
+        // The heir stands in the next term.
+        let within = host.node.term().get() < self.bounds.terms;
+        if leads && left.transfers > 0 && within && host.node.is_ready() {
+            let heirs = (0..world.hosts.len()).filter(|heir| *heir != index);
+            actions.extend(heirs.map(|heir| Action::HandOver(index, heir)));
         }
         if !host.disk.waiting.is_empty() {
             actions.push(Action::Sync(index));
@@ -332,6 +352,10 @@ impl Model for Cluster {
             }
             Action::Propose(index) => {
                 self.propose(&mut next, index);
+                true
+            }
+            Action::HandOver(index, to) => {
+                self.hand_over(&mut next, index, to);
                 true
             }
             Action::Sync(index) => {
