@@ -20,6 +20,8 @@ pub(crate) enum Action {
     HandOver(usize, usize),
     /// A disk has the oldest batch on its way.
     Sync(usize),
+    /// More than a timeout passes, for everybody; only with leases.
+    Pass,
     /// A server dies, with so many batches on its disk and so many parts of
     /// the next, and comes back.
     Crash(usize, usize, usize),
@@ -32,6 +34,7 @@ pub(crate) struct Left {
     pub(crate) proposals: u8,
     pub(crate) beats: u8,
     pub(crate) transfers: u8,
+    pub(crate) passes: u8,
     pub(crate) crashes: u8,
     pub(crate) duplicates: u8,
 }
@@ -50,6 +53,7 @@ impl Action {
             Self::HandOver(index, to) => {
                 format!("{} is asked to hand over to {}", id_of(index), id_of(to))
             }
+            Self::Pass => "a timeout passes".to_string(),
             Self::Sync(index) => format!("{} has a batch on disk", id_of(index)),
             Self::Crash(index, whole, part) => {
                 format!(

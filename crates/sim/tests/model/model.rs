@@ -40,7 +40,14 @@
 //!   that gives it up goes on as if it had never been asked, but for the word
 //!   that it has said, which may arrive at any time.
 //!
-//! Left out: changes of members, snapshots, reads and leases, sessions.
+//! With leases time is no free choice: who has a lease relies on how long others
+//! keep silent. There all clocks are equal and jump at once (`Action::Pass`),
+//! by more than any wait; a server stands, or steps down, only when its own
+//! timer has run out, and those who owe silence refuse. A server may look
+//! after its timers as late as it likes. Everything in a server tells states
+//! apart then, so that bounds are smaller.
+//!
+//! Left out: changes of members, snapshots, reads that wait for a round, sessions.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -118,6 +125,7 @@ impl Cluster {
             proposals,
             beats,
             transfers,
+            lease,
             crashes,
             duplicates,
             ..
@@ -132,6 +140,7 @@ impl Cluster {
                 proposals,
                 beats,
                 transfers,
+                passes: lease.unwrap_or(0),
                 crashes,
                 duplicates,
             },
@@ -189,6 +198,23 @@ impl Cluster {
                 world.wire.send(envelope);
             }
         }
+        self.look_at_leases(world);
+    }
+
+    /// Who reads by its lease has all that is committed.
+    fn look_at_leases(&self, world: &mut World) {
+        if self.bounds.lease.is_none() || world.broken.is_some() {
+            return;
+        }
+        let committed = world.past.committed() as u64;
+        let leads = |host: &&Arc<Host>| host.node.status() == Status::Leader;
+        let leaders = world.hosts.iter().filter(leads);
+        let stale = leaders
+            .filter_map(|host| host.reads())
+            .any(|id| id < committed);
+        if stale && self.is_watched(Broken::StaleRead) {
+            world.broken = Some(Broken::StaleRead);
+        }
     }
 
     fn deliver(&self, world: &mut World, message: usize, stays: bool) -> bool {
@@ -210,6 +236,9 @@ impl Cluster {
     /// Before a server hears a candidate of `term` it may have lost patience
     /// with its leader, or with those who do not follow it.
     fn let_go(&self, world: &mut World, index: usize, term: Term) {
+        if self.bounds.lease.is_some() {
+            return;
+        }
         let leads = world.hosts[index].node.status() == Status::Leader;
         if !leads {
             Arc::make_mut(&mut world.hosts[index]).forget_leader();
@@ -219,6 +248,14 @@ impl Cluster {
     }
 
     fn time_out(&self, world: &mut World, index: usize) -> bool {
+        if self.bounds.lease.is_some() {
+            world.left.stands -= 1;
+            self.act(world, index, |host| {
+                let outputs = host.tick();
+                host.win(outputs)
+            });
+            return true;
+        }
         let leads = world.hosts[index].node.status() == Status::Leader;
         if leads {
             self.act(world, index, Host::time_out);
@@ -278,6 +315,7 @@ impl Cluster {
         let may_stand = left.stands > 0
             && host.node.term().get() < self.bounds.terms
             && self.bounds.only_stands.is_none_or(|only| only == index);
+        let may_stand = may_stand && (self.bounds.lease.is_none() || host.is_due());
         if may_stand || leads && self.bounds.plain {
             actions.push(Action::TimeOut(index));
         }
@@ -329,6 +367,9 @@ impl Model for Cluster {
         for index in 0..world.hosts.len() {
             self.own_actions(world, index, actions);
         }
+        if world.left.passes > 0 {
+            actions.push(Action::Pass);
+        }
         let messages = world.wire.distinct(&world.hosts);
         actions.extend(messages.iter().copied().map(Action::Deliver));
         if world.left.duplicates > 0 {
@@ -356,6 +397,15 @@ impl Model for Cluster {
             }
             Action::HandOver(index, to) => {
                 self.hand_over(&mut next, index, to);
+                true
+            }
+            Action::Pass => {
+                next.left.passes -= 1;
+                for host in &mut next.hosts {
+                    let host = Arc::make_mut(host);
+                    host.pass();
+                    host.note();
+                }
                 true
             }
             Action::Sync(index) => {
