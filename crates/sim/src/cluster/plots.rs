@@ -35,9 +35,9 @@ pub(super) enum Next {
     /// The leader is cut off.
     Fork,
     /// The next one is too.
-    CutNext { leader: usize },
+    CutOther { leader: usize },
     /// The leader's round has been heard.
-    CutOff { leader: usize },
+    CutLate { leader: usize },
 }
 
 /// What is waited for: that another leads.
@@ -72,7 +72,7 @@ impl World {
             Some(Waiting::Fork { leader: old }) if old != leader => {
                 self.waiting = None;
                 let delay = self.rng.below(2 * step) + 1;
-                self.after(delay, Event::Plot(Next::CutNext { leader }));
+                self.after(delay, Event::Plot(Next::CutOther { leader }));
             }
             // It leads again, and all is as it was.
             Some(_) => self.waiting = None,
@@ -85,7 +85,7 @@ impl World {
             }
             None if kinds.late && self.swarm.config.lease_reads && self.rng.chance(40) => {
                 let delay = self.rng.below(2 * self.timeout());
-                self.after(delay, Event::Plot(Next::CutOff { leader }));
+                self.after(delay, Event::Plot(Next::CutLate { leader }));
             }
             None => {}
         }
@@ -137,8 +137,8 @@ impl World {
                     self.waiting = Some(Waiting::Fork { leader });
                 }
             }
-            Next::CutNext { leader } => self.network.isolate(leader, 0),
-            Next::CutOff { leader } => self.cut_off_late(leader),
+            Next::CutOther { leader } => self.network.isolate(leader, 0),
+            Next::CutLate { leader } => self.cut_off_late(leader),
         }
     }
 

@@ -16,8 +16,12 @@ pub(crate) enum Action {
     Beat(usize),
     /// A client wants something of a leader.
     Propose(usize),
+    /// A leader is asked to hand over.
+    HandOver(usize, usize),
     /// A disk has the oldest batch on its way.
     Sync(usize),
+    /// More than a timeout passes, for everybody; only with leases.
+    Pass,
     /// A server dies, with so many batches on its disk and so many parts of
     /// the next, and comes back.
     Crash(usize, usize, usize),
@@ -29,6 +33,8 @@ pub(crate) struct Left {
     pub(crate) stands: u8,
     pub(crate) proposals: u8,
     pub(crate) beats: u8,
+    pub(crate) transfers: u8,
+    pub(crate) passes: u8,
     pub(crate) crashes: u8,
     pub(crate) duplicates: u8,
 }
@@ -44,6 +50,10 @@ impl Action {
             Self::TimeOut(index) => format!("{} times out", id_of(index)),
             Self::Beat(index) => format!("{} beats", id_of(index)),
             Self::Propose(index) => format!("{} proposes", id_of(index)),
+            Self::HandOver(index, to) => {
+                format!("{} is asked to hand over to {}", id_of(index), id_of(to))
+            }
+            Self::Pass => "a timeout passes".to_string(),
             Self::Sync(index) => format!("{} has a batch on disk", id_of(index)),
             Self::Crash(index, whole, part) => {
                 format!(

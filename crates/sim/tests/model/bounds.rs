@@ -23,6 +23,10 @@ pub(crate) struct Bounds {
     pub(crate) proposals: u8,
     /// Heartbeats of leaders, to all at once.
     pub(crate) beats: u8,
+    /// Hand-overs that leaders are asked for.
+    pub(crate) transfers: u8,
+    /// Reads rest on leases, and time passes for all at once, so often.
+    pub(crate) lease: Option<u8>,
     /// Crashes, each with a restart.
     pub(crate) crashes: u8,
     /// Messages delivered twice.
@@ -48,6 +52,8 @@ impl Bounds {
         only_stands: None,
         proposals: 0,
         beats: 0,
+        transfers: 0,
+        lease: None,
         crashes: 1,
         duplicates: 0,
         one_by_one: false,
@@ -88,6 +94,39 @@ impl Bounds {
         beats: 1,
         refusals: true,
         ..Self::SMALL
+    };
+
+    /// After a reign a hand-over, and one more election, with a crash.
+    pub(crate) const HANDING: Self = Self {
+        terms: 3,
+        stands: 1,
+        transfers: 1,
+        ..Self::SMALL
+    };
+
+    /// After a reign two hand-overs, and one more election, with a crash and
+    /// a proposal.
+    pub(crate) const HANDING_TWICE: Self = Self {
+        terms: 4,
+        proposals: 1,
+        transfers: 2,
+        ..Self::HANDING
+    };
+
+    /// After a reign with a lease a hand-over, a timeout in which an election
+    /// may begin, and a crash.
+    pub(crate) const LEASE: Self = Self {
+        terms: 2,
+        lease: Some(1),
+        ..Self::HANDING
+    };
+
+    /// A heartbeat instead of the hand-over, and no crash.
+    pub(crate) const LEASE_BEATING: Self = Self {
+        beats: 1,
+        transfers: 0,
+        crashes: 0,
+        ..Self::LEASE
     };
 
     /// One election with nothing simplified.
@@ -154,6 +193,7 @@ impl Bounds {
             stale: self.plain,
             refusals: self.refusals || self.plain,
             polls: self.plain,
+            times: self.lease.is_some(),
         }
     }
 
@@ -162,6 +202,8 @@ impl Bounds {
             timeout: Duration::from_secs(1),
             heartbeat: BEAT,
             append_bytes: if self.one_by_one { 1 } else { 1_024 },
+            lease_reads: self.lease.is_some(),
+            fast_detection: self.lease.is_none(),
             planted: self.planted,
             ..Config::default()
         }

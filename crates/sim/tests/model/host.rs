@@ -15,8 +15,9 @@ use std::time::Duration;
 
 use tenure_core::Machine;
 use tenure_core::alpo::{
-    Batch, Body, ClusterId, Config, Envelope, HardState, Identity, Input, Limits, Membership, Node,
-    Output, Position, Recovered, Reply, Request, ServerId, Snapshot, State, Status, StorageId,
+    Answer, Ask, Batch, Body, ClusterId, Config, Envelope, Found, HardState, Identity, Input,
+    Limits, LogId, Membership, Node, Output, Position, Query, Recovered, Reply, Request, ServerId,
+    Snapshot, State, Status, StorageId,
 };
 use tenure_core::rng::Rng;
 use tenure_core::time::{ClockId, Instant, Now};
@@ -112,6 +113,8 @@ pub(crate) struct Host {
     pub(crate) node: Node,
     pub(crate) disk: Disk,
     now: Instant,
+    /// Its reads rest on a lease, so all that has to do with time decides.
+    lease: bool,
     /// Of node and disk; two hosts with the same one have the same future.
     pub(crate) digest: u64,
 }
@@ -128,14 +131,15 @@ impl Host {
                     last: Position::ZERO,
                     bytes: state.encode().into(),
                 }),
+                silence: config.silence(),
                 ..Recovered::default()
             },
             ..Disk::default()
         };
-        Self::start(index, disk, config)
+        Self::start(index, disk, config, Instant::ZERO)
     }
 
-    fn start(index: usize, disk: Disk, config: &Config) -> Self {
+    fn start(index: usize, disk: Disk, config: &Config, now: Instant) -> Self {
         let identity = Identity {
             cluster: ClusterId::from_u128(7),
             server: id_of(index),
@@ -143,18 +147,12 @@ impl Host {
         };
         let blank = State::new(Limits::default(), ClockId::default());
         let (recovered, rng) = (disk.synced.clone(), Rng::from_seed(1));
-        let node = Node::start(
-            config.clone(),
-            identity,
-            recovered,
-            blank,
-            rng,
-            Instant::ZERO,
-        );
+        let node = Node::start(config.clone(), identity, recovered, blank, rng, now);
         let mut host = Self {
             node: node.expect("a snapshot that was just written"),
             disk,
-            now: Instant::ZERO,
+            now,
+            lease: config.lease_reads,
             digest: 0,
         };
         host.note();
@@ -170,7 +168,9 @@ impl Host {
         if let Some(batch) = std::mem::take(&mut self.disk.waiting).pop_front() {
             write(&mut self.disk.synced, torn(batch, part));
         }
-        *self = Self::start(index_of(self.node.id()), self.disk.clone(), config);
+        // Without leases its clock means nothing, and begins anew.
+        let now = if self.lease { self.now } else { Instant::ZERO };
+        *self = Self::start(index_of(self.node.id()), self.disk.clone(), config, now);
     }
 
     fn now(&self) -> Now {
@@ -217,6 +217,36 @@ impl Host {
             outputs.extend(self.run_out());
         }
         outputs
+    }
+
+    /// Time passes; it has not noticed yet.
+    pub(crate) fn pass(&mut self) {
+        self.now = self.now.after(FAR);
+    }
+
+    /// Whether a timer of it has run out.
+    pub(crate) fn is_due(&self) -> bool {
+        self.node.deadline().is_some_and(|due| due <= self.now)
+    }
+
+    /// It looks after its timers, at the time that it is.
+    pub(crate) fn tick(&mut self) -> Vec<Output> {
+        self.node.tick(self.now());
+        self.drain()
+    }
+
+    /// What it has applied, if it answers a read at once: by its lease.
+    pub(crate) fn reads(&self) -> Option<LogId> {
+        let mut asked = self.node.clone();
+        let (token, ask) = (u64::MAX, Ask::Read(Query::Barrier));
+        asked.handle(self.now(), Input::Asked { token, ask });
+        std::iter::from_fn(|| asked.poll()).find_map(|output| match output {
+            Output::Answer {
+                answer: Answer::Read(Found::Barrier(id)),
+                ..
+            } => Some(id),
+            _ => None,
+        })
     }
 
     fn run_out(&mut self) -> Vec<Output> {
@@ -272,6 +302,9 @@ impl Host {
         let mut hasher = DefaultHasher::new();
         self.node.digest(&mut hasher);
         self.disk.digest(&mut hasher);
+        if self.lease {
+            (self.now, format!("{:?}", self.node)).hash(&mut hasher);
+        }
         self.digest = hasher.finish();
     }
 }

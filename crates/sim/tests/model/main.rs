@@ -121,6 +121,20 @@ fn an_election_with_a_heartbeat_and_a_crash_breaks_nothing() {
 }
 
 #[test]
+fn a_hand_over_with_an_election_and_a_crash_breaks_nothing() {
+    let name = "from a reign: a hand-over, an election, a crash";
+    holds(name, established(Bounds::HANDING));
+}
+
+#[test]
+fn a_lease_with_a_hand_over_and_a_crash_breaks_nothing() {
+    let name = "from a reign with a lease: a hand-over, a timeout, a crash";
+    holds(name, established(Bounds::LEASE));
+    let name = "from a reign with a lease: a heartbeat, a timeout";
+    holds(name, established(Bounds::LEASE_BEATING));
+}
+
+#[test]
 fn without_simplifications_nothing_is_broken() {
     holds("one election, a crash, plain", Cluster::new(Bounds::PLAIN));
 }
@@ -136,6 +150,7 @@ fn the_digest_leaves_out_nothing_that_decides() {
         Cluster::new(Bounds::BUSY),
         Cluster::new(Bounds::PLAIN),
         established(Bounds::BEATING),
+        established(Bounds::HANDING),
     ] {
         let anew = Cluster {
             start: cluster.start.clone(),
@@ -160,6 +175,26 @@ fn a_forgotten_vote_is_found() {
     let bounds = Bounds { only, ..bounds };
     let name = "H1, the vote forgotten, reigns alone watched";
     breaks(name, Cluster::new(bounds), Broken::TwoReigns);
+}
+
+#[test]
+fn a_lease_that_is_kept_at_a_hand_over_is_found() {
+    let bounds = Bounds {
+        planted: Some(Bug::LeaseKept),
+        ..Bounds::LEASE
+    };
+    let name = "the lease kept at a hand-over";
+    breaks(name, established(bounds), Broken::StaleRead);
+}
+
+#[test]
+fn a_lease_that_counts_from_the_end_of_a_round_is_found() {
+    let bounds = Bounds {
+        planted: Some(Bug::LeaseFromEnd),
+        ..Bounds::LEASE_BEATING
+    };
+    let name = "the lease counted from the end of a round";
+    breaks(name, established(bounds), Broken::StaleRead);
 }
 
 #[test]
@@ -214,6 +249,8 @@ fn long_nothing_is_broken() {
     }
     let name = "from a reign: two elections, a crash, a duplicate";
     holds(name, established(Bounds::AFTER_TWO));
+    let name = "from a reign: two hand-overs, an election, a proposal, a crash";
+    holds(name, established(Bounds::HANDING_TWICE));
     let name = "from a reign: three elections, a crash";
     holds(name, established(Bounds::AFTER_THREE));
 }

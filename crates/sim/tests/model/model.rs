@@ -36,7 +36,18 @@
 //! * **The silent are not asked again** by a candidate: its first request is
 //!   still on its way.
 //!
-//! Left out: changes of members, snapshots, hand-overs, reads, sessions.
+//! * **A hand-over is given up with the reign**, and not earlier: a leader
+//!   that gives it up goes on as if it had never been asked, but for the word
+//!   that it has said, which may arrive at any time.
+//!
+//! With leases time is no free choice: who has a lease relies on how long others
+//! keep silent. There all clocks are equal and jump at once (`Action::Pass`),
+//! by more than any wait; a server stands, or steps down, only when its own
+//! timer has run out, and those who owe silence refuse. A server may look
+//! after its timers as late as it likes. Everything in a server tells states
+//! apart then, so that bounds are smaller.
+//!
+//! Left out: changes of members, snapshots, reads that wait for a round, sessions.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -48,7 +59,7 @@ use tenure_core::ids::Term;
 
 use super::action::{Action, Left};
 use super::bounds::Bounds;
-use super::host::{Host, index_of, parts};
+use super::host::{Host, id_of, index_of, parts};
 use super::rules::{Before, Broken, Past};
 use super::seen::Seen;
 use super::wire::Wire;
@@ -113,6 +124,8 @@ impl Cluster {
             stands,
             proposals,
             beats,
+            transfers,
+            lease,
             crashes,
             duplicates,
             ..
@@ -126,6 +139,8 @@ impl Cluster {
                 stands,
                 proposals,
                 beats,
+                transfers,
+                passes: lease.unwrap_or(0),
                 crashes,
                 duplicates,
             },
@@ -183,6 +198,23 @@ impl Cluster {
                 world.wire.send(envelope);
             }
         }
+        self.look_at_leases(world);
+    }
+
+    /// Who reads by its lease has all that is committed.
+    fn look_at_leases(&self, world: &mut World) {
+        if self.bounds.lease.is_none() || world.broken.is_some() {
+            return;
+        }
+        let committed = world.past.committed() as u64;
+        let leads = |host: &&Arc<Host>| host.node.status() == Status::Leader;
+        let leaders = world.hosts.iter().filter(leads);
+        let stale = leaders
+            .filter_map(|host| host.reads())
+            .any(|id| id < committed);
+        if stale && self.is_watched(Broken::StaleRead) {
+            world.broken = Some(Broken::StaleRead);
+        }
     }
 
     fn deliver(&self, world: &mut World, message: usize, stays: bool) -> bool {
@@ -204,6 +236,9 @@ impl Cluster {
     /// Before a server hears a candidate of `term` it may have lost patience
     /// with its leader, or with those who do not follow it.
     fn let_go(&self, world: &mut World, index: usize, term: Term) {
+        if self.bounds.lease.is_some() {
+            return;
+        }
         let leads = world.hosts[index].node.status() == Status::Leader;
         if !leads {
             Arc::make_mut(&mut world.hosts[index]).forget_leader();
@@ -213,6 +248,14 @@ impl Cluster {
     }
 
     fn time_out(&self, world: &mut World, index: usize) -> bool {
+        if self.bounds.lease.is_some() {
+            world.left.stands -= 1;
+            self.act(world, index, |host| {
+                let outputs = host.tick();
+                host.win(outputs)
+            });
+            return true;
+        }
         let leads = world.hosts[index].node.status() == Status::Leader;
         if leads {
             self.act(world, index, Host::time_out);
@@ -241,6 +284,14 @@ impl Cluster {
         });
     }
 
+    fn hand_over(&self, world: &mut World, index: usize, to: usize) {
+        world.left.transfers -= 1;
+        let ask = Ask::Transfer(Some(id_of(to)));
+        self.act(world, index, |host| {
+            host.handle(Input::Asked { token: 0, ask })
+        });
+    }
+
     fn crash(&self, world: &mut World, index: usize, whole: usize, part: usize) {
         world.left.crashes -= 1;
         if world.left.crashes == 0 {
@@ -264,6 +315,7 @@ impl Cluster {
         let may_stand = left.stands > 0
             && host.node.term().get() < self.bounds.terms
             && self.bounds.only_stands.is_none_or(|only| only == index);
+        let may_stand = may_stand && (self.bounds.lease.is_none() || host.is_due());
         if may_stand || leads && self.bounds.plain {
             actions.push(Action::TimeOut(index));
         }
@@ -272,6 +324,12 @@ impl Cluster {
         }
         if leads && left.proposals > 0 && host.node.is_ready() {
             actions.push(Action::Propose(index));
+        }
+        // The heir stands in the next term.
+        let within = host.node.term().get() < self.bounds.terms;
+        if leads && left.transfers > 0 && within && host.node.is_ready() {
+            let heirs = (0..world.hosts.len()).filter(|heir| *heir != index);
+            actions.extend(heirs.map(|heir| Action::HandOver(index, heir)));
         }
         if !host.disk.waiting.is_empty() {
             actions.push(Action::Sync(index));
@@ -309,6 +367,9 @@ impl Model for Cluster {
         for index in 0..world.hosts.len() {
             self.own_actions(world, index, actions);
         }
+        if world.left.passes > 0 {
+            actions.push(Action::Pass);
+        }
         let messages = world.wire.distinct(&world.hosts);
         actions.extend(messages.iter().copied().map(Action::Deliver));
         if world.left.duplicates > 0 {
@@ -332,6 +393,19 @@ impl Model for Cluster {
             }
             Action::Propose(index) => {
                 self.propose(&mut next, index);
+                true
+            }
+            Action::HandOver(index, to) => {
+                self.hand_over(&mut next, index, to);
+                true
+            }
+            Action::Pass => {
+                next.left.passes -= 1;
+                for host in &mut next.hosts {
+                    let host = Arc::make_mut(host);
+                    host.pass();
+                    host.note();
+                }
                 true
             }
             Action::Sync(index) => {

@@ -29,5 +29,8 @@ pub(crate) fn all() -> Vec<Property<Cluster>> {
         }),
         unless(Broken::Halted, |_, w| w.broken != Some(Broken::Halted)),
         unless(Broken::Panicked, |_, w| w.broken != Some(Broken::Panicked)),
+        unless(Broken::StaleRead, |_, w| {
+            w.broken != Some(Broken::StaleRead)
+        }),
     ]
 }

@@ -11,6 +11,7 @@
 //! | log matching | two logs that have an entry with the same id and term are the same up to there |
 //! | leader completeness | a leader has every entry that was committed in an earlier term |
 //! | agreement | two servers never take different entries with the same id for committed |
+//! | leases | a leader that answers a read at once has applied all that anybody ever took for committed |
 //! | soundness | no server finds a broken rule itself: none halts, none panics |
 
 use std::sync::Arc;
@@ -30,10 +31,11 @@ pub(crate) enum Broken {
     Disagreement,
     Halted,
     Panicked,
+    StaleRead,
 }
 
 impl Broken {
-    pub(crate) const ALL: [Self; 7] = [
+    pub(crate) const ALL: [Self; 8] = [
         Self::TwoReigns,
         Self::TwoVotes,
         Self::LogsDiffer,
@@ -41,6 +43,7 @@ impl Broken {
         Self::Disagreement,
         Self::Halted,
         Self::Panicked,
+        Self::StaleRead,
     ];
 
     pub(crate) const fn rule(self) -> &'static str {
@@ -52,6 +55,7 @@ impl Broken {
             Self::Disagreement => "agreement",
             Self::Halted => "soundness (halted)",
             Self::Panicked => "soundness (panicked)",
+            Self::StaleRead => "leases",
         }
     }
 }

@@ -44,6 +44,7 @@ use Step::{Hears, Stands};
 fn unbounded(cluster: &Cluster) -> World {
     let mut world = cluster.founded(None);
     world.left.stands = u8::MAX;
+    world.left.passes = u8::MAX;
     world
 }
 
@@ -135,6 +136,10 @@ pub(crate) fn established(cluster: &Cluster, leader: usize, victim: Option<usize
     let mut world = unbounded(cluster);
     let left = cluster.founded(None).left;
     let others: Vec<_> = (0..world.hosts.len()).filter(|o| *o != leader).collect();
+    if cluster.bounds.lease.is_some() {
+        // Patience is over, and a silence that is owed.
+        world = next(cluster, &world, Action::Pass);
+    }
     world = play(cluster, world, &[Stands(leader)]);
     for _round in 0..2 {
         for other in &others {

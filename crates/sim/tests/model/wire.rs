@@ -39,9 +39,12 @@ pub(crate) struct Sent {
 }
 
 impl Sent {
-    fn new(envelope: Envelope) -> Self {
+    fn new(envelope: Envelope, kept: Kept) -> Self {
         let mut hasher = DefaultHasher::new();
         envelope.digest(&mut hasher);
+        if kept.times {
+            format!("{envelope:?}").hash(&mut hasher);
+        }
         Self {
             envelope: Arc::new(envelope),
             digest: hasher.finish(),
@@ -156,6 +159,8 @@ pub(crate) struct Kept {
     pub(crate) refusals: bool,
     /// Polls and answers to them.
     pub(crate) polls: bool,
+    /// Rounds and numbers tell messages apart, since leases rest on them.
+    pub(crate) times: bool,
 }
 
 /// All of them, in an order that is the same however they came to be there.
@@ -173,7 +178,7 @@ impl Wire {
     }
 
     pub(crate) fn send(&mut self, envelope: Envelope) {
-        let sent = Sent::new(envelope);
+        let sent = Sent::new(envelope, self.kept);
         let at = self.sent.partition_point(|other| other.key() < sent.key());
         self.sent.insert(at, sent);
     }

@@ -35,7 +35,9 @@ pub(in super::super) fn look(leader: &Node, hosts: &[Host]) -> Verdict {
                  there and is durable up to {}",
                 leader.id(),
                 leader.term(),
-                node.log().term_at(accepted).map_or(0, |term| term.get()),
+                node.log()
+                    .term_at(accepted)
+                    .map_or(0, tenure_core::ids::Term::get),
                 node.durable(),
             );
             return broken(Check::Accepted, detail);
