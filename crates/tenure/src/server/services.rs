@@ -119,23 +119,6 @@ impl Door {
         Ok(translate::log_response(found))
     }
 
-    pub(super) async fn run(
-        &self,
-        caller: &Caller,
-        operation: Operation,
-        numbered: Option<&v1::Numbered>,
-    ) -> Answered<(Outcome, Option<u64>)> {
-        let told = match numbered {
-            Some(numbered) => {
-                let claim = self.claim(caller, &numbered.secret)?;
-                let ask = translate::numbered(numbered, operation, claim)?;
-                self.ask(ask).await
-            }
-            None => self.house.run(self, operation).await,
-        };
-        done(told, &self.shared)
-    }
-
     pub(super) async fn compare_and_swap(
         &self,
         caller: &Caller,

@@ -13,8 +13,8 @@ use std::ops::RangeInclusive;
 
 use sha2::{Digest as _, Sha256};
 use tenure_core::alpo::{
-    Ask, Claim, Fingerprint, Node, Opener, Opening, Operation, Outcome, Owner, Query, Session,
-    SessionId,
+    Ask, Claim, Fingerprint, LogTime, Node, Opener, Opening, Operation, Outcome, Owner, Query,
+    Session, SessionId,
 };
 
 use super::door::Door;
@@ -169,6 +169,24 @@ impl Door {
         };
         let owned = self.look(owned).await?;
         Ok(v1::OpenSessionResponse { session, owned })
+    }
+
+    /// Does this, under the caller's number or one of the server's own.
+    pub(super) async fn run(
+        &self,
+        caller: &Caller,
+        operation: Operation,
+        numbered: Option<&v1::Numbered>,
+    ) -> Result<(Outcome, Option<LogTime>), v1::Error> {
+        let told = match numbered {
+            Some(numbered) => {
+                let claim = self.claim(caller, &numbered.secret)?;
+                let ask = translate::numbered(numbered, operation, claim)?;
+                self.ask(ask).await
+            }
+            None => self.house.run(self, operation).await,
+        };
+        done(told, &self.shared)
     }
 
     /// A command of a session that is about nothing but the session.
