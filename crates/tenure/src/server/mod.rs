@@ -64,7 +64,7 @@ use std::collections::BTreeSet;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 
-use tenure_core::alpo::{Founding, Hello, Identity, Membership, Node, Recovered, Table};
+use tenure_core::alpo::{Founding, Hello, Identity, Membership, Node, Recovered, Start, Table};
 use tenure_core::rng::Rng;
 use tokio::sync::watch;
 
@@ -75,7 +75,7 @@ pub use shared::Standing;
 pub use tokens::{check_tokens, draw_token, fingerprint};
 
 use crate::clock;
-use crate::transport::{Book, Contact, Settings, Tls};
+use crate::transport::{Book, Contact, Details, Settings, Tls};
 use crate::wal::{Directory, Wal, WalError, Writer};
 use data::Found;
 use door::Door;
@@ -165,7 +165,9 @@ impl Server {
         let clients = listen(&config.listen)?;
         let address = clients.local_addr().map_err(StartError::System)?;
         let found = data::open(&config.data, config.id, config.wal)?;
-        let shared = Arc::new(Shared::new(face(&config, &found)));
+        // Before anybody can be greeted.
+        let start = data::count_start(&config.data)?;
+        let shared = Arc::new(Shared::new(face(&config, &found, start)));
         let inbox = Arc::new(Inbox::default());
         let (tell, ended) = watch::channel(None);
         let parts = Parts {
@@ -241,7 +243,7 @@ fn listen(address: &str) -> Result<TcpListener, StartError> {
 }
 
 /// What this server says of itself before it has read its log.
-fn face(config: &Config, found: &Found) -> Face {
+fn face(config: &Config, found: &Found, start: Start) -> Face {
     let (storage, identity) = match found {
         Found::Blank(storage, _) => (*storage, None),
         Found::Log(identity, ..) => (identity.storage, Some(*identity)),
@@ -274,6 +276,11 @@ fn face(config: &Config, found: &Found) -> Face {
         },
         settings: Settings::of(&config.node),
         book,
+        details: Details {
+            start,
+            speaks: config.node.version,
+            ..Details::default()
+        },
         connected: BTreeSet::new(),
         edition: 0,
     }
@@ -405,6 +412,7 @@ fn own(
         face.hello.known = members.iter().map(|(id, it)| (id, it.storage)).collect();
         face.hello.founders.clear();
         face.members = members;
+        face.stands_at(&node);
         face.edition += 1;
         data::write_book(&config.data, &face.book);
         face.edition

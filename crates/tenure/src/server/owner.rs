@@ -371,6 +371,7 @@ impl Owner {
 
     /// What others are told after each round.
     fn after_round(&mut self, applied: bool, told: bool) {
+        self.shared.face().stands_at(&self.node);
         if applied {
             self.settle();
             let cut_off = self.watchers.applied(&self.node);

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tenure_core::alpo::{Envelope, Membership, ServerId};
+use tenure_core::alpo::{ClusterVersion, Envelope, Membership, ServerId};
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
@@ -25,8 +25,8 @@ use super::owner::others;
 use super::shared::Shared;
 use crate::clock;
 use crate::transport::{
-    Answer, Book, Demand, FrameReader, Greeting, GreetingError, Line, Link, LinkEvent, ReadError,
-    Settings, Settled, Tls, distrust, read_greeting, write_answer,
+    Answer, Book, Demand, Form, FrameReader, Greeting, GreetingError, Introduced, Line, Link,
+    LinkEvent, ReadError, Settings, Settled, Tls, distrust, introduced,
 };
 
 /// How long a newcomer may take to introduce itself.
@@ -149,7 +149,8 @@ impl Peers {
             faults: Faults::default(),
         };
         let tell = move |address: &str, event| teller.tell(address, event);
-        Link::start(addresses, server, self.tls.clone(), greet, tell)
+        let trust = (self.tls.clone(), self.shared.prover.clone());
+        Link::start(addresses, server, trust, greet, tell)
     }
 }
 
@@ -166,8 +167,9 @@ impl Teller {
     fn tell(&mut self, address: &str, event: LinkEvent) -> bool {
         let server = self.server;
         match event {
-            LinkEvent::Up(greeting) => {
-                let refusal = judge(&self.shared, &greeting);
+            LinkEvent::Up(introduced) => {
+                let Introduced { greeting, form, .. } = *introduced;
+                let refusal = judge(&self.shared, &greeting, form);
                 let used = refusal.is_none();
                 match refusal {
                     None => {
@@ -180,7 +182,12 @@ impl Teller {
                 self.inbox.put(Event::Greeted(greeting));
                 return used;
             }
-            LinkEvent::Refused(why) => self.complain(address, &why, Undialled::Refused),
+            LinkEvent::Refused(why) | LinkEvent::SetBack(why) => {
+                self.complain(address, &why, Undialled::Refused);
+            }
+            LinkEvent::Later(why) => {
+                tracing::debug!(server = server.get(), "not connected yet: {address}: {why}");
+            }
             LinkEvent::Untrusted(why) => self.complain(address, &why, Undialled::Untrusted),
             LinkEvent::Elsewhere(why) => self.complain(address, &why, Undialled::OtherServer),
             LinkEvent::Failed(why) => {
@@ -246,8 +253,17 @@ fn unlike(ours: Settings, theirs: Settings) -> String {
 }
 
 /// Why this server does not talk to the one that says `greeting`, if so.
-fn judge(shared: &Shared, greeting: &Greeting) -> Option<String> {
+fn judge(shared: &Shared, greeting: &Greeting, form: Form) -> Option<String> {
     let face = shared.face();
+    if form == Form::First && face.details.version >= ClusterVersion::SECOND {
+        let other = greeting.hello.server.get();
+        return Some(format!(
+            "expected the protocol tenure-2, which all servers of this cluster speak since its \
+             version is {}, found tenure-1; start server {other} with the release of the others, \
+             or a later one",
+            face.details.version
+        ));
+    }
     if greeting.settings != face.settings {
         // Both sides print it, so it names both.
         let (own, other) = (face.hello.server.get(), greeting.hello.server.get());
@@ -291,13 +307,13 @@ pub(super) async fn accept(
         let complaints = Arc::clone(&complaints);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         tokio::spawn(async move {
-            let introduced = tokio::select! {
-                introduced = timeout(GREET_WITHIN, introduce(stream, tls.clone())) => introduced,
+            let met = tokio::select! {
+                met = timeout(GREET_WITHIN, introduce(stream, tls.clone())) => met,
                 () = pass.ousted() => return shared.metrics.close(Closed::Full),
             };
-            let (why, reason) = match introduced {
-                Ok(Ok((line, greeting))) if pass.prove() => {
-                    return serve(line, greeting, number, &shared, &inbox).await;
+            let (why, reason) = match met {
+                Ok(Ok((line, introduced))) if pass.prove() => {
+                    return serve(line, introduced, number, &shared, &inbox).await;
                 }
                 Ok(Ok(_)) => ("there are too many".to_owned(), Closed::Full),
                 Ok(Err(error)) => match suspicion(&error, tls.as_deref()) {
@@ -332,10 +348,10 @@ fn suspicion(error: &GreetingError, tls: Option<&Tls>) -> Option<String> {
 async fn introduce(
     stream: TcpStream,
     tls: Option<Arc<Tls>>,
-) -> Result<(Line, Greeting), GreetingError> {
+) -> Result<(Line, Introduced), GreetingError> {
     let mut line = secure(stream, tls).await?;
-    let greeting = read_greeting(&mut line).await?;
-    Ok((line, greeting))
+    let introduced = introduced(&mut line).await?;
+    Ok((line, introduced))
 }
 
 async fn secure(stream: TcpStream, tls: Option<Arc<Tls>>) -> std::io::Result<Line> {
@@ -346,15 +362,23 @@ async fn secure(stream: TcpStream, tls: Option<Arc<Tls>>) -> std::io::Result<Lin
     }
 }
 
-async fn serve(mut stream: Line, greeting: Greeting, number: u64, shared: &Shared, inbox: &Inbox) {
+async fn serve(
+    mut stream: Line,
+    mut introduced: Introduced,
+    number: u64,
+    shared: &Shared,
+    inbox: &Inbox,
+) {
     let mut edition = shared.edition.subscribe();
     let mut settled = shared.settled.subscribe();
-    let refusal = judge(shared, &greeting);
+    let refusal = judge(shared, &introduced.greeting, introduced.form);
     let answer = match &refusal {
-        None => Answer::Welcome(shared.greeting()),
+        None => Answer::Welcome(Box::new(shared.greeting())),
         Some(why) => Answer::Refused(why.clone()),
     };
-    let answered = timeout(GREET_WITHIN, write_answer(&mut stream, &answer)).await;
+    let answering = introduced.answer(&mut stream, &answer, &shared.prover);
+    let answered = timeout(GREET_WITHIN, answering).await;
+    let greeting = introduced.greeting;
     let server = greeting.hello.server;
     let (blank, ours) = (greeting.hello.cluster.is_none(), refusal.is_none());
     if !ours {

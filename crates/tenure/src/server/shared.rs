@@ -7,12 +7,12 @@
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use tenure_core::alpo::{Hello, Identity, LogId, Membership, ServerId};
+use tenure_core::alpo::{Hello, Identity, LogId, Membership, Node, ServerId};
 use tenure_core::ids::Term;
 use tokio::sync::watch;
 
 use super::metrics::Metrics;
-use crate::transport::{Book, Contact, Greeting, Settings, Settled};
+use crate::transport::{Book, Contact, Details, Greeting, Prover, Settings, Settled};
 
 /// How a server stands, for whoever asks about its health.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -52,6 +52,8 @@ pub(super) struct Face {
     pub(super) hello: Hello,
     pub(super) settings: Settings,
     pub(super) book: Book,
+    /// Which start this is, how far the disk has come, and what is spoken.
+    pub(super) details: Details,
     /// Those to whom a link is up.
     pub(super) connected: BTreeSet<ServerId>,
     /// Grows when it becomes part of a cluster: who greeted it before that
@@ -59,9 +61,22 @@ pub(super) struct Face {
     pub(super) edition: u64,
 }
 
+impl Face {
+    /// How far the disk has come, and which version the log has: greetings
+    /// say it.
+    pub(super) fn stands_at(&mut self, node: &Node) {
+        if let Some(reached) = node.reached() {
+            self.details.reached.advance(reached);
+        }
+        self.details.version = node.state().version();
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Shared {
     face: Mutex<Face>,
+    /// What this server proves itself with to others.
+    pub(super) prover: Prover,
     pub(super) standing: watch::Sender<Standing>,
     pub(super) progress: watch::Sender<Progress>,
     pub(super) metrics: Metrics,
@@ -86,6 +101,7 @@ impl Shared {
         Self {
             edition: watch::Sender::new(face.edition),
             face: Mutex::new(face),
+            prover: Prover::default(),
             settled: watch::Sender::default(),
             standing: watch::Sender::new(standing),
             progress: watch::Sender::default(),
@@ -106,6 +122,7 @@ impl Shared {
             book: face.book.clone(),
             settled,
             settings: face.settings,
+            details: Some(face.details),
         }
     }
 
