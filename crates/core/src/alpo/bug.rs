@@ -93,11 +93,14 @@ pub enum Bug {
     /// The log's time goes on from the newest that was heard, by the whole
     /// reign: it runs ahead of every clock.
     TimeCountedTwice,
+    /// A disk that was set back to an earlier state of itself is let in, and
+    /// counts.
+    SetBackCounted,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 39] = [
+    pub const ALL: [Self; 40] = [
         Self::VoteForgotten,
         Self::TermForgotten,
         Self::EarlierTermCounted,
@@ -137,5 +140,6 @@ impl Bug {
         Self::ExpiryUnchecked,
         Self::ReignRenewsNobody,
         Self::TimeCountedTwice,
+        Self::SetBackCounted,
     ];
 }
