@@ -311,6 +311,14 @@ pub enum Fault {
         /// The newest that this server speaks.
         mine: ClusterVersion,
     },
+    /// The term or the log has come to a number above which there is none
+    /// (`MAX_NUMBER`).
+    Exhausted {
+        /// The term.
+        term: Term,
+        /// The last entry of the log.
+        last: LogId,
+    },
 }
 
 impl fmt::Display for Fault {
@@ -340,6 +348,10 @@ impl fmt::Display for Fault {
                 f,
                 "expected a log of version {mine} at most, found one of version {cluster}: \
                  this release is too old for the cluster; start the one that ran here before"
+            ),
+            Self::Exhausted { term, last } => write!(
+                f,
+                "expected a term and a last entry below 2^62, found term {term} and entry {last},                  where no cluster comes by itself (was a disk or a message forged?): nobody can be                  elected any more; restore a backup as a new cluster"
             ),
         }
     }
