@@ -158,7 +158,8 @@ impl Server {
     /// If the settings, the directory or the addresses cannot be used.
     pub fn start(config: Config) -> Result<Self, StartError> {
         config.validate().map_err(StartError::Config)?;
-        let tls = config.tls.clone().map(Tls::open).transpose();
+        let open = |files| Tls::open_with(files, config.rules());
+        let tls = config.tls.clone().map(open).transpose();
         let tls = tls.map_err(StartError::Config)?.map(Arc::new);
         let tokens = Tokens::open(config.tokens.clone()).map_err(StartError::Config)?;
         let peers = listen(config.listens_for_peers())?;
@@ -188,6 +189,9 @@ impl Server {
                 // All of its tasks run on this thread, so all that they say
                 // is said by it.
                 let _speaks = parts.config.span.clone().entered();
+                if let Some(concern) = parts.config.concern() {
+                    tracing::warn!("{concern}");
+                }
                 let ended = runtime.block_on(run(parts));
                 drop(runtime);
                 tell.send_replace(Some(Arc::new(ended)));

@@ -14,7 +14,8 @@
 //!
 //! `greeting` is the first thing said in each direction, `frames` reads what
 //! follows, `link` dials and writes, `book` is who can be reached where, `tls`
-//! makes sure that it is they, of files that `renewed` reads again, and
+//! makes sure that it is they, of files that `renewed` reads again, `proven`
+//! which of them, and
 //! `distrust` says why it is not sure, `life` for how long others will be.
 //! `client` is the other side of the clients' port.
 //! Whatever is not a frame (garbage, another program, another version)
@@ -32,6 +33,7 @@ mod greeting;
 mod life;
 mod link;
 mod plain;
+mod proven;
 mod renewed;
 mod tls;
 
@@ -44,5 +46,8 @@ pub use greeting::{
 };
 pub use greeting::{write_answer, write_greeting};
 pub use link::{Link, LinkEvent, QUEUE_BYTES};
+pub use proven::{PeerSecret, server_name};
 pub(crate) use renewed::Renewed;
-pub use tls::{ClientTls, ClientTlsFiles, Demand, Line, OwnFiles, Tls, TlsFiles};
+pub use tls::{
+    ClientTls, ClientTlsFiles, Demand, Line, OwnFiles, PeerRules, Tls, TlsFiles,
+};
