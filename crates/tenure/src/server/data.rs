@@ -1,18 +1,19 @@
 //! A server's data directory.
 //!
-//! Beside the log (`tenure wal inspect DIR` shows it) there are three small
+//! Beside the log (`tenure wal inspect DIR` shows it) there are small
 //! files. `founders` says whom the cluster began with, which is the state
 //! before the log's first entry; it is empty for one that came later. `storage` holds the number that was drawn when the directory was
 //! made, and by which a wiped disk is known for what it is; it is there
 //! before the server first speaks. `addresses` holds what is known of where
 //! the others are, so that a server that was away while they moved finds
-//! them; losing it loses nothing.
+//! them; losing it loses nothing. `starts` counts the starts of servers on
+//! the directory, so that others notice one that was set back or copied.
 
 use std::fs;
 use std::io::Write as _;
 use std::path::Path;
 
-use tenure_core::alpo::{ClusterId, ServerId, StorageId};
+use tenure_core::alpo::{ClusterId, MAX_NUMBER, ServerId, Start, StorageId};
 use tenure_core::alpo::{Identity, Membership, Recovered, State};
 use tenure_core::time::ClockId;
 
@@ -23,6 +24,7 @@ use crate::wal::{self, Directory, Wal, WalError};
 const STORAGE: &str = "storage";
 const FOUNDERS: &str = "founders";
 const ADDRESSES: &str = "addresses";
+const STARTS: &str = "starts";
 /// The first line of each.
 const VERSION: &str = "tenure 1";
 
@@ -135,6 +137,37 @@ fn draw_storage(dir: &Path) -> Result<StorageId, WalError> {
     Ok(storage)
 }
 
+/// Counts one more start of a server on this directory, which is locked, and
+/// draws its random number.
+///
+/// The count is on the disk before it is told: a count that another server
+/// has heard is never given out again by this directory, whatever crashes.
+pub(super) fn count_start(dir: &Path) -> Result<Start, WalError> {
+    let path = dir.join(STARTS);
+    let before = match fs::read_to_string(&path) {
+        Ok(text) => {
+            let rest = text.strip_prefix(VERSION).map(str::trim);
+            rest.and_then(|rest| rest.parse::<u64>().ok())
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Some(0),
+        Err(error) => return Err(failed(&path, "read")(error)),
+    };
+    let Some(counter) = before.and_then(|before| before.checked_add(1)) else {
+        let expected = "the number of starts of a server on this directory; replace this server \
+                        by an empty one";
+        return Err(WalError::damaged(path, 0, expected, "something else"));
+    };
+    let mut bits = [0; 16];
+    getrandom::fill(&mut bits).map_err(|error| {
+        failed(&path, "draw a number for")(std::io::Error::other(error.to_string()))
+    })?;
+    write(dir, STARTS, &format!("{VERSION}\n{counter}\n")).map_err(failed(&path, "write"))?;
+    Ok(Start {
+        counter,
+        random: u128::from_le_bytes(bits),
+    })
+}
+
 /// Writes a small file so that it is there whole or not at all.
 fn write(dir: &Path, name: &str, text: &str) -> std::io::Result<()> {
     let unfinished = dir.join(format!("{name}.tmp"));
@@ -165,6 +198,15 @@ pub(super) fn read_book(dir: &Path) -> Book {
                 peer: peer.to_owned(),
                 client: client.trim_matches('-').to_owned(),
             };
+            if edition > MAX_NUMBER {
+                tracing::warn!(
+                    server = id.get(),
+                    "{}: expected an edition of at most 2^62, found {edition} for {peer}: the \
+                     address is dropped, and learnt again from that server (was it forged?)",
+                    dir.join(ADDRESSES).display()
+                );
+                continue;
+            }
             book.learn_one(id, &contact);
         }
     }

@@ -40,8 +40,8 @@ pub(super) async fn found(
         inbox.take(&mut events);
         for event in events.drain(..) {
             match event {
-                Event::Greeted(greeting) => {
-                    shared.face().book.learn(&greeting.book);
+                Event::Greeted { greeting, dialled } => {
+                    shared.face().meet(&greeting, dialled);
                     peers.greeted(&wanted);
                     if let Some(founded) = hear(founding, &greeting.hello, &mut complaints, shared)?
                     {

@@ -23,8 +23,13 @@ pub(super) enum Event {
     Persisted(u64),
     /// The log takes nothing more.
     DiskFailed(WalError),
-    /// Another server has introduced itself.
-    Greeted(Greeting),
+    /// Another server, which was not refused, has introduced itself.
+    Greeted {
+        /// What it said.
+        greeting: Greeting,
+        /// Whether it was dialled, at an address that this server was told.
+        dialled: bool,
+    },
     /// The connection of another server, the newest it had, has ended.
     Closed(ServerId, u64),
     /// Another server has connected; the number tells its connections apart.

@@ -31,6 +31,7 @@
 //! | `watchers`, `following` | those who follow registers, and what waits for each |
 //! | `backup` | everything in one file, and back |
 //! | `metrics` | what is counted |
+//! | `trust` | who is taken for a server, and what it may tell |
 //! | `tokens` | who may do what |
 //! | `services`, `http`, `listen`, `knock` | what clients see: gRPC and HTTP on one port |
 
@@ -57,6 +58,7 @@ mod services;
 mod shared;
 mod tokens;
 mod translate;
+mod trust;
 mod view;
 mod watchers;
 
@@ -64,7 +66,9 @@ use std::collections::BTreeSet;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 
-use tenure_core::alpo::{Founding, Hello, Identity, Membership, Node, Recovered, Table};
+use tenure_core::alpo::{
+    Founding, Hello, Identity, MAX_NUMBER, Membership, Node, Recovered, Start, Table,
+};
 use tenure_core::rng::Rng;
 use tokio::sync::watch;
 
@@ -75,7 +79,7 @@ pub use shared::Standing;
 pub use tokens::{check_tokens, draw_token, fingerprint};
 
 use crate::clock;
-use crate::transport::{Book, Contact, Settings, Tls};
+use crate::transport::{Book, Contact, Details, Settings, Tls};
 use crate::wal::{Directory, Wal, WalError, Writer};
 use data::Found;
 use door::Door;
@@ -84,6 +88,7 @@ use owner::Owner;
 use peers::Peers;
 use shared::{Face, Shared};
 use tokens::Tokens;
+use trust::Guests;
 use watchers::Watchers;
 
 /// Why a server could not be started.
@@ -166,7 +171,10 @@ impl Server {
         let clients = listen(&config.listen)?;
         let address = clients.local_addr().map_err(StartError::System)?;
         let found = data::open(&config.data, config.id, config.wal)?;
-        let shared = Arc::new(Shared::new(face(&config, &found)));
+        // Before anybody can be greeted.
+        let start = data::count_start(&config.data)?;
+        let secret = config.peer_secret.clone();
+        let shared = Arc::new(Shared::new(face(&config, &found, start), secret));
         let inbox = Arc::new(Inbox::default());
         let (tell, ended) = watch::channel(None);
         let parts = Parts {
@@ -245,7 +253,7 @@ fn listen(address: &str) -> Result<TcpListener, StartError> {
 }
 
 /// What this server says of itself before it has read its log.
-fn face(config: &Config, found: &Found) -> Face {
+fn face(config: &Config, found: &Found, start: Start) -> Face {
     let (storage, identity) = match found {
         Found::Blank(storage, _) => (*storage, None),
         Found::Log(identity, ..) => (identity.storage, Some(*identity)),
@@ -260,7 +268,8 @@ fn face(config: &Config, found: &Found) -> Face {
     };
     if contact != own || own.edition == 0 {
         // Higher than what others may remember of a directory that is gone.
-        let edition = (own.edition + 1).max(clock::wall().as_millis());
+        let edition = own.edition.saturating_add(1);
+        let edition = edition.max(clock::wall().as_millis()).min(MAX_NUMBER);
         book.learn_one(config.id, &Contact { edition, ..contact });
     }
     Face {
@@ -278,7 +287,14 @@ fn face(config: &Config, found: &Found) -> Face {
         },
         settings: Settings::of(&config.node),
         book,
+        details: Details {
+            start,
+            speaks: config.node.version,
+            ..Details::default()
+        },
+        guests: Guests::default(),
         connected: BTreeSet::new(),
+        unproven: BTreeSet::new(),
         edition: 0,
     }
 }
@@ -408,7 +424,8 @@ fn own(
         face.hello.cluster = Some(identity.cluster);
         face.hello.known = members.iter().map(|(id, it)| (id, it.storage)).collect();
         face.hello.founders.clear();
-        face.members = members;
+        face.admit(members);
+        face.stands_at(&node);
         face.edition += 1;
         data::write_book(&config.data, &face.book);
         face.edition

@@ -15,7 +15,8 @@ use tokio::net::TcpStream;
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
-use super::greeting::{Answer, Greeting, GreetingError, read_answer, write_greeting};
+use super::greeting::{Answer, Greeting, GreetingError};
+use super::handshake::{Answered, Form, Introduced, Prover, greet};
 use super::tls::{Line, Tls};
 
 /// How many bytes may wait to be written to one server; what comes on top is
@@ -27,14 +28,20 @@ const DIAL_WITHIN: Duration = Duration::from_secs(3);
 const WRITE_WITHIN: Duration = Duration::from_secs(10);
 /// How long to wait before dialling again, at first and at most.
 const BACK_OFF: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(500)];
+/// How long to wait where the other side has said that it will talk soon.
+const LATER: Duration = Duration::from_millis(100);
 
 /// What a link has to tell.
 #[derive(Debug)]
 pub enum LinkEvent {
     /// It is up, and this is who is at the other end.
-    Up(Greeting),
+    Up(Box<Introduced>),
     /// The other side refused this server, and said why.
     Refused(String),
+    /// The other side does not talk to this server yet, and said why.
+    Later(String),
+    /// The other side refused this server because its disk was set back.
+    SetBack(String),
     /// One side does not believe the other, or speaks no TLS: what was
     /// expected, what was found and what to do. Trying again will not help
     /// until somebody has mended that.
@@ -85,7 +92,7 @@ impl Link {
     pub fn start(
         addresses: Vec<String>,
         server: ServerId,
-        tls: Option<Arc<Tls>>,
+        (tls, prover): (Option<Arc<Tls>>, Prover),
         greet: impl Fn() -> Greeting + Send + 'static,
         tell: impl FnMut(&str, LinkEvent) -> bool + Send + 'static,
     ) -> Self {
@@ -96,6 +103,7 @@ impl Link {
             turn: 0,
             server,
             tls,
+            prover,
             greet,
             tell,
         };
@@ -162,6 +170,7 @@ struct Dialler<G, T> {
     turn: usize,
     server: ServerId,
     tls: Option<Arc<Tls>>,
+    prover: Prover,
     greet: G,
     tell: T,
 }
@@ -171,7 +180,7 @@ impl<G: Fn() -> Greeting, T: FnMut(&str, LinkEvent) -> bool> Dialler<G, T> {
         let [mut back_off, most] = BACK_OFF;
         loop {
             match timeout(DIAL_WITHIN, self.dial()).await {
-                Ok(Ok(Some(stream))) => {
+                Ok(Ok(Met::Used(stream))) => {
                     [back_off, _] = BACK_OFF;
                     self.queue.lock().up = true;
                     let _ = write(&self.queue, stream).await;
@@ -183,7 +192,8 @@ impl<G: Fn() -> Greeting, T: FnMut(&str, LinkEvent) -> bool> Dialler<G, T> {
                     (self.tell)(&address, LinkEvent::Down);
                 }
                 // It was refused, by one side or the other.
-                Ok(Ok(None)) => back_off = most,
+                Ok(Ok(Met::Refused)) => back_off = most,
+                Ok(Ok(Met::Later)) => back_off = LATER,
                 Ok(Err(fault)) => self.failed(fault),
                 Err(_) => self.failed(Fault::Other(format!("no answer within {DIAL_WITHIN:?}"))),
             }
@@ -198,7 +208,7 @@ impl<G: Fn() -> Greeting, T: FnMut(&str, LinkEvent) -> bool> Dialler<G, T> {
         let event = match fault {
             Fault::Trust(why) => LinkEvent::Untrusted(why),
             Fault::Server(why) => LinkEvent::Elsewhere(why),
-            Fault::Other(why) => LinkEvent::Failed(why),
+            Fault::Other(why) | Fault::Unanswered(why) => LinkEvent::Failed(why),
         };
         let address = self.address();
         (self.tell)(&address, event);
@@ -217,22 +227,24 @@ impl<G: Fn() -> Greeting, T: FnMut(&str, LinkEvent) -> bool> Dialler<G, T> {
         address.cloned().unwrap_or_default()
     }
 
-    async fn dial(&mut self) -> Result<Option<Line>, Fault> {
-        let connected = connect(self.address(), self.tls.clone()).await;
-        let mut stream = connected.map_err(|error| self.broken(&error))?;
+    async fn dial(&mut self) -> Result<Met, Fault> {
         let greeting = (self.greet)();
-        // Whoever does not believe this side says so here: its own part of
-        // the handshake is over before it has looked at the certificate.
-        write_greeting(&mut stream, &greeting)
-            .await
-            .map_err(|error| self.broken(&error))?;
-        let answer = read_answer(&mut stream)
-            .await
-            .map_err(|error| match error {
-                GreetingError::Io(error) => self.broken(&error),
-                other => Fault::Other(other.to_string()),
-            })?;
+        // Each time in the second form first: a server that was upgraded is
+        // met in it at once. One that knows only the first ends the
+        // connection without a word, having taken no part in anything, and is
+        // dialled again without a pause.
+        let (stream, answered) = match self.greeted(&greeting, Form::Second).await {
+            Err(Fault::Unanswered(_)) if greeting.may_be_first() => {
+                self.greeted(&greeting, Form::First).await?
+            }
+            met => met?,
+        };
         let address = self.address();
+        let Answered {
+            answer,
+            proof,
+            transcript,
+        } = answered;
         match answer {
             Answer::Welcome(greeting) if greeting.hello.server != self.server => {
                 let found = greeting.hello.server.get();
@@ -244,15 +256,73 @@ impl<G: Fn() -> Greeting, T: FnMut(&str, LinkEvent) -> bool> Dialler<G, T> {
                 )))
             }
             Answer::Welcome(greeting) => {
-                let use_it = (self.tell)(&address, LinkEvent::Up(greeting));
-                Ok(use_it.then_some(stream))
+                let form = match greeting.details {
+                    Some(_) => Form::Second,
+                    None => Form::First,
+                };
+                let introduced = Box::new(Introduced {
+                    greeting: *greeting,
+                    form,
+                    proof,
+                    transcript,
+                });
+                let use_it = (self.tell)(&address, LinkEvent::Up(introduced));
+                Ok(if use_it {
+                    Met::Used(stream)
+                } else {
+                    Met::Refused
+                })
             }
             Answer::Refused(reason) => {
                 (self.tell)(&address, LinkEvent::Refused(reason));
-                Ok(None)
+                Ok(Met::Refused)
+            }
+            Answer::Later(reason) => {
+                (self.tell)(&address, LinkEvent::Later(reason));
+                Ok(Met::Later)
+            }
+            Answer::SetBack(reason) => {
+                (self.tell)(&address, LinkEvent::SetBack(reason));
+                Ok(Met::Refused)
             }
         }
     }
+
+    /// Connects, greets and hears the answer.
+    async fn greeted(
+        &mut self,
+        greeting: &Greeting,
+        form: Form,
+    ) -> Result<(Line, Answered), Fault> {
+        let connected = connect(self.address(), self.tls.clone()).await;
+        let mut stream = connected.map_err(|error| self.broken(&error))?;
+        if let Some(tls) = &self.tls {
+            // Before this side says anything of the cluster.
+            tls.proves(&stream, self.server).map_err(Fault::Trust)?;
+        }
+        // Whoever does not believe this side says so here: its own part of
+        // the handshake is over before it has looked at the certificate.
+        let answered = greet(&mut stream, form, greeting, &self.prover).await;
+        let answered = answered.map_err(|error| match error {
+            GreetingError::Io(error) => self.broken(&error),
+            GreetingError::Unanswered(why) => match self.broken(&why) {
+                Fault::Other(_) => Fault::Unanswered(GreetingError::Unanswered(why).to_string()),
+                trust => trust,
+            },
+            other => Fault::Other(other.to_string()),
+        })?;
+        Ok((stream, answered))
+    }
+}
+
+/// What became of a greeting that was answered.
+enum Met {
+    /// The connection is used.
+    Used(Line),
+    /// It was refused, by one side or the other.
+    Refused,
+    /// It was refused for the moment.
+    Later,
 }
 
 /// Why there is no connection.
@@ -261,6 +331,8 @@ enum Fault {
     Trust(String),
     /// It is another server.
     Server(String),
+    /// It ended the connection without a word.
+    Unanswered(String),
     /// Anything else.
     Other(String),
 }

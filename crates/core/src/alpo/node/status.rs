@@ -5,9 +5,10 @@ use crate::time::Instant;
 
 use super::super::durable::{HardState, Identity, Snapshot};
 use super::super::entry::ClusterVersion;
-use super::super::ids::{LogId, Rank, ServerId};
+use super::super::ids::{LogId, Position, Rank, ServerId};
 use super::super::log::Log;
 use super::super::membership::{Membership, Part};
+use super::super::starts::Reached;
 use super::super::state::State;
 use super::candidate::Phase;
 use super::types::Fault;
@@ -102,6 +103,25 @@ impl Node {
     /// Up to where its log is on its disk.
     pub const fn durable(&self) -> LogId {
         self.server.disk.durable_id()
+    }
+
+    /// How far its disk has come; `None` while its term or vote is on the way
+    /// there, or nothing of a log that replaces another is there yet.
+    pub fn reached(&self) -> Option<Reached> {
+        let server = &self.server;
+        let durable = server.disk.durable_id();
+        if !server.disk.hard_is_durable() {
+            return None;
+        }
+        let settled = match &self.role {
+            Role::Leader(_) => durable,
+            Role::Passive(_) | Role::Candidate(_) => server.verified.max(server.commit),
+        };
+        Some(Reached {
+            term: server.hard.term,
+            last: Position::new(server.log.term_at(durable)?, durable),
+            settled: settled.min(durable),
+        })
     }
 
     /// Its applied state.
