@@ -170,7 +170,12 @@ impl World {
                         .iter()
                         .any(|id| id.get() as usize == self.isolated + 1);
                     if !cut {
-                        node.handle(now, Input::Received(message));
+                        let from = message.from.get() as usize - 1;
+                        let input = Input::Received {
+                            envelope: message,
+                            storage: StorageId::from_u128(from as u128),
+                        };
+                        node.handle(now, input);
                     }
                 }
             }

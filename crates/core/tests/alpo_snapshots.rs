@@ -229,7 +229,9 @@ impl Far {
             {
                 let to = envelope.to.get() as usize - 1;
                 if self.cut != Some(to) {
-                    self.step(to, |node, now| node.handle(now, Input::Received(envelope)));
+                    let storage = StorageId::from_u128(envelope.from.get().into());
+                    let input = Input::Received { envelope, storage };
+                    self.step(to, |node, now| node.handle(now, input));
                 }
             }
             for index in 0..3 {

@@ -27,10 +27,13 @@ struct Cluster {
     now: Now,
 }
 
+fn storage(id: &ServerId) -> StorageId {
+    StorageId::from_u128(u128::from(id.get()))
+}
+
 impl Cluster {
     fn new() -> Self {
         let ids: Vec<_> = (1..=3).filter_map(ServerId::new).collect();
-        let storage = |id: &ServerId| StorageId::from_u128(u128::from(id.get()));
         let members = Membership::founded(ids.iter().map(|id| (*id, storage(id))));
         let founded = State::founded(limits(), ClockId::default(), members);
         let snapshot = Snapshot {
@@ -71,7 +74,9 @@ impl Cluster {
                 }
                 Output::Send(envelope) => {
                     let to = envelope.to.get() as usize - 1;
-                    self.inputs.push_back((to, Input::Received(envelope)));
+                    let storage = storage(&envelope.from);
+                    self.inputs
+                        .push_back((to, Input::Received { envelope, storage }));
                 }
                 Output::Answer { answer, .. } => match answer {
                     Answer::Done(Outcome::Opened(session)) => self.session = Some(session),

@@ -9,6 +9,7 @@ use tenure::server::{Config, Ended, Server, StartError};
 use tenure::transport::TlsFiles;
 use tokio::signal::unix::{SignalKind, signal};
 
+use super::secret;
 use crate::args::Serve;
 use crate::failure::{Failure, usage};
 use crate::{Context, config};
@@ -131,6 +132,9 @@ fn settings(args: &Serve) -> Result<Config, Failure> {
         settings.node.fast_detection = false;
     }
     settings.tls = tls(args)?;
+    settings.peer_authority.clone_from(&args.tls_peer_ca);
+    settings.any_server = args.tls_any_server;
+    settings.peer_secret = secret::of(args, &settings)?;
     // First, so that what is no address at all is not called an open one.
     settings.validate().map_err(usage)?;
     if settings.tls.is_some() {
@@ -149,10 +153,14 @@ fn tls(args: &Serve) -> Result<Option<TlsFiles>, Failure> {
             key: key.clone(),
             authority: authority.clone(),
         })),
-        (None, None, None) if !args.tls_any_client => Ok(None),
+        (None, None, None)
+            if !args.tls_any_client && !args.tls_any_server && args.tls_peer_ca.is_none() =>
+        {
+            Ok(None)
+        }
         _ => Err(usage(
-            "expected --tls-cert, --tls-key and --tls-ca together, and --tls-any-client only with \
-             them, found some of them",
+            "expected --tls-cert, --tls-key and --tls-ca together, and --tls-any-client, \
+             --tls-peer-ca and --tls-any-server only with them, found some of them",
         )),
     }
 }

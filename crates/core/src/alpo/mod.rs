@@ -49,13 +49,13 @@ pub use entry::{
     Operation, Outcome, Payload, Serial, SessionId,
 };
 pub use founding::{Founding, Hello, Stranger, Table, digest};
-pub use ids::{ClusterId, LogId, Position, Rank, ServerId, StorageId};
+pub use ids::{ClusterId, LogId, MAX_NUMBER, MAX_TERM_LEAP, Position, Rank, ServerId, StorageId};
 pub use log::Log;
 pub use membership::{Change, ChangeError, MAX_MEMBERS, Member, Membership, Part};
 pub use message::{Asker, Body, Compare, Envelope, Reply, Request};
 pub use node::{
-    Answer, Ask, Event, Fault, Found, Input, MAX_SNAPSHOT_BYTES, Node, Output, Query, Refusal,
-    Status, Why,
+    Answer, Ask, Event, Fault, Found, Input, MAX_SNAPSHOT_BYTES, Node, Objection, Output, Query,
+    Refusal, Status, Why,
 };
 pub use starts::{Reached, Start, Starts, Trace, Verdict};
 pub use state::{

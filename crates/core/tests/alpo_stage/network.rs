@@ -3,16 +3,33 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use tenure_core::alpo::{Envelope, ServerId};
+use std::ops::Deref;
+
+use tenure_core::alpo::{Envelope, ServerId, StorageId};
 
 use super::show;
 use crate::args::{Args, Outcome};
 
+/// A message under way, with the disk that its sender had when it sent it.
+#[derive(Clone)]
+pub(crate) struct Sent {
+    pub(crate) envelope: Envelope,
+    pub(crate) storage: StorageId,
+}
+
+impl Deref for Sent {
+    type Target = Envelope;
+
+    fn deref(&self) -> &Envelope {
+        &self.envelope
+    }
+}
+
 #[derive(Default)]
 pub(crate) struct Network {
-    pub(crate) queue: VecDeque<Envelope>,
+    pub(crate) queue: VecDeque<Sent>,
     /// Put aside by `hold` until `release`.
-    pub(crate) held: VecDeque<Envelope>,
+    pub(crate) held: VecDeque<Sent>,
     /// From whom to whom nothing gets through.
     cut: BTreeSet<(ServerId, ServerId)>,
 }
@@ -31,7 +48,7 @@ impl Network {
     }
 
     /// Takes the messages out that are meant.
-    pub(crate) fn take(&mut self, meant: &Meant) -> Vec<Envelope> {
+    pub(crate) fn take(&mut self, meant: &Meant) -> Vec<Sent> {
         let mut taken = Vec::new();
         let mut rest = VecDeque::new();
         for envelope in self.queue.drain(..) {

@@ -6,13 +6,13 @@ use std::time::Duration;
 use tenure_core::Machine;
 use tenure_core::alpo::invariants::View;
 use tenure_core::alpo::{
-    Answer, Ask, Envelope, Input, LogId, Node, Outcome as Done, Output, ServerId, Status,
+    Answer, Ask, Input, LogId, Node, Outcome as Done, Output, ServerId, Status,
 };
 use tenure_core::time::{Instant, Now, WallTime};
 
 use super::checks::Checks;
 use super::host::Host;
-use super::network::{Meant, Network};
+use super::network::{Meant, Network, Sent};
 use super::show;
 use crate::args::Outcome;
 
@@ -129,7 +129,8 @@ impl World {
                 let arrow = if lost { "-x" } else { "->" };
                 self.detail(&show::message(&envelope, arrow));
                 if !lost {
-                    self.network.queue.push_back(envelope);
+                    let storage = self.host(id)?.storage;
+                    self.network.queue.push_back(Sent { envelope, storage });
                 }
             }
             Output::Answer { token, answer } => {
@@ -182,26 +183,28 @@ impl World {
         Ok(count)
     }
 
-    pub(crate) fn arrive(&mut self, envelope: Envelope) -> Outcome<()> {
+    pub(crate) fn arrive(&mut self, sent: Sent) -> Outcome<()> {
+        let envelope = &sent.envelope;
         let host = self.host(envelope.to)?;
         let (runs, paused) = (host.node.is_some(), host.paused);
         if paused {
-            self.network.queue.push_back(envelope);
+            self.network.queue.push_back(sent);
             return Ok(());
         }
-        if !runs || self.network.is_cut(&envelope) {
-            self.detail(&show::message(&envelope, "-x"));
+        if !runs || self.network.is_cut(envelope) {
+            self.detail(&show::message(envelope, "-x"));
             return Ok(());
         }
-        self.detail(&show::message(&envelope, "=>"));
-        self.step(envelope.to, Some(Input::Received(envelope)))
+        self.detail(&show::message(envelope, "=>"));
+        let Sent { envelope, storage } = sent;
+        self.step(envelope.to, Some(Input::Received { envelope, storage }))
     }
 
     /// Delivers until nothing is under way; the clock stands still.
     pub(crate) fn settle(&mut self) -> Outcome<()> {
         for _ in 0..MOST_STEPS {
             let hosts = &self.hosts;
-            let reaches = |envelope: &Envelope| !hosts[&envelope.to].paused;
+            let reaches = |envelope: &Sent| !hosts[&envelope.to].paused;
             let next = self.network.queue.iter().position(reaches);
             let Some(envelope) = next.and_then(|index| self.network.queue.remove(index)) else {
                 return Ok(());

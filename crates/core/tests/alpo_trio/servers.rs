@@ -148,10 +148,11 @@ impl Servers {
                     let to = usize::try_from(envelope.to.get()).expect("a few") - 1;
                     let cut = self.cut_off.is_some_and(|gone| gone == from || gone == to);
                     let starved = self.starved == Some(to) && brings_entries(&envelope.body);
+                    let storage = self.nodes[from].identity().storage;
                     // A member that was admitted may have no server yet.
                     let node = self.nodes.get_mut(to).filter(|_| !cut && !starved);
                     if let Some(node) = node {
-                        node.handle(now, Input::Received(envelope));
+                        node.handle(now, Input::Received { envelope, storage });
                     }
                 }
                 Output::Event(event) => {

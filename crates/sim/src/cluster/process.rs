@@ -59,16 +59,17 @@ impl World {
         {
             self.tempt(server, envelope.to.get() as usize - 1);
         }
+        let storage = self.hosts[server].storage;
         let [once, twice] = self.network.send(&envelope, &self.swarm, &mut self.rng);
         if once.is_none() {
             self.stats.lost += 1;
         }
         if let Some(delay) = twice {
             self.stats.doubled += 1;
-            self.after(delay, Event::Deliver(envelope.clone()));
+            self.after(delay, Event::Deliver(envelope.clone(), storage));
         }
         if let Some(delay) = once {
-            self.after(delay, Event::Deliver(envelope));
+            self.after(delay, Event::Deliver(envelope, storage));
         }
     }
 

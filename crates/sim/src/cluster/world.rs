@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BinaryHeap};
 use tenure_core::Machine;
 use tenure_core::alpo::{
     Answer, Ask, Body, Envelope, Hello, Input, LogId, Membership, Node, ServerId, State, Status,
-    invariants,
+    StorageId, invariants,
 };
 use tenure_core::rng::Rng;
 use tenure_core::time::{ClockId, Now};
@@ -30,7 +30,8 @@ use crate::trace::Trace;
 /// What will happen.
 #[derive(Clone, Debug)]
 pub(super) enum Event {
-    Deliver(Envelope),
+    /// A message, with the disk that its sender had when it sent it.
+    Deliver(Envelope, StorageId),
     Wake {
         server: usize,
         epoch: u64,
@@ -261,12 +262,13 @@ impl World {
 
     fn happen(&mut self, event: Event) -> Verdict {
         match event {
-            Event::Deliver(envelope) => {
+            Event::Deliver(envelope, storage) => {
                 let server = envelope.to.get() as usize - 1;
-                if let Some(event) = self.postponed(server, || Event::Deliver(envelope.clone())) {
+                let again = || Event::Deliver(envelope.clone(), storage);
+                if let Some(event) = self.postponed(server, again) {
                     return self.put_off(server, event);
                 }
-                self.deliver(server, envelope)
+                self.deliver(server, envelope, storage)
             }
             Event::Wake { server, epoch } => self.wake(server, epoch),
             Event::Synced {
@@ -320,7 +322,7 @@ impl World {
         }
     }
 
-    fn deliver(&mut self, server: usize, envelope: Envelope) -> Verdict {
+    fn deliver(&mut self, server: usize, envelope: Envelope, storage: StorageId) -> Verdict {
         let from = envelope.from;
         if let Body::Reply { .. } = &envelope.body {
             self.followed.heard(server, from, self.now);
@@ -328,7 +330,7 @@ impl World {
         let node = self.hosts[server].node.as_ref();
         let calm = node.and_then(|node| Calm::before(node, &envelope));
         self.step(server, |node, now| {
-            node.handle(now, Input::Received(envelope));
+            node.handle(now, Input::Received { envelope, storage });
         })?;
         match (calm, &self.hosts[server].node) {
             (Some(calm), Some(node)) => calm.after(node),

@@ -196,6 +196,15 @@ impl Host {
         self.drain()
     }
 
+    /// A message comes from the disk that its sender has.
+    pub(crate) fn receive(&mut self, envelope: &Envelope) -> Vec<Output> {
+        let storage = storage(index_of(envelope.from));
+        self.handle(Input::Received {
+            envelope: envelope.clone(),
+            storage,
+        })
+    }
+
     /// Whatever it waits for has not come. A leader that has no question open
     /// asks before it gives up; nobody hears it, so that whether it gives up
     /// does not depend on what was answered before, which the digest leaves
@@ -234,7 +243,7 @@ impl Host {
                         reply: Reply::WouldGrant,
                     },
                 };
-                said.extend(self.handle(Input::Received(reply)));
+                said.extend(self.receive(&reply));
             }
         }
         said

@@ -197,9 +197,7 @@ impl Cluster {
         if stands {
             self.let_go(world, to, envelope.term);
         }
-        self.act(world, to, |host| {
-            host.handle(Input::Received(Envelope::clone(&envelope)))
-        });
+        self.act(world, to, |host| host.receive(&envelope));
         world.broken.is_some() || world.hosts[to].digest != before || world.wire.len() > length
     }
 

@@ -13,7 +13,7 @@ use std::fs;
 use std::io::Write as _;
 use std::path::Path;
 
-use tenure_core::alpo::{ClusterId, ServerId, Start, StorageId};
+use tenure_core::alpo::{ClusterId, MAX_NUMBER, ServerId, Start, StorageId};
 use tenure_core::alpo::{Identity, Membership, Recovered, State};
 use tenure_core::time::ClockId;
 
@@ -198,6 +198,15 @@ pub(super) fn read_book(dir: &Path) -> Book {
                 peer: peer.to_owned(),
                 client: client.trim_matches('-').to_owned(),
             };
+            if edition > MAX_NUMBER {
+                tracing::warn!(
+                    server = id.get(),
+                    "{}: expected an edition of at most 2^62, found {edition} for {peer}: the \
+                     address is dropped, and learnt again from that server (was it forged?)",
+                    dir.join(ADDRESSES).display()
+                );
+                continue;
+            }
             book.learn_one(id, &contact);
         }
     }

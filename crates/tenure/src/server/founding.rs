@@ -40,8 +40,8 @@ pub(super) async fn found(
         inbox.take(&mut events);
         for event in events.drain(..) {
             match event {
-                Event::Greeted(greeting) => {
-                    shared.face().book.learn(&greeting.book);
+                Event::Greeted { greeting, dialled } => {
+                    shared.face().meet(&greeting, dialled);
                     peers.greeted(&wanted);
                     if let Some(founded) = hear(founding, &greeting.hello, &mut complaints, shared)?
                     {
@@ -63,7 +63,7 @@ pub(super) async fn found(
                 Event::Stop => return Err(Ended::Stopped),
                 // A leader that has admitted it says so again when it is part
                 // of the cluster.
-                Event::Received(_) | Event::Persisted(_) => {}
+                Event::Received(..) | Event::Persisted(_) => {}
                 // Whoever asked sees that nobody will answer.
                 Event::Snapshot(teller) => drop(teller),
                 Event::DiskFailed(error) => return Err(Ended::Disk(error)),

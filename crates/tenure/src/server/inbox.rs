@@ -7,7 +7,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tenure_core::alpo::{Answer, Ask, Envelope, Found, LogId, LogTime, Node, ServerId};
+use tenure_core::alpo::{Answer, Ask, Envelope, Found, LogId, LogTime, Node, ServerId, StorageId};
 use tenure_core::cas::Register;
 use tenure_core::ids::Key;
 use tokio::sync::{Notify, oneshot};
@@ -17,14 +17,19 @@ use crate::wal::WalError;
 
 /// Something that happened.
 pub(super) enum Event {
-    /// A message came from another server.
-    Received(Envelope),
+    /// A message came from another server, which has greeted with this disk.
+    Received(Envelope, StorageId),
     /// Batches up to this one are durable.
     Persisted(u64),
     /// The log takes nothing more.
     DiskFailed(WalError),
-    /// Another server has introduced itself.
-    Greeted(Greeting),
+    /// Another server, which was not refused, has introduced itself.
+    Greeted {
+        /// What it said.
+        greeting: Greeting,
+        /// Whether it was dialled, at an address that this server was told.
+        dialled: bool,
+    },
     /// The connection of another server, the newest it had, has ended.
     Closed(ServerId, u64),
     /// Another server has connected; the number tells its connections apart.

@@ -109,6 +109,7 @@ pub(super) struct Metrics {
     pub(super) compared: Counter,
     pub(super) disagreements: Counter,
     pub(super) watches_cut: Counter,
+    pub(super) unheeded: Counter,
     pub(super) syncs: Histogram,
     seen: Seen,
 }
@@ -152,6 +153,7 @@ impl Metrics {
             compared: Counter::default(),
             disagreements: Counter::default(),
             watches_cut: Counter::default(),
+            unheeded: Counter::default(),
             syncs: Histogram::new(buckets),
             seen: Seen::default(),
         };
@@ -210,6 +212,11 @@ impl Metrics {
                 "watches_cut",
                 "Watches cut off because they were not read",
                 &self.watches_cut,
+            ),
+            (
+                "messages_unheeded",
+                "Messages of other servers that cannot be, or contradict what is known",
+                &self.unheeded,
             ),
         ] {
             registry.register(name, help, counter.clone());

@@ -31,6 +31,7 @@
 //! | `watchers`, `following` | those who follow registers, and what waits for each |
 //! | `backup` | everything in one file, and back |
 //! | `metrics` | what is counted |
+//! | `trust` | who is taken for a server, and what it may tell |
 //! | `tokens` | who may do what |
 //! | `services`, `http`, `listen`, `knock` | what clients see: gRPC and HTTP on one port |
 
@@ -57,6 +58,7 @@ mod services;
 mod shared;
 mod tokens;
 mod translate;
+mod trust;
 mod view;
 mod watchers;
 
@@ -64,7 +66,9 @@ use std::collections::BTreeSet;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 
-use tenure_core::alpo::{Founding, Hello, Identity, Membership, Node, Recovered, Start, Table};
+use tenure_core::alpo::{
+    Founding, Hello, Identity, MAX_NUMBER, Membership, Node, Recovered, Start, Table,
+};
 use tenure_core::rng::Rng;
 use tokio::sync::watch;
 
@@ -84,6 +88,7 @@ use owner::Owner;
 use peers::Peers;
 use shared::{Face, Shared};
 use tokens::Tokens;
+use trust::Guests;
 use watchers::Watchers;
 
 /// Why a server could not be started.
@@ -158,7 +163,8 @@ impl Server {
     /// If the settings, the directory or the addresses cannot be used.
     pub fn start(config: Config) -> Result<Self, StartError> {
         config.validate().map_err(StartError::Config)?;
-        let tls = config.tls.clone().map(Tls::open).transpose();
+        let open = |files| Tls::open_with(files, config.rules());
+        let tls = config.tls.clone().map(open).transpose();
         let tls = tls.map_err(StartError::Config)?.map(Arc::new);
         let tokens = Tokens::open(config.tokens.clone()).map_err(StartError::Config)?;
         let peers = listen(config.listens_for_peers())?;
@@ -167,7 +173,8 @@ impl Server {
         let found = data::open(&config.data, config.id, config.wal)?;
         // Before anybody can be greeted.
         let start = data::count_start(&config.data)?;
-        let shared = Arc::new(Shared::new(face(&config, &found, start)));
+        let secret = config.peer_secret.clone();
+        let shared = Arc::new(Shared::new(face(&config, &found, start), secret));
         let inbox = Arc::new(Inbox::default());
         let (tell, ended) = watch::channel(None);
         let parts = Parts {
@@ -190,6 +197,9 @@ impl Server {
                 // All of its tasks run on this thread, so all that they say
                 // is said by it.
                 let _speaks = parts.config.span.clone().entered();
+                if let Some(concern) = parts.config.concern() {
+                    tracing::warn!("{concern}");
+                }
                 let ended = runtime.block_on(run(parts));
                 drop(runtime);
                 tell.send_replace(Some(Arc::new(ended)));
@@ -258,7 +268,8 @@ fn face(config: &Config, found: &Found, start: Start) -> Face {
     };
     if contact != own || own.edition == 0 {
         // Higher than what others may remember of a directory that is gone.
-        let edition = (own.edition + 1).max(clock::wall().as_millis());
+        let edition = own.edition.saturating_add(1);
+        let edition = edition.max(clock::wall().as_millis()).min(MAX_NUMBER);
         book.learn_one(config.id, &Contact { edition, ..contact });
     }
     Face {
@@ -281,7 +292,9 @@ fn face(config: &Config, found: &Found, start: Start) -> Face {
             speaks: config.node.version,
             ..Details::default()
         },
+        guests: Guests::default(),
         connected: BTreeSet::new(),
+        unproven: BTreeSet::new(),
         edition: 0,
     }
 }
@@ -411,7 +424,7 @@ fn own(
         face.hello.cluster = Some(identity.cluster);
         face.hello.known = members.iter().map(|(id, it)| (id, it.storage)).collect();
         face.hello.founders.clear();
-        face.members = members;
+        face.admit(members);
         face.stands_at(&node);
         face.edition += 1;
         data::write_book(&config.data, &face.book);

@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use tenure_core::Machine as _;
 use tenure_core::alpo::{
-    Answer, Ask, Batch, Event as NodeEvent, Input, LogId, Membership, Node, Outcome, Output,
-    Refusal, ServerId, Status, Stranger,
+    Answer, Ask, Batch, Envelope, Event as NodeEvent, Input, LogId, Membership, Node, Outcome,
+    Output, Refusal, ServerId, Status, StorageId, Stranger,
 };
 use tenure_core::time::Instant;
 use tokio::sync::oneshot;
@@ -55,6 +55,9 @@ pub(super) struct Owner {
     members: Membership,
     /// Whether others know the members without this server.
     removal: Removal,
+    /// Those of whom people were told that a message was not heeded, until
+    /// they connect anew.
+    objected: BTreeSet<ServerId>,
     /// Batches that are not known to be durable, and since when.
     syncing: VecDeque<(u64, Instant)>,
     /// A leader's small batch, until the others have been told of it.
@@ -114,6 +117,7 @@ impl Owner {
             next_token: 1 << 32,
             members,
             removal: Removal::default(),
+            objected: BTreeSet::new(),
             syncing: VecDeque::new(),
             own: None,
             snapshots: VecDeque::new(),
@@ -128,6 +132,7 @@ impl Owner {
     /// Runs until the server is told to stop or cannot go on.
     pub(super) async fn run(mut self) -> Ended {
         let mut events = Vec::new();
+        self.rise();
         self.after_round(false, true);
         loop {
             self.wait().await;
@@ -188,10 +193,7 @@ impl Owner {
     fn happened(&mut self, event: Event) -> Option<Ended> {
         let now = clock::now();
         match event {
-            Event::Received(envelope) => {
-                self.removal.received(&envelope);
-                self.node.handle(now, Input::Received(envelope));
-            }
+            Event::Received(envelope, storage) => self.received(envelope, storage),
             Event::Persisted(number) => {
                 while let Some((_, at)) = self.syncing.pop_front_if(|(it, _)| *it <= number) {
                     self.shared.metrics.synced(now.boot.since(at));
@@ -200,8 +202,8 @@ impl Owner {
                 self.tell_of_snapshots(number);
             }
             Event::DiskFailed(error) => return Some(Ended::Disk(error)),
-            Event::Greeted(greeting) => {
-                if self.shared.face().book.learn(&greeting.book) {
+            Event::Greeted { greeting, dialled } => {
+                if self.shared.face().meet(&greeting, dialled) {
                     self.keep_book();
                 }
                 self.peers.greeted(&self.members);
@@ -209,6 +211,7 @@ impl Owner {
             }
             Event::Connected(server, number) => self.peers.connected(server, number, &self.members),
             Event::Closed(server, number) => {
+                self.objected.remove(&server);
                 if self.peers.closed(server, number) {
                     self.node.handle(now, Input::Closed(server));
                 }
@@ -219,6 +222,30 @@ impl Owner {
             Event::Stop => self.stop(),
         }
         None
+    }
+
+    /// Another server says something. What cannot be, and what contradicts
+    /// what is known here without being a member's word, ends here.
+    fn received(&mut self, mut envelope: Envelope, storage: StorageId) {
+        if let Err(objection) = self.node.admit(&mut envelope, storage) {
+            self.shared.metrics.unheeded.inc();
+            let server = envelope.from;
+            if self.objected.insert(server) {
+                tracing::warn!(
+                    server = server.get(),
+                    "a message is not heeded: {objection}"
+                );
+            } else {
+                tracing::debug!(
+                    server = server.get(),
+                    "a message is not heeded: {objection}"
+                );
+            }
+            return;
+        }
+        self.removal.received(&envelope);
+        let input = Input::Received { envelope, storage };
+        self.node.handle(clock::now(), input);
     }
 
     /// Takes a snapshot. If the newest covers everything already, it may
@@ -373,6 +400,7 @@ impl Owner {
     fn after_round(&mut self, applied: bool, told: bool) {
         self.shared.face().stands_at(&self.node);
         if applied {
+            self.rise();
             self.settle();
             let cut_off = self.watchers.applied(&self.node);
             self.shared.metrics.watches_cut.inc_by(cut_off);
@@ -391,8 +419,11 @@ impl Owner {
             let known = self.members.iter().map(|(id, it)| (id, it.storage));
             let mut face = self.shared.face();
             face.hello.known = known.collect();
-            face.members = self.members.clone();
+            let news = face.admit(self.members.clone());
             drop(face);
+            if news {
+                self.keep_book();
+            }
             self.peers.greeted(&self.members);
         }
         if told || applied {
@@ -430,7 +461,10 @@ impl Owner {
     /// removed.
     fn hear(&mut self, greeting: &Greeting) {
         let (own, hello) = (self.node.identity(), &greeting.hello);
-        if hello.cluster != Some(own.cluster) {
+        let by = self.node.members().get(hello.server);
+        let is_member = by.is_some_and(|member| member.storage == hello.storage);
+        let says_who = !greeting.settled.members.is_empty();
+        if hello.cluster != Some(own.cluster) || !is_member || !says_who {
             return;
         }
         let ours = Settled {
@@ -443,6 +477,19 @@ impl Owner {
         if let Some(text) = news {
             tracing::warn!("{text}");
             self.stand();
+        }
+    }
+
+    /// The log may have a later version than before.
+    fn rise(&mut self) {
+        let version = self.node.state().version();
+        if *self.shared.version.borrow() == version {
+            return;
+        }
+        self.shared.version.send_replace(version);
+        let secret = self.shared.secret.as_ref();
+        if secret.is_some_and(|it| !it.optional) && self.shared.proven_only() {
+            self.peers.proven_only(&self.members);
         }
     }
 

@@ -23,10 +23,11 @@ use super::inbox::{Event, Inbox};
 use super::metrics::{Closed, Undialled};
 use super::owner::others;
 use super::shared::Shared;
+use super::trust;
 use crate::clock;
 use crate::transport::{
     Answer, Book, Demand, Form, FrameReader, Greeting, GreetingError, Introduced, Line, Link,
-    LinkEvent, ReadError, Settings, Settled, Tls, distrust, introduced,
+    LinkEvent, ReadError, Settings, Settled, Side, Tls, distrust, introduced,
 };
 
 /// How long a newcomer may take to introduce itself.
@@ -99,6 +100,17 @@ impl Peers {
         self.greeted(members);
     }
 
+    /// From now on only those count who have proven to know the secret.
+    pub(super) fn proven_only(&mut self, members: &Membership) {
+        let unproven = std::mem::take(&mut self.shared.face().unproven);
+        self.links.retain(|server, _| !unproven.contains(server));
+        self.shared
+            .face()
+            .connected
+            .retain(|server| !unproven.contains(server));
+        self.greeted(members);
+    }
+
     /// Members or addresses may have changed: links go where they should.
     pub(super) fn greeted(&mut self, members: &Membership) {
         let mut wanted = others(members, self.incoming.keys().copied(), self.own);
@@ -129,7 +141,11 @@ impl Peers {
     /// Where `server` may be: where it said last, and where the flags say.
     fn addresses(&self, server: ServerId) -> Vec<String> {
         let face = self.shared.face();
-        let places = [face.book.get(server), self.flags.get(server)];
+        let places = [
+            face.book.get(server),
+            face.guests.get(server),
+            self.flags.get(server),
+        ];
         let places = places.into_iter().flatten().map(|it| it.peer.clone());
         let mut addresses: Vec<_> = places.filter(|address| !address.is_empty()).collect();
         addresses.dedup();
@@ -168,19 +184,7 @@ impl Teller {
         let server = self.server;
         match event {
             LinkEvent::Up(introduced) => {
-                let Introduced { greeting, form, .. } = *introduced;
-                let refusal = judge(&self.shared, &greeting, form);
-                let used = refusal.is_none();
-                match refusal {
-                    None => {
-                        self.shared.face().connected.insert(server);
-                        self.faults.mended();
-                        tracing::debug!(server = server.get(), "connected");
-                    }
-                    Some(why) => self.complain(address, &why, Undialled::Stranger),
-                }
-                self.inbox.put(Event::Greeted(greeting));
-                return used;
+                return self.up(address, *introduced);
             }
             LinkEvent::Refused(why) | LinkEvent::SetBack(why) => {
                 self.complain(address, &why, Undialled::Refused);
@@ -197,6 +201,36 @@ impl Teller {
             LinkEvent::Down => drop(self.shared.face().connected.remove(&server)),
         }
         false
+    }
+
+    /// Whoever is there has answered with a greeting of its own.
+    fn up(&mut self, address: &str, introduced: Introduced) -> bool {
+        let server = self.server;
+        let proven = match trust::proof(&self.shared, &introduced, Side::Acceptor) {
+            Ok(proven) => proven,
+            Err(why) => {
+                self.complain(address, &why, Undialled::Untrusted);
+                return false;
+            }
+        };
+        let Introduced { greeting, form, .. } = introduced;
+        if let Some(why) = judge(&self.shared, &greeting, form) {
+            self.complain(address, &why, Undialled::Stranger);
+            return false;
+        }
+        let mut face = self.shared.face();
+        face.connected.insert(server);
+        if proven {
+            face.unproven.remove(&server);
+        } else {
+            face.unproven.insert(server);
+        }
+        drop(face);
+        self.faults.mended();
+        tracing::debug!(server = server.get(), "connected");
+        let dialled = true;
+        self.inbox.put(Event::Greeted { greeting, dialled });
+        true
     }
 
     /// What somebody has to mend is counted each time, and said if it is new.
@@ -313,7 +347,9 @@ pub(super) async fn accept(
             };
             let (why, reason) = match met {
                 Ok(Ok((line, introduced))) if pass.prove() => {
-                    return serve(line, introduced, number, &shared, &inbox).await;
+                    let known = (&*shared, tls.as_deref(), &*complaints);
+                    let proven = trust::doubt(known, (&line, from.ip()), &introduced);
+                    return serve(line, introduced, (number, proven), &shared, &inbox).await;
                 }
                 Ok(Ok(_)) => ("there are too many".to_owned(), Closed::Full),
                 Ok(Err(error)) => match suspicion(&error, tls.as_deref()) {
@@ -357,7 +393,7 @@ async fn introduce(
 async fn secure(stream: TcpStream, tls: Option<Arc<Tls>>) -> std::io::Result<Line> {
     stream.set_nodelay(true)?;
     match tls {
-        Some(tls) => tls.accept(stream, Demand::Certificate).await,
+        Some(tls) => tls.accept(stream, Demand::Server).await,
         None => Line::plain(stream).await,
     }
 }
@@ -365,13 +401,19 @@ async fn secure(stream: TcpStream, tls: Option<Arc<Tls>>) -> std::io::Result<Lin
 async fn serve(
     mut stream: Line,
     mut introduced: Introduced,
-    number: u64,
+    (number, proven): (u64, Result<bool, String>),
     shared: &Shared,
     inbox: &Inbox,
 ) {
     let mut edition = shared.edition.subscribe();
     let mut settled = shared.settled.subscribe();
-    let refusal = judge(shared, &introduced.greeting, introduced.form);
+    let (refusal, reason) = match &proven {
+        Ok(_) => {
+            let refusal = judge(shared, &introduced.greeting, introduced.form);
+            (refusal, Closed::Stranger)
+        }
+        Err(why) => (Some(why.clone()), Closed::Untrusted),
+    };
     let answer = match &refusal {
         None => Answer::Welcome(Box::new(shared.greeting())),
         Some(why) => Answer::Refused(why.clone()),
@@ -379,16 +421,17 @@ async fn serve(
     let answering = introduced.answer(&mut stream, &answer, &shared.prover);
     let answered = timeout(GREET_WITHIN, answering).await;
     let greeting = introduced.greeting;
-    let server = greeting.hello.server;
+    let (server, storage) = (greeting.hello.server, greeting.hello.storage);
     let (blank, ours) = (greeting.hello.cluster.is_none(), refusal.is_none());
     if !ours {
-        shared.metrics.close(Closed::Stranger);
+        shared.metrics.close(reason);
     }
     if !matches!(answered, Ok(Ok(()))) || !ours {
         let _ = stream.shutdown().await;
         return;
     }
-    inbox.put(Event::Greeted(greeting));
+    let dialled = false;
+    inbox.put(Event::Greeted { greeting, dialled });
     if blank {
         // It has nothing more to say, and comes again when it has founded or
         // been admitted; until then this tells it that nothing has changed.
@@ -398,18 +441,25 @@ async fn serve(
     inbox.put(Event::Connected(server, number));
     let mut frames = FrameReader::new(stream);
     let mut dismissed = pin!(dismissed(&mut settled, server));
+    let mut proven_only = pin!(async {
+        match proven {
+            Ok(true) => std::future::pending().await,
+            _ => shared.until_proven_only().await,
+        }
+    });
     let mut events = Vec::new();
     let ended = loop {
         let next = frames.next(|envelope| {
             // Nobody speaks for anybody else.
             if envelope.from == server {
-                events.push(Event::Received(envelope));
+                events.push(Event::Received(envelope, storage));
             }
         });
         let next = tokio::select! {
             next = next => next,
             _ = edition.changed() => Err(ReadError::Closed),
             () = &mut dismissed => Err(ReadError::Closed),
+            () = &mut proven_only => Err(ReadError::Closed),
         };
         inbox.put_all(events.drain(..));
         if let Err(error) = next {

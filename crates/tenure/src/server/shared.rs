@@ -7,12 +7,13 @@
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use tenure_core::alpo::{Hello, Identity, LogId, Membership, Node, ServerId};
+use tenure_core::alpo::{ClusterVersion, Hello, Identity, LogId, Membership, Node, ServerId};
 use tenure_core::ids::Term;
 use tokio::sync::watch;
 
 use super::metrics::Metrics;
-use crate::transport::{Book, Contact, Details, Greeting, Prover, Settings, Settled};
+use super::trust::Guests;
+use crate::transport::{Book, Contact, Details, Greeting, PeerSecret, Prover, Settings, Settled};
 
 /// How a server stands, for whoever asks about its health.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -52,10 +53,14 @@ pub(super) struct Face {
     pub(super) hello: Hello,
     pub(super) settings: Settings,
     pub(super) book: Book,
+    /// Where others are that the log does not name.
+    pub(super) guests: Guests,
     /// Which start this is, how far the disk has come, and what is spoken.
     pub(super) details: Details,
     /// Those to whom a link is up.
     pub(super) connected: BTreeSet<ServerId>,
+    /// Those of them that have proven nothing.
+    pub(super) unproven: BTreeSet<ServerId>,
     /// Grows when it becomes part of a cluster: who greeted it before that
     /// must hear of it.
     pub(super) edition: u64,
@@ -77,6 +82,10 @@ pub(super) struct Shared {
     face: Mutex<Face>,
     /// What this server proves itself with to others.
     pub(super) prover: Prover,
+    /// What others are to prove, if they have to.
+    pub(super) secret: Option<PeerSecret>,
+    /// The version of the log.
+    pub(super) version: watch::Sender<ClusterVersion>,
     pub(super) standing: watch::Sender<Standing>,
     pub(super) progress: watch::Sender<Progress>,
     pub(super) metrics: Metrics,
@@ -88,7 +97,7 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    pub(super) fn new(face: Face) -> Self {
+    pub(super) fn new(face: Face, secret: Option<PeerSecret>) -> Self {
         let standing = Standing {
             alive: true,
             ready: false,
@@ -100,8 +109,12 @@ impl Shared {
         };
         Self {
             edition: watch::Sender::new(face.edition),
+            version: watch::Sender::new(face.details.version),
             face: Mutex::new(face),
-            prover: Prover::default(),
+            prover: secret.clone().map_or_else(Prover::default, |secret| {
+                Prover::new(move |bytes| secret.prove(bytes))
+            }),
+            secret,
             settled: watch::Sender::default(),
             standing: watch::Sender::new(standing),
             progress: watch::Sender::default(),

@@ -13,7 +13,7 @@
 use std::collections::BTreeMap;
 
 use tenure_core::alpo::codec::{DecodeError, Reader, put_bytes, put_u64};
-use tenure_core::alpo::{MAX_MEMBERS, ServerId};
+use tenure_core::alpo::{MAX_MEMBERS, MAX_NUMBER, ServerId};
 
 /// The longest address that is taken from anybody.
 const MAX_ADDRESS_BYTES: usize = 300;
@@ -77,7 +77,8 @@ impl Book {
     /// Takes one contact if it is newer than what is known.
     pub fn learn_one(&mut self, id: ServerId, contact: &Contact) -> bool {
         let known = self.contacts.get(&id);
-        let newer = known.is_none_or(|known| known.edition < contact.edition);
+        let known_edition = known.map(|known| known.edition);
+        let newer = known_edition < Some(contact.edition) && contact.edition <= MAX_NUMBER;
         let room = known.is_some() || self.contacts.len() < 2 * MAX_MEMBERS;
         if newer && room {
             self.contacts.insert(id, contact.clone());
@@ -111,7 +112,7 @@ impl Book {
         for _ in 0..count {
             let id = ServerId::new(reader.u64()?).ok_or(DecodeError::Number)?;
             let contact = Contact {
-                edition: reader.u64()?,
+                edition: reader.number()?,
                 peer: address(reader.bytes()?)?,
                 client: address(reader.bytes()?)?,
             };

@@ -160,7 +160,7 @@ impl Greeting {
     /// What [`encode`](Self::encode) wrote, here or in a later release: what
     /// that has added at the end is skipped.
     pub(super) fn decode(bytes: &[u8]) -> Result<Self, GreetingError> {
-        let mut reader = Reader::new(bytes);
+        let mut reader = Reader::foreign(bytes);
         let greeting = take_greeting(&mut reader)?;
         let details = Some(take_details(&mut reader)?);
         Ok(Self {
@@ -170,7 +170,7 @@ impl Greeting {
     }
 
     pub(super) fn decode_first(bytes: &[u8]) -> Result<Self, GreetingError> {
-        let mut reader = Reader::new(bytes);
+        let mut reader = Reader::foreign(bytes);
         let greeting = take_greeting(&mut reader)?;
         reader.end()?;
         Ok(greeting)
@@ -213,7 +213,7 @@ impl Answer {
     }
 
     pub(super) fn decode(bytes: &[u8]) -> Result<Self, GreetingError> {
-        let mut reader = Reader::new(bytes);
+        let mut reader = Reader::foreign(bytes);
         match reader.u8()? {
             WELCOME => Ok(Self::Welcome(Box::new(Greeting::decode(reader.rest())?))),
             REFUSED => Ok(Self::Refused(take_reason(&mut reader)?)),
@@ -224,7 +224,7 @@ impl Answer {
     }
 
     pub(super) fn decode_first(bytes: &[u8]) -> Result<Self, GreetingError> {
-        let mut reader = Reader::new(bytes);
+        let mut reader = Reader::foreign(bytes);
         match reader.u8()? {
             WELCOME => {
                 let greeting = Greeting::decode_first(reader.rest())?;
@@ -310,8 +310,8 @@ fn take_greeting(reader: &mut Reader<'_>) -> Result<Greeting, DecodeError> {
         book: Book::decode(reader)?,
         settled: take_settled(reader)?,
         settings: Settings {
-            timeout: reader.u64()?,
-            drift: u32::try_from(reader.u64()?).map_err(|_| DecodeError::Number)?,
+            timeout: reader.number()?,
+            drift: u32::try_from(reader.number()?).map_err(|_| DecodeError::Number)?,
             lease_reads: reader.bool()?,
             fast_detection: reader.bool()?,
         },
@@ -338,13 +338,13 @@ fn put_details(to: &mut Vec<u8>, it: &Details) {
 fn take_details(reader: &mut Reader<'_>) -> Result<Details, DecodeError> {
     Ok(Details {
         start: Start {
-            counter: reader.u64()?,
+            counter: reader.number()?,
             random: u128::from_le_bytes(reader.array()?),
         },
         reached: Reached {
             term: take_term(reader)?,
-            last: Position::new(take_term(reader)?, reader.u64()?),
-            settled: reader.u64()?,
+            last: Position::new(take_term(reader)?, reader.number()?),
+            settled: reader.number()?,
         },
         speaks: take_version(reader)?,
         version: take_version(reader)?,
@@ -352,7 +352,7 @@ fn take_details(reader: &mut Reader<'_>) -> Result<Details, DecodeError> {
 }
 
 fn take_term(reader: &mut Reader<'_>) -> Result<Term, DecodeError> {
-    Term::new(reader.u64()?).ok_or(DecodeError::Number)
+    Term::new(reader.number()?).ok_or(DecodeError::Number)
 }
 
 fn take_version(reader: &mut Reader<'_>) -> Result<ClusterVersion, DecodeError> {
@@ -370,7 +370,7 @@ fn put_settled(to: &mut Vec<u8>, it: &Settled) {
 }
 
 fn take_settled(reader: &mut Reader<'_>) -> Result<Settled, DecodeError> {
-    let upto = reader.u64()?;
+    let upto = reader.number()?;
     let mut members = Vec::new();
     for _ in 0..reader.count()? {
         let (server, storage) = (take_server(reader)?, take_storage(reader)?);

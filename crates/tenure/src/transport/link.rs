@@ -296,6 +296,10 @@ impl<G: Fn() -> Greeting, T: FnMut(&str, LinkEvent) -> bool> Dialler<G, T> {
     ) -> Result<(Line, Answered), Fault> {
         let connected = connect(self.address(), self.tls.clone()).await;
         let mut stream = connected.map_err(|error| self.broken(&error))?;
+        if let Some(tls) = &self.tls {
+            // Before this side says anything of the cluster.
+            tls.proves(&stream, self.server).map_err(Fault::Trust)?;
+        }
         // Whoever does not believe this side says so here: its own part of
         // the handshake is over before it has looked at the certificate.
         let answered = greet(&mut stream, form, greeting, &self.prover).await;

@@ -13,8 +13,9 @@
 //! ```
 //!
 //! `greeting` is the first thing said in each direction, `handshake` how it is
-//! exchanged (with random bytes before it), `frames` reads what follows, `link` dials and writes, `book` is who can be reached where, `tls`
-//! makes sure that it is they, of files that `renewed` reads again, and
+//! exchanged (with random bytes before it), `frames` reads what follows, `link`
+//! dials and writes, `book` is who can be reached where, `tls` makes sure that
+//! it is they, of files that `renewed` reads again, `proven` which of them, and
 //! `distrust` says why it is not sure, `life` for how long others will be.
 //! `client` is the other side of the clients' port.
 //! Whatever is not a frame (garbage, another program, another version)
@@ -33,6 +34,7 @@ mod handshake;
 mod life;
 mod link;
 mod plain;
+mod proven;
 mod renewed;
 mod tls;
 
@@ -45,5 +47,6 @@ pub use handshake::{
     Answered, Form, Introduced, Piece, Proof, Prover, Side, Transcript, greet, introduced,
 };
 pub use link::{Link, LinkEvent, QUEUE_BYTES};
+pub use proven::{PeerSecret, server_name};
 pub(crate) use renewed::Renewed;
-pub use tls::{ClientTls, ClientTlsFiles, Demand, Line, OwnFiles, Tls, TlsFiles};
+pub use tls::{ClientTls, ClientTlsFiles, Demand, Line, OwnFiles, PeerRules, Tls, TlsFiles};

@@ -112,6 +112,9 @@ impl Leader {
     }
 
     pub(super) fn append(&mut self, server: &mut Server, payload: Payload, token: Option<u64>) {
+        if !server.has_next_entry() {
+            return server.exhausted();
+        }
         let time = self.time(server).max(server.log.last_time().unwrap_or(0));
         let entry = Entry {
             id: server.log.last().id + 1,

@@ -23,6 +23,7 @@
 //! [`poll`](Machine::poll) leave together: one batch for the disk, one
 //! request for each peer.
 
+mod bounds;
 mod candidate;
 mod compare;
 mod desk;
@@ -49,6 +50,7 @@ use crate::ids::Term;
 use crate::rng::Rng;
 use crate::time::{Instant, Now};
 
+pub use bounds::Objection;
 pub use passive::MAX_SNAPSHOT_BYTES;
 pub use status::Status;
 pub use types::{Answer, Ask, Event, Fault, Found, Input, Output, Query, Refusal, Why};
@@ -164,6 +166,9 @@ impl Node {
     }
 
     fn receive(&mut self, envelope: Envelope) {
+        if self.server.doubts(&envelope).is_some() {
+            return;
+        }
         let Envelope {
             from,
             to,
@@ -313,7 +318,11 @@ impl Node {
 
     fn stand(&mut self, transfer: bool, cycles: u32) {
         self.server.leader = None;
-        // After the last term there is none to stand in.
+        // After the last term there is none to stand in, and after the last
+        // entry none for its no-op.
+        if !self.server.has_next_term() || !self.server.has_next_entry() {
+            return self.server.exhausted();
+        }
         if let Some(candidate) = Candidate::stand(&mut self.server, transfer, cycles) {
             self.role = Role::Candidate(candidate);
         }
@@ -466,7 +475,10 @@ impl Machine for Node {
         }
         let before = self.view();
         match input {
-            Input::Received(envelope) => self.receive(envelope),
+            Input::Received {
+                envelope,
+                storage: _,
+            } => self.receive(envelope),
             Input::Persisted(number) => self.persisted(number),
             Input::Asked { token, ask } => self.asked(token, ask),
             Input::Closed(peer) => self.closed(peer),

@@ -8,7 +8,7 @@ use crate::time::StoreTime;
 
 use super::super::durable::Batch;
 use super::super::entry::{ClusterVersion, Command, LogTime, Outcome, Serial};
-use super::super::ids::{LogId, Position, ServerId};
+use super::super::ids::{LogId, Position, ServerId, StorageId};
 use super::super::membership::{Change, ChangeError};
 use super::super::message::Envelope;
 use super::super::state::Bound;
@@ -19,7 +19,14 @@ use alloc::vec::Vec;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Input {
     /// A message arrived.
-    Received(Envelope),
+    Received {
+        /// What was said.
+        envelope: Envelope,
+        /// The disk that its sender has: what it said of itself when it
+        /// opened the connection on which this came, and never what anybody's
+        /// log says of its number.
+        storage: StorageId,
+    },
     /// Batches up to this number are durable.
     Persisted(u64),
     /// Somebody wants something; the answer carries the same token.
@@ -304,6 +311,14 @@ pub enum Fault {
         /// The newest that this server speaks.
         mine: ClusterVersion,
     },
+    /// The term or the log has come to a number above which there is none
+    /// (`MAX_NUMBER`).
+    Exhausted {
+        /// The term.
+        term: Term,
+        /// The last entry of the log.
+        last: LogId,
+    },
 }
 
 impl fmt::Display for Fault {
@@ -333,6 +348,10 @@ impl fmt::Display for Fault {
                 f,
                 "expected a log of version {mine} at most, found one of version {cluster}: \
                  this release is too old for the cluster; start the one that ran here before"
+            ),
+            Self::Exhausted { term, last } => write!(
+                f,
+                "expected a term and a last entry below 2^62, found term {term} and entry {last},                  where no cluster comes by itself (was a disk or a message forged?): nobody can be                  elected any more; restore a backup as a new cluster"
             ),
         }
     }

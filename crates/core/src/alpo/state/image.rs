@@ -157,13 +157,20 @@ impl State {
     /// # Errors
     /// As there.
     pub fn decode_with(sum: Checksum, bytes: &[u8]) -> Result<Self, ImageError> {
-        let (content, checksum) = bytes
-            .split_last_chunk::<4>()
-            .ok_or(DecodeError::Truncated)?;
-        if sum(0, content) != u32::from_le_bytes(*checksum) {
-            return Err(ImageError::Checksum);
-        }
-        let from = &mut Reader::new(content);
+        Self::read(Reader::new(whole(sum, bytes)?))
+    }
+
+    /// The same of what another server has sent: a state with numbers that
+    /// are taken from nobody is refused.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn decode_foreign(sum: Checksum, bytes: &[u8]) -> Result<Self, ImageError> {
+        Self::read(Reader::foreign(whole(sum, bytes)?))
+    }
+
+    fn read(mut from: Reader<'_>) -> Result<Self, ImageError> {
+        let from = &mut from;
         let version = from.u8()?;
         if version != VERSION {
             return Err(ImageError::Version(version));
@@ -172,15 +179,15 @@ impl State {
             journal_bytes: from.u64()?,
             sessions: from.u64()?,
             changes: from.u64()?,
-            mark_every: from.u64()?,
+            mark_every: from.number()?,
         };
         let clock = ClockId {
             boot: from.u64()?,
             namespace: from.u64()?,
         };
-        let term = Term::new(from.u64()?).ok_or(DecodeError::Number)?;
-        let applied = Position::new(term, from.u64()?);
-        let time = from.u64()?;
+        let term = Term::new(from.number()?).ok_or(DecodeError::Number)?;
+        let applied = Position::new(term, from.number()?);
+        let time = from.number()?;
         let version = ClusterVersion::new(from.u64()?).ok_or(DecodeError::Number)?;
         let (chain, sum) = (from.u64()?, from.u64()?);
         let members = read_membership(from)?;
@@ -261,12 +268,23 @@ impl State {
     }
 }
 
+/// What the checksum at the end is of, if it is.
+fn whole(sum: Checksum, bytes: &[u8]) -> Result<&[u8], ImageError> {
+    let (content, checksum) = bytes
+        .split_last_chunk::<4>()
+        .ok_or(DecodeError::Truncated)?;
+    if sum(0, content) != u32::from_le_bytes(*checksum) {
+        return Err(ImageError::Checksum);
+    }
+    Ok(content)
+}
+
 fn decode_registers(
     from: &mut Reader<'_>,
     limits: Limits,
     clock: ClockId,
 ) -> Result<Registers, DecodeError> {
-    let revision = from.u64()?;
+    let revision = from.number()?;
     let mut last = "";
     let registers = (0..from.count()?).map(|_| {
         let text = core::str::from_utf8(from.bytes()?).map_err(|_| DecodeError::Name)?;
@@ -279,7 +297,7 @@ fn decode_registers(
         let value = from.bytes()?.into();
         let version = Version::from_bytes(from.bytes()?);
         let stamp = if from.bool()? {
-            let nanos = from.u64()?;
+            let nanos = from.number()?;
             Some(StoreTime { clock, nanos })
         } else {
             None
@@ -297,7 +315,7 @@ fn decode_registers(
 }
 
 fn decode_journal(from: &mut Reader<'_>, limits: Limits) -> Result<Journal, DecodeError> {
-    let first = from.u64()?;
+    let first = from.number()?;
     let entries = (0..from.count()?).map(|_| Ok(from.bytes()?.into()));
     let entries = entries.collect::<Result<VecDeque<_>, DecodeError>>()?;
     if first.checked_add(entries.len() as u64).is_none() {
@@ -310,12 +328,12 @@ fn decode_sessions(from: &mut Reader<'_>) -> Result<Sessions, DecodeError> {
     let mut sessions = Sessions::default();
     let mut last = None;
     for _ in 0..from.count()? {
-        let id = from.u64()?;
+        let id = from.number()?;
         if last >= Some(id) {
             return Err(DecodeError::Number);
         }
         last = Some(id);
-        let (ttl, heard, completed) = (from.u64()?, from.u64()?, from.u64()?);
+        let (ttl, heard, completed) = (from.u64()?, from.number()?, from.number()?);
         let saved = from.count()?;
         if saved as u64 > MAX_WINDOW.min(completed) {
             return Err(DecodeError::Number);
@@ -387,7 +405,7 @@ fn encode_outcome(to: &mut Vec<u8>, outcome: &Outcome) {
 
 fn decode_outcome(from: &mut Reader<'_>) -> Result<Outcome, DecodeError> {
     Ok(match from.u8()? {
-        0 => Outcome::Appended(from.u64()?),
+        0 => Outcome::Appended(from.number()?),
         1 => Outcome::Swapped(Version::from_bytes(from.bytes()?)),
         2 => Outcome::Conflict,
         3 => Outcome::Deleted,

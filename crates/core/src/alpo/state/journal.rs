@@ -56,7 +56,10 @@ impl Journal {
         let skip = usize::try_from(skip)
             .unwrap_or(usize::MAX)
             .min(self.entries.len());
-        Ok((from..).zip(self.entries.range(skip..)))
+        // Counted with the entries, not before them: `from` is any number that a
+        // client has named.
+        let entries = self.entries.range(skip..).enumerate();
+        Ok(entries.map(move |(index, entry)| (from.saturating_add(index as u64), entry)))
     }
 
     /// About how many bytes it is.

@@ -1,0 +1,191 @@
+//! Who is taken for a server of this cluster, and what it is told and asked.
+//!
+//! Whoever connects to the servers' port, and whoever is found at an address
+//! that was dialled, proves which server it is before anything that it says
+//! counts: by its certificate, or by the secret that the servers share
+//! ([`crate::transport::PeerSecret`]). Who does not is refused with what is
+//! missing; its greeting is forgotten, and no message of it is read.
+//!
+//! A secret is demanded of everybody as soon as the cluster's version says
+//! that all servers can prove one. Until then a server that proves nothing is
+//! let in, since it may be of an earlier release; but one that proves *another*
+//! secret never is. When the version rises, connections on which nothing was
+//! proven end ([`Shared::proven_only`]). A blank server, which has no log to
+//! say the version, demands the proof at once: what it founds or joins it can
+//! never leave again.
+//!
+//! Where there are neither certificates nor a secret, the cluster's id, the
+//! number and the disk that a greeting names are all there is, and count as
+//! proof. Then who knows them can pass for a server.
+//!
+//! **Addresses** are taken from the server that they are of. A member, by this
+//! server's own log and with the disk that the log names, also passes on those
+//! of others. Somebody whom the log does not name, or who is blank, tells its
+//! own alone; it is kept apart with its disk, and used when the log names that
+//! number with that disk ([`Guests`]). Who was refused tells none.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use tenure_core::alpo::{ClusterVersion, MAX_MEMBERS, Membership, ServerId, StorageId};
+
+use super::complaints::Complaints;
+use super::shared::{Face, Shared};
+use crate::clock;
+use crate::transport::{Contact, Greeting, Introduced, Line, Side, Tls};
+
+/// Servers that are no members and have said where they are, at most.
+const GUESTS_MAX: usize = 2 * MAX_MEMBERS;
+
+/// Whether the other side has proven to be a server of this cluster. `Ok` says
+/// whether it did more than say so.
+///
+/// # Errors
+/// What was expected, what was found and what to do.
+pub(super) fn proof(shared: &Shared, introduced: &Introduced, side: Side) -> Result<bool, String> {
+    let Some(secret) = &shared.secret else {
+        return Ok(false);
+    };
+    let other = introduced.greeting.hello.server.get();
+    let Some(proof) = introduced.proof else {
+        if secret.optional || !shared.proven_only() {
+            return Ok(false);
+        }
+        return Err(format!(
+            "expected server {other} to prove that it knows the secret of this cluster's servers, \
+             found no proof; start all of them with the same --peer-secret-file (servers on one \
+             machine share one by themselves). While some have none yet, start those that have it \
+             with --peer-secret-optional"
+        ));
+    };
+    if secret.proves(&introduced.transcript.bytes(side), &proof) {
+        return Ok(true);
+    }
+    Err(format!(
+        "expected server {other} to prove that it knows the secret of this cluster's servers, \
+         found the proof of another secret; start all of them with the same --peer-secret-file"
+    ))
+}
+
+/// Why whoever connected is not believed to be the server that it says it is,
+/// if so; else whether it has proven it. People are told once.
+pub(super) fn doubt(
+    (shared, tls, complaints): (&Shared, Option<&Tls>, &Complaints),
+    (line, from): (&Line, IpAddr),
+    introduced: &Introduced,
+) -> Result<bool, String> {
+    let server = introduced.greeting.hello.server;
+    let certified = tls.map_or(Ok(()), |tls| tls.proves(line, server));
+    let proven = certified.and_then(|()| proof(shared, introduced, Side::Dialler));
+    if let Err(why) = &proven
+        && complaints.is_news(from, why, clock::boot())
+    {
+        tracing::warn!(%from, "not let in as a server: {why}");
+    }
+    proven.map(|proven| proven || tls.is_some())
+}
+
+impl Shared {
+    /// Whether everybody has to prove the secret.
+    pub(super) fn proven_only(&self) -> bool {
+        let face = self.face();
+        face.identity.is_none() || face.details.version >= ClusterVersion::SECOND
+    }
+
+    /// Waits until those who have proven nothing are to go.
+    pub(super) async fn until_proven_only(&self) {
+        let mut version = self.version.subscribe();
+        let asked = self.secret.as_ref().is_some_and(|it| !it.optional);
+        let risen = version.wait_for(|it| asked && *it >= ClusterVersion::SECOND);
+        if risen.await.is_err() {
+            std::future::pending().await
+        }
+    }
+}
+
+/// Where servers are that the log does not name, with the disk that each has.
+/// Nobody else is told of them, and clients are not sent to them.
+#[derive(Clone, Default, Debug)]
+pub(super) struct Guests(BTreeMap<ServerId, (StorageId, Contact)>);
+
+impl Guests {
+    /// Where a server is that has proven to be of this cluster, and may lead
+    /// it already.
+    pub(super) fn get(&self, server: ServerId) -> Option<&Contact> {
+        self.0.get(&server).map(|(_, contact)| contact)
+    }
+
+    /// One more; if there are too many, one that is not connected goes.
+    fn keep(&mut self, server: ServerId, it: (StorageId, Contact), connected: &BTreeSet<ServerId>) {
+        if self.0.len() >= GUESTS_MAX && !self.0.contains_key(&server) {
+            let gone = self.0.keys().find(|it| !connected.contains(it)).copied();
+            let Some(gone) = gone else {
+                return;
+            };
+            self.0.remove(&gone);
+        }
+        self.0.insert(server, it);
+    }
+}
+
+impl Face {
+    /// Whether the log names this server with this disk.
+    pub(super) fn is_member(&self, server: ServerId, storage: StorageId) -> bool {
+        let member = self.members.get(server);
+        member.is_some_and(|member| member.storage == storage)
+    }
+
+    /// Another server, which was not refused, has introduced itself: takes the
+    /// addresses that it may tell. `dialled` at an address that this server
+    /// was told of, and not whoever came. Whether there is news to keep.
+    pub(super) fn meet(&mut self, greeting: &Greeting, dialled: bool) -> bool {
+        let hello = &greeting.hello;
+        let (server, own) = (hello.server, self.hello.server);
+        let relays = match self.identity {
+            None => dialled,
+            Some(identity) => {
+                // One without a member yet reads the log from its beginning,
+                // and has to be found by a leader that it knows nothing of.
+                let joins = self.members.is_empty();
+                hello.cluster == Some(identity.cluster)
+                    && (joins || self.is_member(server, hello.storage))
+            }
+        };
+        if relays {
+            let told = greeting.book.iter().filter(|(id, _)| *id != own);
+            return told.fold(false, |news, (id, it)| self.book.learn_one(id, it) || news);
+        }
+        let Some(contact) = greeting.book.get(server) else {
+            return false;
+        };
+        if self.identity.is_none() {
+            // Those with whom it would found, and those that have admitted it.
+            let known = hello.known.get(&own) == Some(&self.hello.storage);
+            let wanted = known || self.hello.founders.contains(&server);
+            return wanted && self.book.learn_one(server, contact);
+        }
+        // A member's number with another disk: where that one is, is not
+        // where the member is.
+        if self.members.get(server).is_none() && server != own {
+            let it = (hello.storage, contact.clone());
+            self.guests.keep(server, it, &self.connected);
+        }
+        false
+    }
+
+    /// The log has other members now: those of them who were guests are where
+    /// they said. Whether there is news to keep.
+    pub(super) fn admit(&mut self, members: Membership) -> bool {
+        self.members = members;
+        let (members, book) = (&self.members, &mut self.book);
+        let mut news = false;
+        self.guests.0.retain(|server, (storage, contact)| {
+            let member = members.get(*server);
+            if member.is_some_and(|member| member.storage == *storage) {
+                news |= book.learn_one(*server, contact);
+            }
+            member.is_none()
+        });
+        news
+    }
+}
