@@ -245,6 +245,14 @@ impl Starts {
         }
     }
 
+    /// A leader has found that this disk lacks what it has acknowledged: what
+    /// comes from it is not heeded any more, until it greets and is judged.
+    pub fn expel(&mut self, who: (ServerId, StorageId)) {
+        if let Some(known) = self.known.get_mut(&who) {
+            known.start = Start::default();
+        }
+    }
+
     fn remember(
         &mut self,
         who: (ServerId, StorageId),

@@ -275,6 +275,11 @@ pub(crate) fn event(node: &Node, event: &Event) -> Option<String> {
         Event::Truncated { from } => format!("removes what it had from {from} on"),
         Event::Compacted { upto } => format!("takes a snapshot upto {upto}"),
         Event::Installed { upto } => format!("takes over a snapshot upto {upto}"),
+        Event::SetBack {
+            server,
+            acknowledged,
+            found,
+        } => format!("finds {server} set back from {acknowledged} to {found}"),
         Event::Disagreement { at } => format!("finds that nobody agrees at {at}"),
     })
 }

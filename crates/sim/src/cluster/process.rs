@@ -57,7 +57,9 @@ impl World {
             ..
         } = envelope.body
         {
-            self.tempt(server, envelope.to.get() as usize - 1);
+            let winner = envelope.to.get() as usize - 1;
+            self.tempt(server, winner);
+            self.tempt_to_put_back(server, winner);
         }
         let storage = self.hosts[server].storage;
         let [once, twice] = self.network.send(&envelope, &self.swarm, &mut self.rng);
@@ -192,6 +194,7 @@ impl World {
             self.note(server, "starts");
         }
         self.plan_wake(server);
+        self.meets_all(server);
         Ok(())
     }
 

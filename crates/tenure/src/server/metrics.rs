@@ -49,6 +49,8 @@ pub(super) enum Closed {
     Stranger,
     /// One side does not believe the other's certificate, or speaks no TLS.
     Untrusted,
+    /// The disk of who came was set back, or another process has a copy.
+    Copy,
 }
 
 /// One reason.
@@ -109,6 +111,8 @@ pub(super) struct Metrics {
     pub(super) compared: Counter,
     pub(super) disagreements: Counter,
     pub(super) watches_cut: Counter,
+    /// Members that were found to lack what they had acknowledged.
+    pub(super) set_back: Counter,
     pub(super) unheeded: Counter,
     pub(super) syncs: Histogram,
     seen: Seen,
@@ -153,6 +157,7 @@ impl Metrics {
             compared: Counter::default(),
             disagreements: Counter::default(),
             watches_cut: Counter::default(),
+            set_back: Counter::default(),
             unheeded: Counter::default(),
             syncs: Histogram::new(buckets),
             seen: Seen::default(),
@@ -212,6 +217,11 @@ impl Metrics {
                 "watches_cut",
                 "Watches cut off because they were not read",
                 &self.watches_cut,
+            ),
+            (
+                "members_set_back",
+                "Members that were found to lack what they had acknowledged",
+                &self.set_back,
             ),
             (
                 "messages_unheeded",

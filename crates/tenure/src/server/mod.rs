@@ -23,6 +23,8 @@
 //! | `founding` | a blank server on its way into a cluster |
 //! | `owner` | the task that owns the machine |
 //! | `peers` | links to the other servers, and their connections to this one |
+//! | `copies` | directories that were set back, or copied |
+//! | `stand` | what is said of the server's health |
 //! | `removal` | learning that one is no member any more |
 //! | `gate` | how many connections, and who goes when there are too many |
 //! | `complaints` | what is wrong with whoever connects, said once |
@@ -39,6 +41,7 @@ mod backup;
 mod budget;
 mod complaints;
 mod config;
+mod copies;
 mod data;
 mod door;
 mod following;
@@ -56,6 +59,7 @@ mod peers;
 mod removal;
 mod services;
 mod shared;
+mod stand;
 mod tokens;
 mod translate;
 mod trust;
@@ -173,8 +177,10 @@ impl Server {
         let found = data::open(&config.data, config.id, config.wal)?;
         // Before anybody can be greeted.
         let start = data::count_start(&config.data)?;
+        let set_back = data::read_set_back(&config.data)?;
         let secret = config.peer_secret.clone();
         let shared = Arc::new(Shared::new(face(&config, &found, start), secret));
+        shared.copies().set_back = set_back;
         let inbox = Arc::new(Inbox::default());
         let (tell, ended) = watch::channel(None);
         let parts = Parts {
