@@ -36,7 +36,7 @@ pub(crate) fn of(args: &Serve, settings: &Config) -> Result<Option<PeerSecret>, 
         None if settings.tls.is_some() => None,
         None => by_itself(settings)?,
     };
-    Ok(secret.map(|secret| PeerSecret { optional, ..secret }))
+    Ok(secret.map(|secret| secret.or_none(optional)))
 }
 
 /// The secret of a cluster that is on this machine alone.

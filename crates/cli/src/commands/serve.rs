@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::ToSocketAddrs as _;
 use std::process::ExitCode;
 
-use tenure::core::alpo::ServerId;
+use tenure::core::alpo::{MAX_NUMBER, ServerId};
 use tenure::server::{Config, Ended, Server, StartError};
 use tenure::transport::TlsFiles;
 use tokio::signal::unix::{SignalKind, signal};
@@ -166,7 +166,12 @@ fn tls(args: &Serve) -> Result<Option<TlsFiles>, Failure> {
 }
 
 fn number(id: u64) -> Result<ServerId, Failure> {
-    ServerId::new(id).ok_or_else(|| usage("expected the number of a server, from 1, found 0"))
+    let server = ServerId::new(id).filter(|_| id <= MAX_NUMBER);
+    server.ok_or_else(|| {
+        usage(format!(
+            "expected the number of a server, from 1 to 2^62, found {id}"
+        ))
+    })
 }
 
 /// Without TLS anybody who reaches a port may read and write everything.

@@ -6,7 +6,8 @@
 //! answer what they may not ask.
 
 use tenure_core::alpo::{
-    Ask, Change, ClusterId, Found, Node, Operation, Outcome, Part, Query, ServerId, StorageId,
+    Ask, Change, ClusterId, Found, MAX_NUMBER, Node, Operation, Outcome, Part, Query, ServerId,
+    StorageId,
 };
 use tenure_core::cas::Register;
 use tenure_core::ids::Key;
@@ -474,7 +475,12 @@ fn after(
 }
 
 fn server(id: u64) -> Answered<ServerId> {
-    ServerId::new(id).ok_or_else(|| invalid("expected the number of a server, from 1, found 0"))
+    let server = ServerId::new(id).filter(|_| id <= MAX_NUMBER);
+    server.ok_or_else(|| {
+        invalid(format!(
+            "expected the number of a server, from 1 to 2^62, found {id}"
+        ))
+    })
 }
 
 /// News as the interface tells them, leaving out what is not after `after`;

@@ -2,8 +2,8 @@
 
 use bytes::Bytes;
 use tenure_core::alpo::{
-    Answer, Ask, ChangeError, Command, Found, LogTime, MAX_BOUND, Operation, Outcome, Query,
-    Refusal,
+    Answer, Ask, ChangeError, Command, Found, LogTime, MAX_BOUND, MAX_NUMBER, Operation, Outcome,
+    Query, Refusal,
 };
 use tenure_core::cas::{Expect, Register, Stamp, Write};
 use tenure_core::ids::{Key, Version};
@@ -105,10 +105,12 @@ pub(super) fn append(data: &Bytes) -> Result<Operation, v1::Error> {
 /// An operation under a number of the client's own.
 pub(super) fn numbered(numbered: &v1::Numbered, operation: Operation) -> Result<Ask, v1::Error> {
     let (serial, outstanding) = (numbered.serial, numbered.outstanding);
-    if !(1..=serial).contains(&outstanding) || serial == u64::MAX {
+    let highest = serial.max(numbered.session);
+    if !(1..=serial).contains(&outstanding) || highest > MAX_NUMBER {
         return Err(invalid(format!(
-            "expected a serial from 1 on and an outstanding one from 1 to the serial, found \
-             {serial} and {outstanding}"
+            "expected a session and a serial from 1 to 2^62, and an outstanding one from 1 to the \
+             serial, found {}, {serial} and {outstanding}",
+            numbered.session
         )));
     }
     Ok(Ask::Command(Command {

@@ -93,10 +93,12 @@ impl Named {
             Err(Error::InvalidCertificate(CertificateError::NotValidForNameContext {
                 presented,
                 ..
-            })) => Ok(Some(presented.join(", ").replace(char::is_control, " "))),
-            Err(Error::InvalidCertificate(CertificateError::NotValidForName)) => {
-                Ok(Some("no name".to_owned()))
+            })) if !presented.is_empty() => {
+                Ok(Some(presented.join(", ").replace(char::is_control, " ")))
             }
+            Err(Error::InvalidCertificate(
+                CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
+            )) => Ok(Some("no name".to_owned())),
             Err(error) => Err(error),
         }
     }
@@ -125,7 +127,7 @@ impl Named {
 pub struct PeerSecret {
     key: Arc<[u8]>,
     /// Servers that prove nothing are let in too.
-    pub optional: bool,
+    pub(crate) optional: bool,
 }
 
 impl fmt::Debug for PeerSecret {
@@ -178,6 +180,12 @@ impl PeerSecret {
             key: bytes.into(),
             optional: false,
         })
+    }
+
+    /// The same; `optional` lets servers in too that prove nothing.
+    #[must_use]
+    pub fn or_none(self, optional: bool) -> Self {
+        Self { optional, ..self }
     }
 
     fn mac(&self, bytes: &[u8]) -> Option<Hmac<Sha256>> {
