@@ -153,7 +153,11 @@ impl Shared {
             peer: peer.to_owned(),
             ..Contact::default()
         };
-        self.face().book.learn_one(server, &contact);
+        // It is about to become a member.
+        let mut face = self.face();
+        let members: BTreeSet<_> = face.members.iter().map(|(id, _)| id).collect();
+        let keeps = |id| members.contains(&id);
+        face.book.learn_among(server, &contact, true, keeps);
     }
 
     /// Who leads and where clients reach it, as far as that is known.

@@ -24,7 +24,7 @@
 //! own alone; it is kept apart with its disk, and used when the log names that
 //! number with that disk ([`Guests`]). Who was refused tells none.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
 
 use tenure_core::alpo::{ClusterVersion, MAX_MEMBERS, Membership, ServerId, StorageId};
@@ -106,7 +106,11 @@ impl Shared {
 /// Where servers are that the log does not name, with the disk that each has.
 /// Nobody else is told of them, and clients are not sent to them.
 #[derive(Clone, Default, Debug)]
-pub(super) struct Guests(BTreeMap<ServerId, (StorageId, Contact)>);
+pub(super) struct Guests(
+    BTreeMap<ServerId, (StorageId, Contact)>,
+    /// In the order in which they came.
+    VecDeque<ServerId>,
+);
 
 impl Guests {
     /// Where a server is that has proven to be of this cluster, and may lead
@@ -115,16 +119,18 @@ impl Guests {
         self.0.get(&server).map(|(_, contact)| contact)
     }
 
-    /// One more; if there are too many, one that is not connected goes.
+    /// One more; if there are too many, the oldest goes that is not connected.
     fn keep(&mut self, server: ServerId, it: (StorageId, Contact), connected: &BTreeSet<ServerId>) {
         if self.0.len() >= GUESTS_MAX && !self.0.contains_key(&server) {
-            let gone = self.0.keys().find(|it| !connected.contains(it)).copied();
-            let Some(gone) = gone else {
+            let gone = self.1.iter().position(|it| !connected.contains(it));
+            let Some(gone) = gone.and_then(|index| self.1.remove(index)) else {
                 return;
             };
             self.0.remove(&gone);
         }
-        self.0.insert(server, it);
+        if self.0.insert(server, it).is_none() {
+            self.1.push_back(server);
+        }
     }
 }
 
@@ -133,6 +139,18 @@ impl Face {
     pub(super) fn is_member(&self, server: ServerId, storage: StorageId) -> bool {
         let member = self.members.get(server);
         member.is_some_and(|member| member.storage == storage)
+    }
+
+    /// Takes an address if it is newer than what is known. Those of members
+    /// and founders, and of this server, always have room, and those of the
+    /// connected stay: of the others the oldest makes room for one more.
+    pub(super) fn learn(&mut self, server: ServerId, contact: &Contact) -> bool {
+        let (own, members) = (self.hello.server, &self.members);
+        let (founders, connected) = (&self.hello.founders, &self.connected);
+        let wanted = |it| it == own || members.get(it).is_some() || founders.contains(&it);
+        let keeps = |it| wanted(it) || connected.contains(&it);
+        self.book
+            .learn_among(server, contact, wanted(server), keeps)
     }
 
     /// Another server, which was not refused, has introduced itself: takes the
@@ -153,7 +171,7 @@ impl Face {
         };
         if relays {
             let told = greeting.book.iter().filter(|(id, _)| *id != own);
-            return told.fold(false, |news, (id, it)| self.book.learn_one(id, it) || news);
+            return told.fold(false, |news, (id, it)| self.learn(id, it) || news);
         }
         let Some(contact) = greeting.book.get(server) else {
             return false;
@@ -162,7 +180,7 @@ impl Face {
             // Those with whom it would found, and those that have admitted it.
             let known = hello.known.get(&own) == Some(&self.hello.storage);
             let wanted = known || self.hello.founders.contains(&server);
-            return wanted && self.book.learn_one(server, contact);
+            return wanted && self.learn(server, contact);
         }
         // A member's number with another disk: where that one is, is not
         // where the member is.
@@ -177,15 +195,17 @@ impl Face {
     /// they said. Whether there is news to keep.
     pub(super) fn admit(&mut self, members: Membership) -> bool {
         self.members = members;
-        let (members, book) = (&self.members, &mut self.book);
-        let mut news = false;
+        let mut known = Vec::new();
         self.guests.0.retain(|server, (storage, contact)| {
-            let member = members.get(*server);
+            let member = self.members.get(*server);
             if member.is_some_and(|member| member.storage == *storage) {
-                news |= book.learn_one(*server, contact);
+                known.push((*server, contact.clone()));
             }
             member.is_none()
         });
-        news
+        let Guests(guests, order) = &mut self.guests;
+        order.retain(|server| guests.contains_key(server));
+        let known = known.iter();
+        known.fold(false, |news, (server, it)| self.learn(*server, it) || news)
     }
 }

@@ -157,3 +157,36 @@ async fn rightful_starts_are_let_in() {
     servers.start(2);
     servers.until(2, |it| it.ready).await;
 }
+
+/// More servers greet than the book has room for; a member that is added
+/// after them is dialled and promoted.
+#[tokio::test]
+async fn members_always_have_room_in_the_book() {
+    let mut servers = Servers::found(1, 1);
+    servers.append("kept").await;
+    for stranger in 100..170 {
+        let [peer, client] = ports();
+        let mut config = servers.configs[&2].clone();
+        config.id = id(stranger);
+        config.data = servers.dir.path().join(stranger.to_string());
+        config.listen = format!("127.0.0.1:{client}");
+        config.peers.remove(&id(2));
+        config
+            .peers
+            .insert(id(stranger), format!("127.0.0.1:{peer}"));
+        let server = Server::start(config).expect("it starts");
+        servers.running.insert(stranger, server);
+        // It has greeted, and heard that it is no member.
+        servers
+            .until(stranger, |it| it.waiting.contains("member add"))
+            .await;
+        servers.stop(stranger).await;
+    }
+    servers.start(2);
+    servers
+        .until(2, |it| it.waiting.contains("member add"))
+        .await;
+    admit(&servers, 2).await;
+    servers.until(2, |it| it.ready).await;
+    assert_eq!(servers.entries(2, 1).await, ["kept"]);
+}

@@ -153,7 +153,8 @@ impl Node {
     }
 
     /// Up to where a leader knows its log to be on the disk of each other
-    /// member; nothing on others.
+    /// member that has acknowledged something in this reign: such a disk has
+    /// the leader's term, too. Nothing on others.
     pub fn acknowledged(&self) -> impl Iterator<Item = ((ServerId, StorageId), LogId)> {
         let peers = match &self.role {
             Role::Leader(leader) => Some(&leader.peers),
@@ -162,7 +163,7 @@ impl Node {
         let peers = peers.into_iter().flatten();
         peers.filter_map(|(server, peer)| {
             let member = self.members().get(*server)?;
-            Some(((*server, member.storage), peer.matched))
+            (peer.matched > 0).then_some(((*server, member.storage), peer.matched))
         })
     }
 
