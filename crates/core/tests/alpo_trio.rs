@@ -7,6 +7,8 @@ mod compare;
 mod knows;
 #[path = "alpo_trio/servers.rs"]
 mod servers;
+#[path = "alpo_trio/set_back.rs"]
+mod set_back;
 #[path = "alpo_trio/strand.rs"]
 mod strand;
 #[cfg(feature = "next-version")]
