@@ -234,3 +234,24 @@ pub(super) fn write_book(dir: &Path, book: &Book) {
         tracing::warn!("the addresses of the other servers could not be kept: {error}");
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_that_are_too_new_are_dropped_and_the_others_kept() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let most = MAX_NUMBER;
+        let text = format!(
+            "{VERSION}\n1 {max} forged:1 forged:2\n2 {beyond} forged:1 -\n3 {most} h:1 h:2\n\
+             4 7 h:1 -\n",
+            max = u64::MAX,
+            beyond = most + 1,
+        );
+        fs::write(dir.path().join(ADDRESSES), text).expect("written");
+        let book = read_book(dir.path());
+        let known: Vec<_> = book.iter().map(|(id, it)| (id.get(), it.edition)).collect();
+        assert_eq!(known, [(3, most), (4, 7)]);
+    }
+}
