@@ -1,7 +1,8 @@
 //! A server's data directory.
 //!
-//! Beside the log (`tenure wal inspect DIR` shows it) there are small
-//! files. `founders` says whom the cluster began with, which is the state
+//! Beside the log (`tenure wal inspect DIR` shows it) there are small files,
+//! and one more where reads were ever answered by a lease (`silence`).
+//! `founders` says whom the cluster began with, which is the state
 //! before the log's first entry; it is empty for one that came later. `storage` holds the number that was drawn when the directory was
 //! made, and by which a wiped disk is known for what it is; it is there
 //! before the server first speaks. `addresses` holds what is known of where
@@ -26,7 +27,7 @@ const FOUNDERS: &str = "founders";
 const ADDRESSES: &str = "addresses";
 const STARTS: &str = "starts";
 /// The first line of each.
-const VERSION: &str = "tenure 1";
+pub(super) const VERSION: &str = "tenure 1";
 
 /// What a data directory holds when a server starts.
 #[derive(Debug)]
@@ -102,7 +103,7 @@ pub(super) fn blank(dir: &Path, cluster: ClusterId) -> Result<State, WalError> {
     Ok(State::founded(limits(), clock(cluster), founded))
 }
 
-fn failed<'a>(
+pub(super) fn failed<'a>(
     path: &'a Path,
     doing: &'static str,
 ) -> impl Fn(std::io::Error) -> WalError + use<'a> {
@@ -169,7 +170,7 @@ pub(super) fn count_start(dir: &Path) -> Result<Start, WalError> {
 }
 
 /// Writes a small file so that it is there whole or not at all.
-fn write(dir: &Path, name: &str, text: &str) -> std::io::Result<()> {
+pub(super) fn write(dir: &Path, name: &str, text: &str) -> std::io::Result<()> {
     let unfinished = dir.join(format!("{name}.tmp"));
     let mut file = fs::File::create(&unfinished)?;
     file.write_all(text.as_bytes())?;
