@@ -105,11 +105,14 @@ pub enum Bug {
     /// What a leader's own disk has kept waiting for long is counted as if it
     /// were on it.
     StalledCounted,
+    /// A disk that was set back to an earlier state of itself is let in, and
+    /// counts.
+    SetBackCounted,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 43] = [
+    pub const ALL: [Self; 44] = [
         Self::VoteForgotten,
         Self::TermForgotten,
         Self::EarlierTermCounted,
@@ -153,5 +156,6 @@ impl Bug {
         Self::SilenceShortened,
         Self::LeaseKept,
         Self::StalledCounted,
+        Self::SetBackCounted,
     ];
 }

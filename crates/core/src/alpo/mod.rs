@@ -57,7 +57,7 @@ pub use node::{
     Answer, Ask, Event, Fault, Found, Input, MAX_SNAPSHOT_BYTES, Node, Objection, Output, Query,
     Refusal, Status, Why,
 };
-pub use starts::{Reached, Start};
+pub use starts::{Reached, Start, Starts, Trace, Verdict};
 pub use state::{
     Bound, ImageError, Journal, Limits, MAX_BOUND, MAX_WINDOW, Mark, Session, Sessions, Standing,
     State, TooOld,

@@ -121,6 +121,14 @@ impl Disk {
         Ok(recovered)
     }
 
+    /// A copy of what is on it, while no process uses it.
+    pub(super) fn copy(&self) -> Self {
+        Self {
+            files: self.files.copy(),
+            ..Self::default()
+        }
+    }
+
     pub(super) fn write(&mut self, batch: Batch) {
         self.waiting.push_back(batch);
     }

@@ -59,7 +59,9 @@ impl World {
             ..
         } = envelope.body
         {
-            self.tempt(server, envelope.to.get() as usize - 1);
+            let winner = envelope.to.get() as usize - 1;
+            self.tempt(server, winner);
+            self.tempt_to_put_back(server, winner);
         }
         let storage = self.hosts[server].storage;
         if self.hold_back(&envelope, storage) {
@@ -201,6 +203,7 @@ impl World {
             self.note(server, "starts");
         }
         self.plan_wake(server);
+        self.meets_all(server);
         Ok(())
     }
 

@@ -68,6 +68,8 @@ stats! {
     rotten: "rotten bytes",
     refused_starts: "starts refused for damage",
     spares: "older snapshots used",
+    set_back: "disks set back",
+    refused_copies: "starts refused for an earlier copy",
     pauses: "pauses",
     partitions: "changes of the network",
     snipes: "faults in the middle of elections",
@@ -130,7 +132,11 @@ impl Stats {
             Event::Compacted { .. } => self.snapshots += 1,
             Event::Installed { .. } => self.installs += 1,
             Event::Compared { .. } => self.compared += 1,
-            Event::SteppedDown(Why::Led) | Event::Led { .. } | Event::Disagreement { .. } => {}
+            Event::SteppedDown(Why::Led)
+            | Event::Led { .. }
+            | Event::SetBack { .. }
+            | Event::Disagreement { .. }
+            | Event::DiskStalls { .. } => {}
         }
     }
 }

@@ -20,6 +20,7 @@ use super::checkers::leaders::Leaders;
 use super::checkers::patience::{Calm, Patience};
 use super::checkers::{Check, Verdict, broken};
 use super::client::Client;
+use super::copies::Copies;
 use super::founding::{Beginning, committed};
 use super::host::Host;
 use super::late::Late;
@@ -74,6 +75,12 @@ pub(super) enum Event {
         winner: usize,
     },
     Dethrone {
+        server: usize,
+    },
+    Copied {
+        server: usize,
+    },
+    PutBack {
         server: usize,
     },
     Readmit {
@@ -162,6 +169,7 @@ pub(super) struct World {
     pub(super) next_token: u64,
     pub(super) committed: Committed,
     pub(super) beginning: Beginning,
+    pub(super) copies: Copies,
     pub(super) leaders: Leaders,
     pub(super) patience: Patience,
     followed: Followed,
@@ -217,6 +225,7 @@ impl World {
             next_token: 0,
             committed: committed(&swarm, &members),
             beginning: Beginning::default(),
+            copies: Copies::new(seed, &swarm),
             leaders: Leaders::default(),
             patience: Patience::new(swarm.servers, timeout),
             followed: Followed::new(swarm.servers, timeout, swarm.config.lease_reads),
@@ -259,6 +268,7 @@ impl World {
             let first = self.rng.below(self.swarm.think);
             self.after(first, Event::Client { client });
         }
+        self.plan_copies();
         self.after(self.swarm.pace, Event::Fault);
         self.after(self.swarm.storm, Event::Heal);
         while let Some(Reverse(Queued { at, event, .. })) = self.queue.pop() {
@@ -347,6 +357,7 @@ impl World {
         if let Body::Reply { .. } = &envelope.body {
             self.followed.heard(server, from, self.now);
         }
+        self.heard_from(server, from.get() as usize - 1);
         let node = self.hosts[server].node.as_ref();
         let calm = node.and_then(|node| Calm::before(node, &envelope));
         self.step(server, |node, now| {
@@ -364,6 +375,8 @@ impl World {
             Event::Greet { server, epoch } => self.greet(server, epoch),
             Event::Stumble { server } => self.stumble(server),
             Event::Mishap { server } => self.mishap(server),
+            Event::Copied { server } => self.copied(server),
+            Event::PutBack { server } => self.put_back(server),
             Event::Snipe { server } => self.sniped(server),
             Event::Dethrone { server } => self.dethrone(server),
             Event::Betray { voter, winner } => self.betray(voter, winner),

@@ -8,7 +8,8 @@
 //! before the server first speaks. `addresses` holds what is known of where
 //! the others are, so that a server that was away while they moved finds
 //! them; losing it loses nothing. `starts` counts the starts of servers on
-//! the directory, so that others notice one that was set back or copied.
+//! the directory, so that others notice one that was set back or copied;
+//! `set-back` is there if they did, and says what they said.
 
 use std::fs;
 use std::io::Write as _;
@@ -26,6 +27,7 @@ const STORAGE: &str = "storage";
 const FOUNDERS: &str = "founders";
 const ADDRESSES: &str = "addresses";
 const STARTS: &str = "starts";
+const SET_BACK: &str = "set-back";
 /// The first line of each.
 pub(super) const VERSION: &str = "tenure 1";
 
@@ -167,6 +169,27 @@ pub(super) fn count_start(dir: &Path) -> Result<Start, WalError> {
         counter,
         random: u128::from_le_bytes(bits),
     })
+}
+
+/// What others have said of this directory, if they found it to be set back.
+pub(super) fn read_set_back(dir: &Path) -> Result<Option<String>, WalError> {
+    let path = dir.join(SET_BACK);
+    match fs::read_to_string(&path) {
+        Ok(text) => {
+            let said = text.strip_prefix(VERSION).unwrap_or(&text);
+            Ok(Some(said.trim().to_owned()))
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(failed(&path, "read")(error)),
+    }
+}
+
+/// Writes down that this directory was set back. The counter of its starts
+/// grows, and after some of them others could not tell any more.
+pub(super) fn write_set_back(dir: &Path, said: &str) {
+    if let Err(error) = write(dir, SET_BACK, &format!("{VERSION}\n{said}\n")) {
+        tracing::warn!("it could not be written down that this directory was set back: {error}");
+    }
 }
 
 /// Writes a small file so that it is there whole or not at all.

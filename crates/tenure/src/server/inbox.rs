@@ -30,6 +30,10 @@ pub(super) enum Event {
         /// Whether it was dialled, at an address that this server was told.
         dialled: bool,
     },
+    /// Another server has told this one that its disk was set back, and why.
+    SetBack(String),
+    /// Another process with this server's disk is heard elsewhere.
+    Waits(String),
     /// The connection of another server, the newest it had, has ended.
     Closed(ServerId, u64),
     /// Another server has connected; the number tells its connections apart.

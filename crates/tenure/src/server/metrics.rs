@@ -49,6 +49,8 @@ pub(super) enum Closed {
     Stranger,
     /// One side does not believe the other's certificate, or speaks no TLS.
     Untrusted,
+    /// The disk of who came was set back, or another process has a copy.
+    Copy,
 }
 
 /// One reason.
@@ -109,6 +111,8 @@ pub(super) struct Metrics {
     pub(super) compared: Counter,
     pub(super) disagreements: Counter,
     pub(super) watches_cut: Counter,
+    /// Members that were found to lack what they had acknowledged.
+    pub(super) set_back: Counter,
     pub(super) unheeded: Counter,
     pub(super) syncs: Histogram,
     seen: Seen,
@@ -153,6 +157,7 @@ impl Metrics {
             compared: Counter::default(),
             disagreements: Counter::default(),
             watches_cut: Counter::default(),
+            set_back: Counter::default(),
             unheeded: Counter::default(),
             syncs: Histogram::new(buckets),
             seen: Seen::default(),
@@ -162,6 +167,9 @@ impl Metrics {
     }
 
     fn register(&mut self) {
+        let counters = self
+            .counters()
+            .map(|(name, help, counter)| (name, help, counter.clone()));
         let registry = self.registry.get_mut();
         let registry = registry.unwrap_or_else(PoisonError::into_inner);
         registry.register(
@@ -184,7 +192,22 @@ impl Metrics {
             "Calls that their tokens did not allow, by why",
             self.barred.clone(),
         );
-        for (name, help, counter) in [
+        for (name, help, counter) in counters {
+            registry.register(name, help, counter);
+        }
+        registry.register(
+            "disk_sync_seconds",
+            "How long it took until a batch was durable, its wait included",
+            self.syncs.clone(),
+        );
+        for (name, help, gauge) in self.seen.all() {
+            registry.register(name, help, gauge.clone());
+        }
+    }
+
+    /// What is counted and has no reasons.
+    fn counters(&self) -> [(&'static str, &'static str, &Counter); 10] {
+        [
             ("reigns", "How often this server came to lead", &self.reigns),
             ("elections", "How often this server stood", &self.elections),
             ("snapshots", "Snapshots taken", &self.snapshots),
@@ -214,21 +237,16 @@ impl Metrics {
                 &self.watches_cut,
             ),
             (
+                "members_set_back",
+                "Members that were found to lack what they had acknowledged",
+                &self.set_back,
+            ),
+            (
                 "messages_unheeded",
                 "Messages of other servers that cannot be, or contradict what is known",
                 &self.unheeded,
             ),
-        ] {
-            registry.register(name, help, counter.clone());
-        }
-        registry.register(
-            "disk_sync_seconds",
-            "How long it took until a batch was durable, its wait included",
-            self.syncs.clone(),
-        );
-        for (name, help, gauge) in self.seen.all() {
-            registry.register(name, help, gauge.clone());
-        }
+        ]
     }
 
     /// A connection was closed.

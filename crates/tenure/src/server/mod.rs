@@ -24,6 +24,8 @@
 //! | `founding` | a blank server on its way into a cluster |
 //! | `owner` | the task that owns the machine |
 //! | `peers` | links to the other servers, and their connections to this one |
+//! | `copies` | directories that were set back, or copied |
+//! | `stand` | what is said of the server's health |
 //! | `removal` | learning that one is no member any more |
 //! | `gate` | how many connections, and who goes when there are too many |
 //! | `complaints` | what is wrong with whoever connects, said once |
@@ -32,7 +34,7 @@
 //! | `watchers`, `following` | those who follow registers, and what waits for each |
 //! | `backup` | everything in one file, and back |
 //! | `metrics` | what is counted |
-//! | `trust` | who is taken for a server, and what it may tell |
+//! | `trust`, `heed` | who is taken for a server, and what is heeded of it |
 //! | `tokens` | who may do what |
 //! | `services`, `http`, `listen`, `knock` | what clients see: gRPC and HTTP on one port |
 
@@ -41,12 +43,14 @@ mod budget;
 mod complaints;
 mod config;
 mod confirm;
+mod copies;
 mod data;
 mod door;
 mod following;
 mod founding;
 mod gate;
 mod grpc;
+mod heed;
 mod house;
 mod http;
 mod inbox;
@@ -59,6 +63,7 @@ mod removal;
 mod services;
 mod shared;
 mod silence;
+mod stand;
 mod tokens;
 mod translate;
 mod trust;
@@ -177,8 +182,10 @@ impl Server {
         let found = data::open(&config.data, config.id, config.wal)?;
         // Before anybody can be greeted.
         let start = data::count_start(&config.data)?;
+        let set_back = data::read_set_back(&config.data)?;
         let secret = config.peer_secret.clone();
         let shared = Arc::new(Shared::new(face(&config, &found, start), secret));
+        shared.copies().set_back = set_back;
         let inbox = Arc::new(Inbox::default());
         let (tell, ended) = watch::channel(None);
         let parts = Parts {

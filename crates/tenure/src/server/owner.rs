@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use tenure_core::Machine as _;
 use tenure_core::alpo::{
-    Answer, Ask, Batch, Envelope, Event as NodeEvent, Input, LogId, Membership, Node, Outcome,
-    Output, Refusal, ServerId, Status, StorageId, Stranger,
+    Answer, Ask, Batch, Event as NodeEvent, Input, LogId, Membership, Node, Outcome, Output,
+    Refusal, ServerId, Status, Stranger,
 };
 use tenure_core::time::Instant;
 use tokio::sync::oneshot;
@@ -24,7 +24,7 @@ use super::inbox::{Event, Inbox, Reply, Told};
 use super::metrics;
 use super::peers::Peers;
 use super::removal::Removal;
-use super::shared::{Progress, Shared, Standing};
+use super::shared::{Progress, Shared};
 use super::silence::Silence;
 use super::watchers::Watchers;
 use crate::clock;
@@ -53,14 +53,19 @@ pub(super) struct Owner {
     pub(super) requests: usize,
     waiting: HashMap<u64, Reply>,
     next_token: u64,
-    members: Membership,
+    pub(super) members: Membership,
     /// Whether the other voters are a majority by themselves.
     dispensable: bool,
     /// Whether others know the members without this server.
-    removal: Removal,
+    pub(super) removal: Removal,
     /// Those of whom people were told that a message was not heeded, until
     /// they connect anew.
-    objected: BTreeSet<ServerId>,
+    pub(super) objected: BTreeSet<ServerId>,
+    /// Why another process with this disk goes before this one, if that was
+    /// said.
+    pub(super) waits: String,
+    /// What is wrong with the disk of a member, found in this reign.
+    pub(super) lost: String,
     /// Batches that are not known to be durable, and since when.
     syncing: VecDeque<(u64, Instant)>,
     /// A leader's small batch, until the others have been told of it.
@@ -71,11 +76,11 @@ pub(super) struct Owner {
     /// The last batch that was handed to the disk.
     handed: u64,
     /// Set when the server is to end: when at the latest.
-    stopping: Option<Instant>,
+    pub(super) stopping: Option<Instant>,
     /// Whether the leadership is to be offered to somebody before that.
     to_hand_over: bool,
     timeout: Duration,
-    data: PathBuf,
+    pub(super) data: PathBuf,
     /// What the directory owes, which another server may raise after this one.
     pub(super) silence: Option<Arc<Silence>>,
 }
@@ -123,6 +128,8 @@ impl Owner {
             dispensable: dispensable(&members, config.id),
             members,
             removal: Removal::default(),
+            waits: String::new(),
+            lost: String::new(),
             objected: BTreeSet::new(),
             syncing: VecDeque::new(),
             own: None,
@@ -139,6 +146,9 @@ impl Owner {
     /// Runs until the server is told to stop or cannot go on.
     pub(super) async fn run(mut self) -> Ended {
         let mut events = Vec::new();
+        if let Some(why) = &self.shared.copies().set_back {
+            tracing::warn!("this server takes part in nothing: {why}");
+        }
         self.rise();
         self.after_round(false, true);
         loop {
@@ -223,36 +233,14 @@ impl Owner {
                     self.node.handle(now, Input::Closed(server));
                 }
             }
+            Event::SetBack(why) => self.set_back(why),
+            Event::Waits(why) => self.waits = why,
             Event::Asked(ask, reply) => self.ask(ask, reply),
             Event::Look(look) => look(Some(&self.node)),
             Event::Snapshot(teller) => return self.snapshot(teller),
             Event::Stop => self.stop(),
         }
         None
-    }
-
-    /// Another server says something. What cannot be, and what contradicts
-    /// what is known here without being a member's word, ends here.
-    fn received(&mut self, mut envelope: Envelope, storage: StorageId) {
-        if let Err(objection) = self.node.admit(&mut envelope, storage) {
-            self.shared.metrics.unheeded.inc();
-            let server = envelope.from;
-            if self.objected.insert(server) {
-                tracing::warn!(
-                    server = server.get(),
-                    "a message is not heeded: {objection}"
-                );
-            } else {
-                tracing::debug!(
-                    server = server.get(),
-                    "a message is not heeded: {objection}"
-                );
-            }
-            return;
-        }
-        self.removal.received(&envelope);
-        let input = Input::Received { envelope, storage };
-        self.node.handle(clock::now(), input);
     }
 
     /// Takes a snapshot. If the newest covers everything already, it may
@@ -414,6 +402,7 @@ impl Owner {
     /// What others are told after each round.
     fn after_round(&mut self, applied: bool, told: bool) {
         self.shared.face().stands_at(&self.node);
+        self.shared.acknowledged(&self.node);
         if applied {
             self.rise();
             self.settle();
@@ -447,32 +436,6 @@ impl Owner {
         }
     }
 
-    /// Says how the server stands.
-    fn stand(&mut self) {
-        let leader = self.node.leader();
-        let removed = self.removal.text(self.node.identity());
-        let standing = Standing {
-            alive: true,
-            // One that does not vote never doubts its leader.
-            ready: leader.is_some() && removed.is_none() && self.stopping.is_none(),
-            leads: self.node.is_ready(),
-            removed: removed.is_some(),
-            leader,
-            term: self.node.term(),
-            waiting: match (removed, leader) {
-                _ if self.stopping.is_some() => "this server stops".into(),
-                (Some(text), _) => text,
-                (None, Some(_)) => String::new(),
-                (None, None) => "no leader is known at the moment".into(),
-            },
-        };
-        self.shared.standing.send_if_modified(|known| {
-            let news = *known != standing;
-            *known = standing;
-            news
-        });
-    }
-
     /// What another server says of the members may be news to one that was
     /// removed.
     fn hear(&mut self, greeting: &Greeting) {
@@ -493,19 +456,6 @@ impl Owner {
         if let Some(text) = news {
             tracing::warn!("{text}");
             self.stand();
-        }
-    }
-
-    /// The log may have a later version than before.
-    fn rise(&mut self) {
-        let version = self.node.state().version();
-        if *self.shared.version.borrow() == version {
-            return;
-        }
-        self.shared.version.send_replace(version);
-        let secret = self.shared.secret.as_ref();
-        if secret.is_some_and(|it| !it.optional) && self.shared.proven_only() {
-            self.peers.proven_only(&self.members);
         }
     }
 
@@ -543,6 +493,11 @@ impl Owner {
                     "servers have different states, and no majority agrees on one"
                 );
             }
+            NodeEvent::SetBack {
+                server,
+                acknowledged,
+                found,
+            } => self.found_set_back(*server, (*acknowledged, *found)),
             NodeEvent::Installed { upto } => {
                 metrics.installed.inc();
                 tracing::info!(term, upto = upto.id, "took over a snapshot from the leader");

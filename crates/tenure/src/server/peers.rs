@@ -18,6 +18,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::complaints::{Complaints, Faults};
+use super::copies;
 use super::gate::Gate;
 use super::inbox::{Event, Inbox};
 use super::metrics::{Closed, Undialled};
@@ -26,7 +27,7 @@ use super::shared::Shared;
 use super::trust;
 use crate::clock;
 use crate::transport::{
-    Answer, Book, Demand, Form, FrameReader, Greeting, GreetingError, Introduced, Line, Link,
+    Answer, Book, Demand, Form, FrameReader, Greeting, GreetingError, Introduced, Life, Line, Link,
     LinkEvent, ReadError, Settings, Settled, Side, Tls, distrust, introduced,
 };
 
@@ -36,6 +37,9 @@ const GREET_WITHIN: Duration = Duration::from_secs(3);
 /// of those that have not, of which the oldest goes.
 const GREETED_MAX: usize = 256;
 const NEWCOMERS_MAX: usize = 256;
+
+/// How many signs of life a server gives in an election timeout.
+const LIVES: u32 = 4;
 
 /// The links, and who is connected.
 pub(super) struct Peers {
@@ -111,8 +115,17 @@ impl Peers {
         self.greeted(members);
     }
 
+    /// This server takes part in nothing any more: it says nothing to others.
+    pub(super) fn fall_silent(&mut self) {
+        self.links.clear();
+        self.shared.face().connected.clear();
+    }
+
     /// Members or addresses may have changed: links go where they should.
     pub(super) fn greeted(&mut self, members: &Membership) {
+        if self.shared.copies().set_back.is_some() {
+            return;
+        }
         let mut wanted = others(members, self.incoming.keys().copied(), self.own);
         if members.is_empty() {
             // Whoever leads must hear of this server before its log can tell
@@ -166,7 +179,12 @@ impl Peers {
         };
         let tell = move |address: &str, event| teller.tell(address, event);
         let trust = (self.tls.clone(), self.shared.prover.clone());
-        Link::start(addresses, server, trust, greet, tell)
+        let every = Duration::from_nanos(self.shared.face().settings.timeout) / LIVES;
+        let shared = Arc::clone(&self.shared);
+        let live = move || Life {
+            reached: shared.face().details.reached,
+        };
+        Link::start(addresses, server, trust, greet, (every, live), tell)
     }
 }
 
@@ -186,12 +204,12 @@ impl Teller {
             LinkEvent::Up(introduced) => {
                 return self.up(address, *introduced);
             }
-            LinkEvent::Refused(why) | LinkEvent::SetBack(why) => {
+            LinkEvent::Refused(why) => self.complain(address, &why, Undialled::Refused),
+            LinkEvent::SetBack(why) => {
                 self.complain(address, &why, Undialled::Refused);
+                self.inbox.put(Event::SetBack(why));
             }
-            LinkEvent::Later(why) => {
-                tracing::debug!(server = server.get(), "not connected yet: {address}: {why}");
-            }
+            LinkEvent::Later(why) => self.later(address, &why),
             LinkEvent::Untrusted(why) => self.complain(address, &why, Undialled::Untrusted),
             LinkEvent::Elsewhere(why) => self.complain(address, &why, Undialled::OtherServer),
             LinkEvent::Failed(why) => {
@@ -214,9 +232,16 @@ impl Teller {
             }
         };
         let Introduced { greeting, form, .. } = introduced;
-        if let Some(why) = judge(&self.shared, &greeting, form) {
-            self.complain(address, &why, Undialled::Stranger);
-            return false;
+        match judge(&self.shared, &greeting, form) {
+            None | Some(Answer::Welcome(_)) => {}
+            Some(Answer::Later(why)) => {
+                self.later(address, &why);
+                return false;
+            }
+            Some(Answer::Refused(why) | Answer::SetBack(why)) => {
+                self.complain(address, &why, Undialled::Stranger);
+                return false;
+            }
         }
         let mut face = self.shared.face();
         face.connected.insert(server);
@@ -231,6 +256,17 @@ impl Teller {
         let dialled = true;
         self.inbox.put(Event::Greeted { greeting, dialled });
         true
+    }
+
+    /// One of two processes waits for the other. A restart alone is no news.
+    fn later(&mut self, address: &str, why: &str) {
+        if copies::is_lasting(why) {
+            self.complain(address, why, Undialled::Refused);
+            self.inbox.put(Event::Waits(why.to_owned()));
+        } else {
+            let server = self.server.get();
+            tracing::debug!(server, "not connected yet: {address}: {why}");
+        }
     }
 
     /// What somebody has to mend is counted each time, and said if it is new.
@@ -287,7 +323,15 @@ fn unlike(ours: Settings, theirs: Settings) -> String {
 }
 
 /// Why this server does not talk to the one that says `greeting`, if so.
-fn judge(shared: &Shared, greeting: &Greeting, form: Form) -> Option<String> {
+fn judge(shared: &Shared, greeting: &Greeting, form: Form) -> Option<Answer> {
+    if let Some(why) = misfit(shared, greeting, form) {
+        return Some(Answer::Refused(why));
+    }
+    shared.judge_start(greeting, clock::boot())
+}
+
+/// Why the other server cannot be one that this one works with, if so.
+fn misfit(shared: &Shared, greeting: &Greeting, form: Form) -> Option<String> {
     let face = shared.face();
     if form == Form::First && face.details.version >= ClusterVersion::SECOND {
         let other = greeting.hello.server.get();
@@ -349,7 +393,10 @@ pub(super) async fn accept(
                 Ok(Ok((line, introduced))) if pass.prove() => {
                     let known = (&*shared, tls.as_deref(), &*complaints);
                     let proven = trust::doubt(known, (&line, from.ip()), &introduced);
-                    return serve(line, introduced, (number, proven), &shared, &inbox).await;
+                    let answer = answer(&shared, &introduced, &proven);
+                    copies::tell(&complaints, from.ip(), &answer);
+                    let answer = (answer, proven);
+                    return serve(line, introduced, (number, answer), &shared, &inbox).await;
                 }
                 Ok(Ok(_)) => ("there are too many".to_owned(), Closed::Full),
                 Ok(Err(error)) => match suspicion(&error, tls.as_deref()) {
@@ -398,31 +445,36 @@ async fn secure(stream: TcpStream, tls: Option<Arc<Tls>>) -> std::io::Result<Lin
     }
 }
 
+/// What to say to a server that has introduced itself.
+fn answer(shared: &Shared, introduced: &Introduced, proven: &Result<bool, String>) -> Answer {
+    let refusal = match proven {
+        Ok(_) => judge(shared, &introduced.greeting, introduced.form),
+        Err(why) => Some(Answer::Refused(why.clone())),
+    };
+    refusal.unwrap_or_else(|| Answer::Welcome(Box::new(shared.greeting())))
+}
+
 async fn serve(
     mut stream: Line,
     mut introduced: Introduced,
-    (number, proven): (u64, Result<bool, String>),
+    (number, (answer, proven)): (u64, (Answer, Result<bool, String>)),
     shared: &Shared,
     inbox: &Inbox,
 ) {
     let mut edition = shared.edition.subscribe();
     let mut settled = shared.settled.subscribe();
-    let (refusal, reason) = match &proven {
-        Ok(_) => {
-            let refusal = judge(shared, &introduced.greeting, introduced.form);
-            (refusal, Closed::Stranger)
-        }
-        Err(why) => (Some(why.clone()), Closed::Untrusted),
-    };
-    let answer = match &refusal {
-        None => Answer::Welcome(Box::new(shared.greeting())),
-        Some(why) => Answer::Refused(why.clone()),
+    let reason = match &answer {
+        Answer::Later(_) | Answer::SetBack(_) => Closed::Copy,
+        _ if proven.is_err() => Closed::Untrusted,
+        _ => Closed::Stranger,
     };
     let answering = introduced.answer(&mut stream, &answer, &shared.prover);
     let answered = timeout(GREET_WITHIN, answering).await;
     let greeting = introduced.greeting;
     let (server, storage) = (greeting.hello.server, greeting.hello.storage);
-    let (blank, ours) = (greeting.hello.cluster.is_none(), refusal.is_none());
+    let ours = matches!(answer, Answer::Welcome(_));
+    let blank = greeting.hello.cluster.is_none();
+    let start = greeting.details.map(|it| it.start);
     if !ours {
         shared.metrics.close(reason);
     }
@@ -461,6 +513,12 @@ async fn serve(
             () = &mut dismissed => Err(ReadError::Closed),
             () = &mut proven_only => Err(ReadError::Closed),
         };
+        let life = next.as_ref().ok().copied().flatten();
+        let now = clock::boot();
+        if !shared.hears((server, storage), start, life, now) {
+            // Another process with this disk was let in.
+            break ReadError::Closed;
+        }
         inbox.put_all(events.drain(..));
         if let Err(error) = next {
             break error;

@@ -313,11 +313,7 @@ impl Door {
         Ok(messages)
     }
 
-    async fn change(
-        &self,
-        change: Change,
-        of: Option<StorageId>,
-    ) -> Answered<v1::MembersResponse> {
+    async fn change(&self, change: Change, of: Option<StorageId>) -> Answered<v1::MembersResponse> {
         let told = self.ask(Ask::change(change, of)).await;
         done(told, &self.shared).map(|_| v1::MembersResponse {})
     }

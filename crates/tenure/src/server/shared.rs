@@ -11,6 +11,7 @@ use tenure_core::alpo::{ClusterVersion, Hello, Identity, LogId, Membership, Node
 use tenure_core::ids::Term;
 use tokio::sync::watch;
 
+use super::copies::Copies;
 use super::metrics::Metrics;
 use super::trust::Guests;
 use crate::transport::{Book, Contact, Details, Greeting, PeerSecret, Prover, Settings, Settled};
@@ -27,6 +28,9 @@ pub struct Standing {
     pub leads: bool,
     /// Whether it was removed from its cluster, which it hears from others.
     pub removed: bool,
+    /// Whether its disk was set back to an earlier copy, or is one of two
+    /// copies, as others have told it; it takes part in nothing.
+    pub set_back: bool,
     /// Who leads, as far as it knows.
     pub leader: Option<ServerId>,
     /// Its term.
@@ -80,6 +84,8 @@ impl Face {
 #[derive(Debug)]
 pub(super) struct Shared {
     face: Mutex<Face>,
+    /// What is known of disks that were set back or copied.
+    pub(super) copies: Mutex<Copies>,
     /// What this server proves itself with to others.
     pub(super) prover: Prover,
     /// What others are to prove, if they have to.
@@ -103,6 +109,7 @@ impl Shared {
             ready: false,
             leads: false,
             removed: false,
+            set_back: false,
             leader: None,
             term: Term::ZERO,
             waiting: "starting".into(),
@@ -111,6 +118,7 @@ impl Shared {
             edition: watch::Sender::new(face.edition),
             version: watch::Sender::new(face.details.version),
             face: Mutex::new(face),
+            copies: Mutex::default(),
             prover: secret.clone().map_or_else(Prover::default, |secret| {
                 Prover::new(move |bytes| secret.prove(bytes))
             }),

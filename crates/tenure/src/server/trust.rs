@@ -98,7 +98,7 @@ impl Shared {
         let asked = self.secret.as_ref().is_some_and(|it| !it.optional);
         let risen = version.wait_for(|it| asked && *it >= ClusterVersion::SECOND);
         if risen.await.is_err() {
-            std::future::pending().await;
+            std::future::pending::<()>().await;
         }
     }
 }

@@ -15,9 +15,11 @@ use tokio::net::TcpStream;
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
+use super::frames::Life;
 use super::greeting::{Answer, Greeting, GreetingError};
 use super::handshake::{Answered, Form, Introduced, Prover, greet};
 use super::tls::{Line, Tls};
+use crate::clock;
 
 /// How many bytes may wait to be written to one server; what comes on top is
 /// dropped, and asked for again by the protocol.
@@ -88,12 +90,14 @@ impl Link {
     /// Keeps a connection to `server`, at the first of `addresses` where it
     /// is found: they are tried in turn. `greet` makes the greeting anew for
     /// each connection, `tell` hears at which address, and what becomes of
-    /// them, and says whether to use the connection.
+    /// them, and says whether to use the connection. On one that began in the
+    /// second form the sign of life that `live` makes is said every `every`.
     pub fn start(
         addresses: Vec<String>,
         server: ServerId,
         (tls, prover): (Option<Arc<Tls>>, Prover),
         greet: impl Fn() -> Greeting + Send + 'static,
+        (every, live): (Duration, impl Fn() -> Life + Send + 'static),
         tell: impl FnMut(&str, LinkEvent) -> bool + Send + 'static,
     ) -> Self {
         let queue = Arc::new(Queue::default());
@@ -105,6 +109,8 @@ impl Link {
             tls,
             prover,
             greet,
+            every,
+            live,
             tell,
         };
         let task = tokio::spawn(dialler.run());
@@ -163,7 +169,7 @@ impl Drop for Link {
     }
 }
 
-struct Dialler<G, T> {
+struct Dialler<G, L, T> {
     queue: Arc<Queue>,
     addresses: Vec<String>,
     /// Which of the addresses is tried next.
@@ -172,18 +178,26 @@ struct Dialler<G, T> {
     tls: Option<Arc<Tls>>,
     prover: Prover,
     greet: G,
+    every: Duration,
+    live: L,
     tell: T,
 }
 
-impl<G: Fn() -> Greeting, T: FnMut(&str, LinkEvent) -> bool> Dialler<G, T> {
+impl<G, L, T> Dialler<G, L, T>
+where
+    G: Fn() -> Greeting,
+    L: Fn() -> Life,
+    T: FnMut(&str, LinkEvent) -> bool,
+{
     async fn run(mut self) {
         let [mut back_off, most] = BACK_OFF;
         loop {
             match timeout(DIAL_WITHIN, self.dial()).await {
-                Ok(Ok(Met::Used(stream))) => {
+                Ok(Ok(Met::Used(stream, form))) => {
                     [back_off, _] = BACK_OFF;
                     self.queue.lock().up = true;
-                    let _ = write(&self.queue, stream).await;
+                    let every = (form == Form::Second).then_some(self.every);
+                    let _ = write(&self.queue, stream, (every, &mut self.live)).await;
                     let mut waiting = self.queue.lock();
                     waiting.up = false;
                     waiting.bytes = Vec::new();
@@ -268,7 +282,7 @@ impl<G: Fn() -> Greeting, T: FnMut(&str, LinkEvent) -> bool> Dialler<G, T> {
                 });
                 let use_it = (self.tell)(&address, LinkEvent::Up(introduced));
                 Ok(if use_it {
-                    Met::Used(stream)
+                    Met::Used(stream, form)
                 } else {
                     Met::Refused
                 })
@@ -318,7 +332,7 @@ impl<G: Fn() -> Greeting, T: FnMut(&str, LinkEvent) -> bool> Dialler<G, T> {
 /// What became of a greeting that was answered.
 enum Met {
     /// The connection is used.
-    Used(Line),
+    Used(Line, Form),
     /// It was refused, by one side or the other.
     Refused,
     /// It was refused for the moment.
@@ -348,16 +362,35 @@ async fn connect(address: String, tls: Option<Arc<Tls>>) -> std::io::Result<Line
 
 /// Writes what is queued until the connection breaks. The other side says
 /// nothing more, so that anything read means that it has ended.
-async fn write(queue: &Queue, stream: Line) -> std::io::Result<()> {
+async fn write(
+    queue: &Queue,
+    stream: Line,
+    (every, live): (Option<Duration>, &mut impl Fn() -> Life),
+) -> std::io::Result<()> {
     let (mut from, mut to) = tokio::io::split(stream);
     let mut spare = Vec::new();
     let mut byte = [0];
+    let mut live_at = clock::boot();
     loop {
         let more = queue.more.notified();
         std::mem::swap(&mut queue.lock().bytes, &mut spare);
+        let now = clock::boot();
+        if let Some(every) = every
+            && live_at <= now
+        {
+            live().encode(&mut spare);
+            live_at = now.after(every);
+        }
         if spare.is_empty() {
+            let due = async {
+                match every {
+                    Some(_) => sleep(live_at.since(now)).await,
+                    None => std::future::pending().await,
+                }
+            };
             tokio::select! {
                 () = more => {}
+                () = due => {}
                 ended = from.read(&mut byte) => return ended.map(drop),
             }
             continue;

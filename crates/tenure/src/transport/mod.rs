@@ -41,7 +41,7 @@ mod tls;
 pub use book::{Book, Contact};
 pub use client::ClientLine;
 pub use distrust::distrust;
-pub use frames::{FrameReader, ReadError};
+pub use frames::{FrameReader, Life, ReadError};
 pub use greeting::{Answer, Details, Greeting, GreetingError, Settings, Settled};
 pub use handshake::{
     Answered, Form, Introduced, Piece, Proof, Prover, Side, Transcript, greet, introduced,

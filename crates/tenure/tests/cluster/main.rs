@@ -4,6 +4,7 @@ mod bindings;
 mod cases;
 #[path = "../common/certificates.rs"]
 mod certificates;
+mod copies;
 mod servers;
 mod standing;
 mod strangers;

@@ -26,7 +26,7 @@ use super::office::Changing;
 use super::progress::{Mode, Progress};
 use super::rounds::Rounds;
 use super::server::Server;
-use super::types::{Answer, Ask, Refusal, Why};
+use super::types::{Answer, Ask, Event, Refusal, Why};
 
 /// Entries in one request, at most.
 const APPEND_ENTRIES: usize = 1_024;
@@ -191,6 +191,22 @@ impl Leader {
         if !peer.knows(number) && !server.planted(Bug::StaleMatches) {
             return;
         }
+        if peer.set_back {
+            return;
+        }
+        if let Reply::Mismatch { last, .. } | Reply::Heard { last, .. } = &reply
+            && peer.lacks(number, *last)
+            && !server.planted(Bug::SetBackCounted)
+        {
+            let acknowledged = peer.matched;
+            peer.forget();
+            return server.tell(Event::SetBack {
+                server: from,
+                acknowledged,
+                found: last.id,
+            });
+        }
+        let before = peer.matched;
         let round = match reply {
             Reply::Appended { matched, round } => {
                 // A peer cannot match more than there is; one that says so
@@ -235,6 +251,7 @@ impl Leader {
             }
             _ => return,
         };
+        peer.settle(before, newest);
         peer.heard_at = Some(server.now);
         peer.round = peer.round.max(round.min(self.rounds.current()));
         self.confirm(server);
@@ -442,6 +459,11 @@ impl Leader {
 
 /// Sends `peer` what it lacks, as far as its window allows.
 fn replicate(server: &mut Server, id: ServerId, peer: &mut Progress, round: u64) {
+    // It must come back with another disk; until then its heartbeats keep it
+    // from standing.
+    if peer.set_back {
+        return;
+    }
     loop {
         if let Mode::Installing { .. } = peer.mode {
             return send_chunk(server, id, peer, round);

@@ -170,12 +170,7 @@ impl Leader {
     }
 
     /// Whether those that a change needs are well.
-    fn fitness(
-        &self,
-        server: &Server,
-        it: &Changing,
-        members: &Membership,
-    ) -> Result<(), Refusal> {
+    fn fitness(&self, server: &Server, it: &Changing, members: &Membership) -> Result<(), Refusal> {
         if let Change::Promote(learner) = it.change {
             let peer = self.peers.get(&learner);
             let matched = peer.map_or(0, |peer| peer.matched);

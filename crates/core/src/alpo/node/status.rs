@@ -5,7 +5,7 @@ use crate::time::Instant;
 
 use super::super::durable::{HardState, Identity, Snapshot};
 use super::super::entry::ClusterVersion;
-use super::super::ids::{LogId, Position, Rank, ServerId};
+use super::super::ids::{LogId, Position, Rank, ServerId, StorageId};
 use super::super::log::Log;
 use super::super::membership::{Membership, Part};
 use super::super::starts::Reached;
@@ -150,6 +150,20 @@ impl Node {
             }
             Role::Passive(_) | Role::Candidate(_) => 0,
         }
+    }
+
+    /// Up to where a leader knows its log to be on the disk of each other
+    /// member; nothing on others.
+    pub fn acknowledged(&self) -> impl Iterator<Item = ((ServerId, StorageId), LogId)> {
+        let peers = match &self.role {
+            Role::Leader(leader) => Some(&leader.peers),
+            Role::Passive(_) | Role::Candidate(_) => None,
+        };
+        let peers = peers.into_iter().flatten();
+        peers.filter_map(|(server, peer)| {
+            let member = self.members().get(*server)?;
+            Some(((*server, member.storage), peer.matched))
+        })
     }
 
     /// Whether it leads and everything before its reign is applied.

@@ -280,6 +280,16 @@ pub enum Event {
         /// Its last entry.
         upto: Position,
     },
+    /// A member lacks entries that it has acknowledged to this leader: its
+    /// disk was set back, and it is not counted any more.
+    SetBack {
+        /// Which.
+        server: ServerId,
+        /// Up to where it had acknowledged this reign's log.
+        acknowledged: LogId,
+        /// Where its log ends now.
+        found: LogId,
+    },
     /// A majority has the same state.
     Compared {
         /// After this entry.
