@@ -393,12 +393,30 @@ pub(crate) struct Sim {
     /// How many runs, each with the next seed.
     #[arg(long, default_value_t = 1_000, value_name = "N")]
     pub(crate) runs: u64,
-    /// The first seed [default: 1]; a violation prints the one to replay.
-    #[arg(long, default_value_t = 1, value_name = "S")]
-    pub(crate) seed: u64,
+    /// The first seed, or `random` for one that was never tried [default: 1].
+    /// It is printed, and a violation prints the one to replay.
+    #[arg(long, default_value = "1", value_name = "S|random", value_parser = first_seed)]
+    pub(crate) seed: FirstSeed,
     /// On how many threads [default: all].
     #[arg(long, value_name = "N")]
     pub(crate) threads: Option<usize>,
+}
+
+/// Where a sweep of the simulator begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum FirstSeed {
+    /// Here.
+    Given(u64),
+    /// At a seed that no sweep before has begun at.
+    Random,
+}
+
+fn first_seed(text: &str) -> Result<FirstSeed, String> {
+    if text == "random" {
+        return Ok(FirstSeed::Random);
+    }
+    let given = text.parse().map(FirstSeed::Given);
+    given.map_err(|_| "expected a number below 2^64, or random".to_string())
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]

@@ -240,6 +240,25 @@ fn completions_and_version() {
 }
 
 #[test]
+fn a_sweep_from_a_fresh_seed_says_which_it_was() {
+    for world in ["election", "cluster", "ha"] {
+        let output = tenure(&["sim", world, "--runs", "1", "--seed", "random"]);
+        let said = String::from_utf8_lossy(&output.stderr);
+        let seed: u64 = said
+            .split_once("from seed ")
+            .and_then(|(_, rest)| rest.split_whitespace().next()?.parse().ok())
+            .unwrap_or_else(|| panic!("expected 'from seed N', found {said}"));
+        assert!(output.status.success(), "seed {seed}: {said}");
+        // Long past what a fixed sweep tries.
+        assert!(seed > 1_000_000_000_000, "{seed}");
+        let told = String::from_utf8_lossy(&output.stdout);
+        assert!(told.contains(&format!("from seed {seed}")), "{told}");
+    }
+    let output = tenure(&["sim", "--runs", "1", "--seed", "often"]);
+    assert_eq!(output.status.code(), Some(2));
+}
+
+#[test]
 fn the_simulator_runs_and_says_how_fast() {
     let found = json(&["sim", "--runs", "50", "--seed", "7", "--json"]);
     assert_eq!(

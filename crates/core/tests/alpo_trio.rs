@@ -1,6 +1,8 @@
 //! Servers whose network and disks are perfect, and who are themselves not
 //! what they should be: of another release, with another state, or too few.
 
+#[path = "alpo_trio/changes.rs"]
+mod changes;
 #[path = "alpo_trio/compare.rs"]
 mod compare;
 #[path = "alpo_trio/knows.rs"]

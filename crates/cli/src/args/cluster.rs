@@ -79,8 +79,14 @@ Example:
   tenure member promote 4")]
     Add(AddMember),
     /// Let a member count that has caught up.
+    ///
+    /// Refused while it lacks what was appended a second ago (or an election
+    /// timeout, if that is longer), or does not answer.
     Promote(MemberId),
     /// Take a member out. A leader hands over first.
+    ///
+    /// Refused while those who would be left to vote do not answer in their
+    /// majority.
     Remove(MemberId),
     /// Hand the leadership of the cluster over.
     Transfer(TransferMember),
@@ -102,6 +108,10 @@ pub(crate) struct AddMember {
 pub(crate) struct MemberId {
     /// Its number.
     pub(crate) id: u64,
+    /// Only if it has this data directory, as `tenure member list` shows it
+    /// [default: the one that it has when the command begins].
+    #[arg(long, value_name = "STORAGE")]
+    pub(crate) storage: Option<String>,
 }
 
 #[derive(Debug, Args)]

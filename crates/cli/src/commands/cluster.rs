@@ -47,17 +47,44 @@ pub(crate) async fn status(context: &Context) -> Result<ExitCode, Failure> {
     let servers = client(context)?.status().await;
     let reached = servers.iter().filter_map(|it| it.status.as_ref().ok());
     let commit = reached.clone().map(|it| it.commit).max().unwrap_or(0);
+    let led = reached.clone().any(leads);
     let mut rows = vec![HEADER.map(str::to_owned)];
-    rows.extend(servers.iter().map(|server| row(server, commit)));
+    rows.extend(servers.iter().map(|it| row(it, commit, led)));
     let objects: Vec<Value> = servers.iter().map(|it| object(it, commit)).collect();
     context.output.table(&rows, &objects)?;
-    if reached.clone().any(|it| it.role() == v1::Role::Leader) {
+    if led {
         return Ok(ExitCode::SUCCESS);
     }
-    Err(Failure::Other(anyhow::anyhow!(
-        "expected a server that leads, found none among the {} that answered",
-        reached.count()
+    let unconfirmed = reached.clone().find(|it| it.confirmed == Some(false));
+    Err(Failure::Other(unconfirmed.map_or_else(
+        || {
+            anyhow::anyhow!(
+                "expected a server that leads, found none among the {} that answered",
+                reached.clone().count()
+            )
+        },
+        |it| {
+            anyhow::anyhow!(
+                "expected a server that leads, found server {} alone, {}; start those that do \
+                 not answer, or look at the network between them",
+                it.id,
+                unconfirmed_for(it)
+            )
+        },
     )))
+}
+
+/// Whether it leads, and a majority has said so just now. A server of an
+/// earlier release is believed: it does not know whether it was confirmed.
+fn leads(status: &v1::StatusResponse) -> bool {
+    status.role() == v1::Role::Leader && status.confirmed != Some(false)
+}
+
+fn unconfirmed_for(status: &v1::StatusResponse) -> String {
+    match status.confirmed_age_millis {
+        Some(age) if age < u64::MAX => format!("which no majority has confirmed for {age} ms"),
+        _ => "which no majority has confirmed yet".into(),
+    }
 }
 
 const HEADER: [&str; 11] = [
@@ -65,8 +92,9 @@ const HEADER: [&str; 11] = [
 ];
 
 /// `commit` is the furthest that anybody knows of: a server that is cut off
-/// does not know how far the others have gone without it.
-fn row(server: &ServerStatus, commit: u64) -> [String; 11] {
+/// does not know how far the others have gone without it. Unless somebody is
+/// `led` by whom that is known, nobody knows.
+fn row(server: &ServerStatus, commit: u64, led: bool) -> [String; 11] {
     let id = server
         .id
         .map_or_else(|| "?".to_owned(), |id| id.to_string());
@@ -75,16 +103,28 @@ fn row(server: &ServerStatus, commit: u64) -> [String; 11] {
     match &server.status {
         Ok(it) => [
             id,
-            role(it.role()).to_owned(),
+            if it.confirmed == Some(false) {
+                "leader?".to_owned()
+            } else {
+                role(it.role()).to_owned()
+            },
             it.term.to_string(),
             it.last_reign.to_string(),
             it.vote.map_or_else(nothing, |vote| vote.to_string()),
             it.rank.as_ref().map_or_else(nothing, rank),
             it.commit.to_string(),
-            commit.saturating_sub(it.applied).to_string(),
+            if led {
+                commit.saturating_sub(it.applied).to_string()
+            } else {
+                "?".to_owned()
+            },
             it.sessions.to_string(),
             address,
-            it.waiting.clone(),
+            if it.confirmed == Some(false) {
+                unconfirmed_for(it)
+            } else {
+                it.waiting.clone()
+            },
         ],
         Err(why) => {
             let mut row = HEADER.map(|_| nothing());
@@ -131,6 +171,8 @@ fn object(server: &ServerStatus, commit: u64) -> Value {
     json!({
         "id": it.id,
         "role": role(it.role()),
+        "confirmed": it.confirmed,
+        "confirmed_age_millis": it.confirmed_age_millis,
         "address": server.address,
         "ready": it.ready,
         "removed": it.removed,
@@ -193,11 +235,19 @@ pub(crate) async fn member(context: &Context, args: &args::Member) -> Result<Exi
             done(context, "added", args.id)
         }
         args::MemberCommand::Promote(args) => {
-            client.promote_member(args.id).await.map_err(failure)?;
+            let promoted = match &args.storage {
+                Some(storage) => client.promote_disk(args.id, storage).await,
+                None => client.promote_member(args.id).await,
+            };
+            promoted.map_err(failure)?;
             done(context, "promoted", args.id)
         }
         args::MemberCommand::Remove(args) => {
-            client.remove_member(args.id).await.map_err(failure)?;
+            let removed = match &args.storage {
+                Some(storage) => client.remove_disk(args.id, storage).await,
+                None => client.remove_member(args.id).await,
+            };
+            removed.map_err(failure)?;
             done(context, "removed", args.id)
         }
         args::MemberCommand::Transfer(args) => {

@@ -12,6 +12,7 @@ use serde_json::json;
 use tenure::core::alpo::ServerId;
 use tenure::server::{RestoreError, read_backup};
 
+use super::secret;
 use crate::Context;
 use crate::args::Restore;
 use crate::failure::{Failure, usage};
@@ -24,6 +25,8 @@ pub(crate) fn restore(context: &Context, args: &Restore) -> Result<ExitCode, Fai
     let (summary, state) = read_backup(&bytes).with_context(|| file.clone())?;
     drop(bytes);
     let identity = tenure::server::restore(state, &args.data, server).map_err(failure)?;
+    // It is a new cluster, whose servers may all be on this machine.
+    secret::keep(&args.data);
     let (id, data, last) = (server.get(), args.data.display(), summary.last);
     let next =
         format!("tenure serve --id {id} --peers {id}=HOST:PORT --data {data} --listen HOST:PORT");

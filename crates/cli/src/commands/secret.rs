@@ -53,28 +53,37 @@ fn by_itself(settings: &Config) -> Result<Option<PeerSecret>, Failure> {
     if !matches!(tenure::wal::identity(&settings.data), Ok(None)) {
         return Ok(None);
     }
-    match keep(&settings.data) {
-        Ok(true) => read(&own),
-        Ok(false) => Ok(None),
-        Err(error) => {
-            tracing::warn!("this machine's servers share no secret: {error}");
-            Ok(None)
-        }
+    if keep(&settings.data) {
+        read(&own)
+    } else {
+        Ok(None)
     }
 }
 
 /// Gives a data directory the secret of this user, which is drawn if there is
 /// none. `false` if this user has no home for it.
-pub(crate) fn keep(data: &Path) -> io::Result<bool> {
+pub(crate) fn keep(data: &Path) -> bool {
     let Ok(nodes) = place::root(None) else {
-        return Ok(false);
+        return false;
     };
-    let shared = nodes.with_file_name(NAME);
+    let bytes = match of_user(&nodes.with_file_name(NAME)) {
+        Ok(bytes) => bytes,
+        Err(error) => {
+            tracing::warn!("this machine's servers share no secret: {error}");
+            return false;
+        }
+    };
+    // A directory that cannot be written is named when it is opened.
+    let kept = place_once(&data.join(NAME), &bytes);
+    kept.inspect_err(|error| tracing::debug!("{}: {error}", data.display()))
+        .is_ok()
+}
+
+fn of_user(shared: &Path) -> io::Result<Vec<u8>> {
     if !shared.exists() {
-        place_once(&shared, draw()?.as_bytes())?;
+        place_once(shared, draw()?.as_bytes())?;
     }
-    place_once(&data.join(NAME), &fs::read(&shared)?)?;
-    Ok(true)
+    fs::read(shared)
 }
 
 fn draw() -> io::Result<String> {

@@ -134,7 +134,6 @@ fn settings(args: &Serve) -> Result<Config, Failure> {
     settings.tls = tls(args)?;
     settings.peer_authority.clone_from(&args.tls_peer_ca);
     settings.any_server = args.tls_any_server;
-    settings.peer_secret = secret::of(args, &settings)?;
     // First, so that what is no address at all is not called an open one.
     settings.validate().map_err(usage)?;
     if settings.tls.is_some() {
@@ -142,6 +141,7 @@ fn settings(args: &Serve) -> Result<Config, Failure> {
     } else if !args.insecure {
         refuse_open(&settings)?;
     }
+    settings.peer_secret = secret::of(args, &settings)?;
     Ok(settings)
 }
 

@@ -21,13 +21,14 @@ pub(crate) fn sim(context: &Context, args: &args::Sim) -> Result<ExitCode, Failu
         Some(threads) => threads,
         None => std::thread::available_parallelism().map_or(1, usize::from),
     };
+    let seed = first_seed(context, args.seed);
     match args.world {
         args::World::Election => {}
-        args::World::Cluster => return sim_cluster(context, args, threads),
-        args::World::Ha => return sim_ha(context, args, threads),
+        args::World::Cluster => return sim_cluster(context, seed, args.runs, threads),
+        args::World::Ha => return sim_ha(context, seed, args.runs, threads),
     }
     let began = clock::boot();
-    let report = split(args.seed, args.runs, threads);
+    let report = split(seed, args.runs, threads);
     let took = clock::boot().since(began).as_secs_f64();
     let rate = args.runs as f64 / took.max(f64::EPSILON);
     let speed = format!(
@@ -48,6 +49,21 @@ pub(crate) fn sim(context: &Context, args: &args::Sim) -> Result<ExitCode, Failu
     } else {
         ExitCode::FAILURE
     })
+}
+
+/// The seed that a sweep begins with. A fresh one comes from the calendar, in
+/// steps of a thousand for each millisecond, so that two sweeps hardly meet;
+/// it stays below 2^53, which JSON can hold. It is told before the sweep
+/// begins, so that a sweep that never ends can be begun again too.
+fn first_seed(context: &Context, asked: args::FirstSeed) -> u64 {
+    match asked {
+        args::FirstSeed::Given(seed) => seed,
+        args::FirstSeed::Random => {
+            let seed = clock::wall().as_millis() % (1 << 43) * 1_000;
+            context.output.note(&format!("from seed {seed}"));
+            seed
+        }
+    }
 }
 
 /// Sweeps over the seeds with several threads, each taking the next few that

@@ -9,19 +9,20 @@ use tenure::clock;
 use tenure_sim::cluster::{Options, Report, Stats, shrink, sweep};
 
 use super::sim::BLOCK;
+use crate::Context;
 use crate::failure::Failure;
-use crate::{Context, args};
 
 /// Lines of the trace that a violation shows.
 const TRACE: usize = 60;
 
 pub(super) fn sim_cluster(
     context: &Context,
-    args: &args::Sim,
+    first: u64,
+    runs: u64,
     threads: usize,
 ) -> Result<ExitCode, Failure> {
     let began = clock::boot();
-    let (stats, failed) = split(args.seed, args.runs, threads);
+    let (stats, failed) = split(first, runs, threads);
     let took = clock::boot().since(began).as_secs_f64();
     let rate = stats.runs as f64 / took.max(f64::EPSILON);
     let mut text = format!(
@@ -34,6 +35,7 @@ pub(super) fn sim_cluster(
         .map(|(name, count)| (name.to_string(), count.into()))
         .collect();
     let mut object = json!({
+        "first_seed": first,
         "runs": stats.runs,
         "seconds": took,
         "runs_per_second": rate,
@@ -42,7 +44,7 @@ pub(super) fn sim_cluster(
     });
     let Some(report) = failed else {
         text += "\nnothing was violated, from seed ";
-        text += &args.seed.to_string();
+        text += &first.to_string();
         context.output.line(&text, &object)?;
         return Ok(ExitCode::SUCCESS);
     };

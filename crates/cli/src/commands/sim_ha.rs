@@ -8,16 +8,17 @@ use tenure::clock;
 use tenure_sim::ha::{Options, Stats, Violation, sweep};
 
 use super::sim::BLOCK;
+use crate::Context;
 use crate::failure::Failure;
-use crate::{Context, args};
 
 pub(super) fn sim_ha(
     context: &Context,
-    args: &args::Sim,
+    first: u64,
+    runs: u64,
     threads: usize,
 ) -> Result<ExitCode, Failure> {
     let began = clock::boot();
-    let (stats, failed) = split(args.seed, args.runs, threads);
+    let (stats, failed) = split(first, runs, threads);
     let took = clock::boot().since(began).as_secs_f64();
     let rate = stats.runs as f64 / took.max(f64::EPSILON);
     let mut text = format!(
@@ -30,6 +31,7 @@ pub(super) fn sim_ha(
         .map(|(name, count)| (name.to_string(), count.into()))
         .collect();
     let mut object = json!({
+        "first_seed": first,
         "runs": stats.runs,
         "seconds": took,
         "runs_per_second": rate,
@@ -38,7 +40,7 @@ pub(super) fn sim_ha(
     });
     let Some(violation) = failed else {
         text += "\nnothing was violated, from seed ";
-        text += &args.seed.to_string();
+        text += &first.to_string();
         context.output.line(&text, &object)?;
         return Ok(ExitCode::SUCCESS);
     };

@@ -400,7 +400,7 @@ pub(crate) async fn leader_of(servers: Vec<Channel>) -> Option<v1::StatusRespons
 
 pub(crate) async fn status(channel: Channel) -> Option<v1::StatusResponse> {
     let mut cluster = ClusterClient::new(channel);
-    let asked = timeout(ASK_WITHIN, cluster.status(v1::StatusRequest {})).await;
+    let asked = timeout(ASK_WITHIN, cluster.status(v1::StatusRequest::default())).await;
     Some(asked.ok()?.ok()?.into_inner())
 }
 

@@ -3,8 +3,9 @@
 //! Each is a one-line switch at the place in production code where the
 //! mistake would really be made. The list is the design's own: each hole of
 //! the sources as they left it (H1 to H16), the classical ways to get a
-//! replicated log wrong, two of founding one, and five of registers that are
-//! bound to sessions. The feature `planted-bugs` compiles the switches in;
+//! replicated log wrong, two of founding one, five of registers that are
+//! bound to sessions, three of the silence that a lease counts on, and one of
+//! a disk that stalls. The feature `planted-bugs` compiles the switches in;
 //! without it they are the constant `false`.
 
 /// One planted mistake.
@@ -93,6 +94,17 @@ pub enum Bug {
     /// The log's time goes on from the newest that was heard, by the whole
     /// reign: it runs ahead of every clock.
     TimeCountedTwice,
+    /// A server that starts again owes only the silence of the settings that
+    /// it has now.
+    SilenceForgotten,
+    /// A connection that is closed ends the silence that a directory owes.
+    SilenceShortened,
+    /// A leader that has offered the leadership to another still counts on
+    /// its lease.
+    LeaseKept,
+    /// What a leader's own disk has kept waiting for long is counted as if it
+    /// were on it.
+    StalledCounted,
     /// A disk that was set back to an earlier state of itself is let in, and
     /// counts.
     SetBackCounted,
@@ -100,7 +112,7 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 40] = [
+    pub const ALL: [Self; 44] = [
         Self::VoteForgotten,
         Self::TermForgotten,
         Self::EarlierTermCounted,
@@ -140,6 +152,10 @@ impl Bug {
         Self::ExpiryUnchecked,
         Self::ReignRenewsNobody,
         Self::TimeCountedTwice,
+        Self::SilenceForgotten,
+        Self::SilenceShortened,
+        Self::LeaseKept,
+        Self::StalledCounted,
         Self::SetBackCounted,
     ];
 }

@@ -40,6 +40,12 @@ pub struct Config {
     /// Bytes of entries that may be uncommitted; proposals beyond are
     /// refused with [`Refusal::Busy`](super::Refusal::Busy).
     pub uncommitted_bytes: usize,
+    /// How long a batch may wait for a leader's own disk, while those of the
+    /// others are enough, before it hands over to one of them. At least 5 s.
+    pub disk_lag: Duration,
+    /// Bytes of entries that may wait for a disk. Beyond, a leader hands over
+    /// or refuses proposals, and others leave entries unanswered.
+    pub disk_bytes: usize,
     /// Proposals and reads that may wait for a new leader to become ready, or
     /// for a hand-over to end; of proposals at most `uncommitted_bytes`.
     pub waiting: usize,
@@ -72,6 +78,8 @@ impl Default for Config {
             append_bytes: 512 * 1024,
             chunk_bytes: 512 * 1024,
             uncommitted_bytes: 64 * 1024 * 1024,
+            disk_lag: Duration::from_secs(10),
+            disk_bytes: 256 * 1024 * 1024,
             waiting: 4_096,
             log_bytes: 64 * 1024 * 1024,
             kept_entries: 1_024,
@@ -151,6 +159,8 @@ impl Config {
             ("append_bytes", (1..=frame).contains(&self.append_bytes)),
             ("chunk_bytes", (1..=frame).contains(&self.chunk_bytes)),
             ("uncommitted_bytes", self.uncommitted_bytes > 0),
+            ("disk_lag", self.disk_lag >= Duration::from_secs(5)),
+            ("disk_bytes", self.disk_bytes > 0),
             ("waiting", self.waiting > 0),
             ("log_bytes", self.log_bytes > 0),
             ("version", self.version <= ClusterVersion::NEWEST),
@@ -160,6 +170,19 @@ impl Config {
             }
         }
         Ok(())
+    }
+
+    /// For how long a server that has heard a leader under these settings
+    /// must refuse to elect another, because that leader may answer reads for
+    /// as long without asking again; nothing if none does. A directory keeps
+    /// the longest that it may owe across restarts, whatever the settings are
+    /// by then (`docs/identity.md`).
+    pub fn silence(&self) -> Duration {
+        if self.lease_reads {
+            self.drift.lengthen(self.timeout)
+        } else {
+            Duration::ZERO
+        }
     }
 
     /// Whether this mistake is to be made; never, in a release.

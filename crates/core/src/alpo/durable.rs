@@ -10,6 +10,7 @@
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::time::Duration;
 
 use crate::ids::Term;
 
@@ -88,4 +89,8 @@ pub struct Recovered {
     pub snapshot: Option<Snapshot>,
     /// The entries after it, without gaps.
     pub entries: Entries,
+    /// The longest silence that this disk may owe a leader of before, as it
+    /// was kept beside the log; none if nobody ever read by a lease that
+    /// counted on it. See [`Config::silence`](super::Config::silence).
+    pub silence: Duration,
 }

@@ -18,6 +18,7 @@ use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::time::Duration;
 
 use crate::alpo::{Entry, Identity, LogId, Position, Recovered, Snapshot};
 
@@ -560,6 +561,8 @@ pub fn assemble<D: Disk + ?Sized>(
                     hard,
                     snapshot: Some(snapshot),
                     entries,
+                    // Not in the log: whoever opened it knows.
+                    silence: Duration::ZERO,
                 };
                 return Ok((recovered, problem));
             }
@@ -574,6 +577,7 @@ pub fn assemble<D: Disk + ?Sized>(
         hard,
         snapshot: None,
         entries: core::mem::take(&mut log.entries),
+        silence: Duration::ZERO,
     };
     Ok((recovered, problem))
 }

@@ -44,6 +44,8 @@ impl Host {
             storage: self.storage,
         };
         self.lives += 1;
+        let owed = &mut self.disk.synced.silence;
+        *owed = (*owed).max(self.config.silence());
         let rng = Rng::from_seed(self.id.get() * 1_000 + self.lives);
         let node = Node::start(
             self.config.clone(),
@@ -56,6 +58,12 @@ impl Host {
         self.node = Some(node);
         self.paused = false;
         Ok(())
+    }
+
+    /// What servers must agree on, or they do not talk.
+    pub(crate) fn settings(&self) -> (std::time::Duration, bool, bool) {
+        let config = &self.config;
+        (config.timeout, config.lease_reads, config.fast_detection)
     }
 }
 

@@ -56,6 +56,7 @@ pub(crate) fn cluster(world: &mut World, args: &mut Args<'_>) -> Outcome<()> {
                 hard,
                 snapshot: Some(snapshot.clone()),
                 entries,
+                ..Recovered::default()
             }
         } else {
             Recovered::default()
@@ -104,10 +105,15 @@ pub(crate) fn storage(id: ServerId) -> StorageId {
 }
 
 fn configure(args: &mut Args<'_>) -> Outcome<Config> {
-    let mut config = Config {
+    let config = Config {
         drift: Drift::DEFAULT,
         ..Config::default()
     };
+    set(config, args)
+}
+
+/// `config` with what is said of it.
+pub(crate) fn set(mut config: Config, args: &mut Args<'_>) -> Outcome<Config> {
     config.timeout = args.span("timeout")?.unwrap_or(config.timeout);
     config.heartbeat = args.span("heartbeat")?.unwrap_or(config.heartbeat);
     config.lease_reads = args.key("lease") == Some("on");

@@ -274,6 +274,7 @@ pub(crate) fn event(node: &Node, event: &Event) -> Option<String> {
         },
         Event::Truncated { from } => format!("removes what it had from {from} on"),
         Event::Compacted { upto } => format!("takes a snapshot upto {upto}"),
+        Event::DiskStalls { heir } => format!("hands over to {heir}: its disk stalls"),
         Event::Installed { upto } => format!("takes over a snapshot upto {upto}"),
         Event::SetBack {
             server,

@@ -71,7 +71,7 @@ pub(crate) fn run(world: &mut World, command: &str, args: &mut Args<'_>) -> Outc
         "deliver" | "drop" | "duplicate" | "hold" | "release" => network(world, command, args)?,
         "cut" | "heal" | "close" => links(world, command, args)?,
         "slow" | "fast" | "sync" | "crash" | "restart" | "pause" | "resume" | "wipe"
-        | "restore" => {
+        | "restore" | "set" => {
             process(world, command, args)?;
         }
         // lawless: from here on the script breaks a rule itself, and nothing
@@ -198,6 +198,15 @@ fn process(world: &mut World, command: &str, args: &mut Args<'_>) -> Outcome<()>
             world.host(id)?.start(now)?;
             let line = show::node(world.node(id)?);
             world.tell(&format!("{id} {line}"));
+        }
+        // set s1 timeout=250ms lease=off: its next start is under other
+        //   settings, and then it does not talk to servers with the old ones.
+        "set" => {
+            let host = world.host(id)?;
+            if host.node.is_some() {
+                return Err("it runs".into());
+            }
+            host.config = setup::set(host.config.clone(), args)?;
         }
         // wipe s1: it comes back with an empty disk, another one.
         "wipe" => {

@@ -191,7 +191,9 @@ impl World {
             self.network.queue.push_back(sent);
             return Ok(());
         }
-        if !runs || self.network.is_cut(envelope) {
+        let settings = host.settings();
+        let strange = self.host(envelope.from)?.settings() != settings;
+        if !runs || strange || self.network.is_cut(envelope) {
             self.detail(&show::message(envelope, "-x"));
             return Ok(());
         }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tenure_core::alpo::{Ask, Config, Limits};
+use tenure_core::alpo::{Ask, Config, Limits, Status};
 
 use super::servers::Servers;
 
@@ -72,4 +72,33 @@ fn who_lacks_what_its_leader_tells_of_does_not_grow_younger() {
     servers.pass(Duration::from_secs(3));
     assert!(!servers.nodes[0].is_ready());
     assert_eq!(fresh(&servers, 0), last);
+}
+
+#[test]
+fn a_new_leader_does_not_speak_for_what_was_committed_before_it() {
+    let mut servers = trio();
+    let fresh = |servers: &Servers, index: usize| servers.nodes[index].fresh_at();
+    servers.elect(0);
+    servers.pass(BEAT);
+    // The first two have it, and only the first knows that it is committed.
+    servers.starve(Some(2));
+    open(&mut servers);
+    let [committed, known] = [0, 1].map(|index| servers.nodes[index].commit());
+    assert_eq!((committed, known), (2, 1));
+
+    // The second leads, and cannot find out: the third gets no entries. Both
+    // have applied all that the second says to be committed, and lack what
+    // was acknowledged.
+    let before = fresh(&servers, 2);
+    servers.cut_off(Some(0));
+    servers.pass(Duration::from_secs(5));
+    assert_eq!(servers.nodes[1].status(), Status::Leader);
+    assert_eq!(
+        (servers.nodes[1].commit(), servers.nodes[2].commit()),
+        (1, 1)
+    );
+    assert_eq!(fresh(&servers, 2), before);
+    servers.starve(None);
+    servers.pass(5 * BEAT);
+    assert!(servers.nodes[1].is_ready() && fresh(&servers, 2) > before);
 }

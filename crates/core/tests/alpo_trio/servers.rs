@@ -106,6 +106,12 @@ impl Servers {
         }
     }
 
+    /// Time passes, and no server runs: a machine that all of them share
+    /// slept.
+    pub(crate) fn sleep(&mut self, time: Duration) {
+        self.now += time;
+    }
+
     pub(crate) fn ask(&mut self, index: usize, ask: Ask) {
         self.token += 1;
         let (now, token) = (self.at(), self.token);

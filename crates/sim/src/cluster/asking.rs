@@ -4,6 +4,7 @@ use tenure_core::alpo::{Answer, Ask, Outcome, Query, Refusal, ServerId};
 
 use super::checkers::Verdict;
 use super::client::Pending;
+use super::reading::any_query;
 use super::swarm::{MILLI, SECOND};
 use super::world::{Event, World};
 
@@ -26,7 +27,8 @@ impl World {
         if reader {
             if !self.quiet && own.pending.len() < 2 {
                 let key = own.key();
-                self.begin(client, Ask::Read(Query::Register(key)));
+                let query = any_query(&mut own.rng, |_| Query::Register(key));
+                self.begin(client, Ask::Read(query));
             }
             return;
         }
@@ -84,6 +86,7 @@ impl World {
         let pending = Pending {
             ask,
             since: self.now,
+            known: self.committed.len(),
             tries: 0,
             operation,
         };
@@ -154,6 +157,10 @@ impl World {
             Answer::Read(found) => {
                 self.stats.answers += 1;
                 self.calls.read(self.now, pending.operation, &found);
+                if let Ask::Read(query) = &pending.ask {
+                    self.stats.read += 1;
+                    self.judge_read(pending.known, query, &found)?;
+                }
                 if let (Ask::Read(query), tenure_core::alpo::Found::Register(register, ..)) =
                     (&pending.ask, &found)
                     && let Query::Register(key) = query

@@ -24,6 +24,8 @@ pub(super) struct Pending {
     pub(super) ask: Ask,
     /// When it was first asked, in true time.
     pub(super) since: u64,
+    /// How many entries were committed then.
+    pub(super) known: tenure_core::alpo::LogId,
     /// How often it was sent.
     pub(super) tries: u64,
     /// Its number in the history.

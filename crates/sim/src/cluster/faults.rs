@@ -29,6 +29,9 @@ impl World {
             self.change_members()?;
         }
         let server = self.rng.below(self.swarm.servers as u64) as usize;
+        if kinds.late && self.rng.chance(25) {
+            self.hold(server);
+        }
         match self.rng.below(12) {
             0..3 if kinds.crashes => self.crash_some(server),
             3 if kinds.crashes && self.rng.chance(30) => {
@@ -89,7 +92,10 @@ impl World {
         if !self.healed {
             self.stats.snipes += 1;
             self.network.heal();
-            self.hang_up(server);
+            // A connection that holds messages back may outlive the cut.
+            if !self.swarm.kinds.late || self.rng.chance(50) {
+                self.hang_up(server);
+            }
             self.network.isolate(server, 0);
         }
     }
@@ -164,6 +170,10 @@ impl World {
         self.stats.partitions += 1;
         match self.rng.below(5) {
             0 | 1 => self.network.heal(),
+            2 if self.swarm.kinds.shapes && self.rng.chance(60) => {
+                let shape = self.any_shape();
+                self.shape(shape);
+            }
             2 => {
                 self.network.heal();
                 self.network.split(&mut self.rng);

@@ -29,10 +29,26 @@ impl World {
         self.give_up();
         self.network.heal();
         self.network.unruly = false;
+        self.release_all();
         for server in 0..self.swarm.servers {
             self.hosts[server].paused_until = 0;
             self.start(server)?;
         }
+        // Who is a member is open while members change, and nobody can lead
+        // before all is founded.
+        if self.swarm.kinds.shapes && !self.swarm.kinds.members && !self.beginning.failed {
+            self.stats.shapes += 1;
+            let shape = self.any_shape();
+            self.shape(shape);
+            self.after(1, Event::Shaped);
+            return Ok(());
+        }
+        self.mended()
+    }
+
+    /// The network is whole again, but perhaps for one server.
+    pub(super) fn mended(&mut self) -> Verdict {
+        self.network.heal();
         let mute = self.swarm.mute && !self.hosts.iter().any(|host| host.dead);
         if mute {
             // It answers whoever asks, and can ask nobody. A leader to whom
@@ -44,7 +60,7 @@ impl World {
             self.network.isolate(mute, 1);
             self.stats.mutes += 1;
         }
-        let bound = (25 * self.timeout() + 3 * SECOND) * if mute { 2 } else { 1 };
+        let bound = self.bound() * if mute { 2 } else { 1 };
         let catching_up = self.catching_up();
         self.after(bound, Event::Elected { catching_up });
         Ok(())
@@ -221,7 +237,7 @@ impl World {
     }
 }
 
-fn describe(host: &super::host::Host) -> String {
+pub(super) fn describe(host: &super::host::Host) -> String {
     match &host.node {
         None => format!("{} down", host.id),
         Some(node) => format!(

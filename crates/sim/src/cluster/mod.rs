@@ -14,7 +14,10 @@
 //! | `copies` | disks that are set back to an earlier copy |
 //! | `founding` | how a cluster begins |
 //! | `client`, `asking` | who asks for things, and how |
+//! | `reading` | pages, the plain log, stale reads, watches |
 //! | `faults`, `judging` | what goes wrong, and what must be right after |
+//! | `late` | messages that come in a later reign |
+//! | `shapes` | networks that are broken in part, for long |
 //! | `checkers` | what must be true, a file each |
 
 mod asking;
@@ -27,8 +30,11 @@ mod files;
 mod founding;
 mod host;
 mod judging;
+mod late;
 mod network;
 mod process;
+mod reading;
+mod shapes;
 mod stats;
 mod swarm;
 mod world;
@@ -77,6 +83,8 @@ impl Default for Options {
                 transfers: true,
                 snipers: true,
                 slow_links: true,
+                late: true,
+                shapes: true,
             },
             trace: 0,
             #[cfg(feature = "planted-bugs")]
@@ -99,6 +107,8 @@ impl Options {
             transfers: drawn.transfers && allowed.transfers,
             snipers: drawn.snipers && allowed.snipers,
             slow_links: drawn.slow_links && allowed.slow_links,
+            late: drawn.late && allowed.late,
+            shapes: drawn.shapes && allowed.shapes,
         }
     }
 }
@@ -179,7 +189,7 @@ pub fn shrink(seed: u64, options: &Options, check: Check, trace: usize) -> (Opti
     };
     let mut best = options.clone();
     let mut without = Vec::new();
-    for index in 0..10 {
+    for index in 0..12 {
         without.push(move |options: &Options| {
             let mut less = options.clone();
             let kinds = &mut less.kinds;
@@ -194,6 +204,8 @@ pub fn shrink(seed: u64, options: &Options, check: Check, trace: usize) -> (Opti
                 &mut kinds.transfers,
                 &mut kinds.snipers,
                 &mut kinds.slow_links,
+                &mut kinds.late,
+                &mut kinds.shapes,
             ];
             if let Some(kind) = all.into_iter().nth(index) {
                 *kind = false;

@@ -34,9 +34,11 @@ impl World {
             }
             Output::Applied { from, to } => {
                 self.stats.applied += to + 1 - from;
+                self.committed.past.now = self.now;
                 if let Some(node) = &self.hosts[server].node {
                     self.committed.applied(node, from, to)?;
                     self.holders.check(self.now, &self.committed.reference)?;
+                    self.tell_watch(server)?;
                 }
             }
             Output::Event(event) => self.told(server, &event)?,
@@ -62,6 +64,9 @@ impl World {
             self.tempt_to_put_back(server, winner);
         }
         let storage = self.hosts[server].storage;
+        if self.hold_back(&envelope, storage) {
+            return;
+        }
         let [once, twice] = self.network.send(&envelope, &self.swarm, &mut self.rng);
         if once.is_none() {
             self.stats.lost += 1;
@@ -84,6 +89,9 @@ impl World {
             && let Some(snapshot) = node.snapshot()
         {
             self.committed.snapshot(snapshot)?;
+        }
+        if let Told::Installed { .. } = event {
+            self.begins_with(server);
         }
         if let Told::Standing { .. } | Told::Deferred { .. } | Told::Truncated { .. } = event {
             self.snipe(server, false);
@@ -190,6 +198,7 @@ impl World {
         host.epoch += 1;
         host.wake_at = u64::MAX;
         self.patience.restart(server);
+        self.begins_with(server);
         if self.trace.is_on() {
             self.note(server, "starts");
         }
@@ -261,6 +270,7 @@ impl World {
     /// Everybody who can hear it is told that the connection to a server is
     /// closed. That may be a lie: a middlebox can reset connections too.
     pub(super) fn hang_up(&mut self, server: usize) {
+        self.lose_held(server);
         let id = self.hosts[server].id;
         for other in 0..self.swarm.servers {
             if other != server && !self.network.is_cut(server, other) {

@@ -75,6 +75,17 @@ stats! {
     snipes: "faults in the middle of elections",
     slow_links: "slow connections",
     mutes: "servers that could only answer",
+    read: "reads judged",
+    stale_reads: "stale reads",
+    watches: "watches that went on",
+    told: "changes told to watches",
+    compacted: "watches that began again",
+    holds: "connections that held messages back",
+    held: "messages held back",
+    released: "messages held back that came",
+    shapes: "networks broken in part for long",
+    shapes_led: "of them led",
+    shapes_idle: "of them in which nobody could lead",
     foundings: "servers founded",
     wipes: "disks wiped",
     doubles: "numbers used twice",
@@ -124,7 +135,8 @@ impl Stats {
             Event::SteppedDown(Why::Led)
             | Event::Led { .. }
             | Event::SetBack { .. }
-            | Event::Disagreement { .. } => {}
+            | Event::Disagreement { .. }
+            | Event::DiskStalls { .. } => {}
         }
     }
 }

@@ -40,6 +40,10 @@ pub struct Kinds {
     pub snipers: bool,
     /// Connections become slow for a while.
     pub slow_links: bool,
+    /// Connections hold messages back for seconds.
+    pub late: bool,
+    /// The network is broken in part for long: a star, a chain, one-way.
+    pub shapes: bool,
 }
 
 impl Kinds {
@@ -55,6 +59,8 @@ impl Kinds {
             transfers: rng.chance(30),
             snipers: rng.chance(40),
             slow_links: rng.chance(40),
+            late: rng.chance(40),
+            shapes: servers > 2 && rng.chance(35),
         }
     }
 }

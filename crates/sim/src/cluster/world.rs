@@ -23,7 +23,10 @@ use super::client::Client;
 use super::copies::Copies;
 use super::founding::{Beginning, committed};
 use super::host::Host;
+use super::late::Late;
 use super::network::Network;
+use super::reading::Reading;
+use super::shapes::Shaped;
 use super::stats::Stats;
 use super::swarm::{SECOND, Swarm};
 use crate::trace::Trace;
@@ -99,7 +102,13 @@ pub(super) enum Event {
     Mishap {
         server: usize,
     },
+    /// A message that was held back comes.
+    Release {
+        number: u64,
+    },
     Heal,
+    /// A look at a network that is broken in part.
+    Shaped,
     /// Somebody must have been elected; how long it may need from here on
     /// until it is ready.
     Elected {
@@ -151,6 +160,9 @@ pub(super) struct World {
     pub(super) swarm: Swarm,
     pub(super) hosts: Vec<Host>,
     pub(super) network: Network,
+    pub(super) late: Late,
+    pub(super) reading: Reading,
+    pub(super) shaped: Shaped,
     pub(super) clients: Vec<Client>,
     /// Who asked with a token, and which of its requests it was.
     pub(super) tokens: BTreeMap<u64, (usize, u64)>,
@@ -205,6 +217,9 @@ impl World {
             order: 0,
             hosts,
             network: Network::new(swarm.servers),
+            late: Late::default(),
+            reading: Reading::new(swarm.servers),
+            shaped: Shaped::default(),
             clients,
             tokens: BTreeMap::new(),
             next_token: 0,
@@ -322,6 +337,11 @@ impl World {
             Event::Fault => self.fault(),
             Event::Readmit { server } => self.readmit(server),
             Event::Heal => self.heal(),
+            Event::Shaped => self.look_at_shape(),
+            Event::Client { client } => {
+                self.client(client);
+                self.read_aside()
+            }
             Event::Elected { catching_up } => self.elected(catching_up),
             Event::Calm => self.calm(),
             Event::Flap { round } => self.flap(round),
@@ -352,7 +372,6 @@ impl World {
     /// What breaks no rule by itself.
     fn just_happen(&mut self, event: Event) {
         match event {
-            Event::Client { client } => self.client(client),
             Event::Greet { server, epoch } => self.greet(server, epoch),
             Event::Stumble { server } => self.stumble(server),
             Event::Mishap { server } => self.mishap(server),
@@ -361,6 +380,7 @@ impl World {
             Event::Snipe { server } => self.sniped(server),
             Event::Dethrone { server } => self.dethrone(server),
             Event::Betray { voter, winner } => self.betray(voter, winner),
+            Event::Release { number } => self.release(number),
             Event::Quiet => self.quiet = true,
             Event::Settle => self.settled = self.committed.len(),
             _ => {}
@@ -449,6 +469,9 @@ impl World {
             );
             self.note(server, &what);
         }
+        if before.hard.term != after.hard.term {
+            self.reading.has_term(server, self.now);
+        }
         let voted = after
             .hard
             .vote
@@ -464,6 +487,7 @@ impl World {
             self.stats.reigns += 1;
             self.committed.complete(node)?;
             self.snipe(server, true);
+            self.release_to(server);
         }
         Ok(())
     }

@@ -21,6 +21,9 @@ use crate::error::about;
 
 /// The pause before another leader is looked for.
 const PAUSE: Duration = Duration::from_millis(10);
+/// How long a server that leads may wait for a majority to confirm it before
+/// it says how it stands.
+const CONFIRM_WITHIN: Duration = Duration::from_secs(1);
 /// Parts of a backup that are taken ahead of the reader.
 const AHEAD: usize = 4;
 /// The largest part of a backup.
@@ -71,7 +74,9 @@ impl Backup {
 
 impl Client {
     /// What each server says of itself: those that were named, and those that
-    /// they know of, by number; those that cannot be reached as well.
+    /// they know of, by number; those that cannot be reached as well. One that
+    /// leads asks a majority first whether it still does, for a second at most
+    /// (`confirmed`).
     pub async fn status(&self) -> Vec<ServerStatus> {
         let (finder, within) = (Arc::clone(&self.shared.finder), self.time());
         let asked = drive::background().spawn(async move { everybody(&finder, within).await });
@@ -85,7 +90,7 @@ impl Client {
     pub async fn leader_status(&self) -> Result<v1::StatusResponse, Error> {
         self.on_leader(of_reading, |mut client| {
             Box::pin(async move {
-                let answer = client.status(v1::StatusRequest {}).await?;
+                let answer = client.status(v1::StatusRequest::default()).await?;
                 // Everybody answers this; one that led a moment ago too.
                 if answer.get_ref().role() == v1::Role::Leader {
                     Ok(answer)
@@ -132,23 +137,68 @@ impl Client {
     /// # Errors
     /// As [`add_member`](Self::add_member).
     pub async fn promote_member(&self, id: u64) -> Result<(), Error> {
+        let storage = self.storage_of(id).await?;
+        self.promote_disk(id, &storage).await
+    }
+
+    /// Lets member `id` count if its data directory is `storage`, and leaves
+    /// another alone that has its number by then.
+    ///
+    /// # Errors
+    /// As [`add_member`](Self::add_member).
+    pub async fn promote_disk(&self, id: u64, storage: &str) -> Result<(), Error> {
+        let storage = storage.to_owned();
+        let request = v1::PromoteMemberRequest { id, storage };
         self.on_leader(of_changing, move |mut client| {
-            Box::pin(async move { client.promote_member(v1::PromoteMemberRequest { id }).await })
+            let request = request.clone();
+            Box::pin(async move { client.promote_member(request).await })
         })
         .await
         .map(|_| ())
     }
 
-    /// Takes a member out.
+    /// Takes out the member that has this number now.
     ///
     /// # Errors
     /// As [`add_member`](Self::add_member).
     pub async fn remove_member(&self, id: u64) -> Result<(), Error> {
+        let storage = self.storage_of(id).await?;
+        self.remove_disk(id, &storage).await
+    }
+
+    /// Takes out member `id` if its data directory is `storage`, and leaves
+    /// another alone that has its number by then: however late this is done,
+    /// and however often.
+    ///
+    /// # Errors
+    /// As [`add_member`](Self::add_member).
+    pub async fn remove_disk(&self, id: u64, storage: &str) -> Result<(), Error> {
+        let storage = storage.to_owned();
+        let request = v1::RemoveMemberRequest { id, storage };
         self.on_leader(of_changing, move |mut client| {
-            Box::pin(async move { client.remove_member(v1::RemoveMemberRequest { id }).await })
+            let request = request.clone();
+            Box::pin(async move { client.remove_member(request).await })
         })
         .await
         .map(|_| ())
+    }
+
+    /// The disk of the member that has this number now. It goes with whatever
+    /// is asked for about it, first and again: a packet that was under way for
+    /// minutes is then not about the one that has the number when it arrives.
+    async fn storage_of(&self, id: u64) -> Result<String, Error> {
+        let leader = self.leader_status().await?;
+        let member = leader.members.iter().find(|it| it.id == id);
+        member.map(|it| it.storage.clone()).ok_or_else(|| {
+            let known: Vec<_> = leader.members.iter().map(|it| it.id.to_string()).collect();
+            Error::Refused {
+                cause: v1::Cause::Members,
+                message: format!(
+                    "expected the number of a member ({}), found {id}",
+                    known.join(", ")
+                ),
+            }
+        })
     }
 
     /// Hands the leadership of the cluster to server `to`, or to the best of
@@ -293,7 +343,10 @@ async fn everybody(finder: &Finder, within: Duration) -> Vec<ServerStatus> {
             asking.spawn(async move {
                 let answer = async {
                     let mut client = ClusterClient::new(channel?);
-                    let asked = client.status(v1::StatusRequest {});
+                    let confirm = CONFIRM_WITHIN.min(within / 2).as_millis();
+                    let asked = client.status(v1::StatusRequest {
+                        confirm_millis: u32::try_from(confirm).unwrap_or(u32::MAX),
+                    });
                     let answer = timeout(within, asked).await;
                     let answer =
                         answer.map_err(|_| format!("no answer within {}", about(within)))?;

@@ -335,7 +335,7 @@ impl Asking {
 
 async fn status(channel: Channel) -> Status {
     let answer = ClusterClient::new(channel)
-        .status(v1::StatusRequest {})
+        .status(v1::StatusRequest::default())
         .await;
     answer.map(tonic::Response::into_inner)
 }

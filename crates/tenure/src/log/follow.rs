@@ -293,7 +293,7 @@ async fn turned_away<F: Following>(
 
 async fn status(channel: Channel) -> Result<v1::StatusResponse, tonic::Status> {
     let answer = ClusterClient::new(channel)
-        .status(v1::StatusRequest {})
+        .status(v1::StatusRequest::default())
         .await;
     answer.map(tonic::Response::into_inner)
 }

@@ -1,7 +1,8 @@
 //! A server's data directory.
 //!
-//! Beside the log (`tenure wal inspect DIR` shows it) there are small
-//! files. `founders` says whom the cluster began with, which is the state
+//! Beside the log (`tenure wal inspect DIR` shows it) there are small files,
+//! and one more where reads were ever answered by a lease (`silence`).
+//! `founders` says whom the cluster began with, which is the state
 //! before the log's first entry; it is empty for one that came later. `storage` holds the number that was drawn when the directory was
 //! made, and by which a wiped disk is known for what it is; it is there
 //! before the server first speaks. `addresses` holds what is known of where
@@ -28,7 +29,7 @@ const ADDRESSES: &str = "addresses";
 const STARTS: &str = "starts";
 const SET_BACK: &str = "set-back";
 /// The first line of each.
-const VERSION: &str = "tenure 1";
+pub(super) const VERSION: &str = "tenure 1";
 
 /// What a data directory holds when a server starts.
 #[derive(Debug)]
@@ -104,7 +105,7 @@ pub(super) fn blank(dir: &Path, cluster: ClusterId) -> Result<State, WalError> {
     Ok(State::founded(limits(), clock(cluster), founded))
 }
 
-fn failed<'a>(
+pub(super) fn failed<'a>(
     path: &'a Path,
     doing: &'static str,
 ) -> impl Fn(std::io::Error) -> WalError + use<'a> {
@@ -192,7 +193,7 @@ pub(super) fn write_set_back(dir: &Path, said: &str) {
 }
 
 /// Writes a small file so that it is there whole or not at all.
-fn write(dir: &Path, name: &str, text: &str) -> std::io::Result<()> {
+pub(super) fn write(dir: &Path, name: &str, text: &str) -> std::io::Result<()> {
     let unfinished = dir.join(format!("{name}.tmp"));
     let mut file = fs::File::create(&unfinished)?;
     file.write_all(text.as_bytes())?;
@@ -255,5 +256,26 @@ pub(super) fn write_book(dir: &Path, book: &Book) {
     }
     if let Err(error) = write(dir, ADDRESSES, &text) {
         tracing::warn!("the addresses of the other servers could not be kept: {error}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_that_are_too_new_are_dropped_and_the_others_kept() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let most = MAX_NUMBER;
+        let text = format!(
+            "{VERSION}\n1 {max} forged:1 forged:2\n2 {beyond} forged:1 -\n3 {most} h:1 h:2\n\
+             4 7 h:1 -\n",
+            max = u64::MAX,
+            beyond = most + 1,
+        );
+        fs::write(dir.path().join(ADDRESSES), text).expect("written");
+        let book = read_book(dir.path());
+        let known: Vec<_> = book.iter().map(|(id, it)| (id.get(), it.edition)).collect();
+        assert_eq!(known, [(3, most), (4, 7)]);
     }
 }

@@ -192,8 +192,8 @@ impl Cluster for Door {
         &self,
         request: Request<v1::StatusRequest>,
     ) -> Result<Response<v1::StatusResponse>, Status> {
-        let (caller, _) = taken(request)?;
-        respond(Self::status(self, &caller).await)
+        let (caller, request) = taken(request)?;
+        respond(Self::status(self, &caller, request).await)
     }
 
     async fn add_member(
@@ -209,7 +209,7 @@ impl Cluster for Door {
         request: Request<v1::PromoteMemberRequest>,
     ) -> Result<Response<v1::MembersResponse>, Status> {
         let (caller, request) = taken(request)?;
-        respond(Self::promote_member(self, &caller, request.id).await)
+        respond(Self::promote_member(self, &caller, request).await)
     }
 
     async fn remove_member(
@@ -217,7 +217,7 @@ impl Cluster for Door {
         request: Request<v1::RemoveMemberRequest>,
     ) -> Result<Response<v1::MembersResponse>, Status> {
         let (caller, request) = taken(request)?;
-        respond(Self::remove_member(self, &caller, request.id).await)
+        respond(Self::remove_member(self, &caller, request).await)
     }
 
     async fn transfer(

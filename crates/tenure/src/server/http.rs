@@ -112,8 +112,12 @@ async fn metrics(State(door): State<Door>, Extension(caller): Who) -> Response {
     ([(header::CONTENT_TYPE, content)], text).into_response()
 }
 
-async fn status(State(door): State<Door>, Extension(caller): Who) -> Response {
-    let status = match Door::status(&door, &caller).await {
+async fn status(State(door): State<Door>, Extension(caller): Who, body: Sent) -> Response {
+    let request = match parse(&body) {
+        Ok(request) => request,
+        Err(error) => return failed(error),
+    };
+    let status = match Door::status(&door, &caller, request).await {
         Ok(status) => status,
         Err(error) => return failed(error),
     };
@@ -310,12 +314,12 @@ async fn cluster(
             Ok(request) => respond(Door::add_member(&door, &caller, request).await),
             Err(error) => failed(error),
         },
-        "promote_member" => match parse::<v1::PromoteMemberRequest>(&body) {
-            Ok(request) => respond(Door::promote_member(&door, &caller, request.id).await),
+        "promote_member" => match parse(&body) {
+            Ok(request) => respond(Door::promote_member(&door, &caller, request).await),
             Err(error) => failed(error),
         },
-        "remove_member" => match parse::<v1::RemoveMemberRequest>(&body) {
-            Ok(request) => respond(Door::remove_member(&door, &caller, request.id).await),
+        "remove_member" => match parse(&body) {
+            Ok(request) => respond(Door::remove_member(&door, &caller, request).await),
             Err(error) => failed(error),
         },
         "transfer" => match parse::<v1::TransferRequest>(&body) {

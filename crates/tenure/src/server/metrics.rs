@@ -167,6 +167,9 @@ impl Metrics {
     }
 
     fn register(&mut self) {
+        let counters = self
+            .counters()
+            .map(|(name, help, counter)| (name, help, counter.clone()));
         let registry = self.registry.get_mut();
         let registry = registry.unwrap_or_else(PoisonError::into_inner);
         registry.register(
@@ -189,7 +192,22 @@ impl Metrics {
             "Calls that their tokens did not allow, by why",
             self.barred.clone(),
         );
-        for (name, help, counter) in [
+        for (name, help, counter) in counters {
+            registry.register(name, help, counter);
+        }
+        registry.register(
+            "disk_sync_seconds",
+            "How long it took until a batch was durable, its wait included",
+            self.syncs.clone(),
+        );
+        for (name, help, gauge) in self.seen.all() {
+            registry.register(name, help, gauge.clone());
+        }
+    }
+
+    /// What is counted and has no reasons.
+    fn counters(&self) -> [(&'static str, &'static str, &Counter); 10] {
+        [
             ("reigns", "How often this server came to lead", &self.reigns),
             ("elections", "How often this server stood", &self.elections),
             ("snapshots", "Snapshots taken", &self.snapshots),
@@ -228,17 +246,7 @@ impl Metrics {
                 "Messages of other servers that cannot be, or contradict what is known",
                 &self.unheeded,
             ),
-        ] {
-            registry.register(name, help, counter.clone());
-        }
-        registry.register(
-            "disk_sync_seconds",
-            "How long it took until a batch was durable, its wait included",
-            self.syncs.clone(),
-        );
-        for (name, help, gauge) in self.seen.all() {
-            registry.register(name, help, gauge.clone());
-        }
+        ]
     }
 
     /// A connection was closed.

@@ -20,6 +20,7 @@
 //! |---|---|
 //! | `config` | how a server is started |
 //! | `data` | the data directory |
+//! | `silence` | what it owes to leaders of before |
 //! | `founding` | a blank server on its way into a cluster |
 //! | `owner` | the task that owns the machine |
 //! | `peers` | links to the other servers, and their connections to this one |
@@ -33,7 +34,7 @@
 //! | `watchers`, `following` | those who follow registers, and what waits for each |
 //! | `backup` | everything in one file, and back |
 //! | `metrics` | what is counted |
-//! | `trust` | who is taken for a server, and what it may tell |
+//! | `trust`, `heed` | who is taken for a server, and what is heeded of it |
 //! | `tokens` | who may do what |
 //! | `services`, `http`, `listen`, `knock` | what clients see: gRPC and HTTP on one port |
 
@@ -41,6 +42,7 @@ mod backup;
 mod budget;
 mod complaints;
 mod config;
+mod confirm;
 mod copies;
 mod data;
 mod door;
@@ -48,6 +50,7 @@ mod following;
 mod founding;
 mod gate;
 mod grpc;
+mod heed;
 mod house;
 mod http;
 mod inbox;
@@ -59,6 +62,7 @@ mod peers;
 mod removal;
 mod services;
 mod shared;
+mod silence;
 mod stand;
 mod tokens;
 mod translate;
@@ -91,6 +95,7 @@ use inbox::{Event, Inbox};
 use owner::Owner;
 use peers::Peers;
 use shared::{Face, Shared};
+use silence::Silence;
 use tokens::Tokens;
 use trust::Guests;
 use watchers::Watchers;
@@ -402,7 +407,7 @@ fn own(
     config: &Config,
     identity: Identity,
     wal: Wal,
-    recovered: Recovered,
+    mut recovered: Recovered,
     links: Peers,
     (shared, inbox, watchers): (Arc<Shared>, Arc<Inbox>, Arc<Watchers>),
 ) -> Result<Owner, Ended> {
@@ -410,7 +415,11 @@ fn own(
     getrandom::fill(&mut seed).map_err(|error| Ended::Fault(error.to_string()))?;
     let rng = Rng::from_seed(u64::from_le_bytes(seed));
     let blank = data::blank(&config.data, identity.cluster)?;
+    // Durable before the machine can answer anybody.
+    let silence = Silence::open(&config.data, config.node.silence())?;
+    recovered.silence = silence.owed();
     let now = clock::boot();
+    tokio::spawn(Arc::clone(&silence).wait_out(now));
     let node = Node::start(config.node.clone(), identity, recovered, blank, rng, now)
         .map_err(|error| Ended::Fault(error.to_string()))?;
     let report = {
@@ -437,6 +446,7 @@ fn own(
         face.edition
     };
     let mut owner = Owner::new(node, shared, inbox, links, writer, watchers, config);
+    owner.silence = Some(silence);
     let members = owner.node.members().clone();
     owner.peers.start_again(&members);
     owner.shared.edition.send_replace(edition);

@@ -2,8 +2,8 @@
 //!
 //! A round takes everything that has happened since the last one, tells the
 //! machine, and carries out what it asks for. Nothing here waits: the disk
-//! has a thread (but for what is written at once: `Owner::persist`), each peer
-//! a queue, each client a stream. And nothing here decides: whether an answer may leave, and when, is the machine's business.
+//! has a thread (but where nothing can be done without it anyway:
+//! `Owner::persist`), each peer a queue, each client a stream. And nothing here decides: whether an answer may leave, and when, is the machine's business.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::path::PathBuf;
@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use tenure_core::Machine as _;
 use tenure_core::alpo::{
-    Answer, Ask, Batch, Envelope, Event as NodeEvent, Input, LogId, Membership, Node, Outcome,
-    Output, Refusal, ServerId, Status, StorageId, Stranger,
+    Answer, Ask, Batch, Event as NodeEvent, Input, LogId, Membership, Node, Outcome, Output,
+    Refusal, ServerId, Status, Stranger,
 };
 use tenure_core::time::Instant;
 use tokio::sync::oneshot;
@@ -25,6 +25,7 @@ use super::metrics;
 use super::peers::Peers;
 use super::removal::Removal;
 use super::shared::{Progress, Shared};
+use super::silence::Silence;
 use super::watchers::Watchers;
 use crate::clock;
 use crate::transport::{Greeting, Settled};
@@ -53,11 +54,13 @@ pub(super) struct Owner {
     waiting: HashMap<u64, Reply>,
     next_token: u64,
     pub(super) members: Membership,
+    /// Whether the other voters are a majority by themselves.
+    dispensable: bool,
     /// Whether others know the members without this server.
     pub(super) removal: Removal,
     /// Those of whom people were told that a message was not heeded, until
     /// they connect anew.
-    objected: BTreeSet<ServerId>,
+    pub(super) objected: BTreeSet<ServerId>,
     /// Why another process with this disk goes before this one, if that was
     /// said.
     pub(super) waits: String,
@@ -78,6 +81,8 @@ pub(super) struct Owner {
     to_hand_over: bool,
     timeout: Duration,
     pub(super) data: PathBuf,
+    /// What the directory owes, which another server may raise after this one.
+    pub(super) silence: Option<Arc<Silence>>,
 }
 
 /// How a server ended.
@@ -120,6 +125,7 @@ impl Owner {
             waiting: HashMap::new(),
             // A small number would do; this one is never mistaken for a count.
             next_token: 1 << 32,
+            dispensable: dispensable(&members, config.id),
             members,
             removal: Removal::default(),
             waits: String::new(),
@@ -133,6 +139,7 @@ impl Owner {
             to_hand_over: false,
             timeout: config.node.timeout,
             data: config.data.clone(),
+            silence: None,
         }
     }
 
@@ -236,30 +243,6 @@ impl Owner {
         None
     }
 
-    /// Another server says something. What cannot be, and what contradicts
-    /// what is known here without being a member's word, ends here.
-    fn received(&mut self, mut envelope: Envelope, storage: StorageId) {
-        if let Err(objection) = self.node.admit(&mut envelope, storage) {
-            self.shared.metrics.unheeded.inc();
-            let server = envelope.from;
-            if self.objected.insert(server) {
-                tracing::warn!(
-                    server = server.get(),
-                    "a message is not heeded: {objection}"
-                );
-            } else {
-                tracing::debug!(
-                    server = server.get(),
-                    "a message is not heeded: {objection}"
-                );
-            }
-            return;
-        }
-        self.removal.received(&envelope);
-        let input = Input::Received { envelope, storage };
-        self.node.handle(clock::now(), input);
-    }
-
     /// Takes a snapshot. If the newest covers everything already, it may
     /// still be on its way: whoever asks waits for all that is.
     fn snapshot(&mut self, teller: oneshot::Sender<LogId>) -> Option<Ended> {
@@ -336,16 +319,24 @@ impl Owner {
 
     /// Makes a batch durable, or has it made so.
     ///
-    /// Who follows has nothing to do but to answer when it is done, and who
-    /// is alone answers nobody before: for a small batch they need no other
-    /// thread. A leader needs none either, but tells the others first, whose
-    /// disks work at the same time as its own: [`write_own`](Self::write_own).
+    /// A sync may take seconds, and where the other voters are a majority by
+    /// themselves the cluster needs no word of this disk meanwhile, only of
+    /// this server: the log's thread has it. In a cluster of one or two nothing
+    /// can be acknowledged without this disk. There who follows has nothing to
+    /// do but to answer when it is done, and who is alone answers nobody before:
+    /// for a small batch they need no other thread. A leader needs none either,
+    /// but tells the other first, whose disk works at the same time as its own:
+    /// [`write_own`](Self::write_own).
     fn persist(&mut self, batch: Batch) -> Result<(), WalError> {
         let number = batch.number;
         self.syncing.push_back((number, clock::boot()));
         self.handed = number;
         if let Some(earlier) = self.own.take() {
             self.submit(earlier);
+        }
+        if self.dispensable {
+            self.submit(batch);
+            return Ok(());
         }
         let small = batch.entries.len() <= SMALL && batch.snapshot.is_none();
         let leads = self.node.status() == Status::Leader && self.members.len() > 1;
@@ -429,6 +420,7 @@ impl Owner {
         }
         if *self.node.members() != self.members {
             self.members = self.node.members().clone();
+            self.dispensable = dispensable(&self.members, self.node.id());
             let known = self.members.iter().map(|(id, it)| (id, it.storage));
             let mut face = self.shared.face();
             face.hello.known = known.collect();
@@ -464,19 +456,6 @@ impl Owner {
         if let Some(text) = news {
             tracing::warn!("{text}");
             self.stand();
-        }
-    }
-
-    /// The log may have a later version than before.
-    fn rise(&mut self) {
-        let version = self.node.state().version();
-        if *self.shared.version.borrow() == version {
-            return;
-        }
-        self.shared.version.send_replace(version);
-        let secret = self.shared.secret.as_ref();
-        if secret.is_some_and(|it| !it.optional) && self.shared.proven_only() {
-            self.peers.proven_only(&self.members);
         }
     }
 
@@ -524,6 +503,14 @@ impl Owner {
                 tracing::info!(term, upto = upto.id, "took over a snapshot from the leader");
                 self.watchers.restart(&self.node);
             }
+            NodeEvent::DiskStalls { heir } => {
+                let heir = heir.get();
+                tracing::warn!(
+                    term,
+                    heir,
+                    "hands over: this server's disk lags too far behind"
+                );
+            }
             other => {
                 match other {
                     NodeEvent::Standing { .. } => drop(metrics.elections.inc()),
@@ -553,10 +540,20 @@ impl Owner {
             self.submit(batch);
         }
         drop(self.peers);
+        if let Some(silence) = &self.silence {
+            silence.let_go();
+        }
         // What was handed over is written before the directory is free again.
         drop(self.writer.finish());
         ended
     }
+}
+
+/// Whether the voters other than `own` are a majority by themselves.
+fn dispensable(members: &Membership, own: ServerId) -> bool {
+    let all = members.voters().count();
+    let others = members.voters().filter(|id| *id != own).count();
+    others > all / 2
 }
 
 /// The servers that `members` and `heard` name, without `own`.

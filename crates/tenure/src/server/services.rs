@@ -313,9 +313,25 @@ impl Door {
         Ok(messages)
     }
 
-    async fn change(&self, change: Change) -> Answered<v1::MembersResponse> {
-        let told = self.ask(Ask::Change(change)).await;
+    async fn change(&self, change: Change, of: Option<StorageId>) -> Answered<v1::MembersResponse> {
+        let told = self.ask(Ask::change(change, of)).await;
         done(told, &self.shared).map(|_| v1::MembersResponse {})
+    }
+
+    /// Whom a change is about: the member with the disk that was given, or
+    /// with the one that the member has now. It may wait here until somebody
+    /// leads, and the number may be given to another meanwhile.
+    async fn whom(
+        &self,
+        id: u64,
+        storage: &str,
+    ) -> Result<(ServerId, Option<StorageId>), v1::Error> {
+        let id = server(id)?;
+        if !storage.is_empty() {
+            return Ok((id, Some(disk(storage)?)));
+        }
+        let member = self.look(move |node| node.members().get(id)).await?;
+        Ok((id, member.map(|it| it.storage)))
     }
 
     pub(super) async fn add_member(
@@ -324,36 +340,32 @@ impl Door {
         request: v1::AddMemberRequest,
     ) -> Answered<v1::MembersResponse> {
         caller.may(Need::Admin)?;
-        let storage = StorageId::parse(&request.storage).ok_or_else(|| {
-            invalid(format!(
-                "expected a storage of 32 hexadecimal digits, as the new server prints it, \
-                 found {:?}",
-                request.storage
-            ))
-        })?;
+        let storage = disk(&request.storage)?;
         let server = server(request.id)?;
         if !request.peer_address.is_empty() {
             self.shared.introduce(server, &request.peer_address);
         }
-        self.change(Change::Admit { server, storage }).await
+        self.change(Change::Admit { server, storage }, None).await
     }
 
     pub(super) async fn promote_member(
         &self,
         caller: &Caller,
-        id: u64,
+        request: v1::PromoteMemberRequest,
     ) -> Answered<v1::MembersResponse> {
         caller.may(Need::Admin)?;
-        self.change(Change::Promote(server(id)?)).await
+        let (server, of) = self.whom(request.id, &request.storage).await?;
+        self.change(Change::Promote(server), of).await
     }
 
     pub(super) async fn remove_member(
         &self,
         caller: &Caller,
-        id: u64,
+        request: v1::RemoveMemberRequest,
     ) -> Answered<v1::MembersResponse> {
         caller.may(Need::Admin)?;
-        self.change(Change::Remove(server(id)?)).await
+        let (server, of) = self.whom(request.id, &request.storage).await?;
+        self.change(Change::Remove(server), of).await
     }
 
     pub(super) async fn transfer(
@@ -390,9 +402,22 @@ impl Door {
     }
 
     /// This server, as it sees itself.
-    pub(super) async fn status(&self, caller: &Caller) -> Answered<v1::StatusResponse> {
+    pub(super) async fn status(
+        &self,
+        caller: &Caller,
+        request: v1::StatusRequest,
+    ) -> Answered<v1::StatusResponse> {
         caller.may(Need::Token)?;
-        Ok(self.own_status().await)
+        let confirmed = self.confirm(request.confirm_millis).await;
+        let status = self.own_status().await;
+        // One that found out meanwhile that it leads no more has said so.
+        let confirmed = confirmed.filter(|_| status.role() == v1::Role::Leader);
+        Ok(v1::StatusResponse {
+            confirmed,
+            // How far others have gone without it, it cannot tell.
+            lag: status.lag.filter(|_| confirmed != Some(false)),
+            ..status
+        })
     }
 
     /// What it counts, as text.
@@ -472,6 +497,15 @@ fn after(
     }
     let text = format!("expected a watch of cluster {own}, found one of {told_by}: begin again");
     Err(error(Cause::Compacted, text))
+}
+
+fn disk(storage: &str) -> Result<StorageId, v1::Error> {
+    StorageId::parse(storage).ok_or_else(|| {
+        invalid(format!(
+            "expected a storage of 32 hexadecimal digits, as the server prints it, found \
+             {storage:?}"
+        ))
+    })
 }
 
 fn server(id: u64) -> Answered<ServerId> {

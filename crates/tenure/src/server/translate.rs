@@ -312,14 +312,22 @@ fn refused(refusal: Refusal, shared: &Shared) -> v1::Error {
             Cause::Members,
             "another change of members is under way; try again when it is done",
         ),
+        Refusal::OtherDisk { found } => error(
+            Cause::Members,
+            format!(
+                "expected the member with the storage that was given, found one with storage \
+                 {found} under its number: it was replaced meanwhile, and is left as it is; \
+                 `tenure member list` shows the members as they are"
+            ),
+        ),
         Refusal::TooFewHeard => error(
             Cause::Members,
-            "expected to hear from a majority of those who would vote then; start those that do \
-             not answer, or remove them first",
+            "expected an answer, within an election timeout, of a majority of those who would \
+             vote then; start those that do not answer, or remove them first",
         ),
         Refusal::Behind => error(
             Cause::Members,
-            "this server has not caught up yet; try again soon",
+            "this server has not caught up yet, or does not answer; try again soon",
         ),
         Refusal::Version { needed, cluster } => error(
             Cause::Members,

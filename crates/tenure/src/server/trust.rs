@@ -98,7 +98,7 @@ impl Shared {
         let asked = self.secret.as_ref().is_some_and(|it| !it.optional);
         let risen = version.wait_for(|it| asked && *it >= ClusterVersion::SECOND);
         if risen.await.is_err() {
-            std::future::pending().await
+            std::future::pending::<()>().await;
         }
     }
 }
@@ -207,5 +207,225 @@ impl Face {
         order.retain(|server| guests.contains_key(server));
         let known = known.iter();
         known.fold(false, |news, (server, it)| self.learn(*server, it) || news)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use tenure_core::alpo::{ClusterId, Hello, Identity, MAX_NUMBER, Table};
+
+    use super::*;
+    use crate::transport::{Book, Details, Form, PeerSecret, Settings, Settled, Transcript};
+
+    const CLUSTER: ClusterId = ClusterId::from_u128(1);
+    const SETTINGS: Settings = Settings {
+        timeout: 1,
+        drift: 1,
+        lease_reads: false,
+        fast_detection: true,
+    };
+
+    fn id(number: u64) -> ServerId {
+        ServerId::new(number).expect("a number")
+    }
+
+    fn disk(number: u64) -> StorageId {
+        StorageId::from_u128(number.into())
+    }
+
+    fn hello(server: u64, storage: u64, cluster: Option<ClusterId>) -> Hello {
+        Hello {
+            server: id(server),
+            storage: disk(storage),
+            cluster,
+            known: Table::new(),
+            founders: BTreeSet::new(),
+        }
+    }
+
+    fn contact(edition: u64, place: &str) -> Contact {
+        Contact {
+            edition,
+            peer: place.to_owned(),
+            client: place.to_owned(),
+        }
+    }
+
+    /// Server 1 of a cluster of these, each with the disk of its number.
+    fn face(members: &[u64]) -> Face {
+        let members = members.iter().map(|number| (id(*number), disk(*number)));
+        Face {
+            identity: Some(Identity {
+                cluster: CLUSTER,
+                server: id(1),
+                storage: disk(1),
+            }),
+            members: Membership::founded(members),
+            hello: hello(1, 1, Some(CLUSTER)),
+            settings: SETTINGS,
+            book: Book::default(),
+            details: Details::default(),
+            guests: Guests::default(),
+            connected: BTreeSet::new(),
+            unproven: BTreeSet::new(),
+            edition: 0,
+        }
+    }
+
+    /// What a server says that has everybody at `place`.
+    fn greeting(hello: Hello, place: &str) -> Greeting {
+        let mut book = Book::default();
+        for number in 1..=9 {
+            book.learn_one(id(number), &contact(5, place));
+        }
+        Greeting {
+            hello,
+            book,
+            settled: Settled::default(),
+            settings: SETTINGS,
+            details: None,
+        }
+    }
+
+    fn at(face: &Face, server: u64) -> Option<&str> {
+        face.book.get(id(server)).map(|it| &*it.client)
+    }
+
+    #[test]
+    fn only_members_pass_on_where_others_are() {
+        // A member, but never about this server itself.
+        let mut us = face(&[1, 2, 3]);
+        assert!(us.meet(&greeting(hello(2, 2, Some(CLUSTER)), "h:1"), false));
+        assert_eq!((at(&us, 2), at(&us, 3)), (Some("h:1"), Some("h:1")));
+        assert_eq!(at(&us, 1), None);
+
+        for stranger in [
+            // Its number with another disk, of another cluster, blank, unknown.
+            hello(2, 77, Some(CLUSTER)),
+            hello(2, 2, Some(ClusterId::from_u128(9))),
+            hello(2, 2, None),
+            hello(7, 7, None),
+            hello(7, 7, Some(CLUSTER)),
+        ] {
+            let mut us = face(&[1, 2, 3]);
+            assert!(!us.meet(&greeting(stranger.clone(), "h:1"), true));
+            assert_eq!(us.book, Book::default(), "{stranger:?}");
+        }
+    }
+
+    #[test]
+    fn a_guest_is_where_it_said_once_the_log_names_its_disk() {
+        let members = |list: &[(u64, u64)]| {
+            let list = list
+                .iter()
+                .map(|(number, storage)| (id(*number), disk(*storage)));
+            Membership::founded(list)
+        };
+        let mut us = face(&[1, 2, 3]);
+        us.meet(&greeting(hello(4, 4, None), "four:1"), false);
+        us.meet(&greeting(hello(5, 77, None), "forged:1"), false);
+        assert_eq!(us.guests.get(id(4)).map(|it| &*it.peer), Some("four:1"));
+        assert!(us.admit(members(&[(1, 1), (2, 2), (3, 3), (4, 4), (5, 5)])));
+        assert_eq!((at(&us, 4), at(&us, 5)), (Some("four:1"), None));
+        assert_eq!(us.guests.get(id(5)).map(|it| &*it.peer), None);
+        // The one that was meant comes again.
+        assert!(us.meet(&greeting(hello(5, 5, Some(CLUSTER)), "five:1"), false));
+        assert_eq!(at(&us, 5), Some("five:1"));
+    }
+
+    #[test]
+    fn there_are_so_many_guests() {
+        let mut us = face(&[1, 2, 3]);
+        for number in 10..10_000 {
+            let mut it = greeting(hello(number, number, None), "h:1");
+            it.book.learn_one(id(number), &contact(1, "h:1"));
+            us.connected.insert(id(10));
+            us.meet(&it, false);
+        }
+        assert_eq!(us.guests.0.len(), GUESTS_MAX);
+        assert!(us.guests.get(id(10)).is_some(), "it is connected");
+    }
+
+    #[test]
+    fn a_blank_server_hears_of_others_where_it_was_sent() {
+        let blank = || {
+            let mut face = face(&[]);
+            face.identity = None;
+            face.hello.cluster = None;
+            face.hello.founders = BTreeSet::from([id(1), id(2)]);
+            face
+        };
+        let mut us = blank();
+        assert!(us.meet(&greeting(hello(7, 7, Some(CLUSTER)), "h:1"), true));
+        assert_eq!(at(&us, 3), Some("h:1"));
+        // Whoever comes tells its own, if it is one that is waited for.
+        let mut us = blank();
+        assert!(!us.meet(&greeting(hello(7, 7, Some(CLUSTER)), "h:1"), false));
+        assert!(us.meet(&greeting(hello(2, 2, None), "h:1"), false));
+        let mut admits = hello(8, 8, Some(CLUSTER));
+        admits.known.insert(id(1), disk(1));
+        assert!(us.meet(&greeting(admits, "h:1"), false));
+        assert_eq!(us.book.ids(), [id(2), id(8)]);
+    }
+
+    fn introduced(proof: Option<[u8; 32]>) -> Introduced {
+        Introduced {
+            greeting: greeting(hello(2, 2, Some(CLUSTER)), "h:1"),
+            form: Form::Second,
+            proof,
+            transcript: Transcript::default(),
+        }
+    }
+
+    #[test]
+    fn a_proof_is_asked_for_when_all_can_give_it() {
+        let secret = PeerSecret::new(b"a secret of all servers").expect("long enough");
+        let other = PeerSecret::new(b"a secret of other servers").expect("long enough");
+        let bytes = Transcript::default().bytes(Side::Dialler);
+        let (right, wrong) = (Some(secret.prove(&bytes)), Some(other.prove(&bytes)));
+        // The proof of one side is none of the other.
+        let turned = Some(secret.prove(&Transcript::default().bytes(Side::Acceptor)));
+        let told = |secret: Option<PeerSecret>, version, blank: bool, proof| {
+            let mut face = face(&[1, 2, 3]);
+            face.details.version = version;
+            if blank {
+                face.identity = None;
+            }
+            let shared = Shared::new(face, secret);
+            super::proof(&shared, &introduced(proof), Side::Dialler)
+        };
+        let (first, second) = (ClusterVersion::FIRST, ClusterVersion::SECOND);
+        for version in [first, second] {
+            assert_eq!(told(None, version, false, None), Ok(false));
+            assert_eq!(told(None, version, false, wrong), Ok(false));
+            assert_eq!(told(Some(secret.clone()), version, false, right), Ok(true));
+            let optional = Some(secret.clone().or_none(true));
+            assert_eq!(told(optional.clone(), version, false, None), Ok(false));
+            for bad in [wrong, turned] {
+                assert!(told(Some(secret.clone()), version, false, bad).is_err());
+                assert!(told(optional.clone(), version, false, bad).is_err());
+            }
+        }
+        assert_eq!(told(Some(secret.clone()), first, false, None), Ok(false));
+        assert!(told(Some(secret.clone()), first, true, None).is_err());
+        let said = told(Some(secret), second, false, None).expect_err("no proof");
+        for part in [
+            "server 2",
+            "no proof",
+            "--peer-secret-file",
+            "--peer-secret-optional",
+        ] {
+            assert!(said.contains(part), "{part}: {said}");
+        }
+    }
+
+    #[test]
+    fn no_edition_is_too_new_to_be_followed_by_another() {
+        let mut book = Book::default();
+        assert!(!book.learn_one(id(2), &contact(MAX_NUMBER + 1, "h:1")));
+        assert!(!book.learn_one(id(2), &contact(u64::MAX, "h:1")));
+        assert!(book.learn_one(id(2), &contact(MAX_NUMBER, "h:1")));
     }
 }

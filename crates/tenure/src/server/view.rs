@@ -66,8 +66,15 @@ pub(super) fn status(node: &Node) -> v1::StatusResponse {
         speaks: node.speaks().get(),
         rank: Some(rank(node.rank())),
         lag: node.lag(),
+        confirmed_age_millis: confirmed_age(node),
         ..v1::StatusResponse::default()
     }
+}
+
+/// How long ago a leader that is ready last asked a majority that has
+/// confirmed it since.
+fn confirmed_age(node: &Node) -> Option<u64> {
+    node.is_ready().then(|| Applied::of(node).age_millis())
 }
 
 const fn rank(rank: Rank) -> v1::Rank {

@@ -99,9 +99,11 @@ impl Transcript {
     }
 }
 
+type Sign = dyn Fn(&[u8]) -> Proof + Send + Sync;
+
 /// Computes the proofs of this server; by itself it proves nothing.
 #[derive(Clone, Default)]
-pub struct Prover(Option<Arc<dyn Fn(&[u8]) -> Proof + Send + Sync>>);
+pub struct Prover(Option<Arc<Sign>>);
 
 impl std::fmt::Debug for Prover {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

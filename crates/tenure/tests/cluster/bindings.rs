@@ -134,7 +134,7 @@ async fn a_register_is_its_sessions_until_that_ends_on_every_server() {
     let (heard, ends) = (by.heard.expect("a time"), by.ends.expect("a time"));
     assert_eq!(ends.nanos - heard.nanos, 600_000_000_000);
     let mut cluster = servers.cluster(leader).await;
-    let status = cluster.status(v1::StatusRequest {}).await;
+    let status = cluster.status(v1::StatusRequest::default()).await;
     assert_eq!(status.expect("a status").into_inner().bound, 1);
 
     let taken = rival

@@ -164,7 +164,7 @@ pub(crate) async fn admit(servers: &Servers, number: u64) {
     let status = servers
         .cluster(number)
         .await
-        .status(v1::StatusRequest {})
+        .status(v1::StatusRequest::default())
         .await;
     let storage = status.expect("a status").into_inner().storage;
     let add = v1::AddMemberRequest {
@@ -177,7 +177,10 @@ pub(crate) async fn admit(servers: &Servers, number: u64) {
     })
     .await;
     until_done(servers, number, async |mut cluster| {
-        let promote = v1::PromoteMemberRequest { id: number };
+        let promote = v1::PromoteMemberRequest {
+            id: number,
+            storage: String::new(),
+        };
         cluster.promote_member(promote).await.map(drop)
     })
     .await;
@@ -185,7 +188,10 @@ pub(crate) async fn admit(servers: &Servers, number: u64) {
 
 pub(crate) async fn remove(servers: &Servers, number: u64) {
     until_done(servers, 0, async |mut cluster| {
-        let remove = v1::RemoveMemberRequest { id: number };
+        let remove = v1::RemoveMemberRequest {
+            id: number,
+            storage: String::new(),
+        };
         cluster.remove_member(remove).await.map(drop)
     })
     .await;
@@ -451,7 +457,7 @@ async fn a_snapshot_is_taken_when_it_is_asked_for() {
         let mut cluster = servers.cluster(number).await;
         let answer = cluster.snapshot(v1::SnapshotRequest {}).await;
         let upto = answer.expect("taken").into_inner().upto;
-        let status = cluster.status(v1::StatusRequest {}).await;
+        let status = cluster.status(v1::StatusRequest::default()).await;
         let status = status.expect("a status").into_inner();
         assert!(status.snapshot >= upto && upto >= 4, "{upto}, {status:?}");
         // Nothing new: the same again.

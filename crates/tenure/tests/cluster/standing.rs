@@ -163,7 +163,7 @@ async fn a_server_says_its_rank_and_how_far_it_is_behind() {
 
 async fn status(servers: &Servers, number: u64) -> v1::StatusResponse {
     let mut cluster = servers.cluster(number).await;
-    let status = cluster.status(v1::StatusRequest {}).await;
+    let status = cluster.status(v1::StatusRequest::default()).await;
     status.expect("a status").into_inner()
 }
 

@@ -6,6 +6,10 @@
 //! that a crash could undo (`docs/alpo.md`, H1); and for messages that
 //! promise entries it is the batch that is being filled. They come out when
 //! that batch is acknowledged, or never.
+//!
+//! What waits is bounded: entries in bytes, by those who stage them (`stall`);
+//! snapshots, of which the next is not taken before the last is durable; and
+//! messages, of which the oldest are lost when there are too many.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -17,9 +21,27 @@ use super::super::durable::{Batch, HardState, Snapshot};
 use super::super::entry::Entry;
 use super::super::ids::LogId;
 use super::super::message::Envelope;
+use crate::time::Instant;
 
 /// Room for so many entries is made in a batch before they come, at most.
 const USUAL_MAX: usize = 256;
+
+/// So many messages wait at most; any message may be lost.
+const HELD_MAX: usize = 4_096;
+
+/// A batch that is not known to be durable.
+#[derive(Clone, Debug)]
+struct UnderWay {
+    number: u64,
+    /// The last id of the log after it.
+    last: LogId,
+    /// Since when it waits.
+    since: Instant,
+    /// Of entries in it.
+    bytes: usize,
+    /// Whether there is a snapshot in it.
+    snapshot: bool,
+}
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Disk {
@@ -33,8 +55,9 @@ pub(super) struct Disk {
     durable: u64,
     /// The batch with the last change of term or vote.
     hard: u64,
-    /// For each batch on its way the last id of the log after it.
-    under_way: VecDeque<(u64, LogId)>,
+    under_way: VecDeque<UnderWay>,
+    /// Bytes of entries in them.
+    waiting: usize,
     /// Up to here the log in memory is on disk.
     durable_id: LogId,
     held: VecDeque<(u64, Envelope)>,
@@ -54,6 +77,21 @@ impl Disk {
     /// Up to where the log is durable.
     pub(super) const fn durable_id(&self) -> LogId {
         self.durable_id
+    }
+
+    /// Since when the oldest batch waits that is not durable, if any does.
+    pub(super) fn since(&self) -> Option<Instant> {
+        self.under_way.front().map(|batch| batch.since)
+    }
+
+    /// Bytes of entries that are not known to be durable.
+    pub(super) const fn waiting(&self) -> usize {
+        self.waiting
+    }
+
+    /// Whether a snapshot is not known to be durable.
+    pub(super) fn has_snapshot(&self) -> bool {
+        self.staged.snapshot.is_some() || self.under_way.iter().any(|batch| batch.snapshot)
     }
 
     /// The batch that holds everything staged so far.
@@ -93,14 +131,20 @@ impl Disk {
             self.staged.truncate = Some(earlier.min(from));
         }
         self.durable_id = self.durable_id.min(from - 1);
-        for (_, last) in &mut self.under_way {
-            *last = (*last).min(from - 1);
+        for batch in &mut self.under_way {
+            batch.last = batch.last.min(from - 1);
         }
     }
 
     /// A snapshot; with `reset` the log before it goes too. `last` is where
     /// the log in memory ends, or ended before the reset.
-    pub(super) fn stage_snapshot(&mut self, snapshot: Snapshot, reset: bool, last: LogId) {
+    pub(super) fn stage_snapshot(
+        &mut self,
+        snapshot: Snapshot,
+        reset: bool,
+        last: LogId,
+        now: Instant,
+    ) {
         // In a batch the snapshot comes before truncation and entries. What
         // was staged before it may be what it rests on, and goes ahead.
         let Batch {
@@ -110,11 +154,11 @@ impl Disk {
             ..
         } = &self.staged;
         if earlier.is_some() || truncate.is_some() || !entries.is_empty() {
-            self.complete(last);
+            self.complete(last, now);
         }
         if reset {
             self.durable_id = 0;
-            self.under_way.iter_mut().for_each(|(_, last)| *last = 0);
+            self.under_way.iter_mut().for_each(|batch| batch.last = 0);
         }
         self.staged.reset |= reset;
         self.staged.snapshot = Some(snapshot);
@@ -122,20 +166,28 @@ impl Disk {
 
     /// What is to be made durable, if anything; `last` is where the log in
     /// memory ends.
-    pub(super) fn take(&mut self, last: LogId) -> Option<Batch> {
+    pub(super) fn take(&mut self, last: LogId, now: Instant) -> Option<Batch> {
         if self.full.is_empty() && !self.staged.is_empty() {
-            self.complete(last);
+            self.complete(last, now);
         }
         self.full.pop_front()
     }
 
     /// Nothing more goes into the batch that is being filled.
-    fn complete(&mut self, last: LogId) {
+    fn complete(&mut self, last: LogId, now: Instant) {
         self.sent += 1;
         let mut batch = core::mem::take(&mut self.staged);
         batch.number = self.sent;
         self.usual = batch.entries.len().clamp(1, USUAL_MAX);
-        self.under_way.push_back((self.sent, last));
+        let bytes = batch.entries.iter().map(Entry::weight).sum();
+        self.waiting += bytes;
+        self.under_way.push_back(UnderWay {
+            number: self.sent,
+            last,
+            since: now,
+            bytes,
+            snapshot: batch.snapshot.is_some(),
+        });
         self.full.push_back(batch);
     }
 
@@ -147,6 +199,9 @@ impl Disk {
         if wanted <= self.durable {
             return Some(envelope);
         }
+        if self.held.len() >= HELD_MAX {
+            self.held.pop_front();
+        }
         self.held.push_back((wanted, envelope));
         None
     }
@@ -156,8 +211,9 @@ impl Disk {
     pub(super) fn persisted(&mut self, number: u64, term: Term) -> Vec<Envelope> {
         assert!(number <= self.sent, "a batch came back that never went out");
         self.durable = self.durable.max(number);
-        while let Some((_, last)) = self.under_way.pop_front_if(|(n, _)| *n <= number) {
-            self.durable_id = self.durable_id.max(last);
+        while let Some(batch) = self.under_way.pop_front_if(|it| it.number <= number) {
+            self.durable_id = self.durable_id.max(batch.last);
+            self.waiting -= batch.bytes;
         }
         let mut free = Vec::new();
         for (wanted, envelope) in core::mem::take(&mut self.held) {
@@ -187,6 +243,8 @@ impl Disk {
             durable,
             hard,
             under_way,
+            // How long and how much decide what a leader does after seconds.
+            waiting: _,
             durable_id,
             held: _,
             // Memory, and nothing that decides.
@@ -195,8 +253,8 @@ impl Disk {
         // Only how far batches are ahead of the disk matters.
         let ahead = |number: u64| number.saturating_sub(*durable);
         (ahead(*sent), ahead(*hard), durable_id).hash(into);
-        for (number, last) in under_way {
-            (ahead(*number), last).hash(into);
+        for batch in under_way {
+            (ahead(batch.number), batch.last).hash(into);
         }
         for (wanted, envelope) in self.held(term) {
             ahead(wanted).hash(into);

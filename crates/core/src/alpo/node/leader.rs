@@ -22,6 +22,7 @@ use super::super::message::{Reply, Request};
 use super::super::quorum;
 use super::compare::Comparing;
 use super::desk::{Admission, Desk};
+use super::office::Changing;
 use super::progress::{Mode, Progress};
 use super::rounds::Rounds;
 use super::server::Server;
@@ -37,6 +38,7 @@ pub(super) struct Leader {
     pub(super) rounds: Rounds,
     pub(super) desk: Desk,
     pub(super) transfer: Option<Transfer>,
+    pub(super) changing: Option<Changing>,
     pub(super) heartbeat_at: Instant,
     /// No lease any more in this reign: the leadership was offered to
     /// another.
@@ -77,6 +79,7 @@ impl Leader {
             rounds: Rounds::new(server.now),
             desk: Desk::default(),
             transfer: None,
+            changing: None,
             heartbeat_at: server.now.after(server.config.heartbeat),
             lease_given_up: false,
             began: (time, server.now),
@@ -146,7 +149,8 @@ impl Leader {
                 Admission::Answer(answer) => server.answer(token, answer),
             },
             Ask::Read(query) => self.read(server, token, query),
-            Ask::Change(change) => self.change(server, token, change),
+            Ask::Change(change) => self.change(server, token, change, None),
+            Ask::ChangeOf { change, storage } => self.change(server, token, change, Some(storage)),
             Ask::Transfer(to) => self.hand_over(server, Some(token), to),
         }
     }
@@ -165,7 +169,7 @@ impl Leader {
             server.answer(token, Answer::Refused(refusal));
         } else if probe.is_too_large() {
             server.answer(token, Answer::Refused(Refusal::TooLarge));
-        } else if !self.desk.has_room(server, weight) {
+        } else if !self.desk.has_room(server, weight) || self.is_held_up(server) {
             server.answer(token, Answer::Refused(Refusal::Busy));
         } else {
             self.append(server, probe.payload, Some(token));
@@ -252,6 +256,7 @@ impl Leader {
         peer.round = peer.round.max(round.min(self.rounds.current()));
         self.confirm(server);
         self.advance(server);
+        self.judge_change(server);
         self.compare(server);
     }
 
@@ -293,6 +298,10 @@ impl Leader {
         // anybody's (H12).
         let mut own = server.disk.durable_id();
         if server.planted(Bug::CountedUnsynced) {
+            own = server.log.last().id;
+        }
+        let waits = server.disk.since().map(|since| server.now.since(since));
+        if waits > Some(server.config.timeout) && server.planted(Bug::StalledCounted) {
             own = server.log.last().id;
         }
         let mut matched = self.tally(server, own, |peer| peer.matched);
@@ -344,9 +353,11 @@ impl Leader {
     /// Sends what there is to send, as far as the windows allow, and begins
     /// a round if reads wait for one.
     pub(super) fn flush(&mut self, server: &mut Server) {
-        if self.rounds.wants_another() {
+        let changing = self.changing.map(|it| it.round);
+        if self.rounds.wants_another(changing) {
             self.rounds.begin(server.now);
             self.confirm(server);
+            self.judge_change(server);
             self.heartbeats(server);
         }
         let round = self.rounds.current();
@@ -371,8 +382,10 @@ impl Leader {
             self.heartbeats(server);
             self.expire(server);
             self.raise(server);
+            self.leave_to_a_quicker(server);
         }
         self.give_up_transfer(server);
+        self.judge_change(server);
         true
     }
 
@@ -428,7 +441,8 @@ impl Leader {
             server.answer(token, Answer::Interrupted);
         }
         let refused = Answer::Refused(Refusal::NotLeader { leader });
-        for token in outside.chain(self.rounds.abandon()) {
+        let changing = self.changing.map(|it| it.token);
+        for token in outside.chain(self.rounds.abandon()).chain(changing) {
             server.answer(token, refused.clone());
         }
         if let Some(token) = self.transfer.and_then(|transfer| transfer.token) {

@@ -37,6 +37,7 @@ mod progress;
 mod query;
 mod rounds;
 mod server;
+mod stall;
 mod status;
 mod types;
 mod upgrade;
@@ -103,6 +104,7 @@ impl Node {
             mut hard,
             snapshot,
             entries,
+            silence,
         } = recovered;
         let state = match &snapshot {
             Some(snapshot) => State::decode_with(config.checksum, &snapshot.bytes)?,
@@ -136,6 +138,8 @@ impl Node {
             unsaved: 0,
             leader: None,
             sticky_until: Instant::ZERO,
+            owed_until: Instant::ZERO,
+            left_at: None,
             verified: 0,
             vetoed: false,
             told: None,
@@ -150,16 +154,15 @@ impl Node {
             server.unsaved = server.stagger();
         }
         server.refuse_to_be_too_old();
-        // Before the crash a leader may have been heard whose lease counts on
-        // this server's silence.
-        if server.config.lease_reads {
-            server.sticky_until = now.after(server.config.drift.lengthen(server.config.timeout));
-        }
+        server.owe(silence);
         let mut passive = Passive::new(&mut server);
         if server.may_stand() && server.members.now().voters().count() == 1 {
-            // There is nobody to wait for. If others were admitted since, it
-            // would have had to agree, and to have it on its disk.
+            // There is nobody to wait for, and nobody who may be owed a
+            // silence: whoever could lead beside it has had its vote, and is
+            // not ready (and so answers no read) before this disk knows that
+            // there is more than one voter.
             passive.deadline = now;
+            server.owed_until = now;
         }
         let role = Role::Passive(passive);
         Ok(Self { server, role })
@@ -307,6 +310,9 @@ impl Node {
 
     /// Asks for votes, at the latest possible moment if polling comes first.
     fn campaign(&mut self, cycles: u32) {
+        if self.server.owes_silence() {
+            return self.passivate(Why::NoMajority);
+        }
         if self.server.planted(Bug::NoPoll) {
             return self.stand(false, cycles);
         }
@@ -317,6 +323,11 @@ impl Node {
     }
 
     fn stand(&mut self, transfer: bool, cycles: u32) {
+        // Its own vote is one too. What its leader asks for ends no lease:
+        // that leader gave it up before it asked.
+        if self.server.owes_silence() && !transfer {
+            return self.passivate(Why::NoMajority);
+        }
         self.server.leader = None;
         // After the last term there is none to stand in, and after the last
         // entry none for its no-op.
@@ -395,11 +406,16 @@ impl Node {
     }
 
     fn closed(&mut self, peer: ServerId) {
+        if self.server.planted(Bug::SilenceShortened) {
+            self.server.owed_until = self.server.now;
+        }
         if !self.server.config.fast_detection || self.server.leader != Some(peer) {
             return;
         }
         // The leader's process is gone, or a middlebox says so: asking costs
         // nothing, and a majority that still hears the leader will refuse.
+        // What is owed to a leader of before this start stays owed: these
+        // settings are not those that its lease counts on.
         self.server.sticky_until = self.server.now;
         let soon = self.server.soon(self.server.config.heartbeat);
         if let Role::Passive(passive) = &mut self.role {
@@ -442,7 +458,7 @@ impl Node {
         let now = self.server.now;
         match &mut self.role {
             Role::Passive(passive) => {
-                if now >= passive.deadline {
+                if now >= passive.deadline.max(self.server.owed_until) {
                     if self.server.may_stand() {
                         self.campaign(0);
                     } else {
@@ -482,6 +498,7 @@ impl Machine for Node {
             Input::Persisted(number) => self.persisted(number),
             Input::Asked { token, ask } => self.asked(token, ask),
             Input::Closed(peer) => self.closed(peer),
+            Input::Compact if self.server.is_stuck() => {}
             Input::Compact => self.server.compact_now(),
         }
         self.watch_itself(before);
@@ -506,7 +523,7 @@ impl Machine for Node {
             leader.flush(&mut self.server);
         }
         let last = self.server.log.last().id;
-        if let Some(batch) = self.server.disk.take(last) {
+        if let Some(batch) = self.server.disk.take(last, self.server.now) {
             self.server.outbox.push_back(Output::Persist(batch));
         }
         self.server.outbox.pop_front()
@@ -517,7 +534,7 @@ impl Machine for Node {
             return None;
         }
         Some(match &self.role {
-            Role::Passive(passive) => passive.deadline,
+            Role::Passive(passive) => passive.deadline.max(self.server.owed_until),
             Role::Candidate(candidate) if self.server.planted(Bug::CandidateWaits) => {
                 candidate.retry_at
             }

@@ -1,21 +1,41 @@
 //! What a leader does besides replicating: reads, changes of members, and
 //! handing over.
 
-use crate::time::Instant;
+use core::time::Duration;
+
+use crate::time::{Instant, nanos};
 
 use super::super::bug::Bug;
 use super::super::entry::Payload;
-use super::super::ids::{LogId, Position, ServerId};
+use super::super::ids::{LogId, Position, ServerId, StorageId};
 use super::super::membership::{Change, Membership};
 use super::super::message::Request;
 use super::super::quorum;
 use super::leader::{Leader, Transfer};
 use super::progress::{Mode, Progress};
 use super::server::Server;
-use super::types::{Answer, Query, Refusal};
+use super::types::{Answer, Ask, Query, Refusal};
 
-/// How many entries a learner may lack when it is promoted.
-const PROMOTION_LAG: LogId = 1_000;
+/// A learner that is promoted may lack what was appended in so long a time,
+/// or in a timeout if that is longer. It is counted in time, so that a busy
+/// cluster can promote and an idle one promotes nobody who lacks anything.
+const PROMOTION_LAG: Duration = Duration::from_secs(1);
+
+/// A change of members that waits for a fresh round.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Changing {
+    pub(super) token: u64,
+    change: Change,
+    of: Option<StorageId>,
+    /// The round that began after it was asked for.
+    pub(super) round: u64,
+    /// When it is refused if too few have answered that round.
+    pub(super) until: Instant,
+    /// Whether this leader was confirmed within a timeout before it was asked:
+    /// then whoever it has not heard for a timeout was silent, and it was not
+    /// this process that did not listen.
+    awake: bool,
+}
 
 impl Leader {
     /// Answers from the applied state as soon as it is certain that nobody
@@ -42,16 +62,24 @@ impl Leader {
             && server.now < self.rounds.confirmed_at().after(span)
     }
 
-    pub(super) fn change(&mut self, server: &mut Server, token: u64, change: Change) {
-        // A second change before the first is committed could make two
-        // majorities that share nobody.
-        let under_way = server.members.last_change().is_some();
-        if under_way && !server.planted(Bug::ChangesOverlap) {
-            return server.answer(token, Answer::Refused(Refusal::ChangeUnderWay));
-        }
-        let members = match server.members.now().after(change) {
+    /// Changes the members, or refuses to. `of` is the disk that the server
+    /// which is promoted or removed must have: then a request that comes late
+    /// or twice does nothing to the server that has its number by then.
+    ///
+    /// Who is promoted, and who can be spared, is judged when a majority has
+    /// answered a round that began after the request came. What was known
+    /// before says nothing: a leader that was cut off a moment ago, or did not
+    /// run for a minute, still believes that it leads and who is well.
+    pub(super) fn change(
+        &mut self,
+        server: &mut Server,
+        token: u64,
+        change: Change,
+        of: Option<StorageId>,
+    ) {
+        let members = match self.next_members(server, change, of) {
             Ok(members) => members,
-            Err(error) => return server.answer(token, Answer::Refused(Refusal::Change(error))),
+            Err(refusal) => return server.answer(token, Answer::Refused(refusal)),
         };
         if change == Change::Remove(server.id()) {
             // It hands over first; the new leader is asked again.
@@ -59,40 +87,164 @@ impl Leader {
             let leader = self.transfer.map(|transfer| transfer.to);
             return server.answer(token, Answer::Refused(Refusal::NotLeader { leader }));
         }
-        if let Change::Promote(learner) = change {
+        if let Change::Admit { .. } = change {
+            return self.adopt(server, members, token);
+        }
+        let lately = server.now.before(server.config.timeout);
+        let (mut round, mut until) = (self.rounds.next(), server.now.after(server.config.timeout));
+        if server.planted(Bug::ChangesOverlap) {
+            (round, until) = (0, server.now);
+        }
+        self.changing = Some(Changing {
+            token,
+            change,
+            of,
+            round,
+            until,
+            awake: self.rounds.confirmed_at() >= lately,
+        });
+        self.judge_change(server);
+    }
+
+    /// The members as they are to be, if the change can be thought of now.
+    fn next_members(
+        &self,
+        server: &Server,
+        change: Change,
+        of: Option<StorageId>,
+    ) -> Result<Membership, Refusal> {
+        // A second change before the first is committed could make two
+        // majorities that share nobody.
+        let under_way = server.members.last_change().is_some() || self.changing.is_some();
+        if under_way && !server.planted(Bug::ChangesOverlap) {
+            return Err(Refusal::ChangeUnderWay);
+        }
+        let now = server.members.now();
+        let about = match change {
+            Change::Admit { .. } => None,
+            Change::Promote(id) | Change::Remove(id) => now.get(id),
+        };
+        match (about, of) {
+            (Some(member), Some(of)) if member.storage != of => Err(Refusal::OtherDisk {
+                found: member.storage,
+            }),
+            _ => now.after(change).map_err(Refusal::Change),
+        }
+    }
+
+    /// Makes or refuses the change that waits, once the round that began after
+    /// it was asked for tells enough, and a timeout after at the latest.
+    pub(super) fn judge_change(&mut self, server: &mut Server) {
+        let Some(it) = self.changing else {
+            return;
+        };
+        let over = server.now >= it.until;
+        let confirmed = self.rounds.is_confirmed(it.round);
+        if !confirmed && !over {
+            return;
+        }
+        // What has changed meanwhile is judged as it is now.
+        self.changing = None;
+        let judged = self.next_members(server, it.change, it.of);
+        let judged = judged.and_then(|members| match self.fitness(server, &it, &members) {
+            Ok(()) if confirmed => Ok(members),
+            Ok(()) => Err(Refusal::TooFewHeard),
+            Err(refusal) => Err(refusal),
+        });
+        match judged {
+            // The heir must not be given ever more: it waits until somebody
+            // leads.
+            Ok(_) if self.transfer.is_some() => {
+                let (change, of) = (it.change, it.of);
+                if !(self.desk).admit(&server.config, it.token, Ask::change(change, of)) {
+                    server.answer(it.token, Answer::Refused(Refusal::Busy));
+                }
+            }
+            Ok(members) => self.adopt(server, members, it.token),
+            // Its answer, or another's, may be on its way.
+            Err(refusal) if self.may_be_heard(server, &it, refusal) && !over => {
+                self.changing = Some(it);
+            }
+            Err(refusal) => server.answer(it.token, Answer::Refused(refusal)),
+        }
+    }
+
+    /// Whether those that a change needs are well.
+    fn fitness(&self, server: &Server, it: &Changing, members: &Membership) -> Result<(), Refusal> {
+        if let Change::Promote(learner) = it.change {
+            let peer = self.peers.get(&learner);
+            let matched = peer.map_or(0, |peer| peer.matched);
             // It must also have the entry that admitted it, on its disk: it
             // votes only when it knows that it was admitted, and voters that
             // do not vote could leave the others without a majority.
-            let matched = self.peers.get(&learner).map_or(0, |peer| peer.matched);
-            let late = matched + PROMOTION_LAG < server.log.last().id;
-            if late || matched < server.members.since() {
-                return server.answer(token, Answer::Refused(Refusal::Behind));
+            if self.lacks(server, matched) || matched < server.members.since() {
+                return Err(Refusal::Behind);
+            }
+            // One that does not answer would not vote either.
+            let answered = peer.is_some_and(|peer| peer.round >= it.round);
+            if !answered {
+                return Err(Refusal::Behind);
             }
         }
-        if !self.hears_majority(server, &members) {
-            return server.answer(token, Answer::Refused(Refusal::TooFewHeard));
+        let heard = |peer: &Progress| peer.round >= it.round;
+        if self.hears_majority(server, members, heard) {
+            Ok(())
+        } else {
+            Err(Refusal::TooFewHeard)
         }
+    }
+
+    /// Whether waiting may still mend what a change is refused for.
+    fn may_be_heard(&self, server: &Server, it: &Changing, refusal: Refusal) -> bool {
+        let lately = server.now.before(server.config.timeout);
+        let heard = |peer: &Progress| peer.heard_at.is_some_and(|at| at >= lately);
+        match (refusal, it.change) {
+            (Refusal::Behind, Change::Promote(learner)) => {
+                let peer = self.peers.get(&learner);
+                peer.is_some_and(|peer| peer.round < it.round && (heard(peer) || !it.awake))
+            }
+            (Refusal::TooFewHeard, _) => {
+                let members = server.members.now().after(it.change);
+                !it.awake || members.is_ok_and(|it| self.hears_majority(server, &it, heard))
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether a log that ends at `matched` lacks an entry that was appended
+    /// too long ago.
+    fn lacks(&self, server: &Server, matched: LogId) -> bool {
+        if matched >= server.log.last().id {
+            return false;
+        }
+        let lag = PROMOTION_LAG.max(server.config.timeout);
+        let since = self.time(server).saturating_sub(nanos(lag));
+        // What is compacted is older than what there is.
+        let next = server.log.get(matched + 1);
+        next.is_none_or(|entry| entry.time < since)
+    }
+
+    fn adopt(&mut self, server: &mut Server, members: Membership, token: u64) {
         self.append(server, Payload::Members(members), Some(token));
         self.meet_members(server);
     }
 
     /// Whether enough of those who would vote after a change could vote now:
-    /// they have answered within a timeout, and have the last change before
-    /// this one on their disks, as whoever is promoted must. The change counts
-    /// as soon as it is appended: taking a server out that is needed, while
-    /// another is silent or does not know yet that it votes, would leave those
-    /// who stay without a majority for ever, for whoever was taken out cannot
-    /// be elected either, once the others' logs are better than its own.
-    fn hears_majority(&self, server: &Server, members: &Membership) -> bool {
-        if members.voters().eq(server.members.now().voters()) {
-            return true;
-        }
-        let lately = server.now.before(server.config.timeout);
+    /// they are heard, and have the last change before this one on their
+    /// disks, as whoever is promoted must. The change counts as soon as it is
+    /// appended: taking a server out that is needed, while another is silent
+    /// or does not know yet that it votes, would leave those who stay without
+    /// a majority for ever, for whoever was taken out cannot be elected
+    /// either, once the others' logs are better than its own.
+    fn hears_majority(
+        &self,
+        server: &Server,
+        members: &Membership,
+        heard: impl Fn(&Progress) -> bool,
+    ) -> bool {
         let knows_members = server.members.since();
-        let able = self.peers.iter().filter(|(_, peer)| {
-            let heard = peer.heard_at.is_some_and(|at| at >= lately);
-            heard && peer.matched >= knows_members
-        });
+        let able = self.peers.iter();
+        let able = able.filter(|(_, peer)| heard(peer) && peer.matched >= knows_members);
         let able = able.map(|(id, _)| *id);
         quorum::is_majority(members, able.chain([server.id()]))
     }
@@ -161,7 +313,7 @@ impl Leader {
             transfer.told = true;
             // From here on somebody may be elected although voters hear this
             // leader: it never again counts on a lease in this term.
-            self.lease_given_up = true;
+            self.lease_given_up = !server.planted(Bug::LeaseKept);
             server.ask(transfer.to, Request::TransferNow);
         }
     }
@@ -192,8 +344,10 @@ impl Leader {
     /// When something is to be done at the latest.
     pub(super) fn deadline(&self, server: &Server) -> Instant {
         let transfer = self.transfer.map_or(Instant::MAX, |t| t.until);
+        let changing = self.changing.map_or(Instant::MAX, |it| it.until);
         let silent = self.leads_until(server);
-        self.heartbeat_at.min(silent).min(transfer)
+        let first = self.heartbeat_at.min(silent);
+        first.min(transfer).min(changing)
     }
 }
 

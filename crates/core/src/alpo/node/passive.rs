@@ -67,6 +67,15 @@ impl Passive {
     /// A request of the leader of this term.
     pub(super) fn led(&mut self, server: &mut Server, asked: &Asked, request: Request) {
         self.deadline = server.patience();
+        // It is sent again; by then the disk may have caught up.
+        let refused = match &request {
+            Request::Append { entries, .. } => !entries.is_empty() && server.is_full(),
+            Request::Install { .. } => server.is_full() || server.disk.has_snapshot(),
+            _ => false,
+        };
+        if refused {
+            return;
+        }
         match request {
             Request::Append {
                 prev,
@@ -184,7 +193,7 @@ fn take_over(server: &mut Server, state: State, bytes: Vec<u8>) {
     server.state = state;
     server.snapshot = Some(snapshot.clone());
     server.unsaved = server.stagger();
-    server.disk.stage_snapshot(snapshot, reset, end);
+    server.disk.stage_snapshot(snapshot, reset, end, server.now);
     server.tell(Event::Installed { upto: last });
 }
 

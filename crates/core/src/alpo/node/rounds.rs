@@ -4,13 +4,15 @@
 //! every answer gives it back. When a majority has answered round `r` or
 //! later, then at the moment round `r` *began* no other leader of a higher
 //! term could have committed anything: a majority was still in this term
-//! after that moment. Three things rest on it:
+//! after that moment. Four things rest on it:
 //!
 //! * a read that arrived before round `r` began may be answered from the
 //!   applied state (`docs/alpo.md`, H5, I12);
 //! * a leader that asks and is confirmed by no majority for a timeout steps
 //!   down, since somebody else may lead by now. One whose process did not run
 //!   for that long has not asked, and asks first, unless it reads by lease;
+//! * a change of members is judged by who has answered round `r`, if it was
+//!   asked for before that began (`office.rs`);
 //! * with `lease_reads`, until the last confirmed round is a timeout old
 //!   nobody can have been elected, since voters that heard this leader in
 //!   that round refuse all votes for a timeout. It counts from the *start* of
@@ -54,6 +56,16 @@ impl Rounds {
         self.current
     }
 
+    /// The first round that begins from now on.
+    pub(super) const fn next(&self) -> u64 {
+        self.current + 1
+    }
+
+    /// Whether a majority has answered this round, or a later one.
+    pub(super) const fn is_confirmed(&self, round: u64) -> bool {
+        self.confirmed >= round
+    }
+
     pub(super) const fn confirmed_at(&self) -> Instant {
         self.confirmed_at
     }
@@ -88,15 +100,12 @@ impl Rounds {
         self.reads.len()
     }
 
-    /// Whether reads wait for a round that has not begun, and none is under
-    /// way that they would only overtake: reads that come in the meantime
-    /// share the next one.
-    pub(super) fn wants_another(&self) -> bool {
-        self.begun.is_empty()
-            && self
-                .reads
-                .back()
-                .is_some_and(|(round, ..)| *round > self.current)
+    /// Whether reads, or something `else_for`, wait for a round that has not
+    /// begun, and none is under way that they would only overtake: reads that
+    /// come in the meantime share the next one.
+    pub(super) fn wants_another(&self, else_for: Option<u64>) -> bool {
+        let reads = self.reads.back().map(|(round, ..)| *round);
+        self.begun.is_empty() && reads.max(else_for) > Some(self.current)
     }
 
     /// A majority has answered round `round`. `from_end` is the moment of

@@ -41,6 +41,11 @@ pub(super) struct Server {
     pub(super) leader: Option<ServerId>,
     /// Until then a leader is taken to be alive, whoever asks for votes.
     pub(super) sticky_until: Instant,
+    /// Until then this server elects nobody, itself included: before it was
+    /// started it may have heard a leader whose lease counts on that.
+    pub(super) owed_until: Instant,
+    /// When it last handed the leadership over because its disk stalled.
+    pub(super) left_at: Option<Instant>,
     /// In this term, the log is known to be the leader's up to here.
     pub(super) verified: LogId,
     /// A better log vetoed this server's candidacy, and nobody has reigned
@@ -106,10 +111,36 @@ impl Server {
         self.may_vote() && self.members.now().is_voter(self.id())
     }
 
-    /// Whether a leader is taken to be alive (H9).
+    /// Whether a leader is taken to be alive (H9), or may be.
     pub(super) fn is_led(&self) -> bool {
         let reign = self.config.lease_reads || self.hard.last_reign == self.hard.term;
-        reign && self.now < self.sticky_until && !self.planted(Bug::NotSticky)
+        let heard = reign && self.now < self.sticky_until;
+        (heard || self.owes_silence()) && !self.planted(Bug::NotSticky)
+    }
+
+    /// At its start: `silence` is the longest that its directory may owe.
+    ///
+    /// Why that is enough: a leader reads by its lease for less than a timeout
+    /// after the start of its last confirmed round, and this server can have
+    /// answered that round only before it was started, under a setting whose
+    /// silence was durable before it answered anything. Its directory keeps
+    /// the longest, so a setting that has become shorter since, or lease reads
+    /// that have been switched off, take nothing from what is owed. Counted
+    /// from its start it is over no earlier than counted from that answer.
+    pub(super) fn owe(&mut self, silence: Duration) {
+        let own = self.config.silence();
+        let owed = if self.planted(Bug::SilenceForgotten) {
+            own
+        } else {
+            own.max(silence)
+        };
+        self.owed_until = self.now.after(owed);
+    }
+
+    /// Whether a leader of before this server's start may still read by a
+    /// lease that counts on its silence.
+    pub(super) fn owes_silence(&self) -> bool {
+        self.now < self.owed_until
     }
 
     /// A wait before standing, drawn anew: one to two timeouts.
@@ -144,11 +175,14 @@ impl Server {
 
     /// Its leader says up to where the log is committed, and what came with
     /// it is done: with nothing missing here, the state is as new as can be
-    /// known.
+    /// known. A new leader does not know of all that was committed before it
+    /// until the first entry of its own term is: before that is applied here,
+    /// what it says is not all that was acknowledged.
     pub(super) fn told(&mut self, committed: LogId) {
         let committed = committed.max(self.told.unwrap_or(0));
         self.told = Some(committed);
-        if self.state.applied().id >= committed {
+        let applied = self.state.applied();
+        if applied.id >= committed && applied.term == self.term() {
             self.fresh_at = Some(self.now);
         }
     }
@@ -254,7 +288,8 @@ impl Server {
     pub(super) fn compact(&mut self) {
         // Counted from the last snapshot: what is kept behind it, or waits to
         // be committed, makes no other one worth its price.
-        if self.unsaved > self.enough() {
+        // One at a time: they are large, and a disk may stall.
+        if self.unsaved > self.enough() && !self.disk.has_snapshot() {
             self.compact_now();
         }
     }
@@ -287,8 +322,8 @@ impl Server {
             bytes: Arc::new(bytes),
         };
         self.snapshot = Some(snapshot.clone());
-        self.disk
-            .stage_snapshot(snapshot, false, self.log.last().id);
+        let end = self.log.last().id;
+        self.disk.stage_snapshot(snapshot, false, end, self.now);
         self.tell(Event::Compacted { upto: applied });
         self.log
             .compact_behind(applied.id, self.config.kept_entries, enough / 2);

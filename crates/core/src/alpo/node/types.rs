@@ -57,15 +57,30 @@ pub enum Ask {
     Read(Query),
     /// Change the members.
     Change(Change),
+    /// Promote or take out a member, if it is the one with this disk.
+    ChangeOf {
+        /// What to change.
+        change: Change,
+        /// The data directory that the member was admitted with.
+        storage: StorageId,
+    },
     /// Hand the leadership over, to the best of the others if `None`.
     Transfer(Option<ServerId>),
 }
 
 impl Ask {
+    /// A change of members, of the one with this disk if one is said.
+    pub const fn change(change: Change, of: Option<StorageId>) -> Self {
+        match of {
+            Some(storage) => Self::ChangeOf { change, storage },
+            None => Self::Change(change),
+        }
+    }
+
     /// Whether it would put an entry into the log.
     pub(super) const fn proposes(&self) -> bool {
         match self {
-            Self::Open { .. } | Self::Command(_) | Self::Change(_) => true,
+            Self::Open { .. } | Self::Command(_) | Self::Change(_) | Self::ChangeOf { .. } => true,
             Self::Read(_) | Self::Transfer(_) => false,
         }
     }
@@ -74,7 +89,11 @@ impl Ask {
     pub(super) fn weight(&self) -> usize {
         match self {
             Self::Command(command) => command.operation.weight(),
-            Self::Open { .. } | Self::Read(_) | Self::Change(_) | Self::Transfer(_) => 0,
+            Self::Open { .. }
+            | Self::Read(_)
+            | Self::Change(_)
+            | Self::ChangeOf { .. }
+            | Self::Transfer(_) => 0,
         }
     }
 }
@@ -165,9 +184,15 @@ pub enum Refusal {
     Change(ChangeError),
     /// A change of members is under way.
     ChangeUnderWay,
-    /// The learner is too far behind to be promoted.
+    /// The member has another disk than the one that was meant.
+    OtherDisk {
+        /// Which.
+        found: StorageId,
+    },
+    /// The learner is too far behind to be promoted, or does not answer.
     Behind,
-    /// Of the voters there would be, no majority was heard of lately.
+    /// Of the voters there would be, no majority has answered since, within a
+    /// timeout.
     TooFewHeard,
     /// The leadership could not be handed over in time.
     NotHandedOver,
@@ -244,6 +269,11 @@ pub enum Event {
     Compacted {
         /// Its last entry.
         upto: Position,
+    },
+    /// This leader's disk lags too far behind, and it hands over.
+    DiskStalls {
+        /// To this server, whose disk has kept up.
+        heir: ServerId,
     },
     /// A snapshot was taken over from the leader.
     Installed {

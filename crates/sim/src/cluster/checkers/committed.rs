@@ -11,6 +11,7 @@ use tenure_core::alpo::{Entry, Log, LogId, Node, Payload, Snapshot, State};
 use tenure_core::ids::Term;
 
 use super::bound::Bound;
+use super::reads::Past;
 use super::{Check, Verdict, broken};
 
 pub(in super::super) struct Committed {
@@ -26,6 +27,8 @@ pub(in super::super) struct Committed {
     snapshots: BTreeMap<LogId, u32>,
     /// What is bound to sessions.
     pub(in super::super) bound: Bound,
+    /// What was there to read, and when.
+    pub(in super::super) past: Past,
 }
 
 impl Committed {
@@ -38,11 +41,18 @@ impl Committed {
             requests: BTreeSet::new(),
             snapshots: BTreeMap::new(),
             bound: Bound::default(),
+            past: Past::default(),
         }
     }
 
     pub(in super::super) fn len(&self) -> LogId {
         self.entries.len() as LogId
+    }
+
+    /// The last entry that was committed before `term`; 0 if none was.
+    pub(in super::super) fn before_term(&self, term: Term) -> LogId {
+        let last = self.terms.iter().rposition(|of| *of < term);
+        last.map_or(0, |at| at as LogId + 1)
     }
 
     /// A server applied entries `from` to `to`.
@@ -89,6 +99,7 @@ impl Committed {
         self.bound
             .applied(entry, &outcome, before, &self.reference)?;
         self.everything.apply(entry);
+        self.past.applied(entry, before, &self.reference);
         self.entries.push(entry.clone());
         Ok(())
     }

@@ -9,6 +9,7 @@ pub(super) mod followed;
 pub(super) mod holders;
 pub(super) mod leaders;
 pub(super) mod patience;
+pub(super) mod reads;
 
 use std::fmt;
 
@@ -30,6 +31,11 @@ pub enum Check {
     Matching,
     /// No order of the clients' calls explains their answers (I12).
     Linearizable,
+    /// A read showed what was committed at no moment from its asking to its
+    /// answering, or a stale one not what its label says.
+    Reads,
+    /// A watch left out a change, or said that changes were gone that are not.
+    Watches,
     /// An append is lost, doubled, out of order, or was never made.
     ExactlyOnce,
     /// A register that is bound to a session was written by another, a
@@ -58,6 +64,8 @@ pub enum Check {
     Halted,
     /// After all was well again, nobody led in time.
     Election,
+    /// The network was broken in part, somebody could lead, and nobody did.
+    Reaches,
     /// A healthy leader was deposed by a server that came back (H9).
     Disturbed,
     /// After all was well again, a client was not answered in time.
@@ -76,6 +84,8 @@ impl fmt::Display for Check {
             Self::State => "state",
             Self::Matching => "matching",
             Self::Linearizable => "linearizable",
+            Self::Reads => "reads",
+            Self::Watches => "watches",
             Self::ExactlyOnce => "exactly once",
             Self::Bound => "bound",
             Self::Held => "held",
@@ -88,6 +98,7 @@ impl fmt::Display for Check {
             Self::Founding => "founding",
             Self::Halted => "halted",
             Self::Election => "election",
+            Self::Reaches => "who reaches leads",
             Self::Disturbed => "disturbed",
             Self::Answers => "answers",
             Self::Agreement => "agreement",

@@ -352,7 +352,12 @@ pub struct CloseSessionResponse {}
 #[derive(serde::Serialize, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct StatusRequest {}
+pub struct StatusRequest {
+    /// Has a server that leads ask a majority whether it still does, and wait for
+    /// that at most so long, 10 s at most. 0: it says what it knows.
+    #[prost(uint32, tag = "1")]
+    pub confirm_millis: u32,
+}
 #[derive(serde::Serialize, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -424,13 +429,22 @@ pub struct StatusResponse {
     /// How many entries that are committed it has not applied yet, as far as it
     /// knows: by its leader's last word in this term, or its own if it leads.
     /// Absent if it cannot know: no leader is known to it, or it leads and has
-    /// yet to commit what was there before.
+    /// yet to commit what was there before, or is not `confirmed`.
     #[prost(uint64, optional, tag = "29")]
     pub lag: ::core::option::Option<u64>,
     /// Whether it was removed from the cluster, as other servers have told it;
     /// `waiting` says what to do.
     #[prost(bool, tag = "30")]
     pub removed: bool,
+    /// For one that leads, if that was asked for: whether a majority has
+    /// confirmed it since the request came. Without that it may have been deposed
+    /// and not know yet.
+    #[prost(bool, optional, tag = "31")]
+    pub confirmed: ::core::option::Option<bool>,
+    /// For one that leads: how long ago it last asked a majority that has
+    /// confirmed it since, in milliseconds.
+    #[prost(uint64, optional, tag = "32")]
+    pub confirmed_age_millis: ::core::option::Option<u64>,
 }
 /// What decides which of two candidates steps back: the lower one, compared by
 /// the term of the last entry of the log first, then by that entry's id, then
@@ -480,17 +494,25 @@ pub struct AddMemberRequest {
 }
 #[derive(serde::Serialize, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct PromoteMemberRequest {
     #[prost(uint64, tag = "1")]
     pub id: u64,
+    /// Only if the member has this data directory, 32 hexadecimal digits as
+    /// `Member.storage` has it; refused with MEMBERS if it has another. Empty:
+    /// whichever it has.
+    #[prost(string, tag = "2")]
+    pub storage: ::prost::alloc::string::String,
 }
 #[derive(serde::Serialize, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RemoveMemberRequest {
     #[prost(uint64, tag = "1")]
     pub id: u64,
+    /// As above.
+    #[prost(string, tag = "2")]
+    pub storage: ::prost::alloc::string::String,
 }
 #[derive(serde::Serialize, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]

@@ -1,0 +1,189 @@
+//! Networks that are broken in part, for long.
+//!
+//! After the storm, in some worlds, the network is not healed at once: it
+//! keeps a shape in which some servers reach each other and others do not.
+//! Everything else is well. Then *who reaches a majority should lead*.
+//!
+//! What the protocol promises, exactly. Server `x` *could lead* if it may
+//! stand, and if of the voters that it reaches (what it asks them arrives, and
+//! so do their answers), itself counted, a majority are up, may vote, and have
+//! no better log than it has. If at every moment for [`bound`](World::bound)
+//! somebody could lead, then within that time somebody does, and reaches a
+//! majority. Nothing is promised where the only servers with good enough logs
+//! reach too few (a star of five whose centre lacks what three of the leaves
+//! have): no election can be won there, and none may be.
+//!
+//! Why it holds. While nobody leads, no log changes, so who could lead stays
+//! able to. Its poll is refused by those of its voters alone that still hear a
+//! leader, and they stop hearing it within a timeout, or that leader has a
+//! majority. A server with a better log that cannot lead itself makes it step
+//! back once (H7). Rivals that it cannot ask to defer have waits that are
+//! drawn anew each time, so one of them goes first before long. And nobody can
+//! depose it again and again: raising a term takes a poll that a majority
+//! grants, and its own voters grant none.
+
+use tenure_core::alpo::Status;
+
+use super::checkers::{Check, Verdict, broken};
+use super::judging::describe;
+use super::swarm::SECOND;
+use super::world::{Event, World};
+
+/// A broken network.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Shape {
+    /// One is reached by all, who do not reach each other.
+    Star,
+    /// Each reaches the next and the one before.
+    Chain,
+    /// Each reaches the next and the one before, and the last the first.
+    Ring,
+    /// Of any two, only one reaches the other.
+    OneWay,
+    /// Each connection works or does not.
+    Ragged,
+}
+
+/// How the judging of a shape stands.
+#[derive(Clone, Copy, Default, Debug)]
+pub(super) struct Shaped {
+    /// Since when nobody leads though somebody could.
+    leaderless: Option<u64>,
+    /// For how many looks the same server has led.
+    steady: u64,
+    led_by: Option<usize>,
+    looks: u64,
+}
+
+/// So many looks in a row have to find the same leader.
+const STEADY: u64 = 10;
+/// After so many looks the shape is over, whoever leads.
+const LOOKS_MAX: u64 = 150;
+
+impl World {
+    /// Breaks the network into a shape.
+    pub(super) fn shape(&mut self, shape: Shape) {
+        let size = self.swarm.servers;
+        let mut order: Vec<_> = (0..size).collect();
+        for at in (1..size).rev() {
+            order.swap(at, self.rng.below(at as u64 + 1) as usize);
+        }
+        for i in 0..size {
+            for j in 0..size {
+                let (low, high) = (i.min(j), i.max(j));
+                let next = high - low == 1;
+                let joined = match shape {
+                    Shape::Star => low == 0,
+                    Shape::Chain => next,
+                    Shape::Ring => next || (low, high) == (0, size - 1),
+                    Shape::OneWay => (i < j) == ((i + j) % 2 == 0),
+                    Shape::Ragged => self.rng.chance(55),
+                };
+                self.network.cut(order[i], order[j], !joined && i != j);
+            }
+        }
+    }
+
+    /// A random one of them.
+    pub(super) fn any_shape(&mut self) -> Shape {
+        let all = [
+            Shape::Star,
+            Shape::Chain,
+            Shape::Ring,
+            Shape::OneWay,
+            Shape::Ragged,
+        ];
+        all[self.rng.below(all.len() as u64) as usize]
+    }
+
+    /// Within what time somebody is elected when all is well.
+    pub(super) fn bound(&self) -> u64 {
+        25 * self.timeout() + 3 * SECOND
+    }
+
+    /// A look at a network that keeps a shape: does somebody lead who could?
+    pub(super) fn look_at_shape(&mut self) -> Verdict {
+        let leader = (0..self.swarm.servers).find(|server| self.leads(*server));
+        let shaped = &mut self.shaped;
+        shaped.looks += 1;
+        shaped.steady = match leader {
+            Some(_) if leader == shaped.led_by => shaped.steady + 1,
+            _ => 0,
+        };
+        shaped.led_by = leader;
+        let could = (0..self.swarm.servers).find(|server| self.could_lead(*server));
+        let now = self.now;
+        self.shaped.leaderless = match (leader, could) {
+            (None, Some(_)) => self.shaped.leaderless.or(Some(now)),
+            _ => None,
+        };
+        if let (Some(since), Some(could)) = (self.shaped.leaderless, could)
+            && now - since > self.bound()
+        {
+            let all: Vec<_> = self.hosts.iter().map(describe).collect();
+            let detail = format!(
+                "s{} could lead for {} ms: {}",
+                could + 1,
+                (now - since) / 1_000_000,
+                all.join("; ")
+            );
+            return broken(Check::Reaches, detail);
+        }
+        let idle = leader.is_none() && could.is_none() && self.shaped.looks > 3 * STEADY;
+        if self.shaped.steady >= STEADY || idle || self.shaped.looks >= LOOKS_MAX {
+            self.stats.shapes_led += u64::from(self.shaped.steady >= STEADY);
+            self.stats.shapes_idle += u64::from(idle);
+            return self.mended();
+        }
+        let again = self.timeout() / 2;
+        self.after(again, Event::Shaped);
+        Ok(())
+    }
+
+    /// Whether what `a` asks `b` arrives and is answered.
+    fn reaches(&self, a: usize, b: usize) -> bool {
+        a == b || !self.network.is_cut(a, b)
+    }
+
+    /// Whether it leads, and reaches a majority.
+    fn leads(&self, server: usize) -> bool {
+        let node = self.hosts[server].node.as_ref();
+        node.is_some_and(|node| node.status() == Status::Leader)
+            && self.reaches_majority(server, |_| true)
+    }
+
+    /// See above.
+    fn could_lead(&self, server: usize) -> bool {
+        let Some(node) = &self.hosts[server].node else {
+            return false;
+        };
+        let (mine, members) = (node.rank().last, node.members());
+        let stands = members.get(node.id()).map(|member| member.storage);
+        stands == Some(self.hosts[server].storage)
+            && members.is_voter(node.id())
+            && self.reaches_majority(server, |other| {
+                let node = self.hosts[other].node.as_ref();
+                node.is_some_and(|node| {
+                    let own = node.members().get(node.id());
+                    own.is_some_and(|own| own.storage == self.hosts[other].storage)
+                        && node.rank().last <= mine
+                })
+            })
+    }
+
+    /// Whether it reaches a majority of its voters that are up and `fit`.
+    fn reaches_majority(&self, server: usize, fit: impl Fn(usize) -> bool) -> bool {
+        let Some(node) = &self.hosts[server].node else {
+            return false;
+        };
+        let voters: Vec<_> = node
+            .members()
+            .voters()
+            .map(|id| id.get() as usize - 1)
+            .collect();
+        let reached = voters.iter().filter(|voter| {
+            self.hosts[**voter].node.is_some() && self.reaches(server, **voter) && fit(**voter)
+        });
+        reached.count() * 2 > voters.len()
+    }
+}
