@@ -21,12 +21,15 @@ use core::hash::{Hash, Hasher};
 use crate::time::Instant;
 
 use super::super::entry::ClusterVersion;
-use super::super::ids::{LogId, Position};
+use super::super::ids::{LogId, Position, StorageId};
 use super::super::log::Log;
 use super::super::state::Mark;
 
 #[derive(Clone, Debug)]
 pub(super) struct Progress {
+    /// The disk that all of this is about: the one that the members have
+    /// under the peer's number. When they have another, it begins anew.
+    pub(super) storage: StorageId,
     /// Up to here the peer's log is durably the leader's.
     pub(super) matched: LogId,
     /// The next entry to send; above `matched`.
@@ -83,8 +86,9 @@ pub(super) enum Mode {
 impl Progress {
     /// At the start of a reign, or of a membership: hope that the peer has
     /// everything. `newest` is the number of the last request that was sent.
-    pub(super) const fn hopeful(last: LogId, newest: u64) -> Self {
+    pub(super) const fn hopeful(storage: StorageId, last: LogId, newest: u64) -> Self {
         Self {
+            storage,
             matched: 0,
             next: last + 1,
             round: 0,
@@ -257,6 +261,7 @@ impl Progress {
     /// For [`Node::digest`](super::Node::digest).
     pub(super) fn digest(&self, into: &mut impl Hasher) {
         let Self {
+            storage,
             matched,
             next,
             mode,
@@ -275,7 +280,7 @@ impl Progress {
             heard: _,
             born: _,
         } = self;
-        (matched, next, set_back).hash(into);
+        (storage, matched, next, set_back).hash(into);
         core::mem::discriminant(mode).hash(into);
         match mode {
             Mode::Probing { asked } => asked.hash(into),
