@@ -58,6 +58,7 @@ mod inbox;
 mod knock;
 mod listen;
 mod metrics;
+mod misfit;
 mod owner;
 mod peers;
 mod removal;

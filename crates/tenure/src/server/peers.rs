@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tenure_core::alpo::{ClusterVersion, Envelope, Membership, ServerId, StorageId};
+use tenure_core::alpo::{Envelope, Membership, ServerId, Start, StorageId};
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
@@ -22,13 +22,14 @@ use super::copies;
 use super::gate::Gate;
 use super::inbox::{Ending, Event, Inbox, Visit};
 use super::metrics::{Closed, Undialled};
+use super::misfit::misfit;
 use super::owner::others;
 use super::shared::Shared;
 use super::trust;
 use crate::clock;
 use crate::transport::{
     Answer, Book, Demand, Form, FrameReader, Greeting, GreetingError, Introduced, Life, Line, Link,
-    LinkEvent, ReadError, Settings, Settled, Side, Tls, distrust, introduced,
+    LinkEvent, ReadError, Settled, Side, Tls, distrust, introduced,
 };
 
 /// How long a newcomer may take to introduce itself.
@@ -328,81 +329,12 @@ impl Teller {
     }
 }
 
-/// How `theirs` differ from `ours`, by what people set.
-fn unlike(ours: Settings, theirs: Settings) -> String {
-    let switch = |on: bool| if on { "on" } else { "off" };
-    let time = |nanos: u64| format!("{:?}", Duration::from_nanos(nanos));
-    let drift = |ppm: u32| format!("{ppm} ppm");
-    let all = [
-        (
-            "--election-timeout",
-            time(ours.timeout),
-            time(theirs.timeout),
-        ),
-        (
-            "--lease-reads",
-            switch(ours.lease_reads).to_owned(),
-            switch(theirs.lease_reads).to_owned(),
-        ),
-        // No flag sets these; a program that runs servers by the library may.
-        (
-            "the bound on clocks' drift",
-            drift(ours.drift),
-            drift(theirs.drift),
-        ),
-        (
-            "the fast detection of crashes",
-            switch(ours.fast_detection).to_owned(),
-            switch(theirs.fast_detection).to_owned(),
-        ),
-    ];
-    let unlike = all.iter().filter(|(_, ours, theirs)| ours != theirs);
-    let (mut expected, mut found) = (Vec::new(), Vec::new());
-    for (name, ours, theirs) in unlike {
-        expected.push(format!("{name} {ours}"));
-        found.push(format!("{name} {theirs}"));
-    }
-    format!(
-        "expected {}, found {}",
-        expected.join(" and "),
-        found.join(" and ")
-    )
-}
-
 /// Why this server does not talk to the one that says `greeting`, if so.
 fn judge(shared: &Shared, greeting: &Greeting, form: Form) -> Option<Answer> {
     if let Some(why) = misfit(shared, greeting, form) {
         return Some(Answer::Refused(why));
     }
     shared.judge_start(greeting, clock::boot())
-}
-
-/// Why the other server cannot be one that this one works with, if so.
-fn misfit(shared: &Shared, greeting: &Greeting, form: Form) -> Option<String> {
-    let face = shared.face();
-    if form == Form::First && face.details.version >= ClusterVersion::SECOND {
-        let other = greeting.hello.server.get();
-        return Some(format!(
-            "expected the protocol tenure-2, which all servers of this cluster speak since its \
-             version is {}, found tenure-1; start server {other} with the release of the others, \
-             or a later one",
-            face.details.version
-        ));
-    }
-    if greeting.settings != face.settings {
-        // Both sides print it, so it names both.
-        let (own, other) = (face.hello.server.get(), greeting.hello.server.get());
-        let unlike = unlike(face.settings, greeting.settings);
-        return Some(format!(
-            "{unlike} (server {own} has the former, server {other} the latter); give all servers \
-             of a cluster the same --election-timeout and --lease-reads"
-        ));
-    }
-    // A blank one judges for itself by what it is answered.
-    let identity = face.identity?;
-    greeting.hello.cluster?;
-    let meets = identity.meets(&greeting.hello);
-    meets.err().map(|stranger| stranger.to_string())
 }
 
 /// Takes connections of other servers until it is dropped; at most `most` of
@@ -509,7 +441,7 @@ async fn serve(
     inbox: &Inbox,
 ) {
     let mut edition = shared.edition.subscribe();
-    let mut settled = shared.settled.subscribe();
+    let settled = shared.settled.subscribe();
     let reason = match &answer {
         Answer::Later(_) | Answer::SetBack(_) => Closed::Copy,
         _ if proven.is_err() => Closed::Untrusted,
@@ -543,13 +475,28 @@ async fn serve(
         number,
     };
     inbox.put(Event::Connected(visit));
+    let ends = (edition, settled);
+    let proven = matches!(proven, Ok(true));
+    let ending = listen(stream, (visit, start, proven), ends, shared, inbox).await;
+    inbox.put(Event::Closed(visit, ending));
+}
+
+/// Passes on what a server says, until its connection ends.
+async fn listen(
+    stream: Line,
+    (visit, start, proven): (Visit, Option<Start>, bool),
+    mut ends: (watch::Receiver<u64>, watch::Receiver<Settled>),
+    shared: &Shared,
+    inbox: &Inbox,
+) -> Ending {
     let mut frames = FrameReader::new(stream);
     // What ends it from this side.
+    let (edition, settled) = &mut ends;
     let mut over = pin!(async {
         tokio::select! {
             _ = edition.changed() => {}
-            () = dismissed(&mut settled, (server, storage)) => {}
-            () = shared.until_proven_only(), if !matches!(proven, Ok(true)) => {}
+            () = dismissed(settled, (visit.server, visit.storage)) => {}
+            () = shared.until_proven_only(), if !proven => {}
         }
     });
     let mut events = Vec::new();
@@ -557,8 +504,8 @@ async fn serve(
     let ended = loop {
         let next = frames.next(|envelope| {
             // Nobody speaks for anybody else.
-            if envelope.from == server {
-                events.push(Event::Received(envelope, storage));
+            if envelope.from == visit.server {
+                events.push(Event::Received(envelope, visit.storage));
             }
         });
         let next = tokio::select! {
@@ -570,7 +517,7 @@ async fn serve(
         };
         let life = next.as_ref().ok().copied().flatten();
         let now = clock::boot();
-        if !shared.hears((server, storage), start, life, now) {
+        if !shared.hears((visit.server, visit.storage), start, life, now) {
             // Another process with this disk was let in.
             ending = Ending::Here;
             break ReadError::Closed;
@@ -583,9 +530,12 @@ async fn serve(
     if let ReadError::Frame(error) = &ended {
         ending = Ending::Here;
         shared.metrics.close(Closed::Garbage);
-        tracing::warn!(server = server.get(), "a connection is closed: {error}");
+        tracing::warn!(
+            server = visit.server.get(),
+            "a connection is closed: {error}"
+        );
     }
-    inbox.put(Event::Closed(visit, ending));
+    ending
 }
 
 /// Waits until a member is one no more. Nobody sends it the entry that says
