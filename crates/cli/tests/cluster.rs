@@ -319,7 +319,7 @@ fn certificates_are_named_in_the_url() {
     let path = |name: &str| directory.path().join(name).display().to_string();
     let (certs, others) = (path("certs"), path("others"));
     for dir in [&certs, &others] {
-        text(&["certs", dir, "--name", "one"]);
+        text(&["certs", dir, "--name", "one", "--server", "1"]);
     }
     let file = |name: &str| format!("{certs}/{name}");
     let (ca, cert, key) = (file("ca.pem"), file("one.pem"), file("one.key"));

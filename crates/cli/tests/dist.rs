@@ -53,7 +53,7 @@ fn run(args: &[&str]) {
 fn a_server_starts_with_the_settings_that_are_shipped() {
     let place = tempfile::tempdir().expect("a directory");
     let path = |name: &str| place.path().join(name).display().to_string();
-    run(&["certs", &path(""), "--name", "server"]);
+    run(&["certs", &path(""), "--server", "1"]);
     run(&[
         "token",
         "operator",

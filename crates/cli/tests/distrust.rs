@@ -37,14 +37,23 @@ impl Place {
         }
     }
 
+    fn start_with(&self, id: usize, more: &[&str]) -> Heard {
+        self.start_as(id, true, more)
+    }
+
     fn start(&self, id: usize, tls: bool) -> Heard {
+        self.start_as(id, tls, &[])
+    }
+
+    fn start_as(&self, id: usize, tls: bool, more: &[&str]) -> Heard {
         let dir = self.dir.path();
         let mut command = Command::new(TENURE);
         command
             .args(["serve", "-v", "--id", &id.to_string()])
             .args(["--peers", &self.peers, "--listen", &self.clients[id - 1]])
             .arg("--data")
-            .arg(dir.join(format!("data{id}")));
+            .arg(dir.join(format!("data{id}")))
+            .args(more);
         if tls {
             command.arg("--tls-cert").arg(file(dir, id, "pem"));
             command.arg("--tls-key").arg(file(dir, id, "key"));
@@ -52,6 +61,55 @@ impl Place {
         }
         Heard::start(command)
     }
+}
+
+/// As `tenure certs` made them before they carried numbers.
+fn write_old(dir: &Path, id: usize, by: &Authority) {
+    let names = vec!["127.0.0.1".to_owned()];
+    let params = rcgen::CertificateParams::new(names).expect("parameters");
+    let key = rcgen::KeyPair::generate().expect("a key");
+    let certificate = params.signed_by(&key, by).expect("signed");
+    std::fs::write(file(dir, id, "key"), key.serialize_pem()).expect("written");
+    std::fs::write(file(dir, id, "pem"), certificate.pem()).expect("written");
+}
+
+#[test]
+fn certificates_without_a_number_are_taken_only_where_that_is_said() {
+    let place = Place::new();
+    let dir = place.dir.path();
+    let ours = authority();
+    std::fs::write(dir.join("ca.pem"), ours.pem()).expect("written");
+    for id in 1..=3 {
+        write_old(dir, id, &ours);
+    }
+    let refuses = [
+        "1.pem: expected a certificate that names server 1 (server-1.tenure.internal)",
+        "tenure certs DIR --server 1",
+        "--tls-any-server",
+    ];
+    place.start(1, true).says(1, &refuses);
+
+    // One after the other is given a new one; the last keeps what it has.
+    let old = [1, 2, 3].map(|id| place.start_with(id, &["--tls-any-server"]));
+    for server in &old {
+        server.says(1, &["WARN", "--tls-any-server: every certificate"]);
+    }
+    let [ca, cert, key] = ["ca.pem", "1.pem", "1.key"].map(|it| dir.join(it).display().to_string());
+    let clients = place.clients.join(",");
+    let url = format!("tenure://{clients}?ca={ca}&cert={cert}&key={key}");
+    led(&url);
+    let [first, second, third] = old;
+    drop(first);
+    write(dir, 1, &ours, false);
+    let first = place.start(1, true);
+    let wanted = "expected a certificate that names server 3";
+    first.says(1, &["not connected", wanted, "found one for"]);
+    first.says(1, &["not let in as a server", wanted]);
+    third.says(1, &["not connected", wanted]);
+    drop(second);
+    write(dir, 2, &ours, false);
+    let _second = place.start(2, true);
+    led(&url);
 }
 
 const BELIEVED: &str = "expected a certificate of an authority in";

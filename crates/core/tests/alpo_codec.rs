@@ -12,8 +12,8 @@ use tenure_core::alpo::codec::{
     encode_envelope, encode_frame, encode_hard_state, put_bytes, put_u64,
 };
 use tenure_core::alpo::{
-    Body, Command, Entry, Envelope, ImageError, Limits, Operation, Payload, Reply, Request,
-    ServerId, State,
+    Body, Command, Compare, Entry, Envelope, HardState, ImageError, Limits, MAX_NUMBER, Mark,
+    Operation, Payload, Position, Reply, Request, ServerId, State,
 };
 use tenure_core::cas::{Expect, Stamp, Write};
 use tenure_core::ids::{Key, Term};
@@ -318,9 +318,9 @@ fn numbers_out_of_range_are_refused() {
     let envelope = Envelope {
         from: ServerId::new(1).expect("a server"),
         to: ServerId::new(2).expect("a server"),
-        term: Term::MAX,
+        term: Term::new(MAX_NUMBER).expect("a term"),
         body: Body::Request {
-            number: 1,
+            number: MAX_NUMBER,
             request: Request::TransferNow,
         },
     };
@@ -339,9 +339,115 @@ fn numbers_out_of_range_are_refused() {
     assert_eq!(with(0, 2, 3, 6), Err(DecodeError::Number));
     assert_eq!(with(1, 0, 3, 6), Err(DecodeError::Number));
     assert_eq!(with(1, 2, 1 << 63, 6), Err(DecodeError::Number));
+    assert_eq!(with(1, 2, MAX_NUMBER + 1, 6), Err(DecodeError::Number));
+    assert_eq!(with(1, 2, Term::MAX.get(), 6), Err(DecodeError::Number));
     assert_eq!(with(1, 2, 3, 7), Err(DecodeError::Kind(7)));
     assert_eq!(with(1, 2, 3, 64 + 15), Err(DecodeError::Kind(64 + 15)));
     assert_eq!(with(1, 2, 3, 255), Err(DecodeError::Kind(255)));
+}
+
+/// A request, and a reply, with one number above what is taken from others.
+#[test]
+fn no_number_of_another_server_is_above_the_bound() {
+    const BEYOND: u64 = MAX_NUMBER + 1;
+    let at = |id| Position::new(Term::new(1).expect("a term"), id);
+    let envelope = |body| Envelope {
+        from: ServerId::new(1).expect("a server"),
+        to: ServerId::new(2).expect("a server"),
+        term: Term::new(1).expect("a term"),
+        body,
+    };
+    let heartbeat = |last, commit, round, time, mark: (u64, u64)| Request::Heartbeat {
+        last: at(last),
+        commit,
+        round,
+        time,
+        compare: Compare {
+            at: mark.0,
+            agreed: Some(Mark {
+                id: mark.1,
+                hash: u64::MAX,
+            }),
+        },
+    };
+    let append = |prev, commit, entry: (u64, u64)| Request::Append {
+        prev: at(prev),
+        entries: vec![Entry {
+            id: entry.0,
+            term: Term::new(1).expect("a term"),
+            time: entry.1,
+            payload: Payload::NoOp,
+        }],
+        commit,
+        round: 1,
+    };
+    let decoded = |body| {
+        let mut bytes = Vec::new();
+        encode_envelope(&mut bytes, &envelope(body));
+        decode_envelope(&bytes).map(drop)
+    };
+    let request = |number, request| decoded(Body::Request { number, request });
+    let most = MAX_NUMBER;
+    assert_eq!(
+        request(most, heartbeat(most, most, most, most, (most, most))),
+        Ok(())
+    );
+    assert_eq!(request(most, append(most, most, (most, most))), Ok(()));
+    for bad in [
+        heartbeat(BEYOND, 1, 1, 1, (1, 1)),
+        heartbeat(1, BEYOND, 1, 1, (1, 1)),
+        heartbeat(1, 1, BEYOND, 1, (1, 1)),
+        heartbeat(1, 1, 1, BEYOND, (1, 1)),
+        heartbeat(1, 1, 1, 1, (BEYOND, 1)),
+        heartbeat(1, 1, 1, 1, (1, BEYOND)),
+        append(BEYOND, 1, (1, 1)),
+        append(1, BEYOND, (1, 1)),
+        append(1, 1, (BEYOND, 1)),
+        append(1, 1, (1, BEYOND)),
+        append(1, 1, (u64::MAX, 1)),
+    ] {
+        assert_eq!(request(1, bad.clone()), Err(DecodeError::Number), "{bad:?}");
+    }
+    assert_eq!(
+        request(BEYOND, Request::TransferNow),
+        Err(DecodeError::Number)
+    );
+    let reply = |number, asked_in, reply| {
+        let asked_in = Term::new(asked_in).expect("a term");
+        decoded(Body::Reply {
+            number,
+            asked_in,
+            reply,
+        })
+    };
+    assert_eq!(reply(1, BEYOND, Reply::Granted), Err(DecodeError::Number));
+    assert_eq!(reply(BEYOND, 1, Reply::Granted), Err(DecodeError::Number));
+    for (matched, round) in [(BEYOND, 1), (1, BEYOND)] {
+        let bad = Reply::Appended { matched, round };
+        assert_eq!(reply(1, 1, bad), Err(DecodeError::Number));
+    }
+}
+
+/// What an earlier release may have written to this server's own disk.
+#[test]
+fn an_own_disk_is_read_whatever_its_numbers() {
+    let entry = Entry {
+        id: u64::MAX,
+        term: Term::MAX,
+        time: u64::MAX,
+        payload: Payload::NoOp,
+    };
+    let mut bytes = Vec::new();
+    encode_entry(&mut bytes, &entry);
+    assert_eq!(decode_entry(&bytes), Ok(entry));
+    let hard = HardState {
+        term: Term::MAX,
+        last_reign: Term::MAX,
+        vote: None,
+    };
+    let mut bytes = Vec::new();
+    encode_hard_state(&mut bytes, &hard);
+    assert_eq!(decode_hard_state(&bytes), Ok(hard));
 }
 
 #[test]

@@ -11,6 +11,8 @@ mod knows;
 mod owners;
 #[path = "alpo_trio/servers.rs"]
 mod servers;
+#[path = "alpo_trio/set_back.rs"]
+mod set_back;
 #[path = "alpo_trio/strand.rs"]
 mod strand;
 #[cfg(feature = "next-version")]

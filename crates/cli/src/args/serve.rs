@@ -49,6 +49,20 @@ pub(crate) struct Serve {
     /// The authority of servers and clients. All three are read again when they change.
     #[arg(long, env = "TENURE_TLS_CA", value_name = "FILE")]
     pub(crate) tls_ca: Option<PathBuf>,
+    /// The authority of servers, if they have one of their own [default: that of --tls-ca].
+    #[arg(long, env = "TENURE_TLS_PEER_CA", value_name = "FILE")]
+    pub(crate) tls_peer_ca: Option<PathBuf>,
+    /// Take servers' certificates that name no number, as earlier releases made them, for those of
+    /// any server. The next release does not.
+    #[arg(long, env = "TENURE_TLS_ANY_SERVER")]
+    pub(crate) tls_any_server: bool,
+    /// A secret that all servers of the cluster share, at least 16 bytes: by it they know each
+    /// other without TLS.
+    #[arg(long, env = "TENURE_PEER_SECRET_FILE", value_name = "FILE")]
+    pub(crate) peer_secret_file: Option<PathBuf>,
+    /// Let servers in that do not prove that they know the secret, until all have been given it.
+    #[arg(long, env = "TENURE_PEER_SECRET_OPTIONAL")]
+    pub(crate) peer_secret_optional: bool,
     /// Let clients in that have no certificate.
     #[arg(long, env = "TENURE_TLS_ANY_CLIENT")]
     pub(crate) tls_any_client: bool,
@@ -82,6 +96,10 @@ impl Serve {
             tls_cert: typed.tls_cert.or(file.tls_cert),
             tls_key: typed.tls_key.or(file.tls_key),
             tls_ca: typed.tls_ca.or(file.tls_ca),
+            tls_peer_ca: typed.tls_peer_ca.or(file.tls_peer_ca),
+            tls_any_server: typed.tls_any_server || file.tls_any_server,
+            peer_secret_file: typed.peer_secret_file.or(file.peer_secret_file),
+            peer_secret_optional: typed.peer_secret_optional || file.peer_secret_optional,
             tls_any_client: typed.tls_any_client || file.tls_any_client,
             tokens: typed.tokens.or(file.tokens),
             sessions_each: typed.sessions_each.or(file.sessions_each),
@@ -94,15 +112,22 @@ impl Serve {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Example:
-  tenure certs certs --host 127.0.0.1 --host db-1.internal --name server-1
-  tenure serve … --tls-cert certs/server-1.pem --tls-key certs/server-1.key --tls-ca certs/ca.pem")]
+  tenure certs certs --server 1 --name server-1 --host 10.0.0.1 --host db-1.internal
+  tenure serve --id 1 … --tls-cert certs/server-1.pem --tls-key certs/server-1.key \\
+    --tls-ca certs/ca.pem
+  tenure certs certs --name client")]
 pub(crate) struct Certs {
     /// Where to write them.
     pub(crate) dir: PathBuf,
-    /// What the certificate is called, and its files.
-    #[arg(long, default_value = "server")]
-    pub(crate) name: String,
-    /// A host name or address it is for; may be repeated [default: localhost, 127.0.0.1, ::1].
+    /// What the certificate is called, and its files [default: server, or client].
+    #[arg(long)]
+    pub(crate) name: Option<String>,
+    /// Make it a server's, with this number (--id of `tenure serve`); without, it is a client's.
+    /// May be repeated.
+    #[arg(long, value_name = "N")]
+    pub(crate) server: Vec<u64>,
+    /// A host name or address a server is reached by; may be repeated [default: localhost,
+    /// 127.0.0.1, ::1].
     #[arg(long, value_name = "HOST")]
     pub(crate) host: Vec<String>,
     /// How long it is good for.

@@ -16,58 +16,89 @@ use rcgen::{
     Issuer, KeyPair, KeyUsagePurpose,
 };
 
+use tenure::transport::server_name;
+
 use crate::args::Certs;
 use crate::failure::{Failure, usage};
 use crate::{Context, config};
 
 pub(crate) fn certs(context: &Context, args: &Certs) -> Result<ExitCode, Failure> {
     let valid = config::duration("--valid", &args.valid)?;
-    if args.name == "ca" || args.name.contains(['/', '.']) || args.name.is_empty() {
-        let found = &args.name;
+    let is_client = args.server.is_empty();
+    let usual = if is_client { "client" } else { "server" };
+    let name = args.name.as_deref().unwrap_or(usual);
+    if name == "ca" || name.contains(['/', '.']) || name.is_empty() {
+        let found = name;
         return Err(usage(format!(
             "--name: expected a name without dots and slashes, and not \"ca\", found {found:?}"
         )));
     }
+    let hosts = hosts(args)?;
     fs::create_dir_all(&args.dir)?;
     let issuer = authority(&args.dir)?;
-    let hosts = if args.host.is_empty() {
-        vec!["localhost".into(), "127.0.0.1".into(), "::1".into()]
-    } else {
-        args.host.clone()
-    };
     let mut params = CertificateParams::new(hosts.clone()).map_err(|error| {
         usage(format!(
             "--host: expected names or addresses, found {error}"
         ))
     })?;
-    params
-        .distinguished_name
-        .push(DnType::CommonName, &args.name);
-    params.extended_key_usages = vec![
-        ExtendedKeyUsagePurpose::ServerAuth,
-        ExtendedKeyUsagePurpose::ClientAuth,
-    ];
+    params.distinguished_name.push(DnType::CommonName, name);
+    // A client's certificate is never taken for a server's, not even by
+    // servers that do not ask for a number.
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+    if !is_client {
+        let both = &mut params.extended_key_usages;
+        both.push(ExtendedKeyUsagePurpose::ServerAuth);
+    }
     params.not_before = SystemTime::now().into();
     params.not_after = (SystemTime::now() + valid).into();
     let key = KeyPair::generate()?;
     let certificate = params.signed_by(&key, &issuer)?;
-    let files = [".key", ".pem"].map(|end| args.dir.join(format!("{}{end}", args.name)));
+    let files = [".key", ".pem"].map(|end| args.dir.join(format!("{name}{end}")));
     write(&files[0], &key.serialize_pem(), 0o600)?;
     write(&files[1], &certificate.pem(), 0o644)?;
     let authority = args.dir.join("ca.pem");
-    context.output.line(
-        &format!(
-            "--tls-cert {} --tls-key {} --tls-ca {}   (for {})",
-            files[1].display(),
-            files[0].display(),
+    let (certificate, key) = (files[1].display(), files[0].display());
+    let text = if is_client {
+        format!("ca={}&cert={certificate}&key={key}", authority.display())
+    } else {
+        format!(
+            "--tls-cert {certificate} --tls-key {key} --tls-ca {}   (for {})",
             authority.display(),
             hosts.join(", ")
-        ),
+        )
+    };
+    context.output.line(
+        &text,
         &serde_json::json!({
             "certificate": files[1], "key": files[0], "authority": authority, "hosts": hosts,
+            "servers": args.server,
         }),
     )?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// What the certificate is for: where a server is reached, and its number.
+fn hosts(args: &Certs) -> Result<Vec<String>, Failure> {
+    if args.server.is_empty() {
+        return if args.host.is_empty() {
+            Ok(Vec::new())
+        } else {
+            Err(usage(
+                "expected --server N with --host (a server's certificate carries its number), or \
+                 neither for a client, found --host alone",
+            ))
+        };
+    }
+    if args.server.contains(&0) {
+        return Err(usage("--server: expected a number from 1, found 0"));
+    }
+    let mut hosts = if args.host.is_empty() {
+        vec!["localhost".into(), "127.0.0.1".into(), "::1".into()]
+    } else {
+        args.host.clone()
+    };
+    hosts.extend(args.server.iter().map(|server| server_name(*server)));
+    Ok(hosts)
 }
 
 /// The authority of the directory; made if there is none.

@@ -11,6 +11,7 @@ use tenure::server::{Config, Server, Standing};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
+use super::secret;
 use crate::args::Dev;
 use crate::failure::{Failure, usage};
 use crate::{Context, config};
@@ -87,11 +88,14 @@ fn configs(args: &Dev, dir: &std::path::Path) -> Result<BTreeMap<u16, Config>, F
         let address = format!("127.0.0.1:{}", port(PEERS_ABOVE, number)?);
         peers.insert(id(number)?, address);
     }
+    // They begin and end together, so nobody else need ever know it.
+    let secret = secret::drawn()?;
     let mut configs = BTreeMap::new();
     for number in 1..=args.nodes {
         let listen = format!("127.0.0.1:{}", port(0, number)?);
         let data = dir.join(number.to_string());
         let mut config = Config::new(id(number)?, peers.clone(), data, listen);
+        config.peer_secret = Some(secret.clone());
         // All of them log to the same place.
         config.span = tracing::error_span!("server", id = number);
         configs.insert(number, config);

@@ -20,6 +20,8 @@ mod reign;
 pub(crate) mod restore;
 pub(crate) mod run;
 #[cfg(feature = "tenure")]
+pub(crate) mod secret;
+#[cfg(feature = "tenure")]
 pub(crate) mod serve;
 #[cfg(feature = "tenure")]
 pub(crate) mod session;

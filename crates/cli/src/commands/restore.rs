@@ -12,6 +12,7 @@ use serde_json::json;
 use tenure::core::alpo::ServerId;
 use tenure::server::{Made, RestoreError, RestoreOptions, read_backup};
 
+use super::secret;
 use crate::Context;
 use crate::args::Restore;
 use crate::config::duration;
@@ -33,6 +34,8 @@ pub(crate) fn restore(context: &Context, args: &Restore) -> Result<ExitCode, Fai
         longest_lease: lease.transpose()?.unwrap_or_default(),
     };
     let made = tenure::server::restore_with(state, &args.data, server, options).map_err(failure)?;
+    // It is a new cluster, whose servers may all be on this machine.
+    secret::keep(&args.data);
     let (id, data, last) = (server.get(), args.data.display(), summary.last);
     let next =
         format!("tenure serve --id {id} --peers {id}=HOST:PORT --data {data} --listen HOST:PORT");

@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::net::ToSocketAddrs as _;
 use std::process::ExitCode;
 
-use tenure::core::alpo::ServerId;
+use tenure::core::alpo::{MAX_NUMBER, ServerId};
 use tenure::server::{Config, Ended, Server, StartError};
 use tenure::transport::TlsFiles;
 use tokio::signal::unix::{SignalKind, signal};
 
+use super::secret;
 use crate::args::Serve;
 use crate::failure::{Failure, usage};
 use crate::{Context, config};
@@ -136,6 +137,8 @@ fn settings(args: &Serve) -> Result<Config, Failure> {
         settings.node.fast_detection = false;
     }
     settings.tls = tls(args)?;
+    settings.peer_authority.clone_from(&args.tls_peer_ca);
+    settings.any_server = args.tls_any_server;
     // First, so that what is no address at all is not called an open one.
     settings.validate().map_err(usage)?;
     if settings.tls.is_some() {
@@ -143,6 +146,7 @@ fn settings(args: &Serve) -> Result<Config, Failure> {
     } else if !args.insecure {
         refuse_open(&settings)?;
     }
+    settings.peer_secret = secret::of(args, &settings)?;
     Ok(settings)
 }
 
@@ -154,16 +158,25 @@ fn tls(args: &Serve) -> Result<Option<TlsFiles>, Failure> {
             key: key.clone(),
             authority: authority.clone(),
         })),
-        (None, None, None) if !args.tls_any_client => Ok(None),
+        (None, None, None)
+            if !args.tls_any_client && !args.tls_any_server && args.tls_peer_ca.is_none() =>
+        {
+            Ok(None)
+        }
         _ => Err(usage(
-            "expected --tls-cert, --tls-key and --tls-ca together, and --tls-any-client only with \
-             them, found some of them",
+            "expected --tls-cert, --tls-key and --tls-ca together, and --tls-any-client, \
+             --tls-peer-ca and --tls-any-server only with them, found some of them",
         )),
     }
 }
 
 fn number(id: u64) -> Result<ServerId, Failure> {
-    ServerId::new(id).ok_or_else(|| usage("expected the number of a server, from 1, found 0"))
+    let server = ServerId::new(id).filter(|_| id <= MAX_NUMBER);
+    server.ok_or_else(|| {
+        usage(format!(
+            "expected the number of a server, from 1 to 2^62, found {id}"
+        ))
+    })
 }
 
 /// Without TLS anybody who reaches a port may read and write everything.

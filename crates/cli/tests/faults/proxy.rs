@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 
 use tenure::core::alpo::codec::decode_frame;
 use tenure::core::rng::Rng;
-use tenure::transport::{read_greeting, write_greeting};
+use tenure::transport::{Form, Piece};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
@@ -130,11 +130,10 @@ impl Way {
     }
 
     async fn connection(mut self, mut dialler: TcpStream) {
-        let Ok(greeting) = read_greeting(&mut dialler).await else {
+        let _ = dialler.set_nodelay(true);
+        let Some((from, met, first)) = self.introduced(&mut dialler).await else {
             return;
         };
-        let from = greeting.hello.server.get();
-        let _ = dialler.set_nodelay(true);
         let resets = self.weather.borrow_and_update().resets;
         let carry = async {
             let mut through = self.weather.clone();
@@ -143,14 +142,17 @@ impl Way {
             if !open {
                 return;
             }
-            let Ok(mut server) = TcpStream::connect(&self.behind).await else {
+            let server = match met {
+                Some(server) => Some(server),
+                None => self.behind().await,
+            };
+            let Some(mut server) = server else {
                 return;
             };
-            let _ = server.set_nodelay(true);
-            if write_greeting(&mut server, &greeting).await.is_err() {
+            if first.write(&mut server).await.is_err() {
                 return;
             }
-            let (mut dialler, mut server) = (dialler, server);
+            let mut dialler = dialler;
             let (dialler_reads, dialler_writes) = dialler.split();
             let (server_reads, server_writes) = server.split();
             // Either end ends both, once word of it has got through.
@@ -164,6 +166,35 @@ impl Way {
             () = carry => {}
             _ = reset.wait_for(|it| it.resets != resets) => {}
         }
+    }
+
+    async fn behind(&self) -> Option<TcpStream> {
+        let server = TcpStream::connect(&self.behind).await.ok()?;
+        let _ = server.set_nodelay(true);
+        Some(server)
+    }
+
+    /// Who dials, the connection to the server if there had to be one to hear
+    /// that, and what to give it next. Before a dialler says who it is, both
+    /// sides exchange random bytes: these get through every cut.
+    async fn introduced(&self, dialler: &mut TcpStream) -> Option<(u64, Option<TcpStream>, Piece)> {
+        let first = Piece::read(dialler).await.ok()?;
+        let (server, first) = match first.form {
+            Form::First => (None, first),
+            Form::Second => {
+                let mut server = self.behind().await?;
+                first.write(&mut server).await.ok()?;
+                Piece::read(&mut server)
+                    .await
+                    .ok()?
+                    .write(dialler)
+                    .await
+                    .ok()?;
+                (Some(server), Piece::read(dialler).await.ok()?)
+            }
+        };
+        let greeting = first.greeted().ok()?;
+        Some((greeting.hello.server.get(), server, first))
     }
 
     /// Carries messages one way until there are no more.

@@ -139,4 +139,7 @@ bugs! {
     SerialWithoutDigest,
     /// Whoever knows a session's number may use it.
     SessionWithoutOwner,
+    /// A disk that was set back to an earlier state of itself is let in, and
+    /// counts.
+    SetBackCounted,
 }

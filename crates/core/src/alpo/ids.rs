@@ -97,6 +97,20 @@ random_id! {
 /// The place of an entry in the log; the first is 1, and 0 stands before it.
 pub type LogId = u64;
 
+/// The largest number that is taken from anybody else: terms, ids of entries,
+/// times of the log, rounds, numbers of requests, editions of addresses. No
+/// cluster gets there by itself (at a million a second it takes 146,000
+/// years), and what is added to such a number still fits, so that nothing
+/// which others say makes a server wrap around, give a number out twice or
+/// panic. What comes from elsewhere is held against it where it is decoded
+/// ([`Reader::foreign`](super::codec::Reader::foreign)).
+pub const MAX_NUMBER: u64 = 1 << 62;
+
+/// How far the term of a message may be above the receiver's own. An election
+/// raises a term by one, and a newcomer begins at 0; but no single message may
+/// take the terms away that are left below [`MAX_NUMBER`].
+pub const MAX_TERM_LEAP: u64 = 1 << 48;
+
 /// How far a log goes: the term and id of its last entry (or of the entry
 /// that is spoken of). Ordered by term first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]

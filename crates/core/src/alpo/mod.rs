@@ -39,6 +39,7 @@ mod message;
 mod node;
 mod owner;
 pub mod quorum;
+mod starts;
 mod state;
 
 pub use bug::Bug;
@@ -49,15 +50,16 @@ pub use entry::{
     Operation, Outcome, Payload, Serial, SessionId,
 };
 pub use founding::{Founding, Hello, Stranger, Table, digest};
-pub use ids::{ClusterId, LogId, Position, Rank, ServerId, StorageId};
+pub use ids::{ClusterId, LogId, MAX_NUMBER, MAX_TERM_LEAP, Position, Rank, ServerId, StorageId};
 pub use log::Log;
 pub use membership::{Change, ChangeError, MAX_MEMBERS, Member, Membership, Part};
 pub use message::{Asker, Body, Compare, Envelope, Reply, Request};
 pub use node::{
-    Answer, Ask, Event, Fault, Found, Input, MAX_SNAPSHOT_BYTES, Node, Output, Query, Refusal,
-    Status, Why,
+    Answer, Ask, Event, Fault, Found, Input, MAX_SNAPSHOT_BYTES, Node, Objection, Output, Query,
+    Refusal, Status, Why,
 };
 pub use owner::{Claim, Fingerprint, Opener, Opening, Owner};
+pub use starts::{Reached, Start, Starts, Trace, Verdict};
 pub use state::{
     Bound, Gap, Gaps, ImageError, JUMP, Journal, Limits, MAX_BOUND, MAX_WINDOW, Mark,
     NotRestorable, Restored, Restoring, Session, Sessions, Standing, State, TERM_STEP, TooOld,

@@ -7,9 +7,9 @@
 use std::sync::Arc;
 
 use tenure_core::alpo::{
-    Body, ClusterVersion, Command, Compare, Entry, Envelope, HardState, Limits, Mark, Member,
-    Membership, Opener, Operation, Owner, Part, Payload, Position, Rank, Reply, Request, ServerId,
-    State, StorageId, Vote,
+    Body, ClusterVersion, Command, Compare, Entry, Envelope, HardState, Limits, MAX_NUMBER, Mark,
+    Member, Membership, Opener, Operation, Owner, Part, Payload, Position, Rank, Reply, Request,
+    ServerId, State, StorageId, Vote,
 };
 use tenure_core::cas::{Bytes, Expect, Stamp, Write};
 use tenure_core::ids::{Key, Term, Version};
@@ -18,6 +18,7 @@ use tenure_core::time::ClockId;
 
 /// What can be drawn.
 pub(crate) trait Any {
+    /// One that is taken from others too.
     fn number(&mut self) -> u64;
     fn bytes(&mut self, length: usize) -> Vec<u8>;
     fn some_bytes(&mut self) -> Bytes;
@@ -49,9 +50,9 @@ impl Any for Rng {
     fn number(&mut self) -> u64 {
         match self.below(4) {
             0 => self.below(4),
-            1 => (1 << self.below(64)) - self.below(2),
-            2 => u64::MAX - self.below(2),
-            _ => self.next_u64() >> self.below(64),
+            1 => (1 << self.below(63)) - self.below(2),
+            2 => MAX_NUMBER - self.below(2),
+            _ => self.next_u64() >> (2 + self.below(62)),
         }
     }
 
@@ -65,7 +66,7 @@ impl Any for Rng {
     }
 
     fn term(&mut self) -> Term {
-        Term::new(self.number() >> 1).expect("63 bits")
+        Term::new(self.number()).expect("63 bits")
     }
 
     fn server(&mut self) -> ServerId {

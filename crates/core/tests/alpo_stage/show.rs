@@ -276,6 +276,11 @@ pub(crate) fn event(node: &Node, event: &Event) -> Option<String> {
         Event::Compacted { upto } => format!("takes a snapshot upto {upto}"),
         Event::DiskStalls { heir } => format!("hands over to {heir}: its disk stalls"),
         Event::Installed { upto } => format!("takes over a snapshot upto {upto}"),
+        Event::SetBack {
+            server,
+            acknowledged,
+            found,
+        } => format!("finds {server} set back from {acknowledged} to {found}"),
         Event::Disagreement { at } => format!("finds that nobody agrees at {at}"),
     })
 }

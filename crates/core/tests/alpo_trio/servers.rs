@@ -75,6 +75,17 @@ impl Servers {
         self.settle();
     }
 
+    /// What is on its disk.
+    pub(crate) fn disk(&self, index: usize) -> Recovered {
+        self.disks[index].clone()
+    }
+
+    /// It is started again on what was on its disk once.
+    pub(crate) fn set_back(&mut self, index: usize, disk: Recovered, config: Config) {
+        self.disks[index] = disk;
+        self.restart(index, config);
+    }
+
     /// This one's clock alone runs until it leads.
     pub(crate) fn elect(&mut self, index: usize) {
         self.now += Duration::from_secs(5);

@@ -124,6 +124,14 @@ impl Disk {
         Ok(recovered)
     }
 
+    /// A copy of what is on it, while no process uses it.
+    pub(super) fn copy(&self) -> Self {
+        Self {
+            files: self.files.copy(),
+            ..Self::default()
+        }
+    }
+
     /// Makes a log that begins with what was restored.
     pub(super) fn restore(
         &mut self,

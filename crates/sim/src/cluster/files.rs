@@ -142,6 +142,17 @@ impl Files {
         self.0.borrow_mut()
     }
 
+    /// Another directory with the same in it.
+    pub(super) fn copy(&self) -> Self {
+        let inner = self.inner();
+        Self(Rc::new(RefCell::new(Inner {
+            inodes: inner.inodes.clone(),
+            made: inner.made,
+            names: inner.names.clone(),
+            ..Inner::default()
+        })))
+    }
+
     /// After `steps` more steps one fails like this, and all after it.
     pub(super) fn fail_after(&self, steps: u64, how: Mishap) {
         self.inner().mishap = Some((steps, how));

@@ -1,6 +1,6 @@
 //! A machine with a server on it: its disk, its clock, its process.
 
-use tenure_core::alpo::{ClusterId, Founding, Identity, Node, ServerId, StorageId};
+use tenure_core::alpo::{ClusterId, Founding, Identity, Node, ServerId, Start, Starts, StorageId};
 use tenure_core::time::{Instant, Now, WallTime};
 
 use super::disk::Disk;
@@ -32,6 +32,12 @@ pub(super) struct Host {
     pub(super) paused_until: u64,
     /// The next time it is woken, in true time.
     pub(super) wake_at: u64,
+    /// How many starts its disk has seen.
+    pub(super) starts: u64,
+    /// Which start the process is.
+    pub(super) start: Start,
+    /// What the process remembers of the disks of others.
+    pub(super) memory: Starts,
     /// Its disk is new, and it is not known to be a member with it.
     pub(super) fresh: bool,
     /// It must not start again: its disk is damaged.
@@ -60,6 +66,9 @@ impl Host {
             stalled_until: 0,
             paused_until: 0,
             wake_at: u64::MAX,
+            starts: 0,
+            start: Start::default(),
+            memory: Starts::default(),
             fresh: false,
             dead: false,
             lost: false,

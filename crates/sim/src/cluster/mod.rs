@@ -11,6 +11,7 @@
 //! | `swarm` | what kind of world, drawn from the seed |
 //! | `host`, `process`, `network` | machines and what joins them |
 //! | `disk`, `files` | a server's log, and the files that lose it |
+//! | `copies` | disks that are set back to an earlier copy |
 //! | `founding` | how a cluster begins |
 //! | `removed` | disks that were removed and live on |
 //! | `client`, `asking` | who asks for things, and how |
@@ -27,6 +28,7 @@
 mod asking;
 mod checkers;
 mod client;
+mod copies;
 mod disk;
 mod faults;
 mod files;

@@ -63,7 +63,9 @@ impl World {
             ..
         } = envelope.body
         {
-            self.tempt(server, envelope.to.get() as usize - 1);
+            let winner = envelope.to.get() as usize - 1;
+            self.tempt(server, winner);
+            self.tempt_to_put_back(server, winner);
         }
         let letter = Letter {
             envelope,
@@ -217,6 +219,7 @@ impl World {
             self.note(server, "starts");
         }
         self.plan_wake(server);
+        self.meets_all(server);
         Ok(())
     }
 

@@ -71,6 +71,8 @@ stats! {
     rotten: "rotten bytes",
     refused_starts: "starts refused for damage",
     spares: "older snapshots used",
+    set_back: "disks set back",
+    refused_copies: "starts refused for an earlier copy",
     restores: "clusters lost and restored",
     restored_answers: "answers of restored clusters",
     pauses: "pauses",
@@ -142,7 +144,10 @@ impl Stats {
             Event::Installed { .. } => self.installs += 1,
             Event::DiskStalls { .. } => self.quicker += 1,
             Event::Compared { .. } => self.compared += 1,
-            Event::SteppedDown(Why::Led) | Event::Led { .. } | Event::Disagreement { .. } => {}
+            Event::SteppedDown(Why::Led)
+            | Event::Led { .. }
+            | Event::SetBack { .. }
+            | Event::Disagreement { .. } => {}
         }
     }
 }

@@ -21,6 +21,7 @@ use super::checkers::leaders::Leaders;
 use super::checkers::patience::{Calm, Patience};
 use super::checkers::{Check, Verdict, broken};
 use super::client::Client;
+use super::copies::Copies;
 use super::founding::{Beginning, committed};
 use super::host::Host;
 use super::late::Late;
@@ -82,6 +83,12 @@ pub(super) enum Event {
         winner: usize,
     },
     Dethrone {
+        server: usize,
+    },
+    Copied {
+        server: usize,
+    },
+    PutBack {
         server: usize,
     },
     Readmit {
@@ -186,6 +193,7 @@ pub(super) struct World {
     pub(super) others: Others,
     pub(super) committed: Committed,
     pub(super) beginning: Beginning,
+    pub(super) copies: Copies,
     pub(super) leaders: Leaders,
     pub(super) patience: Patience,
     followed: Followed,
@@ -248,6 +256,7 @@ impl World {
             others: Others::new(seed),
             committed: committed(&swarm, &members),
             beginning: Beginning::default(),
+            copies: Copies::new(seed, &swarm),
             leaders: Leaders::default(),
             patience: Patience::new(swarm.servers + LINGER_MAX, least),
             followed: Followed::new((swarm.servers, swarm.servers + LINGER_MAX), most, strictly),
@@ -292,6 +301,7 @@ impl World {
             let first = self.rng.below(self.swarm.think);
             self.after(first, Event::Client { client });
         }
+        self.plan_copies();
         self.plan_turns();
         self.after(self.swarm.pace, Event::Fault);
         self.plan_loss();
@@ -395,6 +405,7 @@ impl World {
         if let Body::Reply { .. } = &envelope.body {
             self.followed.heard(server, from, self.now);
         }
+        self.heard_from(server, from.get() as usize - 1);
         let node = self.hosts[server].node.as_ref();
         let calm = node.and_then(|node| Calm::before(node, &envelope));
         self.step(server, |node, now| {
@@ -413,6 +424,8 @@ impl World {
             Event::Greet { server, epoch } => self.greet(server, epoch),
             Event::Stumble { server } => self.stumble(server),
             Event::Mishap { server } => self.mishap(server),
+            Event::Copied { server } => self.copied(server),
+            Event::PutBack { server } => self.put_back(server),
             Event::Snipe { server } => self.sniped(server),
             Event::Dethrone { server } => self.dethrone(server),
             Event::Betray { voter, winner } => self.betray(voter, winner),

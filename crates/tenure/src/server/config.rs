@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tenure_core::alpo::{Config as NodeConfig, Limits, MAX_MEMBERS, ServerId};
 
-use crate::transport::TlsFiles;
+use crate::transport::{PeerRules, PeerSecret, TlsFiles};
 use crate::wal;
 
 /// The settings of one server.
@@ -35,6 +35,15 @@ pub struct Config {
     /// The certificates for both ports; `None` for connections that anybody
     /// on the way may read and change.
     pub tls: Option<TlsFiles>,
+    /// The authorities of other servers, if those have some of their own;
+    /// else they are those of `tls`.
+    pub peer_authority: Option<PathBuf>,
+    /// Whether certificates that name no server's number, as earlier releases
+    /// made them, are taken for those of any server.
+    pub any_server: bool,
+    /// What servers without TLS know each other by; `None` lets whoever
+    /// reaches their port and says that it is one of them be one.
+    pub peer_secret: Option<PeerSecret>,
     /// Whether clients, too, must have a certificate of the authority.
     pub client_certificates: bool,
     /// The file of the tokens that clients need; `None` lets everybody do
@@ -81,6 +90,9 @@ impl Config {
             },
             wal: wal::Options::default(),
             tls: None,
+            peer_authority: None,
+            any_server: false,
+            peer_secret: None,
             client_certificates: true,
             tokens: None,
             requests: 65_536,
@@ -89,6 +101,39 @@ impl Config {
             watches: 65_536,
             message_within: Duration::from_secs(30),
             span: tracing::Span::none(),
+        }
+    }
+
+    /// What is expected of other servers' certificates, and of its own.
+    pub(super) fn rules(&self) -> PeerRules {
+        PeerRules {
+            authority: self.peer_authority.clone(),
+            any_server: self.any_server,
+            own: Some(self.id),
+        }
+    }
+
+    /// What people are to know of how servers know each other, if that is not
+    /// as it should be.
+    pub(super) fn concern(&self) -> Option<&'static str> {
+        if self.tls.is_some() {
+            return self.any_server.then_some(
+                "--tls-any-server: every certificate of the authority that may be a server's, and \
+                 names no number, passes for any server. Make new ones by `tenure certs DIR \
+                 --server N --host HOST`, and leave the flag out; the next release has none",
+            );
+        }
+        match &self.peer_secret {
+            Some(secret) if !secret.optional => None,
+            Some(_) => Some(
+                "--peer-secret-optional: servers that do not know the secret are let in. Leave the \
+                 flag out as soon as all servers have the secret",
+            ),
+            None => Some(
+                "servers prove nothing to each other: whoever reaches their ports, and knows the \
+                 cluster's id, can pass for one of them. Give all of them certificates (--tls-cert \
+                 and the like), or a secret that they share (--peer-secret-file)",
+            ),
         }
     }
 

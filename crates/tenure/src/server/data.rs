@@ -1,18 +1,21 @@
 //! A server's data directory.
 //!
-//! Beside the log (`tenure wal inspect DIR` shows it) there are three small
-//! files, and a fourth where reads were ever answered by a lease (`silence`). `founders` says whom the cluster began with, which is the state
+//! Beside the log (`tenure wal inspect DIR` shows it) there are small files,
+//! and one more where reads were ever answered by a lease (`silence`).
+//! `founders` says whom the cluster began with, which is the state
 //! before the log's first entry; it is empty for one that came later. `storage` holds the number that was drawn when the directory was
 //! made, and by which a wiped disk is known for what it is; it is there
 //! before the server first speaks. `addresses` holds what is known of where
 //! the others are, so that a server that was away while they moved finds
-//! them; losing it loses nothing.
+//! them; losing it loses nothing. `starts` counts the starts of servers on
+//! the directory, so that others notice one that was set back or copied;
+//! `set-back` is there if they did, and says what they said.
 
 use std::fs;
 use std::io::Write as _;
 use std::path::Path;
 
-use tenure_core::alpo::{ClusterId, ServerId, StorageId};
+use tenure_core::alpo::{ClusterId, MAX_NUMBER, ServerId, Start, StorageId};
 use tenure_core::alpo::{Identity, Membership, Recovered, State};
 use tenure_core::time::ClockId;
 
@@ -23,6 +26,8 @@ use crate::wal::{self, Directory, Wal, WalError};
 const STORAGE: &str = "storage";
 const FOUNDERS: &str = "founders";
 const ADDRESSES: &str = "addresses";
+const STARTS: &str = "starts";
+const SET_BACK: &str = "set-back";
 /// The first line of each.
 pub(super) const VERSION: &str = "tenure 1";
 
@@ -135,6 +140,58 @@ fn draw_storage(dir: &Path) -> Result<StorageId, WalError> {
     Ok(storage)
 }
 
+/// Counts one more start of a server on this directory, which is locked, and
+/// draws its random number.
+///
+/// The count is on the disk before it is told: a count that another server
+/// has heard is never given out again by this directory, whatever crashes.
+pub(super) fn count_start(dir: &Path) -> Result<Start, WalError> {
+    let path = dir.join(STARTS);
+    let before = match fs::read_to_string(&path) {
+        Ok(text) => {
+            let rest = text.strip_prefix(VERSION).map(str::trim);
+            rest.and_then(|rest| rest.parse::<u64>().ok())
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Some(0),
+        Err(error) => return Err(failed(&path, "read")(error)),
+    };
+    let Some(counter) = before.and_then(|before| before.checked_add(1)) else {
+        let expected = "the number of starts of a server on this directory; replace this server \
+                        by an empty one";
+        return Err(WalError::damaged(path, 0, expected, "something else"));
+    };
+    let mut bits = [0; 16];
+    getrandom::fill(&mut bits).map_err(|error| {
+        failed(&path, "draw a number for")(std::io::Error::other(error.to_string()))
+    })?;
+    write(dir, STARTS, &format!("{VERSION}\n{counter}\n")).map_err(failed(&path, "write"))?;
+    Ok(Start {
+        counter,
+        random: u128::from_le_bytes(bits),
+    })
+}
+
+/// What others have said of this directory, if they found it to be set back.
+pub(super) fn read_set_back(dir: &Path) -> Result<Option<String>, WalError> {
+    let path = dir.join(SET_BACK);
+    match fs::read_to_string(&path) {
+        Ok(text) => {
+            let said = text.strip_prefix(VERSION).unwrap_or(&text);
+            Ok(Some(said.trim().to_owned()))
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(failed(&path, "read")(error)),
+    }
+}
+
+/// Writes down that this directory was set back. The counter of its starts
+/// grows, and after some of them others could not tell any more.
+pub(super) fn write_set_back(dir: &Path, said: &str) {
+    if let Err(error) = write(dir, SET_BACK, &format!("{VERSION}\n{said}\n")) {
+        tracing::warn!("it could not be written down that this directory was set back: {error}");
+    }
+}
+
 /// Writes a small file so that it is there whole or not at all.
 pub(super) fn write(dir: &Path, name: &str, text: &str) -> std::io::Result<()> {
     let unfinished = dir.join(format!("{name}.tmp"));
@@ -165,6 +222,15 @@ pub(super) fn read_book(dir: &Path) -> Book {
                 peer: peer.to_owned(),
                 client: client.trim_matches('-').to_owned(),
             };
+            if edition > MAX_NUMBER {
+                tracing::warn!(
+                    server = id.get(),
+                    "{}: expected an edition of at most 2^62, found {edition} for {peer}: the \
+                     address is dropped, and learnt again from that server (was it forged?)",
+                    dir.join(ADDRESSES).display()
+                );
+                continue;
+            }
             book.learn_one(id, &contact);
         }
     }
@@ -190,5 +256,26 @@ pub(super) fn write_book(dir: &Path, book: &Book) {
     }
     if let Err(error) = write(dir, ADDRESSES, &text) {
         tracing::warn!("the addresses of the other servers could not be kept: {error}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_that_are_too_new_are_dropped_and_the_others_kept() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let most = MAX_NUMBER;
+        let text = format!(
+            "{VERSION}\n1 {max} forged:1 forged:2\n2 {beyond} forged:1 -\n3 {most} h:1 h:2\n\
+             4 7 h:1 -\n",
+            max = u64::MAX,
+            beyond = most + 1,
+        );
+        fs::write(dir.path().join(ADDRESSES), text).expect("written");
+        let book = read_book(dir.path());
+        let known: Vec<_> = book.iter().map(|(id, it)| (id.get(), it.edition)).collect();
+        assert_eq!(known, [(3, most), (4, 7)]);
     }
 }

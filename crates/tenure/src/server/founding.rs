@@ -40,8 +40,8 @@ pub(super) async fn found(
         inbox.take(&mut events);
         for event in events.drain(..) {
             match event {
-                Event::Greeted(greeting) => {
-                    shared.face().book.learn(&greeting.book);
+                Event::Greeted { greeting, dialled } => {
+                    shared.face().meet(&greeting, dialled);
                     peers.greeted(&wanted);
                     if let Some(founded) = hear(founding, &greeting.hello, &mut complaints, shared)?
                     {
@@ -64,6 +64,8 @@ pub(super) async fn found(
                 // A leader that has admitted it says so again when it is part
                 // of the cluster.
                 Event::Received(..) | Event::Persisted(_) => {}
+                // Who is blank has promised nothing.
+                Event::SetBack(_) | Event::Waits(_) => {}
                 // Whoever asked sees that nobody will answer.
                 Event::Snapshot(teller) => drop(teller),
                 Event::DiskFailed(error) => return Err(Ended::Disk(error)),

@@ -23,8 +23,17 @@ pub(super) enum Event {
     Persisted(u64),
     /// The log takes nothing more.
     DiskFailed(WalError),
-    /// Another server has introduced itself.
-    Greeted(Greeting),
+    /// Another server, which was not refused, has introduced itself.
+    Greeted {
+        /// What it said.
+        greeting: Greeting,
+        /// Whether it was dialled, at an address that this server was told.
+        dialled: bool,
+    },
+    /// Another server has told this one that its disk was set back, and why.
+    SetBack(String),
+    /// Another process with this server's disk is heard elsewhere.
+    Waits(String),
     /// A connection of another server has ended.
     Closed(Visit, Ending),
     /// Another server has connected.

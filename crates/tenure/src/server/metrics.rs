@@ -49,6 +49,8 @@ pub(super) enum Closed {
     Stranger,
     /// One side does not believe the other's certificate, or speaks no TLS.
     Untrusted,
+    /// The disk of who came was set back, or another process has a copy.
+    Copy,
     /// Too many of its calls were given up before this server came to them.
     GivenUp,
 }
@@ -112,6 +114,9 @@ pub(super) struct Metrics {
     pub(super) compared: Counter,
     pub(super) disagreements: Counter,
     pub(super) watches_cut: Counter,
+    /// Members that were found to lack what they had acknowledged.
+    pub(super) set_back: Counter,
+    pub(super) unheeded: Counter,
     pub(super) syncs: Histogram,
     seen: Seen,
 }
@@ -156,6 +161,8 @@ impl Metrics {
             compared: Counter::default(),
             disagreements: Counter::default(),
             watches_cut: Counter::default(),
+            set_back: Counter::default(),
+            unheeded: Counter::default(),
             syncs: Histogram::new(buckets),
             seen: Seen::default(),
         };
@@ -164,6 +171,9 @@ impl Metrics {
     }
 
     fn register(&mut self) {
+        let counters = self
+            .counters()
+            .map(|(name, help, counter)| (name, help, counter.clone()));
         let registry = self.registry.get_mut();
         let registry = registry.unwrap_or_else(PoisonError::into_inner);
         registry.register(
@@ -186,7 +196,22 @@ impl Metrics {
             "Calls that their tokens did not allow, by why",
             self.barred.clone(),
         );
-        for (name, help, counter) in [
+        for (name, help, counter) in counters {
+            registry.register(name, help, counter);
+        }
+        registry.register(
+            "disk_sync_seconds",
+            "How long it took until a batch was durable, its wait included",
+            self.syncs.clone(),
+        );
+        for (name, help, gauge) in self.seen.all() {
+            registry.register(name, help, gauge.clone());
+        }
+    }
+
+    /// What is counted and has no reasons.
+    fn counters(&self) -> [(&'static str, &'static str, &Counter); 11] {
+        [
             (
                 "calls_given_up",
                 "Calls that clients gave up before they were answered",
@@ -220,17 +245,17 @@ impl Metrics {
                 "Watches cut off because they were not read",
                 &self.watches_cut,
             ),
-        ] {
-            registry.register(name, help, counter.clone());
-        }
-        registry.register(
-            "disk_sync_seconds",
-            "How long it took until a batch was durable, its wait included",
-            self.syncs.clone(),
-        );
-        for (name, help, gauge) in self.seen.all() {
-            registry.register(name, help, gauge.clone());
-        }
+            (
+                "members_set_back",
+                "Members that were found to lack what they had acknowledged",
+                &self.set_back,
+            ),
+            (
+                "messages_unheeded",
+                "Messages of other servers that cannot be, or contradict what is known",
+                &self.unheeded,
+            ),
+        ]
     }
 
     /// A connection was closed.

@@ -24,6 +24,8 @@
 //! | `founding` | a blank server on its way into a cluster |
 //! | `owner` | the task that owns the machine |
 //! | `peers` | links to the other servers, and their connections to this one |
+//! | `copies` | directories that were set back, or copied |
+//! | `stand` | what is said of the server's health |
 //! | `removal` | learning that one is no member any more |
 //! | `gate` | how many connections, and who goes when there are too many |
 //! | `complaints` | what is wrong with whoever connects, said once |
@@ -32,6 +34,7 @@
 //! | `watchers`, `following` | those who follow registers, and what waits for each |
 //! | `backup` | everything in one file, and back |
 //! | `metrics` | what is counted |
+//! | `trust`, `heed` | who is taken for a server, and what is heeded of it |
 //! | `tokens` | who may do what |
 //! | `services`, `streams`, `http`, `listen`, `knock` | what clients see: gRPC and HTTP on one port |
 
@@ -40,6 +43,7 @@ mod budget;
 mod complaints;
 mod config;
 mod confirm;
+mod copies;
 mod data;
 mod door;
 mod following;
@@ -47,12 +51,14 @@ mod founding;
 mod gate;
 mod given_up;
 mod grpc;
+mod heed;
 mod house;
 mod http;
 mod inbox;
 mod knock;
 mod listen;
 mod metrics;
+mod misfit;
 mod owner;
 mod peers;
 mod removal;
@@ -60,9 +66,11 @@ mod services;
 mod sessions;
 mod shared;
 mod silence;
+mod stand;
 mod streams;
 mod tokens;
 mod translate;
+mod trust;
 mod view;
 mod watchers;
 
@@ -70,7 +78,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 
-use tenure_core::alpo::{Founding, Hello, Identity, Membership, Node, Recovered, Table};
+use tenure_core::alpo::{
+    Founding, Hello, Identity, MAX_NUMBER, Membership, Node, Recovered, Start, Table,
+};
 use tenure_core::rng::Rng;
 use tokio::sync::watch;
 
@@ -83,7 +93,7 @@ pub use shared::Standing;
 pub use tokens::{check_tokens, draw_token, fingerprint};
 
 use crate::clock;
-use crate::transport::{Book, Contact, Settings, Tls};
+use crate::transport::{Book, Contact, Details, Settings, Tls};
 use crate::wal::{Directory, Wal, WalError, Writer};
 use data::Found;
 use door::Door;
@@ -93,6 +103,7 @@ use peers::Peers;
 use shared::{Face, Shared};
 use silence::Silence;
 use tokens::Tokens;
+use trust::Guests;
 use watchers::Watchers;
 
 /// Why a server could not be started.
@@ -167,14 +178,20 @@ impl Server {
     /// If the settings, the directory or the addresses cannot be used.
     pub fn start(config: Config) -> Result<Self, StartError> {
         config.validate().map_err(StartError::Config)?;
-        let tls = config.tls.clone().map(Tls::open).transpose();
+        let open = |files| Tls::open_with(files, config.rules());
+        let tls = config.tls.clone().map(open).transpose();
         let tls = tls.map_err(StartError::Config)?.map(Arc::new);
         let tokens = Tokens::open(config.tokens.clone()).map_err(StartError::Config)?;
         let peers = listen(config.listens_for_peers())?;
         let clients = listen(&config.listen)?;
         let address = clients.local_addr().map_err(StartError::System)?;
         let found = data::open(&config.data, config.id, config.wal)?;
-        let shared = Arc::new(Shared::new(face(&config, &found)));
+        // Before anybody can be greeted.
+        let start = data::count_start(&config.data)?;
+        let set_back = data::read_set_back(&config.data)?;
+        let secret = config.peer_secret.clone();
+        let shared = Arc::new(Shared::new(face(&config, &found, start), secret));
+        shared.copies().set_back = set_back;
         let inbox = Arc::new(Inbox::default());
         let (tell, ended) = watch::channel(None);
         let parts = Parts {
@@ -197,6 +214,9 @@ impl Server {
                 // All of its tasks run on this thread, so all that they say
                 // is said by it.
                 let _speaks = parts.config.span.clone().entered();
+                if let Some(concern) = parts.config.concern() {
+                    tracing::warn!("{concern}");
+                }
                 let ended = runtime.block_on(run(parts));
                 drop(runtime);
                 tell.send_replace(Some(Arc::new(ended)));
@@ -250,7 +270,7 @@ fn listen(address: &str) -> Result<TcpListener, StartError> {
 }
 
 /// What this server says of itself before it has read its log.
-fn face(config: &Config, found: &Found) -> Face {
+fn face(config: &Config, found: &Found, start: Start) -> Face {
     let (storage, identity) = match found {
         Found::Blank(storage, _) => (*storage, None),
         Found::Log(identity, ..) => (identity.storage, Some(*identity)),
@@ -265,7 +285,8 @@ fn face(config: &Config, found: &Found) -> Face {
     };
     if contact != own || own.edition == 0 {
         // Higher than what others may remember of a directory that is gone.
-        let edition = (own.edition + 1).max(clock::wall().as_millis());
+        let edition = own.edition.saturating_add(1);
+        let edition = edition.max(clock::wall().as_millis()).min(MAX_NUMBER);
         book.learn_one(config.id, &Contact { edition, ..contact });
     }
     Face {
@@ -283,7 +304,14 @@ fn face(config: &Config, found: &Found) -> Face {
         },
         settings: Settings::of(&config.node),
         book,
+        details: Details {
+            start,
+            speaks: config.node.version,
+            ..Details::default()
+        },
+        guests: Guests::default(),
         connected: BTreeMap::new(),
+        unproven: BTreeSet::new(),
         edition: 0,
     }
 }
@@ -417,7 +445,8 @@ fn own(
         face.hello.cluster = Some(identity.cluster);
         face.hello.known = members.iter().map(|(id, it)| (id, it.storage)).collect();
         face.hello.founders.clear();
-        face.members = members;
+        face.admit(members);
+        face.stands_at(&node);
         face.edition += 1;
         data::write_book(&config.data, &face.book);
         face.edition

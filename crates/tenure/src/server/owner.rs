@@ -24,7 +24,7 @@ use super::inbox::{Ending, Event, Inbox, Reply, Told, Visit};
 use super::metrics;
 use super::peers::Peers;
 use super::removal::Removal;
-use super::shared::{Progress, Shared, Standing};
+use super::shared::{Progress, Shared};
 use super::silence::Silence;
 use super::watchers::Watchers;
 use crate::clock;
@@ -53,11 +53,19 @@ pub(super) struct Owner {
     pub(super) requests: usize,
     waiting: HashMap<u64, Reply>,
     next_token: u64,
-    members: Membership,
+    pub(super) members: Membership,
     /// Whether the other voters are a majority by themselves.
     dispensable: bool,
     /// Whether others know the members without this server.
-    removal: Removal,
+    pub(super) removal: Removal,
+    /// Those of whom people were told that a message was not heeded, until
+    /// they connect anew.
+    pub(super) objected: BTreeSet<ServerId>,
+    /// Why another process with this disk goes before this one, if that was
+    /// said.
+    pub(super) waits: String,
+    /// What is wrong with the disk of a member, found in this reign.
+    pub(super) lost: String,
     /// Batches that are not known to be durable, and since when.
     syncing: VecDeque<(u64, Instant)>,
     /// A leader's small batch, until the others have been told of it.
@@ -68,11 +76,11 @@ pub(super) struct Owner {
     /// The last batch that was handed to the disk.
     handed: u64,
     /// Set when the server is to end: when at the latest.
-    stopping: Option<Instant>,
+    pub(super) stopping: Option<Instant>,
     /// Whether the leadership is to be offered to somebody before that.
     to_hand_over: bool,
     timeout: Duration,
-    data: PathBuf,
+    pub(super) data: PathBuf,
     /// What the directory owes, which another server may raise after this one.
     pub(super) silence: Option<Arc<Silence>>,
 }
@@ -133,6 +141,9 @@ impl Owner {
             dispensable: dispensable(&members, config.id),
             members,
             removal: Removal::default(),
+            waits: String::new(),
+            lost: String::new(),
+            objected: BTreeSet::new(),
             syncing: VecDeque::new(),
             own: None,
             snapshots: VecDeque::new(),
@@ -148,6 +159,10 @@ impl Owner {
     /// Runs until the server is told to stop or cannot go on.
     pub(super) async fn run(mut self) -> Ended {
         let mut events = Vec::new();
+        if let Some(why) = &self.shared.copies().set_back {
+            tracing::warn!("this server takes part in nothing: {why}");
+        }
+        self.rise();
         self.after_round(false, true);
         loop {
             self.wait().await;
@@ -208,10 +223,7 @@ impl Owner {
     fn happened(&mut self, event: Event) -> Option<Ended> {
         let now = clock::now();
         match event {
-            Event::Received(envelope, storage) => {
-                self.removal.received(&envelope);
-                self.node.handle(now, Input::Received { envelope, storage });
-            }
+            Event::Received(envelope, storage) => self.received(envelope, storage),
             Event::Persisted(number) => {
                 while let Some((_, at)) = self.syncing.pop_front_if(|(it, _)| *it <= number) {
                     self.shared.metrics.synced(now.boot.since(at));
@@ -220,8 +232,8 @@ impl Owner {
                 self.tell_of_snapshots(number);
             }
             Event::DiskFailed(error) => return Some(Ended::Disk(error)),
-            Event::Greeted(greeting) => {
-                if self.shared.face().book.learn(&greeting.book) {
+            Event::Greeted { greeting, dialled } => {
+                if self.shared.face().meet(&greeting, dialled) {
                     self.keep_book();
                 }
                 self.peers.greeted(&self.members);
@@ -229,6 +241,7 @@ impl Owner {
             }
             Event::Connected(visit) => self.peers.connected(visit, &self.members),
             Event::Closed(visit, ending) => {
+                self.objected.remove(&visit.server);
                 // What this side closed is no sign of a crash of the other.
                 if self.peers.closed(visit) && ending == Ending::There {
                     let Visit {
@@ -237,6 +250,8 @@ impl Owner {
                     self.node.handle(now, Input::Closed(server, storage));
                 }
             }
+            Event::SetBack(why) => self.set_back(why),
+            Event::Waits(why) => self.waits = why,
             Event::Asked(ask, reply) => self.ask(ask, reply),
             Event::Look(look) => look(Some(&self.node)),
             Event::Snapshot(teller) => return self.snapshot(teller),
@@ -403,7 +418,10 @@ impl Owner {
 
     /// What others are told after each round.
     fn after_round(&mut self, applied: bool, told: bool) {
+        self.shared.face().stands_at(&self.node);
+        self.shared.acknowledged(&self.node);
         if applied {
+            self.rise();
             self.settle();
             let cut_off = self.watchers.applied(&self.node);
             self.shared.metrics.watches_cut.inc_by(cut_off);
@@ -426,8 +444,11 @@ impl Owner {
             let known = self.members.iter().map(|(id, it)| (id, it.storage));
             let mut face = self.shared.face();
             face.hello.known = known.collect();
-            face.members = self.members.clone();
+            let news = face.admit(self.members.clone());
             drop(face);
+            if news {
+                self.keep_book();
+            }
             self.peers.greeted(&self.members);
         }
         if told || applied {
@@ -435,37 +456,14 @@ impl Owner {
         }
     }
 
-    /// Says how the server stands.
-    fn stand(&mut self) {
-        let leader = self.node.leader();
-        let removed = self.removal.text(self.node.identity());
-        let standing = Standing {
-            alive: true,
-            // One that does not vote never doubts its leader.
-            ready: leader.is_some() && removed.is_none() && self.stopping.is_none(),
-            leads: self.node.is_ready(),
-            removed: removed.is_some(),
-            leader,
-            term: self.node.term(),
-            waiting: match (removed, leader) {
-                _ if self.stopping.is_some() => "this server stops".into(),
-                (Some(text), _) => text,
-                (None, Some(_)) => String::new(),
-                (None, None) => "no leader is known at the moment".into(),
-            },
-        };
-        self.shared.standing.send_if_modified(|known| {
-            let news = *known != standing;
-            *known = standing;
-            news
-        });
-    }
-
     /// What another server says of the members may be news to one that was
     /// removed.
     fn hear(&mut self, greeting: &Greeting) {
         let (own, hello) = (self.node.identity(), &greeting.hello);
-        if hello.cluster != Some(own.cluster) {
+        let by = self.node.members().get(hello.server);
+        let is_member = by.is_some_and(|member| member.storage == hello.storage);
+        let says_who = !greeting.settled.members.is_empty();
+        if hello.cluster != Some(own.cluster) || !is_member || !says_who {
             return;
         }
         let ours = Settled {
@@ -515,6 +513,11 @@ impl Owner {
                     "servers have different states, and no majority agrees on one"
                 );
             }
+            NodeEvent::SetBack {
+                server,
+                acknowledged,
+                found,
+            } => self.found_set_back(*server, (*acknowledged, *found)),
             NodeEvent::Installed { upto } => {
                 metrics.installed.inc();
                 tracing::info!(term, upto = upto.id, "took over a snapshot from the leader");

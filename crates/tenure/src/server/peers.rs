@@ -11,22 +11,25 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tenure_core::alpo::{Envelope, Membership, ServerId, StorageId};
+use tenure_core::alpo::{Envelope, Membership, ServerId, Start, StorageId};
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::complaints::{Complaints, Faults};
+use super::copies;
 use super::gate::Gate;
 use super::inbox::{Ending, Event, Inbox, Visit};
 use super::metrics::{Closed, Undialled};
+use super::misfit::misfit;
 use super::owner::others;
 use super::shared::Shared;
+use super::trust;
 use crate::clock;
 use crate::transport::{
-    Answer, Book, Demand, FrameReader, Greeting, GreetingError, Line, Link, LinkEvent, ReadError,
-    Settings, Settled, Tls, distrust, read_greeting, write_answer,
+    Answer, Book, Demand, Form, FrameReader, Greeting, GreetingError, Introduced, Life, Line, Link,
+    LinkEvent, ReadError, Settled, Side, Tls, distrust, introduced,
 };
 
 /// How long a newcomer may take to introduce itself.
@@ -35,6 +38,9 @@ const GREET_WITHIN: Duration = Duration::from_secs(3);
 /// of those that have not, of which the oldest goes.
 const GREETED_MAX: usize = 256;
 const NEWCOMERS_MAX: usize = 256;
+
+/// How many signs of life a server gives in an election timeout.
+const LIVES: u32 = 4;
 
 /// The links, and who is connected.
 pub(super) struct Peers {
@@ -143,8 +149,28 @@ impl Peers {
         self.greeted(members);
     }
 
+    /// From now on only those count who have proven to know the secret.
+    pub(super) fn proven_only(&mut self, members: &Membership) {
+        let unproven = std::mem::take(&mut self.shared.face().unproven);
+        self.links.retain(|server, _| !unproven.contains(server));
+        self.shared
+            .face()
+            .connected
+            .retain(|server, _| !unproven.contains(server));
+        self.greeted(members);
+    }
+
+    /// This server takes part in nothing any more: it says nothing to others.
+    pub(super) fn fall_silent(&mut self) {
+        self.links.clear();
+        self.shared.face().connected.clear();
+    }
+
     /// Members or addresses may have changed: links go where they should.
     pub(super) fn greeted(&mut self, members: &Membership) {
+        if self.shared.copies().set_back.is_some() {
+            return;
+        }
         self.follow(members);
         let heard = self.incoming.keys().map(|(server, _)| *server);
         let mut wanted = others(members, heard, self.own);
@@ -175,7 +201,11 @@ impl Peers {
     /// Where `server` may be: where it said last, and where the flags say.
     fn addresses(&self, server: ServerId) -> Vec<String> {
         let face = self.shared.face();
-        let places = [face.book.get(server), self.flags.get(server)];
+        let places = [
+            face.book.get(server),
+            face.guests.get(server),
+            self.flags.get(server),
+        ];
         let places = places.into_iter().flatten().map(|it| it.peer.clone());
         let mut addresses: Vec<_> = places.filter(|address| !address.is_empty()).collect();
         addresses.dedup();
@@ -195,7 +225,13 @@ impl Peers {
             faults: Faults::default(),
         };
         let tell = move |address: &str, event| teller.tell(address, event);
-        Link::start(addresses, server, self.tls.clone(), greet, tell)
+        let trust = (self.tls.clone(), self.shared.prover.clone());
+        let every = Duration::from_nanos(self.shared.face().settings.timeout) / LIVES;
+        let shared = Arc::clone(&self.shared);
+        let live = move || Life {
+            reached: shared.face().details.reached,
+        };
+        Link::start(addresses, server, trust, greet, (every, live), tell)
     }
 }
 
@@ -212,22 +248,15 @@ impl Teller {
     fn tell(&mut self, address: &str, event: LinkEvent) -> bool {
         let server = self.server;
         match event {
-            LinkEvent::Up(greeting) => {
-                let storage = greeting.hello.storage;
-                let refusal = judge(&self.shared, &greeting);
-                let used = refusal.is_none();
-                match refusal {
-                    None => {
-                        self.shared.face().connected.insert(server, storage);
-                        self.faults.mended();
-                        tracing::debug!(server = server.get(), "connected");
-                    }
-                    Some(why) => self.complain(address, &why, Undialled::Stranger),
-                }
-                self.inbox.put(Event::Greeted(greeting));
-                return used;
+            LinkEvent::Up(introduced) => {
+                return self.up(address, *introduced);
             }
             LinkEvent::Refused(why) => self.complain(address, &why, Undialled::Refused),
+            LinkEvent::SetBack(why) => {
+                self.complain(address, &why, Undialled::Refused);
+                self.inbox.put(Event::SetBack(why));
+            }
+            LinkEvent::Later(why) => self.later(address, &why),
             LinkEvent::Untrusted(why) => self.complain(address, &why, Undialled::Untrusted),
             LinkEvent::Elsewhere(why) => self.complain(address, &why, Undialled::OtherServer),
             LinkEvent::Failed(why) => {
@@ -237,6 +266,55 @@ impl Teller {
             LinkEvent::Down => drop(self.shared.face().connected.remove(&server)),
         }
         false
+    }
+
+    /// Whoever is there has answered with a greeting of its own.
+    fn up(&mut self, address: &str, introduced: Introduced) -> bool {
+        let server = self.server;
+        let proven = match trust::proof(&self.shared, &introduced, Side::Acceptor) {
+            Ok(proven) => proven,
+            Err(why) => {
+                self.complain(address, &why, Undialled::Untrusted);
+                return false;
+            }
+        };
+        let Introduced { greeting, form, .. } = introduced;
+        let storage = greeting.hello.storage;
+        match judge(&self.shared, &greeting, form) {
+            None | Some(Answer::Welcome(_)) => {}
+            Some(Answer::Later(why)) => {
+                self.later(address, &why);
+                return false;
+            }
+            Some(Answer::Refused(why) | Answer::SetBack(why)) => {
+                self.complain(address, &why, Undialled::Stranger);
+                return false;
+            }
+        }
+        let mut face = self.shared.face();
+        face.connected.insert(server, storage);
+        if proven {
+            face.unproven.remove(&server);
+        } else {
+            face.unproven.insert(server);
+        }
+        drop(face);
+        self.faults.mended();
+        tracing::debug!(server = server.get(), "connected");
+        let dialled = true;
+        self.inbox.put(Event::Greeted { greeting, dialled });
+        true
+    }
+
+    /// One of two processes waits for the other. A restart alone is no news.
+    fn later(&mut self, address: &str, why: &str) {
+        if copies::is_lasting(why) {
+            self.complain(address, why, Undialled::Refused);
+            self.inbox.put(Event::Waits(why.to_owned()));
+        } else {
+            let server = self.server.get();
+            tracing::debug!(server, "not connected yet: {address}: {why}");
+        }
     }
 
     /// What somebody has to mend is counted each time, and said if it is new.
@@ -251,64 +329,12 @@ impl Teller {
     }
 }
 
-/// How `theirs` differ from `ours`, by what people set.
-fn unlike(ours: Settings, theirs: Settings) -> String {
-    let switch = |on: bool| if on { "on" } else { "off" };
-    let time = |nanos: u64| format!("{:?}", Duration::from_nanos(nanos));
-    let drift = |ppm: u32| format!("{ppm} ppm");
-    let all = [
-        (
-            "--election-timeout",
-            time(ours.timeout),
-            time(theirs.timeout),
-        ),
-        (
-            "--lease-reads",
-            switch(ours.lease_reads).to_owned(),
-            switch(theirs.lease_reads).to_owned(),
-        ),
-        // No flag sets these; a program that runs servers by the library may.
-        (
-            "the bound on clocks' drift",
-            drift(ours.drift),
-            drift(theirs.drift),
-        ),
-        (
-            "the fast detection of crashes",
-            switch(ours.fast_detection).to_owned(),
-            switch(theirs.fast_detection).to_owned(),
-        ),
-    ];
-    let unlike = all.iter().filter(|(_, ours, theirs)| ours != theirs);
-    let (mut expected, mut found) = (Vec::new(), Vec::new());
-    for (name, ours, theirs) in unlike {
-        expected.push(format!("{name} {ours}"));
-        found.push(format!("{name} {theirs}"));
-    }
-    format!(
-        "expected {}, found {}",
-        expected.join(" and "),
-        found.join(" and ")
-    )
-}
-
 /// Why this server does not talk to the one that says `greeting`, if so.
-fn judge(shared: &Shared, greeting: &Greeting) -> Option<String> {
-    let face = shared.face();
-    if greeting.settings != face.settings {
-        // Both sides print it, so it names both.
-        let (own, other) = (face.hello.server.get(), greeting.hello.server.get());
-        let unlike = unlike(face.settings, greeting.settings);
-        return Some(format!(
-            "{unlike} (server {own} has the former, server {other} the latter); give all servers \
-             of a cluster the same --election-timeout and --lease-reads"
-        ));
+fn judge(shared: &Shared, greeting: &Greeting, form: Form) -> Option<Answer> {
+    if let Some(why) = misfit(shared, greeting, form) {
+        return Some(Answer::Refused(why));
     }
-    // A blank one judges for itself by what it is answered.
-    let identity = face.identity?;
-    greeting.hello.cluster?;
-    let meets = identity.meets(&greeting.hello);
-    meets.err().map(|stranger| stranger.to_string())
+    shared.judge_start(greeting, clock::boot())
 }
 
 /// Takes connections of other servers until it is dropped; at most `most` of
@@ -338,13 +364,18 @@ pub(super) async fn accept(
         let complaints = Arc::clone(&complaints);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         tokio::spawn(async move {
-            let introduced = tokio::select! {
-                introduced = timeout(GREET_WITHIN, introduce(stream, tls.clone())) => introduced,
+            let met = tokio::select! {
+                met = timeout(GREET_WITHIN, introduce(stream, tls.clone())) => met,
                 () = pass.ousted() => return shared.metrics.close(Closed::Full),
             };
-            let (why, reason) = match introduced {
-                Ok(Ok((line, greeting))) if pass.prove() => {
-                    return serve(line, greeting, number, &shared, &inbox).await;
+            let (why, reason) = match met {
+                Ok(Ok((line, introduced))) if pass.prove() => {
+                    let known = (&*shared, tls.as_deref(), &*complaints);
+                    let proven = trust::doubt(known, (&line, from.ip()), &introduced);
+                    let answer = answer(&shared, &introduced, &proven);
+                    copies::tell(&complaints, from.ip(), &answer);
+                    let answer = (answer, proven);
+                    return serve(line, introduced, (number, answer), &shared, &inbox).await;
                 }
                 Ok(Ok(_)) => ("there are too many".to_owned(), Closed::Full),
                 Ok(Err(error)) => match suspicion(&error, tls.as_deref()) {
@@ -379,39 +410,59 @@ fn suspicion(error: &GreetingError, tls: Option<&Tls>) -> Option<String> {
 async fn introduce(
     stream: TcpStream,
     tls: Option<Arc<Tls>>,
-) -> Result<(Line, Greeting), GreetingError> {
+) -> Result<(Line, Introduced), GreetingError> {
     let mut line = secure(stream, tls).await?;
-    let greeting = read_greeting(&mut line).await?;
-    Ok((line, greeting))
+    let introduced = introduced(&mut line).await?;
+    Ok((line, introduced))
 }
 
 async fn secure(stream: TcpStream, tls: Option<Arc<Tls>>) -> std::io::Result<Line> {
     stream.set_nodelay(true)?;
     match tls {
-        Some(tls) => tls.accept(stream, Demand::Certificate).await,
+        Some(tls) => tls.accept(stream, Demand::Server).await,
         None => Line::plain(stream).await,
     }
 }
 
-async fn serve(mut stream: Line, greeting: Greeting, number: u64, shared: &Shared, inbox: &Inbox) {
-    let mut edition = shared.edition.subscribe();
-    let mut settled = shared.settled.subscribe();
-    let refusal = judge(shared, &greeting);
-    let answer = match &refusal {
-        None => Answer::Welcome(shared.greeting()),
-        Some(why) => Answer::Refused(why.clone()),
+/// What to say to a server that has introduced itself.
+fn answer(shared: &Shared, introduced: &Introduced, proven: &Result<bool, String>) -> Answer {
+    let refusal = match proven {
+        Ok(_) => judge(shared, &introduced.greeting, introduced.form),
+        Err(why) => Some(Answer::Refused(why.clone())),
     };
-    let answered = timeout(GREET_WITHIN, write_answer(&mut stream, &answer)).await;
+    refusal.unwrap_or_else(|| Answer::Welcome(Box::new(shared.greeting())))
+}
+
+async fn serve(
+    mut stream: Line,
+    mut introduced: Introduced,
+    (number, (answer, proven)): (u64, (Answer, Result<bool, String>)),
+    shared: &Shared,
+    inbox: &Inbox,
+) {
+    let mut edition = shared.edition.subscribe();
+    let settled = shared.settled.subscribe();
+    let reason = match &answer {
+        Answer::Later(_) | Answer::SetBack(_) => Closed::Copy,
+        _ if proven.is_err() => Closed::Untrusted,
+        _ => Closed::Stranger,
+    };
+    let answering = introduced.answer(&mut stream, &answer, &shared.prover);
+    let answered = timeout(GREET_WITHIN, answering).await;
+    let greeting = introduced.greeting;
     let (server, storage) = (greeting.hello.server, greeting.hello.storage);
-    let (blank, ours) = (greeting.hello.cluster.is_none(), refusal.is_none());
+    let ours = matches!(answer, Answer::Welcome(_));
+    let blank = greeting.hello.cluster.is_none();
+    let start = greeting.details.map(|it| it.start);
     if !ours {
-        shared.metrics.close(Closed::Stranger);
+        shared.metrics.close(reason);
     }
     if !matches!(answered, Ok(Ok(()))) || !ours {
         let _ = stream.shutdown().await;
         return;
     }
-    inbox.put(Event::Greeted(greeting));
+    let dialled = false;
+    inbox.put(Event::Greeted { greeting, dialled });
     if blank {
         // It has nothing more to say, and comes again when it has founded or
         // been admitted; until then this tells it that nothing has changed.
@@ -424,28 +475,53 @@ async fn serve(mut stream: Line, greeting: Greeting, number: u64, shared: &Share
         number,
     };
     inbox.put(Event::Connected(visit));
+    let ends = (edition, settled);
+    let proven = matches!(proven, Ok(true));
+    let ending = listen(stream, (visit, start, proven), ends, shared, inbox).await;
+    inbox.put(Event::Closed(visit, ending));
+}
+
+/// Passes on what a server says, until its connection ends.
+async fn listen(
+    stream: Line,
+    (visit, start, proven): (Visit, Option<Start>, bool),
+    mut ends: (watch::Receiver<u64>, watch::Receiver<Settled>),
+    shared: &Shared,
+    inbox: &Inbox,
+) -> Ending {
     let mut frames = FrameReader::new(stream);
-    let mut dismissed = pin!(dismissed(&mut settled, (server, storage)));
+    // What ends it from this side.
+    let (edition, settled) = &mut ends;
+    let mut over = pin!(async {
+        tokio::select! {
+            _ = edition.changed() => {}
+            () = dismissed(settled, (visit.server, visit.storage)) => {}
+            () = shared.until_proven_only(), if !proven => {}
+        }
+    });
     let mut events = Vec::new();
     let mut ending = Ending::There;
     let ended = loop {
         let next = frames.next(|envelope| {
             // Nobody speaks for anybody else.
-            if envelope.from == server {
-                events.push(Event::Received(envelope, storage));
+            if envelope.from == visit.server {
+                events.push(Event::Received(envelope, visit.storage));
             }
         });
         let next = tokio::select! {
             next = next => next,
-            _ = edition.changed() => {
-                ending = Ending::Here;
-                Err(ReadError::Closed)
-            }
-            () = &mut dismissed => {
+            () = &mut over => {
                 ending = Ending::Here;
                 Err(ReadError::Closed)
             }
         };
+        let life = next.as_ref().ok().copied().flatten();
+        let now = clock::boot();
+        if !shared.hears((visit.server, visit.storage), start, life, now) {
+            // Another process with this disk was let in.
+            ending = Ending::Here;
+            break ReadError::Closed;
+        }
         inbox.put_all(events.drain(..));
         if let Err(error) = next {
             break error;
@@ -454,9 +530,12 @@ async fn serve(mut stream: Line, greeting: Greeting, number: u64, shared: &Share
     if let ReadError::Frame(error) = &ended {
         ending = Ending::Here;
         shared.metrics.close(Closed::Garbage);
-        tracing::warn!(server = server.get(), "a connection is closed: {error}");
+        tracing::warn!(
+            server = visit.server.get(),
+            "a connection is closed: {error}"
+        );
     }
-    inbox.put(Event::Closed(visit, ending));
+    ending
 }
 
 /// Waits until a member is one no more. Nobody sends it the entry that says

@@ -6,7 +6,8 @@
 //! answer what they may not ask.
 
 use tenure_core::alpo::{
-    Ask, Change, ClusterId, Found, Node, Operation, Outcome, Part, Query, ServerId, StorageId,
+    Ask, Change, ClusterId, Found, MAX_NUMBER, Node, Operation, Outcome, Part, Query, ServerId,
+    StorageId,
 };
 use tenure_core::time::{ClockId, StoreTime};
 use tokio::sync::{mpsc, oneshot};
@@ -352,7 +353,12 @@ fn disk(storage: &str) -> Result<StorageId, v1::Error> {
 }
 
 fn server(id: u64) -> Answered<ServerId> {
-    ServerId::new(id).ok_or_else(|| invalid("expected the number of a server, from 1, found 0"))
+    let server = ServerId::new(id).filter(|_| id <= MAX_NUMBER);
+    server.ok_or_else(|| {
+        invalid(format!(
+            "expected the number of a server, from 1 to 2^62, found {id}"
+        ))
+    })
 }
 
 /// How much of a backup goes into one message.

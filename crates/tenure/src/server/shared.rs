@@ -4,15 +4,19 @@
 //! to answer at once: what to say in a greeting, who leads, whether the
 //! server is ready, and how far the plain log has come.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use tenure_core::alpo::{Hello, Identity, LogId, Membership, ServerId, StorageId};
+use tenure_core::alpo::{
+    ClusterVersion, Hello, Identity, LogId, Membership, Node, ServerId, StorageId,
+};
 use tenure_core::ids::Term;
 use tokio::sync::watch;
 
+use super::copies::Copies;
 use super::metrics::Metrics;
-use crate::transport::{Book, Contact, Greeting, Settings, Settled};
+use super::trust::Guests;
+use crate::transport::{Book, Contact, Details, Greeting, PeerSecret, Prover, Settings, Settled};
 
 /// How a server stands, for whoever asks about its health.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -26,6 +30,9 @@ pub struct Standing {
     pub leads: bool,
     /// Whether it was removed from its cluster, which it hears from others.
     pub removed: bool,
+    /// Whether its disk was set back to an earlier copy, or is one of two
+    /// copies, as others have told it; it takes part in nothing.
+    pub set_back: bool,
     /// Who leads, as far as it knows.
     pub leader: Option<ServerId>,
     /// Its term.
@@ -52,16 +59,41 @@ pub(super) struct Face {
     pub(super) hello: Hello,
     pub(super) settings: Settings,
     pub(super) book: Book,
+    /// Where others are that the log does not name.
+    pub(super) guests: Guests,
+    /// Which start this is, how far the disk has come, and what is spoken.
+    pub(super) details: Details,
     /// Those to whom a link is up, and the disk at its other end.
     pub(super) connected: BTreeMap<ServerId, StorageId>,
+    /// Those of them that have proven nothing.
+    pub(super) unproven: BTreeSet<ServerId>,
     /// Grows when it becomes part of a cluster: who greeted it before that
     /// must hear of it.
     pub(super) edition: u64,
 }
 
+impl Face {
+    /// How far the disk has come, and which version the log has: greetings
+    /// say it.
+    pub(super) fn stands_at(&mut self, node: &Node) {
+        if let Some(reached) = node.reached() {
+            self.details.reached.advance(reached);
+        }
+        self.details.version = node.state().version();
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Shared {
     face: Mutex<Face>,
+    /// What is known of disks that were set back or copied.
+    pub(super) copies: Mutex<Copies>,
+    /// What this server proves itself with to others.
+    pub(super) prover: Prover,
+    /// What others are to prove, if they have to.
+    pub(super) secret: Option<PeerSecret>,
+    /// The version of the log.
+    pub(super) version: watch::Sender<ClusterVersion>,
     pub(super) standing: watch::Sender<Standing>,
     pub(super) progress: watch::Sender<Progress>,
     /// Whether the state has been up to date since the process started.
@@ -75,19 +107,26 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    pub(super) fn new(face: Face) -> Self {
+    pub(super) fn new(face: Face, secret: Option<PeerSecret>) -> Self {
         let standing = Standing {
             alive: true,
             ready: false,
             leads: false,
             removed: false,
+            set_back: false,
             leader: None,
             term: Term::ZERO,
             waiting: "starting".into(),
         };
         Self {
             edition: watch::Sender::new(face.edition),
+            version: watch::Sender::new(face.details.version),
             face: Mutex::new(face),
+            copies: Mutex::default(),
+            prover: secret.clone().map_or_else(Prover::default, |secret| {
+                Prover::new(move |bytes| secret.prove(bytes))
+            }),
+            secret,
             settled: watch::Sender::default(),
             standing: watch::Sender::new(standing),
             progress: watch::Sender::default(),
@@ -109,6 +148,7 @@ impl Shared {
             book: face.book.clone(),
             settled,
             settings: face.settings,
+            details: Some(face.details),
         }
     }
 
@@ -118,7 +158,11 @@ impl Shared {
             peer: peer.to_owned(),
             ..Contact::default()
         };
-        self.face().book.learn_one(server, &contact);
+        // It is about to become a member.
+        let mut face = self.face();
+        let members: BTreeSet<_> = face.members.iter().map(|(id, _)| id).collect();
+        let keeps = |id| members.contains(&id);
+        face.book.learn_among(server, &contact, true, keeps);
     }
 
     /// Who leads and where clients reach it, as far as that is known.

@@ -2,8 +2,8 @@
 
 use bytes::Bytes;
 use tenure_core::alpo::{
-    Answer, Ask, ChangeError, Claim, Command, Found, LogTime, MAX_BOUND, Opener, Operation,
-    Outcome, Query, Refusal,
+    Answer, Ask, ChangeError, Claim, Command, Found, LogTime, MAX_BOUND, MAX_NUMBER, Opener,
+    Operation, Outcome, Query, Refusal,
 };
 use tenure_core::cas::{Expect, Register, Stamp, Write};
 use tenure_core::ids::{Key, Version};
@@ -110,10 +110,12 @@ pub(super) fn numbered(
     claim: Claim,
 ) -> Result<Ask, v1::Error> {
     let (serial, outstanding) = (numbered.serial, numbered.outstanding);
-    if !(1..=serial).contains(&outstanding) || serial == u64::MAX {
+    let highest = serial.max(numbered.session);
+    if !(1..=serial).contains(&outstanding) || highest > MAX_NUMBER {
         return Err(invalid(format!(
-            "expected a serial from 1 on and an outstanding one from 1 to the serial, found \
-             {serial} and {outstanding}"
+            "expected a session and a serial from 1 to 2^62, and an outstanding one from 1 to the \
+             serial, found {}, {serial} and {outstanding}",
+            numbered.session
         )));
     }
     let command = Command {

@@ -13,10 +13,14 @@
 use std::collections::BTreeMap;
 
 use tenure_core::alpo::codec::{DecodeError, Reader, put_bytes, put_u64};
-use tenure_core::alpo::{MAX_MEMBERS, ServerId};
+use tenure_core::alpo::{MAX_MEMBERS, MAX_NUMBER, ServerId};
 
 /// The longest address that is taken from anybody.
 const MAX_ADDRESS_BYTES: usize = 300;
+
+/// How many addresses are known, at most: those of members, of which there
+/// can be half as many, and of others.
+const MOST: usize = 2 * MAX_MEMBERS;
 
 /// How one server is reached.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
@@ -65,7 +69,7 @@ impl Book {
     }
 
     /// Takes what is newer; says whether anything was. Nobody is taken in
-    /// beyond twice [`MAX_MEMBERS`].
+    /// beyond [`MOST`].
     pub fn learn(&mut self, other: &Self) -> bool {
         let mut news = false;
         for (id, contact) in &other.contacts {
@@ -77,12 +81,36 @@ impl Book {
     /// Takes one contact if it is newer than what is known.
     pub fn learn_one(&mut self, id: ServerId, contact: &Contact) -> bool {
         let known = self.contacts.get(&id);
-        let newer = known.is_none_or(|known| known.edition < contact.edition);
-        let room = known.is_some() || self.contacts.len() < 2 * MAX_MEMBERS;
+        let known_edition = known.map(|known| known.edition);
+        let newer = known_edition < Some(contact.edition) && contact.edition <= MAX_NUMBER;
+        let room = known.is_some() || self.contacts.len() < MOST;
         if newer && room {
             self.contacts.insert(id, contact.clone());
         }
         newer && room
+    }
+
+    /// The same where there is no room: one that `keeps` does not name makes
+    /// room for one that is `wanted`, or for one that is newer. The one with
+    /// the oldest edition goes first.
+    pub fn learn_among(
+        &mut self,
+        id: ServerId,
+        contact: &Contact,
+        wanted: bool,
+        keeps: impl Fn(ServerId) -> bool,
+    ) -> bool {
+        if !self.contacts.contains_key(&id) && self.contacts.len() >= MOST {
+            let others = self.contacts.iter().filter(|(other, _)| !keeps(**other));
+            let oldest = others.min_by_key(|(_, it)| it.edition);
+            let oldest = oldest.map(|(other, it)| (*other, it.edition));
+            if let Some((other, edition)) = oldest
+                && (wanted || edition < contact.edition)
+            {
+                self.contacts.remove(&other);
+            }
+        }
+        self.learn_one(id, contact)
     }
 
     /// Forgets a server.
@@ -111,7 +139,7 @@ impl Book {
         for _ in 0..count {
             let id = ServerId::new(reader.u64()?).ok_or(DecodeError::Number)?;
             let contact = Contact {
-                edition: reader.u64()?,
+                edition: reader.number()?,
                 peer: address(reader.bytes()?)?,
                 client: address(reader.bytes()?)?,
             };
@@ -150,6 +178,31 @@ mod tests {
         assert!(!book.learn_one(id(1), &contact(2, "c:1")));
         assert!(!book.learn_one(id(1), &contact(1, "a:1")));
         assert_eq!(book.get(id(1)).map(|it| &*it.peer), Some("b:1"));
+    }
+
+    #[test]
+    fn a_member_has_room_whoever_came_before() {
+        let mut book = Book::default();
+        let members = |it: ServerId| it.get() <= 31;
+        let own = contact(1, "own:1");
+        assert!(book.learn_among(id(1), &own, true, members));
+        // More strangers than there is room for: the oldest go.
+        for stranger in 100..10_000 {
+            let it = contact(stranger, "stranger:1");
+            assert!(book.learn_among(id(stranger), &it, false, members));
+            assert!(book.contacts.len() <= MOST);
+        }
+        assert!(book.get(id(9_999)).is_some() && book.get(id(9_900)).is_none());
+        // As many members as there can be, with the oldest of editions.
+        for member in 2..=31 {
+            let it = contact(0, "member:1");
+            assert!(book.learn_among(id(member), &it, true, members));
+        }
+        assert!((1..=31).all(|member| book.get(id(member)).is_some()));
+        assert_eq!(book.contacts.len(), MOST);
+        // One that is older than all strangers has none.
+        let it = contact(1, "stranger:1");
+        assert!(!book.learn_among(id(50), &it, false, members));
     }
 
     #[test]

@@ -1,28 +1,24 @@
 //! The first thing said on a connection between servers.
 //!
-//! A greeting is 16 bytes of header (eight of a magic that names the
-//! protocol, the length of the body and its CRC-32C) and a body: who speaks
-//! ([`Hello`]), what it knows of addresses ([`Book`]) and of the members that
-//! are committed ([`Settled`]), and the settings on which all servers of a
-//! cluster must agree, since one server's stickiness is what another's lease
-//! rests on ([`Settings`]).
+//! A greeting tells who speaks ([`Hello`]), what it knows of addresses
+//! ([`Book`]) and of the members that are committed ([`Settled`]), and the
+//! settings on which all servers of a cluster must agree, since one server's
+//! stickiness is what another's lease rests on ([`Settings`]). In its second
+//! form it also tells which start of the server speaks, and how far its disk
+//! has come ([`Details`]). How greetings are exchanged is in `handshake`.
 
 use std::collections::BTreeSet;
 use std::io;
 
-use tenure_core::alpo::codec::{DecodeError, Reader, crc32c, put_bytes, put_u64};
+use tenure_core::alpo::codec::{DecodeError, Reader, put_bytes, put_u64};
 use tenure_core::alpo::{
-    ClusterId, Config, Hello, LogId, Member, Membership, Part, ServerId, StorageId, Table,
+    ClusterId, ClusterVersion, Config, Hello, LogId, Member, Membership, Part, Position, Reached,
+    ServerId, Start, StorageId, Table,
 };
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tenure_core::ids::Term;
 
 use super::book::Book;
 
-/// What a connection between servers begins with. The digit is the version of
-/// everything that is said on it.
-const MAGIC: &[u8; 8] = b"tenure-1";
-/// The longest greeting that is read.
-const MAX_BYTES: u32 = 64 * 1024;
 /// The longest reason of a refusal.
 const MAX_REASON_BYTES: usize = 2_000;
 
@@ -71,15 +67,45 @@ pub struct Greeting {
     pub settled: Settled,
     /// How it is set.
     pub settings: Settings,
+    /// What only the second form says.
+    pub details: Option<Details>,
+}
+
+/// What only the second form of a greeting says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Details {
+    /// Which start of the server this is.
+    pub start: Start,
+    /// How far its disk has come.
+    pub reached: Reached,
+    /// The newest cluster version that it speaks.
+    pub speaks: ClusterVersion,
+    /// The cluster version of its log; the first if it has none.
+    pub version: ClusterVersion,
+}
+
+impl Default for Details {
+    fn default() -> Self {
+        Self {
+            start: Start::default(),
+            reached: Reached::default(),
+            speaks: ClusterVersion::NEWEST,
+            version: ClusterVersion::FIRST,
+        }
+    }
 }
 
 /// What is answered to a greeting.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Answer {
     /// The same from the other side.
-    Welcome(Greeting),
+    Welcome(Box<Greeting>),
     /// Why the other side does not talk to this server.
     Refused(String),
+    /// Why it does not talk to it yet: it should come again soon.
+    Later(String),
+    /// The disk of this server was set back, and how that can be told.
+    SetBack(String),
 }
 
 /// Why there was no greeting.
@@ -90,10 +116,16 @@ pub enum GreetingError {
     Io(#[from] io::Error),
     /// Something else came.
     #[error(
-        "expected a server of a Tenure cluster (protocol tenure-1), found something else: is \
-         this the address of its peers, and the same release?"
+        "expected a server of a Tenure cluster (protocol tenure-1 or tenure-2), found something \
+         else: is this the address of its peers, and the same release?"
     )]
     Magic,
+    /// The other side said nothing and ended the connection.
+    #[error(
+        "expected an answer to a greeting of protocol tenure-2, found that the connection was \
+         ended without one ({0}); is it an older release?"
+    )]
+    Unanswered(io::Error),
     /// It was damaged, too long, or made by another version.
     #[error("expected a greeting, found one that cannot be read: {0}")]
     Body(&'static str),
@@ -102,96 +134,124 @@ pub enum GreetingError {
     Decode(#[from] DecodeError),
 }
 
-/// Writes what a dialler says first.
-///
-/// # Errors
-/// If the connection breaks.
-pub async fn write_greeting(to: &mut (impl AsyncWrite + Unpin), it: &Greeting) -> io::Result<()> {
-    let mut body = Vec::new();
-    put_greeting(&mut body, it);
-    write(to, &body).await
+impl Greeting {
+    /// Whether it may be said in the first form. A server whose log says that
+    /// all members of its cluster speak a later version meets none that knows
+    /// the first form alone.
+    pub fn may_be_first(&self) -> bool {
+        let version = self.details.map(|it| it.version);
+        version.is_none_or(|version| version < ClusterVersion::SECOND)
+    }
+
+    /// As it is said in the second form.
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut body = self.encode_first();
+        put_details(&mut body, &self.details.unwrap_or_default());
+        body
+    }
+
+    /// As it is said in the first form, without what only later ones have.
+    pub(super) fn encode_first(&self) -> Vec<u8> {
+        let mut body = Vec::new();
+        put_greeting(&mut body, self);
+        body
+    }
+
+    /// What [`encode`](Self::encode) wrote, here or in a later release: what
+    /// that has added at the end is skipped.
+    pub(super) fn decode(bytes: &[u8]) -> Result<Self, GreetingError> {
+        let mut reader = Reader::foreign(bytes);
+        let greeting = take_greeting(&mut reader)?;
+        let details = Some(take_details(&mut reader)?);
+        Ok(Self {
+            details,
+            ..greeting
+        })
+    }
+
+    pub(super) fn decode_first(bytes: &[u8]) -> Result<Self, GreetingError> {
+        let mut reader = Reader::foreign(bytes);
+        let greeting = take_greeting(&mut reader)?;
+        reader.end()?;
+        Ok(greeting)
+    }
 }
 
-/// Reads what a dialler says first.
-///
-/// # Errors
-/// If that is no greeting, or the connection breaks.
-pub async fn read_greeting(from: &mut (impl AsyncRead + Unpin)) -> Result<Greeting, GreetingError> {
-    let body = read(from).await?;
-    let mut reader = Reader::new(&body);
-    let greeting = take_greeting(&mut reader)?;
-    reader.end()?;
-    Ok(greeting)
-}
+const WELCOME: u8 = 0;
+const REFUSED: u8 = 1;
+const LATER: u8 = 2;
+const SET_BACK: u8 = 3;
 
-/// Writes what an acceptor answers.
-///
-/// # Errors
-/// If the connection breaks.
-pub async fn write_answer(to: &mut (impl AsyncWrite + Unpin), it: &Answer) -> io::Result<()> {
-    let mut body = Vec::new();
-    match it {
-        Answer::Welcome(greeting) => {
-            body.push(0);
-            put_greeting(&mut body, greeting);
+impl Answer {
+    /// As it is said in the second form.
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let (kind, reason) = match self {
+            Self::Welcome(greeting) => {
+                let mut body = vec![WELCOME];
+                body.extend(greeting.encode());
+                return body;
+            }
+            Self::Refused(reason) => (REFUSED, reason),
+            Self::Later(reason) => (LATER, reason),
+            Self::SetBack(reason) => (SET_BACK, reason),
+        };
+        refusal(kind, reason)
+    }
+
+    /// As it is said in the first form, which has one kind of refusal.
+    pub(super) fn encode_first(&self) -> Vec<u8> {
+        match self {
+            Self::Welcome(greeting) => {
+                let mut body = vec![WELCOME];
+                body.extend(greeting.encode_first());
+                body
+            }
+            Self::Refused(reason) | Self::Later(reason) | Self::SetBack(reason) => {
+                refusal(REFUSED, reason)
+            }
         }
-        Answer::Refused(reason) => {
-            body.push(1);
-            let end = reason.floor_char_boundary(MAX_REASON_BYTES);
-            put_bytes(&mut body, &reason.as_bytes()[..end]);
+    }
+
+    pub(super) fn decode(bytes: &[u8]) -> Result<Self, GreetingError> {
+        let mut reader = Reader::foreign(bytes);
+        match reader.u8()? {
+            WELCOME => Ok(Self::Welcome(Box::new(Greeting::decode(reader.rest())?))),
+            REFUSED => Ok(Self::Refused(take_reason(&mut reader)?)),
+            LATER => Ok(Self::Later(take_reason(&mut reader)?)),
+            SET_BACK => Ok(Self::SetBack(take_reason(&mut reader)?)),
+            kind => Err(DecodeError::Kind(kind).into()),
         }
     }
-    write(to, &body).await
-}
 
-/// Reads what an acceptor answers.
-///
-/// # Errors
-/// If that is no answer, or the connection breaks.
-pub async fn read_answer(from: &mut (impl AsyncRead + Unpin)) -> Result<Answer, GreetingError> {
-    let body = read(from).await?;
-    let mut reader = Reader::new(&body);
-    let answer = match reader.u8()? {
-        0 => Answer::Welcome(take_greeting(&mut reader)?),
-        1 => {
-            let reason = String::from_utf8_lossy(reader.bytes()?);
-            // It goes to logs and terminals.
-            Answer::Refused(reason.replace(char::is_control, " "))
+    pub(super) fn decode_first(bytes: &[u8]) -> Result<Self, GreetingError> {
+        let mut reader = Reader::foreign(bytes);
+        match reader.u8()? {
+            WELCOME => {
+                let greeting = Greeting::decode_first(reader.rest())?;
+                Ok(Self::Welcome(Box::new(greeting)))
+            }
+            REFUSED => {
+                let reason = take_reason(&mut reader)?;
+                reader.end()?;
+                Ok(Self::Refused(reason))
+            }
+            kind => Err(DecodeError::Kind(kind).into()),
         }
-        kind => return Err(DecodeError::Kind(kind).into()),
-    };
-    reader.end()?;
-    Ok(answer)
+    }
 }
 
-async fn write(to: &mut (impl AsyncWrite + Unpin), body: &[u8]) -> io::Result<()> {
-    let length = u32::try_from(body.len()).unwrap_or(u32::MAX);
-    let mut bytes = Vec::with_capacity(body.len() + 16);
-    bytes.extend_from_slice(MAGIC);
-    bytes.extend_from_slice(&length.to_le_bytes());
-    bytes.extend_from_slice(&crc32c(body).to_le_bytes());
-    bytes.extend_from_slice(body);
-    to.write_all(&bytes).await?;
-    to.flush().await
+fn refusal(kind: u8, reason: &str) -> Vec<u8> {
+    let mut body = vec![kind];
+    let end = reason.floor_char_boundary(MAX_REASON_BYTES);
+    put_bytes(&mut body, &reason.as_bytes()[..end]);
+    body
 }
 
-async fn read(from: &mut (impl AsyncRead + Unpin)) -> Result<Vec<u8>, GreetingError> {
-    let mut magic = [0; 8];
-    from.read_exact(&mut magic).await?;
-    if magic != *MAGIC {
-        return Err(GreetingError::Magic);
-    }
-    let length = from.read_u32_le().await?;
-    let crc = from.read_u32_le().await?;
-    if length > MAX_BYTES {
-        return Err(GreetingError::Body("it is too long"));
-    }
-    let mut body = vec![0; length as usize];
-    from.read_exact(&mut body).await?;
-    if crc32c(&body) != crc {
-        return Err(GreetingError::Body("it was damaged on its way"));
-    }
-    Ok(body)
+fn take_reason(reader: &mut Reader<'_>) -> Result<String, DecodeError> {
+    let reason = reader.bytes()?;
+    // It goes to logs and terminals.
+    let reason = String::from_utf8_lossy(&reason[..reason.len().min(MAX_REASON_BYTES)]);
+    Ok(reason.replace(char::is_control, " "))
 }
 
 fn put_greeting(to: &mut Vec<u8>, it: &Greeting) {
@@ -250,12 +310,53 @@ fn take_greeting(reader: &mut Reader<'_>) -> Result<Greeting, DecodeError> {
         book: Book::decode(reader)?,
         settled: take_settled(reader)?,
         settings: Settings {
-            timeout: reader.u64()?,
-            drift: u32::try_from(reader.u64()?).map_err(|_| DecodeError::Number)?,
+            timeout: reader.number()?,
+            drift: u32::try_from(reader.number()?).map_err(|_| DecodeError::Number)?,
             lease_reads: reader.bool()?,
             fast_detection: reader.bool()?,
         },
+        details: None,
     })
+}
+
+fn put_details(to: &mut Vec<u8>, it: &Details) {
+    put_u64(to, it.start.counter);
+    to.extend_from_slice(&it.start.random.to_le_bytes());
+    let Reached {
+        term,
+        last,
+        settled,
+    } = it.reached;
+    put_u64(to, term.get());
+    put_u64(to, last.term.get());
+    put_u64(to, last.id);
+    put_u64(to, settled);
+    put_u64(to, it.speaks.get());
+    put_u64(to, it.version.get());
+}
+
+fn take_details(reader: &mut Reader<'_>) -> Result<Details, DecodeError> {
+    Ok(Details {
+        start: Start {
+            counter: reader.number()?,
+            random: u128::from_le_bytes(reader.array()?),
+        },
+        reached: Reached {
+            term: take_term(reader)?,
+            last: Position::new(take_term(reader)?, reader.number()?),
+            settled: reader.number()?,
+        },
+        speaks: take_version(reader)?,
+        version: take_version(reader)?,
+    })
+}
+
+fn take_term(reader: &mut Reader<'_>) -> Result<Term, DecodeError> {
+    Term::new(reader.number()?).ok_or(DecodeError::Number)
+}
+
+fn take_version(reader: &mut Reader<'_>) -> Result<ClusterVersion, DecodeError> {
+    ClusterVersion::new(reader.u64()?).ok_or(DecodeError::Number)
 }
 
 fn put_settled(to: &mut Vec<u8>, it: &Settled) {
@@ -269,7 +370,7 @@ fn put_settled(to: &mut Vec<u8>, it: &Settled) {
 }
 
 fn take_settled(reader: &mut Reader<'_>) -> Result<Settled, DecodeError> {
-    let upto = reader.u64()?;
+    let upto = reader.number()?;
     let mut members = Vec::new();
     for _ in 0..reader.count()? {
         let (server, storage) = (take_server(reader)?, take_storage(reader)?);
@@ -292,10 +393,10 @@ fn take_storage(reader: &mut Reader<'_>) -> Result<StorageId, DecodeError> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
-    fn greeting() -> Greeting {
+    pub(in super::super) fn greeting() -> Greeting {
         let id = |number| ServerId::new(number).expect("a number");
         let storage = StorageId::from_u128(7);
         Greeting {
@@ -312,25 +413,48 @@ mod tests {
                 members: Membership::founded([(id(1), storage), (id(4), storage)]),
             },
             settings: Settings::of(&Config::default()),
+            details: Some(Details {
+                start: Start {
+                    counter: 5,
+                    random: 1 << 100,
+                },
+                reached: Reached {
+                    term: term(8),
+                    last: Position::new(term(6), 300),
+                    settled: 290,
+                },
+                speaks: ClusterVersion::NEWEST,
+                version: ClusterVersion::FIRST,
+            }),
         }
     }
 
-    #[tokio::test]
-    async fn it_reads_what_it_wrote_and_no_flipped_bit() {
-        let mut bytes = Vec::new();
-        let wanted = Answer::Welcome(greeting());
-        write_answer(&mut bytes, &wanted).await.expect("written");
-        assert_eq!(read_answer(&mut &bytes[..]).await.expect("read"), wanted);
-        for bit in 0..bytes.len() * 8 {
-            let mut bad = bytes.clone();
-            bad[bit / 8] ^= 1 << (bit % 8);
-            assert!(read_answer(&mut &bad[..]).await.is_err(), "bit {bit}");
-        }
+    fn term(number: u64) -> Term {
+        Term::new(number).expect("a term")
     }
 
-    #[tokio::test]
-    async fn another_protocol_is_told_from_damage() {
-        let error = read_greeting(&mut &b"GET / HTTP/1.1\r\n\r\n"[..]).await;
-        assert!(matches!(error, Err(GreetingError::Magic)));
+    #[test]
+    fn what_a_later_release_adds_is_skipped() {
+        let mut bytes = greeting().encode();
+        bytes.extend(b"what is not known yet");
+        assert_eq!(Greeting::decode(&bytes).expect("read"), greeting());
+        // In the first form nothing can follow.
+        let mut bytes = greeting().encode_first();
+        assert!(Greeting::decode_first(&bytes).is_ok());
+        bytes.push(0);
+        assert!(Greeting::decode_first(&bytes).is_err());
+    }
+
+    #[test]
+    fn only_a_log_of_the_first_version_may_greet_in_the_first_form() {
+        let with = |version| Greeting {
+            details: Some(Details {
+                version,
+                ..Details::default()
+            }),
+            ..greeting()
+        };
+        assert!(with(ClusterVersion::FIRST).may_be_first());
+        assert!(!with(ClusterVersion::SECOND).may_be_first());
     }
 }

@@ -15,8 +15,11 @@ use tokio::net::TcpStream;
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
-use super::greeting::{Answer, Greeting, GreetingError, read_answer, write_greeting};
+use super::frames::Life;
+use super::greeting::{Answer, Greeting, GreetingError};
+use super::handshake::{Answered, Form, Introduced, Prover, greet};
 use super::tls::{Line, Tls};
+use crate::clock;
 
 /// How many bytes may wait to be written to one server; what comes on top is
 /// dropped, and asked for again by the protocol.
@@ -27,14 +30,20 @@ const DIAL_WITHIN: Duration = Duration::from_secs(3);
 const WRITE_WITHIN: Duration = Duration::from_secs(10);
 /// How long to wait before dialling again, at first and at most.
 const BACK_OFF: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(500)];
+/// How long to wait where the other side has said that it will talk soon.
+const LATER: Duration = Duration::from_millis(100);
 
 /// What a link has to tell.
 #[derive(Debug)]
 pub enum LinkEvent {
     /// It is up, and this is who is at the other end.
-    Up(Greeting),
+    Up(Box<Introduced>),
     /// The other side refused this server, and said why.
     Refused(String),
+    /// The other side does not talk to this server yet, and said why.
+    Later(String),
+    /// The other side refused this server because its disk was set back.
+    SetBack(String),
     /// One side does not believe the other, or speaks no TLS: what was
     /// expected, what was found and what to do. Trying again will not help
     /// until somebody has mended that.
@@ -81,12 +90,14 @@ impl Link {
     /// Keeps a connection to `server`, at the first of `addresses` where it
     /// is found: they are tried in turn. `greet` makes the greeting anew for
     /// each connection, `tell` hears at which address, and what becomes of
-    /// them, and says whether to use the connection.
+    /// them, and says whether to use the connection. On one that began in the
+    /// second form the sign of life that `live` makes is said every `every`.
     pub fn start(
         addresses: Vec<String>,
         server: ServerId,
-        tls: Option<Arc<Tls>>,
+        (tls, prover): (Option<Arc<Tls>>, Prover),
         greet: impl Fn() -> Greeting + Send + 'static,
+        (every, live): (Duration, impl Fn() -> Life + Send + 'static),
         tell: impl FnMut(&str, LinkEvent) -> bool + Send + 'static,
     ) -> Self {
         let queue = Arc::new(Queue::default());
@@ -96,7 +107,10 @@ impl Link {
             turn: 0,
             server,
             tls,
+            prover,
             greet,
+            every,
+            live,
             tell,
         };
         let task = tokio::spawn(dialler.run());
@@ -155,26 +169,35 @@ impl Drop for Link {
     }
 }
 
-struct Dialler<G, T> {
+struct Dialler<G, L, T> {
     queue: Arc<Queue>,
     addresses: Vec<String>,
     /// Which of the addresses is tried next.
     turn: usize,
     server: ServerId,
     tls: Option<Arc<Tls>>,
+    prover: Prover,
     greet: G,
+    every: Duration,
+    live: L,
     tell: T,
 }
 
-impl<G: Fn() -> Greeting, T: FnMut(&str, LinkEvent) -> bool> Dialler<G, T> {
+impl<G, L, T> Dialler<G, L, T>
+where
+    G: Fn() -> Greeting,
+    L: Fn() -> Life,
+    T: FnMut(&str, LinkEvent) -> bool,
+{
     async fn run(mut self) {
         let [mut back_off, most] = BACK_OFF;
         loop {
             match timeout(DIAL_WITHIN, self.dial()).await {
-                Ok(Ok(Some(stream))) => {
+                Ok(Ok(Met::Used(stream, form))) => {
                     [back_off, _] = BACK_OFF;
                     self.queue.lock().up = true;
-                    let _ = write(&self.queue, stream).await;
+                    let every = (form == Form::Second).then_some(self.every);
+                    let _ = write(&self.queue, stream, (every, &mut self.live)).await;
                     let mut waiting = self.queue.lock();
                     waiting.up = false;
                     waiting.bytes = Vec::new();
@@ -183,7 +206,8 @@ impl<G: Fn() -> Greeting, T: FnMut(&str, LinkEvent) -> bool> Dialler<G, T> {
                     (self.tell)(&address, LinkEvent::Down);
                 }
                 // It was refused, by one side or the other.
-                Ok(Ok(None)) => back_off = most,
+                Ok(Ok(Met::Refused)) => back_off = most,
+                Ok(Ok(Met::Later)) => back_off = LATER,
                 Ok(Err(fault)) => self.failed(fault),
                 Err(_) => self.failed(Fault::Other(format!("no answer within {DIAL_WITHIN:?}"))),
             }
@@ -198,7 +222,7 @@ impl<G: Fn() -> Greeting, T: FnMut(&str, LinkEvent) -> bool> Dialler<G, T> {
         let event = match fault {
             Fault::Trust(why) => LinkEvent::Untrusted(why),
             Fault::Server(why) => LinkEvent::Elsewhere(why),
-            Fault::Other(why) => LinkEvent::Failed(why),
+            Fault::Other(why) | Fault::Unanswered(why) => LinkEvent::Failed(why),
         };
         let address = self.address();
         (self.tell)(&address, event);
@@ -217,22 +241,24 @@ impl<G: Fn() -> Greeting, T: FnMut(&str, LinkEvent) -> bool> Dialler<G, T> {
         address.cloned().unwrap_or_default()
     }
 
-    async fn dial(&mut self) -> Result<Option<Line>, Fault> {
-        let connected = connect(self.address(), self.tls.clone()).await;
-        let mut stream = connected.map_err(|error| self.broken(&error))?;
+    async fn dial(&mut self) -> Result<Met, Fault> {
         let greeting = (self.greet)();
-        // Whoever does not believe this side says so here: its own part of
-        // the handshake is over before it has looked at the certificate.
-        write_greeting(&mut stream, &greeting)
-            .await
-            .map_err(|error| self.broken(&error))?;
-        let answer = read_answer(&mut stream)
-            .await
-            .map_err(|error| match error {
-                GreetingError::Io(error) => self.broken(&error),
-                other => Fault::Other(other.to_string()),
-            })?;
+        // Each time in the second form first: a server that was upgraded is
+        // met in it at once. One that knows only the first ends the
+        // connection without a word, having taken no part in anything, and is
+        // dialled again without a pause.
+        let (stream, answered) = match self.greeted(&greeting, Form::Second).await {
+            Err(Fault::Unanswered(_)) if greeting.may_be_first() => {
+                self.greeted(&greeting, Form::First).await?
+            }
+            met => met?,
+        };
         let address = self.address();
+        let Answered {
+            answer,
+            proof,
+            transcript,
+        } = answered;
         match answer {
             Answer::Welcome(greeting) if greeting.hello.server != self.server => {
                 let found = greeting.hello.server.get();
@@ -244,15 +270,73 @@ impl<G: Fn() -> Greeting, T: FnMut(&str, LinkEvent) -> bool> Dialler<G, T> {
                 )))
             }
             Answer::Welcome(greeting) => {
-                let use_it = (self.tell)(&address, LinkEvent::Up(greeting));
-                Ok(use_it.then_some(stream))
+                let form = match greeting.details {
+                    Some(_) => Form::Second,
+                    None => Form::First,
+                };
+                let introduced = Box::new(Introduced {
+                    greeting: *greeting,
+                    form,
+                    proof,
+                    transcript,
+                });
+                let use_it = (self.tell)(&address, LinkEvent::Up(introduced));
+                Ok(if use_it {
+                    Met::Used(stream, form)
+                } else {
+                    Met::Refused
+                })
             }
             Answer::Refused(reason) => {
                 (self.tell)(&address, LinkEvent::Refused(reason));
-                Ok(None)
+                Ok(Met::Refused)
+            }
+            Answer::Later(reason) => {
+                (self.tell)(&address, LinkEvent::Later(reason));
+                Ok(Met::Later)
+            }
+            Answer::SetBack(reason) => {
+                (self.tell)(&address, LinkEvent::SetBack(reason));
+                Ok(Met::Refused)
             }
         }
     }
+
+    /// Connects, greets and hears the answer.
+    async fn greeted(
+        &mut self,
+        greeting: &Greeting,
+        form: Form,
+    ) -> Result<(Line, Answered), Fault> {
+        let connected = connect(self.address(), self.tls.clone()).await;
+        let mut stream = connected.map_err(|error| self.broken(&error))?;
+        if let Some(tls) = &self.tls {
+            // Before this side says anything of the cluster.
+            tls.proves(&stream, self.server).map_err(Fault::Trust)?;
+        }
+        // Whoever does not believe this side says so here: its own part of
+        // the handshake is over before it has looked at the certificate.
+        let answered = greet(&mut stream, form, greeting, &self.prover).await;
+        let answered = answered.map_err(|error| match error {
+            GreetingError::Io(error) => self.broken(&error),
+            GreetingError::Unanswered(why) => match self.broken(&why) {
+                Fault::Other(_) => Fault::Unanswered(GreetingError::Unanswered(why).to_string()),
+                trust => trust,
+            },
+            other => Fault::Other(other.to_string()),
+        })?;
+        Ok((stream, answered))
+    }
+}
+
+/// What became of a greeting that was answered.
+enum Met {
+    /// The connection is used.
+    Used(Line, Form),
+    /// It was refused, by one side or the other.
+    Refused,
+    /// It was refused for the moment.
+    Later,
 }
 
 /// Why there is no connection.
@@ -261,6 +345,8 @@ enum Fault {
     Trust(String),
     /// It is another server.
     Server(String),
+    /// It ended the connection without a word.
+    Unanswered(String),
     /// Anything else.
     Other(String),
 }
@@ -276,16 +362,35 @@ async fn connect(address: String, tls: Option<Arc<Tls>>) -> std::io::Result<Line
 
 /// Writes what is queued until the connection breaks. The other side says
 /// nothing more, so that anything read means that it has ended.
-async fn write(queue: &Queue, stream: Line) -> std::io::Result<()> {
+async fn write(
+    queue: &Queue,
+    stream: Line,
+    (every, live): (Option<Duration>, &mut impl Fn() -> Life),
+) -> std::io::Result<()> {
     let (mut from, mut to) = tokio::io::split(stream);
     let mut spare = Vec::new();
     let mut byte = [0];
+    let mut live_at = clock::boot();
     loop {
         let more = queue.more.notified();
         std::mem::swap(&mut queue.lock().bytes, &mut spare);
+        let now = clock::boot();
+        if let Some(every) = every
+            && live_at <= now
+        {
+            live().encode(&mut spare);
+            live_at = now.after(every);
+        }
         if spare.is_empty() {
+            let due = async {
+                match every {
+                    Some(_) => sleep(live_at.since(now)).await,
+                    None => std::future::pending().await,
+                }
+            };
             tokio::select! {
                 () = more => {}
+                () = due => {}
                 ended = from.read(&mut byte) => return ended.map(drop),
             }
             continue;

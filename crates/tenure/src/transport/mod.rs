@@ -12,9 +12,10 @@
 //!      │ ── frame, frame, frame … ──▶ │
 //! ```
 //!
-//! `greeting` is the first thing said in each direction, `frames` reads what
-//! follows, `link` dials and writes, `book` is who can be reached where, `tls`
-//! makes sure that it is they, of files that `renewed` reads again, and
+//! `greeting` is the first thing said in each direction, `handshake` how it is
+//! exchanged (with random bytes before it), `frames` reads what follows, `link`
+//! dials and writes, `book` is who can be reached where, `tls` makes sure that
+//! it is they, of files that `renewed` reads again, `proven` which of them, and
 //! `distrust` says why it is not sure, `life` for how long others will be.
 //! `client` is the other side of the clients' port.
 //! Whatever is not a frame (garbage, another program, another version)
@@ -29,20 +30,23 @@ mod client;
 mod distrust;
 mod frames;
 mod greeting;
+mod handshake;
 mod life;
 mod link;
 mod plain;
+mod proven;
 mod renewed;
 mod tls;
 
 pub use book::{Book, Contact};
 pub use client::ClientLine;
 pub use distrust::distrust;
-pub use frames::{FrameReader, ReadError};
-pub use greeting::{
-    Answer, Greeting, GreetingError, Settings, Settled, read_answer, read_greeting,
+pub use frames::{FrameReader, Life, ReadError};
+pub use greeting::{Answer, Details, Greeting, GreetingError, Settings, Settled};
+pub use handshake::{
+    Answered, Form, Introduced, Piece, Proof, Prover, Side, Transcript, greet, introduced,
 };
-pub use greeting::{write_answer, write_greeting};
 pub use link::{Link, LinkEvent, QUEUE_BYTES};
+pub use proven::{PeerSecret, server_name};
 pub(crate) use renewed::Renewed;
-pub use tls::{ClientTls, ClientTlsFiles, Demand, Line, OwnFiles, Tls, TlsFiles};
+pub use tls::{ClientTls, ClientTlsFiles, Demand, Line, OwnFiles, PeerRules, Tls, TlsFiles};

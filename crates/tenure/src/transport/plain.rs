@@ -14,7 +14,8 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 
 use super::distrust::Mismatch;
-use super::greeting::{Answer, write_answer};
+use super::greeting::Answer;
+use super::handshake::Piece;
 
 /// What a handshake of TLS begins with.
 const HANDSHAKE: u8 = 22;
@@ -53,7 +54,8 @@ pub(super) async fn refuse_tls(stream: &mut TcpStream) -> io::Result<Option<io::
     if read < first.len() || first != [HANDSHAKE, VERSION] {
         return Ok(None);
     }
-    write_answer(stream, &Answer::Refused(FOUND_TLS.0.into())).await?;
+    let answer = Piece::answered(&Answer::Refused(FOUND_TLS.0.into()));
+    answer.write(stream).await?;
     let error = io::Error::new(io::ErrorKind::InvalidData, FOUND_TLS);
     Ok(Some(error))
 }
@@ -71,7 +73,8 @@ pub(super) async fn refuse(stream: &mut TcpStream) -> io::Result<Option<io::Erro
     match &first[..read] {
         b"PRI" => stream.write_all(&go_away()).await?,
         [b't', ..] => {
-            write_answer(stream, &Answer::Refused(SERVER.into())).await?;
+            let answer = Piece::answered(&Answer::Refused(SERVER.into()));
+            answer.write(stream).await?;
             let error = io::Error::new(io::ErrorKind::InvalidData, FOUND_PLAIN);
             return Ok(Some(error));
         }

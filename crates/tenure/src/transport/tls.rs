@@ -21,6 +21,7 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use tenure_core::alpo::ServerId;
 use tenure_core::time::Instant;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 use tokio::net::TcpStream;
@@ -31,6 +32,7 @@ use super::client::ClientLine;
 use super::distrust::{distrust, for_client};
 use super::life::Shown;
 use super::plain;
+use super::proven::Named;
 use super::renewed::Renewed;
 use crate::clock;
 
@@ -77,9 +79,25 @@ struct Both {
     strict: Arc<ServerConfig>,
     /// Whoever connects may have one.
     lenient: Arc<ServerConfig>,
+    /// Of other servers.
+    peers: Arc<ServerConfig>,
     client: Arc<ClientConfig>,
+    named: Arc<Named>,
     /// What this side shows of itself.
     shown: Arc<Shown>,
+}
+
+/// What is expected of the certificates of other servers.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct PeerRules {
+    /// The authorities of servers, if these have some of their own; else they
+    /// are those of clients.
+    pub authority: Option<PathBuf>,
+    /// Take certificates that name no server's number, as earlier releases
+    /// made them, for those of any server.
+    pub any_server: bool,
+    /// Whose certificate this side's own must be.
+    pub own: Option<ServerId>,
 }
 
 /// How often this server's own certificate is looked at, whether it expires.
@@ -100,6 +118,8 @@ pub struct Tls {
 pub enum Demand {
     /// It must.
     Certificate,
+    /// It must have one of the authority of servers.
+    Server,
     /// It may.
     Nothing,
 }
@@ -110,15 +130,25 @@ impl Tls {
     /// # Errors
     /// A sentence that says which file, what was expected and what was found.
     pub fn open(files: TlsFiles) -> Result<Self, String> {
-        let all = [&files.certificate, &files.key, &files.authority].map(PathBuf::clone);
-        let authority = files.authority.clone();
+        Self::open_with(files, PeerRules::default())
+    }
+
+    /// The same, of a server, with what is expected of other servers.
+    ///
+    /// # Errors
+    /// As there; and if this side's own certificate is not as others expect.
+    pub fn open_with(files: TlsFiles, rules: PeerRules) -> Result<Self, String> {
+        let own = [&files.certificate, &files.key, &files.authority];
+        let all = own.into_iter().chain(&rules.authority).cloned();
+        let all: Vec<PathBuf> = all.collect();
+        let authority = rules.authority.as_ref().unwrap_or(&files.authority).clone();
         let make = move || {
-            let both = both(&files)?;
+            let both = both(&files, &rules)?;
             both.shown.tell();
             Ok(both)
         };
         Ok(Self {
-            made: Renewed::open("certificates", all.into(), make)?,
+            made: Renewed::open("certificates", all, make)?,
             authority,
             looked: Mutex::new(clock::boot()),
         })
@@ -143,6 +173,19 @@ impl Tls {
         distrust(error, &self.authority)
     }
 
+    /// Whether the certificate that was shown on `line` proves that the other
+    /// side is server `server`.
+    ///
+    /// # Errors
+    /// What was expected, what was found and what to do.
+    pub fn proves(&self, line: &Line, server: ServerId) -> Result<(), String> {
+        let shown = match line {
+            Line::Plain(_) => None,
+            Line::Tls(stream) => stream.get_ref().1.peer_certificates(),
+        };
+        self.made.current().named.proves(shown, server)
+    }
+
     /// The side that was connected to.
     ///
     /// # Errors
@@ -155,6 +198,7 @@ impl Tls {
         let made = self.current();
         let config = match demand {
             Demand::Certificate => made.strict,
+            Demand::Server => made.peers,
             Demand::Nothing => made.lenient,
         };
         let accepting = TlsAcceptor::from(config).accept(stream).into_fallible();
@@ -291,13 +335,23 @@ fn roots(authority: &Path) -> Result<RootCertStore, String> {
     Ok(roots)
 }
 
-fn both(files: &TlsFiles) -> Result<Both, String> {
+fn both(files: &TlsFiles, rules: &PeerRules) -> Result<Both, String> {
     let own = Own::read(&files.certificate, &files.key)?;
-    let roots = Arc::new(roots(&files.authority)?);
+    let clients = Arc::new(roots(&files.authority)?);
+    let authority = rules.authority.as_ref().unwrap_or(&files.authority);
+    let peers = Arc::new(roots(authority)?);
+    let named = Named {
+        roots: Arc::clone(&peers),
+        any_server: rules.any_server,
+    };
+    if let Some(server) = rules.own {
+        let proves = named.proves(Some(&own.certificates), server);
+        proves.map_err(|why| format!("{}: {why}", files.certificate.display()))?;
+    }
     let provider = Arc::new(aws_lc_rs::default_provider());
-    let server = |optional: bool| {
+    let server = |roots: &Arc<RootCertStore>, optional: bool| {
         let verifier =
-            WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(&provider));
+            WebPkiClientVerifier::builder_with_provider(Arc::clone(roots), Arc::clone(&provider));
         let verifier = if optional {
             verifier.allow_unauthenticated()
         } else {
@@ -316,14 +370,20 @@ fn both(files: &TlsFiles) -> Result<Both, String> {
         Ok::<_, String>(Arc::new(config))
     };
     let verifier =
-        WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), provider.clone())
+        WebPkiClientVerifier::builder_with_provider(Arc::clone(&peers), provider.clone())
             .build()
-            .map_err(|error| found(&files.authority, "an authority's certificate", &error))?;
-    let shown = Shown::new(files.clone(), own.certificates.clone(), verifier);
+            .map_err(|error| found(authority, "an authority's certificate", &error))?;
+    let files = TlsFiles {
+        authority: authority.clone(),
+        ..files.clone()
+    };
+    let shown = Shown::new(files, own.certificates.clone(), verifier);
     Ok(Both {
-        strict: server(false)?,
-        lenient: server(true)?,
-        client: Arc::new(client(&roots, Some(&own))?),
+        strict: server(&clients, false)?,
+        lenient: server(&clients, true)?,
+        peers: server(&peers, false)?,
+        client: Arc::new(client(&peers, Some(&own))?),
+        named: Arc::new(named),
         shown: Arc::new(shown),
     })
 }

@@ -5,6 +5,7 @@ mod cases;
 mod catching_up;
 #[path = "../common/certificates.rs"]
 mod certificates;
+mod copies;
 mod given_up;
 mod restored;
 mod servers;

@@ -11,9 +11,12 @@ pub(crate) fn authority() -> Authority {
     CertifiedIssuer::self_signed(params, key).expect("an authority")
 }
 
-/// A certificate for this machine and its key, both in PEM.
+/// A certificate for this machine and its key, both in PEM. It is any
+/// server's of a test's cluster.
 pub(crate) fn certified(by: &Authority, expired: bool) -> [String; 2] {
-    let names = vec!["127.0.0.1".to_owned(), "localhost".to_owned()];
+    let servers = (1..=5).map(|number| format!("server-{number}.tenure.internal"));
+    let names = ["127.0.0.1".to_owned(), "localhost".to_owned()];
+    let names = names.into_iter().chain(servers).collect::<Vec<_>>();
     let mut params = CertificateParams::new(names).expect("parameters");
     if expired {
         params.not_before = rcgen::date_time_ymd(2001, 1, 1);

@@ -81,9 +81,9 @@ pub fn decode_entry(bytes: &[u8]) -> Result<Entry, DecodeError> {
 }
 
 pub(super) fn read_entry(from: &mut Reader<'_>) -> Result<Entry, DecodeError> {
-    let id = from.u64()?;
+    let id = from.number()?;
     let term = read_term(from)?;
-    let time = from.u64()?;
+    let time = from.number()?;
     let payload = match from.u8()? {
         NO_OP => Payload::NoOp,
         MEMBERS => Payload::Members(read_membership(from)?),
@@ -180,6 +180,9 @@ fn write_command(to: &mut Vec<u8>, command: &Command) {
 }
 
 fn read_command(from: &mut Reader<'_>) -> Result<Command, DecodeError> {
+    // As clients said them: earlier releases put any into the log, and what is
+    // there must reach everybody. Sessions compare them and add to none
+    // without a check ([`Sessions`](super::super::state::Sessions)).
     let session = from.u64()?;
     let serial = from.u64()?;
     let outstanding = from.u64()?;
@@ -321,7 +324,7 @@ pub(super) fn read_version(from: &mut Reader<'_>) -> Result<ClusterVersion, Deco
 }
 
 pub(super) fn read_term(from: &mut Reader<'_>) -> Result<Term, DecodeError> {
-    Term::new(from.u64()?).ok_or(DecodeError::Number)
+    Term::new(from.number()?).ok_or(DecodeError::Number)
 }
 
 pub(super) fn write_position(to: &mut Vec<u8>, position: Position) {
@@ -332,7 +335,7 @@ pub(super) fn write_position(to: &mut Vec<u8>, position: Position) {
 pub(super) fn read_position(from: &mut Reader<'_>) -> Result<Position, DecodeError> {
     Ok(Position {
         term: read_term(from)?,
-        id: from.u64()?,
+        id: from.number()?,
     })
 }
 

@@ -160,11 +160,11 @@ pub fn encode_envelope(to: &mut Vec<u8>, envelope: &Envelope) {
 /// # Errors
 /// If it was not written by [`encode_envelope`].
 pub fn decode_envelope(bytes: &[u8]) -> Result<Envelope, DecodeError> {
-    let from = &mut Reader::new(bytes);
+    let from = &mut Reader::foreign(bytes);
     let sender = read_server(from)?;
     let to = read_server(from)?;
     let term = read_term(from)?;
-    let number = from.u64()?;
+    let number = from.number()?;
     let kind = from.u8()?;
     let body = if kind < REPLIES {
         let request = read_request(kind, from)?;
@@ -264,25 +264,25 @@ fn read_request(kind: u8, from: &mut Reader<'_>) -> Result<Request, DecodeError>
         },
         3 => Request::Append {
             prev: read_position(from)?,
-            commit: from.u64()?,
-            round: from.u64()?,
+            commit: from.number()?,
+            round: from.number()?,
             entries: read_entries(from)?,
         },
         4 => Request::Heartbeat {
             last: read_position(from)?,
-            commit: from.u64()?,
-            round: from.u64()?,
-            time: from.u64()?,
+            commit: from.number()?,
+            round: from.number()?,
+            time: from.number()?,
             compare: Compare {
-                at: from.u64()?,
+                at: from.number()?,
                 agreed: read_mark(from)?,
             },
         },
         5 => Request::Install {
             last: read_position(from)?,
-            offset: from.u64()?,
-            total: from.u64()?,
-            round: from.u64()?,
+            offset: from.number()?,
+            total: from.number()?,
+            round: from.number()?,
             bytes: Arc::from(from.bytes()?),
         },
         6 => Request::TransferNow,
@@ -299,7 +299,7 @@ fn write_matched(to: &mut Vec<u8>, matched: Option<u64>) {
 
 fn read_matched(from: &mut Reader<'_>) -> Result<Option<u64>, DecodeError> {
     Ok(if from.bool()? {
-        Some(from.u64()?)
+        Some(from.number()?)
     } else {
         None
     })
@@ -317,7 +317,7 @@ fn read_mark(from: &mut Reader<'_>) -> Result<Option<Mark>, DecodeError> {
     if !from.bool()? {
         return Ok(None);
     }
-    let id = from.u64()?;
+    let id = from.number()?;
     let hash = u64::from_le_bytes(from.array()?);
     Ok(Some(Mark { id, hash }))
 }
@@ -447,12 +447,12 @@ fn read_reply(kind: u8, from: &mut Reader<'_>) -> Result<Reply, DecodeError> {
             mine: read_rank(from)?,
         },
         10 => Reply::Appended {
-            matched: from.u64()?,
-            round: from.u64()?,
+            matched: from.number()?,
+            round: from.number()?,
         },
         11 => Reply::Mismatch {
             last: read_position(from)?,
-            round: from.u64()?,
+            round: from.number()?,
             conflict: if from.bool()? {
                 Some(read_position(from)?)
             } else {
@@ -461,16 +461,16 @@ fn read_reply(kind: u8, from: &mut Reader<'_>) -> Result<Reply, DecodeError> {
         },
         12 => Reply::Heard {
             last: read_position(from)?,
-            round: from.u64()?,
+            round: from.number()?,
             matched: read_matched(from)?,
             version: read_version(from)?,
             mark: read_mark(from)?,
         },
         13 => Reply::Installed {
             last: read_position(from)?,
-            offset: from.u64()?,
+            offset: from.number()?,
             done: from.bool()?,
-            round: from.u64()?,
+            round: from.number()?,
         },
         14 => Reply::Standing,
         _ => return Err(DecodeError::Kind(kind)),

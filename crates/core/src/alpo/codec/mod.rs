@@ -15,6 +15,8 @@ mod messages;
 use alloc::vec::Vec;
 use core::fmt;
 
+use super::ids::MAX_NUMBER;
+
 pub use crc::{Checksum, Crc32c, crc32c, crc32c_append};
 pub use entries::{decode_entry, decode_hard_state, encode_entry, encode_hard_state};
 pub(super) use entries::{read_membership, read_owner, write_membership, write_owner};
@@ -71,12 +73,23 @@ pub fn put_bytes(to: &mut Vec<u8>, bytes: &[u8]) {
 #[derive(Clone, Copy, Debug)]
 pub struct Reader<'a> {
     rest: &'a [u8],
+    /// The largest [`number`](Self::number).
+    most: u64,
 }
 
 impl<'a> Reader<'a> {
-    /// Over all of `bytes`.
+    /// Over all of `bytes`, which this server has written, now or as an
+    /// earlier release.
     pub const fn new(bytes: &'a [u8]) -> Self {
-        Self { rest: bytes }
+        let most = u64::MAX;
+        Self { rest: bytes, most }
+    }
+
+    /// Over all of `bytes`, which somebody else has written: numbers above
+    /// [`MAX_NUMBER`] are refused.
+    pub const fn foreign(bytes: &'a [u8]) -> Self {
+        let most = MAX_NUMBER;
+        Self { rest: bytes, most }
     }
 
     /// What was not read yet.
@@ -117,6 +130,20 @@ impl<'a> Reader<'a> {
             }
         }
         Err(DecodeError::Number)
+    }
+
+    /// A number that will be compared, counted on and added to; not one whose
+    /// bits alone mean something, as those of a hash do.
+    ///
+    /// # Errors
+    /// As for [`u64`](Self::u64), or if it is more than is taken from whoever
+    /// wrote it.
+    pub fn number(&mut self) -> Result<u64, DecodeError> {
+        let number = self.u64()?;
+        if number > self.most {
+            return Err(DecodeError::Number);
+        }
+        Ok(number)
     }
 
     /// Yes or no.

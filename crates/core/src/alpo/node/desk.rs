@@ -143,7 +143,7 @@ impl Desk {
             return Admission::Append;
         }
         if ahead > tail.len() {
-            let expected = completed + tail.len() as u64 + 1;
+            let expected = completed.saturating_add(tail.len() as u64 + 1);
             return Admission::Answer(Answer::Refused(Refusal::OutOfOrder { expected }));
         }
         if command.serial.saturating_sub(command.outstanding) >= MAX_WINDOW {

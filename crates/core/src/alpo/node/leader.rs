@@ -27,7 +27,7 @@ use super::office::Changing;
 use super::progress::{Mode, Progress};
 use super::rounds::Rounds;
 use super::server::Server;
-use super::types::{Answer, Ask, Refusal, Why};
+use super::types::{Answer, Ask, Event, Refusal, Why};
 
 /// Entries in one request, at most.
 const APPEND_ENTRIES: usize = 1_024;
@@ -114,6 +114,9 @@ impl Leader {
     }
 
     pub(super) fn append(&mut self, server: &mut Server, payload: Payload, token: Option<u64>) {
+        if !server.has_next_entry() {
+            return server.exhausted();
+        }
         let time = self.time(server).max(server.log.last_time().unwrap_or(0));
         let entry = Entry {
             id: server.log.last().id + 1,
@@ -197,6 +200,9 @@ impl Leader {
         number: u64,
         reply: Reply,
     ) {
+        if self.is_set_back(server, (from, storage), number, &reply) {
+            return;
+        }
         let newest = server.number;
         let Some(peer) = self.peers.get_mut(&from) else {
             return;
@@ -212,6 +218,7 @@ impl Leader {
         if !peer.knows(number) && !server.planted(Bug::StaleMatches) {
             return;
         }
+        let before = peer.matched;
         let matches = is_member || server.planted(Bug::AppendsByNumber);
         let round = match reply {
             Reply::Appended { matched, round } => {
@@ -259,6 +266,7 @@ impl Leader {
             }
             _ => return,
         };
+        peer.settle(before, newest);
         if is_member || server.planted(Bug::RoundsByNumber) {
             peer.heard_at = Some(server.now);
             peer.round = peer.round.max(round.min(self.rounds.current()));
@@ -267,6 +275,36 @@ impl Leader {
         self.advance(server);
         self.judge_change(server);
         self.compare(server);
+    }
+
+    /// Whether a member lacks what it has acknowledged, as an answer to request
+    /// `number` has shown, this one or an earlier one: nothing of it counts.
+    fn is_set_back(
+        &mut self,
+        server: &mut Server,
+        (from, storage): (ServerId, StorageId),
+        number: u64,
+        reply: &Reply,
+    ) -> bool {
+        let peer = self.peers.get_mut(&from);
+        let Some(peer) = peer.filter(|peer| peer.storage == storage) else {
+            return false;
+        };
+        let (Reply::Mismatch { last, .. } | Reply::Heard { last, .. }) = reply else {
+            return peer.set_back;
+        };
+        let lacks = peer.knows(number) && peer.lacks(number, *last);
+        if peer.set_back || !lacks || server.planted(Bug::SetBackCounted) {
+            return peer.set_back;
+        }
+        let acknowledged = peer.matched;
+        peer.forget();
+        server.tell(Event::SetBack {
+            server: from,
+            acknowledged,
+            found: last.id,
+        });
+        true
     }
 
     /// Counts who has answered which round, and answers the reads that may
@@ -468,6 +506,11 @@ impl Leader {
 
 /// Sends `peer` what it lacks, as far as its window allows.
 fn replicate(server: &mut Server, id: ServerId, peer: &mut Progress, round: u64) {
+    // It must come back with another disk; until then its heartbeats keep it
+    // from standing.
+    if peer.set_back {
+        return;
+    }
     loop {
         if let Mode::Installing { .. } = peer.mode {
             return send_chunk(server, id, peer, round);

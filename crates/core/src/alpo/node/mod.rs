@@ -23,6 +23,7 @@
 //! [`poll`](Machine::poll) leave together: one batch for the disk, one
 //! request for each peer.
 
+mod bounds;
 mod candidate;
 mod compare;
 mod desk;
@@ -50,6 +51,7 @@ use crate::ids::Term;
 use crate::rng::Rng;
 use crate::time::{Instant, Now};
 
+pub use bounds::Objection;
 pub use passive::MAX_SNAPSHOT_BYTES;
 pub use status::Status;
 pub use types::{Answer, Ask, Event, Fault, Found, Input, Output, Query, Refusal, Why};
@@ -171,6 +173,9 @@ impl Node {
     /// this server's own members may be old. Only what adds to a majority is
     /// counted by number and disk, where it is counted.
     fn receive(&mut self, envelope: Envelope, storage: StorageId) {
+        if self.server.doubts(&envelope).is_some() {
+            return;
+        }
         let Envelope {
             from,
             to,
@@ -336,7 +341,11 @@ impl Node {
             return self.passivate(Why::NoMajority);
         }
         self.server.leader = None;
-        // After the last term there is none to stand in.
+        // After the last term there is none to stand in, and after the last
+        // entry none for its no-op.
+        if !self.server.has_next_term() || !self.server.has_next_entry() {
+            return self.server.exhausted();
+        }
         if let Some(candidate) = Candidate::stand(&mut self.server, transfer, cycles) {
             self.role = Role::Candidate(candidate);
         }

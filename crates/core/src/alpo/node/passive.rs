@@ -156,7 +156,7 @@ impl Passive {
         }
         // A snapshot that was damaged on its way, or that is not what it
         // claims to be, is asked for again from its first byte.
-        match State::decode_with(server.config.checksum, &incoming.bytes) {
+        match State::decode_foreign(server.config.checksum, &incoming.bytes) {
             Ok(state) if state.applied() == last => {
                 if !server.is_too_old_for_state(&state) && !server.is_replaced_in(&state) {
                     take_over(server, state, incoming.bytes);

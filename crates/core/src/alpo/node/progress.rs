@@ -48,6 +48,13 @@ pub(super) struct Progress {
     floor: u64,
     /// The last heartbeat that the peer answered.
     heard: u64,
+    /// The last request that had been sent when it was known that the peer
+    /// has everything up to `matched`.
+    settled_by: u64,
+    /// It lacks what it has acknowledged in this reign: its disk was set back.
+    /// It has forgotten its promises and counts for nothing, until it is
+    /// admitted anew and all of this begins anew.
+    pub(super) set_back: bool,
     /// Requests up to this number were sent before this peer was one. It may
     /// have been one earlier, with another disk: what that disk accepted says
     /// nothing about this one.
@@ -89,6 +96,8 @@ impl Progress {
             version: None,
             mark: None,
             mode: Mode::Probing { asked: false },
+            settled_by: newest,
+            set_back: false,
             floor: newest,
             heard: newest,
             born: newest,
@@ -98,6 +107,35 @@ impl Progress {
     /// Whether an answer to request `number` is one of this peer.
     pub(super) const fn knows(&self, number: u64) -> bool {
         number > self.born
+    }
+
+    /// Whether the peer lacks what it has acknowledged, if its log ends at
+    /// `last` by its answer to request `number`.
+    ///
+    /// It has promised that all up to `matched` is on its disk, and nothing
+    /// in this term takes that away. So only a disk that was set back ends
+    /// before, if the answer is to a request that was sent after the promise
+    /// had come; an answer to an earlier one may itself be older than that.
+    pub(super) const fn lacks(&self, number: u64, last: Position) -> bool {
+        number > self.settled_by && last.id < self.matched
+    }
+
+    /// It does: nothing that it has said or says counts.
+    pub(super) const fn forget(&mut self) {
+        self.set_back = true;
+        self.matched = 0;
+        self.round = 0;
+        self.heard_at = None;
+        self.version = None;
+        self.mark = None;
+    }
+
+    /// It is known that the peer has more than before: `newest` is the number
+    /// of the last request that was sent.
+    pub(super) const fn settle(&mut self, before: LogId, newest: u64) {
+        if self.matched > before {
+            self.settled_by = newest;
+        }
     }
 
     /// The peer has the leader's log up to `matched`.
@@ -236,11 +274,13 @@ impl Progress {
             // states that differ.
             version: _,
             mark: _,
+            settled_by: _,
+            set_back,
             floor: _,
             heard: _,
             born: _,
         } = self;
-        (storage, matched, next).hash(into);
+        (storage, matched, next, set_back).hash(into);
         core::mem::discriminant(mode).hash(into);
         match mode {
             Mode::Probing { asked } => asked.hash(into),

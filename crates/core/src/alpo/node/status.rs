@@ -5,9 +5,10 @@ use crate::time::Instant;
 
 use super::super::durable::{HardState, Identity, Snapshot};
 use super::super::entry::ClusterVersion;
-use super::super::ids::{LogId, Rank, ServerId};
+use super::super::ids::{LogId, Position, Rank, ServerId, StorageId};
 use super::super::log::Log;
 use super::super::membership::{Membership, Part};
+use super::super::starts::Reached;
 use super::super::state::State;
 use super::candidate::Phase;
 use super::types::Fault;
@@ -104,6 +105,25 @@ impl Node {
         self.server.disk.durable_id()
     }
 
+    /// How far its disk has come; `None` while its term or vote is on the way
+    /// there, or nothing of a log that replaces another is there yet.
+    pub fn reached(&self) -> Option<Reached> {
+        let server = &self.server;
+        let durable = server.disk.durable_id();
+        if !server.disk.hard_is_durable() {
+            return None;
+        }
+        let settled = match &self.role {
+            Role::Leader(_) => durable,
+            Role::Passive(_) | Role::Candidate(_) => server.verified.max(server.commit),
+        };
+        Some(Reached {
+            term: server.hard.term,
+            last: Position::new(server.log.term_at(durable)?, durable),
+            settled: settled.min(durable),
+        })
+    }
+
     /// Its applied state.
     pub const fn state(&self) -> &State {
         &self.server.state
@@ -130,6 +150,21 @@ impl Node {
             }
             Role::Passive(_) | Role::Candidate(_) => 0,
         }
+    }
+
+    /// Up to where a leader knows its log to be on the disk of each other
+    /// member that has acknowledged something in this reign: such a disk has
+    /// the leader's term, too. Nothing on others.
+    pub fn acknowledged(&self) -> impl Iterator<Item = ((ServerId, StorageId), LogId)> {
+        let peers = match &self.role {
+            Role::Leader(leader) => Some(&leader.peers),
+            Role::Passive(_) | Role::Candidate(_) => None,
+        };
+        let peers = peers.into_iter().flatten();
+        peers.filter_map(|(server, peer)| {
+            let member = self.members().get(*server)?;
+            (peer.matched > 0).then_some(((*server, member.storage), peer.matched))
+        })
     }
 
     /// Up to where it takes its log to be on the disk of each other member;

@@ -309,6 +309,16 @@ pub enum Event {
         /// Its last entry.
         upto: Position,
     },
+    /// A member lacks entries that it has acknowledged to this leader: its
+    /// disk was set back, and it is not counted any more.
+    SetBack {
+        /// Which.
+        server: ServerId,
+        /// Up to where it had acknowledged this reign's log.
+        acknowledged: LogId,
+        /// Where its log ends now.
+        found: LogId,
+    },
     /// A majority has the same state.
     Compared {
         /// After this entry.
@@ -379,6 +389,14 @@ pub enum Fault {
         /// The newest that this server speaks.
         mine: ClusterVersion,
     },
+    /// The term or the log has come to a number above which there is none
+    /// (`MAX_NUMBER`).
+    Exhausted {
+        /// The term.
+        term: Term,
+        /// The last entry of the log.
+        last: LogId,
+    },
 }
 
 impl fmt::Display for Fault {
@@ -421,6 +439,10 @@ impl fmt::Display for Fault {
                 f,
                 "expected a log of version {mine} at most, found one of version {cluster}: \
                  this release is too old for the cluster; start the one that ran here before"
+            ),
+            Self::Exhausted { term, last } => write!(
+                f,
+                "expected a term and a last entry below 2^62, found term {term} and entry {last},                  where no cluster comes by itself (was a disk or a message forged?): nobody can be                  elected any more; restore a backup as a new cluster"
             ),
         }
     }

@@ -176,13 +176,20 @@ impl State {
     /// # Errors
     /// As there.
     pub fn decode_with(sum: Checksum, bytes: &[u8]) -> Result<Self, ImageError> {
-        let (content, checksum) = bytes
-            .split_last_chunk::<4>()
-            .ok_or(DecodeError::Truncated)?;
-        if sum(0, content) != u32::from_le_bytes(*checksum) {
-            return Err(ImageError::Checksum);
-        }
-        let from = &mut Reader::new(content);
+        Self::read(Reader::new(whole(sum, bytes)?))
+    }
+
+    /// The same of what another server has sent: a state with numbers that
+    /// are taken from nobody is refused.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn decode_foreign(sum: Checksum, bytes: &[u8]) -> Result<Self, ImageError> {
+        Self::read(Reader::foreign(whole(sum, bytes)?))
+    }
+
+    fn read(mut from: Reader<'_>) -> Result<Self, ImageError> {
+        let from = &mut from;
         let format = from.u8()?;
         if format != VERSION && format != BEFORE {
             return Err(ImageError::Version(format));
@@ -192,15 +199,15 @@ impl State {
             journal_bytes: from.u64()?,
             sessions: from.u64()?,
             changes: from.u64()?,
-            mark_every: from.u64()?,
+            mark_every: from.number()?,
         };
         let clock = ClockId {
             boot: from.u64()?,
             namespace: from.u64()?,
         };
-        let term = Term::new(from.u64()?).ok_or(DecodeError::Number)?;
-        let applied = Position::new(term, from.u64()?);
-        let time = from.u64()?;
+        let term = Term::new(from.number()?).ok_or(DecodeError::Number)?;
+        let applied = Position::new(term, from.number()?);
+        let time = from.number()?;
         let version = ClusterVersion::new(from.u64()?).ok_or(DecodeError::Number)?;
         // There is one way to write a state.
         if newer != is_newer(version) {
@@ -311,12 +318,23 @@ impl State {
     }
 }
 
+/// What the checksum at the end is of, if it is.
+fn whole(sum: Checksum, bytes: &[u8]) -> Result<&[u8], ImageError> {
+    let (content, checksum) = bytes
+        .split_last_chunk::<4>()
+        .ok_or(DecodeError::Truncated)?;
+    if sum(0, content) != u32::from_le_bytes(*checksum) {
+        return Err(ImageError::Checksum);
+    }
+    Ok(content)
+}
+
 fn decode_registers(
     from: &mut Reader<'_>,
     limits: Limits,
     clock: ClockId,
 ) -> Result<Registers, DecodeError> {
-    let revision = from.u64()?;
+    let revision = from.number()?;
     let mut last = "";
     let registers = (0..from.count()?).map(|_| {
         let text = core::str::from_utf8(from.bytes()?).map_err(|_| DecodeError::Name)?;
@@ -329,7 +347,7 @@ fn decode_registers(
         let value = from.bytes()?.into();
         let version = Version::from_bytes(from.bytes()?);
         let stamp = if from.bool()? {
-            let nanos = from.u64()?;
+            let nanos = from.number()?;
             Some(StoreTime { clock, nanos })
         } else {
             None
@@ -347,7 +365,7 @@ fn decode_registers(
 }
 
 fn decode_journal(from: &mut Reader<'_>) -> Result<(u64, VecDeque<Bytes>), DecodeError> {
-    let first = from.u64()?;
+    let first = from.number()?;
     let entries = (0..from.count()?).map(|_| Ok(from.bytes()?.into()));
     Ok((
         first,
@@ -385,12 +403,12 @@ fn decode_sessions(from: &mut Reader<'_>, newer: bool) -> Result<Sessions, Decod
     let mut sessions = Sessions::default();
     let mut last = None;
     for _ in 0..from.count()? {
-        let id = from.u64()?;
+        let id = from.number()?;
         if last >= Some(id) {
             return Err(DecodeError::Number);
         }
         last = Some(id);
-        let (ttl, heard, completed) = (from.u64()?, from.u64()?, from.u64()?);
+        let (ttl, heard, completed) = (from.u64()?, from.number()?, from.number()?);
         let owner = if newer {
             read_owner(from)?
         } else {
@@ -479,7 +497,7 @@ fn encode_outcome(to: &mut Vec<u8>, outcome: &Outcome) {
 
 fn decode_outcome(from: &mut Reader<'_>) -> Result<Outcome, DecodeError> {
     Ok(match from.u8()? {
-        0 => Outcome::Appended(from.u64()?),
+        0 => Outcome::Appended(from.number()?),
         1 => Outcome::Swapped(Version::from_bytes(from.bytes()?)),
         2 => Outcome::Conflict,
         3 => Outcome::Deleted,

@@ -143,7 +143,10 @@ impl Journal {
         let run = self.run_after(from).map_or(u64::MAX, |gap| gap.from - from);
         let size = |count| usize::try_from(count).unwrap_or(usize::MAX);
         let skip = size(skip).min(self.entries.len());
-        Ok((from..).zip(self.entries.range(skip..).take(size(run))))
+        // Counted with the entries, not before them: `from` is any number that a
+        // client has named.
+        let entries = self.entries.range(skip..).take(size(run)).enumerate();
+        Ok(entries.map(move |(index, entry)| (from.saturating_add(index as u64), entry)))
     }
 
     /// About how many bytes it is.

@@ -1,0 +1,163 @@
+//! The secret by which servers without TLS know each other.
+//!
+//! It is what `--peer-secret-file` says. A cluster whose servers are all on
+//! one machine (each address of `--peers` is a loopback one) shares one by
+//! itself: the first server that is started with an empty directory draws it
+//! for its user, under `$XDG_STATE_HOME/tenure/peer-secret`, and each keeps a
+//! copy in its own directory. A directory that has a log and no such copy is
+//! of a cluster that was founded without a secret, and goes on without.
+
+use std::fs;
+use std::io::{self, Write as _};
+use std::net::ToSocketAddrs as _;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use tenure::server::Config;
+use tenure::transport::PeerSecret;
+
+use crate::agent::place;
+use crate::args::Serve;
+use crate::failure::{Failure, usage};
+
+/// The name of the file, of a user and in a data directory.
+const NAME: &str = "peer-secret";
+/// How much is drawn, in bytes.
+const BYTES: usize = 32;
+
+/// The secret that a server is to use, if there is one.
+pub(crate) fn of(args: &Serve, settings: &Config) -> Result<Option<PeerSecret>, Failure> {
+    let optional = args.peer_secret_optional;
+    let secret = match &args.peer_secret_file {
+        Some(file) => {
+            let read = PeerSecret::read(file);
+            Some(read.map_err(|why| usage(format!("--peer-secret-file: {why}")))?)
+        }
+        None if settings.tls.is_some() => None,
+        None => by_itself(settings)?,
+    };
+    Ok(secret.map(|secret| secret.or_none(optional)))
+}
+
+/// The secret of a cluster that is on this machine alone.
+fn by_itself(settings: &Config) -> Result<Option<PeerSecret>, Failure> {
+    let own = settings.data.join(NAME);
+    if !settings.peers.values().all(|address| is_loopback(address)) {
+        return Ok(None);
+    }
+    let read = |file: &Path| PeerSecret::read(file).map(Some).map_err(usage);
+    if own.exists() {
+        return read(&own);
+    }
+    // Whoever cannot read the log will be told so when it is opened.
+    if !matches!(tenure::wal::identity(&settings.data), Ok(None)) {
+        return Ok(None);
+    }
+    if keep(&settings.data) {
+        read(&own)
+    } else {
+        Ok(None)
+    }
+}
+
+/// Gives a data directory the secret of this user, which is drawn if there is
+/// none. `false` if this user has no home for it.
+pub(crate) fn keep(data: &Path) -> bool {
+    let Ok(nodes) = place::root(None) else {
+        return false;
+    };
+    let bytes = match of_user(&nodes.with_file_name(NAME)) {
+        Ok(bytes) => bytes,
+        Err(error) => {
+            tracing::warn!("this machine's servers share no secret: {error}");
+            return false;
+        }
+    };
+    // A directory that cannot be written is named when it is opened.
+    let kept = place_once(&data.join(NAME), &bytes);
+    kept.inspect_err(|error| tracing::debug!("{}: {error}", data.display()))
+        .is_ok()
+}
+
+fn of_user(shared: &Path) -> io::Result<Vec<u8>> {
+    if !shared.exists() {
+        place_once(shared, draw()?.as_bytes())?;
+    }
+    fs::read(shared)
+}
+
+fn draw() -> io::Result<String> {
+    let mut bits = [0; BYTES];
+    io::Read::read_exact(&mut fs::File::open("/dev/urandom")?, &mut bits)?;
+    let text: String = bits.iter().map(|byte| format!("{byte:02x}")).collect();
+    Ok(format!("{text}\n"))
+}
+
+/// A secret that is kept nowhere.
+pub(crate) fn drawn() -> Result<PeerSecret, Failure> {
+    PeerSecret::new(draw()?.as_bytes()).map_err(usage)
+}
+
+/// Writes a file that is not there yet, whole or not at all. Of several that
+/// do so at once one wins, and all others find what it wrote.
+fn place_once(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let dir = path.parent().unwrap_or(Path::new("."));
+    let mut builder = fs::DirBuilder::new();
+    builder.recursive(true).mode(0o700).create(dir)?;
+    let unfinished = unfinished(path);
+    let mut options = fs::OpenOptions::new();
+    options.write(true).create(true).truncate(true).mode(0o600);
+    let mut file = options.open(&unfinished)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    let linked = fs::hard_link(&unfinished, path);
+    fs::remove_file(&unfinished)?;
+    match linked {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        other => other,
+    }
+}
+
+fn unfinished(path: &Path) -> PathBuf {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    path.with_file_name(format!("{name}.{}.tmp", std::process::id()))
+}
+
+fn is_loopback(address: &str) -> bool {
+    let found = address.to_socket_addrs();
+    found.is_ok_and(|mut found| found.all(|address| address.ip().is_loopback()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt as _;
+
+    use super::*;
+
+    #[test]
+    fn of_many_that_write_it_at_once_one_wins() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("deep/secret");
+        place_once(&path, b"the first").expect("written");
+        place_once(&path, b"the second").expect("not written");
+        assert_eq!(fs::read(&path).expect("read"), b"the first");
+        let mode = fs::metadata(&path).expect("there").mode() & 0o777;
+        assert_eq!(mode, 0o600);
+        let left = fs::read_dir(path.parent().expect("one")).expect("there");
+        assert_eq!(left.count(), 1, "nothing unfinished is left");
+    }
+
+    #[test]
+    fn only_this_machine_shares_one_by_itself() {
+        for (address, is) in [
+            ("127.0.0.1:1", true),
+            ("[::1]:1", true),
+            ("127.9.9.9:1", true),
+            ("10.0.0.1:1", false),
+            ("0.0.0.0:1", false),
+            ("nowhere", false),
+        ] {
+            assert_eq!(is_loopback(address), is, "{address}");
+        }
+    }
+}
