@@ -29,7 +29,7 @@ fn put_back(copied: &Path, data: &Path) {
 /// The cluster's version, and what a server has on its disk.
 async fn last(servers: &Servers, number: u64) -> (u64, u64) {
     let mut cluster = servers.cluster(number).await;
-    let status = cluster.status(v1::StatusRequest {}).await;
+    let status = cluster.status(v1::StatusRequest::default()).await;
     let status = status.expect("a status").into_inner();
     (status.cluster_version, status.durable)
 }
