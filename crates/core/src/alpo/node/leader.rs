@@ -26,7 +26,7 @@ use super::office::Changing;
 use super::progress::{Mode, Progress};
 use super::rounds::Rounds;
 use super::server::Server;
-use super::types::{Answer, Ask, Event, Refusal, Why};
+use super::types::{Answer, Ask, Refusal, Why};
 
 /// Entries in one request, at most.
 const APPEND_ENTRIES: usize = 1_024;
@@ -191,20 +191,8 @@ impl Leader {
         if !peer.knows(number) && !server.planted(Bug::StaleMatches) {
             return;
         }
-        if peer.set_back {
+        if peer.is_lost(server, (from, number), &reply) {
             return;
-        }
-        if let Reply::Mismatch { last, .. } | Reply::Heard { last, .. } = &reply
-            && peer.lacks(number, *last)
-            && !server.planted(Bug::SetBackCounted)
-        {
-            let acknowledged = peer.matched;
-            peer.forget();
-            return server.tell(Event::SetBack {
-                server: from,
-                acknowledged,
-                found: last.id,
-            });
         }
         let before = peer.matched;
         let round = match reply {

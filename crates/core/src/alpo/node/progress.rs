@@ -20,10 +20,14 @@ use core::hash::{Hash, Hasher};
 
 use crate::time::Instant;
 
+use super::super::bug::Bug;
 use super::super::entry::ClusterVersion;
-use super::super::ids::{LogId, Position};
+use super::super::ids::{LogId, Position, ServerId};
 use super::super::log::Log;
+use super::super::message::Reply;
 use super::super::state::Mark;
+use super::server::Server;
+use super::types::Event;
 
 #[derive(Clone, Debug)]
 pub(super) struct Progress {
@@ -112,18 +116,36 @@ impl Progress {
     /// in this term takes that away. So only a disk that was set back ends
     /// before, if the answer is to a request that was sent after the promise
     /// had come; an answer to an earlier one may itself be older than that.
-    pub(super) const fn lacks(&self, number: u64, last: Position) -> bool {
+    const fn lacks(&self, number: u64, last: Position) -> bool {
         number > self.settled_by && last.id < self.matched
     }
 
-    /// It does: nothing that it has said or says counts.
-    pub(super) const fn forget(&mut self) {
-        self.set_back = true;
-        self.matched = 0;
-        self.round = 0;
-        self.heard_at = None;
-        self.version = None;
-        self.mark = None;
+    /// Whether the peer has lost what it has acknowledged, by this answer to
+    /// request `number` or by an earlier one: then nothing that it has said
+    /// or says counts.
+    pub(super) fn is_lost(
+        &mut self,
+        server: &mut Server,
+        (peer, number): (ServerId, u64),
+        reply: &Reply,
+    ) -> bool {
+        if let Reply::Mismatch { last, .. } | Reply::Heard { last, .. } = reply
+            && self.lacks(number, *last)
+            && !server.planted(Bug::SetBackCounted)
+        {
+            server.tell(Event::SetBack {
+                server: peer,
+                acknowledged: self.matched,
+                found: last.id,
+            });
+            self.set_back = true;
+            self.matched = 0;
+            self.round = 0;
+            self.heard_at = None;
+            self.version = None;
+            self.mark = None;
+        }
+        self.set_back
     }
 
     /// It is known that the peer has more than before: `newest` is the number
