@@ -43,6 +43,24 @@ cp "${CARGO_TARGET_DIR:-target}/debug/tenure" "${CARGO_TARGET_DIR:-target}/debug
 TENURE_NEXT="$(cd "${CARGO_TARGET_DIR:-target}/debug" && pwd)/tenure-next"
 export TENURE_NEXT
 
+step 'the release before this one, for the test of an upgrade from it'
+# The newest commit that spoke cluster version 1 alone. With the features of
+# the builds around it, what they depend on is compiled already. Its packages
+# get a version of their own, or cargo would take them for those of this tree.
+before=5f7f039
+if git cat-file -e "$before^{commit}" 2>/dev/null; then
+    target=$(mkdir -p "${CARGO_TARGET_DIR:-target}" && cd "${CARGO_TARGET_DIR:-target}" && pwd)
+    mkdir -p "$target/before"
+    git archive "$before" | tar -x -C "$target/before"
+    sed -i 's/^version = "0.1.0"$/version = "0.1.0+before"/' "$target/before/Cargo.toml"
+    sed -i '/^name = "tenure/{n;s/"0.1.0"/"0.1.0+before"/}' "$target/before/Cargo.lock"
+    (cd "$target/before" && CARGO_TARGET_DIR="$target" cargo build -p tenure-cli --features full --locked)
+    cp "$target/debug/tenure" "$target/debug/tenure-before"
+    export TENURE_BEFORE="$target/debug/tenure-before"
+else
+    printf 'NOT TRIED: an upgrade from the release before: its commit %s is not in this clone; fetch the whole history\n' "$before"
+fi
+
 step 'tests, with every store'
 cargo test --workspace --features tenure/full,tenure-cli/full --locked
 

@@ -281,6 +281,11 @@ impl Registers {
             .skip(usize::try_from(skip).unwrap_or(usize::MAX)))
     }
 
+    /// The lowest revision after which all changes are remembered.
+    pub fn remembered_from(&self) -> u64 {
+        self.revision - self.changes.len() as u64
+    }
+
     fn log(&mut self, key: Key, register: Option<Register>) {
         self.revision += 1;
         let change = Change {

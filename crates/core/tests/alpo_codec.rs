@@ -518,9 +518,9 @@ fn a_damaged_state_is_refused() {
             bytes[bit / 8] ^= 1 << (bit % 8);
         }
     }
-    let mut newer = vec![4];
+    let mut newer = vec![5];
     newer.extend(crc32c(&newer).to_le_bytes());
-    assert_eq!(State::decode(&newer).err(), Some(ImageError::Version(4)));
+    assert_eq!(State::decode(&newer).err(), Some(ImageError::Version(5)));
 }
 
 #[test]

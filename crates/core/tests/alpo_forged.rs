@@ -77,10 +77,14 @@ fn told(node: &mut Node, prev: Position, entries: Vec<Entry>) -> Vec<Reply> {
     while let Some(output) = node.poll() {
         match output {
             Output::Persist(batch) => node.handle(NOW, Input::Persisted(batch.number)),
-            Output::Send(Envelope {
-                body: Body::Reply { reply, .. },
+            Output::Send {
+                envelope:
+                    Envelope {
+                        body: Body::Reply { reply, .. },
+                        ..
+                    },
                 ..
-            }) => replies.push(reply),
+            } => replies.push(reply),
             _ => {}
         }
     }

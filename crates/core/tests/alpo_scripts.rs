@@ -68,7 +68,8 @@ fn every_planted_mistake_is_seen_in_a_script() {
     let scripts = scripts();
     std::panic::set_hook(Box::new(|_| {}));
     let unseen: Vec<_> = Bug::ALL
-        .into_iter()
+        .iter()
+        .copied()
         .filter(|bug| *bug != Bug::DamageCut)
         .filter(|bug| {
             !scripts.iter().any(|(_, text)| {

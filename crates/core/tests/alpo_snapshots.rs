@@ -203,7 +203,7 @@ impl Far {
         while let Some(output) = node.poll() {
             match output {
                 Output::Persist(batch) => node.handle(now, Input::Persisted(batch.number)),
-                Output::Send(envelope) => {
+                Output::Send { envelope, .. } => {
                     if let Body::Request {
                         request: Request::Install { .. },
                         ..

@@ -41,7 +41,7 @@ fn options() -> Options {
     let name = std::env::var("TENURE_BUG").unwrap_or_default();
     let named = |bug: &tenure_sim::cluster::Bug| format!("{bug:?}") == name;
     Options {
-        planted: tenure_sim::cluster::Bug::ALL.into_iter().find(named),
+        planted: tenure_sim::cluster::Bug::ALL.iter().copied().find(named),
         ..Options::default()
     }
 }

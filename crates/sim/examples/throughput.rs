@@ -72,7 +72,7 @@ impl Cluster {
                     self.inputs
                         .push_back((index, Input::Persisted(batch.number)));
                 }
-                Output::Send(envelope) => {
+                Output::Send { envelope, .. } => {
                     let to = envelope.to.get() as usize - 1;
                     let storage = storage(&envelope.from);
                     self.inputs

@@ -138,7 +138,9 @@ pub(crate) struct Backup {
 #[command(after_help = "\
 Example:
   tenure backup tuesday --store tenure://h1:7400,h2:7400
-  tenure restore tuesday --data /var/lib/tenure --id 1")]
+  tenure restore tuesday --data /var/lib/tenure --id 1
+
+The servers of the old cluster must be off, and stay off.")]
 pub(crate) struct Restore {
     /// What tenure backup has written.
     pub(crate) file: PathBuf,
@@ -148,4 +150,18 @@ pub(crate) struct Restore {
     /// The number that the server of this directory will have, from 1.
     #[arg(long, value_name = "N")]
     pub(crate) id: u64,
+    /// By how much terms of elections and epochs of groups are raised: more
+    /// than the old cluster has raised them since the backup.
+    #[arg(long, value_name = "N", default_value_t = tenure::core::alpo::TERM_STEP)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) term_step: u64,
+    /// The longest lease that a leader or a node can have had, if it is longer
+    /// than all in the backup: so long nobody can be elected.
+    #[arg(long, value_name = "DURATION")]
+    pub(crate) longest_lease: Option<String>,
+    /// How often this very backup has been restored and used, this time
+    /// included.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) times: u64,
 }

@@ -3,7 +3,7 @@
 use std::io::BufRead as _;
 use std::process::ExitCode;
 
-use tenure::log::{Client, Entry};
+use tenure::log::{Client, Entry, Error};
 use tokio::sync::mpsc;
 
 use super::cluster::{client, failure};
@@ -77,11 +77,18 @@ fn print_numbers(context: &Context, numbers: &[u64]) -> Result<(), Failure> {
 
 async fn read(context: &Context, args: &args::ReadLog) -> Result<ExitCode, Failure> {
     let client = client(context)?;
-    let mut from = args.from.max(1);
+    let first = args.from.max(1);
+    let mut from = first;
     let mut left = args.limit.unwrap_or(u64::MAX);
     while left > 0 {
         let most = u32::try_from(left).unwrap_or(0);
-        let page = client.read_log(from, most).await.map_err(failure)?;
+        let page = match client.read_log(from, most).await {
+            Err(error) => {
+                from = beyond(context, error, (first, from))?;
+                continue;
+            }
+            Ok(page) => page,
+        };
         if page.is_empty() {
             break;
         }
@@ -96,11 +103,38 @@ async fn read(context: &Context, args: &args::ReadLog) -> Result<ExitCode, Failu
 
 async fn tail(context: &Context, args: &args::Tail) -> Result<ExitCode, Failure> {
     let client = client(context)?;
-    let mut tail = client.tail(args.from.map_or(0, |from| from.max(1)));
+    let first = args.from.map_or(0, |from| from.max(1));
+    let mut from = first;
+    let mut tail = client.tail(from);
     while let Some(entry) = tail.next().await {
-        print(context, &entry.map_err(failure)?)?;
+        match entry {
+            Ok(entry) => {
+                from = entry.number + 1;
+                print(context, &entry)?;
+            }
+            Err(error) => {
+                from = beyond(context, error, (first, from))?;
+                tail = client.tail(from);
+            }
+        }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Where a log goes on that was restored from a backup. That is told; but
+/// whoever begins at a number that may be of the lost cluster asks for what is
+/// gone, and that fails.
+fn beyond(context: &Context, error: Error, (first, from): (u64, u64)) -> Result<u64, Failure> {
+    match error {
+        Error::Restored { next } if from > first || first <= 1 => {
+            context.output.note(&format!(
+                "the cluster was restored from a backup that ends before entry {from}; what \
+                 followed there is gone, and the log goes on at {next}"
+            ));
+            Ok(next)
+        }
+        error => Err(failure(error)),
+    }
 }
 
 fn print(context: &Context, entry: &Entry) -> Result<(), Failure> {

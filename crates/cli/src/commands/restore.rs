@@ -10,12 +10,14 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use serde_json::json;
 use tenure::core::alpo::ServerId;
-use tenure::server::{RestoreError, read_backup};
+use tenure::server::{Made, RestoreError, RestoreOptions, read_backup};
 
 use super::secret;
 use crate::Context;
 use crate::args::Restore;
+use crate::config::duration;
 use crate::failure::{Failure, usage};
+use crate::output::counted;
 
 pub(crate) fn restore(context: &Context, args: &Restore) -> Result<ExitCode, Failure> {
     let server = ServerId::new(args.id)
@@ -24,7 +26,14 @@ pub(crate) fn restore(context: &Context, args: &Restore) -> Result<ExitCode, Fai
     let bytes = read(&args.file)?;
     let (summary, state) = read_backup(&bytes).with_context(|| file.clone())?;
     drop(bytes);
-    let identity = tenure::server::restore(state, &args.data, server).map_err(failure)?;
+    let lease = args.longest_lease.as_deref();
+    let lease = lease.map(|text| duration("--longest-lease", text));
+    let options = RestoreOptions {
+        times: args.times,
+        term_step: args.term_step,
+        longest_lease: lease.transpose()?.unwrap_or_default(),
+    };
+    let made = tenure::server::restore_with(state, &args.data, server, options).map_err(failure)?;
     // It is a new cluster, whose servers may all be on this machine.
     secret::keep(&args.data);
     let (id, data, last) = (server.get(), args.data.display(), summary.last);
@@ -32,14 +41,19 @@ pub(crate) fn restore(context: &Context, args: &Restore) -> Result<ExitCode, Fai
         format!("tenure serve --id {id} --peers {id}=HOST:PORT --data {data} --listen HOST:PORT");
     let text = format!(
         "{file}: cluster {} up to entry {} of term {}\n\
-         {data}: server {id} of the new cluster {}, which begins with it\n\
+         {data}: server {id} of the new cluster {}, which begins with it at entry {}\n\
+         {}\n\
          next: {next}\n\
-         then grow it with tenure member add; the servers of the old cluster do not belong to it",
+         then grow it with tenure member add; the servers of the old cluster do not belong to it \
+         and must stay off",
         summary.cluster,
         last.id,
         last.term.get(),
-        identity.cluster
+        made.identity.cluster,
+        made.last.id,
+        held(&made),
     );
+    let unread: Vec<_> = made.unread.iter().map(ToString::to_string).collect();
     let object = json!({
         "file": file,
         "of_cluster": summary.cluster.to_string(),
@@ -47,12 +61,37 @@ pub(crate) fn restore(context: &Context, args: &Restore) -> Result<ExitCode, Fai
         "last_term": last.term.get(),
         "id": id,
         "data": data.to_string(),
-        "cluster": identity.cluster.to_string(),
-        "storage": identity.storage.to_string(),
+        "cluster": made.identity.cluster.to_string(),
+        "storage": made.identity.storage.to_string(),
+        "begins_id": made.last.id,
+        "begins_term": made.last.term.get(),
+        "elections": made.elections,
+        "groups": made.groups,
+        "held_ms": u64::try_from(made.lease.as_millis()).unwrap_or(u64::MAX),
+        "unread": unread,
         "next": next,
     });
     context.output.line(&text, &object)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Who has to wait for what.
+fn held(made: &Made) -> String {
+    let (elections, groups) = (
+        counted(made.elections, "election"),
+        counted(made.groups, "group"),
+    );
+    let mut text = format!(
+        "{elections} and {groups} wait for {:?} once the new cluster runs, in case somebody of the \
+         old one still leads; give one that is not in the backup as long",
+        made.lease
+    );
+    for key in &made.unread {
+        text.push_str(&format!(
+            "\n{key}: expected an election or a group, found something else; it is as it was"
+        ));
+    }
+    text
 }
 
 /// What is in the file; a device or a pipe may never end.

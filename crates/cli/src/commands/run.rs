@@ -44,8 +44,14 @@ pub(crate) async fn run(context: &Context, args: &args::Run) -> Result<ExitCode,
     let ready = async {
         let store = context.open().await?;
         // Wrong settings are told before anything is asked of the store.
-        let _ = config::candidate(args, &context.file, Arc::clone(&store))?;
-        check(&store, &election, context.timeout).await?;
+        let (builder, _) = config::candidate(args, &context.file, Arc::clone(&store))?;
+        let lease = builder
+            .config()
+            .map_err(|error| usage(error.to_string()))?
+            .lease;
+        if check(&store, &election, context.timeout).await? {
+            near_enough(&store, lease, context.timeout).await?;
+        }
         Ok::<_, Failure>(store)
     };
     let store = tokio::select! {
@@ -67,8 +73,8 @@ pub(crate) async fn run(context: &Context, args: &args::Run) -> Result<ExitCode,
 
 /// Looks whether the store will do and the register can be read, so that what
 /// a person must mend is told at once. A store that is only away may come
-/// back: the campaign waits.
-async fn check(store: &Arc<dyn Store>, election: &Name, within: Duration) -> Result<(), Failure> {
+/// back: the campaign waits. Whether it is there.
+async fn check(store: &Arc<dyn Store>, election: &Name, within: Duration) -> Result<bool, Failure> {
     let look = || leader(Arc::clone(store), election, within);
     let mut seen = look().await;
     if matches!(seen, Err(StoreError::Broken(_))) {
@@ -76,13 +82,40 @@ async fn check(store: &Arc<dyn Store>, election: &Name, within: Duration) -> Res
         seen = look().await;
     }
     match seen {
-        Ok(_) => Ok(()),
+        Ok(_) => Ok(true),
         Err(error @ StoreError::Broken(_)) => Err(store_failure(error)),
         Err(error) => {
             tracing::warn!("{error}; standing anyway, and waiting for it");
-            Ok(())
+            Ok(false)
         }
     }
+}
+
+/// How many round trips to the store a lease has to be: a renewal is one, has
+/// a fifth of the lease by default, and one that is lost is tried again.
+const LEASE_TRIPS: u32 = 8;
+
+/// Refuses a lease that could not be renewed from here. Better now, with the
+/// lease that would do, than elected and deposed again and again.
+async fn near_enough(
+    store: &Arc<dyn Store>,
+    lease: Duration,
+    within: Duration,
+) -> Result<(), Failure> {
+    let Some(trip) = store.round_trip(within).await else {
+        return Ok(());
+    };
+    let least = trip * LEASE_TRIPS;
+    if lease >= least {
+        return Ok(());
+    }
+    // Room for what differs from one moment to the next, in whole seconds.
+    let advice = (least + least / 4).as_millis().div_ceil(1_000);
+    Err(usage(format!(
+        "expected a lease of at least {LEASE_TRIPS} round trips to the store, found {lease:?}: one \
+         takes {} ms from here; give --lease {advice}s, or run nearer to the cluster",
+        trip.as_millis()
+    )))
 }
 
 struct Runner<'a> {

@@ -43,6 +43,8 @@ pub(crate) async fn serve(context: &Context, args: &Serve) -> Result<ExitCode, F
     };
     match &*ended {
         Ended::Stopped => Ok(ExitCode::SUCCESS),
+        // The machine's settings are wrong: to start it again does not help.
+        Ended::Replaced(text) => Err(usage(text.as_str())),
         other => Err(Failure::Other(anyhow::anyhow!("{other}"))),
     }
 }

@@ -186,7 +186,7 @@ fn describe_segment(start: &SegmentStart) -> (String, Value) {
 fn describe_hard(hard: &HardState) -> String {
     let vote = hard
         .vote
-        .map_or_else(|| "no vote".to_owned(), |rank| format!("vote for {rank}"));
+        .map_or_else(|| "no vote".to_owned(), |vote| format!("vote for {vote}"));
     format!("term {}, last reign {}, {vote}", hard.term, hard.last_reign)
 }
 
@@ -206,7 +206,7 @@ fn describe_record(record: &Record) -> (String, Value) {
             format!("hard state: {}", describe_hard(hard)),
             json!({
                 "kind": "hard", "term": hard.term.get(), "last_reign": hard.last_reign.get(),
-                "vote": hard.vote.map(|rank| rank.to_string()),
+                "vote": hard.vote.map(|vote| vote.to_string()),
             }),
         ),
         Record::Truncate(from) => (

@@ -96,6 +96,11 @@ impl Cluster {
 
     /// The same on another address of this machine.
     pub(crate) fn start_at(host: &str) -> Self {
+        Self::start_as(TENURE, host)
+    }
+
+    /// The same as any release of tenure.
+    pub(crate) fn start_as(binary: &str, host: &str) -> Self {
         let [one, two, three, clients @ ..] = free::<6>().map(|it| it.replace("127.0.0.1", host));
         let peers = format!("1={one},2={two},3={three}");
         let mut cluster = Self {
@@ -104,7 +109,8 @@ impl Cluster {
             clients: clients.into(),
             servers: Vec::new(),
         };
-        cluster.servers = (1..=3).map(|id| cluster.serve(id)).collect();
+        let start = |id| cluster.command(binary, id).stdout(Stdio::null()).spawn();
+        cluster.servers = (1..=3).map(|id| start(id).expect("a server")).collect();
         led(&cluster.url());
         cluster
     }

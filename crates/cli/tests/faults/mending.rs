@@ -1,17 +1,15 @@
 //! Having a wiped server taken in again, in the middle of a storm.
 //!
 //! It is started with its empty directory, as whoever does not know would do,
-//! and must refuse. Then an operator types what it says, again and again until
-//! it is done, since whoever leads may be away, or it may be too early: it is
-//! removed, started, added, and promoted. Meanwhile everything else goes on,
+//! takes no part, and says what to do. Then an operator types that, again and
+//! again until it is done, since whoever leads may be away, or it may be too
+//! early: the member is removed, and the server added and promoted. Meanwhile everything else goes on,
 //! for this server too.
 //!
 //! One at a time: of three servers, a second that is wiped before the first
 //! counts again leaves no majority that remembers, and no product mends that.
 
 use std::process::Command;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use tenure::api::v1;
@@ -33,8 +31,6 @@ pub(crate) struct Mender {
     since: Instant,
     /// Where its words begin, since it was wiped.
     said_from: u64,
-    /// Whether the others have taken it out.
-    removed: Arc<AtomicBool>,
     /// The operator, once it has refused.
     typing: Option<JoinHandle<()>>,
 }
@@ -44,30 +40,25 @@ impl Mender {
     pub(crate) fn wipe(servers: &mut Servers, who: u64) -> Self {
         servers.kill(who);
         wipe(servers, who);
-        servers.excuse(who, REFUSAL);
         let said_from = servers.log_length(who);
         servers.start(who);
         Self {
             who,
             since: Instant::now(),
             said_from,
-            removed: Arc::default(),
             typing: None,
         }
     }
 
-    /// Whether to start it again would only have it refuse again.
-    pub(crate) fn holds_down(&self, who: u64) -> bool {
-        who == self.who && self.typing.is_some() && !self.removed.load(Ordering::Relaxed)
-    }
-
-    /// It has refused. Whether it was the first time: later somebody who has
-    /// not heard yet that it was removed may make it do so again.
+    /// Looks whether it has refused, and has somebody type what it says.
+    /// Whether that was just now.
     pub(crate) fn refused(&mut self, servers: &Servers) -> bool {
-        let first = self.typing.is_none();
+        let said = servers.log_from(self.who, self.said_from);
+        let first = self.typing.is_none() && said.contains(REFUSAL);
         if first {
-            let said = servers.log_from(self.who, self.said_from);
-            let advice = advice(&said);
+            let said = said.lines().find(|line| line.contains(REFUSAL));
+            let said = said.unwrap_or_default();
+            let advice = advice(said);
             assert!(advice.len() >= 3, "expected what to type, found {said}");
             let operator = Operator {
                 who: self.who,
@@ -75,9 +66,8 @@ impl Mender {
                 servers: servers.channels(),
                 own: servers.channel(self.who),
             };
-            let removed = Arc::clone(&self.removed);
-            let advice = advice[advice.len() - 3..].to_vec();
-            self.typing = Some(tokio::spawn(operator.mend(advice, removed)));
+            let advice = advice[..3].to_vec();
+            self.typing = Some(tokio::spawn(operator.mend(advice)));
         }
         first
     }
@@ -91,13 +81,12 @@ impl Mender {
     ///
     /// # Panics
     /// If it was not done within `patience`.
-    pub(crate) async fn done(self, servers: &mut Servers, patience: Duration) -> Duration {
+    pub(crate) async fn done(self, patience: Duration) -> Duration {
         let who = self.who;
         let typing = self.typing.expect("it has refused");
         let typed = timeout(patience, typing).await;
         let typed = typed.unwrap_or_else(|_| panic!("server {who} is not mended"));
         typed.expect("the operator did not panic");
-        servers.expect_to_live(who, REFUSAL);
         self.since.elapsed()
     }
 }
@@ -110,12 +99,11 @@ struct Operator {
 }
 
 impl Operator {
-    async fn mend(self, advice: Vec<String>, removed: Arc<AtomicBool>) {
+    async fn mend(self, advice: Vec<String>) {
         let [remove, add, promote] = [0, 1, 2].map(|at| advice[at].as_str());
         let storage = add.rsplit(' ').next().expect("a word").to_owned();
         self.until_it_is(remove, |own| own.is_none_or(|it| it.storage == storage))
             .await;
-        removed.store(true, Ordering::Relaxed);
         self.until_it_is(add, |own| own.is_some()).await;
         self.until_it_is(promote, |own| own.is_some_and(|it| it.voter))
             .await;

@@ -17,7 +17,7 @@ use tenure::log::Client;
 use crate::healed::{EQUAL_WITHIN, WRITABLE_WITHIN, end_of_log, equal, write};
 use crate::load::Load;
 use crate::machines::{FAILED, FULL, Machines};
-use crate::mending::{Mender, REFUSAL};
+use crate::mending::Mender;
 use crate::network::{Edges, Network};
 use crate::record::Counts;
 use crate::room::Room;
@@ -304,13 +304,6 @@ impl Storm<'_> {
     /// that nothing keeps down any more.
     async fn tend(&mut self) {
         for (who, words) in self.servers.fallen() {
-            let mut mender = self.mender.as_mut().filter(|_| words == REFUSAL);
-            if let Some(mender) = &mut mender {
-                if mender.refused(self.servers) {
-                    self.count("wiped");
-                }
-                continue;
-            }
             self.count(if words == FULL {
                 "full disk"
             } else {
@@ -324,8 +317,12 @@ impl Storm<'_> {
                 };
             }
         }
+        let mut mender = self.mender.as_mut();
+        if mender.as_mut().is_some_and(|it| it.refused(self.servers)) {
+            self.count("wiped");
+        }
         if let Some(mender) = self.mender.take_if(|it| it.is_done()) {
-            let took = mender.done(self.servers, EQUAL_WITHIN).await;
+            let took = mender.done(EQUAL_WITHIN).await;
             self.mended.push(took);
         }
         for kind in self.machines.seen(self.servers) {
@@ -345,8 +342,7 @@ impl Storm<'_> {
             Fault::FullDisk(whose) | Fault::FailedSync(whose) => whose == who && it.fatal,
             _ => false,
         };
-        let mended = self.mender.as_ref().is_some_and(|it| it.holds_down(who));
-        mended || self.faults.iter().any(holds)
+        self.faults.iter().any(holds)
     }
 
     /// Lets the network and the disks be as the faults of the moment make

@@ -4,13 +4,27 @@
 //! mistake would really be made. The list is the design's own: each hole of
 //! the sources as they left it (H1 to H16), the classical ways to get a
 //! replicated log wrong, two of founding one, five of registers that are
-//! bound to sessions, three of the silence that a lease counts on, and one of
-//! a disk that stalls. The feature `planted-bugs` compiles the switches in;
+//! bound to sessions, three of the silence that a lease counts on, one of a
+//! disk that stalls, and those of who is who (`docs/identity.md`). The feature
+//! `planted-bugs` compiles the switches in;
 //! without it they are the constant `false`.
 
-/// One planted mistake.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Bug {
+macro_rules! bugs {
+    ($($(#[$doc:meta])* $bug:ident,)*) => {
+        /// One planted mistake.
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+        pub enum Bug {
+            $($(#[$doc])* $bug,)*
+        }
+
+        impl Bug {
+            /// All of them.
+            pub const ALL: &'static [Self] = &[$(Self::$bug,)*];
+        }
+    };
+}
+
+bugs! {
     /// H1: the vote is not made durable, so a restarted server votes twice.
     VoteForgotten,
     /// H1: the term is not made durable and begins again at that of the
@@ -105,57 +119,23 @@ pub enum Bug {
     /// What a leader's own disk has kept waiting for long is counted as if it
     /// were on it.
     StalledCounted,
+    /// A cluster that is made from a backup goes on where that ends.
+    RestoredInPlace,
+    /// Votes are counted by number alone, whichever disk gave them.
+    VotesByNumber,
+    /// What is appended is counted by number alone.
+    AppendsByNumber,
+    /// Rounds, on which reads rest, are counted by number alone.
+    RoundsByNumber,
+    /// What a disk has is believed of the one that gets its number, which is
+    /// promoted on its word.
+    ProgressKept,
+    /// A change of members that is truncated is not taken back.
+    MembersKept,
+    /// Requests of servers that this server's own members do not have with
+    /// that disk are refused.
+    NewerRefused,
     /// A disk that was set back to an earlier state of itself is let in, and
     /// counts.
     SetBackCounted,
-}
-
-impl Bug {
-    /// All of them.
-    pub const ALL: [Self; 44] = [
-        Self::VoteForgotten,
-        Self::TermForgotten,
-        Self::EarlierTermCounted,
-        Self::LengthRanks,
-        Self::EitherRefuses,
-        Self::ReignRanks,
-        Self::ReadUnconfirmed,
-        Self::NeverStepsDown,
-        Self::CandidateWaits,
-        Self::SingleVeto,
-        Self::AnyoneCalms,
-        Self::NotSticky,
-        Self::NoPoll,
-        Self::DeferImpatient,
-        Self::StaleVotes,
-        Self::StaleMatches,
-        Self::CountedUnsynced,
-        Self::CommitUnverified,
-        Self::DamageCut,
-        Self::LastIdMatches,
-        Self::TailUnsearched,
-        Self::AnswerLost,
-        Self::LocalExpiry,
-        Self::AckUnsynced,
-        Self::DuplicateTruncates,
-        Self::SnapshotForgets,
-        Self::HalfIsMajority,
-        Self::LeaseFromEnd,
-        Self::ReadBeforeNoOp,
-        Self::LearnerCounted,
-        Self::ChangesOverlap,
-        Self::AppliedEarly,
-        Self::WipedVotes,
-        Self::FoundByMajority,
-        Self::WillForgotten,
-        Self::BoundWritable,
-        Self::ExpiryUnchecked,
-        Self::ReignRenewsNobody,
-        Self::TimeCountedTwice,
-        Self::SilenceForgotten,
-        Self::SilenceShortened,
-        Self::LeaseKept,
-        Self::StalledCounted,
-        Self::SetBackCounted,
-    ];
 }

@@ -10,6 +10,7 @@
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::fmt;
 use core::time::Duration;
 
 use crate::ids::Term;
@@ -28,6 +29,32 @@ pub struct Identity {
     pub storage: StorageId,
 }
 
+/// A vote: to whom it was given.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Vote {
+    /// The candidate's number, with the rank it had.
+    pub rank: Rank,
+    /// The candidate's disk. `None` in a record that does not name it, which
+    /// is how cluster version 1 writes it: which of two disks with that
+    /// number has the vote is not known any more.
+    pub storage: Option<StorageId>,
+}
+
+impl Vote {
+    /// Whether it was given to this number with this disk. A vote whose disk
+    /// is not known was given to none: to give it again might give it to a
+    /// second candidate of one term.
+    pub fn is_of(&self, server: ServerId, storage: StorageId) -> bool {
+        self.rank.server == server && self.storage == Some(storage)
+    }
+}
+
+impl fmt::Display for Vote {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.rank, f)
+    }
+}
+
 /// What a server must never forget of elections (`docs/alpo.md`, H1).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 pub struct HardState {
@@ -36,8 +63,25 @@ pub struct HardState {
     /// The highest term in which a leader was heard; never above `term`.
     /// Not needed for safety, and no measure of completeness (H4).
     pub last_reign: Term,
-    /// Who has this server's vote in `term`, with the rank it had.
-    pub vote: Option<Rank>,
+    /// Who has this server's vote in `term`.
+    pub vote: Option<Vote>,
+}
+
+impl HardState {
+    /// Whether it is of the form that cluster version 2 writes.
+    pub fn names_disk(&self) -> bool {
+        self.vote.is_some_and(|vote| vote.storage.is_some())
+    }
+
+    /// The same as cluster version 1 writes it: the vote names no disk.
+    #[must_use]
+    pub fn without_disk(self) -> Self {
+        let vote = self.vote.map(|vote| Vote {
+            storage: None,
+            ..vote
+        });
+        Self { vote, ..self }
+    }
 }
 
 /// A snapshot: everything up to and including `last`, as bytes.

@@ -18,8 +18,8 @@
 //!   names it means it, one of `--peers` or not;
 //! * a leader has admitted it (see [`membership`](super::Membership)).
 //!
-//! If anybody knows its number under another storage it refuses to run, and
-//! says how to mend that. Why not found with a *majority* of blank answers?
+//! If anybody knows its number under another storage it founds nothing, waits,
+//! and says how to mend that. Why not found with a *majority* of blank answers?
 //! Because the minority may be what is left of a cluster. And why the same
 //! peers? Three servers that were told of one other each, in a ring, would
 //! found three clusters of two, and none of these could ever elect anybody.
@@ -129,8 +129,9 @@ impl fmt::Display for Stranger {
             ),
             Self::SameNumber { server } => write!(
                 f,
-                "another server has number {} too: give one of them another --id",
-                server.get()
+                "another server that runs has number {id} too, with a data directory of its own: \
+                 give one of them another --id, or stop the one that was replaced",
+                id = server.get()
             ),
             Self::Replaced {
                 server,
@@ -142,7 +143,7 @@ impl fmt::Display for Stranger {
                  status` shows another server {id} that runs, give this one a --id of its own. \
                  Otherwise its disk was wiped or replaced (or it was added with a wrong \
                  --storage), and a server without its promises must not vote; to take it in anew \
-                 run `tenure member remove {id}`, start it again, run `tenure member add {id} \
+                 leave it running and run `tenure member remove {id}`, `tenure member add {id} \
                  --storage {found}` and, so that it counts, `tenure member promote {id}`",
                 id = server.get()
             ),
@@ -263,7 +264,13 @@ impl Founding {
             return Err(Stranger::NotAPeer { server });
         }
         if let Some(cluster) = hello.cluster {
-            return self.join(cluster, &hello.known).map(Some);
+            let joined = self.join(cluster, &hello.known);
+            if joined.is_err() && self.blank.contains_key(&hello.server) {
+                // There is a cluster, and this server founds no other one
+                // with what this peer said when it was blank.
+                self.blank.insert(hello.server, None);
+            }
+            return joined.map(Some);
         }
         if !self.blank.keys().eq(&hello.founders) {
             // What it said with other peers no longer counts.
@@ -333,16 +340,25 @@ impl Founding {
 }
 
 impl Identity {
-    /// Whether this server, whose log knows `members`, may talk to the one
-    /// that says `hello`.
+    /// Whether this server may talk to the one that says `hello`.
+    ///
+    /// What the other says is judged by its cluster, its term and its log, and
+    /// never by whether this server's own members have it, with that disk or
+    /// at all: those members may be out of date, and if the only server that
+    /// has everything were refused by one that lags, a majority could be up
+    /// and nobody be elected for ever. That is safe. A vote for a server that
+    /// is no member any more elects nobody: such a server counts the votes of
+    /// *its* members, and a majority of these shares a disk with every
+    /// majority of the members that follow, whose log is better; and it asks
+    /// first whether it would win, so that nobody is disturbed who hears a
+    /// leader. What *adds* to a majority is counted by number and disk, by
+    /// whoever counts (`node/candidate.rs`, `node/leader.rs`).
     ///
     /// # Errors
-    /// If it is a stranger. A blank server is none: it may be one that waits
-    /// to be admitted. Nor is anybody for a server that its own log does not
-    /// know yet, as it is now: it reads the log of a time before it was
-    /// admitted, and whom that knows may have been replaced since. It neither
-    /// votes nor counts until it has read further, and must be let do that.
-    pub fn meets(&self, hello: &Hello, members: &Membership) -> Result<(), Stranger> {
+    /// If it is a stranger: of another cluster, or under this server's own
+    /// number. A blank server is none: it may be one that waits to be
+    /// admitted.
+    pub fn meets(&self, hello: &Hello) -> Result<(), Stranger> {
         let server = hello.server;
         if let Some(theirs) = hello.cluster.filter(|theirs| *theirs != self.cluster) {
             let ours = self.cluster;
@@ -355,18 +371,7 @@ impl Identity {
         if server == self.server {
             return Err(Stranger::SameNumber { server });
         }
-        let knows_this = members.get(self.server);
-        let is_member = knows_this.is_some_and(|it| it.storage == self.storage);
-        match members.get(server) {
-            Some(member) if is_member && member.storage != hello.storage => {
-                Err(Stranger::Replaced {
-                    server,
-                    known: member.storage,
-                    found: hello.storage,
-                })
-            }
-            Some(_) | None => Ok(()),
-        }
+        Ok(())
     }
 }
 

@@ -76,7 +76,7 @@ pub fn check_state(node: &Node) -> Option<Broken> {
         status,
     } = View::of(node);
     let leads = status == Status::Leader;
-    let own_vote = hard.vote.is_some_and(|vote| vote.server == node.id());
+    let own_vote = hard.vote.is_some_and(|vote| vote.rank.server == node.id());
     let rules = [
         (hard.last_reign > hard.term, Broken::ReignAboveTerm),
         (last.term > hard.term, Broken::EntryAboveTerm),
@@ -101,7 +101,9 @@ pub fn check_step(before: &View, after: &View) -> Option<Broken> {
     let same_term = before.hard.term == after.hard.term;
     let reigned_on = same_term && before.status == Status::Leader && after.status == Status::Leader;
     let vote_changed = before.hard.vote.is_some_and(|vote| {
-        let voted = |other: super::ids::Rank| other.server == vote.server;
+        let voted = |other: super::durable::Vote| {
+            other.rank.server == vote.rank.server && other.storage == vote.storage
+        };
         !after.hard.vote.is_some_and(voted)
     });
     let rules = [

@@ -109,6 +109,21 @@ impl Membership {
         self.get(server).is_some_and(|m| m.part == Part::Voter)
     }
 
+    /// Whether `server` counts, and with this very disk.
+    pub fn is_voter_with(&self, server: ServerId, storage: StorageId) -> bool {
+        self.is_voter(server) && self.has(server, storage)
+    }
+
+    /// Whether `server` is a member, and with this very disk.
+    pub fn has(&self, server: ServerId, storage: StorageId) -> bool {
+        self.storage(server) == Some(storage)
+    }
+
+    /// The disk that `server` was admitted with, if it is a member.
+    pub fn storage(&self, server: ServerId) -> Option<StorageId> {
+        self.get(server).map(|member| member.storage)
+    }
+
     /// Those that count.
     pub fn voters(&self) -> impl Iterator<Item = ServerId> {
         self.iter()
@@ -157,11 +172,15 @@ impl Membership {
     }
 
     /// Whether `other` is at most one voter away from this: the condition
-    /// under which their majorities overlap.
+    /// under which their majorities overlap. A number with another disk is
+    /// another voter.
     pub fn is_next_to(&self, other: &Self) -> bool {
-        let gone = self.voters().filter(|id| !other.is_voter(*id)).count();
-        let come = other.voters().filter(|id| !self.is_voter(*id)).count();
-        gone + come <= 1
+        let missing = |from: &Self, to: &Self| {
+            let voters = from.iter().filter(|(id, _)| from.is_voter(*id));
+            let missing = voters.filter(|(id, it)| !to.is_voter_with(*id, it.storage));
+            missing.count()
+        };
+        missing(self, other) + missing(other, self) <= 1
     }
 }
 

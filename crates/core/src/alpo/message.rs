@@ -228,3 +228,24 @@ pub enum Reply {
     /// To [`Request::TransferNow`]: I stand.
     Standing,
 }
+
+impl Reply {
+    /// Whether a leader counts it: entries, or the round of a heartbeat.
+    pub const fn acknowledges(&self) -> bool {
+        match self {
+            Self::Appended { .. } | Self::Heard { .. } | Self::Installed { .. } => true,
+            Self::StaleTerm
+            | Self::WouldGrant
+            | Self::Led { .. }
+            | Self::LogIncomplete { .. }
+            | Self::NoVote
+            | Self::Granted
+            | Self::Taken { .. }
+            | Self::Deferred
+            | Self::AlreadyLeader
+            | Self::NotOutranked { .. }
+            | Self::Mismatch { .. }
+            | Self::Standing => false,
+        }
+    }
+}

@@ -43,7 +43,7 @@ mod state;
 
 pub use bug::Bug;
 pub use config::{Config, ConfigError};
-pub use durable::{Batch, HardState, Identity, Recovered, Snapshot};
+pub use durable::{Batch, HardState, Identity, Recovered, Snapshot, Vote};
 pub use entry::{
     Binding, ClusterVersion, Command, Deletion, Entries, Entry, LogTime, MAX_ENTRY_BYTES,
     Operation, Outcome, Payload, Serial, SessionId,
@@ -59,6 +59,6 @@ pub use node::{
 };
 pub use starts::{Reached, Start, Starts, Trace, Verdict};
 pub use state::{
-    Bound, ImageError, Journal, Limits, MAX_BOUND, MAX_WINDOW, Mark, Session, Sessions, Standing,
-    State, TooOld,
+    Bound, Gap, Gaps, ImageError, JUMP, Journal, Limits, MAX_BOUND, MAX_WINDOW, Mark,
+    NotRestorable, Restored, Restoring, Session, Sessions, Standing, State, TERM_STEP, TooOld,
 };

@@ -5,7 +5,7 @@
 
 use alloc::vec::Vec;
 
-use super::ids::ServerId;
+use super::ids::{ServerId, StorageId};
 use super::membership::Membership;
 
 /// How many of `voters` are a majority.
@@ -18,6 +18,20 @@ pub const fn majority(voters: usize) -> usize {
 pub fn is_majority(members: &Membership, those: impl IntoIterator<Item = ServerId>) -> bool {
     let count = those.into_iter().filter(|id| members.is_voter(*id)).count();
     count >= majority(members.voters().count())
+}
+
+/// Whether the voters among `those` are a majority of `members`, each with
+/// the disk that it was admitted with. `those` are distinct. What a majority
+/// rests on is that two of them share a *disk*, which remembers what it
+/// promised; another disk under the same number remembers nothing of it.
+pub fn is_majority_of_disks(
+    members: &Membership,
+    those: impl IntoIterator<Item = (ServerId, StorageId)>,
+) -> bool {
+    let voters = those
+        .into_iter()
+        .filter(|(id, storage)| members.is_voter_with(*id, *storage));
+    voters.count() >= majority(members.voters().count())
 }
 
 /// The largest number that a majority of `numbers` has reached: of `n`

@@ -63,6 +63,14 @@ bugs! {
     UnknownIsNo,
     /// HA workloads go on running without a quorum.
     QuorumIgnored,
+    /// A node that goes on from an earlier life numbers its beats and its
+    /// attempts as that life did.
+    LivesShareNumbers,
+    /// Whichever attempt at the view landed, the outcomes of the latest are
+    /// told.
+    AttemptsAlike,
+    /// A refusal is final though an earlier attempt may still land.
+    AttemptForgotten,
 }
 
 /// Which mistake a node makes, if any.

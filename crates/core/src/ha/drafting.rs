@@ -89,7 +89,12 @@ impl Node {
             }
         }
         if matches!(self.stage, Stage::Member) {
-            self.roll.grant_wishes(&mut self.desk, draft);
+            // Without a line of its own the view could not show which attempt
+            // landed. A node that goes on from a life before it had joined has
+            // none yet.
+            if draft.view().member(me).is_some() {
+                self.roll.grant_wishes(&mut self.desk, draft);
+            }
         } else if self.jobs.is_empty() || plant.is(Bug::LeaveUnreaped) {
             draft.leave(me);
         }

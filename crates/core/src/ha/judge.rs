@@ -218,12 +218,16 @@ impl Judge {
         }
         let member = view.member(id);
         let usual = member.map_or(desk.config.lease, |member| member.lease);
+        let mut own_verdict = false;
         let beat = match shown.map(|register| (register, Heartbeat::decode(&register.value))) {
             None => Beat::Absent,
             Some((register, Ok(record))) if record.node == id => {
                 let version = register.version.clone();
                 match record.dead {
-                    Some(_) => Beat::Dead { version },
+                    Some(judge) => {
+                        own_verdict = judge == desk.me;
+                        Beat::Dead { version }
+                    }
                     None => Beat::Alive { version, record },
                 }
             }
@@ -253,6 +257,9 @@ impl Judge {
             Beat::Absent | Beat::Dead { .. } => usual,
         };
         let stage = match &beat {
+            // The watch was faster than the answer to this node's own swap. It
+            // has waited for others already, before it judged.
+            Beat::Dead { .. } if own_verdict => Stage::Condemned { bury_at: desk.now },
             Beat::Dead { .. } => Stage::Condemned {
                 bury_at: desk.now.after(self.turn(desk, view, id)),
             },

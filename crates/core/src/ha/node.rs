@@ -127,7 +127,10 @@ impl Node {
         node.desk.outputs.clear();
         node.desk.me = past.id;
         node.pulse = Pulse::resumed(now.boot, past.grant);
-        node.roll = Roll::new(now.boot);
+        node.roll = Roll::resumed(now.boot);
+        if node.desk.config.plant.is(Bug::LivesShareNumbers) {
+            node.roll = Roll::new(now.boot);
+        }
         node.last_run = past.jobs.values().map(|job| job.run.0).max().unwrap_or(0);
         // Their failures are not known; the view may count those of others.
         let proven = now.boot.after(HEALTHY);
@@ -204,6 +207,11 @@ impl Node {
             Pulsed::Nothing => {}
             Pulsed::Beat => {
                 if matches!(self.stage, Stage::Resuming) {
+                    if self.roll.excludes(self.desk.me) {
+                        // Its earlier life had not joined yet, or was removed.
+                        // No other view need ever come to say so.
+                        return self.fence(Why::Removed);
+                    }
                     let leaves = self.leaving;
                     self.stage = if leaves {
                         Stage::Leaving

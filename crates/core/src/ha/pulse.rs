@@ -5,7 +5,10 @@
 //! judges this node dead and swaps the register first has the last word. Each
 //! attempt has a sequence of its own, so that a read can tell after an
 //! unknown outcome which of them landed; the grant counts from before *that*
-//! attempt was sent.
+//! attempt was sent. A life that goes on from an earlier one begins its
+//! sequences at the boot-time clock: an attempt of the earlier life may still
+//! be on its way, and must not be taken for one of this life, whose grant would
+//! count from too late.
 
 use alloc::collections::VecDeque;
 
@@ -83,6 +86,9 @@ impl Pulse {
     pub(super) fn resumed(now: Instant, grant: Grant) -> Self {
         Self {
             created: true,
+            // An attempt takes at least a nanosecond, so no earlier life of
+            // this boot has given out a sequence as high as the clock.
+            sequence: now.as_nanos(),
             grant: Some(grant),
             stage: Stage::Unread { at: now },
             ..Self::new(now, Bytes::from([]))
@@ -214,6 +220,9 @@ impl Pulse {
                 }
                 self.version = Some(register.version.clone());
                 self.created = true;
+                if desk.config.plant.is(Bug::LivesShareNumbers) && self.attempts.is_empty() {
+                    self.sequence = shown.sequence;
+                }
                 self.sequence = self.sequence.max(shown.sequence);
                 let landed = self
                     .attempts

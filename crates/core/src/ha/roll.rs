@@ -3,19 +3,28 @@
 //! Reading, drafting and swapping never overlap: at most one call on the view
 //! is under way. A swap that met a conflict, or whose outcome is unknown, is
 //! followed by a read and then by another draft from what was found. Edits
-//! that follow from the state of things repair themselves that way; commands
-//! of users carry a serial, which goes into the node's line of the view with
-//! them, so that each takes effect once.
+//! that follow from the state of things repair themselves that way.
+//!
+//! Commands of users must take effect once, and their users must be told what
+//! became of them. A draft with commands is an *attempt*. Each attempt has a
+//! serial of its own, which goes into the node's line of the view with it. All
+//! attempts on one version of the view exclude each other, since each is a
+//! compare-and-swap on that version. So the first view of another version
+//! settles all of them: the attempt whose serial it shows has landed, and no
+//! other ever will. Until then each of them may land, so that a refusal by the
+//! latest of them is not final either. A life that goes on from an earlier one
+//! begins its serials at the boot-time clock, where no earlier life of this
+//! boot has come: an attempt of that life cannot be taken for one of this.
 
 use alloc::collections::VecDeque;
 use alloc::string::ToString as _;
 use alloc::vec::Vec;
 
-use super::Bug;
 use super::desk::{Desk, Pending, no_answer};
 use super::edit::{Draft, Refusal, Request};
 use super::types::Event;
 use super::view::View;
+use super::{Bug, NodeId};
 use crate::cas::{Expect, Reading, Register};
 use crate::election::{Call, Failure, FailureClass};
 use crate::ids::Version;
@@ -23,6 +32,10 @@ use crate::time::Instant;
 
 /// The most commands that wait; above it a command is refused.
 pub const COMMANDS_MAX: usize = 1_024;
+
+/// The most attempts on one version of the view. After them a draft without
+/// commands settles which of them has landed.
+const ATTEMPTS_MAX: usize = 8;
 
 /// A command that is not in the view yet.
 #[derive(Clone, Debug)]
@@ -35,6 +48,13 @@ struct Wish {
 
 /// How a command ended.
 pub(super) type Outcome = (u64, Result<(), Refusal>);
+
+/// A draft that answers the first commands that wait.
+#[derive(Clone, Debug)]
+struct Attempt {
+    serial: u64,
+    outcomes: Vec<Outcome>,
+}
 
 /// The view, as one node knows it.
 #[derive(Clone, Debug)]
@@ -57,10 +77,10 @@ pub(super) struct Roll {
     garbled: Option<(Version, u32)>,
     failures: u32,
     wishes: VecDeque<Wish>,
-    /// The serial of the last command that is settled.
-    settled: u64,
-    /// Outcomes of the last attempt, if it may have landed.
-    attempt: Vec<Outcome>,
+    /// The highest serial of any attempt.
+    serial: u64,
+    /// Attempts on the version of the view that is known. Any may land.
+    attempts: VecDeque<Attempt>,
 }
 
 #[derive(Clone, Debug)]
@@ -99,8 +119,18 @@ impl Roll {
             garbled: None,
             failures: 0,
             wishes: VecDeque::new(),
-            settled: 0,
-            attempt: Vec::new(),
+            serial: 0,
+            attempts: VecDeque::new(),
+        }
+    }
+
+    /// The view of a life that goes on from an earlier one on the same boot.
+    /// An attempt takes at least a nanosecond, so no earlier life has given out
+    /// a serial as high as the clock.
+    pub(super) fn resumed(now: Instant) -> Self {
+        Self {
+            serial: now.as_nanos(),
+            ..Self::new(now)
         }
     }
 
@@ -108,6 +138,15 @@ impl Roll {
         match &self.known {
             Known::View(view, _) => Some(view),
             Known::Nothing | Known::Absent => None,
+        }
+    }
+
+    /// Whether the register is known, and does not list `id`.
+    pub(super) fn excludes(&self, id: NodeId) -> bool {
+        match &self.known {
+            Known::Nothing => false,
+            Known::Absent => true,
+            Known::View(view, _) => view.member(id).is_none(),
         }
     }
 
@@ -119,21 +158,22 @@ impl Roll {
     /// The node begins under another id: what its last one asked for and may
     /// have got is for its users to find out.
     pub(super) fn begin_again(&mut self, desk: &mut Desk) {
-        for (ticket, _) in core::mem::take(&mut self.attempt) {
-            self.wishes.pop_front();
-            let why = Refusal::Leaving;
+        let attempts = core::mem::take(&mut self.attempts);
+        let asked = attempts.iter().map(|it| it.outcomes.len()).max();
+        for wish in self.wishes.drain(..asked.unwrap_or(0)) {
+            let (ticket, why) = (wish.ticket, Refusal::Leaving);
             desk.event(Event::Refused { ticket, why });
         }
         // A swap that is under way is nobody's any more.
         self.pending = None;
-        self.settled = 0;
+        self.serial = 0;
         self.read_at = desk.now;
         self.dirty = true;
     }
 
     /// Refuses whatever waits.
     pub(super) fn close(&mut self, desk: &mut Desk) {
-        self.attempt.clear();
+        self.attempts.clear();
         for wish in core::mem::take(&mut self.wishes) {
             let (ticket, why) = (wish.ticket, Refusal::Leaving);
             desk.event(Event::Refused { ticket, why });
@@ -156,10 +196,13 @@ impl Roll {
     }
 
     /// Puts the commands that wait into a draft. What is done by it is kept
-    /// until it is known whether the draft landed; if all of it is refused,
-    /// that is final.
+    /// until it is known which attempt landed. If all of it is refused, and no
+    /// earlier attempt may still land, that is final.
     pub(super) fn grant_wishes(&mut self, desk: &mut Desk, draft: &mut Draft) {
-        self.attempt.clear();
+        if self.attempts.len() >= ATTEMPTS_MAX {
+            return draft.touch();
+        }
+        let mut outcomes = Vec::new();
         for wish in &self.wishes {
             let outcome = draft.request(&wish.request);
             if outcome.is_err() && self.fresh_at < wish.at {
@@ -167,27 +210,49 @@ impl Roll {
                 self.read_at = self.read_at.min(desk.now);
                 break;
             }
-            self.attempt.push((wish.ticket, outcome));
+            outcomes.push((wish.ticket, outcome));
         }
-        let serial = self.settled + self.attempt.len() as u64;
-        if self.attempt.iter().any(|(_, outcome)| outcome.is_ok()) {
+        if outcomes.is_empty() {
+            return;
+        }
+        if desk.config.plant.is(Bug::AttemptForgotten) {
+            self.attempts.clear();
+        }
+        let done = outcomes.iter().any(|(_, outcome)| outcome.is_ok());
+        if done || !self.attempts.is_empty() {
+            self.serial += 1;
+            let serial = self.serial;
             draft.count(desk.me, serial);
+            self.attempts.push_back(Attempt { serial, outcomes });
         } else {
-            self.settle(desk, serial);
+            self.settle(desk, outcomes);
         }
     }
 
-    /// Tells the outcomes of the commands up to `serial`.
-    fn settle(&mut self, desk: &mut Desk, serial: u64) {
-        let count = serial.saturating_sub(self.settled) as usize;
-        let count = count.min(self.attempt.len());
-        self.settled = serial;
-        for (ticket, outcome) in self.attempt.drain(..count) {
+    /// Tells the outcomes of the first commands that wait.
+    fn settle(&mut self, desk: &mut Desk, outcomes: Vec<Outcome>) {
+        for (ticket, outcome) in outcomes {
             self.wishes.pop_front();
             desk.event(match outcome {
                 Ok(()) => Event::Done { ticket },
                 Err(why) => Event::Refused { ticket, why },
             });
+        }
+    }
+
+    /// The view of another version shows `serial`: that attempt has landed, if
+    /// there is one, and the others never will.
+    fn settle_attempts(&mut self, desk: &mut Desk, serial: u64) {
+        let mut attempts = core::mem::take(&mut self.attempts);
+        let landed = attempts.iter().position(|it| it.serial == serial);
+        let landed = landed.and_then(|place| {
+            if desk.config.plant.is(Bug::AttemptsAlike) {
+                return attempts.pop_back();
+            }
+            attempts.swap_remove_back(place)
+        });
+        if let Some(attempt) = landed {
+            self.settle(desk, attempt.outcomes);
         }
     }
 
@@ -346,8 +411,9 @@ impl Roll {
             let (epoch, member) = (view.epoch, view.member(desk.me));
             let serial = member.map_or(0, |member| member.serial);
             self.top_epoch = self.top_epoch.max(epoch);
-            if serial > self.settled && !desk.config.plant.is(Bug::UnknownIsNo) {
-                self.settle(desk, serial);
+            self.serial = self.serial.max(serial);
+            if !desk.config.plant.is(Bug::UnknownIsNo) {
+                self.settle_attempts(desk, serial);
             }
         }
         match before {
@@ -404,7 +470,7 @@ impl Roll {
                     return None;
                 }
                 if desk.config.plant.is(Bug::UnknownIsNo) {
-                    self.settle(desk, self.settled + self.attempt.len() as u64);
+                    self.settle_attempts(desk, self.serial);
                 }
                 self.fresh_at = pending.asked;
                 self.know(desk, Known::View(next, version.clone()))
@@ -421,6 +487,9 @@ impl Roll {
                         self.read_at = desk.now;
                     }
                     FailureClass::Unavailable | FailureClass::Broken => {
+                        // It certainly did not land.
+                        let serial = next.member(desk.me).map(|it| it.serial);
+                        self.attempts.pop_back_if(|it| Some(it.serial) == serial);
                         self.failed(desk, failure);
                         self.retry_at = self.read_at;
                     }

@@ -21,8 +21,13 @@ use super::group::{Place, SECTOR};
 use super::record::Checksum;
 use super::tail::Tail;
 
-/// The version this code writes, and the only one it reads.
-pub const FORMAT_VERSION: u32 = 1;
+/// The newest version this code writes, and reads. Whatever an earlier
+/// release can read is still written as that release wrote it, which is
+/// version 1; version 2 is a segment whose header names the disk that has
+/// this server's vote.
+pub const FORMAT_VERSION: u32 = 2;
+/// What all headers but those are of.
+const FIRST_VERSION: u32 = 1;
 
 /// No log counts anything beyond this: at a million a second it takes 292,000
 /// years. So one more can always be counted.
@@ -49,10 +54,10 @@ pub(super) const fn salt(identity: &Identity) -> u64 {
     identity.storage.to_u128() as u64
 }
 
-fn begin(magic: [u8; 8], identity: &Identity) -> Vec<u8> {
+fn begin(magic: [u8; 8], version: u32, identity: &Identity) -> Vec<u8> {
     let mut header = Vec::with_capacity(SECTOR);
     header.extend_from_slice(&magic);
-    header.extend_from_slice(&FORMAT_VERSION.to_le_bytes());
+    header.extend_from_slice(&version.to_le_bytes());
     header.extend_from_slice(&[0; 4]);
     header.extend_from_slice(&identity.cluster.to_u128().to_le_bytes());
     header.extend_from_slice(&identity.server.get().to_le_bytes());
@@ -119,8 +124,8 @@ fn open<'a>(
             known: FORMAT_VERSION,
         });
     }
-    if version != FORMAT_VERSION {
-        let expected = format!("format version {FORMAT_VERSION}");
+    if version < FIRST_VERSION {
+        let expected = format!("format version {FIRST_VERSION} to {FORMAT_VERSION}");
         return Err(damaged(8, expected, format!("version {version}")));
     }
     let Some(header) = bytes.get(..length) else {
@@ -170,7 +175,10 @@ pub(super) fn check_owner(file: &str, wanted: &Identity, found: &Identity) -> Re
 
 /// The identity file.
 pub(super) fn encode_identity(format: &Format) -> Vec<u8> {
-    finish(format.sum, begin(IDENTITY_MAGIC, &format.identity))
+    finish(
+        format.sum,
+        begin(IDENTITY_MAGIC, FIRST_VERSION, &format.identity),
+    )
 }
 
 /// Reads the identity file.
@@ -226,7 +234,12 @@ impl SegmentStart {
 
     /// The header: one sector.
     pub(super) fn encode(&self, format: &Format) -> Vec<u8> {
-        let mut header = begin(SEGMENT_MAGIC, &format.identity);
+        let version = if self.tail.hard.names_disk() {
+            FORMAT_VERSION
+        } else {
+            FIRST_VERSION
+        };
+        let mut header = begin(SEGMENT_MAGIC, version, &format.identity);
         for number in [self.segment, self.bytes, self.group, self.previous_end] {
             header.extend_from_slice(&number.to_le_bytes());
         }
@@ -246,7 +259,8 @@ impl SegmentStart {
         }
         let mut hard = Vec::new();
         encode_hard_state(&mut hard, &self.tail.hard);
-        // Seven numbers of at most ten bytes: it always fits.
+        // Seven numbers of at most ten bytes, and a disk of sixteen: it always
+        // fits.
         header.push(u8::try_from(hard.len()).unwrap_or(u8::MAX));
         header.extend_from_slice(&hard);
         header.resize(SECTOR, 0);
@@ -327,7 +341,7 @@ impl SegmentStart {
 
 /// The header of a snapshot file.
 pub(super) fn encode_snapshot_header(format: &Format, last: Position, bytes: &[u8]) -> Vec<u8> {
-    let mut header = begin(SNAPSHOT_MAGIC, &format.identity);
+    let mut header = begin(SNAPSHOT_MAGIC, FIRST_VERSION, &format.identity);
     for number in [last.term.get(), last.id, bytes.len() as u64] {
         header.extend_from_slice(&number.to_le_bytes());
     }

@@ -32,6 +32,10 @@ const TRUNCATE: u8 = 4;
 const SNAPSHOT: u8 = 5;
 /// The log goes on in the next segment.
 pub(super) const SEAL: u8 = 6;
+/// The hard state is this now, and its vote names a disk. A kind of its own,
+/// so that an earlier release says that it is too old, and not that the log
+/// is damaged.
+const HARD_WITH_DISK: u8 = 7;
 
 pub use crate::alpo::codec::Checksum;
 
@@ -58,7 +62,14 @@ impl Record {
     pub(super) fn encode(&self, sum: Checksum, to: &mut Vec<u8>) {
         match self {
             Self::Entry(entry) => put_entry(sum, to, entry),
-            Self::Hard(hard) => put(sum, to, HARD, |to| encode_hard_state(to, hard)),
+            Self::Hard(hard) => {
+                let kind = if hard.names_disk() {
+                    HARD_WITH_DISK
+                } else {
+                    HARD
+                };
+                put(sum, to, kind, |to| encode_hard_state(to, hard));
+            }
             Self::Truncate(from) => put(sum, to, TRUNCATE, |to| put_u64(to, *from)),
             Self::Snapshot { last, reset } => put(sum, to, SNAPSHOT, |to| {
                 put_u64(to, last.term.get());
@@ -73,7 +84,13 @@ impl Record {
         let mut from = Reader::new(payload);
         let record = match kind {
             ENTRY => return decode_entry(payload).map(Self::Entry),
-            HARD => return decode_hard_state(payload).map(Self::Hard),
+            HARD | HARD_WITH_DISK => {
+                let hard = decode_hard_state(payload)?;
+                if hard.names_disk() != (kind == HARD_WITH_DISK) {
+                    return Err(DecodeError::Number);
+                }
+                return Ok(Self::Hard(hard));
+            }
             TRUNCATE => Self::Truncate(from.u64()?),
             SNAPSHOT => Self::Snapshot {
                 last: Position {

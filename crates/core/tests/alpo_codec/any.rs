@@ -9,7 +9,7 @@ use std::sync::Arc;
 use tenure_core::alpo::{
     Body, ClusterVersion, Command, Compare, Entry, Envelope, HardState, Limits, MAX_NUMBER, Mark,
     Member, Membership, Operation, Part, Payload, Position, Rank, Reply, Request, ServerId, State,
-    StorageId,
+    StorageId, Vote,
 };
 use tenure_core::cas::{Bytes, Expect, Stamp, Write};
 use tenure_core::ids::{Key, Term, Version};
@@ -182,7 +182,12 @@ impl Any for Rng {
         HardState {
             term: self.term(),
             last_reign: self.term(),
-            vote: self.chance(50).then(|| self.rank()),
+            vote: self.chance(50).then(|| Vote {
+                rank: self.rank(),
+                storage: self
+                    .chance(50)
+                    .then(|| StorageId::from_u128(self.next_u128())),
+            }),
         }
     }
 

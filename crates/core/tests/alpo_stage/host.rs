@@ -16,6 +16,8 @@ pub(crate) struct Host {
     pub(crate) id: ServerId,
     pub(crate) config: Config,
     pub(crate) storage: StorageId,
+    /// The disk that its connections greet with.
+    pub(crate) greets: StorageId,
     /// The state before the first entry.
     pub(crate) blank: State,
     pub(crate) disk: Disk,

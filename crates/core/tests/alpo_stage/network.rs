@@ -10,11 +10,13 @@ use tenure_core::alpo::{Envelope, ServerId, StorageId};
 use super::show;
 use crate::args::{Args, Outcome};
 
-/// A message under way, with the disk that its sender had when it sent it.
+/// A message under way, with the disk that its sender had when it sent it, and
+/// the one that it is for.
 #[derive(Clone)]
 pub(crate) struct Sent {
     pub(crate) envelope: Envelope,
     pub(crate) storage: StorageId,
+    pub(crate) wanted: Option<StorageId>,
 }
 
 impl Deref for Sent {

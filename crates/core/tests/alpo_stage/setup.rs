@@ -65,6 +65,7 @@ pub(crate) fn cluster(world: &mut World, args: &mut Args<'_>) -> Outcome<()> {
             id,
             config: config.clone(),
             storage: storage(id),
+            greets: storage(id),
             blank: State::new(Limits::default(), ClockId::default()),
             disk: Disk {
                 synced,

@@ -318,6 +318,7 @@ fn found(found: &Found) -> String {
             format!("[{}]", entries.join(" "))
         }
         Found::Journal(Err(first)) => format!("too old, first is {first}"),
+        Found::Restored(next) => format!("restored, goes on at {next}"),
         Found::Barrier(id) => format!("as of entry {id}"),
     }
 }

@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use tenure_core::Machine;
-use tenure_core::alpo::{Ask, Change, Command, Input, Operation, Query, ServerId};
+use tenure_core::alpo::{Ask, Change, Command, Input, Operation, Query, ServerId, StorageId};
 use tenure_core::cas::{Expect, Stamp, Write};
 use tenure_core::ids::{Key, Version};
 use tenure_core::time::Instant;
@@ -70,7 +70,7 @@ pub(crate) fn run(world: &mut World, command: &str, args: &mut Args<'_>) -> Outc
         }
         "deliver" | "drop" | "duplicate" | "hold" | "release" => network(world, command, args)?,
         "cut" | "heal" | "close" => links(world, command, args)?,
-        "slow" | "fast" | "sync" | "crash" | "restart" | "pause" | "resume" | "wipe"
+        "slow" | "fast" | "sync" | "crash" | "restart" | "pause" | "resume" | "wipe" | "greets"
         | "restore" | "set" => {
             process(world, command, args)?;
         }
@@ -174,7 +174,9 @@ fn links(world: &mut World, command: &str, args: &mut Args<'_>) -> Outcome<()> {
             .heal(|from, to| one.is_none_or(|one| one == from || one == to)),
         // close s2 s1: s2 learns that its connection to s1 is closed.
         ("close", Some(one), Some(other)) => {
-            world.step(one, Some(Input::Closed(server(other)?)))?;
+            let other = server(other)?;
+            let storage = world.host(other)?.greets;
+            world.step(one, Some(Input::Closed(other, storage)))?;
         }
         _ => return Err("which servers?".into()),
     }
@@ -212,8 +214,17 @@ fn process(world: &mut World, command: &str, args: &mut Args<'_>) -> Outcome<()>
         "wipe" => {
             let host = world.host(id)?;
             host.disk = super::host::Disk::default();
-            host.storage = tenure_core::alpo::StorageId::from_u128(1_000 + u128::from(id.get()));
+            host.storage = StorageId::from_u128(1_000 + u128::from(id.get()));
+            host.greets = host.storage;
             host.start(now)?;
+        }
+        // greets s3 9: its connections greet with disk 9 from here on, as if
+        //   another server under its number were at their other end. greets s3:
+        //   with its own again.
+        "greets" => {
+            let disk: Option<u128> = args.maybe_word().map(str::parse).transpose()?;
+            let host = world.host(id)?;
+            host.greets = disk.map_or(host.storage, StorageId::from_u128);
         }
         // restore s1 upto=2: its disk is that of a backup, taken when its log
         //   had two entries.

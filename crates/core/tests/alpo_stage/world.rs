@@ -123,14 +123,21 @@ impl World {
                 self.detail(&format!("{id} writes {}", show::batch(&batch)));
                 self.host(id)?.disk.waiting.push_back(batch);
             }
-            Output::Send(envelope) => {
+            Output::Send {
+                envelope,
+                storage: wanted,
+            } => {
                 self.checks.sent(&self.hosts, before, &envelope)?;
                 let lost = self.network.is_cut(&envelope);
                 let arrow = if lost { "-x" } else { "->" };
                 self.detail(&show::message(&envelope, arrow));
                 if !lost {
-                    let storage = self.host(id)?.storage;
-                    self.network.queue.push_back(Sent { envelope, storage });
+                    let storage = self.host(id)?.greets;
+                    self.network.queue.push_back(Sent {
+                        envelope,
+                        storage,
+                        wanted,
+                    });
                 }
             }
             Output::Answer { token, answer } => {
@@ -187,18 +194,22 @@ impl World {
         let envelope = &sent.envelope;
         let host = self.host(envelope.to)?;
         let (runs, paused) = (host.node.is_some(), host.paused);
+        let is_here = |disk| disk == host.storage || disk == host.greets;
+        let other = sent.wanted.is_some_and(|wanted| !is_here(wanted));
         if paused {
             self.network.queue.push_back(sent);
             return Ok(());
         }
         let settings = host.settings();
         let strange = self.host(envelope.from)?.settings() != settings;
-        if !runs || strange || self.network.is_cut(envelope) {
+        if !runs || other || strange || self.network.is_cut(envelope) {
             self.detail(&show::message(envelope, "-x"));
             return Ok(());
         }
         self.detail(&show::message(envelope, "=>"));
-        let Sent { envelope, storage } = sent;
+        let Sent {
+            envelope, storage, ..
+        } = sent;
         self.step(envelope.to, Some(Input::Received { envelope, storage }))
     }
 

@@ -161,7 +161,10 @@ impl Servers {
                     assert!(batch.snapshot.is_none(), "too short for one");
                     self.nodes[from].handle(now, Input::Persisted(batch.number));
                 }
-                Output::Send(envelope) => {
+                Output::Send {
+                    envelope,
+                    storage: wanted,
+                } => {
                     let to = usize::try_from(envelope.to.get()).expect("a few") - 1;
                     let cut = self.cut_off.is_some_and(|gone| gone == from || gone == to);
                     let starved = self.starved == Some(to) && brings_entries(&envelope.body);
@@ -169,7 +172,10 @@ impl Servers {
                     // A member that was admitted may have no server yet.
                     let node = self.nodes.get_mut(to).filter(|_| !cut && !starved);
                     if let Some(node) = node {
-                        node.handle(now, Input::Received { envelope, storage });
+                        let found = node.identity().storage;
+                        if wanted.is_none_or(|wanted| wanted == found) {
+                            node.handle(now, Input::Received { envelope, storage });
+                        }
                     }
                 }
                 Output::Event(event) => {

@@ -50,7 +50,9 @@ pub(crate) struct Actor {
     works: BTreeMap<Run, Order>,
     leash: Instant,
     file: Option<(NodeId, Grant)>,
-    held: VecDeque<(Call, Op)>,
+    /// What was held, and in which life of the node it was asked.
+    held: VecDeque<(u64, Call, Op)>,
+    life: u64,
     inbox: VecDeque<Input>,
 }
 
@@ -268,7 +270,10 @@ impl Stage {
         let write = matches!(op, Op::Write(_));
         match self.actors[index].link {
             Link::Cut => {}
-            Link::Held if write => self.actors[index].held.push_back((call, op)),
+            Link::Held if write => {
+                let life = self.actors[index].life;
+                self.actors[index].held.push_back((life, call, op));
+            }
             Link::Vague if write => {
                 self.apply(index, call, &op);
                 let result = Err(Failure::new(FailureClass::Unknown, "who knows"));

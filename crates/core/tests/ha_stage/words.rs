@@ -2,7 +2,7 @@
 //!
 //! | command | what happens |
 //! |---|---|
-//! | `node a [quorum=2] [ha=no] [max=3] [label=x] [watch=no] [spread=yes] [group=g]` | a node joins |
+//! | `node a [quorum=2] [ha=no] [max=3] [label=x] [watch=no] [spread=yes] [group=g] [hold=yes]` | a node joins |
 //! | `deploy a pay [ha=no] [on=b\|any] [instances=3] [order=1] [needs=x]` | `a` is asked to deploy |
 //! | `undeploy a pay`, `move a pay b`, `drain a b` | `a` is asked for that |
 //! | `leave a`, `handover a` | `a` is told to leave, or to drain itself |
@@ -88,12 +88,13 @@ impl Stage {
         config.max = args.parsed("max")?;
         config.labels = args.name("label")?.into_iter().collect();
         let watch = args.key("watch") != Some("no");
+        let held = args.key("hold") == Some("yes");
         config.validate()?;
         self.actors.push(Actor {
             name: name.into(),
             config,
             node: None,
-            link: Link::Up,
+            link: if held { Link::Held } else { Link::Up },
             watch,
             suspended: false,
             stubborn: false,
@@ -101,6 +102,7 @@ impl Stage {
             leash: Instant::ZERO,
             file: None,
             held: Default::default(),
+            life: 1,
             inbox: Default::default(),
         });
         self.start(self.actors.len() - 1, None);
@@ -156,9 +158,12 @@ impl Stage {
             "vague" => self.actors[index].link = Link::Vague,
             "mend" => self.actors[index].link = Link::Up,
             "land" => {
-                while let Some((call, op)) = self.actors[index].held.pop_front() {
+                while let Some((life, call, op)) = self.actors[index].held.pop_front() {
                     let input = self.apply(index, call, &op);
-                    self.actors[index].inbox.push_back(input);
+                    // Nobody hears the answers to a life that has ended.
+                    if life == self.actors[index].life {
+                        self.actors[index].inbox.push_back(input);
+                    }
                 }
             }
             "stubborn" => self.actors[index].stubborn = true,
@@ -185,15 +190,18 @@ impl Stage {
         let actor = &mut self.actors[index];
         match name {
             "kill" => {
+                actor.life += 1;
                 actor.node = None;
                 actor.inbox.clear();
                 actor.works.clear();
             }
             "crash" => {
+                actor.life += 1;
                 actor.node = None;
                 actor.inbox.clear();
             }
             "restart" => {
+                actor.life += 1;
                 actor.works.clear();
                 self.start(index, None);
             }

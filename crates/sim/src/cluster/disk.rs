@@ -13,8 +13,9 @@
 
 use std::collections::VecDeque;
 use std::mem::take;
+use std::time::Duration;
 
-use tenure_core::alpo::{Batch, Position, Recovered, Snapshot};
+use tenure_core::alpo::{Batch, Entry, Position, Recovered, Snapshot};
 use tenure_core::rng::Rng;
 use tenure_core::wal::{self, Disk as _, DiskFile as _, Format, Options, Refused, Wal};
 
@@ -66,6 +67,8 @@ pub(super) struct Disk {
     waiting: VecDeque<Batch>,
     /// A sync of the batches up to this one is under way.
     begun: Option<u64>,
+    /// What its directory owes; see `turns`.
+    pub(super) silence: Duration,
     /// A byte changed that nobody wrote.
     pub(super) rotten: bool,
 }
@@ -129,6 +132,17 @@ impl Disk {
         }
     }
 
+    /// Makes a log that begins with what was restored.
+    pub(super) fn restore(
+        &mut self,
+        format: Format,
+        options: Options,
+        batch: Batch,
+    ) -> Result<(), Trouble> {
+        let mut log = Wal::create(Box::new(self.files.clone()), format, options)?;
+        Ok(log.append(&[batch])?)
+    }
+
     pub(super) fn write(&mut self, batch: Batch) {
         self.waiting.push_back(batch);
     }
@@ -141,6 +155,15 @@ impl Disk {
         }
         self.begun = self.waiting.back().map(|batch| batch.number);
         self.begun
+    }
+
+    /// How many bytes wait, about.
+    pub(super) fn bytes(&self) -> usize {
+        let weigh = |batch: &Batch| {
+            let snapshot = batch.snapshot.as_ref().map_or(0, |it| it.bytes.len());
+            snapshot + batch.entries.iter().map(Entry::weight).sum::<usize>()
+        };
+        self.waiting.iter().map(weigh).sum()
     }
 
     /// The sync comes to its end.

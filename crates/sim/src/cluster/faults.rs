@@ -73,6 +73,7 @@ impl World {
         if self.healed || !self.swarm.kinds.snipers {
             return;
         }
+        let server = self.place(server);
         let step = 2 * self.swarm.latency + self.swarm.sync;
         if won && self.swarm.fickle {
             // Whoever has won is cut off some steps later, and whoever was
@@ -273,6 +274,7 @@ impl World {
     fn admit(&mut self, server: usize) -> Verdict {
         if !self.hosts[server].fresh {
             self.crash(server, None);
+            self.linger(server);
             self.storages += 1;
             let host = &mut self.hosts[server];
             host.fresh = true;

@@ -24,6 +24,8 @@ pub(super) struct Host {
     offset: u64,
     /// How fast it is, in parts per million off.
     rate: i64,
+    /// A sync is under way that takes until then.
+    pub(super) stalled_until: u64,
     /// The process does nothing until then.
     pub(super) paused_until: u64,
     /// The next time it is woken, in true time.
@@ -38,6 +40,11 @@ pub(super) struct Host {
     pub(super) fresh: bool,
     /// It must not start again: its disk is damaged.
     pub(super) dead: bool,
+    /// It never starts again: its machine is gone, or it has found that its
+    /// number went to another disk.
+    pub(super) lost: bool,
+    /// Of a removed disk: a bit for each number whose connections end at it.
+    pub(super) connected: u64,
 }
 
 impl Host {
@@ -53,6 +60,7 @@ impl Host {
             epoch: 0,
             offset,
             rate,
+            stalled_until: 0,
             paused_until: 0,
             wake_at: u64::MAX,
             starts: 0,
@@ -60,6 +68,17 @@ impl Host {
             memory: Starts::default(),
             fresh: false,
             dead: false,
+            lost: false,
+            connected: 0,
+        }
+    }
+
+    /// Another machine under the same number, whose disk is still to be made.
+    pub(super) fn after(old: &Self) -> Self {
+        Self {
+            cluster: old.cluster,
+            epoch: old.epoch + 1,
+            ..Self::new(old.id, old.offset, old.rate)
         }
     }
 

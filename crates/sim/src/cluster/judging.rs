@@ -29,11 +29,14 @@ impl World {
         self.give_up();
         self.network.heal();
         self.network.unruly = false;
+        self.end_turns();
         self.release_all();
-        for server in 0..self.swarm.servers {
-            self.hosts[server].paused_until = 0;
+        for server in 0..self.hosts.len() {
+            let host = &mut self.hosts[server];
+            (host.paused_until, host.connected) = (0, 0);
             self.start(server)?;
         }
+        self.lose_machines();
         // Who is a member is open while members change, and nobody can lead
         // before all is founded.
         if self.swarm.kinds.shapes && !self.swarm.kinds.members && !self.beginning.failed {
@@ -61,6 +64,8 @@ impl World {
             self.stats.mutes += 1;
         }
         let bound = self.bound() * if mute { 2 } else { 1 };
+        // Nobody is elected while silence is owed to a leader of before.
+        let bound = bound + self.turns.longest(&self.swarm.config) * 11 / 10;
         let catching_up = self.catching_up();
         self.after(bound, Event::Elected { catching_up });
         Ok(())
@@ -132,7 +137,9 @@ impl World {
         let others: Vec<_> = (0..self.swarm.servers)
             .filter(|server| Some(*server) != self.leader())
             .collect();
-        if round >= 6 || self.swarm.servers < 3 {
+        let mut members = self.hosts.iter().take(self.swarm.servers);
+        let bare = members.any(|host| host.lost);
+        if round >= 6 || self.swarm.servers < 3 || bare {
             let bound = 10 * timeout + 10 * SECOND;
             self.after(1, Event::Quiet);
             self.after(bound - 3 * timeout, Event::Settle);

@@ -8,8 +8,9 @@
 //! one later. A message dies with its connection: when the process at either
 //! end ends, or the connection is reset.
 
-use tenure_core::alpo::{Body, Envelope, StorageId};
+use tenure_core::alpo::Body;
 
+use super::network::Letter;
 use super::swarm::SECOND;
 use super::world::{Event, World};
 
@@ -24,21 +25,20 @@ pub(super) struct Late {
 
 /// What a connection holds back.
 #[derive(Clone, Copy)]
-struct Hold {
+pub(super) struct Hold {
     /// Who opened it, and to whom.
-    connection: (usize, usize),
-    until: u64,
-    requests: bool,
-    replies: bool,
+    pub(super) connection: (usize, usize),
+    pub(super) until: u64,
+    pub(super) requests: bool,
+    pub(super) replies: bool,
     /// Everything comes this long after it was sent, at the latest.
-    late: u64,
+    pub(super) late: u64,
 }
 
 struct Held {
     number: u64,
     connection: (usize, usize),
-    envelope: Envelope,
-    storage: StorageId,
+    letter: Letter,
 }
 
 impl Late {
@@ -52,6 +52,11 @@ impl Late {
             hold.connection == connection && hold.until > now && fits
         };
         self.holds.iter().find(of).map(|hold| hold.late)
+    }
+
+    /// A connection begins to hold back.
+    pub(super) fn begin(&mut self, hold: Hold) {
+        self.holds.push(hold);
     }
 
     /// The connection breaks; how many messages are lost with it.
@@ -88,7 +93,7 @@ impl World {
         for other in (0..self.swarm.servers).filter(|other| *other != opener) {
             if self.rng.chance(share) {
                 self.stats.holds += 1;
-                self.late.holds.push(Hold {
+                self.late.begin(Hold {
                     connection: (opener, other),
                     until,
                     requests,
@@ -102,7 +107,8 @@ impl World {
     }
 
     /// Holds a message back if its connection does; says whether it did.
-    pub(super) fn hold_back(&mut self, envelope: &Envelope, storage: StorageId) -> bool {
+    pub(super) fn hold_back(&mut self, letter: &Letter) -> bool {
+        let envelope = &letter.envelope;
         if self.late.holds.is_empty() {
             return false;
         }
@@ -121,8 +127,7 @@ impl World {
         self.late.held.push(Held {
             number,
             connection,
-            envelope: envelope.clone(),
-            storage,
+            letter: letter.clone(),
         });
         self.after(late, Event::Release { number });
         true
@@ -133,14 +138,14 @@ impl World {
         let at = self.late.held.iter().position(|held| held.number == number);
         if let Some(held) = at.map(|at| self.late.held.remove(at)) {
             self.stats.released += 1;
-            self.after(1, Event::Deliver(held.envelope, held.storage));
+            self.after(1, Event::Deliver(held.letter));
         }
     }
 
     /// A reign begins: what the connections of its leader held back comes
     /// now, and some of what others held back for it.
     pub(super) fn release_to(&mut self, leader: usize) {
-        let within = 6 * (2 * self.swarm.latency + self.swarm.sync);
+        let within = 12 * self.step_time();
         let due = self.late.held.iter().map(|held| {
             let own = held.connection.0 == leader;
             (held.number, if own { 80 } else { 20 })

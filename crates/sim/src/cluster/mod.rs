@@ -13,10 +13,14 @@
 //! | `disk`, `files` | a server's log, and the files that lose it |
 //! | `copies` | disks that are set back to an earlier copy |
 //! | `founding` | how a cluster begins |
+//! | `removed` | disks that were removed and live on |
 //! | `client`, `asking` | who asks for things, and how |
 //! | `reading` | pages, the plain log, stale reads, watches |
+//! | `restoring` | the cluster is lost, and restored from a backup |
+//! | `turns` | settings that change in turn, disks that stall |
 //! | `faults`, `judging` | what goes wrong, and what must be right after |
 //! | `late` | messages that come in a later reign |
+//! | `plots` | faults that only matter in a row |
 //! | `shapes` | networks that are broken in part, for long |
 //! | `checkers` | what must be true, a file each |
 
@@ -32,11 +36,15 @@ mod host;
 mod judging;
 mod late;
 mod network;
+mod plots;
 mod process;
 mod reading;
+mod removed;
+mod restoring;
 mod shapes;
 mod stats;
 mod swarm;
+mod turns;
 mod world;
 
 use std::fmt;
@@ -85,6 +93,8 @@ impl Default for Options {
                 slow_links: true,
                 late: true,
                 shapes: true,
+                settings: true,
+                stalls: true,
             },
             trace: 0,
             #[cfg(feature = "planted-bugs")]
@@ -109,6 +119,9 @@ impl Options {
             slow_links: drawn.slow_links && allowed.slow_links,
             late: drawn.late && allowed.late,
             shapes: drawn.shapes && allowed.shapes,
+            // Drawn elsewhere, see `turns`.
+            settings: false,
+            stalls: false,
         }
     }
 }
@@ -206,6 +219,8 @@ pub fn shrink(seed: u64, options: &Options, check: Check, trace: usize) -> (Opti
                 &mut kinds.slow_links,
                 &mut kinds.late,
                 &mut kinds.shapes,
+                &mut kinds.settings,
+                &mut kinds.stalls,
             ];
             if let Some(kind) = all.into_iter().nth(index) {
                 *kind = false;

@@ -6,10 +6,20 @@
 //! a server can be able to answer and unable to ask (H7). Besides, messages
 //! are lost, late, doubled and out of order.
 
-use tenure_core::alpo::{Body, Envelope};
+use tenure_core::alpo::{Body, Envelope, StorageId};
 use tenure_core::rng::Rng;
 
 use super::swarm::Swarm;
+
+/// A message on its way.
+#[derive(Clone, Debug)]
+pub(super) struct Letter {
+    pub(super) envelope: Envelope,
+    /// The disk that its sender had when it sent it.
+    pub(super) storage: StorageId,
+    /// The disk that it is for.
+    pub(super) wanted: Option<StorageId>,
+}
 
 /// The state of the network.
 #[derive(Clone, Debug)]

@@ -3,7 +3,8 @@
 use tenure_core::Machine;
 use tenure_core::alpo::codec::crc32c_append;
 use tenure_core::alpo::{
-    Body, Envelope, Event as Told, Input, Node, Output, Recovered, Reply, State,
+    Body, Envelope, Event as Told, Fault, Identity, Input, Node, Output, Recovered, Reply, State,
+    StorageId,
 };
 use tenure_core::time::ClockId;
 use tenure_core::wal::{Format, WalError};
@@ -11,6 +12,7 @@ use tenure_core::wal::{Format, WalError};
 use super::checkers::leaders::Leaders;
 use super::checkers::{Check, Verdict, Violation, broken};
 use super::disk::Trouble;
+use super::network::Letter;
 use super::swarm::SECOND;
 use super::world::{Event, World};
 
@@ -22,11 +24,12 @@ impl World {
                 self.hosts[server].disk.write(batch);
                 self.sync(server);
             }
-            Output::Send(envelope) => {
+            Output::Send { envelope, storage } => {
                 if let Some(node) = &self.hosts[server].node {
                     Leaders::sends(node, &envelope)?;
                 }
-                self.send(server, envelope);
+                self.cut_off_who_offers(server, &envelope);
+                self.send(server, envelope, storage);
             }
             Output::Answer { token, answer } => {
                 let delay = self.swarm.latency;
@@ -42,6 +45,7 @@ impl World {
                 }
             }
             Output::Event(event) => self.told(server, &event)?,
+            Output::Halt(Fault::Replaced { .. }) => return self.replaced(server),
             Output::Halt(fault) => {
                 return broken(Check::Halted, format!("{}: {fault}", self.hosts[server].id));
             }
@@ -49,7 +53,7 @@ impl World {
         Ok(())
     }
 
-    fn send(&mut self, server: usize, envelope: Envelope) {
+    fn send(&mut self, server: usize, envelope: Envelope, wanted: Option<StorageId>) {
         self.stats.messages += 1;
         if self.trace.is_on() {
             self.note(server, &format!("to {}: {:?}", envelope.to, envelope.body));
@@ -63,20 +67,26 @@ impl World {
             self.tempt(server, winner);
             self.tempt_to_put_back(server, winner);
         }
-        let storage = self.hosts[server].storage;
-        if self.hold_back(&envelope, storage) {
+        let letter = Letter {
+            envelope,
+            storage: self.hosts[server].storage,
+            wanted,
+        };
+        if self.hold_back(&letter) {
             return;
         }
-        let [once, twice] = self.network.send(&envelope, &self.swarm, &mut self.rng);
+        let [once, twice] = self
+            .network
+            .send(&letter.envelope, &self.swarm, &mut self.rng);
         if once.is_none() {
             self.stats.lost += 1;
         }
         if let Some(delay) = twice {
             self.stats.doubled += 1;
-            self.after(delay, Event::Deliver(envelope.clone(), storage));
+            self.after(delay, Event::Deliver(letter.clone()));
         }
         if let Some(delay) = once {
-            self.after(delay, Event::Deliver(envelope, storage));
+            self.after(delay, Event::Deliver(letter));
         }
     }
 
@@ -115,6 +125,8 @@ impl World {
             self.stats.slow_syncs += 1;
             delay *= 50;
         }
+        let bytes = self.hosts[server].disk.bytes();
+        delay += self.stall(server, bytes);
         let fails = disks && self.rng.below(300) == 0;
         let event = Event::Synced {
             server,
@@ -167,7 +179,7 @@ impl World {
     /// Starts a server's process, for the first time or again.
     pub(super) fn start(&mut self, server: usize) -> Verdict {
         let host = &self.hosts[server];
-        if host.node.is_some() || host.founding.is_some() || host.dead {
+        if host.node.is_some() || host.founding.is_some() || host.dead || host.lost {
             return Ok(());
         }
         if host.founder && !host.disk.has_log() {
@@ -178,12 +190,13 @@ impl World {
 
     /// Starts the node of a server that has a cluster.
     pub(super) fn start_node(&mut self, server: usize) -> Verdict {
-        let Some(recovered) = self.recover(server)? else {
+        let Some(mut recovered) = self.recover(server)? else {
             return Ok(());
         };
+        recovered.silence = self.owed(server);
+        let config = self.turns.config(server, &self.swarm.config).clone();
         let host = &mut self.hosts[server];
         let blank = State::new(self.swarm.limits, ClockId::default());
-        let config = self.swarm.config.clone();
         let now = host.now(self.now).boot;
         let rng = self.rng.fork();
         match Node::start(config, host.identity(), recovered, blank, rng, now) {
@@ -253,6 +266,7 @@ impl World {
         }
         host.epoch += 1;
         host.paused_until = 0;
+        host.stalled_until = 0;
         self.stats.crashes += 1;
         if host.disk.crash(&mut self.rng) {
             self.stats.lost_writes += 1;
@@ -271,14 +285,20 @@ impl World {
     /// closed. That may be a lie: a middlebox can reset connections too.
     pub(super) fn hang_up(&mut self, server: usize) {
         self.lose_held(server);
-        let id = self.hosts[server].id;
-        for other in 0..self.swarm.servers {
-            if other != server && !self.network.is_cut(server, other) {
+        let Identity {
+            server: id,
+            storage,
+            ..
+        } = self.hosts[server].identity();
+        for other in 0..self.hosts.len() {
+            let [a, b] = [server, other].map(|server| self.place(server));
+            if a != b && !self.network.is_cut(a, b) {
                 let epoch = self.hosts[other].epoch;
                 let event = Event::Closed {
                     server: other,
                     epoch,
                     peer: id,
+                    storage,
                 };
                 self.after(self.swarm.latency, event);
             }

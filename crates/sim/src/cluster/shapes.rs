@@ -40,6 +40,8 @@ pub(super) enum Shape {
     Ring,
     /// Of any two, only one reaches the other.
     OneWay,
+    /// Barely a majority reach each other, and nobody else.
+    Few,
     /// Each connection works or does not.
     Ragged,
 }
@@ -68,6 +70,16 @@ impl World {
         for at in (1..size).rev() {
             order.swap(at, self.rng.below(at as u64 + 1) as usize);
         }
+        // Where few are left, those whose logs are the longest and the newest
+        // are among them, so that they need each other.
+        let last = |server: &usize| self.hosts[*server].node.as_ref().map(|n| n.log().last());
+        let longest = |server: &usize| last(server).map(|last| last.id);
+        if let Some(at) = (0..size).max_by_key(|at| longest(&order[*at])) {
+            order.swap(0, at);
+        }
+        if let Some(at) = (1..size).max_by_key(|at| last(&order[*at])) {
+            order.swap(1, at);
+        }
         for i in 0..size {
             for j in 0..size {
                 let (low, high) = (i.min(j), i.max(j));
@@ -77,6 +89,7 @@ impl World {
                     Shape::Chain => next,
                     Shape::Ring => next || (low, high) == (0, size - 1),
                     Shape::OneWay => (i < j) == ((i + j) % 2 == 0),
+                    Shape::Few => high <= size / 2,
                     Shape::Ragged => self.rng.chance(55),
                 };
                 self.network.cut(order[i], order[j], !joined && i != j);
@@ -91,6 +104,8 @@ impl World {
             Shape::Chain,
             Shape::Ring,
             Shape::OneWay,
+            Shape::Few,
+            Shape::Few,
             Shape::Ragged,
         ];
         all[self.rng.below(all.len() as u64) as usize]

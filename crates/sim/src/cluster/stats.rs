@@ -61,6 +61,9 @@ stats! {
     blackouts: "crashes of all at once",
     lost_writes: "crashes that lost writes",
     slow_syncs: "slow syncs",
+    stalled_syncs: "syncs that took seconds",
+    quicker: "hand-overs to a quicker disk",
+    settings: "starts under other settings",
     failed_syncs: "failed syncs",
     full_disks: "full disks",
     torn: "torn writes cut",
@@ -70,6 +73,8 @@ stats! {
     spares: "older snapshots used",
     set_back: "disks set back",
     refused_copies: "starts refused for an earlier copy",
+    restores: "clusters lost and restored",
+    restored_answers: "answers of restored clusters",
     pauses: "pauses",
     partitions: "changes of the network",
     snipes: "faults in the middle of elections",
@@ -83,12 +88,16 @@ stats! {
     holds: "connections that held messages back",
     held: "messages held back",
     released: "messages held back that came",
+    plots: "faults in a row",
     shapes: "networks broken in part for long",
     shapes_led: "of them led",
     shapes_idle: "of them in which nobody could lead",
     foundings: "servers founded",
     wipes: "disks wiped",
     doubles: "numbers used twice",
+    lingering: "removed disks that lived on",
+    replaced: "servers that went since their number did",
+    bare: "bare majorities that were left",
     strangers: "strangers met",
     refused_strangers: "starts refused by peers",
     split_foundings: "servers of a second cluster",
@@ -131,12 +140,12 @@ impl Stats {
             Event::Truncated { .. } => self.truncations += 1,
             Event::Compacted { .. } => self.snapshots += 1,
             Event::Installed { .. } => self.installs += 1,
+            Event::DiskStalls { .. } => self.quicker += 1,
             Event::Compared { .. } => self.compared += 1,
             Event::SteppedDown(Why::Led)
             | Event::Led { .. }
             | Event::SetBack { .. }
-            | Event::Disagreement { .. }
-            | Event::DiskStalls { .. } => {}
+            | Event::Disagreement { .. } => {}
         }
     }
 }

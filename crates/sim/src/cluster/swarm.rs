@@ -44,6 +44,10 @@ pub struct Kinds {
     pub late: bool,
     /// The network is broken in part for long: a star, a chain, one-way.
     pub shapes: bool,
+    /// Settings change, in turn over the cluster.
+    pub settings: bool,
+    /// Disks stall, for seconds or for ever.
+    pub stalls: bool,
 }
 
 impl Kinds {
@@ -59,8 +63,10 @@ impl Kinds {
             transfers: rng.chance(30),
             snipers: rng.chance(40),
             slow_links: rng.chance(40),
-            late: rng.chance(40),
+            late: rng.chance(50),
             shapes: servers > 2 && rng.chance(35),
+            settings: false,
+            stalls: false,
         }
     }
 }

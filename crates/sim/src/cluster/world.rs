@@ -5,13 +5,14 @@ use std::collections::{BTreeMap, BinaryHeap};
 
 use tenure_core::Machine;
 use tenure_core::alpo::{
-    Answer, Ask, Body, Envelope, Hello, Input, LogId, Membership, Node, ServerId, State, Status,
-    StorageId, invariants,
+    Answer, Ask, Body, Hello, Input, LogId, Membership, Node, ServerId, State, Status, StorageId,
+    invariants,
 };
 use tenure_core::rng::Rng;
 use tenure_core::time::{ClockId, Now};
 
 use super::Options;
+use super::checkers::accepted;
 use super::checkers::clients::Calls;
 use super::checkers::committed::Committed;
 use super::checkers::followed::Followed;
@@ -24,18 +25,21 @@ use super::copies::Copies;
 use super::founding::{Beginning, committed};
 use super::host::Host;
 use super::late::Late;
-use super::network::Network;
+use super::network::{Letter, Network};
+use super::plots::{Next, Waiting};
 use super::reading::Reading;
+use super::removed::LINGER_MAX;
+use super::restoring::Loss;
 use super::shapes::Shaped;
 use super::stats::Stats;
 use super::swarm::{SECOND, Swarm};
+use super::turns::Turns;
 use crate::trace::Trace;
 
 /// What will happen.
 #[derive(Clone, Debug)]
 pub(super) enum Event {
-    /// A message, with the disk that its sender had when it sent it.
-    Deliver(Envelope, StorageId),
+    Deliver(Letter),
     Wake {
         server: usize,
         epoch: u64,
@@ -50,6 +54,7 @@ pub(super) enum Event {
         server: usize,
         epoch: u64,
         peer: ServerId,
+        storage: StorageId,
     },
     Restart {
         server: usize,
@@ -67,6 +72,8 @@ pub(super) enum Event {
         client: usize,
     },
     Fault,
+    Backup,
+    Lost,
     Snipe {
         server: usize,
     },
@@ -99,9 +106,21 @@ pub(super) enum Event {
     Stumble {
         server: usize,
     },
+    /// A server is started again under the settings of before, or of now.
+    Turn {
+        server: usize,
+        old: bool,
+    },
+    /// What a server owed when this process of it was started is over.
+    WaitedOut {
+        server: usize,
+        epoch: u64,
+    },
     Mishap {
         server: usize,
     },
+    /// The next of a row of faults.
+    Plot(Next),
     /// A message that was held back comes.
     Release {
         number: u64,
@@ -158,9 +177,12 @@ pub(super) struct World {
     order: u64,
     pub(super) rng: Rng,
     pub(super) swarm: Swarm,
+    pub(super) turns: Turns,
     pub(super) hosts: Vec<Host>,
     pub(super) network: Network,
     pub(super) late: Late,
+    /// What a row of faults waits for.
+    pub(super) waiting: Option<Waiting>,
     pub(super) reading: Reading,
     pub(super) shaped: Shaped,
     pub(super) clients: Vec<Client>,
@@ -175,6 +197,7 @@ pub(super) struct World {
     followed: Followed,
     pub(super) calls: Calls,
     pub(super) holders: Holders,
+    pub(super) loss: Loss,
     pub(super) stats: Stats,
     pub(super) trace: Trace,
     /// Faults are over.
@@ -192,7 +215,8 @@ pub(super) struct World {
 impl World {
     pub(super) fn new(seed: u64, options: &Options) -> Self {
         let mut rng = Rng::from_seed(seed);
-        let swarm = Swarm::draw(&mut rng, options);
+        let mut swarm = Swarm::draw(&mut rng, options);
+        let turns = Turns::draw(seed, &mut swarm, options);
         let hosts = (0..swarm.servers).map(|index| {
             let id = ServerId::new(index as u64 + 1).expect("not zero");
             Host::new(id, rng.below(1_000 * SECOND), swarm.drift[index])
@@ -210,7 +234,7 @@ impl World {
         let rates = swarm.client_drift.iter().copied().enumerate();
         let clients = rates.map(|(number, rate)| Client::new(number, rng.fork(), rate));
         let clients: Vec<_> = clients.collect();
-        let timeout = swarm.config.timeout.as_nanos() as u64;
+        let (least, most, strictly) = turns.timeouts(&swarm.config);
         Self {
             now: 0,
             queue: BinaryHeap::new(),
@@ -218,6 +242,7 @@ impl World {
             hosts,
             network: Network::new(swarm.servers),
             late: Late::default(),
+            waiting: None,
             reading: Reading::new(swarm.servers),
             shaped: Shaped::default(),
             clients,
@@ -227,10 +252,11 @@ impl World {
             beginning: Beginning::default(),
             copies: Copies::new(seed, &swarm),
             leaders: Leaders::default(),
-            patience: Patience::new(swarm.servers, timeout),
-            followed: Followed::new(swarm.servers, timeout, swarm.config.lease_reads),
+            patience: Patience::new(swarm.servers + LINGER_MAX, least),
+            followed: Followed::new((swarm.servers, swarm.servers + LINGER_MAX), most, strictly),
             calls: Calls::default(),
             holders: Holders::default(),
+            loss: Loss::new(seed),
             stats: Stats::default(),
             trace: Trace::new(options.trace),
             healed: false,
@@ -240,6 +266,7 @@ impl World {
             storages: 1_000,
             rng,
             swarm,
+            turns,
         }
     }
 
@@ -269,8 +296,11 @@ impl World {
             self.after(first, Event::Client { client });
         }
         self.plan_copies();
+        self.plan_turns();
         self.after(self.swarm.pace, Event::Fault);
+        self.plan_loss();
         self.after(self.swarm.storm, Event::Heal);
+        self.plot_the_end();
         while let Some(Reverse(Queued { at, event, .. })) = self.queue.pop() {
             self.now = at;
             self.stats.events += 1;
@@ -287,13 +317,15 @@ impl World {
 
     fn happen(&mut self, event: Event) -> Verdict {
         match event {
-            Event::Deliver(envelope, storage) => {
-                let server = envelope.to.get() as usize - 1;
-                let again = || Event::Deliver(envelope.clone(), storage);
+            Event::Deliver(letter) => {
+                let Some(server) = self.addressee(&letter) else {
+                    return Ok(());
+                };
+                let again = || Event::Deliver(letter.clone());
                 if let Some(event) = self.postponed(server, again) {
                     return self.put_off(server, event);
                 }
-                self.deliver(server, envelope, storage)
+                self.deliver(server, letter)
             }
             Event::Wake { server, epoch } => self.wake(server, epoch),
             Event::Synced {
@@ -306,12 +338,15 @@ impl World {
                 server,
                 epoch,
                 peer,
+                storage,
             } => {
                 if self.hosts[server].epoch != epoch {
                     return Ok(());
                 }
                 self.patience.excuse(server);
-                self.step(server, |node, now| node.handle(now, Input::Closed(peer)))
+                self.step(server, |node, now| {
+                    node.handle(now, Input::Closed(peer, storage));
+                })
             }
             Event::Restart { server } => self.start(server),
             Event::Asked { server, token, ask } => {
@@ -335,6 +370,7 @@ impl World {
                 asks,
             } => self.hear(from, to, &hello, asks),
             Event::Fault => self.fault(),
+            Event::Lost => self.lost(),
             Event::Readmit { server } => self.readmit(server),
             Event::Heal => self.heal(),
             Event::Shaped => self.look_at_shape(),
@@ -352,8 +388,14 @@ impl World {
         }
     }
 
-    fn deliver(&mut self, server: usize, envelope: Envelope, storage: StorageId) -> Verdict {
+    fn deliver(&mut self, server: usize, letter: Letter) -> Verdict {
+        let Letter {
+            envelope, storage, ..
+        } = letter;
         let from = envelope.from;
+        if self.are_strange(from.get() as usize - 1, server) {
+            return Ok(());
+        }
         if let Body::Reply { .. } = &envelope.body {
             self.followed.heard(server, from, self.now);
         }
@@ -372,6 +414,7 @@ impl World {
     /// What breaks no rule by itself.
     fn just_happen(&mut self, event: Event) {
         match event {
+            Event::Backup => self.back_up(),
             Event::Greet { server, epoch } => self.greet(server, epoch),
             Event::Stumble { server } => self.stumble(server),
             Event::Mishap { server } => self.mishap(server),
@@ -380,7 +423,10 @@ impl World {
             Event::Snipe { server } => self.sniped(server),
             Event::Dethrone { server } => self.dethrone(server),
             Event::Betray { voter, winner } => self.betray(voter, winner),
+            Event::Plot(next) => self.go_on_plotting(next),
             Event::Release { number } => self.release(number),
+            Event::Turn { server, old } => self.turn(server, old),
+            Event::WaitedOut { server, epoch } => self.waited_out(server, epoch),
             Event::Quiet => self.quiet = true,
             Event::Settle => self.settled = self.committed.len(),
             _ => {}
@@ -477,17 +523,19 @@ impl World {
             .vote
             .filter(|_| after.hard.vote != before.hard.vote);
         let id = self.hosts[server].id;
-        if voted.is_some_and(|vote| vote.server != id) {
+        if voted.is_some_and(|vote| vote.rank.server != id) {
             self.snipe(server, false);
         }
         let Some(node) = &self.hosts[server].node else {
             return Ok(());
         };
+        accepted::look(node, &self.hosts)?;
         if self.leaders.look(node)? {
             self.stats.reigns += 1;
             self.committed.complete(node)?;
             self.snipe(server, true);
             self.release_to(server);
+            self.plot(server);
         }
         Ok(())
     }
@@ -501,13 +549,13 @@ impl World {
         }
     }
 
-    /// Who leads with the highest term, if anybody does.
+    /// Who leads with the highest term, if anybody does; not a removed disk.
     pub(super) fn leader(&self) -> Option<usize> {
         let leads = |host: &Host| {
             let node = host.node.as_ref()?;
             (node.status() == Status::Leader).then(|| node.term())
         };
-        let leaders = self.hosts.iter().enumerate();
+        let leaders = self.hosts.iter().take(self.swarm.servers).enumerate();
         leaders
             .filter_map(|(index, host)| Some((leads(host)?, index)))
             .max()

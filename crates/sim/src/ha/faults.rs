@@ -71,7 +71,12 @@ impl World {
                 self.pause(p, span);
             }
             Mishap::Crash => {
-                let back = self.rng.between(MILLI, 2 * lease);
+                let most = if self.swarm.quick {
+                    lease / 10
+                } else {
+                    2 * lease
+                };
+                let back = self.rng.between(MILLI, most);
                 self.crash(p, Some(back));
             }
             Mishap::Reboot => {

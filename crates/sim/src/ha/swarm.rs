@@ -56,6 +56,8 @@ pub(super) struct Swarm {
     pub(super) net: (u64, u64),
     pub(super) calls: Calls,
     pub(super) mishaps: Mishaps,
+    /// Whether an agent that crashed is back within a fraction of its lease.
+    pub(super) quick: bool,
     /// The mean pause between two requests of users, in thousandths of a
     /// lease.
     pub(super) requests: u64,
@@ -85,6 +87,7 @@ impl Swarm {
             net: (50 * MICRO, slowest),
             calls: Calls::default(),
             mishaps: Mishaps::default(),
+            quick: false,
             requests: *pick(rng, &[100, 300, 1_000]),
             stubborn: *pick(rng, &[0, 10, 50]),
             failing: *pick(rng, &[0, 0, 5, 30]),
@@ -176,6 +179,13 @@ impl Swarm {
             line: some(40, &[1_000, 3_000]),
             forget: some(10, &[3_000, 8_000]),
         };
+        // Agents that crash and are back before their calls have ended: what
+        // the earlier life sent lands in the time of the next.
+        if rng.chance(8) {
+            (self.mishaps.crash, self.mishaps.reboot) = (700, 0);
+            (self.quick, self.calls.slow_request) = (true, 40);
+            self.requests = 100;
+        }
     }
 }
 

@@ -213,7 +213,7 @@ impl Host {
         let led = self.node.status() == Status::Leader;
         let mut outputs = self.run_out();
         if led && self.node.status() == Status::Leader {
-            outputs.retain(|output| !matches!(output, Output::Send(_)));
+            outputs.retain(|output| !matches!(output, Output::Send { .. }));
             outputs.extend(self.run_out());
         }
         outputs
@@ -229,7 +229,7 @@ impl Host {
     pub(crate) fn win(&mut self, outputs: Vec<Output>) -> Vec<Output> {
         let mut said = Vec::new();
         for output in outputs {
-            if let Output::Send(envelope) = output
+            if let Output::Send { envelope, .. } = output
                 && let Body::Request { number, request } = &envelope.body
                 && let (Request::Poll { .. }, Status::Polling) = (request, self.node.status())
             {

@@ -43,7 +43,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use stateright::{Model, Property};
-use tenure_core::alpo::{Ask, Asker, Body, Envelope, Input, Output, Status};
+use tenure_core::alpo::{Ask, Asker, Body, Input, Output, Status};
 use tenure_core::ids::Term;
 
 use super::action::{Action, Left};
@@ -179,7 +179,7 @@ impl Cluster {
             .past
             .look(&world.hosts, index, before, &outputs, watched);
         for output in outputs {
-            if let Output::Send(envelope) = output {
+            if let Output::Send { envelope, .. } = output {
                 world.wire.send(envelope);
             }
         }

@@ -128,7 +128,7 @@ impl Past {
         is_watched: impl Fn(Broken) -> bool,
     ) -> Option<Broken> {
         let votes = outputs.iter().filter_map(|output| match output {
-            Output::Send(envelope) => vote(envelope),
+            Output::Send { envelope, .. } => vote(envelope),
             _ => None,
         });
         let mut found = Vec::new();

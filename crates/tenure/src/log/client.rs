@@ -133,6 +133,12 @@ impl Client {
         self.shared.hold_by_session
     }
 
+    /// Why a call that had so long was not answered, if its servers are too
+    /// far away for that.
+    pub(crate) fn excuses(&self, within: Duration) -> Option<String> {
+        self.shared.finder.distance().excuses(within)
+    }
+
     pub(super) const fn time(&self) -> Duration {
         self.within
     }
@@ -165,6 +171,13 @@ impl Client {
         });
         // The last client is gone, and its connection with it.
         async { answer.await.unwrap_or_else(|_| Err(gone())) }
+    }
+
+    /// Connects to the leader and opens the session of the commands to come:
+    /// over a long distance the first of them would be late for that.
+    pub(crate) async fn prepare(&self) {
+        // Where it fails, the command says so.
+        let _ = self.ask(Ask::Do(command::Operation::KeepAlive(true))).await;
     }
 
     /// Appends one entry to the log, once, and says its number.
@@ -235,7 +248,9 @@ impl Client {
     /// before.
     ///
     /// # Errors
-    /// [`Error::Compacted`] if the first of them are kept no more.
+    /// [`Error::Compacted`] if the first of them are kept no more,
+    /// [`Error::Restored`] if `from` is a number that a cluster may have given
+    /// which is lost.
     pub async fn read_log(&self, from: u64, limit: u32) -> Result<Vec<Entry>, Error> {
         let read = v1::ReadLogRequest {
             from,

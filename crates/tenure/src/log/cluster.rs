@@ -16,14 +16,16 @@ use super::finder::{Finder, Leader};
 use super::token::Channel;
 use super::{Client, Error};
 use crate::api::v1::{self, cluster_client::ClusterClient};
-use crate::drive;
 use crate::error::about;
+use crate::{clock, drive};
 
 /// The pause before another leader is looked for.
 const PAUSE: Duration = Duration::from_millis(10);
 /// How long a server that leads may wait for a majority to confirm it before
 /// it says how it stands.
 const CONFIRM_WITHIN: Duration = Duration::from_secs(1);
+/// Of so many round trips the quickest counts.
+const TRIPS: u32 = 4;
 /// Parts of a backup that are taken ahead of the reader.
 const AHEAD: usize = 4;
 /// The largest part of a backup.
@@ -81,6 +83,27 @@ impl Client {
         let (finder, within) = (Arc::clone(&self.shared.finder), self.time());
         let asked = drive::background().spawn(async move { everybody(&finder, within).await });
         asked.await.unwrap_or_default()
+    }
+
+    /// How long a round trip to the cluster takes: what the quickest of a few
+    /// questions took that the leader was asked, over a connection that was
+    /// there. `None` if nobody leads in time.
+    pub async fn round_trip(&self) -> Option<Duration> {
+        let finder = Arc::clone(&self.shared.finder);
+        let asking = async move {
+            let leader = finder.leader(0).await.ok()?;
+            let mut client = ClusterClient::new(finder.channel(&leader.address).ok()?);
+            let mut quickest = None;
+            for _ in 0..TRIPS {
+                let asked = clock::boot();
+                client.status(v1::StatusRequest::default()).await.ok()?;
+                let took = clock::boot().since(asked);
+                quickest = Some(quickest.map_or(took, |least: Duration| least.min(took)));
+            }
+            quickest
+        };
+        let asking = timeout(self.time(), asking);
+        drive::background().spawn(asking).await.ok()?.ok()?
     }
 
     /// What the leader says of itself and of the others.
@@ -339,7 +362,8 @@ async fn everybody(finder: &Finder, within: Duration) -> Vec<ServerStatus> {
             if by_address.contains_key(&address) {
                 continue;
             }
-            let channel = finder.channel(&address);
+            // As far away as the caller has time for.
+            let channel = finder.dialer().lazy_within(&address, within);
             asking.spawn(async move {
                 let answer = async {
                     let mut client = ClusterClient::new(channel?);

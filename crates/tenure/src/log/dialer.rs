@@ -14,12 +14,13 @@ use hyper_util::rt::TokioIo;
 use tonic::transport::{Endpoint, Uri};
 use tower::{Service, ServiceExt as _};
 
+use super::distance::Distance;
 use super::error::chain;
 use super::token::{Bearer, Channel};
 use super::{Config, Error};
 use crate::transport::{ClientLine, ClientTls};
 
-/// How long a connection may take, TLS included.
+/// How long a connection may take, TLS included, to servers that are near.
 const CONNECT_WITHIN: Duration = Duration::from_millis(500);
 /// After how much silence the system asks whether the other side is there.
 const ALIVE_AFTER: Duration = Duration::from_secs(20);
@@ -31,6 +32,7 @@ const WINDOW_BYTES: [u32; 2] = [1024 * 1024, 4 * 1024 * 1024];
 pub(super) struct Dialer {
     tls: Option<Arc<ClientTls>>,
     bearer: Bearer,
+    distance: Distance,
 }
 
 impl Dialer {
@@ -40,7 +42,13 @@ impl Dialer {
         Ok(Self {
             tls: tls.map_err(Error::invalid)?.map(Arc::new),
             bearer: Bearer::new(config.token.as_ref())?,
+            distance: Distance::default(),
         })
+    }
+
+    /// How far away the servers are.
+    pub(super) const fn distance(&self) -> &Distance {
+        &self.distance
     }
 
     /// Whether this is an address at all.
@@ -50,7 +58,12 @@ impl Dialer {
 
     /// A connection that is made at its first use.
     pub(super) fn lazy(&self, address: &str) -> Result<Channel, String> {
-        let endpoint = self.endpoint(address)?;
+        self.lazy_within(address, self.distance.patience(CONNECT_WITHIN))
+    }
+
+    /// The same, which may take so long.
+    pub(super) fn lazy_within(&self, address: &str, within: Duration) -> Result<Channel, String> {
+        let endpoint = self.endpoint(address)?.connect_timeout(within);
         let channel = match &self.tls {
             None => endpoint.connect_lazy(),
             Some(tls) => endpoint.connect_with_connector_lazy(connector(Arc::clone(tls))),
@@ -77,7 +90,7 @@ impl Dialer {
         // requests are told to be for has that of the whole.
         let endpoint = Endpoint::from_shared(format!("http://{address}"))
             .map_err(|error| format!("{address}: {error}"))?
-            .connect_timeout(CONNECT_WITHIN)
+            .connect_timeout(self.distance.patience(CONNECT_WITHIN))
             .tcp_nodelay(true)
             .tcp_keepalive(Some(ALIVE_AFTER))
             .initial_stream_window_size(WINDOW_BYTES[0])

@@ -35,6 +35,16 @@ pub enum Error {
         /// The oldest that is still there.
         first: u64,
     },
+    /// The cluster was restored from a backup, and the place that was asked
+    /// for is one that the lost cluster may have told.
+    #[error(
+        "expected a place that this cluster has told, found one of the cluster that it was \
+         restored from a backup of: what followed there is gone, and it goes on at {next}"
+    )]
+    Restored {
+        /// Where it goes on here.
+        next: u64,
+    },
 }
 
 impl Error {
@@ -70,6 +80,9 @@ impl Error {
             v1::Cause::Compacted => Self::Compacted {
                 first: error.expected,
             },
+            v1::Cause::Restored => Self::Restored {
+                next: error.expected,
+            },
             cause @ (v1::Cause::TooLarge
             | v1::Cause::Members
             | v1::Cause::NotHandedOver
@@ -89,7 +102,9 @@ impl From<Error> for StoreError {
             Error::Conflict => Self::Conflict,
             Error::Unavailable(why) => Self::unavailable(why),
             Error::Unknown(why) => Self::unknown(why),
-            Error::Refused { .. } | Error::Compacted { .. } => Self::broken(error),
+            Error::Refused { .. } | Error::Compacted { .. } | Error::Restored { .. } => {
+                Self::broken(error)
+            }
         }
     }
 }

@@ -6,6 +6,13 @@
 //! the same cluster: a deposed leader that does not know it yet claims too.
 //! Whoever believes wrongly learns it from the answer to the first command.
 //!
+//! Servers may be far away. Whoever has not answered in the time that near
+//! ones take is asked once more over another connection, with more patience,
+//! while it goes on being asked as if it were near: what does not answer may
+//! as well have been cut off, and be back a moment later, which the patient
+//! question would learn of last. What answers take is measured, and the next
+//! questions wait accordingly (`distance.rs`).
+//!
 //! After a leader's death this asks again and again, every few milliseconds
 //! at first, so that a write succeeds soon after another is elected; what
 //! becomes of a round of questions is shared by all connections of a client.
@@ -20,12 +27,14 @@ use tokio::time::timeout;
 
 use super::Error;
 use super::dialer::Dialer;
+use super::distance::{Distance, PATIENCE_MAX};
 use super::error::{carried, sentence};
 use super::token::Channel;
 use crate::api::v1::{self, cluster_client::ClusterClient};
+use crate::error::about;
 use crate::{clock, drive};
 
-/// How long one server may take to say what it is.
+/// How long one server that is near may take to say what it is.
 const ASK_WITHIN: Duration = Duration::from_millis(200);
 /// The pauses between rounds of questions: short while an election may be
 /// under way, longer when it is something worse.
@@ -100,6 +109,11 @@ impl Finder {
         &self.dialer
     }
 
+    /// How far away they are.
+    pub(super) const fn distance(&self) -> &Distance {
+        self.dialer.distance()
+    }
+
     fn servers(&self) -> MutexGuard<'_, Servers> {
         self.servers.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -140,6 +154,12 @@ impl Finder {
             .channels
             .insert(Arc::clone(address), channel.clone());
         Ok(channel)
+    }
+
+    /// Keeps a connection by which somebody has answered, in place of one by
+    /// which nobody has.
+    fn keep(&self, address: Arc<str>, channel: Channel) {
+        self.servers().channels.insert(address, channel);
     }
 
     /// The same for watches.
@@ -207,25 +227,24 @@ impl Finder {
     /// not when all have answered: a leader that has fallen silent would make
     /// everybody wait for its answer before they hear of the next leader.
     async fn round(&self, seat: &Seat, rounds: u32, asking: &mut Asking) -> Round {
-        for address in self.addresses() {
-            match self.channel(&address) {
-                Ok(channel) => asking.ask(address, channel),
-                Err(why) => self.note(why),
-            }
-        }
+        self.ask_everybody(asking);
         let (mut refused, mut answered) = (None, false);
         let mut over = None;
         loop {
+            if answered || asking.owing.is_empty() {
+                // Nobody is left who could answer, or somebody has.
+                over.get_or_insert_with(|| clock::boot().after(pause(rounds)));
+            }
             let answer = tokio::select! {
                 biased;
-                answer = asking.next() => answer,
+                Some(answer) = asking.next(self) => answer,
                 () = drive::until(over) => break,
             };
-            let Some((address, answer)) = answer else {
-                // Nobody is left who could answer.
-                tokio::time::sleep(pause(rounds)).await;
-                break;
-            };
+            let Answered {
+                address,
+                within,
+                answer,
+            } = answer;
             if answer.is_ok() {
                 over.get_or_insert_with(|| clock::boot().after(pause(rounds)));
             }
@@ -243,8 +262,7 @@ impl Finder {
                     continue;
                 }
                 Err(_) => {
-                    self.note(format!("{address}: no answer within {ASK_WITHIN:?}"));
-                    self.forget(&address);
+                    self.note(format!("{address}: no answer within {}", about(within)));
                     continue;
                 }
             };
@@ -262,6 +280,37 @@ impl Finder {
             // A token that some know already is on its way to the others.
             Some(error) if !answered && asking.all_have_had_time() => Round::Refused(error),
             _ => Round::Nobody,
+        }
+    }
+
+    /// Asks everybody who does not owe an answer yet, and those who have been
+    /// mute with patience too.
+    fn ask_everybody(&self, asking: &mut Asking) {
+        for address in self.addresses() {
+            if asking.owing.insert(Arc::clone(&address)) {
+                match self.channel(&address) {
+                    Ok(channel) => {
+                        asking.spawn(self, Arc::clone(&address), channel, Asked::Briskly);
+                    }
+                    Err(why) => {
+                        asking.owing.remove(&address);
+                        self.note(why);
+                    }
+                }
+            }
+            let mute = asking.mute.contains(&address);
+            if mute && asking.patient.insert(Arc::clone(&address)) {
+                match self.dialer.lazy_within(&address, PATIENCE_MAX) {
+                    Ok(channel) => {
+                        let asked = Asked::Patiently(channel.clone());
+                        asking.spawn(self, address, channel, asked);
+                    }
+                    Err(why) => {
+                        asking.patient.remove(&address);
+                        self.note(why);
+                    }
+                }
+            }
         }
     }
 
@@ -291,46 +340,89 @@ impl Finder {
 /// Questions that are not answered yet, over the rounds of a search.
 #[derive(Default)]
 struct Asking {
-    calls: JoinSet<(Arc<str>, Result<Status, Elapsed>)>,
+    calls: JoinSet<(Answered, Asked)>,
     /// Who owes an answer.
     owing: BTreeSet<Arc<str>>,
+    /// Who owes one to a question that is asked with patience.
+    patient: BTreeSet<Arc<str>>,
     /// Who has let the time for one pass in this search.
     mute: BTreeSet<Arc<str>>,
+}
+
+/// What came of a question.
+struct Answered {
+    address: Arc<str>,
+    /// How long it was waited for.
+    within: Duration,
+    answer: Result<Status, Elapsed>,
+}
+
+/// How it was asked.
+enum Asked {
+    Briskly,
+    /// Over a connection of its own.
+    Patiently(Channel),
 }
 
 /// What a server says of itself.
 type Status = Result<v1::StatusResponse, tonic::Status>;
 
 impl Asking {
-    fn ask(&mut self, address: Arc<str>, channel: Channel) {
-        if self.owing.insert(Arc::clone(&address)) {
-            self.calls.spawn(async move {
-                let status = timeout(ASK_WITHIN, status(channel)).await;
-                (address, status)
-            });
-        }
+    fn spawn(&mut self, finder: &Finder, address: Arc<str>, channel: Channel, asked: Asked) {
+        let distance = finder.distance().clone();
+        let within = match asked {
+            Asked::Briskly => distance.patience(ASK_WITHIN),
+            Asked::Patiently(_) => PATIENCE_MAX,
+        };
+        self.calls.spawn(async move {
+            let answer = timeout(within, timed(channel, distance)).await;
+            let answered = Answered {
+                address,
+                within,
+                answer,
+            };
+            (answered, asked)
+        });
     }
 
     /// The next answer; `None` if nobody owes any. Cancelling it loses
     /// nothing.
-    async fn next(&mut self) -> Option<(Arc<str>, Result<Status, Elapsed>)> {
+    async fn next(&mut self, finder: &Finder) -> Option<Answered> {
         // What panics here is a bug of ours, and goes on as one.
-        let answer = self.calls.join_next().await?;
-        let (address, status) = answer.unwrap_or_else(|error| {
+        let joined = self.calls.join_next().await?;
+        let (it, asked) = joined.unwrap_or_else(|error| {
             std::panic::resume_unwind(error.into_panic());
         });
-        self.owing.remove(&address);
-        match status {
-            Ok(_) => self.mute.remove(&address),
-            Err(_) => self.mute.insert(Arc::clone(&address)),
+        match asked {
+            Asked::Briskly => self.owing.remove(&it.address),
+            Asked::Patiently(_) => self.patient.remove(&it.address),
         };
-        Some((address, status))
+        match (&it.answer, asked) {
+            (Ok(Ok(_)), Asked::Patiently(channel)) => finder.keep(Arc::clone(&it.address), channel),
+            (Err(_), Asked::Briskly) => finder.forget(&it.address),
+            (Ok(_), _) | (Err(_), Asked::Patiently(_)) => {}
+        }
+        match it.answer {
+            Ok(_) => self.mute.remove(&it.address),
+            Err(_) => self.mute.insert(Arc::clone(&it.address)),
+        };
+        Some(it)
     }
 
     /// Nobody owes an answer but those who have not given one before.
     fn all_have_had_time(&self) -> bool {
         self.owing.is_subset(&self.mute)
     }
+}
+
+/// What a server says of itself, and how long that took.
+async fn timed(channel: Channel, distance: Distance) -> Status {
+    let asked = clock::boot();
+    let answer = status(channel).await;
+    if answer.is_ok() {
+        distance.took(clock::boot().since(asked));
+    }
+    answer
 }
 
 async fn status(channel: Channel) -> Status {

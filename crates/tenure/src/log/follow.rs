@@ -25,10 +25,12 @@ use crate::api::v1::{
     self, cluster_client::ClusterClient, log_client::LogClient, registers_client::RegistersClient,
 };
 use crate::drive;
+use crate::error::about;
 
 /// Messages that are taken ahead of the reader.
 const AHEAD: usize = 16;
-/// How long a server may take to begin, or to say that it is alive.
+/// How long a server that is near may take to begin, or to say that it is
+/// alive.
 const WITHIN: Duration = Duration::from_secs(1);
 /// How long a silent server is not asked whether it is alive.
 const SILENCE: Duration = Duration::from_secs(3);
@@ -51,6 +53,8 @@ impl Tail {
     ///
     /// # Errors
     /// [`Error::Compacted`] if the next entry is kept no more, by any server;
+    /// [`Error::Restored`] if the log was restored from a backup, and goes on
+    /// elsewhere;
     /// [`Error::Refused`] if this client may not read.
     pub async fn next(&mut self) -> Option<Result<Entry, Error>> {
         loop {
@@ -225,7 +229,7 @@ async fn follow<F: Following>(
         turn = turn.wrapping_add(1);
         let mut useful = false;
         let why = match connect(address) {
-            Ok(channel) => match follow_one(channel, following, &mut useful).await {
+            Ok(channel) => match follow_one(finder, channel, following, &mut useful).await {
                 ControlFlow::Continue(why) => why,
                 ControlFlow::Break(()) => return,
             },
@@ -249,14 +253,16 @@ async fn follow<F: Following>(
 
 /// Follows one server for as long as that goes, and says why it ended.
 async fn follow_one<F: Following>(
+    finder: &Finder,
     channel: Channel,
     following: &mut F,
     useful: &mut bool,
 ) -> ControlFlow<(), String> {
-    let mut messages = match timeout(WITHIN, following.begin(channel.clone())).await {
+    let within = finder.distance().patience(WITHIN);
+    let mut messages = match timeout(within, following.begin(channel.clone())).await {
         Ok(Ok(messages)) => messages,
         Ok(Err(status)) => return turned_away(following, &status).await,
-        Err(_) => return ControlFlow::Continue(format!("no answer within {WITHIN:?}")),
+        Err(_) => return ControlFlow::Continue(format!("no answer within {}", about(within))),
     };
     following.begun().await;
     loop {
@@ -264,7 +270,7 @@ async fn follow_one<F: Following>(
             Ok(Ok(Some(message))) => message,
             Ok(Ok(None)) => return ControlFlow::Continue("the server has ended it".into()),
             Ok(Err(status)) => return turned_away(following, &status).await,
-            Err(_) => match timeout(WITHIN, status(channel.clone())).await {
+            Err(_) => match timeout(within, status(channel.clone())).await {
                 Ok(Ok(status)) if status.ready => continue,
                 Ok(Ok(_)) => return ControlFlow::Continue("it is not led".into()),
                 Ok(Err(status)) => return ControlFlow::Continue(sentence(&status)),
@@ -343,7 +349,7 @@ impl Following for Tailing {
 
     async fn refused(&mut self, error: Error) -> ControlFlow<()> {
         match error {
-            Error::Compacted { .. } | Error::Refused { .. } => {
+            Error::Compacted { .. } | Error::Restored { .. } | Error::Refused { .. } => {
                 let _ = self.batches.send(Err(error)).await;
                 ControlFlow::Break(())
             }
@@ -454,7 +460,7 @@ impl Following for Watching {
     async fn refused(&mut self, error: Error) -> ControlFlow<()> {
         match error {
             // From the beginning, then.
-            Error::Compacted { .. } => self.revision = None,
+            Error::Compacted { .. } | Error::Restored { .. } => self.revision = None,
             Error::Refused { message, .. } => self.lost(&message).await,
             Error::Conflict | Error::Unavailable(_) | Error::Unknown(_) => {}
         }

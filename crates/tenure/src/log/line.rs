@@ -22,9 +22,10 @@ use super::error::{carried, sentence};
 use super::finder::{Finder, Leader, jitter};
 use super::pipeline::{Ask, Op, Pipeline, Reply, Told, Verdict};
 use crate::api::v1::{self, pipeline_client::PipelineClient};
+use crate::error::about;
 use crate::{clock, drive};
 
-/// How long a server may take to accept a stream.
+/// How long a server that is near may take to accept a stream.
 const ACCEPT_WITHIN: Duration = Duration::from_millis(500);
 /// How long a closed line still tries to end its session.
 const FAREWELL: Duration = Duration::from_secs(1);
@@ -307,16 +308,18 @@ impl Shared {
             let mut desk = self.lock();
             desk.stream += 1;
             desk.pipeline.connected(clock::boot());
+            desk.pipeline.is_as_far_as(self.finder.distance());
             desk.stream
         };
+        let within = self.finder.distance().patience(ACCEPT_WITHIN);
         let outgoing = Outgoing {
             shared: Arc::clone(self),
             stream,
         };
-        match timeout(ACCEPT_WITHIN, client.exchange(outgoing)).await {
+        match timeout(within, client.exchange(outgoing)).await {
             Ok(Ok(answers)) => Ok(answers.into_inner()),
             Ok(Err(status)) => Err(refused(&status)),
-            Err(_) => Err((format!("no stream within {ACCEPT_WITHIN:?}"), None)),
+            Err(_) => Err((format!("no stream within {}", about(within)), None)),
         }
     }
 

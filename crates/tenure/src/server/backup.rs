@@ -8,19 +8,25 @@
 //! header before it; all numbers little-endian.
 //!
 //! Restoring makes the data directory of a *new* cluster of one server, which
-//! others then join as usual. Registers, terms and the plain log go on where
-//! they were; whoever may still run in the old cluster is not part of it.
+//! others then join as usual. Everything that was in the backup is there; what
+//! the old cluster may have given out since (ids, terms, epochs) is jumped
+//! over, and who led there is waited for (`State::restored` in the core says
+//! how, and why). Whoever may still run in the old cluster is not part of the
+//! new one.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use bytes::Bytes;
 use tenure_core::alpo::codec::crc32c;
 use tenure_core::alpo::{
-    Batch, ClusterId, HardState, Identity, Membership, Position, ServerId, Snapshot, State, Table,
-    digest,
+    Batch, ClusterId, HardState, Identity, Membership, NotRestorable, Position, Restored,
+    Restoring, ServerId, Snapshot, State, StorageId, TERM_STEP, Table, digest,
 };
+use tenure_core::ids::Key;
 
 use super::data;
+use crate::clock;
 use crate::wal::{self, WalError};
 
 const MAGIC: &[u8; 16] = b"tenure-backup-1\n";
@@ -44,6 +50,9 @@ pub enum RestoreError {
         /// Whose log it is.
         server: ServerId,
     },
+    /// What the old cluster may have given out cannot be jumped over.
+    #[error(transparent)]
+    Jump(#[from] NotRestorable),
     /// The data directory cannot be used.
     #[error(transparent)]
     Disk(#[from] WalError),
@@ -115,50 +124,138 @@ pub fn read(bytes: &[u8]) -> Result<(Summary, State), RestoreError> {
     Ok((summary, state))
 }
 
+/// How a backup is restored.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RestoreOptions {
+    /// How often this very backup was restored, this time included.
+    pub times: u64,
+    /// By how much terms of elections and epochs of groups are raised.
+    pub term_step: u64,
+    /// The longest lease that anybody had, if it is longer than all of the
+    /// backup.
+    pub longest_lease: Duration,
+}
+
+impl Default for RestoreOptions {
+    /// For the first time, by [`TERM_STEP`], with the leases of the backup.
+    fn default() -> Self {
+        Self {
+            times: 1,
+            term_step: TERM_STEP,
+            longest_lease: Duration::ZERO,
+        }
+    }
+}
+
+/// What was made of a backup.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Made {
+    /// Whose log it is.
+    pub identity: Identity,
+    /// Where the log of the new cluster begins.
+    pub last: Position,
+    /// How many elections are held, and how many groups begin anew.
+    pub elections: usize,
+    /// How many groups begin anew.
+    pub groups: usize,
+    /// For how long.
+    pub lease: Duration,
+    /// Registers of elections and groups that could not be read.
+    pub unread: Vec<Key>,
+}
+
 /// Makes a data directory for `server`, alone in a new cluster that begins
 /// with what is in the backup.
 ///
 /// # Errors
 /// [`RestoreError::Used`] if there is a log in the directory already,
+/// [`RestoreError::Jump`] if the backup was restored too often,
 /// [`RestoreError::Disk`] if it cannot be written.
 pub fn restore(state: State, dir: &Path, server: ServerId) -> Result<Identity, RestoreError> {
+    restore_with(state, dir, server, RestoreOptions::default()).map(|made| made.identity)
+}
+
+/// The same as the operator wants it.
+///
+/// # Errors
+/// As there.
+pub fn restore_with(
+    state: State,
+    dir: &Path,
+    server: ServerId,
+    options: RestoreOptions,
+) -> Result<Made, RestoreError> {
     let used = |server| RestoreError::Used {
         dir: dir.to_owned(),
         server,
     };
-    // Before anything is opened: to look changes nothing.
+    // Before anything is opened: to look changes nothing, and what cannot be
+    // restored leaves nothing behind.
     if let Some(identity) = wal::identity(dir)? {
         return Err(used(identity.server));
     }
+    let mut bits = [0; 16];
+    getrandom::fill(&mut bits).map_err(|error| {
+        let error = std::io::Error::other(error.to_string());
+        WalError::disk(dir.to_owned(), None, "draw a number for", error)
+    })?;
+    let holder = u128::from_le_bytes(bits);
+    let nobodys = StorageId::from_u128(0);
+    anew(state.clone(), (server, nobodys), holder, options)?;
     let (storage, directory) = match data::open(dir, server, wal::Options::default())? {
         data::Found::Blank(storage, directory) => (storage, directory),
         data::Found::Log(identity, ..) => return Err(used(identity.server)),
     };
+    let (identity, restored) = anew(state, (server, storage), holder, options)?;
+    let members = restored.state.members().clone();
+    let last = restored.state.applied();
+    let mut wal = data::found(dir, directory, &identity, &members, wal::Options::default())?;
+    wal.append(&[Batch {
+        number: 1,
+        hard: Some(HardState {
+            term: last.term,
+            last_reign: last.term,
+            vote: None,
+        }),
+        snapshot: Some(Snapshot {
+            last,
+            bytes: restored.state.encode().into(),
+        }),
+        reset: true,
+        ..Batch::default()
+    }])?;
+    Ok(Made {
+        identity,
+        last,
+        elections: restored.elections,
+        groups: restored.groups,
+        lease: restored.lease,
+        unread: restored.unread,
+    })
+}
+
+/// The cluster that one server with this disk is, and what it begins with.
+fn anew(
+    state: State,
+    (server, storage): (ServerId, StorageId),
+    holder: u128,
+    options: RestoreOptions,
+) -> Result<(Identity, Restored), NotRestorable> {
     let table = Table::from([(server, storage)]);
+    let cluster = digest(&table);
+    let restored = state.restored(&Restoring {
+        clock: data::clock(cluster),
+        members: Membership::founded(table),
+        times: options.times,
+        term_step: options.term_step,
+        longest_lease: options.longest_lease,
+        holder,
+        wall: clock::wall(),
+    })?;
     let identity = Identity {
-        cluster: digest(&table),
+        cluster,
         server,
         storage,
     };
-    let members = Membership::founded(table);
-    let last = state.applied();
-    let state = state.with_members(members.clone());
-    let mut wal = data::found(dir, directory, &identity, &members, wal::Options::default())?;
-    if last != Position::ZERO {
-        wal.append(&[Batch {
-            number: 1,
-            hard: Some(HardState {
-                term: last.term,
-                last_reign: last.term,
-                vote: None,
-            }),
-            snapshot: Some(Snapshot {
-                last,
-                bytes: state.encode().into(),
-            }),
-            reset: true,
-            ..Batch::default()
-        }])?;
-    }
-    Ok(identity)
+    Ok((identity, restored))
 }

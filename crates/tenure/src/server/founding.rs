@@ -51,9 +51,9 @@ pub(super) async fn found(
                         return Ok(founded);
                     }
                 }
-                Event::Connected(server, number) => peers.connected(server, number, &wanted),
-                Event::Closed(server, number) => {
-                    peers.closed(server, number);
+                Event::Connected(visit) => peers.connected(visit, &wanted),
+                Event::Closed(visit, _) => {
+                    peers.closed(visit);
                 }
                 Event::Asked(_, reply) => {
                     let answer = Answer::Refused(Refusal::NotLeader { leader: None });
@@ -166,6 +166,8 @@ fn hear(
     complaints: &mut Complaints,
     shared: &Shared,
 ) -> Result<Option<(Identity, Membership)>, Ended> {
+    // Its number is, or was, another's.
+    let mut is_twin = false;
     match founding.heard(hello) {
         Ok(Some(founded)) => return Ok(Some(founded)),
         Ok(None) => drop(complaints.remove(&hello.server)),
@@ -173,9 +175,17 @@ fn hear(
         Err(
             stranger @ (Stranger::NotAMember { .. }
             | Stranger::NotAPeer { .. }
-            | Stranger::OtherPeers { .. }),
+            | Stranger::OtherPeers { .. }
+            // It has promised nothing and takes part in nothing: there is no
+            // need to end, and the commands that mend it find it waiting.
+            | Stranger::Replaced { .. }
+            | Stranger::SameNumber { .. }),
         ) => {
             complaints.insert(hello.server, stranger.to_string());
+            is_twin = matches!(
+                stranger,
+                Stranger::Replaced { .. } | Stranger::SameNumber { .. }
+            );
         }
         Err(stranger) => return Err(Ended::Stranger(stranger)),
     }
@@ -190,8 +200,12 @@ fn hear(
     };
     shared.standing.send_if_modified(|standing| {
         let news = standing.waiting != waiting;
-        if news {
+        if news && is_twin {
+            tracing::warn!("{waiting}");
+        } else if news {
             tracing::info!("{waiting}");
+        }
+        if news {
             standing.waiting = waiting;
         }
         news

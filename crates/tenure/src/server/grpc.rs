@@ -48,7 +48,7 @@ pub(super) fn status(error: v1::Error) -> Status {
         Cause::Interrupted => Code::Aborted,
         Cause::SessionExpired => Code::NotFound,
         Cause::OutOfOrder | Cause::Members | Cause::NotHandedOver => Code::FailedPrecondition,
-        Cause::TooOld | Cause::Compacted => Code::OutOfRange,
+        Cause::TooOld | Cause::Compacted | Cause::Restored => Code::OutOfRange,
         Cause::TooLarge | Cause::Invalid => Code::InvalidArgument,
         Cause::Denied => Code::PermissionDenied,
         Cause::Unauthenticated => Code::Unauthenticated,

@@ -135,13 +135,15 @@ async fn status(State(door): State<Door>, Extension(caller): Who, body: Sent) ->
     }
 }
 
-fn failed(error: v1::Error) -> Response {
+pub(super) fn failed(error: v1::Error) -> Response {
     let code = match error.cause() {
         Cause::NotLeader | Cause::NotReady | Cause::Interrupted => StatusCode::SERVICE_UNAVAILABLE,
         Cause::Busy | Cause::TooManySessions | Cause::Window | Cause::TooSlow => {
             StatusCode::TOO_MANY_REQUESTS
         }
-        Cause::SessionExpired | Cause::TooOld | Cause::Compacted => StatusCode::GONE,
+        Cause::SessionExpired | Cause::TooOld | Cause::Compacted | Cause::Restored => {
+            StatusCode::GONE
+        }
         Cause::OutOfOrder | Cause::Members | Cause::NotHandedOver => StatusCode::CONFLICT,
         Cause::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
         Cause::Invalid => StatusCode::BAD_REQUEST,

@@ -34,10 +34,10 @@ pub(super) enum Event {
     SetBack(String),
     /// Another process with this server's disk is heard elsewhere.
     Waits(String),
-    /// The connection of another server, the newest it had, has ended.
-    Closed(ServerId, u64),
-    /// Another server has connected; the number tells its connections apart.
-    Connected(ServerId, u64),
+    /// A connection of another server has ended.
+    Closed(Visit, Ending),
+    /// Another server has connected.
+    Connected(Visit),
     /// A client, or an operator, wants something.
     Asked(Ask, Reply),
     /// Somebody wants to look at the machine; there is none as long as the
@@ -48,6 +48,26 @@ pub(super) enum Event {
     Snapshot(oneshot::Sender<LogId>),
     /// Hand over what can be handed over, and end.
     Stop,
+}
+
+/// A connection of another server to this one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Visit {
+    /// Whose it is.
+    pub(super) server: ServerId,
+    /// The disk that it greeted with.
+    pub(super) storage: StorageId,
+    /// Tells its connections apart.
+    pub(super) number: u64,
+}
+
+/// Who ended a connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Ending {
+    /// This side: that says nothing about the other's process.
+    Here,
+    /// The other side, or something on the way.
+    There,
 }
 
 /// A look at the machine.
@@ -85,7 +105,7 @@ impl Told {
                 registers.iter().map(weight).sum()
             }
             Found::Journal(Ok(entries)) => entries.iter().map(|(_, it)| it.len() + 16).sum(),
-            Found::Journal(Err(_)) | Found::Barrier(_) => 0,
+            Found::Journal(Err(_)) | Found::Restored(_) | Found::Barrier(_) => 0,
         }
     }
 }

@@ -16,6 +16,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
 
 use super::budget::{Budget, Metered};
 use super::gate::Pass;
+use super::given_up::GivenUp;
 use crate::transport::Line;
 
 const HTTP_2: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -101,6 +102,7 @@ pub(super) struct Proving<S> {
     pub(super) service: S,
     pub(super) pass: Arc<Pass>,
     pub(super) budget: Budget,
+    pub(super) given_up: Arc<GivenUp>,
 }
 
 impl<S, B> Service<Request<B>> for Proving<S>
@@ -114,7 +116,8 @@ where
     fn call(&self, request: Request<B>) -> S::Future {
         // If there is no room for it, its connection ends at once.
         self.pass.prove();
-        let (parts, body) = request.into_parts();
+        let (mut parts, body) = request.into_parts();
+        parts.extensions.insert(Arc::clone(&self.given_up));
         let body = Metered::new(body, &parts.headers, self.budget.clone());
         self.service.call(Request::from_parts(parts, body))
     }

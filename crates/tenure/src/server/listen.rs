@@ -22,9 +22,10 @@ use super::budget::Budget;
 use super::config::Config;
 use super::door::Door;
 use super::gate::{Gate, Pass};
-use super::http;
+use super::given_up::{GivenUp, UNSEEN_MAX};
 use super::knock::{Proving, begin};
 use super::metrics::Closed;
+use super::{grpc, http};
 use crate::api::DESCRIPTOR;
 use crate::api::v1::cluster_server::{self, ClusterServer};
 use crate::api::v1::log_server::{self, LogServer};
@@ -108,6 +109,7 @@ pub(super) async fn serve(listener: TcpListener, door: Door, guard: Guard) {
         .keep_alive_interval(PING[0])
         .keep_alive_timeout(PING[1])
         .max_concurrent_streams(STREAMS_MAX)
+        .max_pending_accept_reset_streams(UNSEEN_MAX)
         .initial_stream_window_size(WINDOW_BYTES[0])
         .initial_connection_window_size(WINDOW_BYTES[1]);
     let served = Arc::new(Served {
@@ -175,14 +177,30 @@ impl Served {
             service: self.service.clone(),
             pass: Arc::clone(pass),
             budget: self.budget.connection(),
+            given_up: GivenUp::new(),
         };
         let serving = self.builder.serve_connection(TokioIo::new(begun), service);
         let error = serving.await.err()?;
         tracing::debug!("a client's connection ended: {error}");
         let known = error.downcast_ref::<hyper::Error>();
         let slow = known.is_some_and(hyper::Error::is_timeout);
+        if known.is_some_and(too_many_given_up) {
+            tracing::warn!(
+                "a client's connection was closed: expected at most {UNSEEN_MAX} calls to be given \
+                 up before this server came to them, found more"
+            );
+            return Some(Closed::GivenUp);
+        }
         (!pass.is_proven()).then(|| blame(slow))
     }
+}
+
+/// Whether the HTTP/2 library closed the connection for that. Nothing else
+/// here makes it tell the other side to calm down.
+fn too_many_given_up(error: &hyper::Error) -> bool {
+    let cause = std::error::Error::source(error);
+    let cause = cause.and_then(|it| it.downcast_ref::<h2::Error>());
+    cause.is_some_and(|it| it.is_library() && it.reason() == Some(h2::Reason::ENHANCE_YOUR_CALM))
 }
 
 const fn blame(slow: bool) -> Closed {
@@ -217,11 +235,29 @@ fn routes(door: Door) -> axum::Router {
     http::routes(door).merge(grpc).layer(known)
 }
 
-/// Notes who calls, for the call itself to find.
+/// Notes who calls, for the call itself to find, and what is given up.
 async fn note(State(door): State<Door>, mut request: Request, next: Next) -> Response {
+    let given_up = request.extensions_mut().remove::<Arc<GivenUp>>();
+    let call = given_up
+        .map(|it| it.begin(&door.shared.metrics.given_up))
+        .transpose();
+    let call = match call {
+        Ok(call) => call,
+        Err(refused) if is_grpc(&request) => return grpc::status(refused).into_http(),
+        Err(refused) => return http::failed(refused),
+    };
     let caller = door.caller(request.headers());
     request.extensions_mut().insert(caller);
-    next.run(request).await
+    let response = next.run(request).await;
+    if let Some(call) = call {
+        call.answered();
+    }
+    response
+}
+
+fn is_grpc(request: &Request) -> bool {
+    let kind = request.headers().get(axum::http::header::CONTENT_TYPE);
+    kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"))
 }
 
 /// Keeps gRPC's own health service true: serving means ready.

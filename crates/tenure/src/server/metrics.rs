@@ -51,6 +51,8 @@ pub(super) enum Closed {
     Untrusted,
     /// The disk of who came was set back, or another process has a copy.
     Copy,
+    /// Too many of its calls were given up before this server came to them.
+    GivenUp,
 }
 
 /// One reason.
@@ -103,6 +105,7 @@ pub(super) struct Metrics {
     pub(super) closed: Family<Reason, Counter>,
     undialled: Family<Dial, Counter>,
     barred: Family<Bar, Counter>,
+    pub(super) given_up: Counter,
     pub(super) reigns: Counter,
     pub(super) elections: Counter,
     pub(super) snapshots: Counter,
@@ -149,6 +152,7 @@ impl Metrics {
             closed: Family::default(),
             undialled: Family::default(),
             barred: Family::default(),
+            given_up: Counter::default(),
             reigns: Counter::default(),
             elections: Counter::default(),
             snapshots: Counter::default(),
@@ -206,8 +210,13 @@ impl Metrics {
     }
 
     /// What is counted and has no reasons.
-    fn counters(&self) -> [(&'static str, &'static str, &Counter); 10] {
+    fn counters(&self) -> [(&'static str, &'static str, &Counter); 11] {
         [
+            (
+                "calls_given_up",
+                "Calls that clients gave up before they were answered",
+                &self.given_up,
+            ),
             ("reigns", "How often this server came to lead", &self.reigns),
             ("elections", "How often this server stood", &self.elections),
             ("snapshots", "Snapshots taken", &self.snapshots),

@@ -49,6 +49,7 @@ mod door;
 mod following;
 mod founding;
 mod gate;
+mod given_up;
 mod grpc;
 mod heed;
 mod house;
@@ -70,7 +71,7 @@ mod trust;
 mod view;
 mod watchers;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 
@@ -80,7 +81,9 @@ use tenure_core::alpo::{
 use tenure_core::rng::Rng;
 use tokio::sync::watch;
 
-pub use backup::{RestoreError, Summary, read as read_backup, restore};
+pub use backup::{
+    Made, RestoreError, RestoreOptions, Summary, read as read_backup, restore, restore_with,
+};
 pub use config::Config;
 pub use owner::Ended;
 pub use shared::Standing;
@@ -304,7 +307,7 @@ fn face(config: &Config, found: &Found, start: Start) -> Face {
             ..Details::default()
         },
         guests: Guests::default(),
-        connected: BTreeSet::new(),
+        connected: BTreeMap::new(),
         unproven: BTreeSet::new(),
         edition: 0,
     }

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use tenure_core::Machine as _;
 use tenure_core::alpo::{
-    Answer, Ask, Batch, Event as NodeEvent, Input, LogId, Membership, Node, Outcome, Output,
+    Answer, Ask, Batch, Event as NodeEvent, Fault, Input, LogId, Membership, Node, Outcome, Output,
     Refusal, ServerId, Status, Stranger,
 };
 use tenure_core::time::Instant;
@@ -20,7 +20,7 @@ use tokio::sync::oneshot;
 
 use super::config::Config;
 use super::data;
-use super::inbox::{Event, Inbox, Reply, Told};
+use super::inbox::{Ending, Event, Inbox, Reply, Told, Visit};
 use super::metrics;
 use super::peers::Peers;
 use super::removal::Removal;
@@ -97,9 +97,22 @@ pub enum Ended {
     /// It must not take part as it is.
     #[error("{0}")]
     Stranger(#[from] Stranger),
+    /// Its number went to another disk: somebody has to choose.
+    #[error("{0}")]
+    Replaced(String),
     /// It found a broken rule.
     #[error("{0}")]
     Fault(String),
+}
+
+impl Ended {
+    fn of(fault: &Fault) -> Self {
+        let text = fault.to_string();
+        match fault {
+            Fault::Replaced { .. } => Self::Replaced(text),
+            _ => Self::Fault(text),
+        }
+    }
 }
 
 impl Owner {
@@ -226,11 +239,15 @@ impl Owner {
                 self.peers.greeted(&self.members);
                 self.hear(&greeting);
             }
-            Event::Connected(server, number) => self.peers.connected(server, number, &self.members),
-            Event::Closed(server, number) => {
-                self.objected.remove(&server);
-                if self.peers.closed(server, number) {
-                    self.node.handle(now, Input::Closed(server));
+            Event::Connected(visit) => self.peers.connected(visit, &self.members),
+            Event::Closed(visit, ending) => {
+                self.objected.remove(&visit.server);
+                // What this side closed is no sign of a crash of the other.
+                if self.peers.closed(visit) && ending == Ending::There {
+                    let Visit {
+                        server, storage, ..
+                    } = visit;
+                    self.node.handle(now, Input::Closed(server, storage));
                 }
             }
             Event::SetBack(why) => self.set_back(why),
@@ -303,14 +320,14 @@ impl Owner {
                         return Some(Ended::Disk(error));
                     }
                 }
-                Output::Send(envelope) => self.peers.send(&envelope),
+                Output::Send { envelope, storage } => self.peers.send(&envelope, storage),
                 Output::Answer { token, answer } => self.answer(token, answer),
                 Output::Applied { .. } => applied = true,
                 Output::Event(event) => {
                     told = true;
                     self.tell(&event);
                 }
-                Output::Halt(fault) => return Some(Ended::Fault(fault.to_string())),
+                Output::Halt(fault) => return Some(Ended::of(&fault)),
             }
         }
         self.after_round(applied, told);
@@ -417,6 +434,9 @@ impl Owner {
                 *known = progress;
                 news
             });
+        }
+        if !*self.shared.caught_up.borrow() && self.node.has_caught_up() {
+            self.shared.caught_up.send_replace(true);
         }
         if *self.node.members() != self.members {
             self.members = self.node.members().clone();

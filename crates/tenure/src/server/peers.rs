@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tenure_core::alpo::{ClusterVersion, Envelope, Membership, ServerId};
+use tenure_core::alpo::{ClusterVersion, Envelope, Membership, ServerId, StorageId};
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
@@ -20,7 +20,7 @@ use tokio::time::timeout;
 use super::complaints::{Complaints, Faults};
 use super::copies;
 use super::gate::Gate;
-use super::inbox::{Event, Inbox};
+use super::inbox::{Ending, Event, Inbox, Visit};
 use super::metrics::{Closed, Undialled};
 use super::owner::others;
 use super::shared::Shared;
@@ -49,8 +49,11 @@ pub(super) struct Peers {
     shared: Arc<Shared>,
     inbox: Arc<Inbox>,
     links: BTreeMap<ServerId, Link>,
-    /// The newest connection of each server to this one.
-    incoming: BTreeMap<ServerId, u64>,
+    /// The newest connection of each server to this one, by its disk: two
+    /// disks may have one number, a member's and one that was removed.
+    incoming: BTreeMap<(ServerId, StorageId), u64>,
+    /// The disks of the members when links were looked after last.
+    known: BTreeMap<ServerId, StorageId>,
 }
 
 impl Peers {
@@ -69,19 +72,33 @@ impl Peers {
             inbox,
             links: BTreeMap::new(),
             incoming: BTreeMap::new(),
+            known: BTreeMap::new(),
         }
     }
 
-    /// Queues a message for the server it is for.
-    pub(super) fn send(&self, envelope: &Envelope) {
-        if let Some(link) = self.links.get(&envelope.to) {
+    /// Queues a message for the server it is for, if that is at the other end
+    /// with the disk it is for. A link forgets what waits when its connection
+    /// ends, so that what is queued here reaches whoever is there now.
+    pub(super) fn send(&self, envelope: &Envelope, storage: Option<StorageId>) {
+        let there = self.shared.face().connected.get(&envelope.to).copied();
+        let meant = storage.is_none() || storage == there;
+        if let Some(link) = self.links.get(&envelope.to).filter(|_| meant) {
             link.send(envelope);
         }
     }
 
     /// A server has connected.
-    pub(super) fn connected(&mut self, server: ServerId, number: u64, members: &Membership) {
-        self.incoming.insert(server, number);
+    pub(super) fn connected(&mut self, visit: Visit, members: &Membership) {
+        let Visit {
+            server,
+            storage,
+            number,
+        } = visit;
+        self.incoming.insert((server, storage), number);
+        if members.has(server, storage) && self.is_elsewhere(server, storage) {
+            // The member is there, and the link ends at another disk.
+            self.close(server);
+        }
         self.greeted(members);
         if let Some(link) = self.links.get(&server) {
             link.hurry();
@@ -89,12 +106,39 @@ impl Peers {
     }
 
     /// A connection has ended; whether it was the newest of its server.
-    pub(super) fn closed(&mut self, server: ServerId, number: u64) -> bool {
-        let newest = self.incoming.get(&server) == Some(&number);
+    pub(super) fn closed(&mut self, visit: Visit) -> bool {
+        let of = (visit.server, visit.storage);
+        let newest = self.incoming.get(&of) == Some(&visit.number);
         if newest {
-            self.incoming.remove(&server);
+            self.incoming.remove(&of);
         }
         newest
+    }
+
+    /// Whether the link to `server` ends at another disk than this.
+    fn is_elsewhere(&self, server: ServerId, storage: StorageId) -> bool {
+        let face = self.shared.face();
+        face.connected.get(&server).is_some_and(|it| *it != storage)
+    }
+
+    fn close(&mut self, server: ServerId) {
+        self.links.remove(&server);
+        self.shared.face().connected.remove(&server);
+    }
+
+    /// Closes the links to numbers that have gone to other disks since this
+    /// was called last, and to those alone. A link to a server that was there
+    /// before with the disk it has stays, whatever the members say: they may
+    /// be old, and it may be the one that knows the newer ones.
+    fn follow(&mut self, members: &Membership) {
+        let now: BTreeMap<_, _> = members.iter().map(|(id, it)| (id, it.storage)).collect();
+        for (server, storage) in &now {
+            let changed = self.known.get(server) != Some(storage);
+            if changed && self.is_elsewhere(*server, *storage) {
+                self.close(*server);
+            }
+        }
+        self.known = now;
     }
 
     /// This server has become part of a cluster, and says so to everybody.
@@ -111,7 +155,7 @@ impl Peers {
         self.shared
             .face()
             .connected
-            .retain(|server| !unproven.contains(server));
+            .retain(|server, _| !unproven.contains(server));
         self.greeted(members);
     }
 
@@ -126,7 +170,9 @@ impl Peers {
         if self.shared.copies().set_back.is_some() {
             return;
         }
-        let mut wanted = others(members, self.incoming.keys().copied(), self.own);
+        self.follow(members);
+        let heard = self.incoming.keys().map(|(server, _)| *server);
+        let mut wanted = others(members, heard, self.own);
         if members.is_empty() {
             // Whoever leads must hear of this server before its log can tell
             // it who that is: it goes to everybody it has heard of.
@@ -137,7 +183,7 @@ impl Peers {
         self.shared
             .face()
             .connected
-            .retain(|server| wanted.contains(server));
+            .retain(|server, _| wanted.contains(server));
         for server in wanted {
             let addresses = self.addresses(server);
             let as_it_is = self
@@ -232,6 +278,7 @@ impl Teller {
             }
         };
         let Introduced { greeting, form, .. } = introduced;
+        let storage = greeting.hello.storage;
         match judge(&self.shared, &greeting, form) {
             None | Some(Answer::Welcome(_)) => {}
             Some(Answer::Later(why)) => {
@@ -244,7 +291,7 @@ impl Teller {
             }
         }
         let mut face = self.shared.face();
-        face.connected.insert(server);
+        face.connected.insert(server, storage);
         if proven {
             face.unproven.remove(&server);
         } else {
@@ -354,7 +401,7 @@ fn misfit(shared: &Shared, greeting: &Greeting, form: Form) -> Option<String> {
     // A blank one judges for itself by what it is answered.
     let identity = face.identity?;
     greeting.hello.cluster?;
-    let meets = identity.meets(&greeting.hello, &face.members);
+    let meets = identity.meets(&greeting.hello);
     meets.err().map(|stranger| stranger.to_string())
 }
 
@@ -490,16 +537,23 @@ async fn serve(
         let _ = timeout(BLANK_WAITS, edition.changed()).await;
         return;
     }
-    inbox.put(Event::Connected(server, number));
+    let visit = Visit {
+        server,
+        storage,
+        number,
+    };
+    inbox.put(Event::Connected(visit));
     let mut frames = FrameReader::new(stream);
-    let mut dismissed = pin!(dismissed(&mut settled, server));
-    let mut proven_only = pin!(async {
-        match proven {
-            Ok(true) => std::future::pending().await,
-            _ => shared.until_proven_only().await,
+    // What ends it from this side.
+    let mut over = pin!(async {
+        tokio::select! {
+            _ = edition.changed() => {}
+            () = dismissed(&mut settled, (server, storage)) => {}
+            () = shared.until_proven_only(), if !matches!(proven, Ok(true)) => {}
         }
     });
     let mut events = Vec::new();
+    let mut ending = Ending::There;
     let ended = loop {
         let next = frames.next(|envelope| {
             // Nobody speaks for anybody else.
@@ -509,14 +563,16 @@ async fn serve(
         });
         let next = tokio::select! {
             next = next => next,
-            _ = edition.changed() => Err(ReadError::Closed),
-            () = &mut dismissed => Err(ReadError::Closed),
-            () = &mut proven_only => Err(ReadError::Closed),
+            () = &mut over => {
+                ending = Ending::Here;
+                Err(ReadError::Closed)
+            }
         };
         let life = next.as_ref().ok().copied().flatten();
         let now = clock::boot();
         if !shared.hears((server, storage), start, life, now) {
             // Another process with this disk was let in.
+            ending = Ending::Here;
             break ReadError::Closed;
         }
         inbox.put_all(events.drain(..));
@@ -525,17 +581,21 @@ async fn serve(
         }
     };
     if let ReadError::Frame(error) = &ended {
+        ending = Ending::Here;
         shared.metrics.close(Closed::Garbage);
         tracing::warn!(server = server.get(), "a connection is closed: {error}");
     }
-    inbox.put(Event::Closed(server, number));
+    inbox.put(Event::Closed(visit, ending));
 }
 
 /// Waits until a member is one no more. Nobody sends it the entry that says
 /// so, but it comes again, and the greeting tells it ([`super::removal`]).
-async fn dismissed(settled: &mut watch::Receiver<Settled>, server: ServerId) {
+async fn dismissed(
+    settled: &mut watch::Receiver<Settled>,
+    (server, storage): (ServerId, StorageId),
+) {
     for belongs in [true, false] {
-        let is = |settled: &Settled| settled.members.get(server).is_some() == belongs;
+        let is = |settled: &Settled| settled.members.has(server, storage) == belongs;
         if settled.wait_for(is).await.is_err() {
             return std::future::pending().await;
         }

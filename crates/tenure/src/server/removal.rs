@@ -17,7 +17,9 @@
 //! that added it, since nothing that it has says that it ever belonged; and one
 //! whose log goes on beyond that of the others, until theirs is as long.
 
-use tenure_core::alpo::{Body, Envelope, Identity, LogId, Membership, Request, ServerId};
+use tenure_core::alpo::{
+    Body, Envelope, Identity, LogId, Membership, Request, ServerId, StorageId,
+};
 
 use crate::transport::Settled;
 
@@ -28,6 +30,8 @@ pub(super) struct Removal {
     upto: LogId,
     /// Who has said that this server is none, if that is the newest word.
     by: Option<ServerId>,
+    /// Who has its number, by that word, if anybody has.
+    heir: Option<StorageId>,
 }
 
 impl Removal {
@@ -51,6 +55,7 @@ impl Removal {
         self.upto = theirs.upto;
         let known = self.by.is_some();
         self.by = (!has(&theirs.members)).then_some(by);
+        self.heir = theirs.members.storage(own.server);
         if known { None } else { self.text(own) }
     }
 
@@ -68,6 +73,17 @@ impl Removal {
     /// What has happened and what to do, if this server was removed.
     pub(super) fn text(&self, own: Identity) -> Option<String> {
         let (by, id) = (self.by?.get(), own.server.get());
+        if let Some(heir) = self.heir {
+            return Some(format!(
+                "expected server {id} to be the one with the data directory {storage}, found that \
+                 it was removed and that its number went to {heir}: server {by} knows that as of \
+                 entry {upto}. Stop this one; to use the machine again, start it with an empty \
+                 --data and a --id that is free, and run the `tenure member add` that it prints. \
+                 If it is {heir} that should go, run `tenure member remove {id}` first",
+                storage = own.storage,
+                upto = self.upto,
+            ));
+        }
         Some(format!(
             "expected server {id} to be a member of the cluster, found that it was removed: \
              server {by} knows the members without it as of entry {upto}. Stop it, or, if it is to \
@@ -131,6 +147,26 @@ mod tests {
         let (without, with) = (settled(11, &[1, 2]), settled(12, &[1, 2, 3]));
         assert!(!removed(&ours, &[without.clone(), with.clone()]));
         assert!(!removed(&ours, &[with, without]));
+    }
+
+    #[test]
+    fn who_has_the_number_now_is_named() {
+        let ours = settled(10, &[1, 2, 3]);
+        let heir = StorageId::from_u128(9);
+        let members = [(1, 7), (2, 7), (3, 9)];
+        let members = members.map(|(number, it)| (id(number), StorageId::from_u128(it)));
+        let theirs = Settled {
+            upto: 11,
+            members: Membership::founded(members),
+        };
+        let mut removal = Removal::default();
+        let said = removal.hear(own(), &ours, id(1), &theirs).expect("news");
+        for part in [
+            &format!("its number went to {heir}"),
+            "tenure member remove 3",
+        ] {
+            assert!(said.contains(part), "{part}: {said}");
+        }
     }
 
     #[test]

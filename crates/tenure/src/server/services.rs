@@ -5,6 +5,8 @@
 //! before it looks at the rest of the request, so that nobody learns from an
 //! answer what they may not ask.
 
+use std::time::Duration;
+
 use tenure_core::alpo::{
     Ask, Change, ClusterId, Found, MAX_NUMBER, Node, Operation, Outcome, Part, Query, ServerId,
     StorageId,
@@ -235,26 +237,21 @@ impl Door {
             }
             None => Selector::Prefix(request.prefix),
         };
+        let after = after(request.after_revision, request.after_id)?;
+        // A blank server has no cluster, and can say nothing of places yet.
+        self.look(|_| ()).await?;
         let cluster = self.shared.face().identity;
         let cluster = cluster.map_or_else(String::new, |it| it.cluster.to_string());
-        let after = after(
-            &request.cluster,
-            &cluster,
-            request.after_revision,
-            request.after_id,
-        )?;
+        let told_by = request.cluster;
+        let foreign = !told_by.is_empty() && told_by != cluster;
+        if after.is_none() {
+            self.caught_up().await?;
+        }
         let watchers = std::sync::Arc::clone(&self.watchers);
         let followed = self
-            .look(move |node| watchers.follow(node, selector, after))
+            .look(move |node| watchers.follow(node, selector, after, foreign))
             .await?;
-        let (changes, after) = followed.map_err(|why| match why {
-            NoWatch::Full => error(Cause::Busy, "there are as many watches as there may be"),
-            NoWatch::TooOld(revision) => compacted(revision),
-            NoWatch::Behind(applied) => error(
-                Cause::NotReady,
-                format!("this server has only come to entry {applied}; ask another"),
-            ),
-        })?;
+        let (changes, after) = followed.map_err(|why| no_watch(why, &cluster, &told_by))?;
         let (mut cluster, mut over) = (cluster, false);
         Ok(changes.map_while(move |told| {
             if over {
@@ -277,7 +274,10 @@ impl Door {
         caller.may(Need::ReadLog)?;
         let mut progress = self.shared.progress.subscribe();
         let mut next = match from {
-            0 => self.look(|node| node.state().journal().next()).await?,
+            0 => {
+                self.caught_up().await?;
+                self.look(|node| node.state().journal().next()).await?
+            }
             from => from,
         };
         let door = self.clone();
@@ -455,7 +455,7 @@ impl Door {
                 storage: member.storage.to_string(),
                 peer_address: contact.peer,
                 client_address: contact.client,
-                connected: face.connected.contains(&id),
+                connected: face.connected.contains_key(&id),
             }
         };
         let uptime = clock::boot().since(self.started).as_millis();
@@ -475,28 +475,41 @@ impl Door {
     }
 }
 
-/// After what a watch is to begin, if that was told by this cluster.
-fn after(
-    told_by: &str,
-    own: &str,
-    revision: Option<u64>,
-    id: Option<u64>,
-) -> Answered<Option<After>> {
-    let after = match (revision, id) {
-        (Some(_), Some(_)) => {
-            return Err(invalid("expected after_revision or after_id, found both"));
-        }
-        (Some(revision), None) => After::Revision(revision),
-        (None, Some(id)) => After::Id(id),
-        (None, None) => return Ok(None),
-    };
-    // Another cluster counts its own changes, though it may have begun with
-    // a copy of this one's: what is equal is an accident.
-    if told_by.is_empty() || told_by == own {
-        return Ok(Some(after));
+/// After what a watch is to begin.
+fn after(revision: Option<u64>, id: Option<u64>) -> Answered<Option<After>> {
+    match (revision, id) {
+        (Some(_), Some(_)) => Err(invalid("expected after_revision or after_id, found both")),
+        (Some(revision), None) => Ok(Some(After::Revision(revision))),
+        (None, Some(id)) => Ok(Some(After::Id(id))),
+        (None, None) => Ok(None),
     }
-    let text = format!("expected a watch of cluster {own}, found one of {told_by}: begin again");
-    Err(error(Cause::Compacted, text))
+}
+
+/// Why nobody can follow from there, as the interface says it.
+fn no_watch(why: NoWatch, own: &str, told_by: &str) -> v1::Error {
+    match why {
+        NoWatch::Full => error(Cause::Busy, "there are as many watches as there may be"),
+        NoWatch::TooOld(revision) => compacted(revision),
+        NoWatch::Behind(applied) => error(
+            Cause::NotReady,
+            format!("this server has only come to entry {applied}; ask another"),
+        ),
+        NoWatch::Restored(revision) if told_by.is_empty() => translate::restored(revision),
+        NoWatch::Restored(revision) => {
+            let text = format!(
+                "expected a watch of cluster {own}, which was restored from a backup, found one \
+                 of {told_by}: what it was told since the backup is gone; begin again"
+            );
+            v1::Error {
+                expected: revision,
+                ..error(Cause::Restored, text)
+            }
+        }
+        NoWatch::Foreign => error(
+            Cause::Compacted,
+            format!("expected a watch of cluster {own}, found one of {told_by}: begin again"),
+        ),
+    }
 }
 
 fn disk(storage: &str) -> Result<StorageId, v1::Error> {
@@ -548,19 +561,41 @@ fn news(news: Result<News, CutOff>, after: u64, cluster: String) -> Answered<v1:
                 changes: new
                     .map(|it| changed(&it.key, it.register.as_ref()))
                     .collect(),
-                revision,
+                // A server that lags behind the one that told the place has
+                // nothing to add to it yet.
+                revision: revision.max(after),
                 cluster,
                 ..v1::WatchResponse::default()
             })
         }
-        News::Gap => Err(compacted(0)),
+        News::Gap(revision) => Err(compacted(revision)),
     }
 }
+
+/// How long a watch or a tail without a place waits for a server that has
+/// just started.
+const CATCH_UP_WITHIN: Duration = Duration::from_secs(3);
 
 /// How much of a backup goes into one message.
 const PART_BYTES: usize = 1024 * 1024;
 
 impl Door {
+    /// Waits until the state has all that it had before the process started.
+    /// What is told to somebody who comes without a place must not be older
+    /// than what this very server has told before.
+    async fn caught_up(&self) -> Answered<()> {
+        let mut caught_up = self.shared.caught_up.subscribe();
+        let wait = caught_up.wait_for(|caught_up| *caught_up);
+        match tokio::time::timeout(CATCH_UP_WITHIN, wait).await {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(_)) | Err(_) => Err(error(
+                Cause::NotReady,
+                "this server has started and has not yet heard from a leader how far the log is \
+                 committed; ask another",
+            )),
+        }
+    }
+
     /// Entries of the plain log that this server has applied.
     async fn stale_log(&self, query: Query) -> Answered<v1::ReadLogResponse> {
         self.stale(query)

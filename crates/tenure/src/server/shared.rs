@@ -4,10 +4,12 @@
 //! to answer at once: what to say in a greeting, who leads, whether the
 //! server is ready, and how far the plain log has come.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use tenure_core::alpo::{ClusterVersion, Hello, Identity, LogId, Membership, Node, ServerId};
+use tenure_core::alpo::{
+    ClusterVersion, Hello, Identity, LogId, Membership, Node, ServerId, StorageId,
+};
 use tenure_core::ids::Term;
 use tokio::sync::watch;
 
@@ -61,8 +63,8 @@ pub(super) struct Face {
     pub(super) guests: Guests,
     /// Which start this is, how far the disk has come, and what is spoken.
     pub(super) details: Details,
-    /// Those to whom a link is up.
-    pub(super) connected: BTreeSet<ServerId>,
+    /// Those to whom a link is up, and the disk at its other end.
+    pub(super) connected: BTreeMap<ServerId, StorageId>,
     /// Those of them that have proven nothing.
     pub(super) unproven: BTreeSet<ServerId>,
     /// Grows when it becomes part of a cluster: who greeted it before that
@@ -94,6 +96,8 @@ pub(super) struct Shared {
     pub(super) version: watch::Sender<ClusterVersion>,
     pub(super) standing: watch::Sender<Standing>,
     pub(super) progress: watch::Sender<Progress>,
+    /// Whether the state has been up to date since the process started.
+    pub(super) caught_up: watch::Sender<bool>,
     pub(super) metrics: Metrics,
     /// The edition of the face.
     pub(super) edition: watch::Sender<u64>,
@@ -126,6 +130,7 @@ impl Shared {
             settled: watch::Sender::default(),
             standing: watch::Sender::new(standing),
             progress: watch::Sender::default(),
+            caught_up: watch::Sender::default(),
             metrics: Metrics::new(),
         }
     }

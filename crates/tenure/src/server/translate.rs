@@ -235,6 +235,7 @@ pub(super) fn done(told: Told, shared: &Shared) -> Result<(Outcome, Option<LogTi
 pub(super) fn found(told: Told, shared: &Shared) -> Result<Found, v1::Error> {
     match told.answer {
         Answer::Read(Found::Journal(Err(first))) => Err(compacted(first)),
+        Answer::Read(Found::Restored(next)) => Err(restored(next)),
         Answer::Read(found) => Ok(found),
         // Nothing was changed, so it may simply be asked again.
         Answer::Interrupted => Err(not_leader(None, shared)),
@@ -251,6 +252,20 @@ pub(super) fn compacted(first: u64) -> v1::Error {
         ..error(
             Cause::Compacted,
             format!("expected what is still kept, which begins at {first}"),
+        )
+    }
+}
+
+/// The place is one of a cluster that is lost; here it goes on at `next`.
+pub(super) fn restored(next: u64) -> v1::Error {
+    v1::Error {
+        expected: next,
+        ..error(
+            Cause::Restored,
+            format!(
+                "this cluster was restored from a backup, and what you go on from may be of the \
+                 one that is lost: what followed there is gone; here it goes on at {next}"
+            ),
         )
     }
 }
@@ -419,7 +434,9 @@ pub(super) fn answer(ticket: Ticket, told: Told, shared: &Shared, clock: StoreTi
         Answer::Read(_) => found(told, shared).map(|found| match found {
             Found::Register(..) => answer::What::Read(read_response(found)),
             Found::List { .. } => answer::What::List(list_response(found)),
-            Found::Journal(_) | Found::Barrier(_) => answer::What::Log(log_response(found)),
+            Found::Journal(_) | Found::Restored(_) | Found::Barrier(_) => {
+                answer::What::Log(log_response(found))
+            }
         }),
         _ => done(told, shared).map(|(outcome, at)| match outcome {
             Outcome::Opened(session) => answer::What::Opened(session),

@@ -24,7 +24,7 @@
 //! own alone; it is kept apart with its disk, and used when the log names that
 //! number with that disk ([`Guests`]). Who was refused tells none.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 
 use tenure_core::alpo::{ClusterVersion, MAX_MEMBERS, Membership, ServerId, StorageId};
@@ -120,9 +120,14 @@ impl Guests {
     }
 
     /// One more; if there are too many, the oldest goes that is not connected.
-    fn keep(&mut self, server: ServerId, it: (StorageId, Contact), connected: &BTreeSet<ServerId>) {
+    fn keep(
+        &mut self,
+        server: ServerId,
+        it: (StorageId, Contact),
+        connected: &BTreeMap<ServerId, StorageId>,
+    ) {
         if self.0.len() >= GUESTS_MAX && !self.0.contains_key(&server) {
-            let gone = self.1.iter().position(|it| !connected.contains(it));
+            let gone = self.1.iter().position(|it| !connected.contains_key(it));
             let Some(gone) = gone.and_then(|index| self.1.remove(index)) else {
                 return;
             };
@@ -148,7 +153,7 @@ impl Face {
         let (own, members) = (self.hello.server, &self.members);
         let (founders, connected) = (&self.hello.founders, &self.connected);
         let wanted = |it| it == own || members.get(it).is_some() || founders.contains(&it);
-        let keeps = |it| wanted(it) || connected.contains(&it);
+        let keeps = |it| wanted(it) || connected.contains_key(&it);
         self.book
             .learn_among(server, contact, wanted(server), keeps)
     }
@@ -212,7 +217,7 @@ impl Face {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
+    use std::collections::{BTreeMap, BTreeSet};
 
     use tenure_core::alpo::{ClusterId, Hello, Identity, MAX_NUMBER, Table};
 
@@ -268,7 +273,7 @@ mod tests {
             book: Book::default(),
             details: Details::default(),
             guests: Guests::default(),
-            connected: BTreeSet::new(),
+            connected: BTreeMap::new(),
             unproven: BTreeSet::new(),
             edition: 0,
         }
@@ -341,7 +346,7 @@ mod tests {
         for number in 10..10_000 {
             let mut it = greeting(hello(number, number, None), "h:1");
             it.book.learn_one(id(number), &contact(1, "h:1"));
-            us.connected.insert(id(10));
+            us.connected.insert(id(10), disk(10));
             us.meet(&it, false);
         }
         assert_eq!(us.guests.0.len(), GUESTS_MAX);

@@ -49,7 +49,7 @@ pub(super) fn status(node: &Node) -> v1::StatusResponse {
         term: hard.term.get(),
         last_reign: hard.last_reign.get(),
         leader: node.leader().map(ServerId::get),
-        vote: hard.vote.map(|rank| rank.server.get()),
+        vote: hard.vote.map(|vote| vote.rank.server.get()),
         last_log_term: log.last().term.get(),
         last_log_id: log.last().id,
         durable: node.durable(),

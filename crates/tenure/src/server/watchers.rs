@@ -37,8 +37,8 @@ pub(super) enum News {
     Initial(Vec<(Key, Register)>, u64, bool),
     /// Changes in the order of effect, up to this revision.
     Changes(Arc<[Change]>, u64),
-    /// Revisions are missing: it must begin again.
-    Gap,
+    /// Revisions are missing: it must begin again, at this one.
+    Gap(u64),
 }
 
 /// After what to follow.
@@ -60,6 +60,11 @@ pub(super) enum NoWatch {
     TooOld(u64),
     /// This server has only come to this entry.
     Behind(LogId),
+    /// It was told by a cluster that is lost and was restored from a backup;
+    /// here it begins now.
+    Restored(u64),
+    /// It was told by another cluster.
+    Foreign,
 }
 
 /// A follower's end: what it is told, except changes up to a revision.
@@ -68,8 +73,10 @@ pub(super) type Followed = (Following, u64);
 #[derive(Debug)]
 struct Follower {
     selector: Selector,
-    /// Up to where it was told when it began. That may be later than what the
-    /// others have been told: entries are applied first and told after.
+    /// Up to where it needs not be told: what it was told when it began, or
+    /// came with. That may be later than what the others have been told, since
+    /// entries are applied first and told after, and later than this server
+    /// has come.
     since: u64,
     queue: Telling,
 }
@@ -110,23 +117,25 @@ impl Watchers {
         self.lock().revision = node.state().registers().revision();
     }
 
-    /// The state was replaced as a whole: everybody begins again.
+    /// The state was replaced as a whole: everybody begins again who has not
+    /// heard of all that is in it.
     pub(super) fn restart(&self, node: &Node) {
         let mut inner = self.lock();
-        for follower in std::mem::take(&mut inner.followers).into_values() {
-            let _ = follower.queue.tell(News::Gap);
+        let revision = node.state().registers().revision();
+        let known = std::mem::replace(&mut inner.revision, revision);
+        if known < revision {
+            inner.forget_before(revision);
         }
-        inner.by_key.clear();
-        inner.by_prefix.clear();
-        inner.revision = node.state().registers().revision();
     }
 
-    /// A new follower, after `after` or with the state as it is now.
+    /// A new follower, after `after` or with the state as it is now. A
+    /// `foreign` place was told by another cluster.
     pub(super) fn follow(
         &self,
         node: &Node,
         selector: Selector,
         after: Option<After>,
+        foreign: bool,
     ) -> Result<Followed, NoWatch> {
         let registers = node.state().registers();
         let mut inner = self.lock();
@@ -137,18 +146,7 @@ impl Watchers {
             return Err(NoWatch::Full);
         }
         let revision = registers.revision();
-        let after = match after {
-            None => None,
-            Some(After::Revision(after)) => Some(after),
-            Some(After::Id(id)) => {
-                let applied = node.state().applied().id;
-                if id > applied {
-                    return Err(NoWatch::Behind(applied));
-                }
-                let after = node.state().revision_at(id);
-                Some(after.map_err(|_| NoWatch::TooOld(revision))?)
-            }
-        };
+        let after = after.map(|after| place(node, after, foreign)).transpose()?;
         let first = match after {
             Some(after) => {
                 let changes = registers.changes_after(after);
@@ -159,7 +157,7 @@ impl Watchers {
             None => initial(node, &selector, revision),
         };
         let (queue, news) = queue(first);
-        let since = revision;
+        let since = revision.max(after.unwrap_or(0));
         inner.add(Follower {
             selector,
             since,
@@ -177,10 +175,14 @@ impl Watchers {
         if known == registers.revision() || inner.followers.is_empty() {
             return 0;
         }
-        let Ok(changes) = registers.changes_after(known) else {
-            drop(inner);
-            self.restart(node);
-            return 0;
+        // A server that catches up applies more at once than is remembered.
+        // Who needs none of what is forgotten goes on.
+        let oldest = registers.remembered_from();
+        if known < oldest {
+            inner.forget_before(oldest);
+        }
+        let Ok(changes) = registers.changes_after(known.max(oldest)) else {
+            unreachable!("all after {oldest} are remembered");
         };
         let mut news: BTreeMap<u64, Vec<Change>> = BTreeMap::new();
         for change in changes {
@@ -200,6 +202,36 @@ impl Watchers {
             }
         }
         cut_off
+    }
+}
+
+/// The revision after which to follow.
+fn place(node: &Node, after: After, foreign: bool) -> Result<u64, NoWatch> {
+    let state = node.state();
+    let revision = state.registers().revision();
+    let gap = match after {
+        After::Revision(after) => state.gap_of_revision(after),
+        After::Id(id) => state.gap_of_id(id),
+    };
+    // A cluster that was restored from a backup counts on far above it: so
+    // these were told by the one that is lost.
+    if gap.is_some() {
+        return Err(NoWatch::Restored(revision));
+    }
+    // Another cluster counts its own changes: what is equal is an accident.
+    if foreign {
+        return Err(NoWatch::Foreign);
+    }
+    match after {
+        After::Revision(after) => Ok(after),
+        After::Id(id) => {
+            let applied = state.applied().id;
+            if id > applied {
+                return Err(NoWatch::Behind(applied));
+            }
+            let after = state.revision_at(id);
+            after.map_err(|_| NoWatch::TooOld(revision))
+        }
     }
 }
 
@@ -250,6 +282,18 @@ impl Inner {
                 }
             }
             Selector::Prefix(_) => self.by_prefix.retain(|other| *other != id),
+        }
+    }
+
+    /// Changes up to this revision are not remembered: who has not been told
+    /// of them begins again.
+    fn forget_before(&mut self, oldest: u64) {
+        let late = self.followers.iter().filter(|(_, it)| it.since < oldest);
+        for id in late.map(|(id, _)| *id).collect::<Vec<_>>() {
+            if let Some(follower) = self.followers.get(&id) {
+                let _ = follower.queue.tell(News::Gap(self.revision));
+            }
+            self.remove(id);
         }
     }
 

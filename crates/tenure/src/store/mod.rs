@@ -169,6 +169,14 @@ pub trait Store: fmt::Debug + fmt::Display + Send + Sync + 'static {
         within: Duration,
     ) -> BoxFuture<'a, Result<Page, StoreError>>;
 
+    /// How long a round trip to the store takes, if it can be far away and
+    /// somebody answers in time. After that the first call has no connection
+    /// to wait for.
+    fn round_trip(&self, within: Duration) -> BoxFuture<'_, Option<Duration>> {
+        let _ = within;
+        Box::pin(std::future::ready(None))
+    }
+
     /// Follows one register, or all with a prefix. Watches of one process
     /// share their cost: a register is fetched once per change, however many
     /// follow it.

@@ -344,7 +344,8 @@ async fn a_backup_begins_a_new_cluster_that_others_join() {
     admit(&anew, 2).await;
     anew.until(2, |it| it.ready).await;
     for number in [1, 2] {
-        assert_eq!(anew.entries(number, 3).await, ["one", "two", "three"]);
+        let entries = anew.entries_across(number, 3).await;
+        assert_eq!(entries, ["one", "two", "three"]);
     }
 }
 

@@ -2,10 +2,14 @@
 
 mod bindings;
 mod cases;
+mod catching_up;
 #[path = "../common/certificates.rs"]
 mod certificates;
 mod copies;
+mod given_up;
+mod restored;
 mod servers;
+mod silence;
 mod standing;
 mod strangers;
 mod tls;

@@ -47,6 +47,11 @@ pub(crate) struct Servers {
 impl Servers {
     /// Servers 1 to `count`, which found a cluster, and addresses for `more`.
     pub(crate) fn found(count: u64, more: u64) -> Self {
+        Self::found_with(count, more, |_| {})
+    }
+
+    /// The same with other settings.
+    pub(crate) fn found_with(count: u64, more: u64, set: impl Fn(&mut Config)) -> Self {
         let dir = tempfile::tempdir().expect("a directory");
         let all: Vec<_> = (1..=count + more).map(|n| (n, ports::<2>())).collect();
         let address = |port: u16| format!("127.0.0.1:{port}");
@@ -55,7 +60,8 @@ impl Servers {
             let known = all.iter().filter(|(n, _)| n <= number || *n <= count);
             let peers = known.map(|(n, [peer, _])| (id(*n), address(*peer)));
             let data = dir.path().join(number.to_string());
-            let config = Config::new(id(*number), peers.collect(), data, address(*client));
+            let mut config = Config::new(id(*number), peers.collect(), data, address(*client));
+            set(&mut config);
             configs.insert(*number, config);
         }
         let mut servers = Self {
@@ -238,6 +244,34 @@ impl Servers {
             let message = message.expect("in time").expect("a message");
             for entry in message.expect("no end").entries {
                 entries.push(String::from_utf8_lossy(&entry.data).into_owned());
+            }
+        }
+        entries
+    }
+
+    /// The same of a log that was restored from a backup: at a gap it says
+    /// where it goes on.
+    pub(crate) async fn entries_across(&self, number: u64, count: usize) -> Vec<String> {
+        let (mut entries, mut from) = (Vec::new(), 1);
+        while entries.len() < count {
+            let tail = self.log(number).await.tail(v1::TailRequest { from }).await;
+            let mut tail = tail.expect("a tail").into_inner();
+            while entries.len() < count {
+                let message = tokio::time::timeout(PATIENCE, tail.message()).await;
+                match message.expect("in time") {
+                    Ok(message) => entries.extend(
+                        message
+                            .expect("no end")
+                            .entries
+                            .iter()
+                            .map(|entry| String::from_utf8_lossy(&entry.data).into_owned()),
+                    ),
+                    Err(status) => {
+                        assert_eq!(cause(&status), Cause::Restored, "{status}");
+                        from = error(&status).expected;
+                        break;
+                    }
+                }
             }
         }
         entries

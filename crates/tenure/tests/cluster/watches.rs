@@ -206,7 +206,7 @@ async fn a_watch_does_not_go_on_in_a_cluster_made_from_a_backup() {
     let refused = watch(&servers, 1, request)
         .await
         .expect_err("another cluster");
-    assert_eq!(cause(&refused), Cause::Compacted);
+    assert_eq!(cause(&refused), Cause::Restored);
     assert!(refused.message().contains(&old), "{refused}");
     // A client that was watching all along begins again, although the new
     // cluster has counted fewer changes than it has heard of.

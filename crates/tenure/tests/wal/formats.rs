@@ -8,7 +8,7 @@ use std::sync::Arc;
 use tenure::wal::{Options, Wal, verify_on};
 use tenure_core::alpo::{
     Batch, ClusterVersion, Command, Entry, HardState, Limits, Member, Membership, Operation, Part,
-    Payload, Position, Rank, ServerId, Snapshot, State,
+    Payload, Position, Rank, ServerId, Snapshot, State, Vote,
 };
 use tenure_core::cas::{Expect, Stamp, Write};
 use tenure_core::ids::{Key, Version};
@@ -108,9 +108,12 @@ fn golden() -> Memory {
     let voted = HardState {
         term: term(2),
         last_reign: term(2),
-        vote: Some(Rank {
-            last: Position::ZERO,
-            server: identity().server,
+        vote: Some(Vote {
+            rank: Rank {
+                last: Position::ZERO,
+                server: identity().server,
+            },
+            storage: None,
         }),
     };
     let first = Batch {
@@ -144,10 +147,24 @@ fn golden() -> Memory {
     wal.append(&[first]).expect("a sound disk");
     wal.append(&[second, third]).expect("a sound disk");
     wal.append(&[fourth]).expect("a sound disk");
+    // The one record that cluster version 1 does not know.
+    let fifth = Batch {
+        number: 5,
+        hard: Some(with_disk(voted)),
+        ..Batch::default()
+    };
+    wal.append(&[fifth]).expect("a sound disk");
     drop(wal);
     let (report, _) = verify_on(&disk).expect("a sound log");
-    assert_eq!((report.segments, report.groups), (2, 3));
+    assert_eq!((report.segments, report.groups), (2, 4));
     disk
+}
+
+/// The same in the form of cluster version 2.
+fn with_disk(hard: HardState) -> HardState {
+    let storage = Some(identity().storage);
+    let vote = hard.vote.map(|vote| Vote { storage, ..vote });
+    HardState { vote, ..hard }
 }
 
 /// As `hexdump -C` shows it.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tenure::wal::Options;
 use tenure_core::alpo::{
     Batch, ClusterId, Command, Entry, HardState, Identity, Operation, Payload, Position, Rank,
-    Recovered, ServerId, Snapshot, StorageId,
+    Recovered, ServerId, Snapshot, StorageId, Vote,
 };
 use tenure_core::ids::Term;
 use tenure_core::rng::Rng;
@@ -94,7 +94,10 @@ impl Model {
             batch.hard = Some(HardState {
                 term: term(now + rng.below(2)),
                 last_reign: self.last().term,
-                vote: (rng.below(2) == 0).then_some(Rank { last, server }),
+                vote: (rng.below(2) == 0).then(|| Vote {
+                    rank: Rank { last, server },
+                    storage: (rng.below(2) == 0).then(|| identity().storage),
+                }),
             });
         }
         let entries = &self.recovered.entries;

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use crate::cas::{Expect, Stamp, Write};
 use crate::ids::{Key, Term, Version};
 
-use super::super::durable::HardState;
+use super::super::durable::{HardState, Vote};
 use super::super::entry::{ClusterVersion, Command, Entry, Operation, Payload};
 use super::super::ids::{Position, Rank, ServerId, StorageId};
 use super::super::membership::{MAX_MEMBERS, Member, Membership, Part};
@@ -104,9 +104,12 @@ pub fn encode_hard_state(to: &mut Vec<u8>, hard: &HardState) {
     put_u64(to, hard.last_reign.get());
     match &hard.vote {
         None => to.push(0),
-        Some(rank) => {
-            to.push(1);
+        Some(Vote { rank, storage }) => {
+            to.push(if storage.is_some() { 2 } else { 1 });
             write_rank(to, rank);
+            if let Some(storage) = storage {
+                to.extend_from_slice(&storage.to_u128().to_le_bytes());
+            }
         }
     }
 }
@@ -120,10 +123,17 @@ pub fn decode_hard_state(bytes: &[u8]) -> Result<HardState, DecodeError> {
     let hard = HardState {
         term: read_term(&mut from)?,
         last_reign: read_term(&mut from)?,
-        vote: if from.bool()? {
-            Some(read_rank(&mut from)?)
-        } else {
-            None
+        vote: match from.u8()? {
+            0 => None,
+            1 => Some(Vote {
+                rank: read_rank(&mut from)?,
+                storage: None,
+            }),
+            2 => Some(Vote {
+                rank: read_rank(&mut from)?,
+                storage: Some(StorageId::from_u128(u128::from_le_bytes(from.array()?))),
+            }),
+            kind => return Err(DecodeError::Kind(kind)),
         },
     };
     from.end()?;

@@ -18,11 +18,16 @@ use core::hash::{Hash, Hasher};
 use crate::time::Instant;
 
 use super::super::bug::Bug;
-use super::super::ids::{Rank, ServerId};
+use super::super::ids::{Rank, ServerId, StorageId};
 use super::super::message::{Reply, Request};
 use super::super::quorum;
 use super::server::Server;
 use super::types::{Event, Why};
+
+/// Who has answered: a number, and the disk that it has. What adds to a
+/// majority counts only if the members have that number with that disk; see
+/// [`majority`].
+type Disk = (ServerId, StorageId);
 
 #[derive(Clone, Debug)]
 pub(super) struct Candidate {
@@ -30,13 +35,13 @@ pub(super) struct Candidate {
     /// Answers to requests up to this number are of an earlier cycle.
     before: u64,
     /// Who would vote, or has voted, for this server; itself not among them.
-    granted: BTreeSet<ServerId>,
+    granted: BTreeSet<Disk>,
     /// Voters of others, and of whom.
-    owned: BTreeMap<ServerId, Rank>,
+    owned: BTreeMap<Disk, Rank>,
     /// Who stepped back for this server.
-    deferred: BTreeSet<ServerId>,
+    deferred: BTreeSet<Disk>,
     /// Who has answered and need not be asked again.
-    answered: BTreeSet<ServerId>,
+    answered: BTreeSet<Disk>,
     /// When this cycle ends without a result (H6).
     pub(super) deadline: Instant,
     /// When the silent are asked again.
@@ -83,7 +88,8 @@ impl Candidate {
             last: server.log.last(),
             server: server.id(),
         };
-        server.vote_for(rank);
+        let storage = server.identity.storage;
+        server.vote_for(rank, storage);
         server.tell(Event::Standing { term });
         Some(Self::begin(server, Phase::Standing, transfer, cycles))
     }
@@ -115,9 +121,12 @@ impl Candidate {
         self.retry_at = server.now.after(server.config.heartbeat);
         let last = server.rank().last;
         let me = server.id();
-        let voters: Vec<_> = server.members.now().voters().collect();
-        for voter in voters {
-            if voter == me || self.answered.contains(&voter) {
+        let voters = server.members.now().iter();
+        let voters = voters.map(|(id, member)| (id, member.storage));
+        let silent = voters.filter(|voter| !self.answered.contains(voter));
+        let silent: Vec<_> = silent.map(|(id, _)| id).collect();
+        for voter in silent {
+            if voter == me || !server.members.now().is_voter(voter) {
                 continue;
             }
             let transfer = self.transfer;
@@ -138,15 +147,22 @@ impl Candidate {
         let owners = self.owned.values().filter(|owner| mine > **owner);
         owners
             .map(|owner| owner.server)
-            .filter(|owner| *owner != server.id() && !self.deferred.contains(owner))
+            .filter(|owner| *owner != server.id() && !self.has_deferred(*owner))
             .collect()
+    }
+
+    /// Whether it stepped back, with whatever disk. Which of two disks of
+    /// one number owns a vote is not said; whether this server asks once more
+    /// or begins its next cycle early is a matter of time alone.
+    fn has_deferred(&self, owner: ServerId) -> bool {
+        self.deferred.iter().any(|(id, _)| *id == owner)
     }
 
     /// Whether the votes are enough. A server's own counts when it is on its
     /// own disk.
     pub(super) fn outcome(&self, server: &Server) -> Next {
         let own = self.phase == Phase::Polling || server.disk.hard_is_durable();
-        let me = own.then(|| server.id());
+        let me = own.then(|| (server.id(), server.identity.storage));
         if majority(server, self.granted.iter().copied().chain(me)) {
             return match self.phase {
                 Phase::Polling => Next::Stand,
@@ -160,7 +176,7 @@ impl Candidate {
     pub(super) fn replied(
         &mut self,
         server: &mut Server,
-        from: ServerId,
+        from: Disk,
         number: u64,
         reply: &Reply,
     ) -> Next {
@@ -177,7 +193,7 @@ impl Candidate {
             }
             Reply::Taken { owner } if self.phase == Phase::Standing => {
                 self.owned.insert(from, *owner);
-                if server.rank() > *owner && !self.deferred.contains(&owner.server) {
+                if server.rank() > *owner && !self.has_deferred(owner.server) {
                     let last = server.rank().last;
                     server.ask(owner.server, Request::Defer { last });
                 }
@@ -188,7 +204,7 @@ impl Candidate {
                 return self.early(server);
             }
             Reply::AlreadyLeader => {
-                server.hear(from);
+                server.hear(from.0, from.1);
                 return Next::Passive(Why::Led);
             }
             Reply::LogIncomplete { .. } if self.phase == Phase::Standing => {
@@ -221,12 +237,12 @@ impl Candidate {
         let theirs = self
             .owned
             .iter()
-            .filter(|(_, owner)| self.deferred.contains(&owner.server))
+            .filter(|(_, owner)| self.has_deferred(owner.server))
             .map(|(voter, _)| *voter);
         let all: BTreeSet<_> = theirs
             .chain(self.granted.iter().copied())
             .chain(self.deferred.iter().copied())
-            .chain([server.id()])
+            .chain([(server.id(), server.identity.storage)])
             .collect();
         if majority(server, all) && !self.deferred.is_empty() {
             server.tell(Event::EarlyCycle);
@@ -270,11 +286,22 @@ impl Candidate {
     }
 }
 
-fn majority(server: &Server, those: impl IntoIterator<Item = ServerId>) -> bool {
+/// Whether those among `those` who count are a majority: voters of the
+/// members as of now, each with the disk that it was admitted with. So two
+/// candidates of one term would have to share a voter's *disk*, and a disk
+/// votes once. A server that was removed, or whose place another disk has
+/// taken, adds nothing, though it may answer.
+fn majority(server: &Server, those: impl IntoIterator<Item = Disk>) -> bool {
     let members = server.members.now();
+    let by_number = server.planted(Bug::VotesByNumber);
+    let counts = |(id, storage): &Disk| {
+        members.is_voter_with(*id, *storage) || (by_number && members.is_voter(*id))
+    };
+    // A number once, whichever of its disks have answered.
+    let those = those.into_iter().filter(counts).map(|(id, _)| id);
+    let those: BTreeSet<_> = those.collect();
     if server.planted(Bug::HalfIsMajority) {
-        let count = those.into_iter().filter(|id| members.is_voter(*id)).count();
-        return count >= members.voters().count().div_ceil(2);
+        return those.len() >= members.voters().count().div_ceil(2);
     }
     quorum::is_majority(members, those)
 }

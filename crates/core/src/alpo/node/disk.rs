@@ -8,8 +8,8 @@
 //! that batch is acknowledged, or never.
 //!
 //! What waits is bounded: entries in bytes, by those who stage them (`stall`);
-//! snapshots, of which the next is not taken before the last is durable; and
-//! messages, of which the oldest are lost when there are too many.
+//! snapshots, of which none is taken while another waits for a disk that lags
+//! too far behind; and messages, of which the oldest are lost when there are too many.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -19,9 +19,19 @@ use crate::ids::Term;
 
 use super::super::durable::{Batch, HardState, Snapshot};
 use super::super::entry::Entry;
-use super::super::ids::LogId;
+use super::super::ids::{LogId, StorageId};
 use super::super::message::Envelope;
+use super::types::Output;
 use crate::time::Instant;
+
+/// What is to be sent, and to which disk.
+pub(super) type Message = (Envelope, Option<StorageId>);
+
+impl From<Message> for Output {
+    fn from((envelope, storage): Message) -> Self {
+        Self::Send { envelope, storage }
+    }
+}
 
 /// Room for so many entries is made in a batch before they come, at most.
 const USUAL_MAX: usize = 256;
@@ -60,7 +70,7 @@ pub(super) struct Disk {
     waiting: usize,
     /// Up to here the log in memory is on disk.
     durable_id: LogId,
-    held: VecDeque<(u64, Envelope)>,
+    held: VecDeque<(u64, Message)>,
     /// Entries in the batch before: the next may well have as many.
     usual: usize,
 }
@@ -191,24 +201,24 @@ impl Disk {
         self.full.push_back(batch);
     }
 
-    /// Whether `envelope` may go now; if not it is kept. `promise` if it says
+    /// Whether `message` may go now; if not it is kept. `promise` if it says
     /// that what was staged so far is durable.
-    pub(super) fn hold(&mut self, envelope: Envelope, promise: bool) -> Option<Envelope> {
+    pub(super) fn hold(&mut self, message: Message, promise: bool) -> Option<Message> {
         let wanted = if promise { self.pending() } else { self.hard };
         let wanted = wanted.max(self.hard);
         if wanted <= self.durable {
-            return Some(envelope);
+            return Some(message);
         }
         if self.held.len() >= HELD_MAX {
             self.held.pop_front();
         }
-        self.held.push_back((wanted, envelope));
+        self.held.push_back((wanted, message));
         None
     }
 
     /// Batches up to `number` are durable: what may go now. Messages of an
     /// earlier term promise nothing that still matters and are dropped.
-    pub(super) fn persisted(&mut self, number: u64, term: Term) -> Vec<Envelope> {
+    pub(super) fn persisted(&mut self, number: u64, term: Term) -> Vec<Message> {
         assert!(number <= self.sent, "a batch came back that never went out");
         self.durable = self.durable.max(number);
         while let Some(batch) = self.under_way.pop_front_if(|it| it.number <= number) {
@@ -216,11 +226,11 @@ impl Disk {
             self.waiting -= batch.bytes;
         }
         let mut free = Vec::new();
-        for (wanted, envelope) in core::mem::take(&mut self.held) {
+        for (wanted, message) in core::mem::take(&mut self.held) {
             if wanted > self.durable {
-                self.held.push_back((wanted, envelope));
-            } else if envelope.term == term {
-                free.push(envelope);
+                self.held.push_back((wanted, message));
+            } else if message.0.term == term {
+                free.push(message);
             }
         }
         free
@@ -229,8 +239,9 @@ impl Disk {
     /// What waits for the disk and would leave a server that is still in
     /// `term`: what was said in another never does.
     pub(super) fn held(&self, term: Term) -> impl Iterator<Item = (u64, &Envelope)> {
-        let held = self.held.iter().filter(move |(_, held)| held.term == term);
-        held.map(|(wanted, envelope)| (*wanted, envelope))
+        let held = self.held.iter();
+        let held = held.map(|(wanted, (envelope, _))| (*wanted, envelope));
+        held.filter(move |(_, envelope)| envelope.term == term)
     }
 
     /// For [`Node::digest`](super::Node::digest); `term` is the server's.

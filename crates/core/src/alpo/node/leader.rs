@@ -17,7 +17,7 @@ use crate::time::{Instant, nanos};
 use super::super::bug::Bug;
 use super::super::durable::Snapshot;
 use super::super::entry::{ClusterVersion, Entry, LogTime, Payload, SessionId};
-use super::super::ids::{LogId, Position, ServerId};
+use super::super::ids::{LogId, Position, ServerId, StorageId};
 use super::super::message::{Reply, Request};
 use super::super::quorum;
 use super::compare::Comparing;
@@ -26,7 +26,7 @@ use super::office::Changing;
 use super::progress::{Mode, Progress};
 use super::rounds::Rounds;
 use super::server::Server;
-use super::types::{Answer, Ask, Refusal, Why};
+use super::types::{Answer, Ask, Event, Refusal, Why};
 
 /// Entries in one request, at most.
 const APPEND_ENTRIES: usize = 1_024;
@@ -67,14 +67,11 @@ pub(super) struct Transfer {
 impl Leader {
     /// Takes office: a majority has voted for this server in this term.
     pub(super) fn take_office(server: &mut Server) -> Self {
-        server.hear(server.id());
+        server.hear(server.id(), server.identity.storage);
         let last = server.log.last().id;
         let time = server.time.max(server.log.last_time().unwrap_or(0));
-        let peers = server.members.now().peers(server.id());
-        let newest = server.number;
-        let hopeful = |peer| (peer, Progress::hopeful(last, newest));
         let mut leader = Self {
-            peers: peers.into_iter().map(hopeful).collect(),
+            peers: BTreeMap::new(),
             no_op: last + 1,
             rounds: Rounds::new(server.now),
             desk: Desk::default(),
@@ -88,6 +85,7 @@ impl Leader {
             comparing: Comparing::default(),
             raised: ClusterVersion::FIRST,
         };
+        leader.meet_members(server);
         leader.append(server, Payload::NoOp, None);
         leader.rounds.begin(server.now);
         leader
@@ -180,26 +178,35 @@ impl Leader {
     pub(super) fn replied(
         &mut self,
         server: &mut Server,
-        from: ServerId,
+        (from, storage): (ServerId, StorageId),
         number: u64,
         reply: Reply,
     ) {
+        if self.is_set_back(server, (from, storage), number, &reply) {
+            return;
+        }
         let newest = server.number;
         let Some(peer) = self.peers.get_mut(&from) else {
             return;
         };
+        // All that an answer may add to is about the disk that the members
+        // have under this number: entries, rounds (and with them reads and
+        // leases), versions, marks, "heard of lately", whom to promote and to
+        // whom to hand over. What another disk has says nothing about it.
+        let is_member = peer.storage == storage;
+        if !is_member && !server.counts_by_number() {
+            return;
+        }
         if !peer.knows(number) && !server.planted(Bug::StaleMatches) {
             return;
         }
-        if peer.is_lost(server, (from, number), &reply) {
-            return;
-        }
         let before = peer.matched;
+        let matches = is_member || server.planted(Bug::AppendsByNumber);
         let round = match reply {
             Reply::Appended { matched, round } => {
                 // A peer cannot match more than there is; one that says so
                 // is not believed.
-                if matched <= server.log.last().id {
+                if matched <= server.log.last().id && matches {
                     peer.appended(matched);
                 }
                 round
@@ -222,7 +229,9 @@ impl Leader {
                 peer.answers(number);
                 (peer.version, peer.mark) = (Some(version), mark);
                 match matched {
-                    Some(matched) if matched <= server.log.last().id => peer.appended(matched),
+                    Some(matched) if matched <= server.log.last().id && matches => {
+                        peer.appended(matched);
+                    }
                     Some(_) => {}
                     None => peer.heard_short(number, newest, last, &server.log),
                 }
@@ -234,18 +243,50 @@ impl Leader {
                 done,
                 round,
             } => {
-                peer.installed(number, last, offset, done);
+                peer.installed(number, last, offset, done && matches);
                 round
             }
             _ => return,
         };
         peer.settle(before, newest);
-        peer.heard_at = Some(server.now);
-        peer.round = peer.round.max(round.min(self.rounds.current()));
+        if is_member || server.planted(Bug::RoundsByNumber) {
+            peer.heard_at = Some(server.now);
+            peer.round = peer.round.max(round.min(self.rounds.current()));
+        }
         self.confirm(server);
         self.advance(server);
         self.judge_change(server);
         self.compare(server);
+    }
+
+    /// Whether a member lacks what it has acknowledged, as an answer to request
+    /// `number` has shown, this one or an earlier one: nothing of it counts.
+    fn is_set_back(
+        &mut self,
+        server: &mut Server,
+        (from, storage): (ServerId, StorageId),
+        number: u64,
+        reply: &Reply,
+    ) -> bool {
+        let peer = self.peers.get_mut(&from);
+        let Some(peer) = peer.filter(|peer| peer.storage == storage) else {
+            return false;
+        };
+        let (Reply::Mismatch { last, .. } | Reply::Heard { last, .. }) = reply else {
+            return peer.set_back;
+        };
+        let lacks = peer.knows(number) && peer.lacks(number, *last);
+        if peer.set_back || !lacks || server.planted(Bug::SetBackCounted) {
+            return peer.set_back;
+        }
+        let acknowledged = peer.matched;
+        peer.forget();
+        server.tell(Event::SetBack {
+            server: from,
+            acknowledged,
+            found: last.id,
+        });
+        true
     }
 
     /// Counts who has answered which round, and answers the reads that may

@@ -6,8 +6,9 @@
 
 use alloc::vec::Vec;
 
+use super::super::durable::Identity;
 use super::super::entry::{Entry, Payload};
-use super::super::ids::LogId;
+use super::super::ids::{LogId, ServerId, StorageId};
 use super::super::membership::Membership;
 
 #[derive(Clone, Debug)]
@@ -16,16 +17,37 @@ pub(super) struct Members {
     /// The entry that made it so, or a later one.
     since: LogId,
     changes: Vec<(LogId, Membership)>,
+    /// Whose log this is.
+    own: (ServerId, StorageId),
+    /// Whether the owner was a member, with its disk, at `since` or before,
+    /// as far as this log tells.
+    was_own: bool,
 }
 
 impl Members {
     /// The members as of entry `since`, which is committed.
-    pub(super) const fn new(base: Membership, since: LogId) -> Self {
+    pub(super) fn new(base: Membership, since: LogId, own: &Identity) -> Self {
+        let own = (own.server, own.storage);
         Self {
+            was_own: base.has(own.0, own.1),
             base,
             since,
             changes: Vec::new(),
+            own,
         }
+    }
+
+    /// The same with other members, which a snapshot names as of `since`.
+    pub(super) fn restart(&mut self, base: Membership, since: LogId) {
+        self.was_own |= base.has(self.own.0, self.own.1);
+        (self.base, self.since) = (base, since);
+        self.changes.clear();
+    }
+
+    /// Whether the owner is a member or was one, with its own disk.
+    pub(super) fn was_own(&self) -> bool {
+        let has = |members: &Membership| members.has(self.own.0, self.own.1);
+        self.was_own || self.changes.iter().any(|(_, members)| has(members))
     }
 
     /// The members that count now.
@@ -60,6 +82,7 @@ impl Members {
     pub(super) fn committed(&mut self, id: LogId) {
         while self.changes.first().is_some_and(|(at, _)| *at <= id) {
             (self.since, self.base) = self.changes.remove(0);
+            self.was_own |= self.base.has(self.own.0, self.own.1);
         }
     }
 }

@@ -59,7 +59,7 @@ pub use types::{Answer, Ask, Event, Fault, Found, Input, Output, Query, Refusal,
 use super::bug::Bug;
 use super::config::Config;
 use super::durable::{Identity, Recovered};
-use super::ids::ServerId;
+use super::ids::{ServerId, StorageId};
 use super::invariants;
 use super::log::Log;
 use super::message::{Asker, Body, Envelope, Reply, Request};
@@ -111,7 +111,7 @@ impl Node {
             None => blank,
         };
         let mut log = Log::after(state.applied());
-        let mut members = Members::new(state.members().clone(), state.applied().id);
+        let mut members = Members::new(state.members().clone(), state.applied().id, &identity);
         for entry in entries {
             members.appended(&entry);
             log.append(entry);
@@ -137,6 +137,7 @@ impl Node {
             snapshot,
             unsaved: 0,
             leader: None,
+            leads_with: None,
             sticky_until: Instant::ZERO,
             owed_until: Instant::ZERO,
             left_at: None,
@@ -168,7 +169,10 @@ impl Node {
         Ok(Self { server, role })
     }
 
-    fn receive(&mut self, envelope: Envelope) {
+    /// Whoever greeted as a server of this cluster is heard, member or not:
+    /// this server's own members may be old. Only what adds to a majority is
+    /// counted by number and disk, where it is counted.
+    fn receive(&mut self, envelope: Envelope, storage: StorageId) {
         if self.server.doubts(&envelope).is_some() {
             return;
         }
@@ -181,10 +185,16 @@ impl Node {
         if to != self.server.id() || from == to {
             return;
         }
+        let others = self.server.members.now().storage(from);
+        let newer = others.is_some_and(|known| known != storage);
+        if newer && self.server.planted(Bug::NewerRefused) {
+            return;
+        }
         match body {
             Body::Request { number, request } => {
                 let asked = Asked {
                     by: from,
+                    storage,
                     number,
                     term,
                 };
@@ -201,7 +211,7 @@ impl Node {
                     let mine = self.server.term();
                     let stale = asked_in != mine;
                     if !stale || self.counts_stale(&reply) {
-                        self.replied(from, number, reply);
+                        self.replied((from, storage), number, reply);
                     }
                 }
             }
@@ -252,14 +262,16 @@ impl Node {
         }
         if request.asker() == Asker::Leader {
             // Everybody who has heard one of them can tell, not they alone.
-            if let Some(one) = self.server.leader.filter(|one| *one != asked.by) {
+            let with = self.server.leads_with;
+            let another = |one: &ServerId| *one != asked.by || with != Some(asked.storage);
+            if let Some(one) = self.server.leader.filter(another) {
                 let (term, other) = (self.server.term(), asked.by);
                 return self.server.halt(Fault::TwoLeaders { term, one, other });
             }
             if let Role::Candidate(_) = self.role {
                 self.passivate(Why::Led);
             }
-            self.server.hear(asked.by);
+            self.server.hear(asked.by, asked.storage);
         }
         match request {
             // Answered above.
@@ -277,7 +289,7 @@ impl Node {
         }
     }
 
-    fn replied(&mut self, from: ServerId, number: u64, reply: Reply) {
+    fn replied(&mut self, from: (ServerId, StorageId), number: u64, reply: Reply) {
         match &mut self.role {
             // It asked when it was something else.
             Role::Passive(_) => {}
@@ -364,10 +376,10 @@ impl Node {
 
     fn persisted(&mut self, number: u64) {
         let term = self.server.term();
-        for envelope in self.server.disk.persisted(number, term) {
+        for message in self.server.disk.persisted(number, term) {
             // Who has stepped back in the meantime asks nothing any more.
-            if self.may_say(&envelope.body) {
-                self.server.outbox.push_back(Output::Send(envelope));
+            if self.may_say(&message.0.body) {
+                self.server.outbox.push_back(message.into());
             }
         }
         self.settle();
@@ -405,11 +417,12 @@ impl Node {
         }
     }
 
-    fn closed(&mut self, peer: ServerId) {
+    fn closed(&mut self, peer: ServerId, storage: StorageId) {
         if self.server.planted(Bug::SilenceShortened) {
             self.server.owed_until = self.server.now;
         }
-        if !self.server.config.fast_detection || self.server.leader != Some(peer) {
+        let leads = self.server.leader == Some(peer) && self.server.leads_with == Some(storage);
+        if !self.server.config.fast_detection || !leads {
             return;
         }
         // The leader's process is gone, or a middlebox says so: asking costs
@@ -491,13 +504,10 @@ impl Machine for Node {
         }
         let before = self.view();
         match input {
-            Input::Received {
-                envelope,
-                storage: _,
-            } => self.receive(envelope),
+            Input::Received { envelope, storage } => self.receive(envelope, storage),
             Input::Persisted(number) => self.persisted(number),
             Input::Asked { token, ask } => self.asked(token, ask),
-            Input::Closed(peer) => self.closed(peer),
+            Input::Closed(peer, storage) => self.closed(peer, storage),
             Input::Compact if self.server.is_stuck() => {}
             Input::Compact => self.server.compact_now(),
         }

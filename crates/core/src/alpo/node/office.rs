@@ -8,7 +8,7 @@ use crate::time::{Instant, nanos};
 use super::super::bug::Bug;
 use super::super::entry::Payload;
 use super::super::ids::{LogId, Position, ServerId, StorageId};
-use super::super::membership::{Change, Membership};
+use super::super::membership::{Change, Member, Membership};
 use super::super::message::Request;
 use super::super::quorum;
 use super::leader::{Leader, Transfer};
@@ -249,15 +249,19 @@ impl Leader {
         quorum::is_majority(members, able.chain([server.id()]))
     }
 
-    /// Peers come and go with the members, as soon as the entry is appended.
-    fn meet_members(&mut self, server: &Server) {
+    /// Peers come and go with the members, as soon as the entry is appended. A
+    /// number that has gone to another disk is another peer.
+    pub(super) fn meet_members(&mut self, server: &Server) {
         let members = server.members.now();
-        self.peers.retain(|id, _| members.get(*id).is_some());
+        if !server.planted(Bug::ProgressKept) {
+            self.peers.retain(|id, peer| members.has(*id, peer.storage));
+        }
         let (last, newest) = (server.log.last().id, server.number);
-        for peer in members.peers(server.id()) {
+        let others = members.iter().filter(|(id, _)| *id != server.id());
+        for (id, Member { storage, .. }) in others {
             self.peers
-                .entry(peer)
-                .or_insert_with(|| Progress::hopeful(last, newest));
+                .entry(id)
+                .or_insert_with(|| Progress::hopeful(storage, last, newest));
         }
     }
 

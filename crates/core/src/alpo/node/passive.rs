@@ -16,7 +16,6 @@ use super::super::ids::{LogId, Position};
 use super::super::log::Log;
 use super::super::message::{Compare, Reply, Request};
 use super::super::state::State;
-use super::members::Members;
 use super::server::{Asked, Server};
 use super::types::{Event, Fault};
 
@@ -70,7 +69,7 @@ impl Passive {
         // It is sent again; by then the disk may have caught up.
         let refused = match &request {
             Request::Append { entries, .. } => !entries.is_empty() && server.is_full(),
-            Request::Install { .. } => server.is_full() || server.disk.has_snapshot(),
+            Request::Install { .. } => server.is_full() || server.is_stuck(),
             _ => false,
         };
         if refused {
@@ -159,7 +158,7 @@ impl Passive {
         // claims to be, is asked for again from its first byte.
         match State::decode_foreign(server.config.checksum, &incoming.bytes) {
             Ok(state) if state.applied() == last => {
-                if !server.is_too_old_for_state(&state) {
+                if !server.is_too_old_for_state(&state) && !server.is_replaced_in(&state) {
                     take_over(server, state, incoming.bytes);
                 }
                 None
@@ -178,7 +177,7 @@ fn take_over(server: &mut Server, state: State, bytes: Vec<u8>) {
     let reset = !server.log.has(last);
     if reset {
         server.log = Log::after(last);
-        server.members = Members::new(state.members().clone(), last.id);
+        server.members.restart(state.members().clone(), last.id);
     } else {
         server.log.compact(last.id);
         server.members.committed(last.id);

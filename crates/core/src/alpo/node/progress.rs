@@ -20,17 +20,16 @@ use core::hash::{Hash, Hasher};
 
 use crate::time::Instant;
 
-use super::super::bug::Bug;
 use super::super::entry::ClusterVersion;
-use super::super::ids::{LogId, Position, ServerId};
+use super::super::ids::{LogId, Position, StorageId};
 use super::super::log::Log;
-use super::super::message::Reply;
 use super::super::state::Mark;
-use super::server::Server;
-use super::types::Event;
 
 #[derive(Clone, Debug)]
 pub(super) struct Progress {
+    /// The disk that all of this is about: the one that the members have
+    /// under the peer's number. When they have another, it begins anew.
+    pub(super) storage: StorageId,
     /// Up to here the peer's log is durably the leader's.
     pub(super) matched: LogId,
     /// The next entry to send; above `matched`.
@@ -87,8 +86,9 @@ pub(super) enum Mode {
 impl Progress {
     /// At the start of a reign, or of a membership: hope that the peer has
     /// everything. `newest` is the number of the last request that was sent.
-    pub(super) const fn hopeful(last: LogId, newest: u64) -> Self {
+    pub(super) const fn hopeful(storage: StorageId, last: LogId, newest: u64) -> Self {
         Self {
+            storage,
             matched: 0,
             next: last + 1,
             round: 0,
@@ -116,36 +116,18 @@ impl Progress {
     /// in this term takes that away. So only a disk that was set back ends
     /// before, if the answer is to a request that was sent after the promise
     /// had come; an answer to an earlier one may itself be older than that.
-    const fn lacks(&self, number: u64, last: Position) -> bool {
+    pub(super) const fn lacks(&self, number: u64, last: Position) -> bool {
         number > self.settled_by && last.id < self.matched
     }
 
-    /// Whether the peer has lost what it has acknowledged, by this answer to
-    /// request `number` or by an earlier one: then nothing that it has said
-    /// or says counts.
-    pub(super) fn is_lost(
-        &mut self,
-        server: &mut Server,
-        (peer, number): (ServerId, u64),
-        reply: &Reply,
-    ) -> bool {
-        if let Reply::Mismatch { last, .. } | Reply::Heard { last, .. } = reply
-            && self.lacks(number, *last)
-            && !server.planted(Bug::SetBackCounted)
-        {
-            server.tell(Event::SetBack {
-                server: peer,
-                acknowledged: self.matched,
-                found: last.id,
-            });
-            self.set_back = true;
-            self.matched = 0;
-            self.round = 0;
-            self.heard_at = None;
-            self.version = None;
-            self.mark = None;
-        }
-        self.set_back
+    /// It does: nothing that it has said or says counts.
+    pub(super) const fn forget(&mut self) {
+        self.set_back = true;
+        self.matched = 0;
+        self.round = 0;
+        self.heard_at = None;
+        self.version = None;
+        self.mark = None;
     }
 
     /// It is known that the peer has more than before: `newest` is the number
@@ -279,6 +261,7 @@ impl Progress {
     /// For [`Node::digest`](super::Node::digest).
     pub(super) fn digest(&self, into: &mut impl Hasher) {
         let Self {
+            storage,
             matched,
             next,
             mode,
@@ -297,7 +280,7 @@ impl Progress {
             heard: _,
             born: _,
         } = self;
-        (matched, next, set_back).hash(into);
+        (storage, matched, next, set_back).hash(into);
         core::mem::discriminant(mode).hash(into);
         match mode {
             Mode::Probing { asked } => asked.hash(into),

@@ -46,6 +46,9 @@ impl State {
                 count,
             } => self.page(&prefix, after.as_ref(), count, now),
             Query::Journal { from, count } => {
+                if let Some(gap) = self.journal().gap(from) {
+                    return Found::Restored(gap.to);
+                }
                 let read = self.journal().read(from);
                 Found::Journal(match read {
                     Ok(entries) => {

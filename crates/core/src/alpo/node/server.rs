@@ -11,9 +11,9 @@ use crate::time::Instant;
 
 use super::super::bug::Bug;
 use super::super::config::Config;
-use super::super::durable::{HardState, Identity, Snapshot};
-use super::super::entry::{Entry, LogTime, Outcome};
-use super::super::ids::{LogId, Position, Rank, ServerId};
+use super::super::durable::{HardState, Identity, Snapshot, Vote};
+use super::super::entry::{ClusterVersion, Entry, LogTime, Outcome};
+use super::super::ids::{LogId, Position, Rank, ServerId, StorageId};
 use super::super::log::Log;
 use super::super::message::{Body, Envelope, Reply, Request};
 use super::super::state::{Mark, State};
@@ -39,6 +39,8 @@ pub(super) struct Server {
     pub(super) unsaved: usize,
     /// Who leads in this term, if that is known.
     pub(super) leader: Option<ServerId>,
+    /// With which disk.
+    pub(super) leads_with: Option<StorageId>,
     /// Until then a leader is taken to be alive, whoever asks for votes.
     pub(super) sticky_until: Instant,
     /// Until then this server elects nobody, itself included: before it was
@@ -102,8 +104,58 @@ impl Server {
     /// may it vote. A wiped disk has forgotten what it voted and what it
     /// accepted.
     pub(super) fn may_vote(&self) -> bool {
-        let member = self.members.now().get(self.id());
-        member.is_some_and(|member| member.storage == self.identity.storage)
+        self.members.now().has(self.id(), self.identity.storage)
+    }
+
+    /// The disk that has taken this server's place: its own log knows that it
+    /// was a member with its own disk, and that after that its number went to
+    /// another. Such a server acknowledges nothing: whoever takes its word
+    /// for that of the member (a leader of an earlier release does) would
+    /// count a disk that is none. It is not to be mistaken for one that reads
+    /// the log of a time before it was admitted, in which its number may have
+    /// been another's; that one must acknowledge, or it never gets further.
+    pub(super) fn replaced_by(&self) -> Option<StorageId> {
+        let by_number = self.planted(Bug::VotesByNumber) || self.counts_by_number();
+        let known = self.members.now().storage(self.id())?;
+        let was_member = self.members.was_own() && !by_number;
+        (was_member && known != self.identity.storage).then_some(known)
+    }
+
+    /// Whether a mistake is to be made about whose answers count.
+    pub(super) fn counts_by_number(&self) -> bool {
+        self.planted(Bug::AppendsByNumber) || self.planted(Bug::RoundsByNumber)
+    }
+
+    /// Stops if a snapshot, which holds what is committed, gives this
+    /// server's number to another disk. Nothing of it is taken over, so that
+    /// the disk goes on telling whose the number was.
+    pub(super) fn is_replaced_in(&mut self, state: &State) -> bool {
+        let (server, found) = (self.id(), self.identity.storage);
+        let known = state.members().storage(server);
+        let known = known.filter(|known| *known != found && self.members.was_own());
+        if let Some(known) = known {
+            self.halt(Fault::Replaced {
+                server,
+                known,
+                found,
+            });
+        }
+        known.is_some()
+    }
+
+    /// Stops if another disk has this server's number and that is committed:
+    /// then it can never be taken back. Until then the change may still go,
+    /// and this server is the member that it was.
+    pub(super) fn refuse_to_be_replaced(&mut self) {
+        let committed = self.members.last_change().is_none();
+        if let Some(known) = self.replaced_by().filter(|_| committed) {
+            let (server, found) = (self.id(), self.identity.storage);
+            self.halt(Fault::Replaced {
+                server,
+                known,
+                found,
+            });
+        }
     }
 
     /// Whether this server may stand for election.
@@ -162,14 +214,16 @@ impl Server {
         self.hard.term = term;
         self.hard.vote = None;
         self.leader = None;
+        self.leads_with = None;
         self.verified = 0;
         self.told = None;
         self.stage_hard(true);
     }
 
-    /// Gives this server's vote, to itself or another.
-    pub(super) fn vote_for(&mut self, rank: Rank) {
-        self.hard.vote = Some(rank);
+    /// Gives this server's vote, to itself or another, and to this disk.
+    pub(super) fn vote_for(&mut self, rank: Rank, storage: StorageId) {
+        let storage = Some(storage);
+        self.hard.vote = Some(Vote { rank, storage });
         self.stage_hard(true);
     }
 
@@ -188,13 +242,14 @@ impl Server {
     }
 
     /// A leader of the current term was heard.
-    pub(super) fn hear(&mut self, leader: ServerId) {
+    pub(super) fn hear(&mut self, leader: ServerId, storage: StorageId) {
         if self.hard.last_reign != self.hard.term {
             self.hard.last_reign = self.hard.term;
             // Kept for people, and for nothing that safety needs: no message
             // waits for it.
             self.stage_hard(false);
         }
+        self.leads_with = Some(storage);
         if self.leader != Some(leader) {
             self.leader = Some(leader);
             let term = self.term();
@@ -207,6 +262,11 @@ impl Server {
 
     fn stage_hard(&mut self, binding: bool) {
         let mut hard = self.hard;
+        if self.state.version() < ClusterVersion::SECOND {
+            // An earlier release that is started here again must be able to
+            // read it.
+            hard = hard.without_disk();
+        }
         if self.planted(Bug::VoteForgotten) {
             hard.vote = None;
         }
@@ -230,7 +290,9 @@ impl Server {
             return self.halt(Fault::CommittedConflict { id: from, leader });
         }
         self.log.truncate(from);
-        self.members.truncated(from);
+        if !self.planted(Bug::MembersKept) {
+            self.members.truncated(from);
+        }
         self.disk.stage_truncate(from);
     }
 
@@ -264,6 +326,7 @@ impl Server {
             each(entry, outcome);
         }
         self.outbox.push_back(Output::Applied { from, to });
+        self.refuse_to_be_replaced();
         let awaited = self.awaited.take();
         self.agreed(awaited);
     }
@@ -288,8 +351,7 @@ impl Server {
     pub(super) fn compact(&mut self) {
         // Counted from the last snapshot: what is kept behind it, or waits to
         // be committed, makes no other one worth its price.
-        // One at a time: they are large, and a disk may stall.
-        if self.unsaved > self.enough() && !self.disk.has_snapshot() {
+        if self.unsaved > self.enough() && !self.is_stuck() {
             self.compact_now();
         }
     }
@@ -332,30 +394,41 @@ impl Server {
     pub(super) fn ask(&mut self, to: ServerId, request: Request) -> u64 {
         self.number += 1;
         let number = self.number;
+        // Whoever has that number now, and not a disk that had it before.
+        let storage = self.members.now().storage(to);
+        let by_number = self.planted(Bug::VotesByNumber) || self.counts_by_number();
+        let to = (to, storage.filter(|_| !by_number));
         self.send(to, Body::Request { number, request }, false);
         number
     }
 
     /// Answers at once (as far as the term allows).
     pub(super) fn reply(&mut self, to: &Asked, reply: Reply) {
-        self.send(to.by, to.body(reply), false);
+        if reply.acknowledges() && self.replaced_by().is_some() {
+            return;
+        }
+        self.send(to.whom(), to.body(reply), false);
     }
 
     /// Answers when everything staged so far is durable.
     pub(super) fn promise(&mut self, to: &Asked, reply: Reply) {
+        let replaced = reply.acknowledges() && self.replaced_by().is_some();
+        if replaced || self.fault.is_some() {
+            return;
+        }
         let hasty = self.planted(Bug::AckUnsynced) && matches!(reply, Reply::Appended { .. });
-        self.send(to.by, to.body(reply), !hasty);
+        self.send(to.whom(), to.body(reply), !hasty);
     }
 
-    fn send(&mut self, to: ServerId, body: Body, promise: bool) {
+    fn send(&mut self, (to, storage): (ServerId, Option<StorageId>), body: Body, promise: bool) {
         let envelope = Envelope {
             from: self.id(),
             to,
             term: self.term(),
             body,
         };
-        if let Some(envelope) = self.disk.hold(envelope, promise) {
-            self.outbox.push_back(Output::Send(envelope));
+        if let Some(message) = self.disk.hold((envelope, storage), promise) {
+            self.outbox.push_back(message.into());
         }
     }
 
@@ -391,11 +464,19 @@ impl Server {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Asked {
     pub(super) by: ServerId,
+    /// The disk it has.
+    pub(super) storage: StorageId,
     pub(super) number: u64,
     pub(super) term: Term,
 }
 
 impl Asked {
+    /// The one that asked, and no other disk of its number: a vote given to
+    /// one of them must never be counted by the other.
+    const fn whom(&self) -> (ServerId, Option<StorageId>) {
+        (self.by, Some(self.storage))
+    }
+
     const fn body(&self, reply: Reply) -> Body {
         Body::Reply {
             number: self.number,

@@ -167,6 +167,17 @@ impl Node {
         })
     }
 
+    /// Up to where it takes its log to be on the disk of each other member;
+    /// nothing on others than the leader.
+    pub fn accepted(&self) -> impl Iterator<Item = (ServerId, LogId)> {
+        let leader = match &self.role {
+            Role::Leader(leader) => Some(leader),
+            Role::Passive(_) | Role::Candidate(_) => None,
+        };
+        let peers = leader.into_iter().flat_map(|leader| &leader.peers);
+        peers.map(|(id, peer)| (*id, peer.matched))
+    }
+
     /// Whether it leads and everything before its reign is applied.
     pub fn is_ready(&self) -> bool {
         match &self.role {
@@ -208,6 +219,19 @@ impl Node {
             Role::Leader(leader) => leader.fresh_at(&self.server).max(self.server.fresh_at),
             Role::Passive(_) | Role::Candidate(_) => self.server.fresh_at,
         }
+    }
+
+    /// Whether its state has all that it had before this process started, and
+    /// all that was committed before its leader's reign.
+    ///
+    /// It forgets at its end how much of its log it had applied. An entry of
+    /// the term that it is in is applied only when everything that was ever
+    /// committed before that term is; and what was committed in that term up
+    /// to the last time that its leader was heard is applied when it has all
+    /// that this one has told since.
+    pub fn has_caught_up(&self) -> bool {
+        let of_this_term = self.server.state.applied().term == self.server.term();
+        of_this_term && self.fresh_at().is_some()
     }
 
     /// The broken rule it found, if any.

@@ -36,8 +36,9 @@ pub enum Input {
         /// What is wanted.
         ask: Ask,
     },
-    /// The connection to a peer broke: its kernel says the process is gone.
-    Closed(ServerId),
+    /// The connection of a server that greeted with this disk broke: its
+    /// kernel says the process is gone. Not one that this side closed.
+    Closed(ServerId, StorageId),
     /// Somebody wants a snapshot of what is applied, whether one is due or
     /// not. It is in the next batch that goes to the disk.
     Compact,
@@ -141,6 +142,9 @@ pub enum Found {
     },
     /// Entries with their numbers; or the oldest number that is still kept.
     Journal(Result<Vec<(u64, Bytes)>, u64>),
+    /// Entries from a number on that may have been given to an entry of a
+    /// cluster that is lost; here the plain log goes on at this one.
+    Restored(u64),
     /// The entry up to which everything had been applied.
     Barrier(LogId),
 }
@@ -211,7 +215,14 @@ pub enum Output {
     /// Make this durable, then say so.
     Persist(Batch),
     /// Send this.
-    Send(Envelope),
+    Send {
+        /// What is said.
+        envelope: Envelope,
+        /// The disk it is for. It is lost if another one is reached under
+        /// that number: an answer to one process must not be taken by another
+        /// for the answer to a question of its own. `None`: any will do.
+        storage: Option<StorageId>,
+    },
     /// Answer this.
     Answer {
         /// Which question.
@@ -343,6 +354,15 @@ pub enum Fault {
         /// The last entry it was compared at.
         id: LogId,
     },
+    /// The log has given this server's number to another disk.
+    Replaced {
+        /// Its number.
+        server: ServerId,
+        /// The disk that is the member.
+        known: StorageId,
+        /// Its own.
+        found: StorageId,
+    },
     /// The cluster's log has kinds of entries that this server, as old as it
     /// is, does not understand.
     Version {
@@ -383,6 +403,19 @@ impl fmt::Display for Fault {
                 "after entry {id} this server's state is another than that of the majority: \
                  a bug, or memory or a disk that rots; start it again, and if it stops again, \
                  remove the member and add it anew with an empty directory"
+            ),
+            Self::Replaced {
+                server,
+                known,
+                found,
+            } => write!(
+                f,
+                "expected the data directory {found} to be that of server {id}, found that the \
+                 cluster's log has given the number to {known}: this one counts for nothing any \
+                 more. Leave it stopped; to use this machine again, start it with an empty --data \
+                 and a --id that is free, and run the `tenure member add` that it prints. If it \
+                 is {known} that should go, run `tenure member remove {id}` first",
+                id = server.get()
             ),
             Self::Version { cluster, mine } => write!(
                 f,

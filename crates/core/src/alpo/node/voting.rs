@@ -55,7 +55,8 @@ impl Node {
             return self.hurry();
         }
         match server.hard.vote {
-            Some(owner) if owner.server != asked.by => {
+            Some(owner) if !owner.is_of(asked.by, asked.storage) => {
+                let owner = owner.rank;
                 server.reply(asked, Reply::Taken { owner });
                 self.calm_for(candidate);
             }
@@ -65,7 +66,7 @@ impl Node {
                     if let Role::Candidate(_) = self.role {
                         self.passivate(Why::HigherTerm);
                     }
-                    self.server.vote_for(candidate);
+                    self.server.vote_for(candidate, asked.storage);
                 }
                 self.server.promise(asked, Reply::Granted);
                 self.calm();

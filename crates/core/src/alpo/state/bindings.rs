@@ -60,6 +60,11 @@ impl Bindings {
         self.by_key.get(key).map(|binding| binding.session)
     }
 
+    /// What it is to hold when that session ends.
+    pub(super) fn last(&self, key: &Key) -> Option<&Bytes> {
+        self.by_key.get(key).map(|binding| &binding.last)
+    }
+
     /// All of them, in the order of their keys.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&Key, &Binding)> {
         self.by_key.iter()

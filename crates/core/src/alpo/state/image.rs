@@ -10,7 +10,7 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::fmt;
 
-use crate::cas::{Register, Registers};
+use crate::cas::{Bytes, Register, Registers};
 use crate::ids::{Key, Term, Version};
 use crate::time::{ClockId, StoreTime};
 
@@ -22,11 +22,16 @@ use super::super::entry::{ClusterVersion, Outcome};
 use super::super::ids::Position;
 use super::bindings::Bindings;
 use super::marks::{self, Marks};
+use super::restore::{Gap, Gaps, LAST};
 use super::trail::Trail;
 use super::{Journal, Limits, MAX_WINDOW, Session, Sessions, State};
 
-/// The version of the format this code writes, and the only one it reads.
-const VERSION: u8 = 3;
+/// The version of the format in a cluster of version 1.
+const FIRST: u8 = 3;
+
+/// The version of the format from cluster version 2 on: with what was left
+/// out by restoring.
+const SECOND: u8 = 4;
 
 /// Why bytes are no snapshot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -47,7 +52,7 @@ impl fmt::Display for ImageError {
             Self::Version(found) => {
                 write!(
                     f,
-                    "expected a snapshot of version {VERSION}, found version {found}"
+                    "expected a snapshot of version {FIRST} or {SECOND}, found version {found}"
                 )
             }
             Self::Checksum => f.write_str("the snapshot is damaged: its checksum is wrong"),
@@ -117,7 +122,7 @@ impl State {
         // Most of it is the plain log; growing by doubling would copy that
         // twice over.
         to.reserve(self.journal.weight() + 4_096);
-        to.push(VERSION);
+        to.push(self.image_version());
         for limit in [
             self.limits.journal_bytes,
             self.limits.sessions,
@@ -140,6 +145,9 @@ impl State {
         self.encode_journal(to, &mut sum);
         self.encode_sessions(to);
         self.encode_bindings(to);
+        if self.image_version() >= SECOND {
+            self.encode_gaps(to);
+        }
         let checksum = sum.over(to);
         to.extend_from_slice(&checksum.to_le_bytes());
     }
@@ -171,9 +179,9 @@ impl State {
 
     fn read(mut from: Reader<'_>) -> Result<Self, ImageError> {
         let from = &mut from;
-        let version = from.u8()?;
-        if version != VERSION {
-            return Err(ImageError::Version(version));
+        let format = from.u8()?;
+        if !(FIRST..=SECOND).contains(&format) {
+            return Err(ImageError::Version(format));
         }
         let limits = Limits {
             journal_bytes: from.u64()?,
@@ -189,12 +197,24 @@ impl State {
         let applied = Position::new(term, from.number()?);
         let time = from.number()?;
         let version = ClusterVersion::new(from.u64()?).ok_or(DecodeError::Number)?;
+        // There is one way to write a state.
+        if format != image_version(version) {
+            return Err(ImageError::Version(format));
+        }
         let (chain, sum) = (from.u64()?, from.u64()?);
         let members = read_membership(from)?;
         let registers = decode_registers(from, limits, clock)?;
-        let journal = decode_journal(from, limits)?;
+        let (first, entries) = decode_journal(from)?;
         let sessions = decode_sessions(from)?;
         let bindings = decode_bindings(from, &registers, &sessions)?;
+        let gaps = if format >= SECOND {
+            decode_gaps(from)?
+        } else {
+            Vec::new()
+        };
+        let numbers = gaps.iter().map(|gaps: &Gaps| gaps.numbers).collect();
+        let journal = Journal::restored(limits.journal_bytes, first, entries, numbers);
+        let journal = journal.ok_or(DecodeError::Number)?;
         from.end()?;
         // What was kept up entry by entry, against what is really there.
         if marks::sum(registers.list("")) != sum {
@@ -215,9 +235,25 @@ impl State {
             bindings,
             marks: Marks::restored(chain, sum),
             trail,
+            gaps,
             #[cfg(feature = "planted-bugs")]
             planted: None,
         })
+    }
+
+    /// What a server of this cluster's oldest release understands.
+    const fn image_version(&self) -> u8 {
+        image_version(self.version)
+    }
+
+    fn encode_gaps(&self, to: &mut Vec<u8>) {
+        put_u64(to, self.gaps.len() as u64);
+        for gaps in &self.gaps {
+            for gap in [gaps.ids, gaps.revisions, gaps.numbers] {
+                put_u64(to, gap.from);
+                put_u64(to, gap.to);
+            }
+        }
     }
 
     fn encode_registers(&self, to: &mut Vec<u8>) {
@@ -314,14 +350,47 @@ fn decode_registers(
     Ok(Registers::restored(registers?, revision, changes))
 }
 
-fn decode_journal(from: &mut Reader<'_>, limits: Limits) -> Result<Journal, DecodeError> {
+fn decode_journal(from: &mut Reader<'_>) -> Result<(u64, VecDeque<Bytes>), DecodeError> {
     let first = from.number()?;
     let entries = (0..from.count()?).map(|_| Ok(from.bytes()?.into()));
-    let entries = entries.collect::<Result<VecDeque<_>, DecodeError>>()?;
-    if first.checked_add(entries.len() as u64).is_none() {
-        return Err(DecodeError::Number);
+    Ok((
+        first,
+        entries.collect::<Result<VecDeque<_>, DecodeError>>()?,
+    ))
+}
+
+/// Each kind ascends, so that there is one way to write them.
+fn decode_gaps(from: &mut Reader<'_>) -> Result<Vec<Gaps>, DecodeError> {
+    let mut all: Vec<Gaps> = Vec::new();
+    for _ in 0..from.count()? {
+        let mut gap = || {
+            let gap = Gap {
+                from: from.u64()?,
+                to: from.u64()?,
+            };
+            Some(gap)
+                .filter(|gap| gap.from < gap.to && gap.to < LAST)
+                .ok_or(DecodeError::Number)
+        };
+        let gaps = Gaps {
+            ids: gap()?,
+            revisions: gap()?,
+            numbers: gap()?,
+        };
+        if all.last().is_some_and(|last| !gaps.is_after(last)) {
+            return Err(DecodeError::Number);
+        }
+        all.push(gaps);
     }
-    Ok(Journal::restored(limits.journal_bytes, first, entries))
+    Ok(all)
+}
+
+const fn image_version(version: ClusterVersion) -> u8 {
+    if version.get() >= ClusterVersion::SECOND.get() {
+        SECOND
+    } else {
+        FIRST
+    }
 }
 
 fn decode_sessions(from: &mut Reader<'_>) -> Result<Sessions, DecodeError> {

@@ -16,6 +16,7 @@ mod bindings;
 mod image;
 mod journal;
 mod marks;
+mod restore;
 mod sessions;
 mod trail;
 
@@ -23,9 +24,9 @@ pub use bindings::MAX_BOUND;
 pub use image::ImageError;
 pub use journal::{Journal, TooOld};
 pub use marks::Mark;
+pub use restore::{Gap, Gaps, JUMP, NotRestorable, Restored, Restoring, TERM_STEP};
 pub use sessions::{MAX_WINDOW, Session, Sessions, Standing};
 
-use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use crate::cas::{Bytes, Expect, Register, Registers, Stamp, Write};
@@ -94,6 +95,8 @@ pub struct State {
     bindings: Bindings,
     marks: Marks,
     trail: Trail,
+    /// What was left out, each time that it was restored from a backup.
+    gaps: Vec<Gaps>,
     #[cfg(feature = "planted-bugs")]
     planted: Option<Bug>,
 }
@@ -110,11 +113,12 @@ impl State {
             version: ClusterVersion::FIRST,
             members: Membership::default(),
             registers: Registers::new(usize::try_from(limits.changes).unwrap_or(usize::MAX)),
-            journal: Journal::restored(limits.journal_bytes, 1, VecDeque::new()),
+            journal: Journal::new(limits.journal_bytes),
             sessions: Sessions::default(),
             bindings: Bindings::default(),
             marks: Marks::default(),
             trail: Trail::begin(0, 0, usize::try_from(limits.changes).unwrap_or(usize::MAX)),
+            gaps: Vec::new(),
             #[cfg(feature = "planted-bugs")]
             planted: None,
         }
@@ -226,6 +230,11 @@ impl State {
             heard: held.heard(),
             ends: held.expires(),
         })
+    }
+
+    /// What it is to hold when that session ends.
+    pub fn last_will(&self, key: &Key) -> Option<&Bytes> {
+        self.bindings.last(key)
     }
 
     /// How many registers are bound to sessions.

@@ -153,6 +153,11 @@ impl Calls {
             .collect();
         exactly_once(&self.appends, &log)
             .map_err(|misdeeds| Violation::new(Check::ExactlyOnce, format!("{:?}", misdeeds[0])))?;
+        self.judge_registers()
+    }
+
+    /// The same of the registers alone.
+    pub(in super::super) fn judge_registers(&mut self) -> Verdict {
         match linearize::check(&self.history) {
             linearize::Verdict::Linearizable { .. } => Ok(()),
             linearize::Verdict::Inconclusive { .. } => {

@@ -12,7 +12,7 @@ use tenure_core::alpo::{Node, ServerId, Status};
 use super::{Check, Verdict, broken};
 
 pub(in super::super) struct Followed {
-    servers: usize,
+    numbers: usize,
     timeout: u64,
     /// Whether a pause is no excuse.
     strictly: bool,
@@ -25,19 +25,24 @@ pub(in super::super) struct Followed {
 }
 
 impl Followed {
-    pub(in super::super) fn new(servers: usize, timeout: u64, strictly: bool) -> Self {
+    /// For so many numbers, and so many servers that share them.
+    pub(in super::super) fn new(
+        (numbers, servers): (usize, usize),
+        timeout: u64,
+        strictly: bool,
+    ) -> Self {
         Self {
-            servers,
+            numbers,
             timeout,
             strictly,
-            heard: vec![0; servers * servers],
+            heard: vec![0; servers * numbers],
             since: vec![None; servers],
             looked: vec![0; servers],
         }
     }
 
     pub(in super::super) fn heard(&mut self, server: usize, from: ServerId, now: u64) {
-        self.heard[server * self.servers + from.get() as usize - 1] = now;
+        self.heard[server * self.numbers + from.get() as usize - 1] = now;
     }
 
     /// A timer of the server ran out and it has done what it had to.
@@ -62,8 +67,8 @@ impl Followed {
         let mut heard: Vec<_> = voters
             .iter()
             .map(|id| match id.get() as usize - 1 {
-                peer if peer == server => now,
-                peer => self.heard[server * self.servers + peer].max(since),
+                _ if *id == node.id() => now,
+                peer => self.heard[server * self.numbers + peer].max(since),
             })
             .collect();
         self.since[server] = Some((since, voters));

@@ -95,6 +95,14 @@ impl Holders {
         }
     }
 
+    /// The registers that somebody counts on, and until when.
+    pub(in super::super) fn counted_on(&self) -> impl Iterator<Item = (&Key, u64)> {
+        self.beliefs.values().flat_map(|belief| {
+            let held = belief.keys.iter().filter(|(_, hold)| hold.held);
+            held.map(|(key, _)| (key, belief.until))
+        })
+    }
+
     /// Whether everybody is right; `state` has all that took effect by now.
     pub(in super::super) fn check(&self, now: u64, state: &State) -> Verdict {
         for (client, belief) in &self.beliefs {

@@ -3,14 +3,14 @@
 
 use std::collections::BTreeMap;
 
-use tenure_core::alpo::{Asker, Body, Envelope, Node, ServerId, Status};
+use tenure_core::alpo::{Asker, Body, Envelope, Node, ServerId, Status, StorageId};
 use tenure_core::ids::Term;
 
 use super::{Check, Verdict, broken};
 
 #[derive(Default)]
 pub(in super::super) struct Leaders {
-    of: BTreeMap<Term, ServerId>,
+    of: BTreeMap<Term, (ServerId, StorageId)>,
 }
 
 impl Leaders {
@@ -19,10 +19,10 @@ impl Leaders {
         if node.status() != Status::Leader {
             return Ok(false);
         }
-        let (term, id) = (node.term(), node.id());
+        let (term, id) = (node.term(), (node.id(), node.identity().storage));
         match self.of.insert(term, id) {
             Some(other) if other != id => {
-                let detail = format!("{other} and {id} both lead in term {term}");
+                let detail = format!("{other:?} and {id:?} both lead in term {term}");
                 broken(Check::OneLeader, detail).map(|()| false)
             }
             Some(_) => Ok(false),

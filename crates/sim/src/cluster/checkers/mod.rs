@@ -2,6 +2,7 @@
 //!
 //! They see what no server can: all of them at once, in true time.
 
+pub(super) mod accepted;
 pub(super) mod bound;
 pub(super) mod clients;
 pub(super) mod committed;
@@ -22,6 +23,8 @@ pub enum Check {
     OneLeader,
     /// A leader lacks what was committed before its term (I7).
     Completeness,
+    /// A leader counted a disk for entries that it does not have (H11, H15).
+    Accepted,
     /// Two servers applied different entries at one place (I8), or a
     /// (session, serial) stands in the committed log twice (I9).
     Committed,
@@ -60,6 +63,9 @@ pub enum Check {
     /// Two clusters were founded by servers that kept their disks, one without
     /// its disk takes part, or one is left out.
     Founding,
+    /// A restored cluster gave out what the lost one had given out, or
+    /// something of the backup is not there.
+    Restored,
     /// A server stopped because it found a broken rule, or panicked.
     Halted,
     /// After all was well again, nobody led in time.
@@ -80,6 +86,7 @@ impl fmt::Display for Check {
             Self::Invariant => "invariant",
             Self::OneLeader => "one leader",
             Self::Completeness => "completeness",
+            Self::Accepted => "accepted",
             Self::Committed => "committed",
             Self::State => "state",
             Self::Matching => "matching",
@@ -96,6 +103,7 @@ impl fmt::Display for Check {
             Self::Followed => "followed",
             Self::Disk => "disk",
             Self::Founding => "founding",
+            Self::Restored => "restored",
             Self::Halted => "halted",
             Self::Election => "election",
             Self::Reaches => "who reaches leads",

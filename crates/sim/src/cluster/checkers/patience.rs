@@ -99,7 +99,7 @@ impl Calm {
 
     pub(in super::super) fn after(&self, node: &Node) -> Verdict {
         let vote = node.hard_state().vote;
-        let voted = vote.is_some_and(|vote| vote.server == self.candidate);
+        let voted = vote.is_some_and(|vote| vote.rank.server == self.candidate);
         if node.status() == Status::Passive && !voted && node.deadline() > self.deadline {
             let detail = format!("{} waits longer because of {}", node.id(), self.candidate);
             return broken(Check::Calm, detail);

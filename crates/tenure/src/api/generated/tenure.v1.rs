@@ -211,14 +211,15 @@ pub struct WatchRequest {
     /// Every change after this revision, or by entries after this one of the log
     /// (the version of a register is the id of the entry that wrote it); neither:
     /// the state now, and then every change. What is too old is refused with
-    /// COMPACTED, an entry that this server has not come to yet with NOT_READY.
+    /// COMPACTED, an entry that this server has not come to yet with NOT_READY,
+    /// what a cluster told that was lost and restored from a backup since with
+    /// RESTORED.
     #[prost(uint64, optional, tag = "3")]
     pub after_revision: ::core::option::Option<u64>,
     #[prost(uint64, optional, tag = "4")]
     pub after_id: ::core::option::Option<u64>,
     /// Of which cluster these are, as the watch said that told them; a watch
-    /// that was begun in another (one from a backup, say) is refused with
-    /// COMPACTED. Empty: of this one.
+    /// that was begun in another is refused with COMPACTED. Empty: of this one.
     #[prost(string, tag = "5")]
     pub cluster: ::prost::alloc::string::String,
 }
@@ -702,7 +703,8 @@ pub struct Error {
     #[prost(string, tag = "4")]
     pub leader_address: ::prost::alloc::string::String,
     /// For OUT_OF_ORDER: the serial that would have followed. For COMPACTED:
-    /// the oldest number that is still there.
+    /// the oldest number that is still there. For RESTORED: the number with
+    /// which the log goes on here, or the revision at which a watch can begin.
     #[prost(uint64, tag = "5")]
     pub expected: u64,
 }
@@ -790,6 +792,10 @@ pub enum Cause {
     /// This server wants a token and was given none, or one it does not know.
     /// Not done.
     Unauthenticated = 17,
+    /// The place to go on from was told by a cluster that is lost: this one was
+    /// made from an older backup of it, and what followed there may be gone.
+    /// Not done; decide what that means, and begin again.
+    Restored = 18,
 }
 impl Cause {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -816,6 +822,7 @@ impl Cause {
             Self::Denied => "DENIED",
             Self::TooSlow => "TOO_SLOW",
             Self::Unauthenticated => "UNAUTHENTICATED",
+            Self::Restored => "RESTORED",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -839,6 +846,7 @@ impl Cause {
             "DENIED" => Some(Self::Denied),
             "TOO_SLOW" => Some(Self::TooSlow),
             "UNAUTHENTICATED" => Some(Self::Unauthenticated),
+            "RESTORED" => Some(Self::Restored),
             _ => None,
         }
     }

@@ -6,7 +6,7 @@ use tenure_core::time::Instant;
 
 use super::flight::Flight;
 use super::message::{look_weight, op_weight};
-use super::{Op, Outcome, PATIENCE_MIN, Pipeline, Reply, Session, Told, Verdict, session_over};
+use super::{Op, Outcome, Pipeline, Reply, Session, Told, Verdict, session_over};
 use crate::api::v1::{self, answer, command, request};
 use crate::log::Error;
 
@@ -37,7 +37,7 @@ impl Pipeline {
         };
         if verdict == Verdict::Stay {
             self.trial = None;
-            self.patience = PATIENCE_MIN;
+            self.patience = self.patience_min;
         }
         verdict
     }

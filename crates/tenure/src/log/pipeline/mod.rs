@@ -35,6 +35,7 @@ use self::message::{Message, look_weight, op_weight, weight};
 pub(super) use self::types::{Ask, Gather, Op, Outcome, Reply};
 use crate::api::v1::{self, command, request};
 use crate::log::Error;
+use crate::log::distance::Distance;
 
 /// Requests that wait to be sent, at most; one more is refused.
 const WAITING_MAX: usize = 65_536;
@@ -45,7 +46,8 @@ const LOOKS_MAX: usize = 1_024;
 /// How many requests a new stream gets before it has answered one: whether it
 /// leads to somebody who leads is not known yet.
 const TRIAL: usize = 16;
-/// How long an answer may take before others are asked who leads.
+/// How long an answer may take before others are asked who leads: of a server
+/// that is near, and the longest that this grows to by itself.
 const PATIENCE_MIN: Duration = Duration::from_millis(250);
 const PATIENCE_MAX: Duration = Duration::from_secs(2);
 
@@ -107,6 +109,8 @@ pub(super) struct Pipeline {
     /// Since when answers are waited for in vain.
     quiet_since: Instant,
     patience: Duration,
+    /// What it is where answers come in time.
+    patience_min: Duration,
     /// The earliest deadline that anybody waits with, or earlier.
     armed: Option<Instant>,
     /// What was last in the way, for those who run out of time.
@@ -133,9 +137,16 @@ impl Pipeline {
             heard: now,
             quiet_since: now,
             patience: PATIENCE_MIN,
+            patience_min: PATIENCE_MIN,
             armed: None,
             trouble: "no server has been reached".into(),
         }
+    }
+
+    /// Waits for answers as long as the distance of the servers asks for.
+    pub(super) fn is_as_far_as(&mut self, distance: &Distance) {
+        self.patience_min = distance.patience(PATIENCE_MIN);
+        self.patience = self.patience.max(self.patience_min);
     }
 
     /// The same with one session and no other: when that is over, commands are

@@ -50,7 +50,7 @@ impl Pipeline {
         }
         if self.awaits_answers() && self.quiet_since.after(self.patience) <= now {
             self.quiet_since = now;
-            self.patience = (self.patience * 2).min(PATIENCE_MAX);
+            self.patience = (self.patience * 2).min(PATIENCE_MAX.max(self.patience_min));
             due.doubt = true;
         }
         if self.armed.is_some_and(|armed| armed <= now) {

@@ -6,8 +6,9 @@
 //! and the cluster does it once.
 //!
 //! The clock is the log's time: stamped by whoever leads, carried on by the
-//! next leader, never going back, and never faster than the clocks of the
-//! leaders. So a grant is judged over by that clock alone, and a fresh
+//! next leader, and never faster than the clocks of the leaders. Stamps never
+//! go back; the time of an answer may, when another leads, and then a grant
+//! looks younger than it is. So a grant is judged over by that clock alone, and a fresh
 //! candidate takes a long-dead office at once.
 //!
 //! Versions are the ids of the log entries that wrote.
@@ -31,7 +32,7 @@ use super::{
     Store, Version, Watch, Write, Written, refuse_oversized,
 };
 use crate::error::StoreError;
-use crate::log::Client;
+use crate::log::{Client, Error};
 
 /// Registers in a cluster of `tenure serve`. Clones are the same store.
 #[derive(Clone, Debug)]
@@ -67,10 +68,24 @@ impl Tenure {
         }
     }
 
+    /// Says with a call that had no answer in time if it could not have one.
+    fn judge(&self, error: Error, within: Duration) -> StoreError {
+        let far = |why: String| match self.client.excuses(within) {
+            Some(far) => format!("{why}; {far}"),
+            None => why,
+        };
+        match error {
+            Error::Unavailable(why) => Error::Unavailable(far(why)).into(),
+            Error::Unknown(why) => Error::Unknown(far(why)).into(),
+            error => error.into(),
+        }
+    }
+
     async fn swap(&self, write: Write, within: Duration) -> Result<Written, StoreError> {
         refuse_oversized(&write)?;
         let (key, value, stamp) = (write.key.clone(), Arc::clone(&write.value), write.stamp);
-        let written = self.client.spread(within).compare_and_swap(write).await?;
+        let written = self.client.spread(within).compare_and_swap(write).await;
+        let written = written.map_err(|error| self.judge(error, within))?;
         // What the stamp is after a write that leaves it, only a read tells.
         if stamp == Stamp::Now && written.now.is_some() {
             let register = Register {
@@ -131,7 +146,10 @@ impl Store for Tenure {
         key: &'a Key,
         within: Duration,
     ) -> BoxFuture<'a, Result<Reading, StoreError>> {
-        Box::pin(async move { Ok(self.client.spread(within).read(key).await?) })
+        Box::pin(async move {
+            let read = self.client.spread(within).read(key).await;
+            read.map_err(|error| self.judge(error, within))
+        })
     }
 
     fn compare_and_swap(
@@ -158,6 +176,14 @@ impl Store for Tenure {
         within: Duration,
     ) -> BoxFuture<'a, Result<Page, StoreError>> {
         Box::pin(self.page(prefix, after, within))
+    }
+
+    fn round_trip(&self, within: Duration) -> BoxFuture<'_, Option<Duration>> {
+        Box::pin(async move {
+            let client = self.client.within(within);
+            client.prepare().await;
+            client.round_trip().await
+        })
     }
 
     fn watch(&self, selector: Selector) -> Watch {

@@ -1,0 +1,179 @@
+//! Calls that are given up, by the thousand, in HTTP/2 as it is on the wire.
+//!
+//! The server is stopped while they come, as a machine is that has too much to
+//! do: then it finds the calls together with their ends, however fast it is.
+
+mod common;
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+
+use common::TENURE;
+use common::servers::{SOON, free, led};
+use rustix::process::{Pid, Signal, kill_process};
+
+const HEADERS: u8 = 1;
+const RST_STREAM: u8 = 3;
+const SETTINGS: u8 = 4;
+const GOAWAY: u8 = 7;
+const END_STREAM: u8 = 1;
+const END_HEADERS: u8 = 4;
+/// `:status: 200`, as HPACK has it in its table.
+const STATUS_200: u8 = 0x88;
+
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).expect("short").to_be_bytes();
+    let mut frame = length[1..].to_vec();
+    frame.extend([kind, flags]);
+    frame.extend(stream.to_be_bytes());
+    frame.extend(payload);
+    frame
+}
+
+/// The headers of a request without a body, or of one whose body is to come.
+fn headers(stream: u32, method: u8, path: &str, flags: u8) -> Vec<u8> {
+    let mut block = vec![method, 0x86, 0x01, 1, b'x', 0x04];
+    block.push(u8::try_from(path.len()).expect("short"));
+    block.extend(path.as_bytes());
+    frame(HEADERS, flags | END_HEADERS, stream, &block)
+}
+
+fn get(stream: u32, path: &str) -> Vec<u8> {
+    headers(stream, 0x82, path, END_STREAM)
+}
+
+/// A call that is begun and given up.
+fn given_up(stream: u32) -> Vec<u8> {
+    const CANCEL: [u8; 4] = [0, 0, 0, 8];
+    let begun = headers(stream, 0x83, "/v1/log/append", 0);
+    [begun, frame(RST_STREAM, 0, stream, &CANCEL)].concat()
+}
+
+/// A connection whose frames are written by hand.
+struct Wire(TcpStream);
+
+impl Wire {
+    fn connect(address: &str) -> Self {
+        let stream = TcpStream::connect(address).expect("it listens");
+        stream.set_read_timeout(Some(SOON)).expect("a timeout");
+        let mut wire = Self(stream);
+        let begin = [
+            b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec(),
+            frame(SETTINGS, 0, 0, &[]),
+        ];
+        wire.0.write_all(&begin.concat()).expect("it reads");
+        wire
+    }
+
+    /// The next frame that answers a call or ends the connection; `None` if
+    /// that ended without a word.
+    fn next(&mut self) -> Option<(u8, u32, Vec<u8>)> {
+        loop {
+            let mut head = [0; 9];
+            self.0.read_exact(&mut head).ok()?;
+            let [high, middle, low, kind, _, stream @ ..] = head;
+            let length = u32::from_be_bytes([0, high, middle, low]);
+            let mut payload = vec![0; length as usize];
+            self.0.read_exact(&mut payload).ok()?;
+            if kind == HEADERS || kind == GOAWAY {
+                return Some((kind, u32::from_be_bytes(stream), payload));
+            }
+        }
+    }
+}
+
+/// One server, killed when this is dropped.
+struct Alone {
+    server: Child,
+    address: String,
+    _directory: tempfile::TempDir,
+}
+
+impl Alone {
+    fn start() -> Self {
+        let [peer, address] = free();
+        let directory = tempfile::tempdir().expect("a directory");
+        let server = Command::new(TENURE)
+            .args([
+                "serve",
+                "--quiet",
+                "--id",
+                "1",
+                "--peers",
+                &format!("1={peer}"),
+            ])
+            .args(["--listen", &address, "--data"])
+            .arg(directory.path().join("1"))
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("a server");
+        led(&format!("tenure://{address}"));
+        Self {
+            server,
+            address,
+            _directory: directory,
+        }
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = i32::try_from(self.server.id()).ok().and_then(Pid::from_raw);
+        kill_process(pid.expect("a process"), signal).expect("it runs");
+    }
+
+    /// Gives so many calls up while the server is stopped, asks one more, and
+    /// says what the first frame is that it answers with then.
+    fn finds(&self, calls: u32) -> (u8, u32, Vec<u8>) {
+        let mut wire = Wire::connect(&self.address);
+        self.signal(Signal::STOP);
+        let last = 2 * calls + 1;
+        let burst = (1..last).step_by(2).map(given_up);
+        let burst: Vec<u8> = burst.chain([get(last, "/healthz")]).flatten().collect();
+        let mut writer = wire.0.try_clone().expect("a handle");
+        // More than the system takes in for it may come after it goes on.
+        let written = thread::spawn(move || writer.write_all(&burst));
+        thread::park_timeout(std::time::Duration::from_millis(300));
+        self.signal(Signal::CONT);
+        let answer = wire.next().expect("a frame");
+        let _ = written.join().expect("no panic");
+        answer
+    }
+
+    fn closed(&self) -> bool {
+        let mut stream = TcpStream::connect(&self.address).expect("others are served");
+        let request = b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+        stream.write_all(request).expect("it reads");
+        let mut text = String::new();
+        stream.read_to_string(&mut text).expect("metrics");
+        text.contains("tenure_connections_closed_total{reason=\"GivenUp\"} 1")
+    }
+}
+
+impl Drop for Alone {
+    fn drop(&mut self) {
+        let _ = self.server.kill();
+        let _ = self.server.wait();
+    }
+}
+
+/// What a client does whose deadlines pass while the server does not run.
+#[test]
+fn calls_that_were_given_up_cost_the_others_of_their_connection_nothing() {
+    let alone = Alone::start();
+    let (kind, stream, payload) = alone.finds(2_000);
+    assert_eq!((kind, stream), (HEADERS, 4_001), "{payload:?}");
+    assert_eq!(payload[0], STATUS_200);
+    assert!(!alone.closed());
+}
+
+/// As many as nobody gives up who means well: an attack, which ends its own
+/// connection, is counted, and harms nobody else.
+#[test]
+fn a_flood_of_calls_that_are_given_up_ends_its_connection() {
+    let alone = Alone::start();
+    let (kind, _, payload) = alone.finds(20_000);
+    assert_eq!(kind, GOAWAY, "{payload:?}");
+    let counted = common::poll_until(SOON, || alone.closed().then_some(()));
+    assert!(counted.is_some(), "it is counted as what it is");
+}

@@ -1,0 +1,135 @@
+//! A leader whose own disk stalls while those of the others are well: held up
+//! for seconds it stays and answers, held up for good it hands over.
+
+mod common;
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use common::TENURE;
+use common::poll_until;
+use common::servers::{Cluster, SOON, free, led};
+use rustix::process::{Pid, Signal, kill_process};
+use tenure::log::Client;
+
+/// Far above what the machine itself may hold a server up for, and far below
+/// how long the sync takes.
+const TIMEOUT: &str = "1s";
+const STALL: Duration = Duration::from_secs(5);
+
+/// Whose disks have been quick for so long that a server that ever waits for
+/// one itself would do so.
+const QUICK: usize = 150;
+
+fn start() -> Cluster {
+    let [one, two, three, clients @ ..] = free::<6>();
+    let mut cluster = Cluster {
+        directory: tempfile::tempdir().expect("a directory"),
+        peers: format!("1={one},2={two},3={three}"),
+        clients: clients.into(),
+        servers: Vec::new(),
+    };
+    let serve = |id| {
+        let mut command = cluster.command(TENURE, id);
+        command.args(["--election-timeout", TIMEOUT]);
+        command.stdout(Stdio::null()).spawn().expect("a server")
+    };
+    let servers: Vec<_> = (1..=3).map(serve).collect();
+    cluster.servers = servers;
+    led(&cluster.url());
+    cluster
+}
+
+/// Holds up the syncs of a process until it is dropped.
+struct Stall(Child);
+
+impl Stall {
+    fn of(pid: u32, span: Duration) -> Self {
+        let inject = format!("inject=fdatasync:delay_enter={}", span.as_micros());
+        let strace = Command::new("strace")
+            .args(["-f", "-q", "-o", "/dev/null"])
+            .args(["-e", "trace=fdatasync", "-e", &inject])
+            .args(["-p", &pid.to_string()])
+            .stderr(Stdio::null())
+            .spawn();
+        let stall = Self(strace.expect("strace"));
+        let attached = poll_until(SOON, || is_traced(pid).then_some(()));
+        attached.expect("strace has attached");
+        stall
+    }
+}
+
+impl Drop for Stall {
+    fn drop(&mut self) {
+        // It lets go of the server, which must go on.
+        let pid = i32::try_from(self.0.id()).ok().and_then(Pid::from_raw);
+        let _ = kill_process(pid.expect("a process id"), Signal::TERM);
+        let _ = self.0.wait();
+    }
+}
+
+/// Whether all threads of a process are traced.
+fn is_traced(pid: u32) -> bool {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).expect("it runs");
+    threads.filter_map(Result::ok).all(|thread| {
+        let status = std::fs::read_to_string(thread.path().join("status"));
+        let status = status.unwrap_or_default();
+        let tracer = status.lines().find_map(|it| it.strip_prefix("TracerPid:"));
+        tracer.is_some_and(|pid| pid.trim() != "0")
+    })
+}
+
+fn traceable() -> bool {
+    let strace = Command::new("strace")
+        .args(["-f", "-q", "--seccomp-bpf", "-o", "/dev/null", "true"])
+        .stderr(Stdio::null())
+        .status();
+    strace.is_ok_and(|status| status.success()) && Path::new("/proc/self/task").exists()
+}
+
+#[tokio::test]
+async fn a_leader_stays_while_its_disk_stalls_and_leaves_when_it_hangs() {
+    if !traceable() {
+        eprintln!("\n*** LEFT OUT: strace cannot trace a process here\n");
+        return;
+    }
+    let cluster = start();
+    let client = Client::open(&cluster.url()).expect("a client").within(SOON);
+    let mut last = 0;
+    for _ in 0..QUICK {
+        last = client.append(b"quick".to_vec()).await.expect("appended");
+    }
+    let (leader, term) = (cluster.leader(), cluster.term());
+    let pid = cluster.servers[leader - 1].id();
+    let stall = Stall::of(pid, STALL);
+    let began = Instant::now();
+    let mut appended = 0;
+    while began.elapsed() < STALL + STALL / 5 {
+        let asked = Instant::now();
+        let number = client.append(b"stalled".to_vec()).await.expect("appended");
+        assert!(asked.elapsed() < STALL / 2, "{:?}", asked.elapsed());
+        assert_eq!(number, last + 1);
+        (last, appended) = (number, appended + 1);
+    }
+    assert!(appended > 20, "{appended} entries in {:?}", began.elapsed());
+    assert_eq!((cluster.leader(), cluster.term()), (leader, term));
+    drop(stall);
+
+    // For good. Nobody waits for it: what is appended goes on.
+    let _stall = Stall::of(pid, Duration::from_secs(3_600));
+    let began = Instant::now();
+    while cluster.leader() == leader {
+        assert!(began.elapsed() < 2 * SOON, "it does not hand over");
+        let number = client.append(b"hangs".to_vec()).await.expect("appended");
+        assert_eq!(number, last + 1);
+        last = number;
+    }
+    let number = client.append(b"after".to_vec()).await.expect("appended");
+    assert_eq!(
+        number,
+        last + 1,
+        "nothing is lost and nothing is done twice"
+    );
+    client.close().await;
+}

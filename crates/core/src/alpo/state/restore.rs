@@ -1,0 +1,520 @@
+//! A state that begins a new cluster, made from a backup of one that is lost.
+//!
+//! After the backup was taken the old cluster went on: it gave out ids of
+//! entries (which are the versions of registers and the numbers of sessions),
+//! numbers of the plain log, terms of elections and epochs of groups, and
+//! nobody knows any more which. None of them may be given out again, for
+//! clients and the resources that they fence still know them. So all of them
+//! jump, by more than a cluster gives out in its life:
+//!
+//! * ids, revisions and numbers of the plain log by [`JUMP`]. At a million
+//!   entries a second the old cluster would have had to go on for twelve days
+//!   after the backup to come so far, and after eight thousand restores they
+//!   still fit the numbers of JSON ([`LAST`]; beyond that a backup cannot be
+//!   restored). What is left out is remembered ([`Gaps`]): a reader that comes
+//!   from inside is told, and never sent past it.
+//! * terms of elections and epochs of groups by [`TERM_STEP`] or what the
+//!   operator says, since many keep fences in 32 bits.
+//!
+//! Who led when the old cluster was lost may still believe in its lease. So
+//! each election is *held*, in the raised term, by an id that no process has:
+//! for the longest lease of the backup, counted by every judge from its first
+//! sight of it or on the log's time from here on (`docs/election.md`, clause
+//! 3), whatever the old holder's renewal says. A leader of the old cluster
+//! was confirmed last before that was off, so before any judge looks: it is
+//! over first. The office is bound to no session. For the same reason each
+//! group's nodes are replaced by one that is no process and that is silent:
+//! what they ran goes to heirs when it is judged dead (`docs/ha.md`, clause
+//! 3); their heartbeats are gone, so none of them can go on beating.
+//!
+//! Sessions of the backup are over for their clients: nobody knows which of
+//! their serials were done after the backup. One that holds other registers
+//! lives on under a number that nobody was ever told, and ends when its time
+//! to live has passed in the new cluster; what it holds is free no sooner
+//! than its holder gives up.
+//!
+//! All times are of one clock, the new cluster's. The log's time goes on from
+//! where it was.
+
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::vec::Vec;
+use core::fmt;
+use core::time::Duration;
+
+use crate::cas::{Bytes, Register, Registers};
+use crate::election::{Config, Holder, Office, Record};
+use crate::ha::{Keys, Member as Node, NodeId, Place, Target, View};
+use crate::ids::{Key, LeaderId, Name, Term, Version};
+use crate::time::{ClockId, StoreTime, WallTime};
+
+use super::super::bug::Bug;
+use super::super::entry::{ClusterVersion, SessionId};
+use super::super::ids::{LogId, Position};
+use super::super::membership::Membership;
+use super::bindings::Bindings;
+use super::marks::{self, Marks};
+use super::sessions::Sessions;
+use super::trail::Trail;
+use super::{Session, State};
+
+/// By how much ids, revisions and numbers of the plain log jump.
+pub const JUMP: u64 = 1 << 40;
+
+/// By how much terms of elections and epochs of groups jump, unless the
+/// operator says otherwise.
+pub const TERM_STEP: u64 = 1_000_000;
+
+/// Above this no id may come: the largest whole number that all readers of
+/// JSON keep.
+pub(super) const LAST: u64 = 1 << 53;
+
+/// The name of who holds what nobody may race for yet.
+const HELD_BY: &str = "restored-from-backup";
+
+/// Numbers that are left out, from the first to before the last.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Gap {
+    /// The first.
+    pub from: u64,
+    /// The first after them.
+    pub to: u64,
+}
+
+impl Gap {
+    /// Whether this number is left out.
+    pub const fn holds(&self, number: u64) -> bool {
+        self.from <= number && number < self.to
+    }
+
+    pub(super) const fn width(&self) -> u64 {
+        self.to - self.from
+    }
+}
+
+/// What was left out when the state was restored.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Gaps {
+    /// Places in the log from which nobody can go on: the backup's last entry
+    /// and the ids after it.
+    pub ids: Gap,
+    /// The same as revisions of the registers.
+    pub revisions: Gap,
+    /// Numbers of the plain log that no entry of it has.
+    pub numbers: Gap,
+}
+
+impl Gaps {
+    pub(super) const fn is_after(&self, other: &Self) -> bool {
+        other.ids.to <= self.ids.from
+            && other.revisions.to <= self.revisions.from
+            && other.numbers.to <= self.numbers.from
+    }
+}
+
+/// How to restore.
+#[derive(Clone, Debug)]
+pub struct Restoring {
+    /// The new cluster's clock.
+    pub clock: ClockId,
+    /// Its members.
+    pub members: Membership,
+    /// How often this very backup was restored, this time included; from 1.
+    /// What an earlier restored cluster gave out is not given out again.
+    pub times: u64,
+    /// By how much terms and epochs are raised, each time.
+    pub term_step: u64,
+    /// The longest lease that anybody may have had, if that is longer than
+    /// all leases of the backup.
+    pub longest_lease: Duration,
+    /// 128 random bits: the id that holds elections and groups meanwhile.
+    pub holder: u128,
+    /// The calendar, for those who judge by it.
+    pub wall: WallTime,
+}
+
+/// A state that was restored, and what was done to it.
+#[derive(Clone, Debug)]
+pub struct Restored {
+    /// The state.
+    pub state: State,
+    /// How many elections are held.
+    pub elections: usize,
+    /// How many groups had their epoch raised.
+    pub groups: usize,
+    /// For how long elections and what groups ran are held.
+    pub lease: Duration,
+    /// Registers of elections and groups that could not be read, and are as
+    /// they were.
+    pub unread: Vec<Key>,
+}
+
+/// Why a state cannot be restored.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum NotRestorable {
+    /// Entries of a later version than this release speaks may follow.
+    Newer(ClusterVersion),
+    /// The ids would be too large.
+    Exhausted,
+    /// The term or epoch in this register would be too large.
+    Term(Key),
+}
+
+impl fmt::Display for NotRestorable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Newer(version) => write!(
+                f,
+                "expected a backup of a cluster of version {} at most, found version {version}: \
+                 restore it with a later release",
+                ClusterVersion::NEWEST
+            ),
+            Self::Exhausted => write!(
+                f,
+                "expected ids that stay below {LAST} when they are raised, found larger ones: the \
+                 backup was restored too often"
+            ),
+            Self::Term(key) => write!(
+                f,
+                "expected a term in {key} that can be raised, found one too large: name a smaller \
+                 --term-step"
+            ),
+        }
+    }
+}
+
+impl core::error::Error for NotRestorable {}
+
+impl State {
+    /// What was left out, each time that the state was restored from a
+    /// backup.
+    pub fn gaps(&self) -> &[Gaps] {
+        &self.gaps
+    }
+
+    /// The gap that this place in the log is in: whoever followed the
+    /// registers up to there did so in a cluster that is lost.
+    pub fn gap_of_id(&self, id: LogId) -> Option<Gap> {
+        let mut gaps = self.gaps.iter().map(|gaps| gaps.ids);
+        gaps.find(|gap| gap.holds(id))
+    }
+
+    /// The same by revision.
+    pub fn gap_of_revision(&self, revision: u64) -> Option<Gap> {
+        let mut gaps = self.gaps.iter().map(|gaps| gaps.revisions);
+        gaps.find(|gap| gap.holds(revision))
+    }
+
+    /// The state that a new cluster begins with.
+    ///
+    /// # Errors
+    /// If that cannot be; then there is none.
+    pub fn restored(self, how: &Restoring) -> Result<Restored, NotRestorable> {
+        if self.version > ClusterVersion::NEWEST {
+            return Err(NotRestorable::Newer(self.version));
+        }
+        let times = how.times.max(1);
+        let jumped = !self.planted(Bug::RestoredInPlace);
+        let jump = if jumped {
+            JUMP.checked_mul(times)
+        } else {
+            Some(1)
+        };
+        let step = how.term_step.checked_mul(times);
+        let (jump, step) = jump.zip(step).ok_or(NotRestorable::Exhausted)?;
+        let ends = [
+            self.applied.id,
+            self.registers.revision(),
+            self.journal.next(),
+        ];
+        let fits = |from: u64| {
+            let to = from.checked_add(jump).filter(|to| *to < LAST)?;
+            Some(Gap { from, to })
+        };
+        let [Some(ids), Some(revisions), Some(numbers)] = ends.map(fits) else {
+            return Err(NotRestorable::Exhausted);
+        };
+        let mut work = Work {
+            registers: stamped(&self.registers, how.clock),
+            version: Version::from_u64(ids.to),
+            stamp: StoreTime {
+                clock: how.clock,
+                nanos: self.time,
+            },
+            step,
+            lease: how.longest_lease,
+            how,
+            written: BTreeSet::new(),
+            unread: Vec::new(),
+        };
+        work.read_leases();
+        let elections = work.hold_elections()?;
+        let groups = work.hold_groups()?;
+        let (sessions, bindings) = self.without_owners(&work.written, &work.registers, ids.to);
+        let term = self
+            .applied
+            .term
+            .get()
+            .checked_add(step)
+            .and_then(Term::new);
+        let term = term.ok_or(NotRestorable::Exhausted)?;
+        let Work {
+            registers,
+            lease,
+            unread,
+            ..
+        } = work;
+        let state = self.begun_anew(how, Position::new(term, ids.to), registers, revisions);
+        let mut state = Self {
+            sessions,
+            bindings,
+            ..state
+        };
+        if jumped {
+            state.journal.leave_out(numbers);
+            state.gaps.push(Gaps {
+                ids,
+                revisions,
+                numbers,
+            });
+        }
+        Ok(Restored {
+            state,
+            elections,
+            groups,
+            lease,
+            unread,
+        })
+    }
+
+    /// Its clock, members, version, place and registers are those of the new
+    /// cluster.
+    fn begun_anew(
+        self,
+        how: &Restoring,
+        applied: Position,
+        registers: BTreeMap<Key, Register>,
+        revisions: Gap,
+    ) -> Self {
+        let changes = usize::try_from(self.limits.changes).unwrap_or(usize::MAX);
+        let registers = Registers::restored(registers, revisions.to, changes);
+        let sum = marks::sum(registers.list(""));
+        Self {
+            clock: how.clock,
+            applied,
+            // It is a cluster of servers of this release alone.
+            version: self.version.max(ClusterVersion::SECOND),
+            members: how.members.clone(),
+            trail: Trail::begin(applied.id, registers.revision(), changes),
+            marks: Marks::restored(self.marks.chain, sum),
+            registers,
+            ..self
+        }
+    }
+
+    /// Sessions that hold registers which nobody has written since, under
+    /// the last ids before `end`, which no cluster has given out: so none of
+    /// their clients can go on. The others are over.
+    fn without_owners(
+        &self,
+        written: &BTreeSet<Key>,
+        registers: &BTreeMap<Key, Register>,
+        end: LogId,
+    ) -> (Sessions, Bindings) {
+        let held = |key: &Key| registers.contains_key(key) && !written.contains(key);
+        let kept = || self.bindings.iter().filter(|(key, _)| held(key));
+        let old: BTreeSet<SessionId> = kept().map(|(_, binding)| binding.session).collect();
+        let first = end - old.len() as u64;
+        let renamed: BTreeMap<SessionId, SessionId> = old.into_iter().zip(first..).collect();
+        let (mut sessions, mut bindings) = (Sessions::default(), Bindings::default());
+        for (old, new) in &renamed {
+            if let Some(session) = self.sessions.get(*old) {
+                let nobodys = Session {
+                    completed: 0,
+                    saved: VecDeque::new(),
+                    ..session.clone()
+                };
+                sessions.insert(*new, nobodys);
+            }
+        }
+        for (key, binding) in kept() {
+            if let Some(session) = renamed.get(&binding.session) {
+                bindings.bind(key.clone(), *session, binding.last.clone());
+            }
+        }
+        (sessions, bindings)
+    }
+}
+
+/// Registers with their stamps on another clock.
+fn stamped(registers: &Registers, clock: ClockId) -> BTreeMap<Key, Register> {
+    let restamped = |(key, held): (&Key, &Register)| {
+        let stamp = held.stamp.map(|stamp| StoreTime { clock, ..stamp });
+        let register = Register {
+            stamp,
+            ..held.clone()
+        };
+        (key.clone(), register)
+    };
+    registers.list("").map(restamped).collect()
+}
+
+/// What is written anew.
+struct Work<'a> {
+    registers: BTreeMap<Key, Register>,
+    version: Version,
+    stamp: StoreTime,
+    step: u64,
+    lease: Duration,
+    how: &'a Restoring,
+    written: BTreeSet<Key>,
+    unread: Vec<Key>,
+}
+
+impl Work<'_> {
+    fn keys(&self, fits: impl Fn(&Key) -> bool) -> Vec<Key> {
+        let keys = self.registers.keys().filter(|key| fits(key));
+        keys.cloned().collect()
+    }
+
+    fn value(&self, key: &Key) -> Option<&Bytes> {
+        self.registers.get(key).map(|register| &register.value)
+    }
+
+    fn record(&self, key: &Key) -> Option<Record> {
+        let record = Record::decode(self.value(key)?).ok()?;
+        (key.election().as_ref() == Some(&record.election)).then_some(record)
+    }
+
+    fn view(&self, key: &Key) -> Option<View> {
+        let view = View::decode(self.value(key)?).ok()?;
+        (Keys::of(view.group.clone()).view() == *key).then_some(view)
+    }
+
+    /// Writes a register anew: as young as it can be.
+    fn write(&mut self, key: Key, value: Bytes) {
+        let register = Register {
+            value,
+            version: self.version.clone(),
+            stamp: Some(self.stamp),
+        };
+        self.registers.insert(key.clone(), register);
+        self.written.insert(key);
+    }
+
+    /// The longest lease of all elections and nodes, as far as it is one that
+    /// anybody can have set.
+    fn read_leases(&mut self) {
+        let mut longest = self.lease;
+        for key in self.registers.keys() {
+            let record = self.record(key).map(|record| record.lease);
+            let nodes = self.view(key).into_iter().flat_map(|view| view.members);
+            let leases = record.into_iter().chain(nodes.map(|node| node.lease));
+            let leases = leases.filter(|lease| *lease <= Config::LEASE_MAX);
+            longest = leases.fold(longest, Ord::max);
+        }
+        self.lease = longest;
+    }
+
+    fn hold_elections(&mut self) -> Result<usize, NotRestorable> {
+        let mut held = 0;
+        for key in self.keys(|key| key.election().is_some()) {
+            let Some(record) = self.record(&key) else {
+                self.unread.push(key);
+                continue;
+            };
+            let term = record.term.get().checked_add(self.step);
+            let term = term.and_then(Term::new);
+            let term = term.ok_or_else(|| NotRestorable::Term(key.clone()))?;
+            // Above what the old cluster has come to: who knows that must
+            // not take this for older news.
+            let sequence = record.sequence.saturating_add(JUMP);
+            let record = Record {
+                term,
+                sequence,
+                renewal: sequence,
+                lease: self.lease.max(record.lease),
+                acquired_at: self.how.wall,
+                renewed_at: self.how.wall,
+                office: Office::Held(Holder {
+                    id: LeaderId::from_u128(self.how.holder),
+                    name: held_by(),
+                    addresses: [].into(),
+                    params: [].into(),
+                    request: None,
+                }),
+                ..record
+            };
+            self.write(key, record.encode());
+            held += 1;
+        }
+        Ok(held)
+    }
+
+    fn hold_groups(&mut self) -> Result<usize, NotRestorable> {
+        let is_view = |key: &Key| {
+            let group = key.as_str().strip_prefix(Keys::PREFIX);
+            let group = group.and_then(|rest| rest.strip_suffix("/view"));
+            group.is_some_and(|group| !group.contains('/'))
+        };
+        let mut held = 0;
+        for key in self.keys(is_view) {
+            let Some(mut view) = self.view(&key) else {
+                self.unread.push(key);
+                continue;
+            };
+            let epoch = view.epoch.checked_add(self.step);
+            // One more must always follow.
+            let epoch = epoch.filter(|epoch| *epoch <= Term::MAX.get());
+            view.epoch = epoch.ok_or_else(|| NotRestorable::Term(key.clone()))?;
+            let keys = Keys::of(view.group.clone());
+            for beat in self.keys(|key| keys.node(key).is_some()) {
+                self.registers.remove(&beat);
+            }
+            self.hold_group(&mut view);
+            self.write(key, view.encode());
+            held += 1;
+        }
+        Ok(held)
+    }
+
+    /// One that is no process has all that the nodes had.
+    fn hold_group(&self, view: &mut View) {
+        let id = NodeId::from_u128(self.how.holder);
+        let anything = !view.members.is_empty() || !view.workloads.is_empty();
+        view.members.clear();
+        if !anything {
+            return;
+        }
+        let millis = u64::try_from(self.lease.as_nanos().div_ceil(1_000_000));
+        view.members.push(Node {
+            id,
+            name: held_by(),
+            // It makes no quorum, and takes nothing over.
+            ha: false,
+            draining: true,
+            lease: Duration::from_millis(millis.unwrap_or(u64::MAX)),
+            max: Some(0),
+            serial: 0,
+            labels: Vec::new(),
+        });
+        for assignment in view.workloads.values_mut() {
+            assignment.place = match assignment.place {
+                Place::Releasing {
+                    to: Target::Nowhere,
+                    ..
+                } => Place::Releasing {
+                    from: id,
+                    to: Target::Nowhere,
+                },
+                // Even what waited: after the backup somebody may have got it.
+                Place::Assigned(_) | Place::Releasing { .. } | Place::Waiting => {
+                    Place::Assigned(id)
+                }
+            };
+        }
+    }
+}
+
+fn held_by() -> Name {
+    Name::new(HELD_BY).unwrap_or_else(|error| unreachable!("{HELD_BY}: {error}"))
+}

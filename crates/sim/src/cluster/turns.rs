@@ -1,0 +1,198 @@
+//! What changes in turn over a cluster: the settings, one server after the
+//! other, there and back; and disks that stall.
+//!
+//! Drawn by a generator of its own, so that worlds without it are what they
+//! were. In a world of changing settings all servers begin under `before`,
+//! are started again in turn under those of the world, perhaps go back, and
+//! are under those of the world when everything is healed. Servers with
+//! different settings do not talk, as their greetings see to it. What a
+//! directory owes is kept on its disk, raised before a start and lowered when
+//! it was waited out, as `tenure::server` does it.
+
+use std::time::Duration;
+
+use tenure_core::alpo::{Body, Config, Envelope, Request};
+use tenure_core::rng::Rng;
+
+use super::Options;
+use super::swarm::{MILLI, SECOND, Swarm};
+use super::world::{Event, World};
+
+/// What changes in turn.
+pub(super) struct Turns {
+    rng: Rng,
+    /// The settings before those of the world, if they change.
+    before: Option<Config>,
+    /// By server, whether it runs under those.
+    old: Vec<bool>,
+}
+
+impl Turns {
+    pub(super) fn draw(seed: u64, swarm: &mut Swarm, options: &Options) -> Self {
+        let mut rng = Rng::from_seed(seed ^ 0x7475_726e_7321);
+        swarm.kinds.settings = options.kinds.settings && swarm.servers > 2 && rng.chance(25);
+        swarm.kinds.stalls = options.kinds.stalls && rng.chance(30);
+        if swarm.kinds.stalls {
+            swarm.config.disk_lag = Duration::from_secs(rng.between(5, 8));
+            swarm.config.disk_bytes = [3_000, 1_000_000][rng.below(2) as usize];
+        }
+        let before = swarm.kinds.settings.then(|| {
+            let timeout = if rng.chance(70) {
+                swarm.config.timeout * rng.between(2, 12) as u32
+            } else {
+                (swarm.config.timeout / 2).max(Duration::from_millis(20))
+            };
+            let lease_reads = rng.chance(80);
+            Config {
+                timeout,
+                heartbeat: timeout / rng.between(4, 8) as u32,
+                lease_reads,
+                fast_detection: !lease_reads && rng.chance(70),
+                ..swarm.config.clone()
+            }
+        });
+        let old = vec![before.is_some(); swarm.servers];
+        Self { rng, before, old }
+    }
+
+    /// Under which settings a server is started.
+    pub(super) fn config<'a>(&'a self, server: usize, world: &'a Config) -> &'a Config {
+        match &self.before {
+            Some(before) if self.old[server] => before,
+            _ => world,
+        }
+    }
+
+    /// The least and the greatest timeout, and whether all read by leases.
+    pub(super) fn timeouts(&self, world: &Config) -> (u64, u64, bool) {
+        let before = self.before.as_ref().unwrap_or(world);
+        let nanos = |config: &Config| config.timeout.as_nanos() as u64;
+        let (one, two) = (nanos(before), nanos(world));
+        let strictly = before.lease_reads && world.lease_reads;
+        (one.min(two), one.max(two), strictly)
+    }
+
+    /// The longest silence that anybody may owe.
+    pub(super) fn longest(&self, world: &Config) -> u64 {
+        let before = self.before.as_ref().unwrap_or(world).silence();
+        before.max(world.silence()).as_nanos() as u64
+    }
+}
+
+impl World {
+    /// Plans when the settings change.
+    pub(super) fn plan_turns(&mut self) {
+        if !self.swarm.kinds.settings {
+            return;
+        }
+        let storm = self.swarm.storm;
+        let mut at = self.turns.rng.between(storm / 20, storm / 4);
+        let mut old = false;
+        while at < storm {
+            // Quickly, or with time for the rest to get used to it.
+            let gap = [20 * MILLI, SECOND / 2, 3 * SECOND][self.turns.rng.below(3) as usize];
+            let first = self.turns.rng.below(self.swarm.servers as u64) as usize;
+            for turn in 0..self.swarm.servers {
+                let server = (first + turn) % self.swarm.servers;
+                self.after(at, Event::Turn { server, old });
+                at += gap / 2 + self.turns.rng.below(gap);
+            }
+            at += self.turns.rng.between(2 * SECOND, 15 * SECOND);
+            old = !old;
+        }
+    }
+
+    /// A server is started again under other settings. Whoever leads goes
+    /// last, or is forgotten: it is then that a lease of before may live on.
+    pub(super) fn turn(&mut self, server: usize, old: bool) {
+        let forgotten = self.leader() == Some(server) && self.turns.rng.chance(60);
+        if self.healed || self.turns.old[server] == old || forgotten {
+            return;
+        }
+        self.turns.old[server] = old;
+        self.stats.settings += 1;
+        let delay = 1 + self.turns.rng.below(100 * MILLI);
+        self.crash(server, Some(delay));
+    }
+
+    /// The storm is over: everybody is under the settings of the world, and
+    /// disks that hang are replaced by starting their servers anew.
+    pub(super) fn end_turns(&mut self) {
+        for server in 0..self.swarm.servers {
+            let stuck = self.hosts[server].stalled_until > self.now;
+            if self.turns.old[server] || stuck {
+                self.crash(server, None);
+            }
+            self.turns.old[server] = false;
+        }
+    }
+
+    /// Whether two servers have greeted each other.
+    pub(super) fn are_strange(&self, one: usize, other: usize) -> bool {
+        self.turns.old.get(one) != self.turns.old.get(other)
+    }
+
+    /// What a server that starts now owes, raised to what its settings owe. It
+    /// is lowered when it was waited out.
+    pub(super) fn owed(&mut self, server: usize) -> Duration {
+        let own = self.turns.config(server, &self.swarm.config).silence();
+        let host = &mut self.hosts[server];
+        host.disk.silence = host.disk.silence.max(own);
+        let owed = host.disk.silence;
+        if owed > own {
+            let over = host.now(self.now).boot.after(owed);
+            let delay = host.true_time(over) - self.now;
+            // That of the process which is about to run.
+            let epoch = host.epoch + 1;
+            self.after(delay, Event::WaitedOut { server, epoch });
+        }
+        owed
+    }
+
+    /// A server has owed what it had to.
+    pub(super) fn waited_out(&mut self, server: usize, epoch: u64) {
+        if self.hosts[server].epoch == epoch {
+            let own = self.turns.config(server, &self.swarm.config).silence();
+            self.hosts[server].disk.silence = own;
+        }
+    }
+
+    /// How much longer a sync of so many bytes takes: on a disk that stalls
+    /// by their number, sometimes for seconds, and now and then for ever.
+    pub(super) fn stall(&mut self, server: usize, bytes: usize) -> u64 {
+        if !self.swarm.kinds.stalls || self.healed {
+            return 0;
+        }
+        let size = bytes as u64 * self.swarm.sync / 8_192;
+        let rng = &mut self.turns.rng;
+        let stall = match rng.below(600) {
+            0 => 1_000 * SECOND,
+            1..4 => rng.between(SECOND / 2, 12 * SECOND),
+            _ => return size,
+        };
+        self.stats.stalled_syncs += 1;
+        self.hosts[server].stalled_until = self.now + stall;
+        // Whose disk hangs is likely to be ended by somebody.
+        if self.swarm.kinds.crashes && self.turns.rng.chance(50) {
+            let soon = self.turns.rng.below(4 * self.timeout());
+            self.after(soon, Event::Snipe { server });
+        }
+        size + stall
+    }
+
+    /// A leader that has just offered the leadership is cut off: whoever is
+    /// elected, it does not hear of it.
+    pub(super) fn cut_off_who_offers(&mut self, server: usize, envelope: &Envelope) {
+        let offers = matches!(
+            envelope.body,
+            Body::Request {
+                request: Request::TransferNow,
+                ..
+            }
+        );
+        let leases = self.turns.config(server, &self.swarm.config).lease_reads;
+        if offers && leases && self.swarm.kinds.partitions && self.turns.rng.chance(50) {
+            self.after(1, Event::Dethrone { server });
+        }
+    }
+}
