@@ -112,7 +112,7 @@ impl World {
             return;
         }
         self.stats.bare += 1;
-        for server in lost.to_vec() {
+        for server in lost.iter().copied() {
             self.crash(server, None);
             self.hosts[server].lost = true;
             self.note(server, "is lost for good");

@@ -53,10 +53,15 @@ impl Removal {
             return None;
         }
         self.upto = theirs.upto;
-        let known = self.by.is_some();
+        let known = self.by.is_some().then_some(self.heir);
         self.by = (!has(&theirs.members)).then_some(by);
         self.heir = theirs.members.storage(own.server);
-        if known { None } else { self.text(own) }
+        // Once that it was removed, and once more to whom its number went.
+        if known == Some(self.heir) {
+            None
+        } else {
+            self.text(own)
+        }
     }
 
     /// A message has come: those of a leader are for members only.
@@ -156,11 +161,15 @@ mod tests {
         let members = [(1, 7), (2, 7), (3, 9)];
         let members = members.map(|(number, it)| (id(number), StorageId::from_u128(it)));
         let theirs = Settled {
-            upto: 11,
+            upto: 12,
             members: Membership::founded(members),
         };
         let mut removal = Removal::default();
+        // That comes after the word that it was removed.
+        let without = settled(11, &[1, 2]);
+        assert!(removal.hear(own(), &ours, id(1), &without).is_some());
         let said = removal.hear(own(), &ours, id(1), &theirs).expect("news");
+        assert_eq!(removal.hear(own(), &ours, id(2), &theirs), None);
         for part in [
             &format!("its number went to {heir}"),
             "tenure member remove 3",
