@@ -178,6 +178,9 @@ pub(crate) enum Command {
     /// Change the members of a cluster, or who leads it.
     #[cfg(feature = "tenure")]
     Member(Member),
+    /// List the sessions of a cluster's clients, or close one. Takes the right admin.
+    #[cfg(feature = "tenure")]
+    Session(Session),
     /// Write a consistent copy of everything in a cluster to a file.
     #[cfg(feature = "tenure")]
     Backup(Backup),

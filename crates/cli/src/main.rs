@@ -115,6 +115,8 @@ fn run(cli: Cli, file: File, output: Output) -> Result<ExitCode, Failure> {
             #[cfg(feature = "tenure")]
             Command::Member(args) => commands::cluster::member(&context, args).await,
             #[cfg(feature = "tenure")]
+            Command::Session(args) => commands::session::session(&context, args).await,
+            #[cfg(feature = "tenure")]
             Command::Snapshot(args) => commands::cluster::snapshot(&context, args).await,
             #[cfg(feature = "tenure")]
             Command::Backup(args) => commands::cluster::backup(&context, args).await,

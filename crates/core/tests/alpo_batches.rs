@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use tenure_core::Machine;
 use tenure_core::alpo::{
-    Ask, Batch, ClusterId, Command, Config, Envelope, Identity, Input, Limits, Membership, Node,
-    Operation, Output, Payload, Position, Recovered, ServerId, Snapshot, State, Status, StorageId,
+    Ask, Batch, Claim, ClusterId, Command, Config, Envelope, Identity, Input, Limits, Membership,
+    Node, Operation, Output, Payload, Position, Recovered, ServerId, Snapshot, State, Status,
+    StorageId,
 };
 use tenure_core::rng::Rng;
 use tenure_core::time::{ClockId, Instant, Now, WallTime};
@@ -144,7 +145,7 @@ impl World {
                     operation: Operation::Append(vec![7; 40].into()),
                 };
                 for token in 0..self.rng.between(1, 8) {
-                    let ask = Ask::Command(command.clone());
+                    let ask = Ask::Command(command.clone(), Claim::NONE);
                     node.handle(now, Input::Asked { token, ask });
                 }
             }

@@ -101,7 +101,7 @@ fn numbers_have_one_form() {
 #[test]
 fn every_kind_of_entry_and_hard_state_is_read_as_it_was_written() {
     let rng = &mut Rng::from_seed(3);
-    let mut kinds = [0; 6];
+    let mut kinds = [0; 7];
     for _ in 0..5_000 {
         let id = rng.number();
         let entry = rng.entry(id);
@@ -112,6 +112,7 @@ fn every_kind_of_entry_and_hard_state_is_read_as_it_was_written() {
             Payload::Command(_) => 3,
             Payload::Expire { .. } => 4,
             Payload::Version(_) => 5,
+            Payload::OpenOwned { .. } => 6,
             #[cfg(feature = "next-version")]
             Payload::Note(_) => unreachable!("none is made"),
         }] += 1;

@@ -4,8 +4,9 @@ use std::collections::VecDeque;
 
 use tenure_core::Machine;
 use tenure_core::alpo::{
-    Ask, Body, ClusterId, Command, Config, Envelope, Event, Identity, Input, Limits, Membership,
-    Node, Operation, Output, Position, Recovered, Request, ServerId, Snapshot, State, StorageId,
+    Ask, Body, Claim, ClusterId, Command, Config, Envelope, Event, Identity, Input, Limits,
+    Membership, Node, Opening, Operation, Output, Position, Recovered, Request, ServerId, Snapshot,
+    State, StorageId,
 };
 use tenure_core::rng::Rng;
 use tenure_core::time::{ClockId, Instant, Now, WallTime};
@@ -66,12 +67,13 @@ fn drain(node: &mut Node) -> usize {
 
 fn command(bytes: usize) -> Ask {
     // Nobody's session: it is written and applied, and changes nothing.
-    Ask::Command(Command {
+    let command = Command {
         session: 99,
         serial: 1,
         outstanding: 1,
         operation: Operation::Append(vec![7; bytes].into()),
-    })
+    };
+    Ask::Command(command, Claim::NONE)
 }
 
 #[test]
@@ -258,7 +260,7 @@ fn over_a_slow_link_no_chunk_is_sent_again_and_again() {
     far.cut = Some(late);
     let open = |token| Input::Asked {
         token,
-        ask: Ask::Open { ttl: u64::MAX },
+        ask: Ask::Open(Opening::of_nobody(u64::MAX)),
     };
     // Sessions make the snapshot large: 40 bytes each.
     for token in 0..2_000 {

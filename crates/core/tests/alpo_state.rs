@@ -141,7 +141,10 @@ fn answers_are_kept_as_long_as_they_are_waited_for() {
     for serial in 1..=4 {
         log.ask(session, serial, 1, append("x"));
     }
-    let standing = |log: &Log, serial| log.state.sessions().standing(session, serial);
+    let standing = |log: &Log, serial| {
+        let sessions = log.state.sessions();
+        sessions.standing(session, serial, &append("x"))
+    };
     for serial in 1..=4 {
         let done = Standing::Done(Outcome::Appended(serial));
         assert_eq!(standing(&log, serial), done);
@@ -172,7 +175,10 @@ fn a_session_keeps_no_more_than_a_window() {
     for serial in 1..=all {
         log.ask(session, serial, 1, append("x"));
     }
-    let standing = |serial| log.state.sessions().standing(session, serial);
+    let standing = |serial| {
+        let sessions = log.state.sessions();
+        sessions.standing(session, serial, &append("x"))
+    };
     assert_eq!(standing(10), Standing::Forgotten);
     assert_eq!(standing(11), Standing::Done(Outcome::Appended(11)));
     assert_eq!(standing(all), Standing::Done(Outcome::Appended(all)));

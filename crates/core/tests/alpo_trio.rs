@@ -7,6 +7,8 @@ mod changes;
 mod compare;
 #[path = "alpo_trio/knows.rs"]
 mod knows;
+#[path = "alpo_trio/owners.rs"]
+mod owners;
 #[path = "alpo_trio/servers.rs"]
 mod servers;
 #[path = "alpo_trio/strand.rs"]

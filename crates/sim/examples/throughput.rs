@@ -10,8 +10,8 @@ use std::time::Instant as Clock;
 
 use tenure_core::Machine;
 use tenure_core::alpo::{
-    Answer, Ask, ClusterId, Command, Config, Identity, Input, Limits, Membership, Node, Operation,
-    Outcome, Output, Position, Recovered, ServerId, Snapshot, State, StorageId,
+    Answer, Ask, Claim, ClusterId, Command, Config, Identity, Input, Limits, Membership, Node,
+    Opening, Operation, Outcome, Output, Position, Recovered, ServerId, Snapshot, State, StorageId,
 };
 use tenure_core::rng::Rng;
 use tenure_core::time::{ClockId, Instant, Now};
@@ -107,7 +107,7 @@ impl Cluster {
             self.settle();
         }
         let ttl = u64::MAX / 2;
-        let ask = Ask::Open { ttl };
+        let ask = Ask::Open(Opening::of_nobody(ttl));
         self.nodes[0].handle(self.now, Input::Asked { token: 0, ask });
         self.drain(0);
         self.settle();
@@ -122,7 +122,7 @@ impl Cluster {
                 outstanding: first,
                 operation: Operation::Append(payload.into()),
             };
-            let ask = Ask::Command(command);
+            let ask = Ask::Command(command, Claim::NONE);
             let input = Input::Asked { token: serial, ask };
             self.nodes[0].handle(self.now, input);
         }

@@ -113,10 +113,16 @@ impl Holding {
             serial: 0,
         };
         let ttl_millis = u64::try_from(TTL.as_millis())?;
-        let open = v1::OpenSessionRequest { ttl_millis };
-        let opened = holding.ask(|channel| async move {
-            let answer = SessionsClient::new(channel).open(open).await?;
-            Ok(answer.into_inner().session)
+        let open = v1::OpenSessionRequest {
+            ttl_millis,
+            ..v1::OpenSessionRequest::default()
+        };
+        let opened = holding.ask(|channel| {
+            let open = open.clone();
+            async move {
+                let answer = SessionsClient::new(channel).open(open).await?;
+                Ok(answer.into_inner().session)
+            }
         });
         holding.session = opened.await?;
         for number in share {
@@ -145,6 +151,7 @@ impl Holding {
             session: self.session,
             serial: self.serial,
             outstanding: self.serial,
+            secret: bytes::Bytes::new(),
         })
     }
 
@@ -176,9 +183,12 @@ impl Holding {
         while boot() < end {
             let begun = boot();
             let numbered = self.next();
-            self.ask(|channel| async move {
-                let request = v1::KeepAliveRequest { numbered };
-                SessionsClient::new(channel).keep_alive(request).await
+            self.ask(|channel| {
+                let numbered = numbered.clone();
+                async move {
+                    let request = v1::KeepAliveRequest { numbered };
+                    SessionsClient::new(channel).keep_alive(request).await
+                }
             })
             .await?;
             count += 1;

@@ -26,6 +26,9 @@ fn the_generated_code_is_that_of_the_proto_file() {
         "AtEnd.value",
         "LogEntry.data",
         "BackupResponse.part",
+        "Numbered.secret",
+        "OpenSessionRequest.secret",
+        "Request.secret",
     ] {
         builder = builder.field_attribute(field, base64);
     }

@@ -122,6 +122,29 @@ pub(crate) struct TransferMember {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct Session {
+    #[command(subcommand)]
+    pub(crate) command: SessionCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum SessionCommand {
+    /// Print the sessions there are, a line each, and who opened them.
+    List,
+    /// End a session in place of its owner.
+    ///
+    /// What it holds gets its last wills, as if it had expired. Its client
+    /// notices by its next command.
+    Close(SessionId),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SessionId {
+    /// Its number.
+    pub(crate) id: u64,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct Snapshot {
     /// Only this server; may be repeated [default: all].
     #[arg(long, value_name = "ID")]

@@ -56,6 +56,9 @@ pub(crate) struct Serve {
     /// reaches the port may do everything]. Read again when it changes.
     #[arg(long, env = "TENURE_TOKENS", value_name = "FILE")]
     pub(crate) tokens: Option<PathBuf>,
+    /// How many sessions one token may have, or without tokens one address [default: 4096].
+    #[arg(long, env = "TENURE_SESSIONS_EACH", value_name = "N")]
+    pub(crate) sessions_each: Option<u64>,
     /// Listen on other than loopback addresses without TLS.
     #[arg(long, env = "TENURE_INSECURE")]
     pub(crate) insecure: bool,
@@ -81,6 +84,7 @@ impl Serve {
             tls_ca: typed.tls_ca.or(file.tls_ca),
             tls_any_client: typed.tls_any_client || file.tls_any_client,
             tokens: typed.tokens.or(file.tokens),
+            sessions_each: typed.sessions_each.or(file.sessions_each),
             insecure: typed.insecure || file.insecure,
         }
     }

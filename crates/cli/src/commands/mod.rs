@@ -21,6 +21,8 @@ pub(crate) mod restore;
 pub(crate) mod run;
 #[cfg(feature = "tenure")]
 pub(crate) mod serve;
+#[cfg(feature = "tenure")]
+pub(crate) mod session;
 pub(crate) mod sim;
 pub(crate) mod sim_cluster;
 pub(crate) mod sim_ha;

@@ -120,6 +120,9 @@ fn settings(args: &Serve) -> Result<Config, Failure> {
     let mut settings = Config::new(id, peers, data, listen);
     settings.advertise.clone_from(&args.advertise);
     settings.tokens.clone_from(&args.tokens);
+    if let Some(each) = args.sessions_each {
+        settings.sessions_each = each;
+    }
     settings.listen_peers.clone_from(&args.listen_peers);
     if let Some(timeout) = &args.election_timeout {
         settings.node.timeout = config::duration("--election-timeout", timeout)?;

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use serde_json::{Value, json};
-use tenure::core::alpo::{Entry, HardState, Operation, Payload};
+use tenure::core::alpo::{Entry, HardState, Opener, Operation, Payload};
 use tenure::wal::{self, Item, Record, Report, SegmentStart, WalError};
 
 use crate::failure::Failure;
@@ -240,6 +240,19 @@ fn describe_payload(payload: &Payload) -> String {
             format!("members {}", names.join(" "))
         }
         Payload::Open { ttl } => format!("open a session for {ttl} ns"),
+        Payload::OpenOwned { ttl, owner } => {
+            let by = match owner.opener {
+                Opener::Server => "nobody in particular",
+                Opener::Token(_) => "a token",
+                Opener::Address(_) => "an address",
+            };
+            let secret = if owner.secret.is_some() {
+                ", with a secret"
+            } else {
+                ""
+            };
+            format!("open a session for {ttl} ns, by {by}{secret}")
+        }
         Payload::Expire { session } => format!("session {session} expires"),
         Payload::Version(version) => format!("the cluster's version is {version}"),
         #[cfg(feature = "next-version")]

@@ -188,11 +188,14 @@ impl Holder {
 
     async fn open(servers: &Servers) -> Self {
         let ttl_millis = TTL.as_millis() as u64;
-        let request = v1::OpenSessionRequest { ttl_millis };
+        let request = v1::OpenSessionRequest {
+            ttl_millis,
+            ..v1::OpenSessionRequest::default()
+        };
         let session = until("a session", async || {
             let leader = servers.leader().await;
             let mut sessions = SessionsClient::new(servers.channel(leader));
-            sessions.open(request).await.ok()
+            sessions.open(request.clone()).await.ok()
         });
         let session = session.await.into_inner().session;
         let swap = v1::Swap {
@@ -246,11 +249,12 @@ impl Holder {
     }
 }
 
-const fn numbered(session: u64, serial: u64) -> v1::Numbered {
+fn numbered(session: u64, serial: u64) -> v1::Numbered {
     v1::Numbered {
         session,
         serial,
         outstanding: serial,
+        ..v1::Numbered::default()
     }
 }
 
@@ -263,10 +267,12 @@ async fn keep(
 ) -> u64 {
     let mut kept = 0;
     while !*stopped.borrow() {
-        let numbered = Some(numbered(session, kept + 2));
+        let numbered = numbered(session, kept + 2);
         for channel in &channels {
             let mut sessions = SessionsClient::new(channel.clone());
-            let asked = sessions.keep_alive(v1::KeepAliveRequest { numbered });
+            let asked = sessions.keep_alive(v1::KeepAliveRequest {
+                numbered: Some(numbered.clone()),
+            });
             if let Ok(Ok(_)) = tokio::time::timeout(TTL / 6, asked).await {
                 kept += 1;
                 break;

@@ -165,6 +165,7 @@ fn answers_that_nobody_reads_do_not_pile_up() {
                 let requests = (1..=2_000).map(|number| v1::Request {
                     number,
                     what: Some(request::What::ReadLog(read)),
+                    ..v1::Request::default()
                 });
                 let message = v1::Requests {
                     requests: requests.collect(),

@@ -135,4 +135,8 @@ bugs! {
     /// Requests of servers that this server's own members do not have with
     /// that disk are refused.
     NewerRefused,
+    /// A serial that comes again is answered as done, whatever it asks for.
+    SerialWithoutDigest,
+    /// Whoever knows a session's number may use it.
+    SessionWithoutOwner,
 }

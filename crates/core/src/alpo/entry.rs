@@ -16,6 +16,7 @@ use crate::ids::{Key, Term, Version};
 
 use super::ids::{LogId, Position};
 use super::membership::Membership;
+use super::owner::Owner;
 
 /// The log's own time, in nanoseconds since the log began. It runs only
 /// while somebody leads.
@@ -112,6 +113,7 @@ impl Entry {
             + match &self.payload {
                 Payload::NoOp
                 | Payload::Open { .. }
+                | Payload::OpenOwned { .. }
                 | Payload::Expire { .. }
                 | Payload::Version(_) => 0,
                 #[cfg(feature = "next-version")]
@@ -136,6 +138,13 @@ pub enum Payload {
         /// How long it lives without being heard of, in nanoseconds of the
         /// log's time.
         ttl: LogTime,
+    },
+    /// The same of a session that has an owner; since version 2.
+    OpenOwned {
+        /// As above.
+        ttl: LogTime,
+        /// Whose it is.
+        owner: Owner,
     },
     /// A client's request.
     Command(Command),
@@ -166,6 +175,7 @@ impl Payload {
             | Self::Command(_)
             | Self::Expire { .. }
             | Self::Version(_) => ClusterVersion::FIRST,
+            Self::OpenOwned { .. } => ClusterVersion::SECOND,
             #[cfg(feature = "next-version")]
             Self::Note(_) => ClusterVersion(3),
         }
@@ -287,6 +297,9 @@ pub enum Outcome {
     /// The serial was done long ago and its answer is forgotten: the client
     /// itself said that it no longer waits for it.
     TooOld,
+    /// The serial was used for another command; nothing was done by this one.
+    /// Two clients use one session, or one has lost count.
+    OtherContent,
     /// A serial that does not follow the one before; nothing was done. A
     /// leader never writes such an entry.
     OutOfOrder {

@@ -37,6 +37,7 @@ mod log;
 mod membership;
 mod message;
 mod node;
+mod owner;
 pub mod quorum;
 mod state;
 
@@ -56,7 +57,9 @@ pub use node::{
     Answer, Ask, Event, Fault, Found, Input, MAX_SNAPSHOT_BYTES, Node, Output, Query, Refusal,
     Status, Why,
 };
+pub use owner::{Claim, Fingerprint, Opener, Opening, Owner};
 pub use state::{
     Bound, Gap, Gaps, ImageError, JUMP, Journal, Limits, MAX_BOUND, MAX_WINDOW, Mark,
     NotRestorable, Restored, Restoring, Session, Sessions, Standing, State, TERM_STEP, TooOld,
+    digest_of,
 };

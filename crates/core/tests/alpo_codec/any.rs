@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use tenure_core::alpo::{
     Body, ClusterVersion, Command, Compare, Entry, Envelope, HardState, Limits, Mark, Member,
-    Membership, Operation, Part, Payload, Position, Rank, Reply, Request, ServerId, State,
-    StorageId, Vote,
+    Membership, Opener, Operation, Owner, Part, Payload, Position, Rank, Reply, Request, ServerId,
+    State, StorageId, Vote,
 };
 use tenure_core::cas::{Bytes, Expect, Stamp, Write};
 use tenure_core::ids::{Key, Term, Version};
@@ -38,6 +38,7 @@ pub(crate) trait Any {
     fn reply(&mut self) -> Reply;
     fn mark(&mut self) -> Option<Mark>;
     fn cluster_version(&mut self) -> ClusterVersion;
+    fn owner(&mut self) -> Owner;
     fn envelope(&mut self) -> Envelope;
     fn state(&mut self, length: u64) -> State;
     fn next_entry(&mut self, state: &State) -> Entry;
@@ -135,8 +136,21 @@ impl Any for Rng {
         }
     }
 
+    fn owner(&mut self) -> Owner {
+        // Few, so that they meet again.
+        let half = [self.below(3) as u8; 16];
+        Owner {
+            secret: self.chance(50).then_some(half),
+            opener: match self.below(3) {
+                0 => Opener::Server,
+                1 => Opener::Token(half),
+                _ => Opener::Address(half),
+            },
+        }
+    }
+
     fn payload(&mut self) -> Payload {
-        match self.below(7) {
+        match self.below(8) {
             0 => Payload::NoOp,
             1 => Payload::Members(self.members()),
             2 => Payload::Open { ttl: self.number() },
@@ -144,6 +158,10 @@ impl Any for Rng {
                 session: self.number(),
             },
             4 => Payload::Version(self.cluster_version()),
+            5 => Payload::OpenOwned {
+                ttl: self.number(),
+                owner: self.owner(),
+            },
             _ => Payload::Command(Command {
                 session: self.number(),
                 serial: self.number(),
@@ -310,6 +328,9 @@ impl Any for Rng {
             namespace: self.number(),
         };
         let mut state = State::new(limits, clock);
+        if self.chance(60) {
+            state = state.with_version(ClusterVersion::SECOND);
+        }
         for _ in 0..length {
             let entry = self.next_entry(&state);
             state.apply(&entry);
@@ -333,8 +354,12 @@ impl Any for Rng {
                 })
             }
             Some((session, _)) if self.chance(20) => Payload::Expire { session },
-            Some(_) | None if self.chance(60) => Payload::Open {
+            Some(_) | None if self.chance(40) => Payload::Open {
                 ttl: self.below(20),
+            },
+            Some(_) | None if self.chance(40) => Payload::OpenOwned {
+                ttl: self.below(20),
+                owner: self.owner(),
             },
             Some(_) | None => self.payload(),
         };

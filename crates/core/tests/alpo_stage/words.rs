@@ -7,7 +7,9 @@
 use std::time::Duration;
 
 use tenure_core::Machine;
-use tenure_core::alpo::{Ask, Change, Command, Input, Operation, Query, ServerId, StorageId};
+use tenure_core::alpo::{
+    Ask, Change, Claim, Command, Input, Opening, Operation, Query, ServerId, StorageId,
+};
 use tenure_core::cas::{Expect, Stamp, Write};
 use tenure_core::ids::{Key, Version};
 use tenure_core::time::Instant;
@@ -241,7 +243,7 @@ fn process(world: &mut World, command: &str, args: &mut Args<'_>) -> Outcome<()>
 
 pub(crate) fn open(world: &mut World, id: ServerId, ttl: Duration) -> Outcome<()> {
     let ttl = u64::try_from(ttl.as_nanos())?;
-    world.ask(id, "open".to_string(), Ask::Open { ttl })
+    world.ask(id, "open".to_string(), Ask::Open(Opening::of_nobody(ttl)))
 }
 
 fn sessions(world: &mut World) -> Outcome<()> {
@@ -367,6 +369,6 @@ fn order(
     world.ask(
         id,
         format!("{what} (serial {serial})"),
-        Ask::Command(command),
+        Ask::Command(command, Claim::NONE),
     )
 }

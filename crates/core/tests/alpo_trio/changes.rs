@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use tenure_core::alpo::{
-    Answer, Ask, Change, ChangeError, Config, Limits, Refusal, ServerId, StorageId,
+    Answer, Ask, Change, ChangeError, Config, Limits, Opening, Refusal, ServerId, StorageId,
 };
 
 use super::servers::{Servers, storage};
@@ -161,7 +161,7 @@ fn with_a_learner() -> Servers {
 fn append(servers: &mut Servers, entries: usize) {
     for _ in 0..entries {
         // An entry of any kind.
-        servers.ask(0, Ask::Open { ttl: u64::MAX / 2 });
+        servers.ask(0, Ask::Open(Opening::of_nobody(u64::MAX / 2)));
     }
 }
 

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use tenure_core::alpo::{Ask, Config, Event, Fault, Limits};
+use tenure_core::alpo::{Ask, Config, Event, Fault, Limits, Opening};
 
 use super::servers::Servers;
 
@@ -25,7 +25,7 @@ fn start(sessions: &[u64]) -> Servers {
 
 fn open(servers: &mut Servers, leader: usize, count: u64) {
     for _ in 0..count {
-        servers.ask(leader, Ask::Open { ttl: u64::MAX });
+        servers.ask(leader, Ask::Open(Opening::of_nobody(u64::MAX)));
     }
     servers.pass(Duration::from_millis(300));
 }

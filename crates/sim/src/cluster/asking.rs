@@ -23,6 +23,7 @@ impl World {
             return;
         }
         self.retry_late(client);
+        self.meddle(client);
         let own = &mut self.clients[client];
         if reader {
             if !self.quiet && own.pending.len() < 2 {
@@ -35,7 +36,8 @@ impl World {
         if own.session.is_none() {
             if own.pending.is_empty() && !self.quiet {
                 let ttl = self.swarm.session_ttl;
-                self.begin(client, Ask::Open { ttl });
+                let opening = own.opening(ttl);
+                self.begin(client, Ask::Open(opening));
             }
             return;
         }
@@ -71,7 +73,7 @@ impl World {
     }
 
     fn begin(&mut self, client: usize, ask: Ask) {
-        if let Ask::Command(command) = &ask {
+        if let Ask::Command(command, _) = &ask {
             self.holders.sends(client, command);
         }
         let operation = self.calls.invoke(self.now, client, &ask);
@@ -138,6 +140,9 @@ impl World {
     }
 
     pub(super) fn answered(&mut self, token: u64, answer: Answer) -> Verdict {
+        if let Some(verdict) = self.others_answered(token, &answer) {
+            return verdict;
+        }
         let Some((client, request)) = self.tokens.remove(&token) else {
             return Ok(());
         };
@@ -175,6 +180,9 @@ impl World {
                 self.redirect(client, request, leader);
                 Ok(())
             }
+            Answer::Refused(refusal @ (Refusal::NotOwner | Refusal::OtherContent)) => {
+                self.refused_its_own(client, refusal)
+            }
             // In order, later, or elsewhere: the same request again.
             Answer::Refused(_) | Answer::Interrupted | Answer::HandedOver => Ok(()),
         }
@@ -208,7 +216,7 @@ impl World {
         self.loss.told.note(outcome);
         let own = &mut self.clients[client];
         let until = own.believes_until(pending.since, self.swarm.session_ttl);
-        if let Ask::Command(command) = &pending.ask {
+        if let Ask::Command(command, _) = &pending.ask {
             self.holders.answered(client, command, outcome, until);
         }
         match outcome {

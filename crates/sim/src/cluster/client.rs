@@ -12,7 +12,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use tenure_core::alpo::{Ask, Command, Operation, Outcome, Query, Serial, SessionId};
+use tenure_core::alpo::{
+    Ask, Claim, Command, Fingerprint, Opening, Operation, Outcome, Query, Serial, SessionId,
+};
 use tenure_core::cas::{Bytes, Expect, Stamp, Write};
 use tenure_core::ids::{Key, Version};
 use tenure_core::rng::Rng;
@@ -94,6 +96,18 @@ impl Client {
         }
     }
 
+    /// What proves its sessions to be its own.
+    pub(super) const fn secret(&self) -> Fingerprint {
+        [self.number as u8 + 1; 16]
+    }
+
+    /// What it asks to have a session.
+    pub(super) const fn opening(&self, ttl: u64) -> Opening {
+        let mut opening = Opening::of_nobody(ttl);
+        opening.owner.secret = Some(self.secret());
+        opening
+    }
+
     fn value(&mut self) -> Bytes {
         self.made += 1;
         format!("c{}-{}", self.number, self.made)
@@ -169,7 +183,7 @@ impl Client {
             .pending
             .values()
             .filter_map(|pending| match &pending.ask {
-                Ask::Command(command) => Some(command.serial),
+                Ask::Command(command, _) => Some(command.serial),
                 _ => None,
             });
         serials.min().unwrap_or(self.next_serial)
@@ -189,17 +203,18 @@ impl Client {
         let serial = self.next_serial;
         let outstanding = self.outstanding().min(serial);
         self.next_serial += 1;
-        Ask::Command(Command {
+        let command = Command {
             session,
             serial,
             outstanding,
             operation,
-        })
+        };
+        Ask::Command(command, Claim::of_secret(self.secret()))
     }
 
     /// Learns from an answer what a register holds.
     pub(super) fn learn(&mut self, ask: &Ask, outcome: &Outcome) {
-        let Ask::Command(command) = ask else {
+        let Ask::Command(command, _) = ask else {
             return;
         };
         match (&command.operation, outcome) {
@@ -219,7 +234,7 @@ impl Client {
 
     /// Whether it has asked for the end of its session.
     pub(super) fn is_closing(&self) -> bool {
-        let close = |pending: &Pending| matches!(&pending.ask, Ask::Command(command) if command.operation == Operation::Close);
+        let close = |pending: &Pending| matches!(&pending.ask, Ask::Command(command, _) if command.operation == Operation::Close);
         self.pending.values().any(close)
     }
 

@@ -14,6 +14,7 @@
 //! | `founding` | how a cluster begins |
 //! | `removed` | disks that were removed and live on |
 //! | `client`, `asking` | who asks for things, and how |
+//! | `others` | who uses a session that another client opened |
 //! | `reading` | pages, the plain log, stale reads, watches |
 //! | `restoring` | the cluster is lost, and restored from a backup |
 //! | `turns` | settings that change in turn, disks that stall |
@@ -34,6 +35,7 @@ mod host;
 mod judging;
 mod late;
 mod network;
+mod others;
 mod plots;
 mod process;
 mod reading;

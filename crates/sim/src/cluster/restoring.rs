@@ -18,8 +18,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use tenure_core::Machine;
 use tenure_core::alpo::codec::crc32c_append;
 use tenure_core::alpo::{
-    Answer, Ask, Batch, Found, HardState, Input, Membership, Node, Operation, Outcome, Output,
-    Query, Restoring, ServerId, SessionId, Snapshot, State, StorageId, TERM_STEP,
+    Answer, Ask, Batch, Claim, Found, HardState, Input, Membership, Node, Operation, Outcome,
+    Output, Query, Restoring, ServerId, SessionId, Snapshot, State, StorageId, TERM_STEP,
 };
 use tenure_core::cas::Bytes;
 use tenure_core::ids::{Key, Version};
@@ -211,12 +211,13 @@ impl Life {
                 Some(last) => Operation::bind(write, last.clone()),
                 None => Operation::swap(write),
             };
-            let ask = Ask::Command(tenure_core::alpo::Command {
+            let command = tenure_core::alpo::Command {
                 session,
                 serial,
                 outstanding: serial,
                 operation,
-            });
+            };
+            let ask = Ask::Command(command, Claim::NONE);
             let number = self.calls.invoke(self.now, usize::MAX, &ask);
             let outcome = Outcome::Swapped(held.version.clone());
             // It is a register's, so it is taken.
@@ -287,7 +288,7 @@ impl Life {
         }
         match own.session {
             _ if own.reader => Ask::Read(Query::Register(own.key())),
-            None => Ask::Open { ttl },
+            None => Ask::Open(own.opening(ttl)),
             Some(session) => {
                 let wish = own.wish();
                 own.request(wish, session)
@@ -351,7 +352,7 @@ impl Life {
                     Outcome::SessionExpired | Outcome::Closed => own.start_over(),
                     Outcome::Conflict => own.seen.clear(),
                     Outcome::Appended(number) => {
-                        if let Ask::Command(command) = ask
+                        if let Ask::Command(command, _) = ask
                             && let Operation::Append(bytes) = &command.operation
                         {
                             self.appended.push((*number, bytes.clone()));

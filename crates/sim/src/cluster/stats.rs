@@ -105,6 +105,8 @@ stats! {
     retries: "requests sent again",
     expired: "sessions found expired",
     silences: "clients that fell silent",
+    meddled: "requests under another's session",
+    kept_out: "of these refused",
     timed_out: "sessions ended for their silence",
     spared: "ends of sessions that spoke again",
     renewed: "sessions with registers renewed by a new leader",

@@ -25,6 +25,7 @@ use super::founding::{Beginning, committed};
 use super::host::Host;
 use super::late::Late;
 use super::network::{Letter, Network};
+use super::others::Others;
 use super::plots::{Next, Waiting};
 use super::reading::Reading;
 use super::removed::LINGER_MAX;
@@ -182,6 +183,7 @@ pub(super) struct World {
     /// Who asked with a token, and which of its requests it was.
     pub(super) tokens: BTreeMap<u64, (usize, u64)>,
     pub(super) next_token: u64,
+    pub(super) others: Others,
     pub(super) committed: Committed,
     pub(super) beginning: Beginning,
     pub(super) leaders: Leaders,
@@ -243,6 +245,7 @@ impl World {
             clients,
             tokens: BTreeMap::new(),
             next_token: 0,
+            others: Others::new(seed),
             committed: committed(&swarm, &members),
             beginning: Beginning::default(),
             leaders: Leaders::default(),

@@ -54,7 +54,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use stateright::{Model, Property};
-use tenure_core::alpo::{Ask, Asker, Body, Input, Output, Status};
+use tenure_core::alpo::{Ask, Asker, Body, Input, Opening, Output, Status};
 use tenure_core::ids::Term;
 
 use super::action::{Action, Left};
@@ -278,7 +278,7 @@ impl Cluster {
         let token = u64::from(self.bounds.proposals - world.left.proposals);
         world.left.proposals -= 1;
         let ttl = u64::MAX / 2 + token;
-        let ask = Ask::Open { ttl };
+        let ask = Ask::Open(Opening::of_nobody(ttl));
         self.act(world, index, |host| {
             host.handle(Input::Asked { token, ask })
         });

@@ -31,7 +31,8 @@ const AHEAD: usize = 4;
 /// The largest part of a backup.
 const PART_BYTES_MAX: usize = 16 * 1024 * 1024;
 
-type Call<T> = Pin<Box<dyn Future<Output = Result<tonic::Response<T>, tonic::Status>> + Send>>;
+pub(super) type Call<T> =
+    Pin<Box<dyn Future<Output = Result<tonic::Response<T>, tonic::Status>> + Send>>;
 
 /// One server as it sees itself, or why it cannot be asked.
 #[derive(Clone, Debug)]
@@ -303,6 +304,16 @@ impl Client {
         meaning: fn(&tonic::Status) -> Error,
         call: impl Fn(ClusterClient<Channel>) -> Call<T> + Send + Sync + 'static,
     ) -> Result<T, Error> {
+        let call = move |channel| call(ClusterClient::new(channel));
+        self.to_leader(meaning, call).await
+    }
+
+    /// The same by whatever service.
+    pub(super) async fn to_leader<T: Send + 'static>(
+        &self,
+        meaning: fn(&tonic::Status) -> Error,
+        call: impl Fn(Channel) -> Call<T> + Send + Sync + 'static,
+    ) -> Result<T, Error> {
         let (finder, within) = (Arc::clone(&self.shared.finder), self.time());
         let work = async move {
             let mut sent = false;
@@ -326,7 +337,7 @@ async fn on_leader<T>(
     finder: &Finder,
     sent: &mut bool,
     meaning: fn(&tonic::Status) -> Error,
-    call: impl Fn(ClusterClient<Channel>) -> Call<T>,
+    call: impl Fn(Channel) -> Call<T>,
 ) -> Result<T, Error> {
     let mut past = 0;
     loop {
@@ -334,7 +345,7 @@ async fn on_leader<T>(
         past = search;
         let channel = finder.channel(&address).map_err(Error::Unavailable)?;
         *sent = true;
-        let status = match call(ClusterClient::new(channel)).await {
+        let status = match call(channel).await {
             Ok(answer) => return Ok(answer.into_inner()),
             Err(status) => status,
         };

@@ -69,6 +69,8 @@ impl Error {
             v1::Cause::NotLeader
             | v1::Cause::Busy
             | v1::Cause::SessionExpired
+            | v1::Cause::OtherContent
+            | v1::Cause::NotOwner
             | v1::Cause::OutOfOrder
             | v1::Cause::Window
             | v1::Cause::TooManySessions

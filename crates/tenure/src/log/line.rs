@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use bytes::Bytes;
 use tenure_core::time::Instant;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::timeout;
@@ -95,6 +96,7 @@ impl Line {
     }
 
     fn with(pipeline: Pipeline, finder: Arc<Finder>) -> Self {
+        let pipeline = pipeline.with_secret(draw_secret());
         let shared = Arc::new(Shared {
             desk: Mutex::new(Desk {
                 pipeline,
@@ -190,6 +192,19 @@ impl Drop for Line {
         }
         self.shared.wanted.notify_one();
         self.shared.hurry.notify_one();
+    }
+}
+
+/// Draws 128 bits. A system that gives none leaves its sessions to whoever
+/// has its token, as they were before there were secrets.
+fn draw_secret() -> Bytes {
+    let mut secret = [0; 16];
+    match getrandom::fill(&mut secret) {
+        Ok(()) => Bytes::copy_from_slice(&secret),
+        Err(error) => {
+            tracing::warn!("sessions are opened without a secret: {error}");
+            Bytes::new()
+        }
     }
 }
 

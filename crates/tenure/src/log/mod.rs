@@ -35,6 +35,7 @@
 //! | `follow.rs` | tails and watches, from any server |
 //! | `session.rs` | a session of its own, to bind registers to |
 //! | `cluster.rs` | status, members, backups |
+//! | `sessions.rs` | all sessions, for operators |
 //!
 //! Left out: reading without asking the leader (a tail or a watch does that),
 //! and transactions over several registers.
@@ -50,6 +51,7 @@ mod follow;
 mod line;
 mod pipeline;
 mod session;
+mod sessions;
 mod token;
 mod wire;
 

@@ -42,6 +42,10 @@ pub struct Config {
     pub tokens: Option<PathBuf>,
     /// Requests of clients that may be under way; more are refused with BUSY.
     pub requests: usize,
+    /// Sessions that one token may have, or without tokens one address; one
+    /// more is refused with `TOO_MANY_SESSIONS`. A token with the right admin
+    /// has no such bound.
+    pub sessions_each: u64,
     /// Connections of clients; one more is closed at once.
     pub connections: usize,
     /// Watches and tails under way; one more is refused with BUSY.
@@ -80,6 +84,7 @@ impl Config {
             client_certificates: true,
             tokens: None,
             requests: 65_536,
+            sessions_each: 4_096,
             connections: 4_096,
             watches: 65_536,
             message_within: Duration::from_secs(30),

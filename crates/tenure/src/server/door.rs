@@ -1,5 +1,6 @@
 //! How clients get to the machine, and how many at once.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -27,6 +28,8 @@ pub(super) struct Door {
     pub(super) started: tenure_core::time::Instant,
     under_way: Arc<AtomicUsize>,
     most: usize,
+    /// Sessions of one token, or of one address, at most.
+    pub(super) sessions_each: u64,
 }
 
 /// Counts one request as under way until it is dropped.
@@ -60,12 +63,13 @@ impl Door {
             started: crate::clock::boot(),
             under_way: Arc::default(),
             most: config.requests,
+            sessions_each: config.sessions_each,
         }
     }
 
     /// Who calls, by what the call carries.
-    pub(super) fn caller(&self, headers: &HeaderMap) -> Caller {
-        self.tokens.caller(headers, &self.shared)
+    pub(super) fn caller(&self, headers: &HeaderMap, address: IpAddr) -> Caller {
+        self.tokens.caller(headers, address, &self.shared)
     }
 
     /// Leave to have one more request under way.

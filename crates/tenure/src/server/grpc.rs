@@ -14,6 +14,7 @@ use tonic::{Code, Request, Response, Status, Streaming};
 use super::door::Door;
 use super::inbox::{Event, Reply, Sink, Ticket, Told};
 use super::services;
+use super::sessions::Proven;
 use super::tokens::Caller;
 use super::translate::{self, answer};
 use crate::api::ERROR_TRAILER;
@@ -47,10 +48,12 @@ pub(super) fn status(error: v1::Error) -> Status {
         }
         Cause::Interrupted => Code::Aborted,
         Cause::SessionExpired => Code::NotFound,
-        Cause::OutOfOrder | Cause::Members | Cause::NotHandedOver => Code::FailedPrecondition,
+        Cause::OutOfOrder | Cause::OtherContent | Cause::Members | Cause::NotHandedOver => {
+            Code::FailedPrecondition
+        }
         Cause::TooOld | Cause::Compacted | Cause::Restored => Code::OutOfRange,
         Cause::TooLarge | Cause::Invalid => Code::InvalidArgument,
-        Cause::Denied => Code::PermissionDenied,
+        Cause::Denied | Cause::NotOwner => Code::PermissionDenied,
         Cause::Unauthenticated => Code::Unauthenticated,
         Cause::Unspecified => Code::Internal,
     };
@@ -162,7 +165,7 @@ impl Sessions for Door {
         request: Request<v1::OpenSessionRequest>,
     ) -> Result<Response<v1::OpenSessionResponse>, Status> {
         let (caller, request) = taken(request)?;
-        respond(Self::open(self, &caller, request.ttl_millis).await)
+        respond(Self::open(self, &caller, request).await)
     }
 
     async fn keep_alive(
@@ -181,6 +184,22 @@ impl Sessions for Door {
         let (caller, request) = taken(request)?;
         let done = self.session(&caller, request.numbered, Operation::Close);
         respond(done.await.map(|()| v1::CloseSessionResponse {}))
+    }
+
+    async fn list(
+        &self,
+        request: Request<v1::ListSessionsRequest>,
+    ) -> Result<Response<v1::ListSessionsResponse>, Status> {
+        let (caller, request) = taken(request)?;
+        respond(self.list_sessions(&caller, request).await)
+    }
+
+    async fn end(
+        &self,
+        request: Request<v1::EndSessionRequest>,
+    ) -> Result<Response<v1::EndSessionResponse>, Status> {
+        let (caller, request) = taken(request)?;
+        respond(self.end_session(&caller, request.session).await)
     }
 }
 
@@ -275,6 +294,7 @@ impl Pipeline for Door {
             caller,
             sink: Arc::default(),
             under_way: 0,
+            proven: Proven::default(),
         };
         tokio::spawn(exchange.run(requests, sender));
         Ok(Response::new(Box::pin(ReceiverStream::new(messages))))
@@ -287,6 +307,8 @@ struct Exchange {
     caller: Caller,
     sink: Arc<Sink>,
     under_way: usize,
+    /// Sessions whose secret was shown over this stream.
+    proven: Proven,
 }
 
 impl Exchange {
@@ -347,8 +369,11 @@ impl Exchange {
         let most = STREAM_MAX + OVER_MAX - self.under_way;
         let mut events = Vec::with_capacity(message.requests.len().min(most));
         let granted = self.caller.granted();
+        let caller = self.door.proof(&self.caller);
         for request in message.requests {
             let number = request.number;
+            // Whatever becomes of the request itself.
+            let proof = self.proven.by(&request, caller);
             let ask = match request.what {
                 _ if events.len() >= most => {
                     self.door.shared.metrics.refused();
@@ -357,7 +382,7 @@ impl Exchange {
                 Some(what) => match &granted {
                     Ok(granted) => granted
                         .may_ask(&what)
-                        .and_then(|()| translate::pipelined(what)),
+                        .and_then(|()| translate::pipelined(what, &proof?)),
                     Err(unknown) => Err(unknown.clone()),
                 },
                 None => Err(translate::invalid("expected a request, found none")),

@@ -10,7 +10,8 @@ use std::sync::PoisonError;
 use std::time::Duration;
 
 use tenure_core::alpo::{
-    Answer, Ask, Command, MAX_WINDOW, Operation, Outcome, Refusal, Serial, SessionId,
+    Answer, Ask, Claim, Command, MAX_WINDOW, Opening, Operation, Outcome, Refusal, Serial,
+    SessionId,
 };
 use tokio::sync::{Mutex as AsyncMutex, oneshot};
 
@@ -23,6 +24,8 @@ const TTL: Duration = Duration::from_secs(600);
 #[derive(Clone, Copy, Debug)]
 struct Open {
     session: SessionId,
+    /// Drawn for it; no other server, and no client, has it.
+    proof: Claim,
     next: Serial,
     under_way: u64,
 }
@@ -60,7 +63,7 @@ impl House {
                 open.next += 1;
                 open.under_way += 1;
                 // Under the lock, so that serials arrive in their order.
-                let event = Event::Asked(Ask::Command(command), Reply::One(sender));
+                let event = Event::Asked(Ask::Command(command, open.proof), Reply::One(sender));
                 door.inbox.put(event);
                 Some(Ok(open.session))
             });
@@ -88,8 +91,19 @@ impl House {
     fn done(&self, session: SessionId, answer: &Answer) -> bool {
         let expired = matches!(
             answer,
-            Answer::Done(Outcome::SessionExpired | Outcome::TooOld | Outcome::OutOfOrder { .. })
-                | Answer::Refused(Refusal::OutOfOrder { .. } | Refusal::Window)
+            Answer::Done(
+                Outcome::SessionExpired
+                    | Outcome::TooOld
+                    | Outcome::OtherContent
+                    | Outcome::OutOfOrder { .. }
+            ) | Answer::Refused(
+                // Somebody has used it: it was opened when sessions had no
+                // owners yet. The next one has.
+                Refusal::OutOfOrder { .. }
+                    | Refusal::Window
+                    | Refusal::OtherContent
+                    | Refusal::NotOwner
+            )
         );
         // A request that was not taken leaves a gap that the next would fall
         // into; and a leader that is none any more may have another session.
@@ -113,13 +127,21 @@ impl House {
             return Ok(());
         }
         let ttl = u64::try_from(TTL.as_nanos()).unwrap_or(u64::MAX);
-        let told = door.ask(Ask::Open { ttl }).await;
+        // What stands in the log for a secret that nobody has to show.
+        let mut drawn = [0; 16];
+        if getrandom::fill(&mut drawn).is_err() {
+            return Err(refused(Refusal::Busy));
+        }
+        let mut opening = Opening::of_nobody(ttl);
+        opening.owner.secret = Some(drawn);
+        let told = door.ask(Ask::Open(opening)).await;
         let Answer::Done(Outcome::Opened(session)) = told.answer else {
             return Err(told);
         };
         self.with(|open| {
             *open = Some(Open {
                 session,
+                proof: Claim::of_secret(drawn),
                 next: 1,
                 under_way: 0,
             });

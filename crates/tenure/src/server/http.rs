@@ -144,10 +144,12 @@ pub(super) fn failed(error: v1::Error) -> Response {
         Cause::SessionExpired | Cause::TooOld | Cause::Compacted | Cause::Restored => {
             StatusCode::GONE
         }
-        Cause::OutOfOrder | Cause::Members | Cause::NotHandedOver => StatusCode::CONFLICT,
+        Cause::OutOfOrder | Cause::OtherContent | Cause::Members | Cause::NotHandedOver => {
+            StatusCode::CONFLICT
+        }
         Cause::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
         Cause::Invalid => StatusCode::BAD_REQUEST,
-        Cause::Denied => StatusCode::FORBIDDEN,
+        Cause::Denied | Cause::NotOwner => StatusCode::FORBIDDEN,
         Cause::Unauthenticated => StatusCode::UNAUTHORIZED,
         Cause::Unspecified => StatusCode::INTERNAL_SERVER_ERROR,
     };
@@ -295,13 +297,21 @@ async fn sessions(
         }
     };
     match call.as_str() {
-        "open" => match parse::<v1::OpenSessionRequest>(&body) {
-            Ok(request) => respond(Door::open(&door, &caller, request.ttl_millis).await),
+        "open" => match parse(&body) {
+            Ok(request) => respond(Door::open(&door, &caller, request).await),
             Err(error) => failed(error),
         },
         "keep_alive" => numbered(Operation::KeepAlive).await,
         "close" => numbered(Operation::Close).await,
-        other => unknown("sessions", other, "open, keep_alive, close"),
+        "list" => match parse(&body) {
+            Ok(request) => respond(door.list_sessions(&caller, request).await),
+            Err(error) => failed(error),
+        },
+        "end" => match parse::<v1::EndSessionRequest>(&body) {
+            Ok(request) => respond(door.end_session(&caller, request.session).await),
+            Err(error) => failed(error),
+        },
+        other => unknown("sessions", other, "open, keep_alive, close, list, end"),
     }
 }
 

@@ -6,6 +6,7 @@
 //! where there is a clock, and then read again by whoever serves it.
 
 use std::io;
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -103,7 +104,13 @@ pub(super) struct Proving<S> {
     pub(super) pass: Arc<Pass>,
     pub(super) budget: Budget,
     pub(super) given_up: Arc<GivenUp>,
+    /// Who is at the other end of the connection.
+    pub(super) address: Address,
 }
+
+/// Where a call comes from.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Address(pub(super) IpAddr);
 
 impl<S, B> Service<Request<B>> for Proving<S>
 where
@@ -118,6 +125,7 @@ where
         self.pass.prove();
         let (mut parts, body) = request.into_parts();
         parts.extensions.insert(Arc::clone(&self.given_up));
+        parts.extensions.insert(self.address);
         let body = Metered::new(body, &parts.headers, self.budget.clone());
         self.service.call(Request::from_parts(parts, body))
     }

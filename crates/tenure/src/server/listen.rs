@@ -5,6 +5,7 @@
 //! all, is cut off after a while. Who may come at all, and who has to go when
 //! there are too many, is the [`Gate`]'s business.
 
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,7 +24,7 @@ use super::config::Config;
 use super::door::Door;
 use super::gate::{Gate, Pass};
 use super::given_up::{GivenUp, UNSEEN_MAX};
-use super::knock::{Proving, begin};
+use super::knock::{Address, Proving, begin};
 use super::metrics::Closed;
 use super::{grpc, http};
 use crate::api::DESCRIPTOR;
@@ -156,6 +157,8 @@ impl Served {
     /// Serves one connection to its end, and says why it was closed, if it
     /// was.
     async fn connection(&self, stream: TcpStream, pass: &Arc<Pass>) -> Option<Closed> {
+        // Without one it has gone.
+        let address = stream.peer_addr().ok()?.ip();
         let line = match secure(stream, self.tls.clone(), self.demand).await {
             Ok(line) => line,
             Err(error) => {
@@ -178,6 +181,7 @@ impl Served {
             pass: Arc::clone(pass),
             budget: self.budget.connection(),
             given_up: GivenUp::new(),
+            address: Address(address),
         };
         let serving = self.builder.serve_connection(TokioIo::new(begun), service);
         let error = serving.await.err()?;
@@ -246,7 +250,9 @@ async fn note(State(door): State<Door>, mut request: Request, next: Next) -> Res
         Err(refused) if is_grpc(&request) => return grpc::status(refused).into_http(),
         Err(refused) => return http::failed(refused),
     };
-    let caller = door.caller(request.headers());
+    let address = request.extensions().get::<Address>();
+    let address = address.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |it| it.0);
+    let caller = door.caller(request.headers(), address);
     request.extensions_mut().insert(caller);
     let response = next.run(request).await;
     if let Some(call) = call {

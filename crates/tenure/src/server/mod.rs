@@ -57,6 +57,7 @@ mod owner;
 mod peers;
 mod removal;
 mod services;
+mod sessions;
 mod shared;
 mod silence;
 mod streams;

@@ -46,7 +46,7 @@ impl Door {
         }
     }
 
-    async fn query(&self, query: Query) -> Answered<Found> {
+    pub(super) async fn query(&self, query: Query) -> Answered<Found> {
         found(self.ask(Ask::Read(query)).await, &self.shared)
     }
 
@@ -112,18 +112,6 @@ impl Door {
         Ok(translate::log_response(found))
     }
 
-    async fn run(
-        &self,
-        operation: Operation,
-        numbered: Option<&v1::Numbered>,
-    ) -> Answered<(Outcome, Option<u64>)> {
-        let told = match numbered {
-            Some(numbered) => self.ask(translate::numbered(numbered, operation)?).await,
-            None => self.house.run(self, operation).await,
-        };
-        done(told, &self.shared)
-    }
-
     pub(super) async fn compare_and_swap(
         &self,
         caller: &Caller,
@@ -138,7 +126,9 @@ impl Door {
             return Err(invalid("expected a session to bind to, found none"));
         }
         let operation = translate::swap(swap)?;
-        let (outcome, at) = self.run(operation, request.numbered.as_ref()).await?;
+        let (outcome, at) = self
+            .run(caller, operation, request.numbered.as_ref())
+            .await?;
         Ok(translate::swapped(&outcome, at, self.clock()))
     }
 
@@ -149,7 +139,9 @@ impl Door {
     ) -> Answered<v1::DeleteResponse> {
         caller.may(Need::Delete(&request.key))?;
         let operation = translate::delete(&request.key, request.expect)?;
-        let (outcome, _) = self.run(operation, request.numbered.as_ref()).await?;
+        let (outcome, _) = self
+            .run(caller, operation, request.numbered.as_ref())
+            .await?;
         Ok(v1::DeleteResponse {
             deleted: outcome == Outcome::Deleted,
         })
@@ -171,7 +163,7 @@ impl Door {
         let operations: Vec<Operation> = operations.collect::<Answered<_>>()?;
         let mut numbers = Vec::with_capacity(count);
         for operation in operations {
-            match self.run(operation, request.numbered.as_ref()).await {
+            match self.run(caller, operation, request.numbered.as_ref()).await {
                 Ok((Outcome::Appended(number), _)) => numbers.push(number),
                 Ok(_) => {}
                 Err(refused) if numbers.is_empty() => return Err(refused),
@@ -186,31 +178,6 @@ impl Door {
             }
         }
         Ok(v1::AppendResponse { numbers })
-    }
-
-    pub(super) async fn open(
-        &self,
-        caller: &Caller,
-        ttl_millis: u64,
-    ) -> Answered<v1::OpenSessionResponse> {
-        caller.may(Need::Session)?;
-        let told = self.ask(translate::open(ttl_millis)?).await;
-        match done(told, &self.shared)? {
-            (Outcome::Opened(session), _) => Ok(v1::OpenSessionResponse { session }),
-            (other, _) => Err(error(Cause::Unspecified, format!("found {other:?}"))),
-        }
-    }
-
-    /// A command of a session that is about nothing but the session.
-    pub(super) async fn session(
-        &self,
-        caller: &Caller,
-        numbered: Option<v1::Numbered>,
-        operation: Operation,
-    ) -> Answered<()> {
-        caller.may(Need::Session)?;
-        let numbered = numbered.ok_or_else(|| invalid("expected a session, found none"))?;
-        self.run(operation, Some(&numbered)).await.map(drop)
     }
 
     async fn change(&self, change: Change, of: Option<StorageId>) -> Answered<v1::MembersResponse> {

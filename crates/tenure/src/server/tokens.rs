@@ -27,6 +27,7 @@
 //! second later.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -75,7 +76,7 @@ pub fn check_tokens(text: &str) -> Result<(), String> {
     Table::parse(text).map(drop)
 }
 
-fn hexadecimal(bytes: &[u8; 32]) -> String {
+fn hexadecimal(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
@@ -276,14 +277,19 @@ impl Tokens {
     }
 
     /// Who calls, by what the call carries.
-    pub(super) fn caller(&self, headers: &HeaderMap, shared: &Arc<Shared>) -> Caller {
+    pub(super) fn caller(
+        &self,
+        headers: &HeaderMap,
+        address: IpAddr,
+        shared: &Arc<Shared>,
+    ) -> Caller {
         let Some(known) = &self.0 else {
-            return Caller(Who::Anybody);
+            return Caller(Who::Anybody, address);
         };
         let mut values = headers.get_all(AUTHORIZATION).iter();
         let (value, more) = (values.next(), values.next());
         let token = value.map(|value| bearer(value.as_bytes()));
-        Caller(match (token, more) {
+        let who = match (token, more) {
             (Some(Some(token)), None) => Who::Bearer(Bearer {
                 tokens: Arc::clone(known),
                 fingerprint: digest(token),
@@ -291,7 +297,20 @@ impl Tokens {
             }),
             (None, None) => Who::Nobody("found none", Arc::clone(shared)),
             _ => Who::Nobody("found something else", Arc::clone(shared)),
-        })
+        };
+        Caller(who, address)
+    }
+
+    /// What the token is called whose fingerprint begins so; its digits if
+    /// the file has none.
+    pub(super) fn name_of(&self, beginning: &[u8]) -> String {
+        let table = self.0.as_ref().map(|known| known.current());
+        let mut known = table.iter().flat_map(|table| table.0.iter());
+        let found = known.find(|(fingerprint, _)| fingerprint.starts_with(beginning));
+        match found {
+            Some((_, rights)) => rights.name.clone(),
+            None => hexadecimal(beginning),
+        }
     }
 }
 
@@ -306,7 +325,7 @@ fn bearer(value: &[u8]) -> Option<&[u8]> {
 
 /// Who calls.
 #[derive(Clone, Debug)]
-pub(super) struct Caller(Who);
+pub(super) struct Caller(Who, IpAddr);
 
 #[derive(Clone, Debug)]
 enum Who {
@@ -323,6 +342,30 @@ struct Bearer {
 }
 
 impl Caller {
+    /// Where the call comes from.
+    pub(super) const fn address(&self) -> IpAddr {
+        self.1
+    }
+
+    /// The hash of the token, known or not, that the call carries.
+    pub(super) const fn fingerprint(&self) -> Option<&Fingerprint> {
+        match &self.0 {
+            Who::Bearer(it) => Some(&it.fingerprint),
+            Who::Anybody | Who::Nobody(..) => None,
+        }
+    }
+
+    /// Whether its token has the right to operate the cluster.
+    pub(super) fn is_admin(&self) -> bool {
+        match &self.0 {
+            Who::Bearer(it) => {
+                let table = it.tokens.current();
+                table.find(&it.fingerprint).is_some_and(|it| it.admin)
+            }
+            Who::Anybody | Who::Nobody(..) => false,
+        }
+    }
+
     /// What this caller may do now.
     ///
     /// # Errors

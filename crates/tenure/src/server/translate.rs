@@ -2,14 +2,15 @@
 
 use bytes::Bytes;
 use tenure_core::alpo::{
-    Answer, Ask, ChangeError, Command, Found, LogTime, MAX_BOUND, Operation, Outcome, Query,
-    Refusal,
+    Answer, Ask, ChangeError, Claim, Command, Found, LogTime, MAX_BOUND, Opener, Operation,
+    Outcome, Query, Refusal,
 };
 use tenure_core::cas::{Expect, Register, Stamp, Write};
 use tenure_core::ids::{Key, Version};
 use tenure_core::time::StoreTime;
 
 use super::inbox::{Ticket, Told};
+use super::sessions::Proof;
 use super::shared::Shared;
 use crate::api::v1::{self, Cause, answer, command, request};
 
@@ -103,7 +104,11 @@ pub(super) fn append(data: &Bytes) -> Result<Operation, v1::Error> {
 }
 
 /// An operation under a number of the client's own.
-pub(super) fn numbered(numbered: &v1::Numbered, operation: Operation) -> Result<Ask, v1::Error> {
+pub(super) fn numbered(
+    numbered: &v1::Numbered,
+    operation: Operation,
+    claim: Claim,
+) -> Result<Ask, v1::Error> {
     let (serial, outstanding) = (numbered.serial, numbered.outstanding);
     if !(1..=serial).contains(&outstanding) || serial == u64::MAX {
         return Err(invalid(format!(
@@ -111,23 +116,24 @@ pub(super) fn numbered(numbered: &v1::Numbered, operation: Operation) -> Result<
              {serial} and {outstanding}"
         )));
     }
-    Ok(Ask::Command(Command {
+    let command = Command {
         session: numbered.session,
         serial,
         outstanding,
         operation,
-    }))
+    };
+    Ok(Ask::Command(command, claim))
 }
 
 /// The time to live of a session.
-pub(super) fn open(ttl_millis: u64) -> Result<Ask, v1::Error> {
+pub(super) fn open(ttl_millis: u64, proof: &Proof) -> Result<Ask, v1::Error> {
     if !(1_000..=86_400_000).contains(&ttl_millis) {
         return Err(invalid(format!(
             "expected a time to live of 1 s to 1 day, found {ttl_millis} ms"
         )));
     }
     let ttl = ttl_millis * 1_000_000;
-    Ok(Ask::Open { ttl })
+    Ok(Ask::Open(proof.opening(ttl)))
 }
 
 pub(super) fn read(name: &str) -> Result<Query, v1::Error> {
@@ -157,14 +163,15 @@ fn count(limit: u32) -> usize {
 }
 
 /// One request of a stream, as the machine is asked.
-pub(super) fn pipelined(request: request::What) -> Result<Ask, v1::Error> {
+pub(super) fn pipelined(request: request::What, proof: &Proof) -> Result<Ask, v1::Error> {
     match request {
-        request::What::Open(ttl) => open(ttl),
+        request::What::Open(ttl) => open(ttl, proof),
         request::What::Command(command) => {
             let number = v1::Numbered {
                 session: command.session,
                 serial: command.serial,
                 outstanding: command.outstanding,
+                secret: Bytes::new(),
             };
             let operation = match command.operation {
                 Some(command::Operation::Append(data)) => append(&data)?,
@@ -174,7 +181,7 @@ pub(super) fn pipelined(request: request::What) -> Result<Ask, v1::Error> {
                 Some(command::Operation::Close(_)) => Operation::Close,
                 None => return Err(invalid("expected an operation, found none")),
             };
-            numbered(&number, operation)
+            numbered(&number, operation, proof.claim)
         }
         request::What::Read(it) if !it.stale => read(&it.key).map(Ask::Read),
         request::What::List(it) if !it.stale => list(&it).map(Ask::Read),
@@ -189,10 +196,13 @@ pub(super) fn pipelined(request: request::What) -> Result<Ask, v1::Error> {
 pub(super) const fn deletes(ask: &Ask) -> bool {
     matches!(
         ask,
-        Ask::Command(Command {
-            operation: Operation::Delete(_),
-            ..
-        })
+        Ask::Command(
+            Command {
+                operation: Operation::Delete(_),
+                ..
+            },
+            _
+        )
     )
 }
 
@@ -216,6 +226,7 @@ pub(super) fn done(told: Told, shared: &Shared) -> Result<(Outcome, Option<LogTi
                 Cause::TooOld,
                 "this serial was done long ago, and its answer is forgotten",
             )),
+            Outcome::OtherContent => Err(other_content()),
             Outcome::OutOfOrder { expected } => Err(out_of_order(expected)),
             outcome => Ok((outcome, told.at)),
         },
@@ -268,6 +279,14 @@ pub(super) fn restored(next: u64) -> v1::Error {
     }
 }
 
+fn other_content() -> v1::Error {
+    error(
+        Cause::OtherContent,
+        "expected the command that this serial was used for, found another: two clients use one \
+         session; open one for each",
+    )
+}
+
 fn out_of_order(expected: u64) -> v1::Error {
     v1::Error {
         expected,
@@ -304,6 +323,20 @@ fn refused(refusal: Refusal, shared: &Shared) -> v1::Error {
         Refusal::Busy => busy(),
         Refusal::TooLarge => error(Cause::TooLarge, "expected an entry of at most 1 MiB"),
         Refusal::OutOfOrder { expected } => out_of_order(expected),
+        Refusal::OtherContent => other_content(),
+        Refusal::NotOwner => error(
+            Cause::NotOwner,
+            "expected the secret that the session was opened with, or without one the token, \
+             found something else: the session is another's",
+        ),
+        Refusal::Quota { opener, held, most } => error(
+            Cause::TooManySessions,
+            format!(
+                "expected at most {most} sessions of one token or address, found that {} has \
+                 {held}; close some, or let them expire (`tenure session list` shows them)",
+                name_of(&opener)
+            ),
+        ),
         Refusal::Window => error(
             Cause::Window,
             "expected at most 1,024 requests of a session under way",
@@ -451,5 +484,26 @@ pub(super) fn answer(ticket: Ticket, told: Told, shared: &Shared, clock: StoreTi
     v1::Answer {
         number: ticket.number,
         what: Some(what.unwrap_or_else(answer::What::Error)),
+    }
+}
+
+/// Who opened a session, as far as can be told without the file of tokens.
+pub(super) fn name_of(opener: &Opener) -> String {
+    match opener {
+        Opener::Server => "the cluster itself".to_owned(),
+        Opener::Token(half) => {
+            let half: String = half.iter().map(|byte| format!("{byte:02x}")).collect();
+            format!("the token whose SHA-256 begins with {half}")
+        }
+        Opener::Address(address) => format!("the address {}", address_of(*address)),
+    }
+}
+
+/// An address as people write it; of IPv6 the network.
+pub(super) fn address_of(address: [u8; 16]) -> String {
+    let address = std::net::Ipv6Addr::from(address);
+    match address.to_ipv4_mapped() {
+        Some(address) => address.to_string(),
+        None => format!("{address}/64"),
     }
 }

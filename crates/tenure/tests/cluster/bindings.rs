@@ -28,7 +28,13 @@ impl<'a> Caller<'a> {
         loop {
             let leader = servers.leader().await;
             let mut sessions = SessionsClient::new(servers.channel(leader).await);
-            match sessions.open(v1::OpenSessionRequest { ttl_millis }).await {
+            match sessions
+                .open(v1::OpenSessionRequest {
+                    ttl_millis,
+                    ..v1::OpenSessionRequest::default()
+                })
+                .await
+            {
                 Ok(opened) => {
                     return Self {
                         servers,
@@ -48,6 +54,7 @@ impl<'a> Caller<'a> {
             session: self.session,
             serial: self.serial,
             outstanding: self.serial,
+            secret: bytes::Bytes::new(),
         })
     }
 
@@ -72,6 +79,7 @@ impl<'a> Caller<'a> {
         loop {
             let leader = self.servers.leader().await;
             let mut sessions = SessionsClient::new(self.servers.channel(leader).await);
+            let numbered = numbered.clone();
             let request = v1::KeepAliveRequest { numbered };
             match sessions.keep_alive(request).await {
                 Ok(_) => return,
@@ -85,6 +93,7 @@ impl<'a> Caller<'a> {
         loop {
             let leader = self.servers.leader().await;
             let mut sessions = SessionsClient::new(self.servers.channel(leader).await);
+            let numbered = numbered.clone();
             let request = v1::CloseSessionRequest { numbered };
             match sessions.close(request).await {
                 Ok(_) => return,

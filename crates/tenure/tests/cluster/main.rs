@@ -8,6 +8,7 @@ mod certificates;
 mod given_up;
 mod restored;
 mod servers;
+mod sessions;
 mod silence;
 mod standing;
 mod strangers;

@@ -15,7 +15,7 @@ use tonic::codec::{DecodeBuf, Decoder, EncodeBuf, Encoder};
 use crate::servers::{PATIENCE, Servers, cause};
 
 /// Servers that want tokens: each is its own name, with these rights.
-async fn guarded(count: u64, tokens: &[(&str, &str)]) -> (Servers, PathBuf) {
+pub(crate) async fn guarded(count: u64, tokens: &[(&str, &str)]) -> (Servers, PathBuf) {
     let mut servers = Servers::found(0, count);
     let file = servers.dir.path().join("tokens.toml");
     write(&file, tokens);
@@ -39,18 +39,18 @@ fn write(file: &PathBuf, tokens: &[(&str, &str)]) {
     std::fs::write(file, text).expect("written");
 }
 
-fn client(servers: &Servers, token: Option<Token>) -> Client {
+pub(crate) fn client(servers: &Servers, token: Option<Token>) -> Client {
     let listen: Vec<&str> = servers.configs.values().map(|it| &*it.listen).collect();
     let mut config = Config::default().within(PATIENCE);
     config.token = token;
     Client::new(&listen.join(","), &config).expect("a client")
 }
 
-fn named(servers: &Servers, token: &str) -> Client {
+pub(crate) fn named(servers: &Servers, token: &str) -> Client {
     client(servers, Some(Token::Text(token.into())))
 }
 
-fn put(key: &str, value: &[u8]) -> Write {
+pub(crate) fn put(key: &str, value: &[u8]) -> Write {
     Write {
         key: Key::new(key).expect("a key"),
         expect: Expect::Absent,
@@ -375,6 +375,7 @@ async fn a_stream_is_asked_about_each_of_its_requests() {
         .map(|(number, what)| v1::Request {
             number,
             what: Some(what),
+            ..v1::Request::default()
         })
         .collect();
     let count = requests.len();

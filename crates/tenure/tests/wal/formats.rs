@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use tenure::wal::{Options, Wal, verify_on};
 use tenure_core::alpo::{
-    Batch, ClusterVersion, Command, Entry, HardState, Limits, Member, Membership, Operation, Part,
-    Payload, Position, Rank, ServerId, Snapshot, State, Vote,
+    Batch, ClusterVersion, Command, Entry, HardState, Limits, Member, Membership, Opener,
+    Operation, Owner, Part, Payload, Position, Rank, ServerId, Snapshot, State, Vote,
 };
 use tenure_core::cas::{Expect, Stamp, Write};
 use tenure_core::ids::{Key, Version};
@@ -22,6 +22,13 @@ const END: &str = "<!-- golden: end -->";
 
 fn document() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/formats.md")
+}
+
+fn owner() -> Owner {
+    Owner {
+        secret: Some([0x11; 16]),
+        opener: Opener::Token([0x22; 16]),
+    }
 }
 
 /// Every kind of payload and of operation once.
@@ -71,6 +78,10 @@ fn entries() -> Vec<Entry> {
         command(7, Operation::Close),
         Payload::Expire { session: 3 },
         Payload::Version(ClusterVersion::FIRST),
+        Payload::OpenOwned {
+            ttl: 10_000_000_000,
+            owner: owner(),
+        },
     ];
     payloads
         .into_iter()
@@ -86,14 +97,18 @@ fn entries() -> Vec<Entry> {
 
 /// The state after the first eight of them: a session, an entry of the plain
 /// log and a register that is bound are there.
-fn state() -> Vec<u8> {
+fn state(version: ClusterVersion) -> Vec<u8> {
     let clock = ClockId {
         boot: 300,
         namespace: 2,
     };
-    let mut state = State::new(Limits::default(), clock);
-    for entry in entries().iter().take(8) {
-        state.apply(entry);
+    let mut state = State::new(Limits::default(), clock).with_version(version);
+    for mut entry in entries().into_iter().take(8) {
+        if let (Payload::Open { ttl }, ClusterVersion::SECOND) = (&entry.payload, version) {
+            let (ttl, owner) = (*ttl, owner());
+            entry.payload = Payload::OpenOwned { ttl, owner };
+        }
+        state.apply(&entry);
     }
     state.encode()
 }
@@ -213,10 +228,14 @@ fn the_document_shows_what_is_written() {
             dump(&disk.bytes(&name))
         );
     }
+    let (before, newer) = (state(ClusterVersion::FIRST), state(ClusterVersion::SECOND));
     let _ = write!(
         shown,
-        "The state after entry 8:\n\n```text\n{}```\n\n",
-        dump(&state())
+        "The state after entry 8:\n\n```text\n{}```\n\n\
+         The same in a cluster of version 2, where the session has an owner:\n\n\
+         ```text\n{}```\n\n",
+        dump(&before),
+        dump(&newer)
     );
     let text = std::fs::read_to_string(document()).expect("docs/formats.md");
     let (head, rest) = text
@@ -240,9 +259,11 @@ fn the_document_shows_what_is_written() {
         head.contains(&version),
         "expected {version:?} in docs/formats.md"
     );
-    let version = format!("state version {}", state()[0]);
-    assert!(
-        head.contains(&version),
-        "expected {version:?} in docs/formats.md"
-    );
+    for state in [before, newer] {
+        let version = format!("state version {}", state[0]);
+        assert!(
+            head.contains(&version),
+            "expected {version:?} in docs/formats.md"
+        );
+    }
 }

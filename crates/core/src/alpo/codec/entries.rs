@@ -9,6 +9,7 @@ use super::super::durable::{HardState, Vote};
 use super::super::entry::{ClusterVersion, Command, Entry, Operation, Payload};
 use super::super::ids::{Position, Rank, ServerId, StorageId};
 use super::super::membership::{MAX_MEMBERS, Member, Membership, Part};
+use super::super::owner::{Opener, Owner};
 use super::{DecodeError, Reader, put_bytes, put_u64};
 
 const NO_OP: u8 = 0;
@@ -19,6 +20,7 @@ const EXPIRE: u8 = 4;
 const VERSION: u8 = 5;
 #[cfg(feature = "next-version")]
 const NOTE: u8 = 6;
+const OPEN_OWNED: u8 = 7;
 
 const APPEND: u8 = 0;
 const SWAP: u8 = 1;
@@ -41,6 +43,11 @@ pub fn encode_entry(to: &mut Vec<u8>, entry: &Entry) {
         Payload::Open { ttl } => {
             to.push(OPEN);
             put_u64(to, *ttl);
+        }
+        Payload::OpenOwned { ttl, owner } => {
+            to.push(OPEN_OWNED);
+            put_u64(to, *ttl);
+            write_owner(to, owner);
         }
         Payload::Command(command) => {
             to.push(COMMAND);
@@ -81,6 +88,10 @@ pub(super) fn read_entry(from: &mut Reader<'_>) -> Result<Entry, DecodeError> {
         NO_OP => Payload::NoOp,
         MEMBERS => Payload::Members(read_membership(from)?),
         OPEN => Payload::Open { ttl: from.u64()? },
+        OPEN_OWNED => Payload::OpenOwned {
+            ttl: from.u64()?,
+            owner: read_owner(from)?,
+        },
         COMMAND => Payload::Command(read_command(from)?),
         EXPIRE => Payload::Expire {
             session: from.u64()?,
@@ -187,6 +198,39 @@ fn read_command(from: &mut Reader<'_>) -> Result<Command, DecodeError> {
         outstanding,
         operation,
     })
+}
+
+pub(in super::super) fn write_owner(to: &mut Vec<u8>, owner: &Owner) {
+    to.push(u8::from(owner.secret.is_some()));
+    if let Some(secret) = &owner.secret {
+        to.extend_from_slice(secret);
+    }
+    match &owner.opener {
+        Opener::Server => to.push(0),
+        Opener::Token(token) => {
+            to.push(1);
+            to.extend_from_slice(token);
+        }
+        Opener::Address(address) => {
+            to.push(2);
+            to.extend_from_slice(address);
+        }
+    }
+}
+
+pub(in super::super) fn read_owner(from: &mut Reader<'_>) -> Result<Owner, DecodeError> {
+    let secret = if from.bool()? {
+        Some(from.array()?)
+    } else {
+        None
+    };
+    let opener = match from.u8()? {
+        0 => Opener::Server,
+        1 => Opener::Token(from.array()?),
+        2 => Opener::Address(from.array()?),
+        kind => return Err(DecodeError::Kind(kind)),
+    };
+    Ok(Owner { secret, opener })
 }
 
 fn write_write(to: &mut Vec<u8>, write: &Write) {

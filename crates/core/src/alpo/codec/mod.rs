@@ -17,7 +17,7 @@ use core::fmt;
 
 pub use crc::{Checksum, Crc32c, crc32c, crc32c_append};
 pub use entries::{decode_entry, decode_hard_state, encode_entry, encode_hard_state};
-pub(super) use entries::{read_membership, write_membership};
+pub(super) use entries::{read_membership, read_owner, write_membership, write_owner};
 pub use messages::{
     FRAME_HEADER_BYTES, FRAME_VERSION, FrameError, MAX_FRAME_BYTES, decode_envelope, decode_frame,
     decode_frame_with, encode_envelope, encode_frame, encode_frame_with,

@@ -9,12 +9,13 @@
 //! while the leadership is handed over: refused, their clients would come
 //! again after a pause of their own, which may be longer than it takes.
 
-use alloc::collections::{BTreeMap, VecDeque};
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::super::bug::Bug;
 use super::super::config::Config;
-use super::super::entry::{Command, Entry, Outcome, Payload, SessionId};
+use super::super::entry::{ClusterVersion, Command, Entry, Operation, Outcome, Payload, SessionId};
 use super::super::ids::LogId;
+use super::super::owner::{Claim, Opener, Opening, Owner};
 use super::super::state::{MAX_WINDOW, Standing};
 use super::server::Server;
 use super::types::{Answer, Ask, Refusal};
@@ -26,6 +27,10 @@ pub(super) struct Desk {
     /// For each session its uncommitted commands of this reign, in the order
     /// of their serials, which follow the last completed one.
     tails: BTreeMap<SessionId, VecDeque<LogId>>,
+    /// Sessions whose end is among their uncommitted commands.
+    ending: BTreeSet<SessionId>,
+    /// How many sessions each opens by uncommitted entries of this reign.
+    opening: BTreeMap<Opener, u64>,
     /// Asked before the leader was ready, or while it hands over.
     anteroom: VecDeque<(u64, Ask)>,
     /// Bytes of them.
@@ -75,13 +80,43 @@ impl Desk {
         self.anteroom.len()
     }
 
-    pub(super) fn judge(&self, server: &Server, command: &Command) -> Admission {
+    /// Whether another session may be opened for this opener.
+    pub(super) fn judge_opening(&self, server: &Server, opening: &Opening) -> Option<Refusal> {
+        let (opener, most) = (opening.owner.opener, opening.most);
+        let under_way = self.opening.get(&opener).copied().unwrap_or(0);
+        let held = server.state.sessions().of(&opener) + under_way;
+        (held >= most).then_some(Refusal::Quota { opener, held, most })
+    }
+
+    /// Whose the session is, as far as it is there when an entry that is
+    /// appended now is applied. The entry that opened it comes before that one
+    /// in this very log: it is applied, or it is in the tail.
+    fn owner(server: &Server, session: SessionId) -> Option<Owner> {
+        if let Some(open) = server.state.sessions().get(session) {
+            return Some(*open.owner());
+        }
+        if session <= server.state.applied().id {
+            return None;
+        }
+        match server.log.get(session)?.payload {
+            Payload::OpenOwned { owner, .. } => Some(owner),
+            _ => None,
+        }
+    }
+
+    pub(super) fn judge(&self, server: &Server, command: &Command, claim: &Claim) -> Admission {
+        let owner = Self::owner(server, command.session);
+        let admits = owner.is_none_or(|owner| owner.admits(claim));
+        if !admits && !server.planted(Bug::SessionWithoutOwner) {
+            return Admission::Answer(Answer::Refused(Refusal::NotOwner));
+        }
         let sessions = server.state.sessions();
-        match sessions.standing(command.session, command.serial) {
+        match sessions.standing(command.session, command.serial, &command.operation) {
             Standing::Done(_) if server.planted(Bug::AnswerLost) => {
                 Admission::Answer(Answer::Done(Outcome::Nothing))
             }
             Standing::Done(outcome) => Admission::Answer(Answer::Done(outcome)),
+            Standing::OtherContent => Admission::Answer(Answer::Refused(Refusal::OtherContent)),
             Standing::Forgotten => Admission::Answer(Answer::Done(Outcome::TooOld)),
             // That there is no such session is for the log to say: a leader
             // that was deposed without knowing it might say so of one that
@@ -101,7 +136,11 @@ impl Desk {
             if server.planted(Bug::TailUnsearched) {
                 return Admission::Append;
             }
-            return Admission::Attach(*id);
+            return Self::judge_again(server, command, *id);
+        }
+        if self.ending.contains(&command.session) {
+            // Behind the session's end: the log will say that there is none.
+            return Admission::Append;
         }
         if ahead > tail.len() {
             let expected = completed + tail.len() as u64 + 1;
@@ -113,15 +152,59 @@ impl Desk {
         Admission::Append
     }
 
+    /// The serial is in the log, uncommitted, as entry `id`.
+    fn judge_again(server: &Server, command: &Command, id: LogId) -> Admission {
+        // In a cluster of version 1 the saved answer would not tell either.
+        let checked = server.state.version() >= ClusterVersion::SECOND
+            && !server.planted(Bug::SerialWithoutDigest);
+        let before = match server.log.get(id).map(|entry| &entry.payload) {
+            Some(Payload::Command(before)) if checked => before,
+            _ => return Admission::Attach(id),
+        };
+        if before.operation == command.operation {
+            Admission::Attach(id)
+        } else if before.operation == Operation::Close {
+            // The session is being ended, perhaps by an operator, and its
+            // client does not know: the log will say that there is none.
+            Admission::Append
+        } else {
+            Admission::Answer(Answer::Refused(Refusal::OtherContent))
+        }
+    }
+
+    /// The command that ends a session in place of its owner: with the serial
+    /// that comes next, whatever is under way.
+    pub(super) fn end(&self, server: &Server, session: SessionId) -> Command {
+        let completed = server.state.sessions().get(session);
+        let completed = completed.map_or(0, super::super::state::Session::completed);
+        let tail = self.tails.get(&session).map_or(0, VecDeque::len) as u64;
+        let serial = completed.saturating_add(tail).saturating_add(1);
+        Command {
+            session,
+            serial,
+            outstanding: serial,
+            operation: Operation::Close,
+        }
+    }
+
     /// `entry` was appended for `token`.
     pub(super) fn appended(&mut self, server: &Server, entry: &Entry, token: Option<u64>) {
         self.uncommitted += entry.weight();
         if let Some(token) = token {
             self.waiters.push_back((entry.id, token));
         }
+        if let Payload::OpenOwned { owner, .. } = &entry.payload {
+            *self.opening.entry(owner.opener).or_default() += 1;
+        }
         if let Payload::Command(command) = &entry.payload
             && server.state.sessions().get(command.session).is_some()
         {
+            if self.ending.contains(&command.session) {
+                return;
+            }
+            if command.operation == Operation::Close {
+                self.ending.insert(command.session);
+            }
             let tail = self.tails.entry(command.session).or_default();
             tail.push_back(entry.id);
         }
@@ -138,11 +221,26 @@ impl Desk {
         // Entries of earlier reigns were never counted.
         self.uncommitted = self.uncommitted.saturating_sub(entry.weight());
         if let Payload::Command(command) = &entry.payload
+            && command.operation == Operation::Close
+        {
+            self.ending.remove(&command.session);
+        }
+        if let Payload::Command(command) = &entry.payload
             && let Some(tail) = self.tails.get_mut(&command.session)
         {
             tail.pop_front_if(|id| *id <= entry.id);
             if tail.is_empty() {
                 self.tails.remove(&command.session);
+            }
+        }
+        if let Payload::OpenOwned { owner, .. } = &entry.payload
+            && let Some(count) = self.opening.get_mut(&owner.opener)
+        {
+            // Those of earlier reigns were never counted, and are applied
+            // before the first of this one.
+            *count -= 1;
+            if *count == 0 {
+                self.opening.remove(&owner.opener);
             }
         }
         while let Some((_, token)) = self.waiters.pop_front_if(|(id, _)| *id <= entry.id) {
@@ -163,15 +261,15 @@ mod tests {
     use alloc::vec::Vec;
 
     use super::*;
-    use crate::alpo::Operation;
 
     fn append(bytes: usize) -> Ask {
-        Ask::Command(Command {
+        let command = Command {
             session: 1,
             serial: 1,
             outstanding: 1,
             operation: Operation::Append(alloc::vec![0; bytes].into()),
-        })
+        };
+        Ask::Command(command, Claim::NONE)
     }
 
     #[test]

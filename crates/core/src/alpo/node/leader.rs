@@ -19,6 +19,7 @@ use super::super::durable::Snapshot;
 use super::super::entry::{ClusterVersion, Entry, LogTime, Payload, SessionId};
 use super::super::ids::{LogId, Position, ServerId, StorageId};
 use super::super::message::{Reply, Request};
+use super::super::owner::Opening;
 use super::super::quorum;
 use super::compare::Comparing;
 use super::desk::{Admission, Desk};
@@ -137,8 +138,12 @@ impl Leader {
             return;
         }
         match ask {
-            Ask::Open { ttl } => self.propose(server, token, Payload::Open { ttl }),
-            Ask::Command(command) => match self.desk.judge(server, &command) {
+            Ask::Open(opening) => self.open(server, token, &opening),
+            Ask::End(session) => {
+                let end = self.desk.end(server, session);
+                self.propose(server, token, Payload::Command(end));
+            }
+            Ask::Command(command, claim) => match self.desk.judge(server, &command, &claim) {
                 Admission::Append => self.propose(server, token, Payload::Command(command)),
                 Admission::Attach(id) => self.desk.attach(id, token),
                 Admission::Answer(answer) => server.answer(token, answer),
@@ -147,6 +152,19 @@ impl Leader {
             Ask::Change(change) => self.change(server, token, change, None),
             Ask::ChangeOf { change, storage } => self.change(server, token, change, Some(storage)),
             Ask::Transfer(to) => self.hand_over(server, Some(token), to),
+        }
+    }
+
+    fn open(&mut self, server: &mut Server, token: u64, opening: &Opening) {
+        let Opening { ttl, owner, .. } = *opening;
+        let owned = Payload::OpenOwned { ttl, owner };
+        if owned.since() > server.state.version() {
+            // Not all servers could read whose it is.
+            self.propose(server, token, Payload::Open { ttl });
+        } else if let Some(refusal) = self.desk.judge_opening(server, opening) {
+            server.answer(token, Answer::Refused(refusal));
+        } else {
+            self.propose(server, token, owned);
         }
     }
 

@@ -7,10 +7,11 @@ use crate::ids::{Key, Term};
 use crate::time::StoreTime;
 
 use super::super::durable::Batch;
-use super::super::entry::{ClusterVersion, Command, LogTime, Outcome, Serial};
+use super::super::entry::{ClusterVersion, Command, Outcome, Serial, SessionId};
 use super::super::ids::{LogId, Position, ServerId, StorageId};
 use super::super::membership::{Change, ChangeError};
 use super::super::message::Envelope;
+use super::super::owner::{Claim, Opener, Opening};
 use super::super::state::Bound;
 
 use alloc::vec::Vec;
@@ -48,12 +49,11 @@ pub enum Input {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Ask {
     /// Open a session.
-    Open {
-        /// How long it lives without being heard of, in nanoseconds.
-        ttl: LogTime,
-    },
-    /// Do this, once.
-    Command(Command),
+    Open(Opening),
+    /// Do this, once, for who proves this.
+    Command(Command, Claim),
+    /// End this session, whoever owns it: for operators.
+    End(SessionId),
     /// Read what is true at some moment between asking and answering.
     Read(Query),
     /// Change the members.
@@ -81,7 +81,11 @@ impl Ask {
     /// Whether it would put an entry into the log.
     pub(super) const fn proposes(&self) -> bool {
         match self {
-            Self::Open { .. } | Self::Command(_) | Self::Change(_) | Self::ChangeOf { .. } => true,
+            Self::Open(_)
+            | Self::Command(..)
+            | Self::End(_)
+            | Self::Change(_)
+            | Self::ChangeOf { .. } => true,
             Self::Read(_) | Self::Transfer(_) => false,
         }
     }
@@ -89,8 +93,9 @@ impl Ask {
     /// About how many bytes it takes beside what any takes.
     pub(super) fn weight(&self) -> usize {
         match self {
-            Self::Command(command) => command.operation.weight(),
-            Self::Open { .. }
+            Self::Command(command, _) => command.operation.weight(),
+            Self::Open(_)
+            | Self::End(_)
             | Self::Read(_)
             | Self::Change(_)
             | Self::ChangeOf { .. }
@@ -181,6 +186,19 @@ pub enum Refusal {
     OutOfOrder {
         /// The serial that comes next.
         expected: Serial,
+    },
+    /// The session is another's.
+    NotOwner,
+    /// The serial was used for another command.
+    OtherContent,
+    /// Its opener has as many sessions as it may.
+    Quota {
+        /// Who.
+        opener: Opener,
+        /// How many it has.
+        held: u64,
+        /// How many it may have.
+        most: u64,
     },
     /// The client has too many requests under way.
     Window,

@@ -55,6 +55,11 @@ impl Bindings {
         self.by_key.len()
     }
 
+    /// How many are bound to this session.
+    pub(super) fn held(&self, session: SessionId) -> usize {
+        self.by_session.get(&session).map_or(0, BTreeSet::len)
+    }
+
     /// To which session, if to any.
     pub(super) fn session(&self, key: &Key) -> Option<SessionId> {
         self.by_key.get(key).map(|binding| binding.session)

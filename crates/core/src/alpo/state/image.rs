@@ -9,29 +9,32 @@
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::fmt;
+use core::num::NonZeroU64;
 
 use crate::cas::{Bytes, Register, Registers};
 use crate::ids::{Key, Term, Version};
 use crate::time::{ClockId, StoreTime};
 
 use super::super::codec::{
-    Checksum, DecodeError, Reader, crc32c_append, put_bytes, put_u64, read_membership,
-    write_membership,
+    Checksum, DecodeError, Reader, crc32c_append, put_bytes, put_u64, read_membership, read_owner,
+    write_membership, write_owner,
 };
 use super::super::entry::{ClusterVersion, Outcome};
 use super::super::ids::Position;
+use super::super::owner::Owner;
 use super::bindings::Bindings;
 use super::marks::{self, Marks};
 use super::restore::{Gap, Gaps, LAST};
+use super::sessions::Saved;
 use super::trail::Trail;
 use super::{Journal, Limits, MAX_WINDOW, Session, Sessions, State};
 
 /// The version of the format in which a cluster of version 1 writes it.
 const BEFORE: u8 = 3;
 
-/// The version with what was left out by restoring. Written once the
-/// cluster's version is 2: from then on no server is there that could not
-/// read it.
+/// The version with the owners of sessions, the digests of what they did, and
+/// what was left out by restoring. Written once the cluster's version is 2:
+/// from then on no server is there that could not read it.
 const VERSION: u8 = 4;
 
 /// Why bytes are no snapshot.
@@ -150,7 +153,7 @@ impl State {
         self.encode_registers(to);
         let mut sum = Sum::of(sum);
         self.encode_journal(to, &mut sum);
-        self.encode_sessions(to);
+        self.encode_sessions(to, newer);
         self.encode_bindings(to);
         if newer {
             self.encode_gaps(to);
@@ -206,7 +209,7 @@ impl State {
         let members = read_membership(from)?;
         let registers = decode_registers(from, limits, clock)?;
         let (first, entries) = decode_journal(from)?;
-        let sessions = decode_sessions(from)?;
+        let sessions = decode_sessions(from, newer)?;
         let bindings = decode_bindings(from, &registers, &sessions)?;
         let gaps = if newer {
             decode_gaps(from)?
@@ -285,16 +288,23 @@ impl State {
         }
     }
 
-    fn encode_sessions(&self, to: &mut Vec<u8>) {
+    fn encode_sessions(&self, to: &mut Vec<u8>, newer: bool) {
         put_u64(to, self.sessions.len() as u64);
         for (id, session) in self.sessions.iter() {
             put_u64(to, id);
             put_u64(to, session.ttl);
             put_u64(to, session.heard);
             put_u64(to, session.completed);
+            if newer {
+                write_owner(to, &session.owner);
+            }
             put_u64(to, session.saved.len() as u64);
-            for outcome in &session.saved {
-                encode_outcome(to, outcome);
+            for saved in &session.saved {
+                encode_outcome(to, &saved.outcome);
+                if newer {
+                    let digest = saved.digest.map_or(0, NonZeroU64::get);
+                    to.extend_from_slice(&digest.to_le_bytes());
+                }
             }
         }
     }
@@ -370,7 +380,7 @@ fn decode_gaps(from: &mut Reader<'_>) -> Result<Vec<Gaps>, DecodeError> {
     Ok(all)
 }
 
-fn decode_sessions(from: &mut Reader<'_>) -> Result<Sessions, DecodeError> {
+fn decode_sessions(from: &mut Reader<'_>, newer: bool) -> Result<Sessions, DecodeError> {
     let mut sessions = Sessions::default();
     let mut last = None;
     for _ in 0..from.count()? {
@@ -380,21 +390,37 @@ fn decode_sessions(from: &mut Reader<'_>) -> Result<Sessions, DecodeError> {
         }
         last = Some(id);
         let (ttl, heard, completed) = (from.u64()?, from.u64()?, from.u64()?);
+        let owner = if newer {
+            read_owner(from)?
+        } else {
+            Owner::default()
+        };
         let saved = from.count()?;
         if saved as u64 > MAX_WINDOW.min(completed) {
             return Err(DecodeError::Number);
         }
-        let saved = (0..saved).map(|_| decode_outcome(from));
+        let saved = (0..saved).map(|_| decode_saved(from, newer));
         let saved = saved.collect::<Result<_, DecodeError>>()?;
         let session = Session {
             ttl,
             heard,
             completed,
+            owner,
             saved,
         };
         sessions.insert(id, session);
     }
     Ok(sessions)
+}
+
+fn decode_saved(from: &mut Reader<'_>, newer: bool) -> Result<Saved, DecodeError> {
+    let outcome = decode_outcome(from)?;
+    let digest = if newer {
+        NonZeroU64::new(u64::from_le_bytes(from.array()?))
+    } else {
+        None
+    };
+    Ok(Saved { digest, outcome })
 }
 
 fn decode_bindings(
@@ -443,6 +469,7 @@ fn encode_outcome(to: &mut Vec<u8>, outcome: &Outcome) {
         | Outcome::TooManySessions
         | Outcome::SessionExpired
         | Outcome::TooOld
+        | Outcome::OtherContent
         | Outcome::OutOfOrder { .. }
         | Outcome::Members
         | Outcome::Nothing => to.push(5),

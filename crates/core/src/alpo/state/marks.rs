@@ -10,7 +10,8 @@
 //!
 //! * a *chain* over everything that entries have done: their outcomes, the
 //!   log's time, how many sessions, bound registers and entries of the plain
-//!   log there are;
+//!   log there are; from version 2 of the cluster on also what commands were
+//!   about ([`digest_of`](super::digest_of)) and whose sessions are;
 //! * a *sum* over the registers, each hashed by itself, so that one can be
 //!   taken out and put in. The sum is made anew from a snapshot's registers,
 //!   and a snapshot whose registers do not add up is refused.
@@ -70,12 +71,20 @@ impl Marks {
     }
 
     /// An entry was applied, with this outcome; `sizes` are of what the state
-    /// holds now.
-    pub(super) fn applied(&mut self, entry: &Entry, outcome: &Outcome, sizes: [u64; 3]) {
+    /// holds now, and `content` is what the entry was about (from version 2
+    /// on; 0 before).
+    pub(super) fn applied(
+        &mut self,
+        entry: &Entry,
+        outcome: &Outcome,
+        sizes: [u64; 3],
+        content: u64,
+    ) {
         // Two products an entry, and not one for each of the words.
         let (kind, number) = of_outcome(outcome);
         let [sessions, first, bound] = sizes;
         let what = number ^ kind.rotate_left(56) ^ sessions.rotate_left(40) ^ bound.rotate_left(24);
+        let what = what ^ content;
         let when = entry.time ^ entry.id.rotate_left(32) ^ first.rotate_left(16);
         self.chain = mix(
             mix(self.chain, what),
@@ -147,11 +156,12 @@ fn of_outcome(outcome: &Outcome) -> (u64, u64) {
         Outcome::Members => (12, 0),
         Outcome::Nothing => (13, 0),
         Outcome::TooManyBound => (14, 0),
+        Outcome::OtherContent => (15, 0),
     }
 }
 
 /// Eight bytes at a time; the length counts, so that zeros do.
-fn bytes(hash: u64, bytes: &[u8]) -> u64 {
+pub(super) fn bytes(hash: u64, bytes: &[u8]) -> u64 {
     let (words, rest) = bytes.as_chunks::<8>();
     let hash = words
         .iter()
@@ -165,7 +175,7 @@ fn bytes(hash: u64, bytes: &[u8]) -> u64 {
 
 /// One word more: the halves of a product, folded, in which every bit of the
 /// one factor meets every bit of the other.
-const fn mix(hash: u64, word: u64) -> u64 {
+pub(super) const fn mix(hash: u64, word: u64) -> u64 {
     const A: u64 = 0x9E37_79B9_7F4A_7C15;
     const B: u64 = 0xD1B5_4A32_D192_ED03;
     let product = (hash ^ A) as u128 * (word ^ B) as u128;

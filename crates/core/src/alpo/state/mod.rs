@@ -13,6 +13,7 @@
 //! this is the net below it.
 
 mod bindings;
+mod digest;
 mod image;
 mod journal;
 mod marks;
@@ -21,6 +22,7 @@ mod sessions;
 mod trail;
 
 pub use bindings::MAX_BOUND;
+pub use digest::digest_of;
 pub use image::ImageError;
 pub use journal::{Journal, TooOld};
 pub use marks::Mark;
@@ -28,6 +30,7 @@ pub use restore::{Gap, Gaps, JUMP, NotRestorable, Restored, Restoring, TERM_STEP
 pub use sessions::{MAX_WINDOW, Session, Sessions, Standing};
 
 use alloc::vec::Vec;
+use core::num::NonZeroU64;
 
 use crate::cas::{Bytes, Expect, Register, Registers, Stamp, Write};
 use crate::ids::{Key, Version};
@@ -39,8 +42,9 @@ use super::entry::{
 };
 use super::ids::{LogId, Position};
 use super::membership::Membership;
+use super::owner::{Opener, Owner};
 use bindings::Bindings;
-use marks::Marks;
+use marks::{Marks, mix};
 use trail::Trail;
 
 /// How much the state may hold. The same on every server of a cluster; part
@@ -242,6 +246,11 @@ impl State {
         self.bindings.len()
     }
 
+    /// How many registers are bound to this session.
+    pub fn bound_by(&self, session: SessionId) -> usize {
+        self.bindings.held(session)
+    }
+
     /// The plain log.
     pub const fn journal(&self) -> &Journal {
         &self.journal
@@ -295,19 +304,20 @@ impl State {
         );
         self.applied = entry.position();
         self.time = self.time.max(entry.time);
-        let outcome = self.carry_out(entry);
+        let content = self.content(&entry.payload);
+        let outcome = self.carry_out(entry, NonZeroU64::new(content));
         self.trail.applied(entry.id, self.registers.revision());
         let sizes = [
             self.sessions.len() as u64,
             self.journal.first(),
             self.bindings.len() as u64,
         ];
-        self.marks.applied(entry, &outcome, sizes);
+        self.marks.applied(entry, &outcome, sizes, content);
         self.marks.mark_if_due(entry.id, self.limits.mark_every);
         outcome
     }
 
-    fn carry_out(&mut self, entry: &Entry) -> Outcome {
+    fn carry_out(&mut self, entry: &Entry, digest: Option<NonZeroU64>) -> Outcome {
         match &entry.payload {
             Payload::NoOp => {
                 // A new reign: nobody could be heard in between, so everybody
@@ -321,14 +331,9 @@ impl State {
                 self.members = members.clone();
                 Outcome::Members
             }
-            Payload::Open { ttl } => {
-                if self.sessions.len() as u64 >= self.limits.sessions {
-                    return Outcome::TooManySessions;
-                }
-                self.sessions.open(entry.id, *ttl, self.time);
-                Outcome::Opened(entry.id)
-            }
-            Payload::Command(command) => self.apply_command(command),
+            Payload::Open { ttl } => self.open(entry.id, *ttl, Owner::default()),
+            Payload::OpenOwned { ttl, owner } => self.open(entry.id, *ttl, *owner),
+            Payload::Command(command) => self.apply_command(command, digest),
             Payload::Expire { session } => {
                 let at = if self.planted(Bug::ExpiryUnchecked) {
                     LogTime::MAX
@@ -349,10 +354,48 @@ impl State {
         }
     }
 
-    fn apply_command(&mut self, command: &Command) -> Outcome {
-        match self.sessions.standing(command.session, command.serial) {
+    fn open(&mut self, id: SessionId, ttl: LogTime, owner: Owner) -> Outcome {
+        if self.sessions.len() as u64 >= self.limits.sessions {
+            return Outcome::TooManySessions;
+        }
+        // No leader writes an owner before; a state of version 1 has none.
+        let noted = self.version >= ClusterVersion::SECOND;
+        let owner = if noted { owner } else { Owner::default() };
+        self.sessions.open(id, ttl, owner, self.time);
+        Outcome::Opened(id)
+    }
+
+    /// What an entry is about, as far as sessions keep it: the digest of a
+    /// command, whose session is opened. 0 before version 2: servers that keep
+    /// none of it must have the same state as long as one may be there.
+    fn content(&self, payload: &Payload) -> u64 {
+        if self.version < ClusterVersion::SECOND || self.planted(Bug::SerialWithoutDigest) {
+            return 0;
+        }
+        match payload {
+            Payload::Command(command) => digest_of(&command.operation).get(),
+            Payload::OpenOwned { owner, .. } => of_owner(owner),
+            Payload::NoOp
+            | Payload::Members(_)
+            | Payload::Open { .. }
+            | Payload::Expire { .. }
+            | Payload::Version(_) => 0,
+            #[cfg(feature = "next-version")]
+            Payload::Note(_) => 0,
+        }
+    }
+
+    fn apply_command(&mut self, command: &Command, digest: Option<NonZeroU64>) -> Outcome {
+        let Command {
+            session,
+            serial,
+            operation,
+            ..
+        } = command;
+        match self.sessions.standing(*session, *serial, operation) {
             Standing::Next => {}
             Standing::Done(outcome) => return outcome,
+            Standing::OtherContent => return Outcome::OtherContent,
             Standing::Forgotten => return Outcome::TooOld,
             Standing::Ahead { expected } => return Outcome::OutOfOrder { expected },
             Standing::NoSession => return Outcome::SessionExpired,
@@ -362,7 +405,8 @@ impl State {
             self.sessions.close(command.session);
             self.vacate(command.session);
         } else {
-            self.sessions.complete(command, outcome.clone(), self.time);
+            let (saved, now) = (outcome.clone(), self.time);
+            self.sessions.complete(command, saved, digest, now);
         }
         outcome
     }
@@ -465,5 +509,18 @@ impl State {
             }
             Err(_) => Outcome::Conflict,
         }
+    }
+}
+
+fn of_owner(owner: &Owner) -> u64 {
+    let of = |hash, half: [u8; 16]| {
+        let number = u128::from_le_bytes(half);
+        mix(mix(hash, number as u64), (number >> 64) as u64)
+    };
+    let hash = owner.secret.map_or(0, |secret| of(1, secret));
+    match owner.opener {
+        Opener::Server => mix(hash, 0),
+        Opener::Token(token) => of(mix(hash, 1), token),
+        Opener::Address(address) => of(mix(hash, 2), address),
     }
 }

@@ -51,6 +51,7 @@ use super::super::bug::Bug;
 use super::super::entry::{ClusterVersion, SessionId};
 use super::super::ids::{LogId, Position};
 use super::super::membership::Membership;
+use super::super::owner::Owner;
 use super::bindings::Bindings;
 use super::marks::{self, Marks};
 use super::sessions::Sessions;
@@ -315,8 +316,15 @@ impl State {
         let (mut sessions, mut bindings) = (Sessions::default(), Bindings::default());
         for (old, new) in &renamed {
             if let Some(session) = self.sessions.get(*old) {
+                // No secret has this hash that anybody could find.
+                let secret = (self.version >= ClusterVersion::SECOND).then_some([0; 16]);
+                let owner = Owner {
+                    secret,
+                    ..*session.owner()
+                };
                 let nobodys = Session {
                     completed: 0,
+                    owner,
                     saved: VecDeque::new(),
                     ..session.clone()
                 };

@@ -6,10 +6,20 @@
 //! so a request that is sent again after a change of leader is answered and
 //! not done again (`docs/alpo.md`, H16). Sessions end by the log's time, at
 //! the same entry on every server.
+//!
+//! From version 2 of the cluster on a session has an owner, and each answer
+//! is kept with the digest of what was asked: a serial that comes again with
+//! other content is refused, and not answered as if it had been done. What
+//! was kept before the cluster's version rose has no digest, and is answered
+//! to whatever has its serial, as it was then.
 
 use alloc::collections::{BTreeMap, VecDeque};
+use core::num::NonZeroU64;
+use core::ops::Bound;
 
-use super::super::entry::{Command, LogTime, Outcome, Serial, SessionId};
+use super::super::entry::{Command, LogTime, Operation, Outcome, Serial, SessionId};
+use super::super::owner::{Opener, Owner};
+use super::digest::digest_of;
 
 /// The most answers a session keeps, and so the most requests a client may
 /// have under way: a leader admits no more.
@@ -21,8 +31,17 @@ pub struct Session {
     pub(super) ttl: LogTime,
     pub(super) heard: LogTime,
     pub(super) completed: Serial,
+    pub(super) owner: Owner,
     /// Answers to the last serials, up to `completed`.
-    pub(super) saved: VecDeque<Outcome>,
+    pub(super) saved: VecDeque<Saved>,
+}
+
+/// An answer, and to what.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Saved {
+    /// `None` if it was done before the cluster's version was 2.
+    pub(super) digest: Option<NonZeroU64>,
+    pub(super) outcome: Outcome,
 }
 
 impl Session {
@@ -41,6 +60,11 @@ impl Session {
         self.heard
     }
 
+    /// Whose it is.
+    pub const fn owner(&self) -> &Owner {
+        &self.owner
+    }
+
     /// When it ends if nothing more is heard.
     pub const fn expires(&self) -> LogTime {
         self.heard.saturating_add(self.ttl)
@@ -54,6 +78,8 @@ pub enum Standing {
     Next,
     /// It was done, and this is its answer.
     Done(Outcome),
+    /// Its serial was used for something else.
+    OtherContent,
     /// It was done, and the client said it needs no answer any more.
     Forgotten,
     /// There is a gap before it.
@@ -69,6 +95,8 @@ pub enum Standing {
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Sessions {
     sessions: BTreeMap<SessionId, Session>,
+    /// How many each has opened.
+    of: BTreeMap<Opener, u64>,
 }
 
 impl Sessions {
@@ -92,8 +120,21 @@ impl Sessions {
         self.sessions.iter().map(|(id, session)| (*id, session))
     }
 
-    /// How request `serial` of session `id` stands.
-    pub fn standing(&self, id: SessionId, serial: Serial) -> Standing {
+    /// Those that were opened after `id`, in that order.
+    pub fn after(&self, id: SessionId) -> impl Iterator<Item = (SessionId, &Session)> {
+        let from = (Bound::Excluded(id), Bound::Unbounded);
+        let after = self.sessions.range(from);
+        after.map(|(id, session)| (*id, session))
+    }
+
+    /// How many were opened by this one.
+    pub fn of(&self, opener: &Opener) -> u64 {
+        self.of.get(opener).copied().unwrap_or(0)
+    }
+
+    /// How request `serial` of session `id`, which is about `operation`,
+    /// stands.
+    pub fn standing(&self, id: SessionId, serial: Serial, operation: &Operation) -> Standing {
         let Some(session) = self.sessions.get(&id) else {
             return Standing::NoSession;
         };
@@ -110,34 +151,49 @@ impl Sessions {
             .ok()
             .and_then(|back| session.saved.len().checked_sub(back)?.checked_sub(1));
         match index.and_then(|index| session.saved.get(index)) {
-            Some(outcome) => Standing::Done(outcome.clone()),
+            Some(saved) if saved.digest.is_some_and(|it| it != digest_of(operation)) => {
+                Standing::OtherContent
+            }
+            Some(saved) => Standing::Done(saved.outcome.clone()),
             None => Standing::Forgotten,
         }
     }
 
     pub(super) fn insert(&mut self, id: SessionId, session: Session) {
+        let count = self.of.entry(session.owner.opener).or_default();
+        *count += 1;
         self.sessions.insert(id, session);
     }
 
-    pub(super) fn open(&mut self, id: SessionId, ttl: LogTime, now: LogTime) {
+    pub(super) fn open(&mut self, id: SessionId, ttl: LogTime, owner: Owner, now: LogTime) {
         let session = Session {
             ttl,
             heard: now,
             completed: 0,
+            owner,
             saved: VecDeque::new(),
         };
-        self.sessions.insert(id, session);
+        self.insert(id, session);
     }
 
     pub(super) fn close(&mut self, id: SessionId) {
-        self.sessions.remove(&id);
+        let Some(session) = self.sessions.remove(&id) else {
+            return;
+        };
+        let opener = session.owner.opener;
+        if let Some(count) = self.of.get_mut(&opener) {
+            *count -= 1;
+            if *count == 0 {
+                self.of.remove(&opener);
+            }
+        }
     }
 
     /// Ends the session if it is really over at `now`; whether it did.
     pub(super) fn expire(&mut self, id: SessionId, now: LogTime) -> bool {
         let over = self.get(id).is_some_and(|session| session.expires() <= now);
         if over {
-            self.sessions.remove(&id);
+            self.close(id);
         }
         over
     }
@@ -148,13 +204,19 @@ impl Sessions {
         }
     }
 
-    pub(super) fn complete(&mut self, command: &Command, outcome: Outcome, now: LogTime) {
+    pub(super) fn complete(
+        &mut self,
+        command: &Command,
+        outcome: Outcome,
+        digest: Option<NonZeroU64>,
+        now: LogTime,
+    ) {
         let Some(session) = self.sessions.get_mut(&command.session) else {
             return;
         };
         session.heard = now;
         session.completed = command.serial;
-        session.saved.push_back(outcome);
+        session.saved.push_back(Saved { digest, outcome });
         // What the client still waits for, itself included.
         let others = command.serial.saturating_sub(command.outstanding.max(1));
         let kept = usize::try_from(others.min(MAX_WINDOW - 1)).unwrap_or(usize::MAX) + 1;

@@ -71,7 +71,7 @@ impl Bound {
                 self.seen.renewed += holders.len() as u64;
                 0
             }
-            Payload::Open { ttl } => {
+            Payload::Open { ttl } | Payload::OpenOwned { ttl, .. } => {
                 if let Outcome::Opened(session) = outcome {
                     let (ttl, heard) = (*ttl, now);
                     self.alive.insert(*session, Alive { ttl, heard });

@@ -45,7 +45,7 @@ impl Calls {
             NodeAsk::Read(Query::Register(key)) => {
                 self.history.invoke(at, client, key.clone(), Ask::Read)
             }
-            NodeAsk::Command(command) => {
+            NodeAsk::Command(command, _) => {
                 if let Operation::Append(bytes) = &command.operation {
                     self.kinds.insert(number, Kind::Append(self.appends.len()));
                     self.appends.push(Append {
@@ -92,7 +92,7 @@ impl Calls {
         outcome: &Outcome,
     ) -> Verdict {
         self.events += 1;
-        if let (NodeAsk::Command(Command { session, .. }), true) = (
+        if let (NodeAsk::Command(Command { session, .. }, _), true) = (
             ask,
             matches!(outcome, Outcome::SessionExpired | Outcome::Closed),
         ) {

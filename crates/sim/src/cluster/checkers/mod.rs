@@ -44,6 +44,9 @@ pub enum Check {
     /// A register that is bound to a session was written by another, a
     /// session ended too early, or what it left is not what was said.
     Bound,
+    /// Somebody else's command was done under a client's session, or a client
+    /// was refused its own.
+    Owned,
     /// A client still counted on a register that was not bound to its
     /// session any more.
     Held,
@@ -95,6 +98,7 @@ impl fmt::Display for Check {
             Self::Watches => "watches",
             Self::ExactlyOnce => "exactly once",
             Self::Bound => "bound",
+            Self::Owned => "owned",
             Self::Held => "held",
             Self::PassiveAsks => "passive asks",
             Self::Patience => "patience",

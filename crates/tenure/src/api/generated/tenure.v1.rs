@@ -113,7 +113,7 @@ pub struct AtEnd {
 /// and the command is done at most once.
 #[derive(serde::Serialize, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Numbered {
     #[prost(uint64, tag = "1")]
     pub session: u64,
@@ -123,6 +123,11 @@ pub struct Numbered {
     /// The lowest serial whose answer is still waited for.
     #[prost(uint64, tag = "3")]
     pub outstanding: u64,
+    /// The secret that the session was opened with, if it was with one. Another,
+    /// or none, is refused with NOT_OWNER.
+    #[prost(bytes = "bytes", tag = "4")]
+    #[serde(with = "super::base64")]
+    pub secret: ::prost::bytes::Bytes,
 }
 #[derive(serde::Serialize, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -315,11 +320,17 @@ pub struct TailRequest {
 }
 #[derive(serde::Serialize, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct OpenSessionRequest {
     /// How long it lives without being heard of, in milliseconds; 1 s to 1 day.
     #[prost(uint64, tag = "1")]
     pub ttl_millis: u64,
+    /// 16 to 64 bytes, drawn at random: then only who has them may use the
+    /// session. Without, a session that was opened with a token is its holder's,
+    /// and one that was opened without a token is anybody's who knows its number.
+    #[prost(bytes = "bytes", tag = "2")]
+    #[serde(with = "super::base64")]
+    pub secret: ::prost::bytes::Bytes,
 }
 #[derive(serde::Serialize, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -327,10 +338,14 @@ pub struct OpenSessionRequest {
 pub struct OpenSessionResponse {
     #[prost(uint64, tag = "1")]
     pub session: u64,
+    /// Whether the cluster has noted whose it is: by the secret or by the token.
+    /// It does so from version 2 on.
+    #[prost(bool, tag = "2")]
+    pub owned: bool,
 }
 #[derive(serde::Serialize, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct KeepAliveRequest {
     #[prost(message, optional, tag = "1")]
     pub numbered: ::core::option::Option<Numbered>,
@@ -341,7 +356,7 @@ pub struct KeepAliveRequest {
 pub struct KeepAliveResponse {}
 #[derive(serde::Serialize, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CloseSessionRequest {
     #[prost(message, optional, tag = "1")]
     pub numbered: ::core::option::Option<Numbered>,
@@ -350,6 +365,66 @@ pub struct CloseSessionRequest {
 #[serde(default, deny_unknown_fields)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CloseSessionResponse {}
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default, deny_unknown_fields)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ListSessionsRequest {
+    /// Only sessions after this one; 0: from the first on.
+    #[prost(uint64, tag = "1")]
+    pub after: u64,
+    /// At most so many; 0, and above 1,024: 1,024.
+    #[prost(uint32, tag = "2")]
+    pub limit: u32,
+}
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default, deny_unknown_fields)]
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ListSessionsResponse {
+    #[prost(message, repeated, tag = "1")]
+    pub sessions: ::prost::alloc::vec::Vec<SessionInfo>,
+    /// Whether there are more after the last of them.
+    #[prost(bool, tag = "2")]
+    pub more: bool,
+}
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default, deny_unknown_fields)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct SessionInfo {
+    #[prost(uint64, tag = "1")]
+    pub session: u64,
+    #[prost(uint64, tag = "2")]
+    pub ttl_millis: u64,
+    /// How long it has not been heard of, in the log's time.
+    #[prost(uint64, tag = "3")]
+    pub silent_millis: u64,
+    /// The last serial that was done.
+    #[prost(uint64, tag = "4")]
+    pub done: u64,
+    /// How many registers it holds.
+    #[prost(uint64, tag = "5")]
+    pub bound: u64,
+    /// Whether it was opened with a secret.
+    #[prost(bool, tag = "6")]
+    pub secret: bool,
+    /// The token that opened it: its name in this server's file, or the first
+    /// half of its SHA-256 if the file has it not. Empty if it was none.
+    #[prost(string, tag = "7")]
+    pub token: ::prost::alloc::string::String,
+    /// From where it was opened, if without a token. Of IPv6 the network, /64.
+    #[prost(string, tag = "8")]
+    pub address: ::prost::alloc::string::String,
+}
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default, deny_unknown_fields)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct EndSessionRequest {
+    #[prost(uint64, tag = "1")]
+    pub session: u64,
+}
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default, deny_unknown_fields)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct EndSessionResponse {}
 #[derive(serde::Serialize, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -581,6 +656,12 @@ pub struct Request {
     /// The client's name for it within the stream; the answer carries the same.
     #[prost(uint64, tag = "1")]
     pub number: u64,
+    /// With `open`: the session's secret, as in OpenSessionRequest. With
+    /// `command`: the secret of its session. That is good for the rest of the
+    /// stream, for the last 1,024 sessions that were so proven.
+    #[prost(bytes = "bytes", tag = "7")]
+    #[serde(with = "super::base64")]
+    pub secret: ::prost::bytes::Bytes,
     #[prost(oneof = "request::What", tags = "2, 3, 4, 5, 6")]
     pub what: ::core::option::Option<request::What>,
 }
@@ -771,7 +852,8 @@ pub enum Cause {
     OutOfOrder = 5,
     /// The serial was done long ago, and its answer is forgotten.
     TooOld = 6,
-    /// More than may be: of bytes, of requests under way, of sessions.
+    /// More than may be: of bytes, of requests under way, of sessions (of all, or
+    /// of one token or address).
     TooLarge = 7,
     Window = 8,
     TooManySessions = 9,
@@ -796,6 +878,12 @@ pub enum Cause {
     /// made from an older backup of it, and what followed there may be gone.
     /// Not done; decide what that means, and begin again.
     Restored = 18,
+    /// The serial was used for another command: two clients use one session, or
+    /// one has lost count. This command was not done.
+    OtherContent = 20,
+    /// The session is another's: its secret was not given, or this is not the
+    /// token that opened it. Not done.
+    NotOwner = 21,
 }
 impl Cause {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -823,6 +911,8 @@ impl Cause {
             Self::TooSlow => "TOO_SLOW",
             Self::Unauthenticated => "UNAUTHENTICATED",
             Self::Restored => "RESTORED",
+            Self::OtherContent => "OTHER_CONTENT",
+            Self::NotOwner => "NOT_OWNER",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -847,6 +937,8 @@ impl Cause {
             "TOO_SLOW" => Some(Self::TooSlow),
             "UNAUTHENTICATED" => Some(Self::Unauthenticated),
             "RESTORED" => Some(Self::Restored),
+            "OTHER_CONTENT" => Some(Self::OtherContent),
+            "NOT_OWNER" => Some(Self::NotOwner),
             _ => None,
         }
     }
@@ -2043,6 +2135,50 @@ pub mod sessions_client {
             req.extensions_mut().insert(GrpcMethod::new("tenure.v1.Sessions", "Close"));
             self.inner.unary(req, path, codec).await
         }
+        /// The sessions there are, a page of them; for operators.
+        pub async fn list(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ListSessionsRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ListSessionsResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static("/tenure.v1.Sessions/List");
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("tenure.v1.Sessions", "List"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Ends a session in place of its owner; for operators.
+        pub async fn end(
+            &mut self,
+            request: impl tonic::IntoRequest<super::EndSessionRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::EndSessionResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static("/tenure.v1.Sessions/End");
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("tenure.v1.Sessions", "End"));
+            self.inner.unary(req, path, codec).await
+        }
     }
 }
 /// Generated server implementations.
@@ -2080,6 +2216,22 @@ pub mod sessions_server {
             request: tonic::Request<super::CloseSessionRequest>,
         ) -> std::result::Result<
             tonic::Response<super::CloseSessionResponse>,
+            tonic::Status,
+        >;
+        /// The sessions there are, a page of them; for operators.
+        async fn list(
+            &self,
+            request: tonic::Request<super::ListSessionsRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ListSessionsResponse>,
+            tonic::Status,
+        >;
+        /// Ends a session in place of its owner; for operators.
+        async fn end(
+            &self,
+            request: tonic::Request<super::EndSessionRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::EndSessionResponse>,
             tonic::Status,
         >;
     }
@@ -2280,6 +2432,96 @@ pub mod sessions_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = CloseSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/tenure.v1.Sessions/List" => {
+                    #[allow(non_camel_case_types)]
+                    struct ListSvc<T: Sessions>(pub Arc<T>);
+                    impl<
+                        T: Sessions,
+                    > tonic::server::UnaryService<super::ListSessionsRequest>
+                    for ListSvc<T> {
+                        type Response = super::ListSessionsResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ListSessionsRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Sessions>::list(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ListSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/tenure.v1.Sessions/End" => {
+                    #[allow(non_camel_case_types)]
+                    struct EndSvc<T: Sessions>(pub Arc<T>);
+                    impl<
+                        T: Sessions,
+                    > tonic::server::UnaryService<super::EndSessionRequest>
+                    for EndSvc<T> {
+                        type Response = super::EndSessionResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::EndSessionRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Sessions>::end(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = EndSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

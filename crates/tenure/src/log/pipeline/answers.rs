@@ -103,7 +103,15 @@ impl Pipeline {
                 Verdict::Stay
             }
             v1::Cause::OutOfOrder => self.out_of_order(now, error.expected),
-            v1::Cause::SessionExpired => {
+            v1::Cause::OtherContent if self.flight.get_mut(at).filler => {
+                // What it stands for was taken after all: the serial is used.
+                let done = answer::What::Alive(true);
+                self.settle(at, Ok(done), told);
+                Verdict::Stay
+            }
+            // Somebody else uses this session, or it is not this client's any
+            // more. What was refused so was certainly not done.
+            v1::Cause::SessionExpired | v1::Cause::OtherContent | v1::Cause::NotOwner => {
                 self.session_over(at, told);
                 Verdict::Stay
             }
@@ -253,6 +261,7 @@ impl Pipeline {
         match what {
             Ok(answer::What::Opened(session)) => {
                 self.session = Session::Open(session);
+                self.proven = false;
                 self.flight = Flight::new();
                 self.heard = now;
                 Verdict::Stay

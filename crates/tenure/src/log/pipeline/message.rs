@@ -1,5 +1,7 @@
 //! Messages, and what counts for how much in them.
 
+use bytes::Bytes;
+
 use super::Ask;
 use crate::api::v1::{self, command, request};
 
@@ -29,12 +31,21 @@ impl Message {
     }
 
     pub(super) fn put(&mut self, number: u64, what: request::What) {
+        self.put_with(number, what, Bytes::new());
+    }
+
+    /// The same with the secret of the session that it opens or is of.
+    pub(super) fn put_with(&mut self, number: u64, what: request::What, secret: Bytes) {
         self.bytes += match &what {
             request::What::Command(command) => command.operation.as_ref().map_or(0, op_weight),
             look => look_weight(look),
         };
         let what = Some(what);
-        self.requests.push(v1::Request { number, what });
+        self.requests.push(v1::Request {
+            number,
+            what,
+            secret,
+        });
     }
 }
 

@@ -16,6 +16,11 @@
 //!   because the session is over, goes on under a new session;
 //! * a leader that lacks what was answered already is none that counts.
 //!
+//! Sessions are opened with a secret, and each stream shows it with the first
+//! command of a session: so nobody else can use one (`docs/identity.md`). A
+//! session under which somebody else does something all the same, a copy of
+//! this very process, is left as if it were over.
+//!
 //! It is not a machine of the core's shape only because it hands out channels
 //! and messages of the wire; like those it reads no clock and never waits.
 
@@ -28,6 +33,7 @@ mod types;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
+use bytes::Bytes;
 use tenure_core::time::Instant;
 
 use self::flight::Flight;
@@ -85,6 +91,10 @@ enum Session {
 pub(super) struct Pipeline {
     ttl: Duration,
     session: Session,
+    /// What proves the sessions to be this client's; empty if nothing does.
+    secret: Bytes,
+    /// Whether that was shown on this stream for the session that is open.
+    proven: bool,
     /// Whether there is to be one session and no other: what is bound to it
     /// ends with it.
     once: bool,
@@ -122,6 +132,8 @@ impl Pipeline {
         Self {
             ttl,
             session: Session::None,
+            secret: Bytes::new(),
+            proven: false,
             once: false,
             waiting: VecDeque::new(),
             returned: VecDeque::new(),
@@ -156,6 +168,12 @@ impl Pipeline {
             once: true,
             ..Self::new(ttl, now)
         }
+    }
+
+    /// The same with a secret, by which its sessions are this client's alone.
+    #[must_use]
+    pub(super) fn with_secret(self, secret: Bytes) -> Self {
+        Self { secret, ..self }
     }
 
     /// Whether the one session is over.
@@ -250,6 +268,7 @@ impl Pipeline {
     pub(super) fn connected(&mut self, now: Instant) {
         self.connected = true;
         self.trial = Some(TRIAL);
+        self.proven = false;
         self.paused_until = None;
         self.quiet_since = now;
         self.flight.resend_from(0);
@@ -343,7 +362,8 @@ impl Pipeline {
                     let name = self.next_name();
                     self.session = Session::Opening(Some(name));
                     let ttl = u64::try_from(self.ttl.as_millis()).unwrap_or(u64::MAX);
-                    message.put(name, request::What::Open(ttl));
+                    let secret = self.secret.clone();
+                    message.put_with(name, request::What::Open(ttl), secret);
                 }
                 return;
             }
@@ -354,7 +374,14 @@ impl Pipeline {
             }
             let name = self.next_name();
             if let Some(Some(command)) = self.flight.send_next(session, name) {
-                message.put(name, request::What::Command(command));
+                // Once on each stream; the server keeps it in mind.
+                let proven = std::mem::replace(&mut self.proven, true);
+                let secret = if proven {
+                    Bytes::new()
+                } else {
+                    self.secret.clone()
+                };
+                message.put_with(name, request::What::Command(command), secret);
             }
         }
     }

@@ -95,7 +95,8 @@ impl Server {
             other => panic!("not asked in these tests: {other:?}"),
         };
         let sessions = self.state.sessions();
-        if let Standing::Ahead { expected } = sessions.standing(command.session, command.serial) {
+        let standing = sessions.standing(command.session, command.serial, &operation);
+        if let Standing::Ahead { expected } = standing {
             return failed(v1::Cause::OutOfOrder, expected);
         }
         assert!(command.serial - command.outstanding < tenure_core::alpo::MAX_WINDOW);
@@ -122,7 +123,7 @@ impl Server {
     /// Stands for whatever a server refuses before the log hears of it.
     fn refuse_empty(&self, command: &v1::Command) -> answer::What {
         let sessions = self.state.sessions();
-        match sessions.standing(command.session, command.serial) {
+        match sessions.standing(command.session, command.serial, &Operation::KeepAlive) {
             Standing::NoSession => failed(v1::Cause::SessionExpired, 0),
             Standing::Ahead { expected } => failed(v1::Cause::OutOfOrder, expected),
             _ => failed(v1::Cause::Invalid, 0),

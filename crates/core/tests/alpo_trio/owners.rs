@@ -1,0 +1,198 @@
+//! Whose a session is, and what a serial stands for, where it is hardest to
+//! tell: in what is not committed yet, and while members speak version 1.
+
+use std::time::Duration;
+
+use tenure_core::alpo::{
+    Answer, Ask, Claim, ClusterVersion, Command, Config, Limits, Opener, Opening, Operation,
+    Outcome, Owner, Refusal, State,
+};
+
+use super::servers::Servers;
+
+const MINE: Claim = Claim::of_secret([1; 16]);
+const OTHERS: Claim = Claim::of_secret([2; 16]);
+
+fn trio(version: ClusterVersion) -> Servers {
+    let config = Config {
+        version,
+        ..Config::default()
+    };
+    let newer = (Config::default(), Limits::default());
+    let mut servers = Servers::start(&[newer.clone(), newer, (config, Limits::default())]);
+    servers.elect(0);
+    servers.pass(Duration::from_secs(1));
+    assert_eq!(servers.nodes[0].state().version(), version);
+    servers
+}
+
+fn opening(most: u64) -> Ask {
+    Ask::Open(Opening {
+        ttl: u64::MAX / 2,
+        owner: Owner {
+            secret: MINE.secret,
+            opener: Opener::Token([9; 16]),
+        },
+        most,
+    })
+}
+
+fn append(session: u64, serial: u64, text: &str, claim: Claim) -> Ask {
+    let command = Command {
+        session,
+        serial,
+        outstanding: 1,
+        operation: Operation::Append(text.as_bytes().into()),
+    };
+    Ask::Command(command, claim)
+}
+
+/// Asks, and gives the answers that came at once.
+fn ask(servers: &mut Servers, ask: Ask) -> Vec<Answer> {
+    servers.answers.clear();
+    servers.ask(0, ask);
+    std::mem::take(&mut servers.answers)
+}
+
+fn open(servers: &mut Servers) -> u64 {
+    match ask(servers, opening(u64::MAX))[..] {
+        [Answer::Done(Outcome::Opened(session))] => session,
+        ref other => panic!("expected a session, found {other:?}"),
+    }
+}
+
+const fn refused(refusal: Refusal) -> Answer {
+    Answer::Refused(refusal)
+}
+
+#[test]
+fn an_opening_that_is_not_committed_yet_names_its_owner_already() {
+    let mut servers = trio(ClusterVersion::SECOND);
+    servers.cut_off(Some(0));
+    assert_eq!(ask(&mut servers, opening(u64::MAX)), []);
+    let session = servers.nodes[0].log().last().id;
+    let stranger = append(session, 1, "stranger", Claim::NONE);
+    assert_eq!(ask(&mut servers, stranger), [refused(Refusal::NotOwner)]);
+    let other = append(session, 1, "other", OTHERS);
+    assert_eq!(ask(&mut servers, other), [refused(Refusal::NotOwner)]);
+    assert_eq!(ask(&mut servers, append(session, 1, "mine", MINE)), []);
+    servers.answers.clear();
+    servers.cut_off(None);
+    servers.pass(Duration::from_millis(200));
+    let done = [Outcome::Opened(session), Outcome::Appended(1)].map(Answer::Done);
+    assert_eq!(servers.answers, done);
+    // And so it is when it is applied.
+    let stranger = append(session, 2, "stranger", Claim::NONE);
+    assert_eq!(ask(&mut servers, stranger), [refused(Refusal::NotOwner)]);
+    // Not even what was answered before is told.
+    let stranger = append(session, 1, "mine", Claim::NONE);
+    assert_eq!(ask(&mut servers, stranger), [refused(Refusal::NotOwner)]);
+}
+
+#[test]
+fn a_serial_stands_for_one_command_before_and_after_its_commit() {
+    let mut servers = trio(ClusterVersion::SECOND);
+    let session = open(&mut servers);
+    servers.cut_off(Some(0));
+    assert_eq!(ask(&mut servers, append(session, 1, "a", MINE)), []);
+    let other = append(session, 1, "b", MINE);
+    assert_eq!(
+        ask(&mut servers, other.clone()),
+        [refused(Refusal::OtherContent)]
+    );
+    // The rightful one, again: it waits for the same entry.
+    assert_eq!(ask(&mut servers, append(session, 1, "a", MINE)), []);
+    servers.answers.clear();
+    servers.cut_off(None);
+    servers.pass(Duration::from_millis(200));
+    let done = || Answer::Done(Outcome::Appended(1));
+    assert_eq!(servers.answers, [done(), done()]);
+    assert_eq!(ask(&mut servers, other), [refused(Refusal::OtherContent)]);
+    assert_eq!(ask(&mut servers, append(session, 1, "a", MINE)), [done()]);
+}
+
+#[test]
+fn what_comes_behind_an_operators_end_finds_no_session() {
+    let mut servers = trio(ClusterVersion::SECOND);
+    let session = open(&mut servers);
+    servers.cut_off(Some(0));
+    assert_eq!(ask(&mut servers, append(session, 1, "a", MINE)), []);
+    assert_eq!(ask(&mut servers, Ask::End(session)), []);
+    // Its client does not know: the serial of the end, the next, an old one.
+    for (serial, text) in [(2, "b"), (3, "c"), (1, "a")] {
+        assert_eq!(ask(&mut servers, append(session, serial, text, MINE)), []);
+    }
+    servers.answers.clear();
+    servers.cut_off(None);
+    servers.pass(Duration::from_millis(200));
+    let done = [
+        Outcome::Appended(1),
+        Outcome::Appended(1),
+        Outcome::Closed,
+        Outcome::SessionExpired,
+        Outcome::SessionExpired,
+    ];
+    assert_eq!(servers.answers, done.map(Answer::Done));
+    let gone = [Answer::Done(Outcome::SessionExpired)];
+    assert_eq!(ask(&mut servers, Ask::End(session)), gone);
+}
+
+#[test]
+fn a_quota_counts_what_is_not_committed_yet() {
+    let mut servers = trio(ClusterVersion::SECOND);
+    let first = open(&mut servers);
+    servers.cut_off(Some(0));
+    assert_eq!(ask(&mut servers, opening(2)), []);
+    let full = Refusal::Quota {
+        opener: Opener::Token([9; 16]),
+        held: 2,
+        most: 2,
+    };
+    assert_eq!(ask(&mut servers, opening(2)), [refused(full)]);
+    servers.cut_off(None);
+    servers.pass(Duration::from_millis(200));
+    assert_eq!(ask(&mut servers, opening(2)), [refused(full)]);
+    let ended = [Answer::Done(Outcome::Closed)];
+    assert_eq!(ask(&mut servers, Ask::End(first)), ended);
+    let opened = ask(&mut servers, opening(2));
+    assert!(matches!(opened[..], [Answer::Done(Outcome::Opened(_))]));
+}
+
+#[test]
+fn a_member_of_version_1_holds_owners_and_digests_back_and_nobody_stops() {
+    let mut servers = trio(ClusterVersion::FIRST);
+    let session = open(&mut servers);
+    let done = Answer::Done(Outcome::Appended(1));
+    let anybody = append(session, 1, "a", Claim::NONE);
+    assert_eq!(ask(&mut servers, anybody), [done.clone()]);
+    // As it was: the serial alone decides.
+    let other = append(session, 1, "b", Claim::NONE);
+    assert_eq!(ask(&mut servers, other.clone()), [done.clone()]);
+    assert_eq!(servers.nodes[0].state().encode()[0], 3);
+    servers.restart(2, Config::default());
+    servers.pass(Duration::from_secs(3));
+    for node in &servers.nodes {
+        assert_eq!(node.state().version(), ClusterVersion::SECOND);
+    }
+    let bytes = servers.nodes[0].state().encode();
+    assert_eq!(bytes[0], 4);
+    assert!(State::decode(&bytes).is_ok());
+    // What is from before has neither; what comes has both.
+    assert_eq!(ask(&mut servers, other), [done]);
+    let next = append(session, 2, "c", Claim::NONE);
+    assert_eq!(
+        ask(&mut servers, next),
+        [Answer::Done(Outcome::Appended(2))]
+    );
+    let other = append(session, 2, "d", Claim::NONE);
+    assert_eq!(ask(&mut servers, other), [refused(Refusal::OtherContent)]);
+    let newer = open(&mut servers);
+    let stranger = append(newer, 1, "e", Claim::NONE);
+    assert_eq!(ask(&mut servers, stranger), [refused(Refusal::NotOwner)]);
+    servers.pass(Duration::from_millis(200));
+    for index in 0..3 {
+        assert_eq!(servers.fault(index), None);
+        let state = servers.nodes[index].state();
+        assert_eq!(state.encode(), servers.nodes[0].state().encode());
+    }
+}
