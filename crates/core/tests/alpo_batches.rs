@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use tenure_core::Machine;
 use tenure_core::alpo::{
-    Ask, Batch, Claim, ClusterId, Command, Config, Envelope, Identity, Input, Limits, Membership,
-    Node, Operation, Output, Payload, Position, Recovered, ServerId, Snapshot, State, Status,
-    StorageId,
+    Ask, Batch, Claim, ClusterId, ClusterVersion, Command, Config, Envelope, Identity, Input,
+    Limits, Membership, Node, Operation, Output, Payload, Position, Recovered, ServerId, Snapshot,
+    State, Status, StorageId,
 };
 use tenure_core::rng::Rng;
 use tenure_core::time::{ClockId, Instant, Now, WallTime};
@@ -104,6 +104,8 @@ impl World {
         let members = (0..SERVERS).map(|i| (server(i), StorageId::from_u128(i as u128)));
         let members = Membership::founded(members);
         let state = State::founded(Limits::default(), ClockId::default(), members);
+        // A vote on disk names its disk from the beginning.
+        let state = state.with_version(ClusterVersion::SECOND);
         let held = Recovered {
             snapshot: Some(Snapshot {
                 last: Position::ZERO,
@@ -212,9 +214,7 @@ impl World {
         let log = self.nodes[index].log();
         let after: Vec<_> = log.iter().filter(|e| e.id > covered).cloned().collect();
         assert_eq!(held.entries, after);
-        // The cluster speaks version 1, in which a vote on disk names no disk.
-        let hard = self.nodes[index].hard_state().without_disk();
-        assert_eq!(held.hard, hard);
+        assert_eq!(held.hard, self.nodes[index].hard_state());
     }
 }
 

@@ -311,13 +311,13 @@ fn a_log_that_forgets_its_oldest_entries_keeps_its_numbers_across_the_gap() {
         let first = journal.first();
         assert!(journal.read(first).is_ok() && journal.gap(first).is_none());
         // The last of the old ones, if it is still there, and the new ones.
-        let old = journal.read(3).map(|it| it.count());
+        let old = journal.read(3).map(Iterator::count);
         assert_eq!(old.is_ok(), first <= 3, "{first}");
         assert_eq!(journal.gap(4).map(|gap| gap.to), Some(4 + JUMP));
     }
     let first = anew.state.journal().first();
     assert!(first > 4 + JUMP);
-    let gone = anew.state.journal().read(4 + JUMP).map(|it| it.count());
+    let gone = anew.state.journal().read(4 + JUMP).map(Iterator::count);
     assert_eq!(gone, Err(TooOld { first }));
 }
 

@@ -164,10 +164,13 @@ fn a_member_of_version_1_holds_owners_and_digests_back_and_nobody_stops() {
     let session = open(&mut servers);
     let done = Answer::Done(Outcome::Appended(1));
     let anybody = append(session, 1, "a", Claim::NONE);
-    assert_eq!(ask(&mut servers, anybody), [done.clone()]);
+    assert_eq!(ask(&mut servers, anybody), std::slice::from_ref(&done));
     // As it was: the serial alone decides.
     let other = append(session, 1, "b", Claim::NONE);
-    assert_eq!(ask(&mut servers, other.clone()), [done.clone()]);
+    assert_eq!(
+        ask(&mut servers, other.clone()),
+        std::slice::from_ref(&done)
+    );
     assert_eq!(servers.nodes[0].state().encode()[0], 3);
     servers.restart(2, Config::default());
     servers.pass(Duration::from_secs(3));
