@@ -1,9 +1,10 @@
 //! What a directory owes when settings have changed since it ran last.
 
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tenure::api::v1;
+use tenure::clock;
 use tenure::server::Config;
 
 use crate::servers::Servers;
@@ -73,11 +74,11 @@ async fn a_lease_of_before_is_owed_its_silence_under_new_settings() {
     let before = servers.leader().await;
     servers.append("old").await;
     let others: Vec<_> = (1..=3).filter(|number| *number != before).collect();
-    let mut started = Instant::now();
+    let mut started = clock::boot();
     for number in &others {
         servers.stop(*number).await;
         at_once(servers.configs.get_mut(number).expect("it is there"));
-        started = Instant::now();
+        started = clock::boot();
         servers.start(*number);
         // Under which setting it may have answered, it remembers.
         let data = servers.data(*number);
@@ -87,7 +88,11 @@ async fn a_lease_of_before_is_owed_its_silence_under_new_settings() {
         panic!("three servers")
     };
     let (leader, answered) = next_leader(&servers, before, (one, two)).await;
-    assert!(started.elapsed() >= LONG, "{:?}", started.elapsed());
+    assert!(
+        clock::boot().since(started) >= LONG,
+        "{:?}",
+        clock::boot().since(started)
+    );
     assert!(answered > 0, "the lease was never used");
     let request = v1::AppendRequest {
         entries: vec!["new".to_owned().into()],
