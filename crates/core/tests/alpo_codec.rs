@@ -346,19 +346,30 @@ fn numbers_out_of_range_are_refused() {
     assert_eq!(with(1, 2, 3, 255), Err(DecodeError::Kind(255)));
 }
 
-/// A request, and a reply, with one number above what is taken from others.
-#[test]
-fn no_number_of_another_server_is_above_the_bound() {
-    const BEYOND: u64 = MAX_NUMBER + 1;
-    let at = |id| Position::new(Term::new(1).expect("a term"), id);
-    let envelope = |body| Envelope {
+/// One more than what is taken from others.
+const BEYOND: u64 = MAX_NUMBER + 1;
+
+fn in_term_1(id: u64) -> Position {
+    Position::new(Term::new(1).expect("a term"), id)
+}
+
+/// What becomes of a message that another server has sent.
+fn received(body: Body) -> Result<(), DecodeError> {
+    let envelope = Envelope {
         from: ServerId::new(1).expect("a server"),
         to: ServerId::new(2).expect("a server"),
         term: Term::new(1).expect("a term"),
         body,
     };
+    let mut bytes = Vec::new();
+    encode_envelope(&mut bytes, &envelope);
+    decode_envelope(&bytes).map(drop)
+}
+
+#[test]
+fn no_number_of_a_request_is_above_the_bound() {
     let heartbeat = |last, commit, round, time, mark: (u64, u64)| Request::Heartbeat {
-        last: at(last),
+        last: in_term_1(last),
         commit,
         round,
         time,
@@ -371,7 +382,7 @@ fn no_number_of_another_server_is_above_the_bound() {
         },
     };
     let append = |prev, commit, entry: (u64, u64)| Request::Append {
-        prev: at(prev),
+        prev: in_term_1(prev),
         entries: vec![Entry {
             id: entry.0,
             term: Term::new(1).expect("a term"),
@@ -381,17 +392,10 @@ fn no_number_of_another_server_is_above_the_bound() {
         commit,
         round: 1,
     };
-    let decoded = |body| {
-        let mut bytes = Vec::new();
-        encode_envelope(&mut bytes, &envelope(body));
-        decode_envelope(&bytes).map(drop)
-    };
-    let request = |number, request| decoded(Body::Request { number, request });
+    let request = |number, request| received(Body::Request { number, request });
     let most = MAX_NUMBER;
-    assert_eq!(
-        request(most, heartbeat(most, most, most, most, (most, most))),
-        Ok(())
-    );
+    let whole = heartbeat(most, most, most, most, (most, most));
+    assert_eq!(request(most, whole), Ok(()));
     assert_eq!(request(most, append(most, most, (most, most))), Ok(()));
     for bad in [
         heartbeat(BEYOND, 1, 1, 1, (1, 1)),
@@ -408,13 +412,15 @@ fn no_number_of_another_server_is_above_the_bound() {
     ] {
         assert_eq!(request(1, bad.clone()), Err(DecodeError::Number), "{bad:?}");
     }
-    assert_eq!(
-        request(BEYOND, Request::TransferNow),
-        Err(DecodeError::Number)
-    );
+    let unnumbered = request(BEYOND, Request::TransferNow);
+    assert_eq!(unnumbered, Err(DecodeError::Number));
+}
+
+#[test]
+fn no_number_of_a_reply_is_above_the_bound() {
     let reply = |number, asked_in, reply| {
         let asked_in = Term::new(asked_in).expect("a term");
-        decoded(Body::Reply {
+        received(Body::Reply {
             number,
             asked_in,
             reply,

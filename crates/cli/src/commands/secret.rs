@@ -101,7 +101,7 @@ pub(crate) fn drawn() -> Result<PeerSecret, Failure> {
 /// Writes a file that is not there yet, whole or not at all. Of several that
 /// do so at once one wins, and all others find what it wrote.
 fn place_once(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let dir = path.parent().unwrap_or(Path::new("."));
+    let dir = path.parent().unwrap_or_else(|| Path::new("."));
     let mut builder = fs::DirBuilder::new();
     builder.recursive(true).mode(0o700).create(dir)?;
     let unfinished = unfinished(path);

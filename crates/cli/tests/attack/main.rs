@@ -51,13 +51,16 @@ struct Place {
     servers: Vec<Child>,
 }
 
+/// A member's number, and where it is reached by servers and by clients.
+type Contact = (u64, String, String);
+
 /// What must not change.
 #[derive(Clone, PartialEq, Debug)]
 struct Seen {
     leader: u64,
     /// Of each server: its number, whether it leads, its term, and where it
     /// has everybody.
-    servers: Vec<(u64, bool, u64, Vec<(u64, String, String)>)>,
+    servers: Vec<(u64, bool, u64, Vec<Contact>)>,
     log: String,
 }
 
