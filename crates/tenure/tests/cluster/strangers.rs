@@ -17,6 +17,15 @@ use tenure::server::{Ended, Server, StartError};
 use crate::cases::{admit, remove};
 use crate::servers::{PATIENCE, Servers, id};
 
+/// What a server says that founds nothing and waits, because its number is
+/// another disk's.
+async fn waits(server: &Server) -> String {
+    let mut standing = server.standing();
+    let told = standing.wait_for(|it| it.waiting.contains("expected the data directory"));
+    let told = tokio::time::timeout(PATIENCE, told).await;
+    told.expect("in time").expect("it runs").waiting.clone()
+}
+
 async fn why(server: &Server) -> String {
     let ended = tokio::time::timeout(PATIENCE, server.ended()).await;
     ended.expect("it ends").to_string()
@@ -30,9 +39,11 @@ async fn a_wiped_server_refuses_and_is_taken_in_anew() {
     servers.stop(wiped).await;
     std::fs::remove_dir_all(servers.data(wiped)).expect("wiped");
     let refused = Server::start(servers.configs[&wiped].clone()).expect("it starts");
-    let said = why(&refused).await;
+    let said = waits(&refused).await;
     assert!(said.contains("tenure member remove 2"), "{said}");
     assert!(said.contains("tenure member add 2 --storage"), "{said}");
+    refused.stop();
+    why(&refused).await;
 
     remove(&servers, wiped).await;
     servers.start(wiped);
@@ -83,7 +94,7 @@ async fn a_second_server_with_the_same_number_is_refused() {
     twin.peers.insert(id(3), format!("127.0.0.1:{peer}"));
     twin.listen = format!("127.0.0.1:{client}");
     let twin = Server::start(twin).expect("it starts");
-    let said = why(&twin).await;
+    let said = waits(&twin).await;
     assert!(said.contains("expected the data directory"), "{said}");
     servers.append("undisturbed").await;
 }
