@@ -227,7 +227,8 @@ fn a_contradiction_is_believed_of_members_alone() {
         }
         assert_eq!(handle(&mut node, led, 2), None);
         assert_eq!(node.leader(), Some(server(2)));
-        for (from, storage) in [(77, 77), (3, 77)] {
+        // Another number, a member's with another disk, and so the leader's.
+        for (from, storage) in [(77, 77), (3, 77), (2, 77)] {
             let mut forged = asked(from, term_of_it, request.clone());
             let refused = node.admit(&mut forged, StorageId::from_u128(storage));
             let by = server(from);

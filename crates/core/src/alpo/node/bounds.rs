@@ -81,7 +81,7 @@ impl Node {
         if member.is_some_and(|member| member.storage == storage) {
             return Ok(());
         }
-        if let Some(fault) = server.contradiction(envelope) {
+        if let Some(fault) = server.contradiction(envelope, storage) {
             return Err(Objection::Contradiction { by, fault });
         }
         if let Body::Request { request, .. } = &mut envelope.body
@@ -115,7 +115,7 @@ impl Server {
     }
 
     /// What the message of a member would end this server with.
-    fn contradiction(&self, envelope: &Envelope) -> Option<Fault> {
+    fn contradiction(&self, envelope: &Envelope, storage: StorageId) -> Option<Fault> {
         let Body::Request { request, .. } = &envelope.body else {
             return None;
         };
@@ -124,7 +124,7 @@ impl Server {
             return None;
         }
         if term == self.term()
-            && let Some(one) = self.leader.filter(|one| *one != other)
+            && let Some(one) = self.another_leads((other, storage))
         {
             return Some(Fault::TwoLeaders { term, one, other });
         }
@@ -145,6 +145,13 @@ impl Server {
             }
             _ => None,
         }
+    }
+
+    /// Who is known to lead this term, if that is another than this one, by
+    /// number or by disk.
+    pub(super) fn another_leads(&self, (by, storage): (ServerId, StorageId)) -> Option<ServerId> {
+        let another = |one: &ServerId| *one != by || self.leads_with != Some(storage);
+        self.leader.filter(another)
     }
 
     /// Whether there is another term to stand in. Only a forged disk or message

@@ -262,9 +262,7 @@ impl Node {
         }
         if request.asker() == Asker::Leader {
             // Everybody who has heard one of them can tell, not they alone.
-            let with = self.server.leads_with;
-            let another = |one: &ServerId| *one != asked.by || with != Some(asked.storage);
-            if let Some(one) = self.server.leader.filter(another) {
+            if let Some(one) = self.server.another_leads((asked.by, asked.storage)) {
                 let (term, other) = (self.server.term(), asked.by);
                 return self.server.halt(Fault::TwoLeaders { term, one, other });
             }
