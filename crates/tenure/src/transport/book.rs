@@ -69,7 +69,7 @@ impl Book {
     }
 
     /// Takes what is newer; says whether anything was. Nobody is taken in
-    /// beyond [`MOST`].
+    /// beyond 62.
     pub fn learn(&mut self, other: &Self) -> bool {
         let mut news = false;
         for (id, contact) in &other.contacts {

@@ -99,17 +99,17 @@ fn a_newer_format_is_said_to_be_newer() {
     for name in segments.iter().map(String::as_str).chain(["identity"]) {
         let copy = disk.copy();
         let mut bytes = copy.bytes(name);
-        bytes[8] = 2;
+        bytes[8] = 3;
         copy.put(name, bytes);
         let error = says(
             open(&copy),
-            &[name, "found version 2", "run the newer release"],
+            &[name, "found version 3", "run the newer release"],
         );
         assert!(matches!(
             error,
             WalError::Newer {
-                found: 2,
-                known: 1,
+                found: 3,
+                known: 2,
                 ..
             }
         ));
