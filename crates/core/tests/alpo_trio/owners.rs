@@ -175,7 +175,7 @@ fn a_member_of_version_1_holds_owners_and_digests_back_and_nobody_stops() {
     servers.restart(2, Config::default());
     servers.pass(Duration::from_secs(3));
     for node in &servers.nodes {
-        assert_eq!(node.state().version(), ClusterVersion::SECOND);
+        assert_eq!(node.state().version(), ClusterVersion::NEWEST);
     }
     let bytes = servers.nodes[0].state().encode();
     assert_eq!(bytes[0], 4);
