@@ -32,6 +32,9 @@ impl World {
         if kinds.late && self.rng.chance(25) {
             self.hold(server);
         }
+        if kinds.members && kinds.partitions {
+            self.haunt();
+        }
         match self.rng.below(12) {
             0..3 if kinds.crashes => self.crash_some(server),
             3 if kinds.crashes && self.rng.chance(30) => {

@@ -143,12 +143,14 @@ impl World {
     }
 
     /// A reign begins: what the connections of its leader held back comes
-    /// now, and some of what others held back for it.
+    /// now, and some of what others have asked.
     pub(super) fn release_to(&mut self, leader: usize) {
         let within = 12 * self.step_time();
         let due = self.late.held.iter().map(|held| {
             let own = held.connection.0 == leader;
-            (held.number, if own { 80 } else { 20 })
+            // What is answered to another is of use when that one leads.
+            let asks = matches!(held.letter.envelope.body, Body::Request { .. });
+            (held.number, if own { 80 } else { 20 * u64::from(asks) })
         });
         let due: Vec<_> = due.collect();
         for (number, share) in due {

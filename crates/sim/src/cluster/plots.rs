@@ -14,6 +14,9 @@
 //!   most of a timeout, and the leader is cut off as soon as all have heard
 //!   it. Nobody confirms anything newer, and when the answers come the leader
 //!   must count from when it asked.
+//! * **A haunting.** A leader is left with those numbers alone under which
+//!   removed disks live on, and its connections end at these. The others elect
+//!   another: what a removed disk answers must not make a majority.
 //! * **A fork.** Shortly before the storm ends a leader is cut off with what
 //!   it goes on appending, and so is the next one, as soon as it is elected:
 //!   of two logs one is longer and the other one newer.
@@ -80,14 +83,41 @@ impl World {
             None if kinds.late && self.swarm.servers > 4 && self.rng.chance(20) => {
                 let others = self.swarm.servers as u64 - 1;
                 let orphan = (leader + 1 + self.rng.below(others) as usize) % self.swarm.servers;
+                let part = Next::Part { leader, orphan };
+                if self.rng.chance(60) {
+                    // Its first entry goes to the orphan alone.
+                    return self.go_on_plotting(part);
+                }
                 let delay = self.rng.below(8 * step);
-                self.after(delay, Event::Plot(Next::Part { leader, orphan }));
+                self.after(delay, Event::Plot(part));
             }
             None if kinds.late && self.swarm.config.lease_reads && self.rng.chance(40) => {
                 let delay = self.rng.below(2 * self.timeout());
                 self.after(delay, Event::Plot(Next::CutLate { leader }));
             }
             None => {}
+        }
+    }
+
+    /// Perhaps the leader is left alone with removed disks.
+    pub(super) fn haunt(&mut self) {
+        let old = self.swarm.servers..self.hosts.len();
+        let old: Vec<_> = old.filter(|old| self.hosts[*old].node.is_some()).collect();
+        let (Some(leader), false) = (self.leader(), old.is_empty()) else {
+            return;
+        };
+        if !self.rng.chance(50) {
+            return;
+        }
+        self.stats.plots += 1;
+        self.network.heal();
+        self.network.isolate(leader, 0);
+        for old in old {
+            let place = self.place(old);
+            if place != leader {
+                self.hosts[old].connected |= 1 << self.hosts[leader].id.get();
+                self.network.cut(leader, place, false);
+            }
         }
     }
 
