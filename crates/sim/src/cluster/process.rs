@@ -10,6 +10,7 @@ use tenure_core::time::ClockId;
 use tenure_core::wal::{Format, WalError};
 
 use super::checkers::leaders::Leaders;
+use super::checkers::members;
 use super::checkers::{Check, Verdict, Violation, broken};
 use super::disk::Trouble;
 use super::network::Letter;
@@ -99,6 +100,9 @@ impl World {
             && let Some(snapshot) = node.snapshot()
         {
             self.committed.snapshot(snapshot)?;
+        }
+        if let (Told::Truncated { .. }, Some(node)) = (event, &self.hosts[server].node) {
+            members::look(node)?;
         }
         if let Told::Installed { .. } = event {
             self.begins_with(server);

@@ -9,6 +9,7 @@ pub(super) mod committed;
 pub(super) mod followed;
 pub(super) mod holders;
 pub(super) mod leaders;
+pub(super) mod members;
 pub(super) mod patience;
 pub(super) mod reads;
 
@@ -25,6 +26,8 @@ pub enum Check {
     Completeness,
     /// A leader counted a disk for entries that it does not have (H11, H15).
     Accepted,
+    /// A server goes by other members than its log has (H17).
+    Members,
     /// Two servers applied different entries at one place (I8), or a
     /// (session, serial) stands in the committed log twice (I9).
     Committed,
@@ -90,6 +93,7 @@ impl fmt::Display for Check {
             Self::OneLeader => "one leader",
             Self::Completeness => "completeness",
             Self::Accepted => "accepted",
+            Self::Members => "members",
             Self::Committed => "committed",
             Self::State => "state",
             Self::Matching => "matching",
