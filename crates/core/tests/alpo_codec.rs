@@ -12,8 +12,8 @@ use tenure_core::alpo::codec::{
     encode_envelope, encode_frame, encode_hard_state, put_bytes, put_u64,
 };
 use tenure_core::alpo::{
-    Body, Command, Compare, Entry, Envelope, HardState, ImageError, Limits, MAX_NUMBER, Mark,
-    Operation, Payload, Position, Reply, Request, ServerId, State,
+    Body, Command, Entry, Envelope, HardState, ImageError, Limits, MAX_NUMBER, Operation, Payload,
+    Reply, Request, ServerId, State,
 };
 use tenure_core::cas::{Expect, Stamp, Write};
 use tenure_core::ids::{Key, Term};
@@ -344,94 +344,6 @@ fn numbers_out_of_range_are_refused() {
     assert_eq!(with(1, 2, 3, 7), Err(DecodeError::Kind(7)));
     assert_eq!(with(1, 2, 3, 64 + 15), Err(DecodeError::Kind(64 + 15)));
     assert_eq!(with(1, 2, 3, 255), Err(DecodeError::Kind(255)));
-}
-
-/// One more than what is taken from others.
-const BEYOND: u64 = MAX_NUMBER + 1;
-
-fn in_term_1(id: u64) -> Position {
-    Position::new(Term::new(1).expect("a term"), id)
-}
-
-/// What becomes of a message that another server has sent.
-fn received(body: Body) -> Result<(), DecodeError> {
-    let envelope = Envelope {
-        from: ServerId::new(1).expect("a server"),
-        to: ServerId::new(2).expect("a server"),
-        term: Term::new(1).expect("a term"),
-        body,
-    };
-    let mut bytes = Vec::new();
-    encode_envelope(&mut bytes, &envelope);
-    decode_envelope(&bytes).map(drop)
-}
-
-#[test]
-fn no_number_of_a_request_is_above_the_bound() {
-    let heartbeat = |last, commit, round, time, mark: (u64, u64)| Request::Heartbeat {
-        last: in_term_1(last),
-        commit,
-        round,
-        time,
-        compare: Compare {
-            at: mark.0,
-            agreed: Some(Mark {
-                id: mark.1,
-                hash: u64::MAX,
-            }),
-        },
-    };
-    let append = |prev, commit, entry: (u64, u64)| Request::Append {
-        prev: in_term_1(prev),
-        entries: vec![Entry {
-            id: entry.0,
-            term: Term::new(1).expect("a term"),
-            time: entry.1,
-            payload: Payload::NoOp,
-        }],
-        commit,
-        round: 1,
-    };
-    let request = |number, request| received(Body::Request { number, request });
-    let most = MAX_NUMBER;
-    let whole = heartbeat(most, most, most, most, (most, most));
-    assert_eq!(request(most, whole), Ok(()));
-    assert_eq!(request(most, append(most, most, (most, most))), Ok(()));
-    for bad in [
-        heartbeat(BEYOND, 1, 1, 1, (1, 1)),
-        heartbeat(1, BEYOND, 1, 1, (1, 1)),
-        heartbeat(1, 1, BEYOND, 1, (1, 1)),
-        heartbeat(1, 1, 1, BEYOND, (1, 1)),
-        heartbeat(1, 1, 1, 1, (BEYOND, 1)),
-        heartbeat(1, 1, 1, 1, (1, BEYOND)),
-        append(BEYOND, 1, (1, 1)),
-        append(1, BEYOND, (1, 1)),
-        append(1, 1, (BEYOND, 1)),
-        append(1, 1, (1, BEYOND)),
-        append(1, 1, (u64::MAX, 1)),
-    ] {
-        assert_eq!(request(1, bad.clone()), Err(DecodeError::Number), "{bad:?}");
-    }
-    let unnumbered = request(BEYOND, Request::TransferNow);
-    assert_eq!(unnumbered, Err(DecodeError::Number));
-}
-
-#[test]
-fn no_number_of_a_reply_is_above_the_bound() {
-    let reply = |number, asked_in, reply| {
-        let asked_in = Term::new(asked_in).expect("a term");
-        received(Body::Reply {
-            number,
-            asked_in,
-            reply,
-        })
-    };
-    assert_eq!(reply(1, BEYOND, Reply::Granted), Err(DecodeError::Number));
-    assert_eq!(reply(BEYOND, 1, Reply::Granted), Err(DecodeError::Number));
-    for (matched, round) in [(BEYOND, 1), (1, BEYOND)] {
-        let bad = Reply::Appended { matched, round };
-        assert_eq!(reply(1, 1, bad), Err(DecodeError::Number));
-    }
 }
 
 /// What an earlier release may have written to this server's own disk.
