@@ -13,11 +13,11 @@ use super::{Check, Verdict, broken};
 pub(in super::super) fn look(node: &Node) -> Verdict {
     let applied = node.state().applied().id;
     let entries = node.log().iter().filter(|entry| entry.id > applied);
-    let last = entries.filter_map(|entry| match &entry.payload {
+    let mut last = entries.filter_map(|entry| match &entry.payload {
         Payload::Members(members) => Some(members),
         _ => None,
     });
-    let due = last.last().unwrap_or_else(|| node.state().members());
+    let due = last.next_back().unwrap_or_else(|| node.state().members());
     if node.members() == due {
         return Ok(());
     }
