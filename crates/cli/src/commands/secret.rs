@@ -4,7 +4,8 @@
 //! one machine (each address of `--peers` is a loopback one) shares one by
 //! itself: the first server that is started with an empty directory draws it
 //! for its user, under `$XDG_STATE_HOME/tenure/peer-secret`, and each keeps a
-//! copy in its own directory. A directory that has a log and no such copy is
+//! copy in its own directory, which goes with the directory wherever the
+//! server moves. A directory that has a log and no such copy is
 //! of a cluster that was founded without a secret, and goes on without.
 
 use std::fs;
@@ -42,12 +43,13 @@ pub(crate) fn of(args: &Serve, settings: &Config) -> Result<Option<PeerSecret>, 
 /// The secret of a cluster that is on this machine alone.
 fn by_itself(settings: &Config) -> Result<Option<PeerSecret>, Failure> {
     let own = settings.data.join(NAME);
-    if !settings.peers.values().all(|address| is_loopback(address)) {
-        return Ok(None);
-    }
     let read = |file: &Path| PeerSecret::read(file).map(Some).map_err(usage);
+    // Wherever its servers are by now: the others ask for the proof.
     if own.exists() {
         return read(&own);
+    }
+    if !settings.peers.values().all(|address| is_loopback(address)) {
+        return Ok(None);
     }
     // Whoever cannot read the log will be told so when it is opened.
     if !matches!(tenure::wal::identity(&settings.data), Ok(None)) {

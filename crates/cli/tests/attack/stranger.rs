@@ -82,7 +82,7 @@ impl Stranger<'_> {
             settings: self.settings,
             ..greeting.clone()
         };
-        let answered = greet(&mut line, self.form, &greeting, &self.prover).await;
+        let answered = greet(&mut line, self.form, None, &greeting, &self.prover).await;
         match answered.map(|it| it.answer) {
             Ok(Answer::Welcome(_)) => {}
             Ok(Answer::Refused(why) | Answer::Later(why) | Answer::SetBack(why)) => {

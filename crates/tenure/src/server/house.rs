@@ -37,6 +37,25 @@ pub(super) struct House {
     opening: AsyncMutex<()>,
 }
 
+/// A request of the session, as long as somebody waits for its answer. What
+/// was given up counts no more: the machine bounds what it has to do itself.
+struct UnderWay<'a> {
+    house: &'a House,
+    session: SessionId,
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.house.with(|open| {
+            if let Some(it) = open.as_mut()
+                && it.session == self.session
+            {
+                it.under_way = it.under_way.saturating_sub(1);
+            }
+        });
+    }
+}
+
 impl House {
     fn with<T>(&self, work: impl FnOnce(&mut Option<Open>) -> T) -> T {
         work(&mut self.open.lock().unwrap_or_else(PoisonError::into_inner))
@@ -69,7 +88,13 @@ impl House {
             });
             match sent {
                 Some(Ok(session)) => {
+                    // Whoever asked may give up while this waits.
+                    let counted = UnderWay {
+                        house: self,
+                        session,
+                    };
                     let told = Door::answer(answer).await;
+                    drop(counted);
                     if !self.done(session, &told.answer) {
                         return told;
                     }
@@ -87,7 +112,7 @@ impl House {
         }
     }
 
-    /// Counts an answer; says whether to try again under another session.
+    /// Judges an answer; says whether to try again under another session.
     fn done(&self, session: SessionId, answer: &Answer) -> bool {
         let expired = matches!(
             answer,
@@ -111,11 +136,9 @@ impl House {
         self.with(|open| {
             if let Some(it) = open.as_mut()
                 && it.session == session
+                && over
             {
-                it.under_way -= 1;
-                if over {
-                    *open = None;
-                }
+                *open = None;
             }
         });
         expired

@@ -445,6 +445,8 @@ fn own(
         face.hello.cluster = Some(identity.cluster);
         face.hello.known = members.iter().map(|(id, it)| (id, it.storage)).collect();
         face.hello.founders.clear();
+        // What a log that names members has kept is known by its rules.
+        face.members = members.clone();
         face.admit(members);
         face.stands_at(&node);
         face.edition += 1;

@@ -348,6 +348,7 @@ pub(super) async fn accept(
 ) {
     static NUMBER: AtomicU64 = AtomicU64::new(1);
     let gate = Gate::new(NEWCOMERS_MAX.min(most), GREETED_MAX);
+    let own = shared.face().hello.server;
     let complaints = Arc::new(Complaints::default());
     loop {
         let (stream, from) = match listener.accept().await {
@@ -365,7 +366,7 @@ pub(super) async fn accept(
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         tokio::spawn(async move {
             let met = tokio::select! {
-                met = timeout(GREET_WITHIN, introduce(stream, tls.clone())) => met,
+                met = timeout(GREET_WITHIN, introduce(stream, tls.clone(), own)) => met,
                 () = pass.ousted() => return shared.metrics.close(Closed::Full),
             };
             let (why, reason) = match met {
@@ -410,9 +411,10 @@ fn suspicion(error: &GreetingError, tls: Option<&Tls>) -> Option<String> {
 async fn introduce(
     stream: TcpStream,
     tls: Option<Arc<Tls>>,
+    own: ServerId,
 ) -> Result<(Line, Introduced), GreetingError> {
     let mut line = secure(stream, tls).await?;
-    let introduced = introduced(&mut line).await?;
+    let introduced = introduced(&mut line, own).await?;
     Ok((line, introduced))
 }
 

@@ -198,7 +198,14 @@ impl Face {
 
     /// The log has other members now: those of them who were guests are where
     /// they said. Whether there is news to keep.
+    ///
+    /// What was told before the log named anybody may be of a disk that was
+    /// removed and lives on. It stays as a place to look, and gives way to
+    /// what a member says of itself; passed on, it replaces nothing.
     pub(super) fn admit(&mut self, members: Membership) -> bool {
+        if self.members.is_empty() {
+            self.book.doubt_all_but(self.hello.server);
+        }
         self.members = members;
         let mut known = Vec::new();
         self.guests.0.retain(|server, (storage, contact)| {
@@ -338,6 +345,22 @@ mod tests {
         // The one that was meant comes again.
         assert!(us.meet(&greeting(hello(5, 5, Some(CLUSTER)), "five:1"), false));
         assert_eq!(at(&us, 5), Some("five:1"));
+    }
+
+    /// A removed disk that lives on has told a blank server where it is, under
+    /// the number of a member. The server passes that on as nothing newer, and
+    /// the member's own word goes before it.
+    #[test]
+    fn what_was_told_before_the_log_named_members_replaces_nothing() {
+        let mut us = face(&[]);
+        assert!(us.meet(&greeting(hello(3, 77, Some(CLUSTER)), "old:1"), true));
+        let members = [(1, 1), (2, 2), (3, 3)];
+        let members = members.map(|(number, storage)| (id(number), disk(storage)));
+        us.admit(Membership::founded(members));
+        let edition = us.book.get(id(3)).map(|it| it.edition);
+        assert_eq!((at(&us, 3), edition), (Some("old:1"), Some(0)));
+        assert!(us.meet(&greeting(hello(3, 3, Some(CLUSTER)), "new:1"), false));
+        assert_eq!(at(&us, 3), Some("new:1"));
     }
 
     #[test]

@@ -118,6 +118,12 @@ impl Book {
         self.contacts.remove(&id);
     }
 
+    /// Nothing but the address of `own` is newer than a flag any more.
+    pub fn doubt_all_but(&mut self, own: ServerId) {
+        let others = self.contacts.iter_mut().filter(|(id, _)| **id != own);
+        others.for_each(|(_, contact)| contact.edition = 0);
+    }
+
     /// Appends its bytes to `to`.
     pub fn encode(&self, to: &mut Vec<u8>) {
         put_u64(to, self.contacts.len() as u64);

@@ -126,6 +126,9 @@ pub enum GreetingError {
          ended without one ({0}); is it an older release?"
     )]
     Unanswered(io::Error),
+    /// Another server is there than the one that was meant.
+    #[error("expected another server, found server {}", .0.get())]
+    Elsewhere(ServerId),
     /// It was damaged, too long, or made by another version.
     #[error("expected a greeting, found one that cannot be read: {0}")]
     Body(&'static str),

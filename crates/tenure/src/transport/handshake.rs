@@ -3,7 +3,7 @@
 //! ```text
 //!   dialler                          acceptor
 //!      │ ── 32 random bytes ───────────▶ │
-//!      │ ◀── 32 random bytes ─────────── │
+//!      │ ◀── 32 random bytes, number ─── │
 //!      │ ── greeting, proof ───────────▶ │
 //!      │ ◀── greeting or refusal, proof ─│
 //! ```
@@ -12,7 +12,11 @@
 //! the body and its CRC-32C. Both sides draw random bytes for each connection,
 //! and a [`Proof`] is computed over all that was said so far ([`Transcript`]):
 //! so a proof that was overheard is of no use on another connection, and what
-//! was said cannot be changed on its way without the secret.
+//! was said cannot be changed on its way without the secret. The acceptor's
+//! number is part of it, and the dialler goes on only if that is the server
+//! that it meant. Without the number, a stranger at the address of a server
+//! that is down could pass the dialler's proof on to another server, and speak
+//! to that one under the dialler's name.
 //!
 //! The form before this one has no random bytes and no proofs: a greeting and
 //! an answer under the magic `tenure-1`. An acceptor tells the two apart by
@@ -24,6 +28,7 @@
 use std::io;
 use std::sync::Arc;
 
+use tenure_core::alpo::ServerId;
 use tenure_core::alpo::codec::{DecodeError, Reader, crc32c, put_bytes};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
@@ -73,14 +78,16 @@ pub enum Side {
 pub struct Transcript {
     dialler: Nonce,
     acceptor: Nonce,
+    /// The number that the acceptor says it has; 0 before it has.
+    to: u64,
     greeting: Vec<u8>,
     answer: Vec<u8>,
 }
 
 impl Transcript {
     /// What the proof of `side` is computed over: who proves, the random bytes
-    /// of both sides, the dialler's greeting, and, for the acceptor, the
-    /// answer. Every part has a fixed length or its length before it, so that
+    /// of both sides, the acceptor's number, the dialler's greeting, and, for
+    /// the acceptor, the answer. Every part has a fixed length or its length before it, so that
     /// no two transcripts have the same bytes; and no proof of one side is one
     /// of the other.
     pub fn bytes(&self, side: Side) -> Vec<u8> {
@@ -91,6 +98,7 @@ impl Transcript {
         });
         bytes.extend_from_slice(&self.dialler);
         bytes.extend_from_slice(&self.acceptor);
+        bytes.extend_from_slice(&self.to.to_le_bytes());
         put_bytes(&mut bytes, &self.greeting);
         if side == Side::Acceptor {
             put_bytes(&mut bytes, &self.answer);
@@ -148,15 +156,18 @@ pub struct Answered {
     pub transcript: Transcript,
 }
 
-/// Greets and waits for the answer, in `form`.
+/// Greets and waits for the answer, in `form`. `meant` is the server that the
+/// dialler would reach; none if any will do.
 ///
 /// # Errors
+/// [`GreetingError::Elsewhere`] if another server says that it is there.
 /// [`GreetingError::Unanswered`] if the other side ended the connection
 /// without a word: then it may know the first form alone. Otherwise if the
 /// connection breaks, or what comes is no answer.
 pub async fn greet(
     line: &mut (impl AsyncRead + AsyncWrite + Unpin),
     form: Form,
+    meant: Option<ServerId>,
     greeting: &Greeting,
     prover: &Prover,
 ) -> Result<Answered, GreetingError> {
@@ -194,7 +205,11 @@ pub async fn greet(
             Err(GreetingError::Body("it was said in another form"))
         };
     }
-    transcript.acceptor = opened.nonce()?;
+    let (nonce, server) = opened.opened()?;
+    if meant.is_some_and(|meant| meant != server) {
+        return Err(GreetingError::Elsewhere(server));
+    }
+    (transcript.acceptor, transcript.to) = (nonce, server.get());
     transcript.greeting = greeting.encode();
     let proof = prover.prove(&transcript, Side::Dialler);
     Piece::proven(&transcript.greeting, proof)
@@ -225,12 +240,14 @@ fn unanswered(error: io::Error) -> GreetingError {
     }
 }
 
-/// Waits until a dialler has introduced itself, in whatever form.
+/// Waits until a dialler has introduced itself, in whatever form, to this
+/// server, whose number is `own`.
 ///
 /// # Errors
 /// If that is no greeting, or the connection breaks.
 pub async fn introduced(
     line: &mut (impl AsyncRead + AsyncWrite + Unpin),
+    own: ServerId,
 ) -> Result<Introduced, GreetingError> {
     let first = Piece::read(line).await?;
     if first.form == Form::First {
@@ -244,9 +261,11 @@ pub async fn introduced(
     let mut transcript = Transcript {
         dialler: first.nonce()?,
         acceptor: draw()?,
+        to: own.get(),
         ..Transcript::default()
     };
-    Piece::opening(&transcript.acceptor).write(line).await?;
+    let opening = Piece::opening_of(&transcript.acceptor, own);
+    opening.write(line).await?;
     let piece = Piece::read(line).await?;
     if piece.form != Form::Second {
         return Err(GreetingError::Body("it was said in another form"));
@@ -302,6 +321,16 @@ impl Piece {
         }
     }
 
+    /// The acceptor's, which says who it is.
+    fn opening_of(nonce: &Nonce, own: ServerId) -> Self {
+        let mut body = nonce.to_vec();
+        body.extend_from_slice(&own.get().to_le_bytes());
+        Self {
+            form: Form::Second,
+            body,
+        }
+    }
+
     /// A greeting or an answer of the second form, with its proof.
     fn proven(body: &[u8], proof: Option<Proof>) -> Self {
         let mut bytes = Vec::with_capacity(body.len() + 48);
@@ -350,6 +379,19 @@ impl Piece {
     fn nonce(&self) -> Result<Nonce, GreetingError> {
         let nonce = Nonce::try_from(&*self.body);
         nonce.map_err(|_| GreetingError::Body("it does not begin with 32 random bytes"))
+    }
+
+    fn opened(&self) -> Result<(Nonce, ServerId), GreetingError> {
+        let (nonce, number) =
+            self.body
+                .split_at_checked(NONCE_BYTES)
+                .ok_or(GreetingError::Body(
+                    "it does not begin with 32 random bytes",
+                ))?;
+        let nonce = Nonce::try_from(nonce).map_err(|_| DecodeError::Truncated)?;
+        let number = <[u8; 8]>::try_from(number).map_err(|_| DecodeError::Truncated)?;
+        let server = ServerId::new(u64::from_le_bytes(number)).ok_or(DecodeError::Number)?;
+        Ok((nonce, server))
     }
 
     fn parts(&self) -> Result<(&[u8], Option<Proof>), GreetingError> {
@@ -414,6 +456,49 @@ mod tests {
     use super::super::greeting::tests::greeting;
     use super::*;
 
+    fn server(number: u64) -> ServerId {
+        ServerId::new(number).expect("a number")
+    }
+
+    /// A stranger at the address of server 3 passes on what it hears between
+    /// a dialler that means server 3 and server 1.
+    #[tokio::test]
+    async fn a_proof_for_one_server_is_none_for_another() {
+        for says in [1, 3] {
+            let (mut dials, mut stranger) = tokio::io::duplex(1 << 20);
+            let (mut passes, mut listens) = tokio::io::duplex(1 << 20);
+            let (greeting, secret) = (greeting(), sum(1));
+            // Its end is closed when it is through.
+            let dialling = async move {
+                let meant = Some(server(3));
+                greet(&mut dials, Form::Second, meant, &greeting, &secret).await
+            };
+            let between = async {
+                let opening = Piece::read(&mut stranger).await.expect("an opening");
+                opening.write(&mut passes).await.expect("it is read");
+                let opened = Piece::read(&mut passes).await.expect("an opening");
+                let (nonce, _) = opened.opened().expect("whole");
+                let told = Piece::opening_of(&nonce, server(says));
+                told.write(&mut stranger).await.expect("it is read");
+                if let Ok(greeting) = Piece::read(&mut stranger).await {
+                    greeting.write(&mut passes).await.expect("it is read");
+                }
+                drop((stranger, passes));
+            };
+            let accepting = introduced(&mut listens, server(1));
+            let (dialled, (), accepted) = tokio::join!(dialling, between, accepting);
+            if says == 1 {
+                let elsewhere =
+                    matches!(dialled, Err(GreetingError::Elsewhere(it)) if it == server(1));
+                assert!(elsewhere, "{dialled:?}");
+                continue;
+            }
+            let accepted = accepted.expect("a greeting");
+            let expected = sum(1).prove(&accepted.transcript, Side::Dialler);
+            assert_ne!(accepted.proof, expected, "the proof was passed on");
+        }
+    }
+
     /// What the two sides hear of each other.
     async fn exchange(
         form: Form,
@@ -422,13 +507,15 @@ mod tests {
     ) -> (Introduced, Answered) {
         let (mut dials, mut listens) = tokio::io::duplex(1 << 20);
         let accepting = async {
-            let mut introduced = introduced(&mut listens).await.expect("a greeting");
+            let mut introduced = introduced(&mut listens, server(1))
+                .await
+                .expect("a greeting");
             let answered = introduced.answer(&mut listens, answer, provers[1]).await;
             answered.expect("written");
             introduced
         };
         let greeting = greeting();
-        let dialling = greet(&mut dials, form, &greeting, provers[0]);
+        let dialling = greet(&mut dials, form, Some(server(1)), &greeting, provers[0]);
         let (introduced, answered) = tokio::join!(accepting, dialling);
         (introduced, answered.expect("an answer"))
     }
@@ -484,7 +571,8 @@ mod tests {
             listens.read_exact(&mut magic).await.expect("a magic");
             assert_eq!(magic, *b"tenure-2");
         };
-        let (_, answered) = tokio::join!(old, greet(&mut dials, Form::Second, &greeting, &prover));
+        let greeted = greet(&mut dials, Form::Second, None, &greeting, &prover);
+        let (_, answered) = tokio::join!(old, greeted);
         let unanswered = matches!(answered, Err(GreetingError::Unanswered(_)));
         assert!(unanswered, "{answered:?}");
     }

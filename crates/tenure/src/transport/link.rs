@@ -235,6 +235,14 @@ where
         distrust.map_or_else(|| Fault::Other(error.to_string()), Fault::Trust)
     }
 
+    fn elsewhere(&self, found: ServerId) -> Fault {
+        let (wanted, found) = (self.server.get(), found.get());
+        Fault::Server(format!(
+            "expected server {wanted}, found server {found}; compare this address with --peers of \
+             server {wanted}, and correct --peers of whichever server has it wrong"
+        ))
+    }
+
     fn address(&self) -> String {
         let count = self.addresses.len().max(1);
         let address = self.addresses.get(self.turn % count);
@@ -261,13 +269,7 @@ where
         } = answered;
         match answer {
             Answer::Welcome(greeting) if greeting.hello.server != self.server => {
-                let found = greeting.hello.server.get();
-                let wanted = self.server.get();
-                Err(Fault::Server(format!(
-                    "expected server {wanted}, found server {found}; compare this address with \
-                     --peers of server {wanted}, and correct --peers of whichever server has it \
-                     wrong"
-                )))
+                Err(self.elsewhere(greeting.hello.server))
             }
             Answer::Welcome(greeting) => {
                 let form = match greeting.details {
@@ -316,8 +318,9 @@ where
         }
         // Whoever does not believe this side says so here: its own part of
         // the handshake is over before it has looked at the certificate.
-        let answered = greet(&mut stream, form, greeting, &self.prover).await;
-        let answered = answered.map_err(|error| match error {
+        let answered = greet(&mut stream, form, Some(self.server), greeting, &self.prover);
+        let answered = answered.await.map_err(|error| match error {
+            GreetingError::Elsewhere(found) => self.elsewhere(found),
             GreetingError::Io(error) => self.broken(&error),
             GreetingError::Unanswered(why) => match self.broken(&why) {
                 Fault::Other(_) => Fault::Unanswered(GreetingError::Unanswered(why).to_string()),
