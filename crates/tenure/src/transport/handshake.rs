@@ -467,12 +467,10 @@ mod tests {
         for says in [1, 3] {
             let (mut dials, mut stranger) = tokio::io::duplex(1 << 20);
             let (mut passes, mut listens) = tokio::io::duplex(1 << 20);
-            let (greeting, secret) = (greeting(), sum(1));
+            let (greeting, secret, meant) = (greeting(), sum(1), Some(server(3)));
             // Its end is closed when it is through.
-            let dialling = async move {
-                let meant = Some(server(3));
-                greet(&mut dials, Form::Second, meant, &greeting, &secret).await
-            };
+            let dialling =
+                async move { greet(&mut dials, Form::Second, meant, &greeting, &secret).await };
             let between = async {
                 let opening = Piece::read(&mut stranger).await.expect("an opening");
                 opening.write(&mut passes).await.expect("it is read");
