@@ -395,7 +395,7 @@ impl World {
     }
 
     fn deliver(&mut self, server: usize, letter: Letter) -> Verdict {
-        if self.are_strange(letter.storage, server) {
+        if self.are_strange(letter.storage, server) || self.is_gone(letter.storage) {
             return Ok(());
         }
         let Letter {
