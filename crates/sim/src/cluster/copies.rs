@@ -107,13 +107,13 @@ impl World {
             return;
         };
         self.crash(server, None);
-        let delay = self.copies.rng.below(3 * self.swarm.latency) + 1;
         let host = &mut self.hosts[server];
         host.disk = taken.disk;
         host.starts = taken.starts.unwrap_or(host.starts);
         self.stats.set_back += 1;
         self.note(server, "is set back");
-        self.after(delay, Event::Restart { server });
+        // At once: whoever remembers might have forgotten by later.
+        self.after(1, Event::Restart { server });
     }
 
     /// Whether somebody who runs remembers more than is in the copy.

@@ -93,6 +93,7 @@ impl World {
     }
 
     pub(super) fn dethrone(&mut self, server: usize) {
+        let server = self.place(server);
         if !self.healed {
             self.stats.snipes += 1;
             self.network.heal();
@@ -135,7 +136,8 @@ impl World {
         }
         // Whoever has just won is cut off, and one of its voters forgets.
         if kind >= 5 && self.swarm.kinds.partitions {
-            let server = self.leader().filter(|_| kind < 9).unwrap_or(server);
+            let place = self.place(server);
+            let server = self.leader().filter(|_| kind < 9).unwrap_or(place);
             let one_way = self.rng.below(3);
             self.network.heal();
             self.network.isolate(server, one_way);

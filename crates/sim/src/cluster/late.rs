@@ -145,6 +145,7 @@ impl World {
     /// A reign begins: what the connections of its leader held back comes
     /// now, and some of what others have asked.
     pub(super) fn release_to(&mut self, leader: usize) {
+        let leader = self.place(leader);
         let within = 12 * self.step_time();
         let due = self.late.held.iter().map(|held| {
             let own = held.connection.0 == leader;
@@ -163,6 +164,7 @@ impl World {
 
     /// All connections of a server are gone, and with them what they held.
     pub(super) fn lose_held(&mut self, server: usize) {
+        let server = self.place(server);
         let own = |(a, b): (usize, usize)| a == server || b == server;
         self.stats.lost += self.late.breaks(own);
     }

@@ -54,7 +54,8 @@ impl World {
     /// A reign begins; perhaps with it one of these.
     pub(super) fn plot(&mut self, leader: usize) {
         let kinds = self.swarm.kinds;
-        if self.healed || self.swarm.servers < 3 {
+        // A removed disk that lives on shares the place of its successor.
+        if self.healed || self.swarm.servers < 3 || leader >= self.swarm.servers {
             return;
         }
         let step = self.step_time();

@@ -16,7 +16,7 @@
 //! everything. One of them has all that is committed, and the others must
 //! follow it, whatever their own logs say of the members.
 
-use tenure_core::alpo::{LogId, Node, quorum};
+use tenure_core::alpo::{LogId, Node, StorageId, quorum};
 
 use super::checkers::{Check, Verdict, broken};
 use super::host::Host;
@@ -84,6 +84,14 @@ impl World {
         host.epoch += 1;
         host.lost = true;
         Ok(())
+    }
+
+    /// Whether the machine with this disk is lost for good. What it sent last is
+    /// lost with its connections: a change of members that only a late message
+    /// of it brings could need it, and nobody could ever be elected.
+    pub(super) fn is_gone(&self, storage: StorageId) -> bool {
+        let mut hosts = self.hosts.iter();
+        self.healed && hosts.any(|host| host.storage == storage && host.lost)
     }
 
     /// Machines are lost for good, and what is left can elect somebody.

@@ -395,14 +395,17 @@ impl World {
     }
 
     fn deliver(&mut self, server: usize, letter: Letter) -> Verdict {
-        if self.are_strange(letter.storage, server) {
+        if self.are_strange(letter.storage, server) || self.is_gone(letter.storage) {
             return Ok(());
         }
         let Letter {
             envelope, storage, ..
         } = letter;
         let from = envelope.from;
-        if let Body::Reply { .. } = &envelope.body {
+        let node = self.hosts[server].node.as_ref();
+        // What another disk under a member's number answers confirms nothing.
+        let member = node.is_some_and(|node| node.members().has(from, storage));
+        if member && matches!(envelope.body, Body::Reply { .. }) {
             self.followed.heard(server, from, self.now);
         }
         self.heard_from(server, from.get() as usize - 1);

@@ -82,10 +82,13 @@ impl Node {
     }
 
     /// Who leads in its term, if it knows. Who stands, or asks whether it
-    /// should, has given up believing that anybody does.
-    pub const fn leader(&self) -> Option<ServerId> {
+    /// should, has given up believing that anybody does; who may not stand has
+    /// given up when a timeout has passed without a word.
+    pub fn leader(&self) -> Option<ServerId> {
+        let heard = self.server.now < self.server.sticky_until;
         match self.role {
             Role::Candidate(_) => None,
+            Role::Passive(_) if !heard && !self.server.may_stand() => None,
             Role::Passive(_) | Role::Leader(_) => self.server.leader,
         }
     }
