@@ -70,10 +70,14 @@ cargo test -p tenure-core --features next-version --test alpo_trio --locked
 step 'documentation'
 RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps --locked
 
+step 'the released binary'
+dist/build.sh
+RELEASED="${CARGO_TARGET_DIR:-target}/$(rustc -vV | sed -n 's/^host: //p')/release/tenure"
+
 step 'the simulator, and the bugs planted to prove its checkers'
 cargo test --release -p tenure-sim --features planted-bugs --locked -- --nocapture
 sim() {
-    cargo run --release -p tenure-cli --locked --no-default-features -- sim "$@"
+    "$RELEASED" sim "$@"
 }
 sim election --runs 10000
 sim cluster --runs 2000
@@ -86,9 +90,6 @@ step 'the simulator, from fresh seeds'
 sim election --runs 5000 --seed "${TENURE_SIM_SEED:-random}"
 sim cluster --runs 1000 --seed "${TENURE_SIM_SEED:-random}"
 sim ha --runs 2500 --seed "${TENURE_SIM_SEED:-random}"
-
-step 'the released binary'
-dist/build.sh
 
 step 'a client in another language'
 # With the binary that the tests were of.
