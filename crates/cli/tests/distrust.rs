@@ -1,4 +1,5 @@
-//! Servers that do not believe each other's certificates, and say so.
+//! Servers that do not believe each other's certificates, or prove no secret,
+//! and say so.
 
 #[path = "../../tenure/tests/common/certificates.rs"]
 mod certificates;
@@ -8,8 +9,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use certificates::{Authority, authority, certified};
-use common::TENURE;
-use common::servers::{Heard, free, led};
+use common::servers::{Heard, SOON, answer, call, free, led, objects, risen};
+use common::{TENURE, poll_until};
+
 /// Writes the certificate and the key of server `id`.
 fn write(dir: &Path, id: usize, by: &Authority, expired: bool) {
     let [certificate, key] = certified(by, expired);
@@ -161,4 +163,73 @@ fn both_sides_say_why_they_do_not_believe_each_other_until_it_is_mended() {
     let [ca, cert, key] = ["ca.pem", "1.pem", "1.key"].map(|it| dir.join(it).display().to_string());
     let clients = place.clients.join(",");
     led(&format!("tenure://{clients}?ca={ca}&cert={cert}&key={key}"));
+}
+
+/// Servers whose addresses are all loopback ones share a secret by themselves,
+/// and each directory keeps it. It is still proven when a server is moved to
+/// another address, by a user who has no such secret: the others ask for it.
+#[test]
+fn a_secret_that_servers_made_by_themselves_goes_with_the_directory() {
+    let place = Place::new();
+    let state = |name: &str| place.dir.path().join(name);
+    let serve = |id: usize, peers: &str, user: &str| {
+        let mut command = Command::new(TENURE);
+        command
+            .args(["serve", "-v", "--insecure", "--id", &id.to_string()])
+            .args(["--peers", peers, "--listen", &place.clients[id - 1]])
+            .args(["--data".as_ref(), state(&format!("data{id}")).as_os_str()])
+            .env("XDG_STATE_HOME", state(user));
+        Heard::start(command)
+    };
+    let url = format!("tenure://{}", place.clients.join(","));
+    // What a server says of itself.
+    let third = |name: &str| {
+        let status = objects(&["status", "--json", "--store", &url]);
+        let mut third = status.into_iter().find(|it| it["id"] == 3)?;
+        Some(third[name].take())
+    };
+    let [first, second, at_first] = [1, 2, 3].map(|id| serve(id, &place.peers, "user"));
+    // From here on a secret is asked for.
+    risen(&url);
+    drop(at_first);
+    let peers = place.peers.replace("3=127.0.0.1", "3=0.0.0.0");
+    let moved = serve(3, &peers, "other");
+    let ready = || third("ready")?.as_bool()?.then_some(());
+    let ready = poll_until(SOON, ready);
+    let said = "to prove that it knows the secret";
+    for server in [&first, &second, &moved] {
+        assert_eq!(server.count(&[said]), 0);
+    }
+    ready.expect("it follows");
+    assert!(!state("other").exists(), "nothing was drawn");
+
+    // With another one it is refused, and says so wherever it is asked.
+    drop(moved);
+    std::fs::write(state("data3/peer-secret"), "the secret of other servers\n").expect("written");
+    let moved = serve(3, &peers, "other");
+    let excluded = || third("excluded")?.as_bool()?.then_some(());
+    poll_until(SOON, excluded).expect("it is out");
+    let why = "not connected to servers 1, 2: expected server 3 to prove that it knows the secret \
+               of this cluster's servers, found the proof of another secret";
+    let waiting = third("waiting").expect("a text");
+    assert!(
+        waiting.as_str().is_some_and(|it| it.starts_with(why)),
+        "{waiting}"
+    );
+    let ready = answer(call(&place.clients[2], "GET /readyz", ""));
+    assert!(
+        ready.starts_with("HTTP/1.1 503") && ready.contains(why),
+        "{ready}"
+    );
+    let table = Command::new(TENURE)
+        .args(["status", "--store", &url])
+        .output();
+    let table = String::from_utf8(table.expect("a table").stdout).expect("text");
+    let row = table
+        .lines()
+        .find(|row| row.starts_with('3'))
+        .unwrap_or_default();
+    assert_eq!(row.split_whitespace().nth(1), Some("excluded"), "{table}");
+    assert!(row.contains(why), "{table}");
+    moved.says(1, &["not connected", "found the proof of another secret"]);
 }

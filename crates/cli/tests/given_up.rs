@@ -2,6 +2,8 @@
 //!
 //! The server is stopped while they come, as a machine is that has too much to
 //! do: then it finds the calls together with their ends, however fast it is.
+//! Or the other servers are stopped: then the calls are under way, and wait
+//! for a majority, when they are given up.
 
 mod common;
 
@@ -11,9 +13,10 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 
 use common::TENURE;
-use common::servers::{SOON, free, led};
+use common::servers::{Cluster, SOON, answer, call, free, led, metric, risen};
 use rustix::process::{Pid, Signal, kill_process};
 
+const DATA: u8 = 0;
 const HEADERS: u8 = 1;
 const RST_STREAM: u8 = 3;
 const SETTINGS: u8 = 4;
@@ -51,6 +54,15 @@ fn given_up(stream: u32) -> Vec<u8> {
     [begun, frame(RST_STREAM, 0, stream, &CANCEL)].concat()
 }
 
+const APPEND: &str = r#"{"entries": ["YQ=="]}"#;
+
+/// A call that appends an entry and says nothing of a session.
+fn append(stream: u32) -> Vec<u8> {
+    let begun = headers(stream, 0x83, "/v1/log/append", 0);
+    let body = frame(DATA, END_STREAM, stream, APPEND.as_bytes());
+    [begun, body].concat()
+}
+
 /// A connection whose frames are written by hand.
 struct Wire(TcpStream);
 
@@ -82,6 +94,11 @@ impl Wire {
             }
         }
     }
+}
+
+fn send(server: &Child, signal: Signal) {
+    let pid = i32::try_from(server.id()).ok().and_then(Pid::from_raw);
+    kill_process(pid.expect("a process"), signal).expect("it runs");
 }
 
 /// One server, killed when this is dropped.
@@ -118,13 +135,13 @@ impl Alone {
     }
 
     fn signal(&self, signal: Signal) {
-        let pid = i32::try_from(self.server.id()).ok().and_then(Pid::from_raw);
-        kill_process(pid.expect("a process"), signal).expect("it runs");
+        send(&self.server, signal);
     }
 
     /// Gives so many calls up while the server is stopped, asks one more, and
-    /// says how that one is answered, or that the connection is ended.
-    fn finds(&self, calls: u32) -> (u8, u32, Vec<u8>) {
+    /// says how that one is answered, or that the connection is ended; and how
+    /// many of the others were answered before.
+    fn finds(&self, calls: u32) -> (u32, (u8, u32, Vec<u8>)) {
         let mut wire = Wire::connect(&self.address);
         self.signal(Signal::STOP);
         let last = 2 * calls + 1;
@@ -135,23 +152,20 @@ impl Alone {
         let written = thread::spawn(move || writer.write_all(&burst));
         thread::park_timeout(std::time::Duration::from_millis(300));
         self.signal(Signal::CONT);
-        // A call whose end has not come in yet may be answered first.
+        let mut others = 0;
         let answer = loop {
             let answer = wire.next().expect("a frame");
             if answer.0 != HEADERS || answer.1 == last {
                 break answer;
             }
+            others += 1;
         };
         let _ = written.join().expect("no panic");
-        answer
+        (others, answer)
     }
 
     fn closed(&self) -> bool {
-        let mut stream = TcpStream::connect(&self.address).expect("others are served");
-        let request = b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
-        stream.write_all(request).expect("it reads");
-        let mut text = String::new();
-        stream.read_to_string(&mut text).expect("metrics");
+        let text = answer(call(&self.address, "GET /metrics", ""));
         text.contains("tenure_connections_closed_total{reason=\"GivenUp\"} 1")
     }
 }
@@ -167,19 +181,79 @@ impl Drop for Alone {
 #[test]
 fn calls_that_were_given_up_cost_the_others_of_their_connection_nothing() {
     let alone = Alone::start();
-    let (kind, stream, payload) = alone.finds(2_000);
+    let (others, (kind, stream, payload)) = alone.finds(2_000);
     assert_eq!((kind, stream), (HEADERS, 4_001), "{payload:?}");
+    // Each waits for a body that never comes: none is refused for the others.
+    assert_eq!(others, 0);
     assert_eq!(payload[0], STATUS_200);
     assert!(!alone.closed());
 }
 
-/// As many as nobody gives up who means well: an attack, which ends its own
-/// connection, is counted, and harms nobody else.
+/// More than may wait for the server: an attack, which ends its own
+/// connection, is counted, and harms no other. What the system holds back for
+/// the server may reach it in pieces, and it may keep up with these; then it
+/// answers the last call (with BUSY, if it came to more than it lets be given
+/// up), and the attack comes again.
 #[test]
 fn a_flood_of_calls_that_are_given_up_ends_its_connection() {
     let alone = Alone::start();
-    let (kind, _, payload) = alone.finds(60_000);
-    assert_eq!(kind, GOAWAY, "{payload:?}");
+    let ended = || (alone.finds(20_000).1.0 == GOAWAY).then_some(());
+    common::poll_until(SOON, ended).expect("its connection is ended");
     let counted = common::poll_until(SOON, || alone.closed().then_some(()));
     assert!(counted.is_some(), "it is counted as what it is");
+}
+
+/// How many calls without a session one server has under way at most.
+const PLACES: u32 = 512;
+
+/// The last entry in a server's log, committed or not.
+fn last(address: &str) -> f64 {
+    metric(address, "log_last ")
+}
+
+/// Every call without a session takes one of a server's places, and gives it
+/// back when its client gives it up while it waits for a majority. Were a
+/// place lost each time, the server would soon refuse all such calls for good.
+#[test]
+fn calls_without_a_session_that_are_given_up_give_their_places_back() {
+    // So long that the leader goes on leading while the others are stopped.
+    let cluster = Cluster::start_with(&["--election-timeout", "5s"]);
+    // Nothing else is to be written to the log from here on.
+    risen(&cluster.url());
+    let leader = cluster.leader() - 1;
+    let address = &cluster.clients[leader];
+    let append_one = |address: &str| answer(call(address, "POST /v1/log/append", APPEND));
+    assert!(append_one(address).starts_with("HTTP/1.1 200"));
+    let others = || (0..3).filter(|it| *it != leader);
+    others().for_each(|it| send(&cluster.servers[it], Signal::STOP));
+
+    let full = last(address) + f64::from(PLACES);
+    let mut wire = Wire::connect(address);
+    let calls = (1..2 * PLACES).step_by(2).flat_map(append);
+    wire.0
+        .write_all(&calls.collect::<Vec<u8>>())
+        .expect("it reads");
+    let waiting = common::poll_until(SOON, || (last(address) >= full).then_some(()));
+    waiting.expect("all of them are in the log and wait");
+    let refused = append_one(address);
+    assert!(refused.contains("BUSY"), "all places are taken: {refused}");
+
+    // They are given up, and one more is taken in: it is in the log as well.
+    drop(wire);
+    let taken = common::poll_until(SOON, || {
+        let one = call(address, "POST /v1/log/append", APPEND);
+        one.set_nonblocking(true).expect("a setting");
+        common::poll_until(SOON, || {
+            let refused = one.peek(&mut [0]).is_ok();
+            (refused || last(address) > full).then_some(())
+        })?;
+        (last(address) > full).then_some(())
+    });
+    taken.expect("a place is free again");
+    others().for_each(|it| send(&cluster.servers[it], Signal::CONT));
+    let served = || {
+        let mut answers = cluster.clients.iter().map(|it| append_one(it));
+        answers.any(|it| it.starts_with("HTTP/1.1 200"))
+    };
+    common::poll_until(SOON, || served().then_some(())).expect("it is done");
 }

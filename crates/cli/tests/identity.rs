@@ -175,6 +175,7 @@ fn a_removed_disk_that_lives_on_does_not_count() {
     let mut s2 = room.serve(2, &peers, "d2", &c2, &[]);
     let removed = room.serve(3, &peers, "d3", &c3, &["--listen-peers", &old]);
     let url = format!("tenure://{c1},{c2}");
+    let own = format!("tenure://{c3}");
     led(&url);
     done(&url, &["log", "append", "first"]);
     leads(&url, 1);
@@ -201,8 +202,17 @@ fn a_removed_disk_that_lives_on_does_not_count() {
     let read = tenure(&rest, &["log", "read"]);
     let text = String::from_utf8_lossy(&read.stdout).into_owned();
     assert!(text.contains("ACKNOWLEDGED"), "{text}");
-    // The old one is told, and says so to its operator.
-    removed.says("found that it was removed");
+    // The old one is told, also to which disk its number went, and says so to
+    // its operator wherever it is asked.
+    let went = format!("found that it was removed and that its number went to {storage}");
+    removed.says(&went);
+    let shown = || {
+        let status = common::servers::objects(&["status", "--json", "--store", &own]);
+        let shown = status.into_iter().find(|it| it["address"] == c3.as_str())?;
+        let waiting = shown["waiting"].as_str()?.contains(&went);
+        (shown["excluded"] == true && shown["removed"] == true && waiting).then_some(())
+    };
+    poll_until(SOON, shown).expect("its status says so");
     drop(s2);
 }
 
@@ -245,4 +255,63 @@ fn a_majority_elects_a_leader_whatever_one_of_them_knows_of_the_members() {
     let text = String::from_utf8_lossy(&read.stdout).into_owned();
     assert!(text.contains("one") && text.contains("three"), "{text}");
     drop((s3, blank));
+}
+
+/// Where the servers have server 3, by their own status: for servers and for
+/// clients.
+fn has_third(url: &str) -> Vec<(u64, String, String)> {
+    let status = common::servers::objects(&["status", "--json", "--store", url]);
+    let of = |it: &serde_json::Value| {
+        let members = it["members"].as_array()?;
+        let third = members.iter().find(|member| member["id"] == 3)?;
+        let text = |name: &str| Some(third[name].as_str()?.to_owned());
+        Some((
+            it["id"].as_u64()?,
+            text("peer_address")?,
+            text("client_address")?,
+        ))
+    };
+    status.iter().filter_map(of).collect()
+}
+
+/// The removed disk of server 3 lives on elsewhere, and says so to a blank
+/// server 2 before that is a member. Its word is the newest of all; but it is
+/// no member's, and the address of server 3 stays what the member says.
+#[test]
+fn a_removed_disk_leads_nobody_to_its_own_address() {
+    let room = Room::new();
+    let [p1, p2, p3, elsewhere] = free::<4>();
+    let [c1, c2, c3, c4] = free::<4>();
+    let peers = format!("1={p1},2={p2},3={p3}");
+    let _s1 = room.serve(1, &peers, "d1", &c1, &[]);
+    let mut s2 = room.serve(2, &peers, "d2", &c2, &[]);
+    let mut removed = room.serve(3, &peers, "d3", &c3, &[]);
+    let url = format!("tenure://{c1},{c2},{c3}");
+    led(&url);
+    leads(&url, 1);
+    done(&url, &["member", "remove", "3"]);
+    removed.kill();
+    let third = room.serve(3, &peers, "d3new", &c3, &[]);
+    done(&url, &["member", "add", "3", "--storage", &third.storage()]);
+    done(&url, &["member", "promote", "3"]);
+    leads(&url, 1);
+    done(&url, &["member", "remove", "2"]);
+    s2.kill();
+
+    let second = room.serve(2, &peers, "d2new", &c2, &["-v"]);
+    let moved = format!("1={p1},2={p2},3={elsewhere}");
+    let removed = room.serve(3, &moved, "d3", &c4, &["-v"]);
+    removed.says("connected server=2");
+    done(
+        &url,
+        &["member", "add", "2", "--storage", &second.storage()],
+    );
+    done(&url, &["member", "promote", "2"]);
+    let wanted = [1, 2, 3].map(|id| (id, p3.clone(), c3.clone()));
+    let mut last = Vec::new();
+    let same = poll_until(SOON, || {
+        last = has_third(&url);
+        (last == wanted).then_some(())
+    });
+    same.unwrap_or_else(|| panic!("expected {wanted:?}, found {last:?}"));
 }

@@ -8,9 +8,8 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use common::TENURE;
 use common::poll_until;
-use common::servers::{Cluster, SOON, free, led};
+use common::servers::{Cluster, SOON, metric};
 use rustix::process::{Pid, Signal, kill_process};
 use tenure::clock;
 use tenure::log::Client;
@@ -23,25 +22,6 @@ const STALL: Duration = Duration::from_secs(5);
 /// Whose disks have been quick for so long that a server that ever waits for
 /// one itself would do so.
 const QUICK: usize = 150;
-
-fn start() -> Cluster {
-    let [one, two, three, clients @ ..] = free::<6>();
-    let mut cluster = Cluster {
-        directory: tempfile::tempdir().expect("a directory"),
-        peers: format!("1={one},2={two},3={three}"),
-        clients: clients.into(),
-        servers: Vec::new(),
-    };
-    let serve = |id| {
-        let mut command = cluster.command(TENURE, id);
-        command.args(["--election-timeout", TIMEOUT]);
-        command.stdout(Stdio::null()).spawn().expect("a server")
-    };
-    let servers: Vec<_> = (1..=3).map(serve).collect();
-    cluster.servers = servers;
-    led(&cluster.url());
-    cluster
-}
 
 /// Holds up the syncs of a process until it is dropped.
 struct Stall(Child);
@@ -96,7 +76,7 @@ async fn a_leader_stays_while_its_disk_stalls_and_leaves_when_it_hangs() {
         eprintln!("\n*** LEFT OUT: strace cannot trace a process here\n");
         return;
     }
-    let cluster = start();
+    let cluster = Cluster::start_with(&["--election-timeout", TIMEOUT]);
     let client = Client::open(&cluster.url()).expect("a client").within(SOON);
     let mut last = 0;
     for _ in 0..QUICK {
@@ -127,6 +107,8 @@ async fn a_leader_stays_while_its_disk_stalls_and_leaves_when_it_hangs() {
     drop(stall);
 
     // For good. Nobody waits for it: what is appended goes on.
+    let address = &cluster.clients[leader - 1];
+    assert_eq!(metric(address, "disk_handovers_total "), 0.0);
     let _stall = Stall::of(pid, Duration::from_secs(3_600));
     let began = clock::boot();
     while cluster.leader() == leader {
@@ -138,6 +120,9 @@ async fn a_leader_stays_while_its_disk_stalls_and_leaves_when_it_hangs() {
         assert_eq!(number, last + 1);
         last = number;
     }
+    assert_eq!(metric(address, "disk_handovers_total "), 1.0);
+    let waits = metric(address, "disk_waits_seconds ");
+    assert!(waits >= 10.0, "for {waits} s");
     let number = client.append(b"after".to_vec()).await.expect("appended");
     assert_eq!(
         number,

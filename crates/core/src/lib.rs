@@ -22,6 +22,7 @@
 extern crate alloc;
 
 pub mod alpo;
+mod bug;
 pub mod cas;
 pub mod election;
 pub mod ha;

@@ -300,6 +300,24 @@ fn a_snapshot_that_gives_its_number_away_is_not_taken_over() {
     );
     assert_eq!(new.node.fault(), None);
 }
+/// Neither in a poll nor in an election: a wiped disk has forgotten what it
+/// voted, and one that was not admitted yet has never had a vote.
+#[test]
+fn a_disk_that_its_own_log_does_not_name_has_no_vote() {
+    for (storage, wanted) in [
+        (13, [Reply::WouldGrant, Reply::Granted]),
+        (99, [Reply::NoVote, Reply::NoVote]),
+    ] {
+        let mut server = Server::start(storage, ClusterVersion::SECOND, HardState::default());
+        let poll = Request::Poll {
+            last: Position::ZERO,
+        };
+        let asked = [poll, vote()];
+        let told = asked.map(|request| server.told((2, 12), 5, request));
+        assert_eq!(told.concat(), wanted, "disk {storage}");
+        assert_eq!(server.hard.vote.is_some(), storage == 13);
+    }
+}
 
 #[test]
 fn a_vote_is_given_again_only_to_the_disk_that_has_it() {

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use tenure_core::alpo::codec::{crc32c, put_u64};
 use tenure_core::alpo::{
-    Command, Entry, Limits, MAX_WINDOW, Member, Membership, Operation, Outcome, Part, Payload,
-    Position, ServerId, Standing, State, StorageId, TooOld,
+    ClusterVersion, Command, Entry, Limits, MAX_WINDOW, Member, Membership, Opener, Operation,
+    Outcome, Owner, Part, Payload, Position, ServerId, Standing, State, StorageId, TooOld,
 };
 use tenure_core::cas::{Expect, Stamp, Write};
 use tenure_core::ids::{Key, Term, Version};
@@ -247,6 +247,25 @@ fn there_are_only_so_many_sessions() {
     let c = log.open(100);
     let open: Vec<u64> = log.state.sessions().iter().map(|(id, _)| id).collect();
     assert_eq!(open, [b, c]);
+}
+
+#[test]
+fn who_holds_most_sessions_is_known() {
+    let mut log = Log::new(Limits::default());
+    log.apply(Payload::Version(ClusterVersion::SECOND));
+    for (opener, count) in [(3, 1), (4, 5), (5, 2)] {
+        for _ in 0..count {
+            let opener = Opener::Address([opener; 16]);
+            let owner = Owner {
+                secret: None,
+                opener,
+            };
+            log.apply(Payload::OpenOwned { ttl: 100, owner });
+        }
+    }
+    let holders = log.state.sessions().holders(2);
+    let wanted = [(4, 5), (5, 2)].map(|(it, held)| (Opener::Address([it; 16]), held));
+    assert_eq!(holders, wanted);
 }
 
 #[test]

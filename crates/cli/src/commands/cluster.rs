@@ -103,11 +103,7 @@ fn row(server: &ServerStatus, commit: u64, led: bool) -> [String; 11] {
     match &server.status {
         Ok(it) => [
             id,
-            if it.confirmed == Some(false) {
-                "leader?".to_owned()
-            } else {
-                role(it.role()).to_owned()
-            },
+            part(it).to_owned(),
             it.term.to_string(),
             it.last_reign.to_string(),
             it.vote.map_or_else(nothing, |vote| vote.to_string()),
@@ -159,6 +155,18 @@ const fn role(role: v1::Role) -> &'static str {
     }
 }
 
+/// What it is in its cluster, for people.
+fn part(status: &v1::StatusResponse) -> &'static str {
+    if status.confirmed == Some(false) {
+        "leader?"
+    } else if status.excluded && status.role() != v1::Role::Blank {
+        // What its own log says of it is old.
+        "excluded"
+    } else {
+        role(status.role())
+    }
+}
+
 fn object(server: &ServerStatus, commit: u64) -> Value {
     let it = match &server.status {
         Ok(it) => it,
@@ -176,6 +184,7 @@ fn object(server: &ServerStatus, commit: u64) -> Value {
         "address": server.address,
         "ready": it.ready,
         "removed": it.removed,
+        "excluded": it.excluded,
         "term": it.term,
         "last_reign": it.last_reign,
         "leader": it.leader,

@@ -51,7 +51,7 @@ fn by_itself(settings: &Config) -> Result<Option<PeerSecret>, Failure> {
     if !settings.peers.values().all(|address| is_loopback(address)) {
         return Ok(None);
     }
-    // Whoever cannot read the log will be told so when it is opened.
+    // A log that cannot be read is refused when it is opened.
     if !matches!(tenure::wal::identity(&settings.data), Ok(None)) {
         return Ok(None);
     }

@@ -20,7 +20,7 @@ use common::servers::{SOON, free, led, objects};
 use common::{TENURE, poll_until};
 use serde_json::Value;
 use stranger::{
-    Stranger, Told, book, forged, greeting, heartbeat, nobody, request, settings, vote,
+    Response, Stranger, book, forged, greeting, heartbeat, nobody, request, settings, vote,
 };
 use tenure::core::alpo::{ClusterId, Envelope, MAX_NUMBER, Position, StorageId};
 use tenure::core::ids::Term;
@@ -319,7 +319,7 @@ impl Foreign {
 }
 
 /// What is tried in any case, under the number and the disk of a stranger.
-async fn attack(place: &Place, stranger: &Stranger<'_>, foreign: &str) -> Vec<Told> {
+async fn attack(place: &Place, stranger: &Stranger<'_>, foreign: &str) -> Vec<Response> {
     let (cluster, disks) = place.known();
     let (leads, end) = (place.status(), place.end());
     let term = leads.iter().filter_map(|it| it["term"].as_u64()).max();
@@ -393,7 +393,7 @@ async fn attack(place: &Place, stranger: &Stranger<'_>, foreign: &str) -> Vec<To
 }
 
 /// The same by one that says to be each member, with the disk that it has.
-async fn pass_for_members(place: &Place, stranger: &Stranger<'_>, foreign: &str) -> Vec<Told> {
+async fn pass_for_members(place: &Place, stranger: &Stranger<'_>, foreign: &str) -> Vec<Response> {
     let (cluster, disks) = place.known();
     let end = place.end();
     let term = end.term.get();

@@ -26,7 +26,7 @@ pub(crate) fn term(number: u64) -> Term {
 
 /// What became of a greeting.
 #[derive(Debug)]
-pub(crate) enum Told {
+pub(crate) enum Response {
     /// It was let in.
     Welcome,
     /// It was refused, and why.
@@ -35,7 +35,7 @@ pub(crate) enum Told {
     Nothing,
 }
 
-impl Told {
+impl Response {
     pub(crate) fn refusal(&self) -> &str {
         match self {
             Self::Refused(why) => why,
@@ -64,19 +64,19 @@ impl Stranger<'_> {
         address: &str,
         greeting: &Greeting,
         messages: &[Envelope],
-    ) -> Told {
+    ) -> Response {
         let said = self.said(address, greeting, messages);
         tokio::time::timeout(PATIENCE, said).await.expect("in time")
     }
 
-    async fn said(&self, address: &str, greeting: &Greeting, messages: &[Envelope]) -> Told {
+    async fn said(&self, address: &str, greeting: &Greeting, messages: &[Envelope]) -> Response {
         let stream = TcpStream::connect(address).await.expect("it listens");
         let line = match self.tls {
             None => Ok(Line::Plain(stream)),
             Some(tls) => tls.connect(stream, address).await,
         };
         let Ok(mut line) = line else {
-            return Told::Nothing;
+            return Response::Nothing;
         };
         let greeting = Greeting {
             settings: self.settings,
@@ -86,9 +86,9 @@ impl Stranger<'_> {
         match answered.map(|it| it.answer) {
             Ok(Answer::Welcome(_)) => {}
             Ok(Answer::Refused(why) | Answer::Later(why) | Answer::SetBack(why)) => {
-                return Told::Refused(why);
+                return Response::Refused(why);
             }
-            Err(_) => return Told::Nothing,
+            Err(_) => return Response::Nothing,
         }
         let mut bytes = Vec::new();
         for message in messages {
@@ -100,7 +100,7 @@ impl Stranger<'_> {
         let _ = line.flush().await;
         let mut rest = Vec::new();
         let _ = line.read_to_end(&mut rest).await;
-        Told::Welcome
+        Response::Welcome
     }
 }
 

@@ -1,6 +1,7 @@
 //! Three real servers of a cluster, and what asks them.
 
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpStream;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -33,10 +34,61 @@ pub(crate) fn free<const N: usize>() -> [String; N] {
     bound.map(|it| it.local_addr().expect("bound").to_string())
 }
 
+/// Begins a call over HTTP/1.1, on a connection of its own; `head` is its
+/// method and path.
+pub(crate) fn call(address: &str, head: &str, body: &str) -> TcpStream {
+    call_with(address, head, "", body)
+}
+
+/// The same with more headers, each with its end of line.
+pub(crate) fn call_with(address: &str, head: &str, headers: &str, body: &str) -> TcpStream {
+    let mut stream = TcpStream::connect(address).expect("it listens");
+    stream.set_read_timeout(Some(SOON)).expect("a timeout");
+    let length = body.len();
+    let request = format!(
+        "{head} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {length}\r\n{headers}\r\n\
+         {body}"
+    );
+    stream.write_all(request.as_bytes()).expect("it reads");
+    stream
+}
+
+/// What comes of it: the head and the body.
+pub(crate) fn answer(mut call: TcpStream) -> String {
+    let mut text = String::new();
+    call.read_to_string(&mut text).expect("an answer");
+    text
+}
+
+/// The value of one of a server's metrics, without its prefix.
+pub(crate) fn metric(address: &str, name: &str) -> f64 {
+    let text = answer(call(address, "GET /metrics", ""));
+    let value = |line: &str| {
+        line.strip_prefix("tenure_")?
+            .strip_prefix(name)?
+            .parse()
+            .ok()
+    };
+    let found = text.lines().find_map(value);
+    found.unwrap_or_else(|| panic!("expected {name:?} in {text}"))
+}
+
 /// Waits until one of the servers of `url` leads.
 pub(crate) fn led(url: &str) {
     let leads = || tenure(&["status", "--store", url]).status.success();
     poll_until(SOON, || leads().then_some(())).expect("a leader");
+}
+
+/// Waits until all servers of `url` have raised the cluster's version to the
+/// second: from then on everybody has to prove a secret, and sessions have
+/// owners.
+pub(crate) fn risen(url: &str) {
+    let risen = || {
+        let all = objects(&["status", "--json", "--store", url]);
+        let risen = |it: &Value| it["cluster_version"].as_u64() >= Some(2);
+        (!all.is_empty() && all.iter().all(risen)).then_some(())
+    };
+    poll_until(SOON, risen).expect("the second version");
 }
 
 /// A server and what it has said on stderr. Killed when this is dropped.
@@ -101,6 +153,15 @@ impl Cluster {
 
     /// The same as any release of tenure.
     pub(crate) fn start_as(binary: &str, host: &str) -> Self {
+        Self::start_all(binary, host, &[])
+    }
+
+    /// The same with more arguments.
+    pub(crate) fn start_with(args: &[&str]) -> Self {
+        Self::start_all(TENURE, "127.0.0.1", args)
+    }
+
+    fn start_all(binary: &str, host: &str, args: &[&str]) -> Self {
         let [one, two, three, clients @ ..] = free::<6>().map(|it| it.replace("127.0.0.1", host));
         let peers = format!("1={one},2={two},3={three}");
         let mut cluster = Self {
@@ -109,7 +170,10 @@ impl Cluster {
             clients: clients.into(),
             servers: Vec::new(),
         };
-        let start = |id| cluster.command(binary, id).stdout(Stdio::null()).spawn();
+        let start = |id| {
+            let mut command = cluster.command(binary, id);
+            command.args(args).stdout(Stdio::null()).spawn()
+        };
         cluster.servers = (1..=3).map(|id| start(id).expect("a server")).collect();
         led(&cluster.url());
         cluster

@@ -9,20 +9,7 @@
 //! `planted-bugs` compiles the switches in;
 //! without it they are the constant `false`.
 
-macro_rules! bugs {
-    ($($(#[$doc:meta])* $bug:ident,)*) => {
-        /// One planted mistake.
-        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-        pub enum Bug {
-            $($(#[$doc])* $bug,)*
-        }
-
-        impl Bug {
-            /// All of them.
-            pub const ALL: &'static [Self] = &[$(Self::$bug,)*];
-        }
-    };
-}
+use crate::bug::bugs;
 
 bugs! {
     /// H1: the vote is not made durable, so a restarted server votes twice.

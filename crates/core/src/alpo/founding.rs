@@ -37,6 +37,7 @@ use super::bug::Bug;
 use super::durable::Identity;
 use super::ids::{ClusterId, ServerId, StorageId};
 use super::membership::Membership;
+use crate::bug::Plant;
 
 /// The servers of a cluster and their data directories.
 pub type Table = BTreeMap<ServerId, StorageId>;
@@ -187,8 +188,7 @@ pub struct Founding {
     storage: StorageId,
     /// Every peer, itself among them, and the storage it is blank with.
     blank: BTreeMap<ServerId, Option<StorageId>>,
-    #[cfg(feature = "planted-bugs")]
-    planted: Option<Bug>,
+    planted: Plant<Bug>,
 }
 
 impl Founding {
@@ -205,8 +205,7 @@ impl Founding {
             server,
             storage,
             blank,
-            #[cfg(feature = "planted-bugs")]
-            planted: None,
+            planted: Plant::NONE,
         }
     }
 
@@ -214,19 +213,10 @@ impl Founding {
     #[cfg(feature = "planted-bugs")]
     #[must_use]
     pub fn with_bug(self, planted: Option<Bug>) -> Self {
-        Self { planted, ..self }
-    }
-
-    /// Whether this mistake is to be made; never, in a release.
-    #[cfg(feature = "planted-bugs")]
-    fn planted(&self, bug: Bug) -> bool {
-        self.planted == Some(bug)
-    }
-
-    /// Whether this mistake is to be made; never, in a release.
-    #[cfg(not(feature = "planted-bugs"))]
-    const fn planted(&self, _bug: Bug) -> bool {
-        false
+        Self {
+            planted: Plant::of(planted),
+            ..self
+        }
     }
 
     /// What it says of itself.
@@ -295,7 +285,7 @@ impl Founding {
             storage.map(|storage| (*server, storage))
         };
         let many = self.blank.len() - self.missing().len() > self.blank.len() / 2;
-        let table: Option<Table> = if self.planted(Bug::FoundByMajority) && many {
+        let table: Option<Table> = if self.planted.is(Bug::FoundByMajority) && many {
             Some(self.blank.iter().filter_map(heard).collect())
         } else {
             self.blank.iter().map(heard).collect()
@@ -308,7 +298,7 @@ impl Founding {
         let (server, found) = (self.server, self.storage);
         match known.get(&server) {
             // As if it were the one that they know.
-            Some(_) if self.planted(Bug::WipedVotes) => {
+            Some(_) if self.planted.is(Bug::WipedVotes) => {
                 let mut table = known.clone();
                 table.insert(server, found);
                 Ok(self.found(cluster, &table))

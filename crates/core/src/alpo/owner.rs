@@ -19,7 +19,7 @@ pub type Fingerprint = [u8; 16];
 /// Who opened a session: against whose quota it counts.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
 pub enum Opener {
-    /// A server of the cluster for itself; or nobody said, as in version 1.
+    /// A server of the cluster for itself; or it was not said, as in version 1.
     #[default]
     Server,
     /// A client with the token of this hash.
@@ -92,7 +92,7 @@ pub struct Opening {
 }
 
 impl Opening {
-    /// Of a session that is nobody's.
+    /// Of a session without an owner.
     pub const fn of_nobody(ttl: super::LogTime) -> Self {
         Self {
             ttl,

@@ -36,8 +36,8 @@
 //! the memory of its processes, its server greets as the same start: only a
 //! leader notices that, by what it has acknowledged (`node/progress.rs`).
 //!
-//! What nobody remembers is not noticed. The memory is that of a process, and
-//! is gone when that ends.
+//! What no running process remembers is not noticed: the memory ends with the
+//! process.
 
 use alloc::collections::BTreeMap;
 use core::fmt;
@@ -49,6 +49,7 @@ use crate::time::Instant;
 use super::bug::Bug;
 use super::ids::{LogId, Position, ServerId, StorageId};
 use super::membership::{MAX_MEMBERS, Membership};
+use crate::bug::Plant;
 
 /// Which start of a server speaks.
 ///
@@ -170,8 +171,7 @@ const MOST: usize = 4 * MAX_MEMBERS;
 #[derive(Clone, Debug, Default)]
 pub struct Starts {
     known: BTreeMap<(ServerId, StorageId), Known>,
-    #[cfg(feature = "planted-bugs")]
-    planted: Option<Bug>,
+    planted: Plant<Bug>,
 }
 
 impl Starts {
@@ -179,19 +179,10 @@ impl Starts {
     #[cfg(feature = "planted-bugs")]
     #[must_use]
     pub fn with_bug(self, planted: Option<Bug>) -> Self {
-        Self { planted, ..self }
-    }
-
-    /// Whether this mistake is to be made; never, in a release.
-    #[cfg(feature = "planted-bugs")]
-    fn planted(&self, bug: Bug) -> bool {
-        self.planted == Some(bug)
-    }
-
-    /// Whether this mistake is to be made; never, in a release.
-    #[cfg(not(feature = "planted-bugs"))]
-    const fn planted(&self, _bug: Bug) -> bool {
-        false
+        Self {
+            planted: Plant::of(planted),
+            ..self
+        }
     }
 
     /// A server with this number and disk greets. If it is welcome, it is the
@@ -203,7 +194,7 @@ impl Starts {
         members: &Membership,
         (now, timeout): (Instant, Duration),
     ) -> Verdict {
-        let blind = self.planted(Bug::SetBackCounted);
+        let blind = self.planted.is(Bug::SetBackCounted);
         let Some(known) = self.known.get_mut(&who) else {
             self.remember(who, (start, reached), members, now);
             return Verdict::Welcome;

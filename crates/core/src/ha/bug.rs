@@ -1,23 +1,9 @@
 //! Deliberate mistakes, so that the checkers can prove themselves.
 //!
 //! Each is a one-line switch at the place in production code where the
-//! mistake would really be made; the feature `planted-bugs` compiles them in,
-//! and without it [`Plant::is`] is the constant `false`.
+//! mistake would really be made; the feature `planted-bugs` compiles them in.
 
-macro_rules! bugs {
-    ($($(#[$doc:meta])* $bug:ident,)*) => {
-        /// One planted mistake.
-        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-        pub enum Bug {
-            $($(#[$doc])* $bug,)*
-        }
-
-        impl Bug {
-            /// All of them.
-            pub const ALL: &'static [Self] = &[$(Self::$bug,)*];
-        }
-    };
-}
+use crate::bug::bugs;
 
 bugs! {
     /// A silent node is taken out of the view without its heartbeat register
@@ -74,34 +60,4 @@ bugs! {
 }
 
 /// Which mistake a node makes, if any.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Plant {
-    #[cfg(feature = "planted-bugs")]
-    bug: Option<Bug>,
-}
-
-impl Plant {
-    /// None.
-    pub const NONE: Self = Self {
-        #[cfg(feature = "planted-bugs")]
-        bug: None,
-    };
-
-    /// This one.
-    #[cfg(feature = "planted-bugs")]
-    pub const fn bug(bug: Bug) -> Self {
-        Self { bug: Some(bug) }
-    }
-
-    /// Whether `bug` was planted; the constant `false` in every release.
-    #[cfg(feature = "planted-bugs")]
-    pub(crate) fn is(self, bug: Bug) -> bool {
-        self.bug == Some(bug)
-    }
-
-    /// Whether `bug` was planted; the constant `false` in every release.
-    #[cfg(not(feature = "planted-bugs"))]
-    pub(crate) const fn is(self, _: Bug) -> bool {
-        false
-    }
-}
+pub type Plant = crate::bug::Plant<Bug>;

@@ -52,14 +52,14 @@ pub use tail::Tail;
 pub use walk::{Room, Walked, walk};
 
 use crate::alpo::{Bug, Identity};
+use crate::bug::Plant;
 
 /// Whose log it is, and how its checksums are made.
 #[derive(Clone, Copy, Debug)]
 pub struct Format {
     identity: Identity,
     sum: Checksum,
-    #[cfg(feature = "planted-bugs")]
-    planted: Option<Bug>,
+    planted: Plant<Bug>,
 }
 
 impl Format {
@@ -68,8 +68,7 @@ impl Format {
         Self {
             identity,
             sum,
-            #[cfg(feature = "planted-bugs")]
-            planted: None,
+            planted: Plant::NONE,
         }
     }
 
@@ -82,18 +81,9 @@ impl Format {
     #[cfg(feature = "planted-bugs")]
     #[must_use]
     pub const fn with_bug(self, planted: Option<Bug>) -> Self {
-        Self { planted, ..self }
-    }
-
-    /// Whether this mistake is to be made; never, in a release.
-    #[cfg(feature = "planted-bugs")]
-    fn planted(&self, bug: Bug) -> bool {
-        self.planted == Some(bug)
-    }
-
-    /// Whether this mistake is to be made; never, in a release.
-    #[cfg(not(feature = "planted-bugs"))]
-    const fn planted(&self, _bug: Bug) -> bool {
-        false
+        Self {
+            planted: Plant::of(planted),
+            ..self
+        }
     }
 }

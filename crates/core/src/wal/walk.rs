@@ -107,7 +107,7 @@ pub fn walk(format: &Format, number: u64, mut room: Room) -> Result<Walked, Refu
             Found::Group(_) | Found::End => End::Zeros,
             Found::Seal => End::Seal,
             Found::Torn(why) => End::Torn(why),
-            Found::Damaged(damage) if format.planted(Bug::DamageCut) => End::Torn(damage.found),
+            Found::Damaged(damage) if format.planted.is(Bug::DamageCut) => End::Torn(damage.found),
             Found::Damaged(damage) => End::Damaged(damage),
         };
     };

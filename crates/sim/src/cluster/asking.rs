@@ -213,7 +213,7 @@ impl World {
         self.stats.slowest = self.stats.slowest.max(self.now - pending.since);
         self.calls
             .done(self.now, pending.operation, &pending.ask, outcome)?;
-        self.loss.told.note(outcome);
+        self.loss.given_out.note(outcome);
         let own = &mut self.clients[client];
         let until = own.believes_until(pending.since, self.swarm.session_ttl);
         if let Ask::Command(command, _) = &pending.ask {

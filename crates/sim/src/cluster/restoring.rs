@@ -39,13 +39,13 @@ const TURNS: u64 = 80;
 
 /// What was given out to clients.
 #[derive(Clone, Default)]
-pub(super) struct Told {
+pub(super) struct GivenOut {
     versions: BTreeSet<Version>,
     sessions: BTreeSet<SessionId>,
     numbers: BTreeSet<u64>,
 }
 
-impl Told {
+impl GivenOut {
     pub(super) fn note(&mut self, outcome: &Outcome) {
         match outcome {
             Outcome::Swapped(version) => drop(self.versions.insert(version.clone())),
@@ -69,7 +69,7 @@ impl Told {
 pub(super) struct Loss {
     /// Apart from the run's, so that this changes nothing in it.
     rng: Rng,
-    pub(super) told: Told,
+    pub(super) given_out: GivenOut,
     backup: Option<State>,
 }
 
@@ -77,7 +77,7 @@ impl Loss {
     pub(super) fn new(seed: u64) -> Self {
         Self {
             rng: Rng::from_seed(seed ^ 0x7e57_04ed_0b5e_55ed),
-            told: Told::default(),
+            given_out: GivenOut::default(),
             backup: None,
         }
     }
@@ -113,7 +113,7 @@ impl World {
         let rng = self.loss.rng.fork();
         let mut life = Life::begin(self, &backup, rng)?;
         for _ in 0..TURNS {
-            life.turn(&self.loss.told)?;
+            life.turn(&self.loss.given_out)?;
         }
         life.judge()?;
         self.stats.restored_answers += life.answers;
@@ -245,7 +245,7 @@ impl Life {
     }
 
     /// Time passes, the server does what is due, and a client has its turn.
-    fn turn(&mut self, lost: &Told) -> Verdict {
+    fn turn(&mut self, lost: &GivenOut) -> Verdict {
         self.now += self.rng.between(MILLI, self.swarm.session_ttl / 20);
         if self.rng.chance(4) {
             self.host.node = None;
@@ -298,7 +298,7 @@ impl Life {
 
     fn step(
         &mut self,
-        lost: &Told,
+        lost: &GivenOut,
         act: impl FnOnce(&mut Node, tenure_core::time::Now),
     ) -> Verdict {
         let now = self.host.now(self.now);
@@ -330,7 +330,7 @@ impl Life {
         Ok(())
     }
 
-    fn answered(&mut self, lost: &Told, token: u64, answer: Answer) -> Verdict {
+    fn answered(&mut self, lost: &GivenOut, token: u64, answer: Answer) -> Verdict {
         let Some(asked) = self.waiting.remove(&token) else {
             return Ok(());
         };

@@ -2,8 +2,8 @@
 //!
 //! A leader that is cut off, or whose followers have gone, learns it only from
 //! their silence, an election timeout later: until then it shows itself as it
-//! was. Whoever looks at how a cluster stands asks it to make sure: it reads
-//! nothing, as every read does, from a majority that confirms it (with
+//! was. A client that looks at how a cluster stands asks it to make sure: it
+//! reads nothing, as every read does, from a majority that confirms it (with
 //! `lease_reads` on the strength of its lease, which is not older than a
 //! timeout either).
 

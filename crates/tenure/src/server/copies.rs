@@ -5,7 +5,7 @@
 //! them: each greeting of the second form is judged, and what comes on a
 //! connection is heeded only as long as its start is the one that was let in.
 //! Who is refused so hears why, and then takes no part in anything any more:
-//! it drops its connections, lets nobody in, and says to people how it comes
+//! it drops its connections, refuses those that come, and says to people how it comes
 //! back as a new disk. It writes that down in its directory (`set-back`), for
 //! its counter grows with each start, and would hide what was found.
 //!
@@ -119,7 +119,7 @@ impl Shared {
 impl Owner {
     /// Another server remembers that this disk has promised more than is on
     /// it. From here on this server takes part in nothing; its directory says
-    /// so, whatever becomes of this process.
+    /// so after this process has ended, too.
     pub(super) fn set_back(&mut self, why: String) {
         if self.shared.copies().set_back.is_some() {
             return;

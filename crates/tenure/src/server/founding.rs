@@ -17,6 +17,7 @@ use tenure_core::alpo::{
 use super::inbox::{Event, Inbox, Told};
 use super::owner::Ended;
 use super::peers::Peers;
+use super::refusals::Refusals;
 use super::shared::Shared;
 
 /// Waits until this server is part of a cluster. The members are none if it
@@ -34,14 +35,14 @@ pub(super) async fn found(
     if let Some(founded) = founding.complete() {
         return Ok(founded);
     }
-    let (mut events, mut complaints) = (Vec::new(), Complaints::new());
+    let (mut events, mut complaints) = (Vec::new(), Complaints::default());
     loop {
         inbox.more().await;
         inbox.take(&mut events);
         for event in events.drain(..) {
             match event {
                 Event::Greeted { greeting, dialled } => {
-                    shared.face().meet(&greeting, dialled);
+                    shared.face().meet(&greeting, dialled, 0);
                     peers.greeted(&wanted);
                     if let Some(founded) = hear(founding, &greeting.hello, &mut complaints, shared)?
                     {
@@ -65,7 +66,12 @@ pub(super) async fn found(
                 // of the cluster.
                 Event::Received(..) | Event::Persisted(_) => {}
                 // Who is blank has promised nothing.
-                Event::SetBack(_) | Event::Waits(_) => {}
+                Event::SetBack(_) => {}
+                Event::Refused { by, why } => {
+                    if complaints.refusals.hear(by, why) {
+                        complaints.tell(founding, shared);
+                    }
+                }
                 // Whoever asked sees that nobody will answer.
                 Event::Snapshot(teller) => drop(teller),
                 Event::DiskFailed(error) => return Err(Ended::Disk(error)),
@@ -157,8 +163,45 @@ fn names(servers: impl Iterator<Item = ServerId>) -> String {
     }
 }
 
-/// What is wrong with whom, until it says something else.
-type Complaints = BTreeMap<ServerId, String>;
+/// Why this server is not part of a cluster yet.
+#[derive(Default)]
+struct Complaints {
+    /// What is wrong with whom, until it says something else; and whether this
+    /// server's number is, or was, another's.
+    strangers: BTreeMap<ServerId, (bool, String)>,
+    refusals: Refusals,
+}
+
+impl Complaints {
+    /// Says to people what this server waits for.
+    fn tell(&self, founding: &Founding, shared: &Shared) {
+        let strangers = self.strangers.values();
+        let mut texts: Vec<_> = strangers.map(|(_, text)| text.clone()).collect();
+        // Several members say the same of a server that is none.
+        texts.dedup();
+        let refusals = self.refusals.text(&Membership::default());
+        let is_twin = self.strangers.values().any(|(is_twin, _)| *is_twin);
+        let excluded = is_twin || refusals.is_some();
+        texts.extend(refusals);
+        let waiting = if texts.is_empty() {
+            let missing = names(founding.missing().into_iter());
+            format!("a new cluster waits for {missing}")
+        } else {
+            texts.join("; ")
+        };
+        shared.standing.send_if_modified(|standing| {
+            let news = standing.waiting != waiting;
+            if news && is_twin {
+                tracing::warn!("{waiting}");
+            } else if news && !excluded {
+                // Who does not let this server in was said where it dials.
+                tracing::info!("{waiting}");
+            }
+            (standing.waiting, standing.excluded) = (waiting, excluded);
+            news
+        });
+    }
+}
 
 fn hear(
     founding: &mut Founding,
@@ -166,11 +209,10 @@ fn hear(
     complaints: &mut Complaints,
     shared: &Shared,
 ) -> Result<Option<(Identity, Membership)>, Ended> {
-    // Its number is, or was, another's.
-    let mut is_twin = false;
+    let strangers = &mut complaints.strangers;
     match founding.heard(hello) {
         Ok(Some(founded)) => return Ok(Some(founded)),
-        Ok(None) => drop(complaints.remove(&hello.server)),
+        Ok(None) => drop(strangers.remove(&hello.server)),
         // Somebody may correct that while this server waits.
         Err(
             stranger @ (Stranger::NotAMember { .. }
@@ -181,35 +223,15 @@ fn hear(
             | Stranger::Replaced { .. }
             | Stranger::SameNumber { .. }),
         ) => {
-            complaints.insert(hello.server, stranger.to_string());
-            is_twin = matches!(
+            let is_twin = matches!(
                 stranger,
                 Stranger::Replaced { .. } | Stranger::SameNumber { .. }
             );
+            strangers.insert(hello.server, (is_twin, stranger.to_string()));
         }
         Err(stranger) => return Err(Ended::Stranger(stranger)),
     }
-    let mut texts: Vec<_> = complaints.values().map(String::as_str).collect();
-    // Several members say the same of a server that is none.
-    texts.dedup();
-    let waiting = if texts.is_empty() {
-        let missing = names(founding.missing().into_iter());
-        format!("a new cluster waits for {missing}")
-    } else {
-        texts.join("; ")
-    };
-    shared.standing.send_if_modified(|standing| {
-        let news = standing.waiting != waiting;
-        if news && is_twin {
-            tracing::warn!("{waiting}");
-        } else if news {
-            tracing::info!("{waiting}");
-        }
-        if news {
-            standing.waiting = waiting;
-        }
-        news
-    });
+    complaints.tell(founding, shared);
     Ok(None)
 }
 

@@ -32,8 +32,14 @@ pub(super) enum Event {
     },
     /// Another server has told this one that its disk was set back, and why.
     SetBack(String),
-    /// Another process with this server's disk is heard elsewhere.
-    Waits(String),
+    /// Another server that was dialled does not let this one in, and why; or
+    /// it does, or is not reached.
+    Refused {
+        /// Which server.
+        by: ServerId,
+        /// What is wrong, if anything is.
+        why: Option<String>,
+    },
     /// A connection of another server has ended.
     Closed(Visit, Ending),
     /// Another server has connected.

@@ -5,8 +5,8 @@
 //! that it cannot be out of step. Every name is explained in
 //! `docs/operations.md`.
 
-use std::sync::Mutex;
-use std::sync::PoisonError;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use prometheus_client::encoding::text::encode;
@@ -16,8 +16,10 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
+use tenure_core::time::Instant;
 
 use crate::api::v1::StatusResponse;
+use crate::clock;
 
 /// What became of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, EncodeLabelValue)]
@@ -117,6 +119,11 @@ pub(super) struct Metrics {
     /// Members that were found to lack what they had acknowledged.
     pub(super) set_back: Counter,
     pub(super) unheeded: Counter,
+    pub(super) handovers: Counter,
+    /// Since when the oldest batch waits for the disk, in nanoseconds of the
+    /// boot-time clock; 0 if none waits.
+    oldest: AtomicU64,
+    waited: Gauge<f64, AtomicU64>,
     pub(super) syncs: Histogram,
     seen: Seen,
 }
@@ -163,6 +170,9 @@ impl Metrics {
             watches_cut: Counter::default(),
             set_back: Counter::default(),
             unheeded: Counter::default(),
+            handovers: Counter::default(),
+            oldest: AtomicU64::new(0),
+            waited: Gauge::default(),
             syncs: Histogram::new(buckets),
             seen: Seen::default(),
         };
@@ -204,13 +214,18 @@ impl Metrics {
             "How long it took until a batch was durable, its wait included",
             self.syncs.clone(),
         );
+        registry.register(
+            "disk_waits_seconds",
+            "For how long the oldest batch that is not durable has waited for the disk",
+            self.waited.clone(),
+        );
         for (name, help, gauge) in self.seen.all() {
             registry.register(name, help, gauge.clone());
         }
     }
 
     /// What is counted and has no reasons.
-    fn counters(&self) -> [(&'static str, &'static str, &Counter); 11] {
+    fn counters(&self) -> [(&'static str, &'static str, &Counter); 12] {
         [
             (
                 "calls_given_up",
@@ -255,6 +270,11 @@ impl Metrics {
                 "Messages of other servers that cannot be, or contradict what is known",
                 &self.unheeded,
             ),
+            (
+                "disk_handovers",
+                "How often this server, leading, handed over because its disk lagged",
+                &self.handovers,
+            ),
         ]
     }
 
@@ -284,9 +304,20 @@ impl Metrics {
         self.syncs.observe(after.as_secs_f64());
     }
 
+    /// The oldest batch that waits for the disk, if one does, and since when.
+    pub(super) fn waits(&self, oldest: Option<&(u64, Instant)>) {
+        let since = oldest.map_or(0, |(_, at)| at.as_nanos());
+        self.oldest.store(since, Ordering::Relaxed);
+    }
+
     /// Everything as text; `status` is how the server stands now.
     pub(super) fn text(&self, status: &StatusResponse) -> String {
         self.seen.look(status);
+        let waits = match self.oldest.load(Ordering::Relaxed) {
+            0 => Duration::ZERO,
+            since => clock::boot().since(Instant::from_nanos(since)),
+        };
+        self.waited.set(waits.as_secs_f64());
         let registry = self.registry.lock().unwrap_or_else(PoisonError::into_inner);
         let mut text = String::new();
         if encode(&mut text, &registry).is_err() {

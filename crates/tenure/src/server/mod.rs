@@ -61,6 +61,7 @@ mod metrics;
 mod misfit;
 mod owner;
 mod peers;
+mod refusals;
 mod removal;
 mod services;
 mod sessions;

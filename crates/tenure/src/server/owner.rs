@@ -23,6 +23,7 @@ use super::data;
 use super::inbox::{Ending, Event, Inbox, Reply, Told, Visit};
 use super::metrics;
 use super::peers::Peers;
+use super::refusals::Refusals;
 use super::removal::Removal;
 use super::shared::{Progress, Shared};
 use super::silence::Silence;
@@ -61,9 +62,8 @@ pub(super) struct Owner {
     /// Those of whom people were told that a message was not heeded, until
     /// they connect anew.
     pub(super) objected: BTreeSet<ServerId>,
-    /// Why another process with this disk goes before this one, if that was
-    /// said.
-    pub(super) waits: String,
+    /// Why others do not let this server in.
+    pub(super) refusals: Refusals,
     /// What is wrong with the disk of a member, found in this reign.
     pub(super) lost: String,
     /// Batches that are not known to be durable, and since when.
@@ -141,7 +141,7 @@ impl Owner {
             dispensable: dispensable(&members, config.id),
             members,
             removal: Removal::default(),
-            waits: String::new(),
+            refusals: Refusals::default(),
             lost: String::new(),
             objected: BTreeSet::new(),
             syncing: VecDeque::new(),
@@ -228,12 +228,14 @@ impl Owner {
                 while let Some((_, at)) = self.syncing.pop_front_if(|(it, _)| *it <= number) {
                     self.shared.metrics.synced(now.boot.since(at));
                 }
+                self.shared.metrics.waits(self.syncing.front());
                 self.node.handle(now, Input::Persisted(number));
                 self.tell_of_snapshots(number);
             }
             Event::DiskFailed(error) => return Some(Ended::Disk(error)),
             Event::Greeted { greeting, dialled } => {
-                if self.shared.face().meet(&greeting, dialled) {
+                let applied = self.node.state().applied().id;
+                if self.shared.face().meet(&greeting, dialled, applied) {
                     self.keep_book();
                 }
                 self.peers.greeted(&self.members);
@@ -251,7 +253,11 @@ impl Owner {
                 }
             }
             Event::SetBack(why) => self.set_back(why),
-            Event::Waits(why) => self.waits = why,
+            Event::Refused { by, why } => {
+                if self.refusals.hear(by, why) {
+                    self.stand();
+                }
+            }
             Event::Asked(ask, reply) => self.ask(ask, reply),
             Event::Look(look) => look(Some(&self.node)),
             Event::Snapshot(teller) => return self.snapshot(teller),
@@ -347,6 +353,7 @@ impl Owner {
     fn persist(&mut self, batch: Batch) -> Result<(), WalError> {
         let number = batch.number;
         self.syncing.push_back((number, clock::boot()));
+        self.shared.metrics.waits(self.syncing.front());
         self.handed = number;
         if let Some(earlier) = self.own.take() {
             self.submit(earlier);
@@ -404,6 +411,9 @@ impl Owner {
             Answer::Refused(_) => metrics::Result::Refused,
             Answer::Interrupted => metrics::Result::Interrupted,
         };
+        if answer == Answer::Done(Outcome::TooManySessions) {
+            self.shared.is_full(self.node.state().sessions());
+        }
         let requests = &self.shared.metrics.requests;
         requests.get_or_create(&metrics::Outcome { result }).inc();
         let at = match &answer {
@@ -525,6 +535,7 @@ impl Owner {
             }
             NodeEvent::DiskStalls { heir } => {
                 let heir = heir.get();
+                metrics.handovers.inc();
                 tracing::warn!(
                     term,
                     heir,

@@ -203,7 +203,7 @@ impl Peers {
         let face = self.shared.face();
         let places = [
             face.book.get(server),
-            face.guests.get(server),
+            face.guest(server),
             self.flags.get(server),
         ];
         let places = places.into_iter().flatten().map(|it| it.peer.clone());
@@ -223,7 +223,10 @@ impl Peers {
             shared,
             inbox,
             faults: Faults::default(),
+            refused: None,
         };
+        // What was said to the one before is over.
+        teller.told(None);
         let tell = move |address: &str, event| teller.tell(address, event);
         let trust = (self.tls.clone(), self.shared.prover.clone());
         let every = Duration::from_nanos(self.shared.face().settings.timeout) / LIVES;
@@ -241,6 +244,8 @@ struct Teller {
     shared: Arc<Shared>,
     inbox: Arc<Inbox>,
     faults: Faults,
+    /// Where this server is not let in, if that was said last.
+    refused: Option<String>,
 }
 
 impl Teller {
@@ -261,6 +266,10 @@ impl Teller {
             LinkEvent::Elsewhere(why) => self.complain(address, &why, Undialled::OtherServer),
             LinkEvent::Failed(why) => {
                 self.shared.metrics.undialled(Undialled::Unreached);
+                // Of several addresses another one may refuse it.
+                if self.refused.as_deref() == Some(address) {
+                    self.told(None);
+                }
                 tracing::debug!(server = server.get(), "not reached: {address}: {why}");
             }
             LinkEvent::Down => drop(self.shared.face().connected.remove(&server)),
@@ -300,6 +309,7 @@ impl Teller {
         }
         drop(face);
         self.faults.mended();
+        self.told(None);
         tracing::debug!(server = server.get(), "connected");
         let dialled = true;
         self.inbox.put(Event::Greeted { greeting, dialled });
@@ -310,16 +320,23 @@ impl Teller {
     fn later(&mut self, address: &str, why: &str) {
         if copies::is_lasting(why) {
             self.complain(address, why, Undialled::Refused);
-            self.inbox.put(Event::Waits(why.to_owned()));
         } else {
             let server = self.server.get();
             tracing::debug!(server, "not connected yet: {address}: {why}");
         }
     }
 
+    /// People see why this server is not let in, as long as that is so.
+    fn told(&mut self, refusal: Option<(&str, &str)>) {
+        self.refused = refusal.map(|(address, _)| address.to_owned());
+        let (by, why) = (self.server, refusal.map(|(_, why)| why.to_owned()));
+        self.inbox.put(Event::Refused { by, why });
+    }
+
     /// What somebody has to mend is counted each time, and said if it is new.
     fn complain(&mut self, address: &str, why: &str, reason: Undialled) {
         self.shared.metrics.undialled(reason);
+        self.told(Some((address, why)));
         if self.faults.is_news(address, why, clock::boot()) {
             tracing::warn!(
                 server = self.server.get(),
@@ -453,6 +470,11 @@ async fn serve(
     let answered = timeout(GREET_WITHIN, answering).await;
     let greeting = introduced.greeting;
     let (server, storage) = (greeting.hello.server, greeting.hello.storage);
+    // Which disk this server has told it that its number has.
+    let told = match &answer {
+        Answer::Welcome(own) => own.settled.members.storage(server),
+        Answer::Refused(_) | Answer::Later(_) | Answer::SetBack(_) => None,
+    };
     let ours = matches!(answer, Answer::Welcome(_));
     let blank = greeting.hello.cluster.is_none();
     let start = greeting.details.map(|it| it.start);
@@ -477,7 +499,7 @@ async fn serve(
         number,
     };
     inbox.put(Event::Connected(visit));
-    let ends = (edition, settled);
+    let ends = (edition, settled, told);
     let proven = matches!(proven, Ok(true));
     let ending = listen(stream, (visit, start, proven), ends, shared, inbox).await;
     inbox.put(Event::Closed(visit, ending));
@@ -487,17 +509,20 @@ async fn serve(
 async fn listen(
     stream: Line,
     (visit, start, proven): (Visit, Option<Start>, bool),
-    mut ends: (watch::Receiver<u64>, watch::Receiver<Settled>),
+    (mut edition, mut settled, told): (
+        watch::Receiver<u64>,
+        watch::Receiver<Settled>,
+        Option<StorageId>,
+    ),
     shared: &Shared,
     inbox: &Inbox,
 ) -> Ending {
     let mut frames = FrameReader::new(stream);
     // What ends it from this side.
-    let (edition, settled) = &mut ends;
     let mut over = pin!(async {
         tokio::select! {
             _ = edition.changed() => {}
-            () = dismissed(settled, (visit.server, visit.storage)) => {}
+            () = dismissed((&mut settled, told), (visit.server, visit.storage)) => {}
             () = shared.until_proven_only(), if !proven => {}
         }
     });
@@ -540,16 +565,21 @@ async fn listen(
     ending
 }
 
-/// Waits until a member is one no more. Nobody sends it the entry that says
-/// so, but it comes again, and the greeting tells it ([`super::removal`]).
+/// Waits until the number of whoever is there is taken from its disk, or goes
+/// to another one. Nobody sends it the entry that says so, but it comes again,
+/// and the greeting tells it ([`super::removal`]).
 async fn dismissed(
-    settled: &mut watch::Receiver<Settled>,
+    (settled, mut told): (&mut watch::Receiver<Settled>, Option<StorageId>),
     (server, storage): (ServerId, StorageId),
 ) {
-    for belongs in [true, false] {
-        let is = |settled: &Settled| settled.members.has(server, storage) == belongs;
-        if settled.wait_for(is).await.is_err() {
+    loop {
+        let changed = |settled: &Settled| settled.members.storage(server) != told;
+        let Ok(now) = settled.wait_for(changed).await else {
             return std::future::pending().await;
+        };
+        told = now.members.storage(server);
+        if told != Some(storage) {
+            return;
         }
     }
 }

@@ -18,7 +18,7 @@
 //! whose log goes on beyond that of the others, until theirs is as long.
 
 use tenure_core::alpo::{
-    Body, Envelope, Identity, LogId, Membership, Request, ServerId, StorageId,
+    Body, Envelope, Identity, LogId, Membership, Node, Request, ServerId, StorageId,
 };
 
 use crate::transport::Settled;
@@ -97,6 +97,31 @@ impl Removal {
             upto = self.upto,
             storage = own.storage,
         ))
+    }
+}
+
+/// The same by this server's own log, which may have come as far as the entry
+/// that takes it out, but not so far that this is known to be committed: it
+/// was sent nothing more.
+pub(super) fn by_own_log(node: &Node) -> Option<String> {
+    let (own, members) = (node.identity(), node.members());
+    let (id, storage) = (own.server.get(), own.storage);
+    match members.storage(own.server) {
+        _ if !node.was_member() => None,
+        Some(heir) if heir == storage => None,
+        Some(heir) => Some(format!(
+            "expected server {id} to be the one with the data directory {storage}, found that the \
+             number went to {heir} by the end of this server's own log: it votes for nobody and \
+             counts for nothing, unless that change is taken back. `tenure member list` says \
+             which of the two is the member; stop the other one"
+        )),
+        None if members.is_empty() => None,
+        None => Some(format!(
+            "expected server {id} to be a member of the cluster, found that it was removed by the \
+             end of its own log. If `tenure member list` does not show it, stop it, or, if it is \
+             to come back, run `tenure member add {id} --storage {storage}` and, so that it \
+             counts, `tenure member promote {id}`"
+        )),
     }
 }
 

@@ -332,6 +332,7 @@ impl Door {
             id: face.hello.server.get(),
             ready: standing.ready,
             removed: standing.removed,
+            excluded: standing.excluded,
             cluster: cluster.unwrap_or_default(),
             storage: face.hello.storage.to_string(),
             version: env!("CARGO_PKG_VERSION").into(),

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tenure_core::alpo::{
-    ClusterVersion, Hello, Identity, LogId, Membership, Node, ServerId, StorageId,
+    ClusterVersion, Hello, Identity, LogId, Membership, Node, Opener, ServerId, Sessions, StorageId,
 };
 use tenure_core::ids::Term;
 use tokio::sync::watch;
@@ -33,6 +33,10 @@ pub struct Standing {
     /// Whether its disk was set back to an earlier copy, or is one of two
     /// copies, as others have told it; it takes part in nothing.
     pub set_back: bool,
+    /// Whether it takes no part in the cluster, though it runs: one of these
+    /// two, or another disk has its number, or so many servers do not let it
+    /// in that the rest is no majority. `waiting` says why, and what to do.
+    pub excluded: bool,
     /// Who leads, as far as it knows.
     pub leader: Option<ServerId>,
     /// Its term.
@@ -83,11 +87,15 @@ impl Face {
     }
 }
 
+/// How many of those who hold sessions a refusal names.
+const HOLDERS_MAX: usize = 3;
+
 #[derive(Debug)]
 pub(super) struct Shared {
     face: Mutex<Face>,
     /// What is known of disks that were set back or copied.
     pub(super) copies: Mutex<Copies>,
+    holders: Mutex<Vec<(Opener, u64)>>,
     /// What this server proves itself with to others.
     pub(super) prover: Prover,
     /// What others are to prove, if they have to.
@@ -114,6 +122,7 @@ impl Shared {
             leads: false,
             removed: false,
             set_back: false,
+            excluded: false,
             leader: None,
             term: Term::ZERO,
             waiting: "starting".into(),
@@ -123,6 +132,7 @@ impl Shared {
             version: watch::Sender::new(face.details.version),
             face: Mutex::new(face),
             copies: Mutex::default(),
+            holders: Mutex::default(),
             prover: secret.clone().map_or_else(Prover::default, |secret| {
                 Prover::new(move |bytes| secret.prove(bytes))
             }),
@@ -163,6 +173,18 @@ impl Shared {
         let members: BTreeSet<_> = face.members.iter().map(|(id, _)| id).collect();
         let keeps = |id| members.contains(&id);
         face.book.learn_among(server, &contact, true, keeps);
+    }
+
+    /// Those who hold most sessions, as of the last refusal of one more.
+    pub(super) fn holders(&self) -> Vec<(Opener, u64)> {
+        let holders = self.holders.lock();
+        holders.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// There are as many sessions as there may be.
+    pub(super) fn is_full(&self, sessions: &Sessions) {
+        let mut holders = self.holders.lock().unwrap_or_else(PoisonError::into_inner);
+        *holders = sessions.holders(HOLDERS_MAX);
     }
 
     /// Who leads and where clients reach it, as far as that is known.

@@ -1,7 +1,7 @@
 //! The silence that a data directory owes.
 //!
-//! A leader that reads by its lease counts on this: whoever answered it elects
-//! nobody for a while. A server keeps that promise in memory while it runs. One
+//! A leader that reads by its lease counts on this: a voter that answered it
+//! elects no other for a while. A server keeps that promise in memory while it runs. One
 //! that starts again has forgotten whom it answered and when, and its settings
 //! may have changed meanwhile, so the directory keeps *how long* it may owe at
 //! most, in a file of its own: `silence`, in nanoseconds of its own clock. There

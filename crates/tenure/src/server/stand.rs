@@ -1,6 +1,7 @@
-//! How a server stands, for whoever asks about its health.
+//! How a server stands, for questions about its health.
 
 use super::owner::Owner;
+use super::removal::by_own_log;
 use super::shared::Standing;
 
 impl Owner {
@@ -9,9 +10,12 @@ impl Owner {
         let leader = self.node.leader();
         let removed = self.removal.text(self.node.identity());
         let set_back = self.shared.copies().set_back.clone();
-        if leader.is_some() {
-            self.waits.clear();
-        }
+        // Why it takes no part in the cluster, though it runs.
+        let own = || by_own_log(&self.node).filter(|_| leader.is_none());
+        let out = set_back.clone().or_else(|| removed.clone()).or_else(own);
+        let refused = self.refusals.text(&self.members);
+        let refused = refused.filter(|_| leader.is_none());
+        let barred = refused.is_some() && self.refusals.bar(&self.members);
         if leader != Some(self.node.id()) {
             self.lost.clear();
         }
@@ -23,14 +27,13 @@ impl Owner {
             leads: self.node.is_ready() && set_back.is_none(),
             removed: removed.is_some(),
             set_back: set_back.is_some(),
+            excluded: out.is_some() || barred,
             leader,
             term: self.node.term(),
-            waiting: match (removed, leader) {
+            waiting: match (out.or(refused), leader) {
                 _ if self.stopping.is_some() => "this server stops".into(),
-                _ if set_back.is_some() => set_back.unwrap_or_default(),
-                (Some(text), _) => text,
+                (Some(why), _) => why,
                 (None, Some(_)) => self.lost.clone(),
-                (None, None) if !self.waits.is_empty() => self.waits.clone(),
                 (None, None) => "no leader is known at the moment".into(),
             },
         };

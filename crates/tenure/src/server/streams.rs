@@ -1,8 +1,8 @@
-//! Those who follow: watches of registers, and tails of the plain log.
+//! Followers: watches of registers, and tails of the plain log.
 //!
-//! Any server tells them what it has applied (`watchers`). Whoever comes
-//! without a place is told nothing before a server that has just started has
-//! caught up: it must not be older than what this very server told before.
+//! Any server tells them what it has applied (`watchers`). A follower that
+//! comes without a place is told nothing before a server that has just started
+//! has caught up: it must not be older than what this very server told before.
 
 use std::time::Duration;
 

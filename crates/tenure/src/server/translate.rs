@@ -216,10 +216,7 @@ pub(super) fn done(told: Told, shared: &Shared) -> Result<(Outcome, Option<LogTi
                 Cause::SessionExpired,
                 "there is no such session any more; open another",
             )),
-            Outcome::TooManySessions => Err(error(
-                Cause::TooManySessions,
-                "there are as many sessions as there may be; close some, or let them expire",
-            )),
+            Outcome::TooManySessions => Err(error(Cause::TooManySessions, full(&shared.holders()))),
             Outcome::TooManyBound => Err(error(
                 Cause::TooLarge,
                 format!("expected at most {MAX_BOUND} registers bound to a session"),
@@ -499,6 +496,23 @@ pub(super) fn name_of(opener: &Opener) -> String {
         }
         Opener::Address(address) => format!("the address {}", address_of(*address)),
     }
+}
+
+/// What is said of a cluster that has as many sessions as there may be, of
+/// which these hold most.
+fn full(holders: &[(Opener, u64)]) -> String {
+    let most = super::config::limits().sessions;
+    let named = |(opener, held): &(Opener, u64)| format!("{} has {held}", name_of(opener));
+    let named: Vec<_> = holders.iter().map(named).collect();
+    let named = if named.is_empty() {
+        String::new()
+    } else {
+        format!(", of which {}", named.join(", "))
+    };
+    format!(
+        "expected fewer than {most} sessions of all clients together, found as many{named}; close \
+         some, or let them expire (`tenure session list` shows them)"
+    )
 }
 
 /// An address as people write it; of IPv6 the network.

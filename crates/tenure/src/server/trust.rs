@@ -20,14 +20,15 @@
 //!
 //! **Addresses** are taken from the server that they are of. A member, by this
 //! server's own log and with the disk that the log names, also passes on those
-//! of others. Somebody whom the log does not name, or who is blank, tells its
-//! own alone; it is kept apart with its disk, and used when the log names that
-//! number with that disk ([`Guests`]). Who was refused tells none.
+//! of others, as far as it means the same disks by their numbers. A server that
+//! the log does not name with its disk, or that is blank, tells its own alone;
+//! that is kept apart with the disk, and used when the log names that number
+//! with that disk ([`Guests`]). One that was refused tells none.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 
-use tenure_core::alpo::{ClusterVersion, MAX_MEMBERS, Membership, ServerId, StorageId};
+use tenure_core::alpo::{ClusterVersion, LogId, MAX_MEMBERS, Membership, ServerId, StorageId};
 
 use super::complaints::Complaints;
 use super::shared::{Face, Shared};
@@ -103,38 +104,37 @@ impl Shared {
     }
 }
 
-/// Where servers are that the log does not name, with the disk that each has.
-/// Nobody else is told of them, and clients are not sent to them.
+/// Where servers are that the log does not name with the disk that they have:
+/// not yet, or not any more. No other server is told of them, and clients are
+/// not sent to them.
 #[derive(Clone, Default, Debug)]
 pub(super) struct Guests(
-    BTreeMap<ServerId, (StorageId, Contact)>,
+    BTreeMap<(ServerId, StorageId), Contact>,
     /// In the order in which they came.
-    VecDeque<ServerId>,
+    VecDeque<(ServerId, StorageId)>,
 );
 
 impl Guests {
-    /// Where a server is that has proven to be of this cluster, and may lead
-    /// it already.
-    pub(super) fn get(&self, server: ServerId) -> Option<&Contact> {
-        self.0.get(&server).map(|(_, contact)| contact)
-    }
-
     /// One more; if there are too many, the oldest goes that is not connected.
     fn keep(
         &mut self,
-        server: ServerId,
-        it: (StorageId, Contact),
+        who: (ServerId, StorageId),
+        contact: &Contact,
         connected: &BTreeMap<ServerId, StorageId>,
     ) {
-        if self.0.len() >= GUESTS_MAX && !self.0.contains_key(&server) {
-            let gone = self.1.iter().position(|it| !connected.contains_key(it));
+        if self.0.len() >= GUESTS_MAX && !self.0.contains_key(&who) {
+            let is_there = |(server, storage)| connected.get(server) == Some(storage);
+            let gone = self
+                .1
+                .iter()
+                .position(|(server, it)| !is_there((server, it)));
             let Some(gone) = gone.and_then(|index| self.1.remove(index)) else {
                 return;
             };
             self.0.remove(&gone);
         }
-        if self.0.insert(server, it).is_none() {
-            self.1.push_back(server);
+        if self.0.insert(who, contact.clone()).is_none() {
+            self.1.push_back(who);
         }
     }
 }
@@ -144,6 +144,14 @@ impl Face {
     pub(super) fn is_member(&self, server: ServerId, storage: StorageId) -> bool {
         let member = self.members.get(server);
         member.is_some_and(|member| member.storage == storage)
+    }
+
+    /// Where a server is that the log does not name. It has proven to be of
+    /// this cluster, and may lead it already.
+    pub(super) fn guest(&self, server: ServerId) -> Option<&Contact> {
+        let unnamed = self.members.get(server).is_none();
+        let mut guests = self.guests.0.iter().filter(|_| unnamed);
+        guests.find(|((id, _), _)| *id == server).map(|(_, it)| it)
     }
 
     /// Takes an address if it is newer than what is known. Those of members
@@ -160,10 +168,20 @@ impl Face {
 
     /// Another server, which was not refused, has introduced itself: takes the
     /// addresses that it may tell. `dialled` at an address that this server
-    /// was told of, and not whoever came. Whether there is news to keep.
-    pub(super) fn meet(&mut self, greeting: &Greeting, dialled: bool) -> bool {
+    /// was told of, and not whoever came; `applied` is up to where this
+    /// server knows what is committed. Whether there is news to keep.
+    pub(super) fn meet(&mut self, greeting: &Greeting, dialled: bool, applied: LogId) -> bool {
         let hello = &greeting.hello;
         let (server, own) = (hello.server, self.hello.server);
+        let who = (server, hello.storage);
+        if let Some(contact) = greeting.book.get(server)
+            && server != own
+            && !self.is_member(who.0, who.1)
+        {
+            // It counts when the log names it: with this disk, which may be
+            // another than the one that has the number now.
+            self.guests.keep(who, contact, &self.connected);
+        }
         let relays = match self.identity {
             None => dialled,
             Some(identity) => {
@@ -176,6 +194,9 @@ impl Face {
         };
         if relays {
             let told = greeting.book.iter().filter(|(id, _)| *id != own);
+            let told = told.filter(|(id, _)| self.means(*id, greeting, applied));
+            let told: Vec<_> = told.collect();
+            let told = told.into_iter();
             return told.fold(false, |news, (id, it)| self.learn(id, it) || news);
         }
         let Some(contact) = greeting.book.get(server) else {
@@ -187,36 +208,49 @@ impl Face {
             let wanted = known || self.hello.founders.contains(&server);
             return wanted && self.learn(server, contact);
         }
-        // A member's number with another disk: where that one is, is not
-        // where the member is.
-        if self.members.get(server).is_none() && server != own {
-            let it = (hello.storage, contact.clone());
-            self.guests.keep(server, it, &self.connected);
-        }
         false
+    }
+
+    /// Whether a member that passes on where server `of` is means the disk
+    /// that this server's log names. An address says nothing of a disk, but
+    /// the greeting says which one the member takes for `of`. A member that
+    /// lags, or reads a log that is new to it, may take a removed disk for it.
+    /// Where the two logs differ, the later one of what is committed is right.
+    fn means(&self, of: ServerId, greeting: &Greeting, applied: LogId) -> bool {
+        let (hello, settled) = (&greeting.hello, &greeting.settled);
+        if self.members.is_empty() || of == hello.server {
+            return true;
+        }
+        let Some(meant) = hello.known.get(&of) else {
+            return false;
+        };
+        let own = self.members.storage(of);
+        let later = settled.upto > applied && settled.members.has(of, *meant);
+        own.is_none_or(|own| own == *meant) || later
     }
 
     /// The log has other members now: those of them who were guests are where
     /// they said. Whether there is news to keep.
     ///
-    /// What was told before the log named anybody may be of a disk that was
-    /// removed and lives on. It stays as a place to look, and gives way to
-    /// what a member says of itself; passed on, it replaces nothing.
+    /// What was told of a number before the log gave it to its disk may be of
+    /// another, which was removed and lives on. It stays as a place to look,
+    /// and gives way to what the member says of itself; passed on, it replaces
+    /// nothing.
     pub(super) fn admit(&mut self, members: Membership) -> bool {
-        if self.members.is_empty() {
-            self.book.doubt_all_but(self.hello.server);
-        }
+        let (own, before) = (self.hello.server, &self.members);
+        let same = |id| !before.is_empty() && before.storage(id) == members.storage(id);
+        self.book.doubt_unless(|id| id == own || same(id));
         self.members = members;
         let mut known = Vec::new();
-        self.guests.0.retain(|server, (storage, contact)| {
-            let member = self.members.get(*server);
-            if member.is_some_and(|member| member.storage == *storage) {
+        self.guests.0.retain(|(server, storage), contact| {
+            let named = self.members.has(*server, *storage);
+            if named {
                 known.push((*server, contact.clone()));
             }
-            member.is_none()
+            !named
         });
         let Guests(guests, order) = &mut self.guests;
-        order.retain(|server| guests.contains_key(server));
+        order.retain(|who| guests.contains_key(who));
         let known = known.iter();
         known.fold(false, |news, (server, it)| self.learn(*server, it) || news)
     }
@@ -286,8 +320,12 @@ mod tests {
         }
     }
 
-    /// What a server says that has everybody at `place`.
-    fn greeting(hello: Hello, place: &str) -> Greeting {
+    /// What a server says that has all servers at `place`, and knows members 2
+    /// and 3 with the disks of their numbers.
+    fn greeting(mut hello: Hello, place: &str) -> Greeting {
+        if hello.known.is_empty() {
+            hello.known = (2..=3).map(|number| (id(number), disk(number))).collect();
+        }
         let mut book = Book::default();
         for number in 1..=9 {
             book.learn_one(id(number), &contact(5, place));
@@ -309,7 +347,7 @@ mod tests {
     fn only_members_pass_on_where_others_are() {
         // A member, but never about this server itself.
         let mut us = face(&[1, 2, 3]);
-        assert!(us.meet(&greeting(hello(2, 2, Some(CLUSTER)), "h:1"), false));
+        assert!(us.meet(&greeting(hello(2, 2, Some(CLUSTER)), "h:1"), false, 10));
         assert_eq!((at(&us, 2), at(&us, 3)), (Some("h:1"), Some("h:1")));
         assert_eq!(at(&us, 1), None);
 
@@ -322,7 +360,7 @@ mod tests {
             hello(7, 7, Some(CLUSTER)),
         ] {
             let mut us = face(&[1, 2, 3]);
-            assert!(!us.meet(&greeting(stranger.clone(), "h:1"), true));
+            assert!(!us.meet(&greeting(stranger.clone(), "h:1"), true, 10));
             assert_eq!(us.book, Book::default(), "{stranger:?}");
         }
     }
@@ -336,14 +374,14 @@ mod tests {
             Membership::founded(list)
         };
         let mut us = face(&[1, 2, 3]);
-        us.meet(&greeting(hello(4, 4, None), "four:1"), false);
-        us.meet(&greeting(hello(5, 77, None), "forged:1"), false);
-        assert_eq!(us.guests.get(id(4)).map(|it| &*it.peer), Some("four:1"));
+        us.meet(&greeting(hello(4, 4, None), "four:1"), false, 10);
+        us.meet(&greeting(hello(5, 77, None), "forged:1"), false, 10);
+        assert_eq!(us.guest(id(4)).map(|it| &*it.peer), Some("four:1"));
         assert!(us.admit(members(&[(1, 1), (2, 2), (3, 3), (4, 4), (5, 5)])));
         assert_eq!((at(&us, 4), at(&us, 5)), (Some("four:1"), None));
-        assert_eq!(us.guests.get(id(5)).map(|it| &*it.peer), None);
+        assert_eq!(us.guest(id(5)).map(|it| &*it.peer), None);
         // The one that was meant comes again.
-        assert!(us.meet(&greeting(hello(5, 5, Some(CLUSTER)), "five:1"), false));
+        assert!(us.meet(&greeting(hello(5, 5, Some(CLUSTER)), "five:1"), false, 10));
         assert_eq!(at(&us, 5), Some("five:1"));
     }
 
@@ -353,13 +391,71 @@ mod tests {
     #[test]
     fn what_was_told_before_the_log_named_members_replaces_nothing() {
         let mut us = face(&[]);
-        assert!(us.meet(&greeting(hello(3, 77, Some(CLUSTER)), "old:1"), true));
+        assert!(us.meet(&greeting(hello(3, 77, Some(CLUSTER)), "old:1"), true, 10));
         let members = [(1, 1), (2, 2), (3, 3)];
         let members = members.map(|(number, storage)| (id(number), disk(storage)));
         us.admit(Membership::founded(members));
         let edition = us.book.get(id(3)).map(|it| it.edition);
         assert_eq!((at(&us, 3), edition), (Some("old:1"), Some(0)));
-        assert!(us.meet(&greeting(hello(3, 3, Some(CLUSTER)), "new:1"), false));
+        assert!(us.meet(&greeting(hello(3, 3, Some(CLUSTER)), "new:1"), false, 10));
+        assert_eq!(at(&us, 3), Some("new:1"));
+    }
+
+    /// A member of whom the log is behind, or new to it, takes the disk for
+    /// server 3 that was removed, and has heard from it where that one is. It
+    /// is not believed, unless it knows more of the log.
+    #[test]
+    fn a_member_that_means_another_disk_passes_on_nothing_of_it() {
+        let say = |known: &[(u64, u64)], upto: LogId, members: &[u64]| {
+            let mut it = greeting(hello(2, 2, Some(CLUSTER)), "other:1");
+            let known = known.iter();
+            it.hello.known = known.map(|(number, it)| (id(*number), disk(*it))).collect();
+            let members = members.iter().map(|number| (id(*number), disk(77)));
+            let members = Membership::founded(members);
+            it.settled = Settled { upto, members };
+            it
+        };
+        let told = |greeting: &Greeting| {
+            let mut us = face(&[1, 2, 3]);
+            us.learn(id(3), &contact(1, "three:1"));
+            us.meet(greeting, false, 10);
+            (at(&us, 2).is_some(), at(&us, 3) == Some("other:1"))
+        };
+        // It always tells its own.
+        assert_eq!(told(&say(&[], 9, &[])), (true, false));
+        assert_eq!(told(&say(&[(3, 77)], 9, &[3])), (true, false));
+        assert_eq!(told(&say(&[(3, 77)], 10, &[3])), (true, false));
+        assert_eq!(told(&say(&[(3, 77)], 11, &[])), (true, false));
+        assert_eq!(told(&say(&[(3, 77)], 11, &[3])), (true, true));
+        assert_eq!(told(&say(&[(3, 3)], 9, &[])), (true, true));
+    }
+
+    /// The same for what this server itself was told when its own log still
+    /// gave the number to the disk that was removed.
+    #[test]
+    fn what_was_told_of_a_number_before_it_went_to_its_disk_replaces_nothing() {
+        let members = |third: u64| {
+            let all = [(1, 1), (2, 2), (3, third)];
+            Membership::founded(all.map(|(number, it)| (id(number), disk(it))))
+        };
+        let mut us = face(&[]);
+        us.admit(members(77));
+        assert!(us.meet(&greeting(hello(2, 2, Some(CLUSTER)), "two:1"), false, 10));
+        assert!(us.meet(&greeting(hello(3, 77, Some(CLUSTER)), "old:1"), false, 10));
+        // The next disk comes before the log has got to its admission.
+        let mut early = greeting(hello(3, 3, Some(CLUSTER)), "early:1");
+        early.hello.known.clear();
+        assert!(!us.meet(&early, false, 10));
+        assert_eq!(at(&us, 3), Some("old:1"));
+        assert!(us.admit(members(3)));
+        assert_eq!(at(&us, 3), Some("early:1"));
+        us.guests = Guests::default();
+        us.admit(members(77));
+        assert!(us.meet(&greeting(hello(3, 77, Some(CLUSTER)), "old:1"), false, 10));
+        us.admit(members(3));
+        let editions = [2, 3].map(|it| us.book.get(id(it)).map(|it| it.edition));
+        assert_eq!(editions, [Some(5), Some(0)]);
+        assert!(us.meet(&greeting(hello(3, 3, Some(CLUSTER)), "new:1"), false, 10));
         assert_eq!(at(&us, 3), Some("new:1"));
     }
 
@@ -370,10 +466,10 @@ mod tests {
             let mut it = greeting(hello(number, number, None), "h:1");
             it.book.learn_one(id(number), &contact(1, "h:1"));
             us.connected.insert(id(10), disk(10));
-            us.meet(&it, false);
+            us.meet(&it, false, 10);
         }
         assert_eq!(us.guests.0.len(), GUESTS_MAX);
-        assert!(us.guests.get(id(10)).is_some(), "it is connected");
+        assert!(us.guest(id(10)).is_some(), "it is connected");
     }
 
     #[test]
@@ -386,15 +482,15 @@ mod tests {
             face
         };
         let mut us = blank();
-        assert!(us.meet(&greeting(hello(7, 7, Some(CLUSTER)), "h:1"), true));
+        assert!(us.meet(&greeting(hello(7, 7, Some(CLUSTER)), "h:1"), true, 10));
         assert_eq!(at(&us, 3), Some("h:1"));
         // Whoever comes tells its own, if it is one that is waited for.
         let mut us = blank();
-        assert!(!us.meet(&greeting(hello(7, 7, Some(CLUSTER)), "h:1"), false));
-        assert!(us.meet(&greeting(hello(2, 2, None), "h:1"), false));
+        assert!(!us.meet(&greeting(hello(7, 7, Some(CLUSTER)), "h:1"), false, 10));
+        assert!(us.meet(&greeting(hello(2, 2, None), "h:1"), false, 10));
         let mut admits = hello(8, 8, Some(CLUSTER));
         admits.known.insert(id(1), disk(1));
-        assert!(us.meet(&greeting(admits, "h:1"), false));
+        assert!(us.meet(&greeting(admits, "h:1"), false, 10));
         assert_eq!(us.book.ids(), [id(2), id(8)]);
     }
 

@@ -118,9 +118,10 @@ impl Book {
         self.contacts.remove(&id);
     }
 
-    /// Nothing but the address of `own` is newer than a flag any more.
-    pub fn doubt_all_but(&mut self, own: ServerId) {
-        let others = self.contacts.iter_mut().filter(|(id, _)| **id != own);
+    /// The addresses of those that `keeps` does not name are no newer than a
+    /// flag any more.
+    pub fn doubt_unless(&mut self, keeps: impl Fn(ServerId) -> bool) {
+        let others = self.contacts.iter_mut().filter(|(id, _)| !keeps(**id));
         others.for_each(|(_, contact)| contact.edition = 0);
     }
 

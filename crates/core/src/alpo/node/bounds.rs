@@ -97,16 +97,16 @@ impl Node {
 }
 
 impl Server {
-    /// What cannot be, whoever says it.
+    /// What cannot be, from a member as little as from a stranger.
     pub(super) fn doubts(&self, envelope: &Envelope) -> Option<Objection> {
-        // Above `MAX_NUMBER` nothing is decoded, and nobody stands.
+        // Above `MAX_NUMBER` nothing is decoded, and no server stands.
         let most = self.term().get().saturating_add(MAX_TERM_LEAP);
         if envelope.term.get() > most {
             let found = envelope.term;
             return Some(Objection::Term { found, most });
         }
-        // Nobody has an entry of a term that it has not reached; who is
-        // believed to would outrank everybody.
+        // No server has an entry of a term that it has not reached. One that
+        // is believed to have it would outrank all others.
         let last = named(&envelope.body).max()?;
         (last > envelope.term).then_some(Objection::Term {
             found: last,

@@ -77,9 +77,9 @@ impl Leader {
         self.hand_over(server, None, Some(to));
     }
 
-    /// Who has on its disk what was committed and what this server's has not;
-    /// the best of them. Nobody unless they are a majority by themselves:
-    /// without one nothing is won by handing over.
+    /// The best of the voters that have on their disks what is committed and
+    /// what this server's disk has not. None unless they are a majority by
+    /// themselves: without one nothing is won by handing over.
     fn quicker(&self, server: &Server) -> Option<ServerId> {
         let least = server.commit.max(server.disk.durable_id() + 1);
         let members = server.members.now();
@@ -97,7 +97,7 @@ impl Leader {
     }
 
     /// Whether nothing new may be taken in, because this server's disk lags
-    /// too far behind and nobody else can lead in its stead.
+    /// too far behind and no other server can lead in its stead.
     pub(super) fn is_held_up(&self, server: &Server) -> bool {
         if !server.stalls() || !server.is_dispensable() {
             return false;

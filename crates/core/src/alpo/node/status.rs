@@ -50,6 +50,12 @@ impl Node {
         }
     }
 
+    /// Whether it is a member or was one, with its own disk, as far as its own
+    /// log tells.
+    pub fn was_member(&self) -> bool {
+        self.server.members.was_own()
+    }
+
     /// Its number.
     pub const fn id(&self) -> ServerId {
         self.server.identity.server

@@ -442,7 +442,9 @@ impl fmt::Display for Fault {
             ),
             Self::Exhausted { term, last } => write!(
                 f,
-                "expected a term and a last entry below 2^62, found term {term} and entry {last},                  where no cluster comes by itself (was a disk or a message forged?): nobody can be                  elected any more; restore a backup as a new cluster"
+                "expected a term and a last entry below 2^62, found term {term} and entry {last}, \
+                 where no cluster comes by itself (was a disk or a message forged?): no server can \
+                 be elected any more; restore a backup as a new cluster"
             ),
         }
     }

@@ -3,7 +3,7 @@
 //! After the backup was taken the old cluster went on: it gave out ids of
 //! entries (which are the versions of registers and the numbers of sessions),
 //! numbers of the plain log, terms of elections and epochs of groups, and
-//! nobody knows any more which. None of them may be given out again, for
+//! which ones is not known any more. None of them may be given out again, for
 //! clients and the resources that they fence still know them. So all of them
 //! jump, by more than a cluster gives out in its life:
 //!
@@ -27,9 +27,9 @@
 //! what they ran goes to heirs when it is judged dead (`docs/ha.md`, clause
 //! 3); their heartbeats are gone, so none of them can go on beating.
 //!
-//! Sessions of the backup are over for their clients: nobody knows which of
-//! their serials were done after the backup. One that holds other registers
-//! lives on under a number that nobody was ever told, and ends when its time
+//! Sessions of the backup are over for their clients: which of their serials
+//! were done after the backup is not known. One that holds other registers
+//! lives on under a number that was never given out, and ends when its time
 //! to live has passed in the new cluster; what it holds is free no sooner
 //! than its holder gives up.
 //!
@@ -69,7 +69,7 @@ pub const TERM_STEP: u64 = 1_000_000;
 /// JSON keep.
 pub(super) const LAST: u64 = 1 << 53;
 
-/// The name of who holds what nobody may race for yet.
+/// The name of the holder of elections for which no candidate may race yet.
 const HELD_BY: &str = "restored-from-backup";
 
 /// Numbers that are left out, from the first to before the last.
@@ -95,7 +95,7 @@ impl Gap {
 /// What was left out when the state was restored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Gaps {
-    /// Places in the log from which nobody can go on: the backup's last entry
+    /// Places in the log from which no reader can go on: the backup's last entry
     /// and the ids after it.
     pub ids: Gap,
     /// The same as revisions of the registers.
@@ -192,8 +192,8 @@ impl State {
         &self.gaps
     }
 
-    /// The gap that this place in the log is in: whoever followed the
-    /// registers up to there did so in a cluster that is lost.
+    /// The gap that this place in the log is in: a watch that came up to there
+    /// did so in a cluster that is lost.
     pub fn gap_of_id(&self, id: LogId) -> Option<Gap> {
         let mut gaps = self.gaps.iter().map(|gaps| gaps.ids);
         gaps.find(|gap| gap.holds(id))
@@ -215,7 +215,7 @@ impl State {
         }
         let step = how.term_step.checked_mul(how.times.max(1));
         let step = step.ok_or(NotRestorable::Exhausted)?;
-        // The mistake leaves out what is told to nobody.
+        // The mistake leaves no numbers out.
         let jumped = !self.planted(Bug::RestoredInPlace);
         let gaps = self.next_gaps(if jumped { how.times.max(1) } else { 0 })?;
         let end = gaps.ids.to;
@@ -299,7 +299,7 @@ impl State {
         }
     }
 
-    /// Sessions that hold registers which nobody has written since, under
+    /// Sessions that hold registers which were not written since, under
     /// the last ids before `end`, which no cluster has given out: so none of
     /// their clients can go on. The others are over.
     fn without_owners(

@@ -14,6 +14,7 @@
 //! to whatever has its serial, as it was then.
 
 use alloc::collections::{BTreeMap, VecDeque};
+use alloc::vec::Vec;
 use core::num::NonZeroU64;
 use core::ops::Bound;
 
@@ -130,6 +131,15 @@ impl Sessions {
     /// How many were opened by this one.
     pub fn of(&self, opener: &Opener) -> u64 {
         self.of.get(opener).copied().unwrap_or(0)
+    }
+
+    /// Who has opened most of those there are, and how many: `most` of them
+    /// at most, the largest first.
+    pub fn holders(&self, most: usize) -> Vec<(Opener, u64)> {
+        let mut holders: Vec<_> = self.of.iter().map(|(it, held)| (*it, *held)).collect();
+        holders.sort_by_key(|(_, held)| core::cmp::Reverse(*held));
+        holders.truncate(most);
+        holders
     }
 
     /// How request `serial` of session `id`, which is about `operation`,

@@ -487,7 +487,8 @@ pub struct StatusResponse {
     pub log_next: u64,
     #[prost(uint64, tag = "23")]
     pub uptime_millis: u64,
-    /// What it waits for, in words, if it is blank or halted.
+    /// What it waits for, in words, if it is blank or halted, knows no leader, or
+    /// takes no part.
     #[prost(string, tag = "24")]
     pub waiting: ::prost::alloc::string::String,
     /// Which kinds of entries there may be in the log: what all members speak.
@@ -521,6 +522,12 @@ pub struct StatusResponse {
     /// confirmed it since, in milliseconds.
     #[prost(uint64, optional, tag = "32")]
     pub confirmed_age_millis: ::core::option::Option<u64>,
+    /// Whether it takes no part in the cluster, though it runs: it was removed,
+    /// its disk was set back, another disk has its number, or so many other
+    /// servers do not let it in that the rest is no majority. `waiting` says which of these, and what to do; `role` is
+    /// what it is by its own log.
+    #[prost(bool, tag = "33")]
+    pub excluded: bool,
 }
 /// What decides which of two candidates steps back: the lower one, compared by
 /// the term of the last entry of the log first, then by that entry's id, then

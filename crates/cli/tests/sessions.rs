@@ -1,0 +1,182 @@
+//! `tenure session` and `--sessions-each`, against real servers.
+
+mod common;
+
+use std::process::{Child, Command, Output, Stdio};
+
+use common::TENURE;
+use common::servers::{Cluster, answer, call_with, free, led, objects, risen};
+use serde_json::Value;
+
+fn tenure(args: &[&str]) -> Output {
+    let mut command = Command::new("timeout");
+    command.args(["60", TENURE]).args(args);
+    command.output().expect("tenure runs")
+}
+
+/// What a command prints; it must succeed.
+fn text(args: &[&str]) -> String {
+    let output = tenure(args);
+    assert!(output.status.success(), "{args:?}: {output:?}");
+    String::from_utf8(output.stdout).expect("text")
+}
+
+/// How a command fails: the exit code, and what it says.
+fn fails(args: &[&str]) -> (Option<i32>, String) {
+    let output = tenure(args);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    (output.status.code(), said)
+}
+
+/// Sends a call with a token, if there is one, and gives the answer.
+fn ask(address: &str, path: &str, body: &str, token: Option<&str>) -> String {
+    let headers = token.map(|it| format!("Authorization: Bearer {it}\r\n"));
+    let head = format!("POST {path}");
+    answer(call_with(
+        address,
+        &head,
+        &headers.unwrap_or_default(),
+        body,
+    ))
+}
+
+/// Opens a session: its number, or what the refusal says.
+fn open(address: &str, token: Option<&str>) -> Result<u64, String> {
+    let body = r#"{"ttl_millis": 600000}"#;
+    let said = ask(address, "/v1/sessions/open", body, token);
+    let opened: Option<u64> = said.split_once("\r\n\r\n").and_then(|(_, body)| {
+        let value: Value = serde_json::from_str(body).ok()?;
+        value["session"].as_u64()
+    });
+    opened.ok_or(said)
+}
+
+#[test]
+fn sessions_are_listed_closed_and_bounded() {
+    let cluster = Cluster::start_with(&["--sessions-each", "2"]);
+    let url = cluster.url();
+    risen(&url);
+    let address = &cluster.clients[cluster.leader() - 1];
+    let [first, second] = [1, 2].map(|_| open(address, None).expect("a session"));
+    let refused = open(address, None).expect_err("one too many");
+    for part in [
+        "429",
+        "TOO_MANY_SESSIONS",
+        "at most 2 sessions",
+        "the address 127.0.0.1 has 2",
+    ] {
+        assert!(refused.contains(part), "{part}: {refused}");
+    }
+
+    let list = objects(&["session", "list", "--json", "--store", &url]);
+    let ids: Vec<_> = list.iter().map(|it| it["session"].as_u64()).collect();
+    assert_eq!(ids, [Some(first), Some(second)]);
+    for it in &list {
+        let (address, secret) = (&it["address"], &it["secret"]);
+        assert!(
+            address == "127.0.0.1" && secret == false && it["token"] == "",
+            "{it}"
+        );
+        assert_eq!(
+            (&it["ttl_millis"], &it["bound"]),
+            (&600_000.into(), &0.into())
+        );
+    }
+    let table = text(&["session", "list", "--store", &url]);
+    let rows: Vec<_> = table.lines().collect();
+    assert!(rows[0].starts_with("SESSION") && rows.len() == 3, "{table}");
+    let row: Vec<_> = rows[1].split_whitespace().collect();
+    assert_eq!(row[..3], [&first.to_string(), "127.0.0.1", "no"], "{table}");
+
+    let id = first.to_string();
+    let close = ["session", "close", &id, "--store", &url];
+    assert_eq!(text(&close), format!("session {id} was closed\n"));
+    let numbered = format!(r#"{{"numbered": {{"session": {id}, "serial": 1, "outstanding": 1}}}}"#);
+    let said = ask(address, "/v1/sessions/keep_alive", &numbered, None);
+    assert!(said.contains("SESSION_EXPIRED"), "{said}");
+    let (code, said) = fails(&close);
+    assert!(
+        code == Some(1) && said.contains("a session that is open"),
+        "{said}"
+    );
+    // There is room for one more again.
+    let third = open(address, None).expect("a session");
+    let list = objects(&["session", "list", "--json", "--store", &url]);
+    let ids: Vec<_> = list.iter().map(|it| it["session"].as_u64()).collect();
+    assert_eq!(ids, [Some(second), Some(third)]);
+}
+
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn where_there_are_tokens_they_count_and_operators_alone_see_sessions() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = |name: &str| directory.path().join(name).display().to_string();
+    let tokens = path("tokens.toml");
+    let token = |name: &str, right: &[&str]| {
+        let out = path(name);
+        let made = ["token", name, "--tokens", &tokens, "--out", &out];
+        text(&[&made[..], right].concat());
+        std::fs::read_to_string(&out)
+            .expect("the token")
+            .trim()
+            .to_owned()
+    };
+    let boss = token("boss", &["--admin"]);
+    let clerk = token("clerk", &["--log-right", "append"]);
+    let [peer, address] = free::<2>();
+    let mut serve = Command::new(TENURE);
+    serve
+        .args([
+            "serve",
+            "--quiet",
+            "--id",
+            "1",
+            "--peers",
+            &format!("1={peer}"),
+        ])
+        .args(["--listen", &address, "--data", &path("data")])
+        .args(["--tokens", &tokens, "--sessions-each", "1"])
+        .stdout(Stdio::null());
+    let _server = Killed(serve.spawn().expect("a server"));
+    let url = |name: &str| format!("tenure://{address}?token_file={}", path(name));
+    led(&url("boss"));
+    risen(&url("boss"));
+
+    let held = open(&address, Some(&clerk)).expect("a session");
+    let refused = open(&address, Some(&clerk)).expect_err("one too many");
+    let named = refused.contains("at most 1 sessions") && refused.contains("the token");
+    assert!(named && refused.contains("has 1;"), "{refused}");
+    // Operators have no bound.
+    let own = [1, 2].map(|_| open(&address, Some(&boss)).expect("a session"));
+
+    for args in [&["session", "list"][..], &["session", "close", "7"]] {
+        let (code, said) = fails(&[args, &["--store", &url("clerk")]].concat());
+        assert!(code == Some(2) && said.contains("admin"), "{said}");
+    }
+    let list = objects(&["session", "list", "--json", "--store", &url("boss")]);
+    let of = |it: &Value| {
+        (
+            it["session"].as_u64(),
+            it["token"].as_str().map(str::to_owned),
+        )
+    };
+    let list: Vec<_> = list.iter().map(of).collect();
+    let [one, two] = own.map(|id| (Some(id), Some("boss".to_owned())));
+    assert_eq!(list, [(Some(held), Some("clerk".to_owned())), one, two]);
+    text(&[
+        "session",
+        "close",
+        &held.to_string(),
+        "--store",
+        &url("boss"),
+    ]);
+    open(&address, Some(&clerk)).expect("there is room again");
+}
