@@ -366,7 +366,7 @@ mod tests {
     fn tombstones_below_a_prefix_have_a_limit() {
         let hub = Hub::default();
         let _watch = hub.follow(Selector::Prefix("beats/".into()));
-        let named = |n: u64| Key::new(format!("beats/{n}")).expect("a key");
+        let named = |n: u64| Key::new(&format!("beats/{n}")).expect("a key");
         let own = named(0);
         let _own = hub.follow(Selector::Key(own.clone()));
         let keys = TOMBSTONES_MAX as u64 + 100;
@@ -394,7 +394,7 @@ mod tests {
     fn followers_that_have_gone_are_forgotten_though_nobody_fetches() {
         let hub = Hub::default();
         hub.up();
-        let named = |n: u64| Key::new(format!("key-{n}")).expect("a key");
+        let named = |n: u64| Key::new(&format!("key-{n}")).expect("a key");
         let all = hub.follow(Selector::Prefix("key-".into()));
         for n in 0..1_000 {
             let watch = hub.follow(Selector::Key(named(n)));
