@@ -228,7 +228,7 @@ pub(crate) enum Command {
 }
 
 /// What `tenure run` takes.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 #[command(after_help = "\
 Examples:
   tenure run payroll --store postgres://db/app --lease 10s -- ./pay-everyone --all
@@ -274,7 +274,7 @@ pub(crate) struct Run {
 }
 
 /// The times of a candidate, e.g. 10s or 500ms.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub(crate) struct Times {
     /// How long a grant lasts without renewal [default: 10s].
     #[arg(

@@ -36,7 +36,7 @@ use crate::failure::{Failure, usage};
 use crate::guard;
 
 /// A settings file.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct File {
     store: Option<String>,

@@ -1,8 +1,13 @@
 //! Logs, on stderr: quiet by default except what matters.
+//!
+//! Nothing waits for their reader, and what could not be written is counted:
+//! `stderr.rs`.
 
+use std::backtrace::BacktraceStatus;
 use std::fmt;
 use std::io::IsTerminal as _;
 
+use serde_json::json;
 use tenure::clock;
 use tracing_subscriber::filter::EnvFilter;
 use tracing_subscriber::fmt::format::Writer;
@@ -10,9 +15,29 @@ use tracing_subscriber::fmt::time::FormatTime;
 
 use crate::args::{Common, LogFormat};
 use crate::output::timestamp;
+use crate::stderr;
 
 /// What others than this program say is left out.
 const OTHERS_QUIET: &str = ",h2=info,hyper=info,hyper_util=info,tower=info,rustls=info,tonic=info";
+
+/// What is said of lines that were dropped.
+fn missing(lines: u64) -> String {
+    format!(
+        "{} of this log were dropped: nobody had read stderr for {:?}",
+        crate::output::counted(usize::try_from(lines).unwrap_or(usize::MAX), "line"),
+        stderr::PATIENCE
+    )
+}
+
+fn missing_in_text(lines: u64) -> String {
+    format!("{}  WARN {}\n", timestamp(clock::wall()), missing(lines))
+}
+
+fn missing_in_json(lines: u64) -> String {
+    let (at, text) = (timestamp(clock::wall()), missing(lines));
+    let object = json!({ "timestamp": at, "level": "WARN", "message": text, "dropped": lines });
+    format!("{object}\n")
+}
 
 struct Calendar;
 
@@ -38,12 +63,28 @@ pub(crate) fn start(common: &Common, format: LogFormat) {
     };
     let log = tracing_subscriber::fmt()
         .with_env_filter(EnvFilter::new(format!("{level}{own}")))
-        .with_writer(std::io::stderr)
+        .with_writer(|| stderr::Lines)
         .with_target(false)
         // A reader that has gone away must not end an office: the complaint
         // would go to the same place, and panic there.
         .log_internal_errors(false)
         .with_timer(Calendar);
+    stderr::start(match format {
+        LogFormat::Human => missing_in_text,
+        LogFormat::Json => missing_in_json,
+    });
+    std::panic::set_hook(Box::new(|panic| {
+        // The usual one would wait for the reader, and with it whoever is to
+        // be told that this thread has gone.
+        let thread = std::thread::current();
+        let name = thread.name().unwrap_or("unnamed");
+        let trace = std::backtrace::Backtrace::capture();
+        let trace = match trace.status() {
+            BacktraceStatus::Captured => format!("{trace}\n"),
+            _ => String::new(),
+        };
+        stderr::say(format!("thread '{name}' {panic}\n{trace}").as_bytes());
+    }));
     match format {
         LogFormat::Human => log.with_ansi(std::io::stderr().is_terminal()).init(),
         LogFormat::Json => log.json().flatten_event(true).init(),

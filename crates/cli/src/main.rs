@@ -12,6 +12,7 @@ mod guard;
 mod log;
 mod output;
 mod program;
+mod stderr;
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -62,6 +63,7 @@ fn main() -> ExitCode {
     let filed = file.as_ref().ok().and_then(|file| file.log);
     let format = cli.common.log.or(filed).unwrap_or(LogFormat::Human);
     log::start(&cli.common, format);
+    let _finish = stderr::Finish;
     let output = Output::new(cli.common.json, format);
     match file.and_then(|file| run(cli, file, output)) {
         Ok(code) => code,

@@ -14,6 +14,7 @@ use tenure::core::time::WallTime;
 use tenure::election::Observation;
 
 use crate::args::LogFormat;
+use crate::stderr;
 
 /// How to print.
 #[derive(Clone, Copy, Debug)]
@@ -38,6 +39,17 @@ impl Output {
         };
         writeln!(out, "{line}")?;
         out.flush()
+    }
+
+    /// Prints a line without waiting for its reader, nor for what becomes of
+    /// it: what a program says that goes on for long, and has more to do than
+    /// to be read.
+    pub(crate) fn announce(self, text: &str, object: &Value) {
+        let (text, object) = (text.to_owned(), object.clone());
+        let print = move || drop(self.line(&text, &object));
+        // Not a task: a runtime waits for those of its threads when it ends.
+        let thread = std::thread::Builder::new().name("tenure-stdout".into());
+        let _ = thread.spawn(print);
     }
 
     /// Prints an entry of a log: its data as they are, and a newline.
@@ -112,7 +124,7 @@ impl Output {
     /// Says on stderr what is being waited for, unless only objects are read.
     pub(crate) fn note(self, text: &str) {
         if !self.json {
-            let _ = writeln!(io::stderr().lock(), "{text}");
+            stderr::say(format!("{text}\n").as_bytes());
         }
     }
 
@@ -127,7 +139,7 @@ impl Output {
         } else {
             format!("tenure: {text}")
         };
-        let _ = writeln!(io::stderr().lock(), "{line}");
+        stderr::say(format!("{line}\n").as_bytes());
     }
 }
 

@@ -149,6 +149,31 @@ fn leader_list_watch_resign_and_transfer() {
 }
 
 #[test]
+fn a_transfer_to_nobody_is_told_and_costs_one_and_a_half_intervals() {
+    let (shared, ledger) = (Shared::sqlite(), Ledger::new());
+    let flags = ["--lease", "8s", "--interval", "2s", "--grace", "500ms"];
+    let alone = Candidate::start(&shared.url(), "alone", &ledger, &flags);
+    ledger.await_term_above(0, SOON);
+    let nobody = tenure(&[
+        "transfer",
+        "payroll",
+        "--to",
+        "zoe",
+        "--store",
+        &shared.url(),
+    ]);
+    assert_eq!(nobody.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&nobody.stderr).into_owned();
+    assert!(said.contains("leads again, in the new term 2"), "{said}");
+    ledger.await_term_above(1, SOON);
+    let runs = ledger.runs();
+    let gap = runs[1].first - runs[0].last;
+    // It waits for one and a half intervals, and would for two after resigning.
+    assert!(gap > 2.9, "waited for {gap} s only");
+    drop(alone);
+}
+
+#[test]
 fn logs_are_for_people_or_for_programs() {
     let shared = Shared::sqlite();
     let url = shared.url();

@@ -304,6 +304,17 @@ fn a_stopped_guardian_is_killed_by_its_supervisor() {
     poll_until(SOON, || is_gone(guardian)).expect("it was killed");
 }
 
+#[test]
+fn a_stopped_guardian_costs_the_leadership_and_another_takes_over() {
+    let mut pair = pair(Shared::sqlite(), LEASE, true);
+    kill_process(guardian_of(&pair.leader), Signal::STOP).expect("it runs");
+    // Nobody asks anything: no renewal is sent that it has not confirmed.
+    let gap = pair.take_over();
+    assert!(gap > 0.0 && gap < 2.0 + pair.late(), "took {gap} s");
+    let log = pair.leader.log();
+    assert!(log.contains("the work did not confirm in time"), "{log}");
+}
+
 /// The hook is in debug builds only, and so is this test.
 #[cfg(debug_assertions)]
 #[test]

@@ -143,7 +143,8 @@ impl World {
                 self.stats.affinities += 1;
                 Ok(())
             }
-            Why::Resigned | Why::Replaced => {
+            // No candidate of the simulator has work that confirms.
+            Why::Resigned | Why::Replaced | Why::WorkUnconfirmed => {
                 self.stats.resignations += 1;
                 Ok(())
             }

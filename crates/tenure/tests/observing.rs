@@ -222,9 +222,52 @@ async fn a_transfer_to_the_leader_changes_nothing() {
     });
     let (payroll, to) = (name("payroll"), name("web-1"));
     let seen = election::ask_to_transfer(Arc::new(store), &payroll, to, WITHIN, WITHIN).await;
-    let leader = seen.expect("an answer").leader;
+    let (_, seen) = seen.expect("an answer");
+    let leader = seen.leader;
     assert_eq!(leader.map(|leader| leader.id), Some(reign.fence().leader));
     assert_eq!(writes.load(Ordering::Relaxed), 0);
+}
+
+#[tokio::test]
+async fn a_transfer_to_nobody_is_refused_where_the_store_knows_who_stands() {
+    let store: Arc<dyn Store> = Arc::new(Memory::new());
+    let (_election, reign) = leading(Arc::clone(&store), "payroll").await;
+    let ask = |to: &str| {
+        let (store, payroll, to) = (Arc::clone(&store), name("payroll"), name(to));
+        async move { election::ask_to_transfer(store, &payroll, to, WITHIN, WITHIN).await }
+    };
+    let refused = ask("web-2").await.expect_err("nobody of that name");
+    assert!(refused.to_string().contains("found web-2"), "{refused}");
+    assert!(refused.to_string().contains("web-1 stand"), "{refused}");
+    // Nothing was written, and the leader goes on.
+    let key = Key::of_election(&name("payroll"));
+    let found = store.read(&key, WITHIN).await.expect("a read").register;
+    let record = found.map(|it| tenure::core::election::Record::decode(&it.value));
+    let record = record.expect("a register").expect("a record");
+    assert_eq!(record.holder().expect("a holder").request, None);
+    assert!(reign.is_valid());
+
+    // One that stands is obeyed, and one that has stopped stands no more.
+    let builder = Election::builder(Arc::clone(&store), "payroll").name("web-2");
+    let other = builder
+        .lease(Duration::from_secs(4))
+        .start()
+        .expect("a candidate");
+    let handing_over = async {
+        reign.cancelled().await;
+        drop(reign);
+    };
+    let (asked, ()) = tokio::join!(ask("web-2"), handing_over);
+    let (before, seen) = asked.expect("it takes over");
+    assert_eq!(before.name, name("web-1"));
+    assert_eq!(seen.leader.expect("a leader").name, name("web-2"));
+    other.stop().await;
+    let stands = || store.candidates(&name("payroll")).expect("a list");
+    while stands().contains(&name("web-2")) {
+        tokio::task::yield_now().await;
+    }
+    let refused = ask("web-2").await.expect_err("it has stopped");
+    assert!(refused.to_string().contains("found web-2"), "{refused}");
 }
 
 #[tokio::test]

@@ -11,11 +11,20 @@
 //! latest, and only then says so. If it *hangs*, the beats it is sent do not
 //! come to the guardians, which end everything at the last `kill_at` it has
 //! heard; after that the porter kills it, and it is gone. Either way another
-//! steward is started, and the machine starts its workloads anew.
+//! steward is started, and the machine starts its workloads anew. So that one
+//! is noticed that hangs while no beats are sent, because the node was fenced
+//! or the agent ends, the last beat is sent once more while an end is waited
+//! for: it moves no time, and is answered.
+//!
+//! One that hangs from the start, or while it ends what a former life has left,
+//! is killed by the same rule. A new agent has not sent a beat yet, and nobody
+//! else can: so what its steward holds ends within a lease. To kill it is safe
+//! at any time, for its guardians hear the end of their channels; to wait only
+//! leaves a chance to one that was merely stopped.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -30,10 +39,11 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
+use super::orders::Orders;
 use super::place::{Door, STEWARD};
 use super::spec::Frame;
 use super::steward;
-use super::wire::{self, News, Order, State, Wire};
+use super::wire::{self, LINE_MAX, Life, News, Order, State, Wire};
 use crate::guard::SLACK;
 
 /// How long a steward may take to greet.
@@ -64,34 +74,56 @@ impl Done {
     }
 }
 
-/// Finds the steward of a node that lived before, or starts one.
-pub(super) async fn find(directory: &std::path::Path) -> io::Result<Found> {
+/// Finds the steward of a node that lived before, or starts one. A node of
+/// these settings has a lease that long.
+pub(super) async fn find(directory: &Path, lease: Duration) -> io::Result<Found> {
     let door = Door::open(directory)?;
-    if let Ok(stream) = door.connect(STEWARD).await {
-        return greeted(Wire::new(stream)).await;
+    let Ok(stream) = door.connect(STEWARD).await else {
+        return start(directory, &door).await;
+    };
+    // What it holds has ended by then: nobody sends beats any more.
+    let over = lease.saturating_add(SLACK).saturating_add(SLACK);
+    let mut wire = Wire::new(stream);
+    if let Some(state) = greeting(&mut wire, GREETING.max(over)).await? {
+        return Ok(Found { wire, state });
     }
+    end(&mut wire).await;
     start(directory, &door).await
 }
 
-async fn start(directory: &std::path::Path, door: &Door) -> io::Result<Found> {
+/// Kills a steward that does not answer, and waits until it has gone.
+async fn end(wire: &mut Wire) {
+    tracing::error!(
+        "the steward of this node does not answer, and what it held is over; it is killed, and \
+         another one is started"
+    );
+    // It is held by the connection: nobody else can have its number.
+    if let Some(pid) = wire.peer().and_then(Pid::from_raw) {
+        let _ = kill_process(pid, Signal::KILL);
+    }
+    let gone = async { while let Ok(Some(_)) = wire.next::<News>().await {} };
+    let _ = tokio::time::timeout(HUNG, gone).await;
+}
+
+async fn start(directory: &Path, door: &Door) -> io::Result<Found> {
     let directory = directory.to_owned();
     let spawned = tokio::task::spawn_blocking(move || steward::spawn(&directory)).await;
     spawned.map_err(io::Error::other)??;
-    greeted(Wire::new(door.connect(STEWARD).await?)).await
+    let mut wire = Wire::new(door.connect(STEWARD).await?);
+    match greeting(&mut wire, GREETING).await? {
+        Some(state) => Ok(Found { wire, state }),
+        None => Err(io::Error::other(
+            "expected the steward that was just started to answer, found that it does not",
+        )),
+    }
 }
 
-async fn greeted(mut wire: Wire) -> io::Result<Found> {
-    let pid = wire.peer();
-    let mute = || {
-        io::Error::other(format!(
-            "expected the steward of this node, process {pid:?}, to answer, found that it does \
-             not; kill it: what it holds ends with it"
-        ))
-    };
-    match tokio::time::timeout(GREETING, wire.next::<News>()).await {
-        Ok(Ok(Some(News::State(state)))) => Ok(Found { wire, state }),
+/// What a steward says first; `None` if that does not come in time.
+async fn greeting(wire: &mut Wire, within: Duration) -> io::Result<Option<State>> {
+    match tokio::time::timeout(within, wire.next::<News>()).await {
+        Ok(Ok(Some(News::State(state)))) => Ok(Some(state)),
         Ok(Err(error)) => Err(error),
-        Ok(Ok(_)) | Err(_) => Err(mute()),
+        Ok(Ok(_)) | Err(_) => Ok(None),
     }
 }
 
@@ -134,38 +166,77 @@ impl Found {
 
     /// Ends all that a former life has left; says which of it had been done
     /// before.
-    pub(super) async fn end_all(&mut self) -> io::Result<Vec<Done>> {
+    pub(super) async fn end_all(&mut self, directory: &Path) -> io::Result<Vec<Done>> {
         let mut left: Vec<u64> = self.state.runs.iter().map(|run| run.run).collect();
         for run in &left {
             self.wire.queue(&Order::Stop { run: *run });
         }
         let mut done = Vec::new();
         while !left.is_empty() {
-            match self.wire.next::<News>().await? {
+            match self.answer().await {
                 Some(News::Ended { run, .. }) => left.retain(|it| *it != run),
                 Some(News::Completed { run }) => {
                     let completed = self.state.runs.iter().find(|it| it.run == run);
                     done.extend(completed.and_then(|it| Done::new(&it.name, &it.digest)));
                 }
                 Some(_) => {}
-                None => return Err(io::Error::other("the steward has ended")),
+                None => {
+                    // Gone, and with it in time what it held.
+                    let over = self.over_at().since(clock::boot());
+                    tokio::time::sleep(over).await;
+                    *self = start(directory, &Door::open(directory)?).await?;
+                    return Ok(done);
+                }
             }
         }
         Ok(done)
+    }
+
+    /// When what a former life has left has ended at the latest.
+    fn over_at(&self) -> Instant {
+        let life = self.state.life.as_ref();
+        let kill_at = life.map_or(Instant::ZERO, |life| life.times.grant().kill_at);
+        kill_at.after(SLACK).after(SLACK)
+    }
+
+    /// The next that the steward says while it ends what it has; `None` once
+    /// it has gone, of itself or because it did not answer.
+    async fn answer(&mut self) -> Option<News> {
+        let mut asked = false;
+        loop {
+            let patience = HUNG.max(self.over_at().since(clock::boot()));
+            match tokio::time::timeout(patience, self.wire.next::<News>()).await {
+                // It lives, and a process that the kernel does not end keeps
+                // a run for long.
+                Ok(Ok(Some(News::Heard { .. }))) => asked = false,
+                Ok(news) => return news.ok().flatten(),
+                Err(_) => {
+                    // The last beat of the former life moves no time any more,
+                    // and is answered. Without one nothing was ever begun.
+                    let life = self.state.life.clone().filter(|_| !asked);
+                    let Some(Life { id, times }) = life else {
+                        end(&mut self.wire).await;
+                        return None;
+                    };
+                    self.wire.queue(&Order::Extend { id, times });
+                    asked = true;
+                }
+            }
+        }
     }
 }
 
 /// The host that the manager is given.
 pub(super) struct Link {
     frame: Frame,
-    orders: UnboundedSender<Order>,
+    orders: Arc<Orders>,
     say: UnboundedSender<Report>,
     reports: UnboundedReceiver<Report>,
 }
 
 /// What the agent keeps of it.
 pub(super) struct Reins {
-    orders: UnboundedSender<Order>,
+    orders: Arc<Orders>,
     /// Workloads that have ended as they should.
     pub(super) completed: UnboundedReceiver<Done>,
     /// How many stewards were lost.
@@ -180,7 +251,7 @@ pub(super) fn link(
     settings: String,
     directory: PathBuf,
 ) -> io::Result<(Link, Reins)> {
-    let (orders, ordered) = unbounded_channel();
+    let orders = Arc::new(Orders::default());
     let (say, reports) = unbounded_channel();
     let (complete, completed) = unbounded_channel();
     let (lose, lost) = watch::channel(0);
@@ -194,7 +265,7 @@ pub(super) fn link(
         door: Door::open(&directory)?,
         directory,
         wire: found.wire,
-        ordered,
+        ordered: Arc::clone(&orders),
         say: say.clone(),
         complete,
         lose,
@@ -202,6 +273,9 @@ pub(super) fn link(
         sent: kill_at,
         heard: kill_at,
         unheard: None,
+        life: found.state.life.clone(),
+        asked_at: Instant::ZERO,
+        ending: BTreeSet::new(),
         notes: found.state.notes,
         settings,
         quitting: false,
@@ -209,7 +283,7 @@ pub(super) fn link(
     let porter = drive::background().spawn(porter.carry());
     let link = Link {
         frame,
-        orders: orders.clone(),
+        orders: Arc::clone(&orders),
         say,
         reports,
     };
@@ -259,20 +333,22 @@ impl Host for Link {
 
 impl Link {
     fn order(&self, order: Order) {
-        // The porter lives until it is told to quit, after the last order.
-        let _ = self.orders.send(order);
+        if let Some((run, failed)) = self.orders.put(order) {
+            let (run, failed) = (Run(run), failed.map(Into::into));
+            let _ = self.say.send(Report::Ended { run, failed });
+        }
     }
 }
 
 impl Reins {
     /// What a next life should know.
     pub(super) fn note(&self, text: String) {
-        let _ = self.orders.send(Order::Notes { text });
+        let _ = self.orders.put(Order::Notes { text });
     }
 
     /// Kills what is left, ends the steward and waits until it has ended.
     pub(super) async fn quit(self) {
-        let _ = self.orders.send(Order::Quit);
+        let _ = self.orders.put(Order::Quit);
         let _ = self.porter.await;
     }
 }
@@ -281,7 +357,7 @@ struct Porter {
     directory: PathBuf,
     door: Door,
     wire: Wire,
-    ordered: UnboundedReceiver<Order>,
+    ordered: Arc<Orders>,
     say: UnboundedSender<Report>,
     complete: UnboundedSender<Done>,
     lose: watch::Sender<u64>,
@@ -292,6 +368,12 @@ struct Porter {
     sent: Instant,
     heard: Instant,
     unheard: Option<Instant>,
+    /// The last beat that was sent.
+    life: Option<Life>,
+    /// When something was sent last.
+    asked_at: Instant,
+    /// What is to end, and has not yet.
+    ending: BTreeSet<u64>,
     settings: String,
     notes: String,
     quitting: bool,
@@ -302,17 +384,24 @@ impl Porter {
         let text = self.settings.clone();
         self.wire.queue(&Order::Settings { text });
         loop {
-            let hung_at = self.hung_at();
+            let (hung_at, ask_at) = (self.hung_at(), self.ask_at());
+            // One that does not read gets no more than this ahead.
+            let reads = self.wire.backlog() <= LINE_MAX;
             tokio::select! {
                 biased;
                 news = self.wire.next::<News>() => match news {
                     Ok(Some(news)) => self.hear(news),
                     Ok(None) | Err(_) if self.quitting => return,
-                    Ok(None) => self.replace("it has ended").await,
-                    Err(error) => self.replace(&error.to_string()).await,
+                    Ok(None) => if !self.replace("it has ended").await {
+                        return;
+                    },
+                    Err(error) => if !self.replace(&error.to_string()).await {
+                        return;
+                    },
                 },
-                Some(order) = self.ordered.recv() => self.pass(order),
+                order = self.ordered.next(), if reads => self.pass(order),
                 () = until(hung_at) => self.kill(),
+                () = until(ask_at) => self.ask(),
             }
         }
     }
@@ -324,15 +413,50 @@ impl Porter {
                 self.runs.insert(begin.run, done);
                 self.sent = self.sent.max(begin.times.grant().kill_at);
             }
-            Order::Extend { times, .. } => {
+            Order::Extend { id, times } => {
                 self.sent = self.sent.max(times.grant().kill_at);
                 self.unheard.get_or_insert_with(clock::boot);
+                let (id, times) = (id.clone(), *times);
+                self.life = Some(Life { id, times });
             }
             Order::Notes { text } => self.notes.clone_from(text),
-            Order::Quit => self.quitting = true,
-            Order::Settings { .. } | Order::Stop { .. } | Order::Kill { .. } => {}
+            Order::Quit => {
+                self.quitting = true;
+                if self.life.is_none() {
+                    // It holds nothing, so its end is all that can be heard.
+                    self.unheard.get_or_insert_with(clock::boot);
+                }
+            }
+            Order::Stop { run } | Order::Kill { run } => {
+                // One that has ended meanwhile is not answered for once more.
+                if self.runs.contains_key(run) {
+                    self.ending.insert(*run);
+                }
+            }
+            Order::Settings { .. } => {}
         }
         self.wire.queue(&order);
+        self.asked_at = clock::boot();
+    }
+
+    /// When to find out whether the steward still answers, if nothing that is
+    /// answered was sent: while an end is waited for.
+    fn ask_at(&self) -> Instant {
+        let waits = self.quitting || !self.ending.is_empty();
+        if waits && self.unheard.is_none() && self.life.is_some() {
+            self.asked_at.after(HUNG)
+        } else {
+            Instant::MAX
+        }
+    }
+
+    /// Sends the last beat once more: it moves no time, and is answered.
+    fn ask(&mut self) {
+        if let Some(Life { id, times }) = self.life.clone() {
+            self.unheard.get_or_insert_with(clock::boot);
+            self.wire.queue(&Order::Extend { id, times });
+            self.asked_at = clock::boot();
+        }
     }
 
     fn hear(&mut self, news: News) {
@@ -356,7 +480,8 @@ impl Porter {
         }
     }
 
-    fn ended(&self, run: u64, failed: Option<Arc<str>>) {
+    fn ended(&mut self, run: u64, failed: Option<Arc<str>>) {
+        self.ending.remove(&run);
         let run = Run(run);
         let _ = self.say.send(Report::Ended { run, failed });
     }
@@ -370,18 +495,20 @@ impl Porter {
     }
 
     fn kill(&mut self) {
-        tracing::error!("the steward does not answer; it is killed");
+        tracing::error!("the steward does not answer, and what it held is over; it is killed");
         let pid = self.wire.peer().and_then(Pid::from_raw);
         // It is held by the connection: nobody else can have its number.
         if let Some(pid) = pid {
             let _ = kill_process(pid, Signal::KILL);
         }
         self.unheard = None;
+        self.asked_at = clock::boot();
     }
 
     /// The steward is gone: says that everything has ended, once that is
-    /// certain, and starts another.
-    async fn replace(&mut self, why: &str) {
+    /// certain, and starts another; false if none can be started and the agent
+    /// wants to end.
+    async fn replace(&mut self, why: &str) -> bool {
         tracing::error!(
             "the steward was lost: {why}; its guardians end what it held, and another one is \
              started"
@@ -391,6 +518,7 @@ impl Porter {
         for (run, _) in std::mem::take(&mut self.runs) {
             self.ended(run, Some("its steward was lost".into()));
         }
+        self.ending.clear();
         self.lose.send_modify(|lost| *lost += 1);
         loop {
             match start(&self.directory, &self.door).await {
@@ -400,6 +528,9 @@ impl Porter {
                 }
                 Err(error) => {
                     tracing::error!("expected to start a steward: {error}");
+                    if self.ordered.is_quitting() {
+                        return false;
+                    }
                     tokio::time::sleep(RETRY).await;
                 }
             }
@@ -409,6 +540,7 @@ impl Porter {
         self.wire.queue(&Order::Settings { text });
         let text = self.notes.clone();
         self.wire.queue(&Order::Notes { text });
+        true
     }
 }
 

@@ -28,6 +28,7 @@ mod errand;
 mod link;
 mod metrics;
 mod node;
+mod orders;
 pub(crate) mod place;
 mod refused;
 mod retire;

@@ -7,7 +7,7 @@
 //! everything at once and lets the others find out.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -77,15 +77,15 @@ pub(crate) async fn run(context: &Context, options: Options) -> Result<ExitCode,
         None => None,
     };
     let settings = format!("{} {config:?}", options.url);
-    let mut found = link::find(&directory).await?;
+    let mut found = link::find(&directory, config.lease).await?;
     let past = found.past(&settings);
     let resumes = past.is_some();
     let mut book = Book::new(head(&config), &found.state.notes);
     if let Some(past) = &past {
         book.resume(&past.jobs, clock::wall());
     }
-    let (builder, done) = before(options.builder, &mut found, past).await?;
     let former = found.former();
+    let (builder, done) = before(options.builder, &mut found, past, &directory).await?;
     let frame = Frame {
         group: group.to_owned(),
         node: name.to_owned(),
@@ -112,13 +112,13 @@ pub(crate) async fn run(context: &Context, options: Options) -> Result<ExitCode,
     if let Some(listener) = metered {
         tokio::spawn(metrics::serve(listener, Arc::clone(&desk)));
     }
-    context.output.line(
+    context.output.announce(
         &format!(
             "node {name} of group {group}, directory {}",
             directory.display()
         ),
         &json!({ "node": name, "group": group, "directory": directory }),
-    )?;
+    );
     let agent = Agent::new(desk, events, reins, (config.quorum, resumes));
     for done in done {
         agent.complete(done);
@@ -155,6 +155,7 @@ async fn before(
     builder: Builder,
     found: &mut Found,
     past: Option<Past>,
+    directory: &Path,
 ) -> Result<(Builder, Vec<Done>), Failure> {
     if let Some(past) = past {
         tracing::info!(
@@ -164,15 +165,15 @@ async fn before(
         );
         return Ok((builder.resume(past), Vec::new()));
     }
-    let mut done = Vec::new();
+    let (former, mut done) = (found.former(), Vec::new());
     if !found.state.runs.is_empty() {
         tracing::info!(
             "ending {} of a former life with other settings, or too long ago",
             counted(found.state.runs.len(), "workload")
         );
-        done = found.end_all().await?;
+        done = found.end_all(directory).await?;
     }
-    let builder = match found.former() {
+    let builder = match former {
         Some(former) => builder.former(former),
         None => builder,
     };

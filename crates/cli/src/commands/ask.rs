@@ -44,12 +44,19 @@ pub(crate) async fn transfer(
     let to = Name::new(&args.to).map_err(|error| usage(format!("--to: {error}")))?;
     let store = context.open().await?;
     let (within, patience) = (context.timeout, context.patience());
-    let seen = election::ask_to_transfer(store, &election, to.clone(), within, patience)
+    let (before, seen) = election::ask_to_transfer(store, &election, to.clone(), within, patience)
         .await
         .map_err(ask_failure)?;
     context.output.observation(election.as_str(), &seen, None)?;
     match &seen.leader {
         Some(leader) if leader.name == to => Ok(ExitCode::SUCCESS),
+        Some(leader) if leader.name == before.name => Err(Failure::Other(anyhow::anyhow!(
+            "expected {to} to take over, found that it did not come: {} waited for it and leads \
+             again, in the new term {}; start a candidate of that name (`tenure run {election} \
+             --name {to}`), or look at its log",
+            leader.name,
+            leader.term
+        ))),
         other => Err(Failure::Other(anyhow::anyhow!(
             "expected {to} to take over, found {} leading: {to} was not standing, or not quick \
              enough",

@@ -48,6 +48,8 @@ pub(super) struct Course<'a> {
     election: &'a Election,
     reign: &'a Reign,
     began: Instant,
+    /// What the guardian was told last.
+    grant: Grant,
     outcome: Outcome,
     /// The command has been told to stop.
     told: bool,
@@ -60,6 +62,7 @@ impl<'a> Course<'a> {
             election,
             reign,
             began: clock::boot(),
+            grant: reign.grant(),
             outcome: Outcome::Ended(None),
             told: false,
         }
@@ -82,6 +85,7 @@ impl<'a> Course<'a> {
             return false;
         }
         stop_here_for_a_test();
+        debug_assert_eq!(start.kill_at, self.grant.kill_at, "no renewal comes before");
         guardian.start(start);
         true
     }
@@ -136,10 +140,22 @@ impl<'a> Course<'a> {
         }
     }
 
+    /// The guardian confirms that the command runs, and by which time it is
+    /// killed. Only that of the latest grant lets the next renewal go: an
+    /// older word may have been said before the guardian was stopped.
+    pub(super) fn confirm(&self, kill_at: Instant) {
+        if kill_at >= self.grant.kill_at {
+            self.reign.confirm_work(&self.grant);
+        }
+    }
+
     /// What the campaign says.
     pub(super) fn follow(&mut self, event: &Happened, guardian: &Guardian) {
         match event {
-            Happened::Renewed { grant, .. } => guardian.extend(grant.drain_at, grant.kill_at),
+            Happened::Renewed { grant, .. } => {
+                self.grant = *grant;
+                guardian.extend(grant.drain_at, grant.kill_at);
+            }
             Happened::Draining { why, grant, .. } if !self.told => {
                 self.told = true;
                 guardian.stop(grace(why, *grant, self.election));
@@ -160,7 +176,8 @@ fn grace(why: &Why, grant: Grant, election: &Election) -> Duration {
         | Why::Transferred(_)
         | Why::Requested
         | Why::Replaced
-        | Why::AffinityEnded => election.config().grace,
+        | Why::AffinityEnded
+        | Why::WorkUnconfirmed => election.config().grace,
     }
 }
 

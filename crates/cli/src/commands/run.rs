@@ -4,6 +4,14 @@
 //! one order: stop the command, see that nothing of it is left, drop the
 //! reign. Dropping the reign is what vacates the office, so nobody else is
 //! elected before the command is gone.
+//!
+//! The loop runs on the library's background thread, beside the renewals. So
+//! there is no state in which one goes on without the other: whatever keeps
+//! the loop from its guardian keeps renewals from the store. Nothing in it
+//! waits for a reader of our output (`stderr.rs`). And no renewal is sent
+//! before the guardian has confirmed the grant of the one before (§4.13), so
+//! a guardian that hangs, or a command that does not get started, costs the
+//! leadership instead of keeping everybody out of it.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -11,13 +19,13 @@ use std::time::Duration;
 
 use tenure::election::{Builder, Event as Happened, Events, Grant, leader};
 use tenure::store::Store;
-use tenure::{Election, Name, Reign, StoreError};
+use tenure::{Election, Name, Reign, StoreError, drive};
 
 use super::observe::name;
 use super::reign::{Course, Ended, Outcome, hear_why};
 use super::trouble::Trouble;
 use crate::args::{self, Restart};
-use crate::config::{self, RunPlan, store_failure};
+use crate::config::{self, File, RunPlan, store_failure};
 use crate::failure::{Failure, usage};
 use crate::guard::{Ask, Asks, Event, Guardian, Start};
 use crate::{Context, output, program};
@@ -60,15 +68,17 @@ pub(crate) async fn run(context: &Context, args: &args::Run) -> Result<ExitCode,
     };
     let url = config::store_url(&context.common, &context.file)?;
     let runner = Runner {
-        args,
-        context,
+        args: args.clone(),
+        file: context.file.clone(),
         store,
         url,
         asks,
         stopping: false,
         trouble: Trouble::default(),
     };
-    runner.run().await
+    // Here is nothing but the wait for its end.
+    let ended = drive::background().spawn(runner.run()).await;
+    ended.map_err(|error| anyhow::anyhow!("the loop of `tenure run` has failed: {error}"))?
 }
 
 /// Looks whether the store will do and the register can be read, so that what
@@ -118,9 +128,9 @@ async fn near_enough(
     )))
 }
 
-struct Runner<'a> {
-    args: &'a args::Run,
-    context: &'a Context,
+struct Runner {
+    args: args::Run,
+    file: File,
     store: Arc<dyn Store>,
     url: String,
     asks: Asks,
@@ -128,7 +138,7 @@ struct Runner<'a> {
     trouble: Trouble,
 }
 
-impl Runner<'_> {
+impl Runner {
     async fn run(mut self) -> Result<ExitCode, Failure> {
         let mut pause = PAUSE_MIN;
         loop {
@@ -159,7 +169,9 @@ impl Runner<'_> {
     }
 
     fn candidate(&self) -> Result<(Builder, RunPlan), Failure> {
-        config::candidate(self.args, &self.context.file, Arc::clone(&self.store))
+        let store = Arc::clone(&self.store);
+        let (builder, plan) = config::candidate(&self.args, &self.file, store)?;
+        Ok((builder.work_confirms(), plan))
     }
 
     async fn is_stopped_within(&mut self, pause: Duration) -> bool {
@@ -245,7 +257,9 @@ impl Runner<'_> {
         events: &mut Events,
         guardian: &mut Guardian,
     ) -> Ended {
-        let mut course = Course::new(&self.args.election, election, reign);
+        let name = self.args.election.clone();
+        let mut course = Course::new(&name, election, reign);
+        let mut confirmations = guardian.confirmations();
         if !course.begin(guardian, self.start(reign)) {
             return course.ended();
         }
@@ -259,9 +273,10 @@ impl Runner<'_> {
                     self.stopping |= ask == Ask::Stop;
                     course.obey(ask, guardian);
                 }
+                kill_at = confirmations.next() => course.confirm(kill_at),
                 Some(event) = events.next() => {
-                    self.log(&event);
                     course.follow(&event, guardian);
+                    self.log(&event);
                 }
             }
         }

@@ -29,10 +29,10 @@ pub(crate) async fn serve(context: &Context, args: &Serve) -> Result<ExitCode, F
         other => Failure::Other(other.into()),
     })?;
     let listening = server.address();
-    context.output.line(
+    context.output.announce(
         &format!("server {id} listens on {listening}, data in {data}"),
         &serde_json::json!({ "id": id, "listen": listening.to_string(), "data": data }),
-    )?;
+    );
     let [terminate, interrupt] = &mut stop;
     let ended = loop {
         tokio::select! {

@@ -255,6 +255,17 @@ impl Guardian {
         if held && !self.final_times {
             self.kill_at = self.kill_at.max(kill_at);
             self.drain_at = self.drain_at.max(drain_at).min(self.kill_at);
+            self.confirm();
+        }
+    }
+
+    /// Says by which time CMD is held. Not before CMD runs, and not once it
+    /// has been told to end: the supervisor's next renewal waits for this
+    /// word, and a leadership is renewed for a CMD that runs.
+    fn confirm(&mut self) {
+        if self.started && self.phase == Phase::Running && !self.final_times {
+            let kill_at = self.kill_at;
+            self.tell(Report::Holds { kill_at });
         }
     }
 
@@ -321,7 +332,10 @@ impl Guardian {
             match report {
                 Report::Ready => self.tell(Report::Ready),
                 Report::Refused(why) => return self.refuse(why),
-                Report::Started(_) | Report::Exited { .. } | Report::Gone => {}
+                Report::Started(_)
+                | Report::Holds { .. }
+                | Report::Exited { .. }
+                | Report::Gone => {}
             }
         }
         if open {
@@ -329,6 +343,7 @@ impl Guardian {
         } else if let (true, Some(cmd)) = (self.go, self.cmd) {
             self.started = true;
             self.tell(Report::Started(cmd.as_raw_nonzero().get()));
+            self.confirm();
         }
     }
 

@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use tenure::core::time::Instant;
 use tokio::sync::mpsc::{Receiver, channel};
+use tokio::sync::watch;
 
 use super::keeper::{self, Keeper};
 use super::status::{Refusal, Status};
@@ -74,6 +75,7 @@ pub(crate) struct Guardian {
     orders: SyncSender<Order>,
     wake: UnixStream,
     events: Receiver<Event>,
+    held: watch::Receiver<Option<Instant>>,
     last: Option<Event>,
 }
 
@@ -101,9 +103,10 @@ impl Guardian {
     fn begin(program: &Path, output: Option<(OwnedFd, &str)>) -> io::Result<Self> {
         let (orders, taken) = sync_channel(ORDERS);
         let (events, heard) = channel(EVENTS);
+        let (hold, held) = watch::channel(None);
         let (wake, woken) = UnixStream::pair()?;
         wake.set_nonblocking(true)?;
-        let keeper = Keeper::new(keeper::spawn(program, output)?, taken, woken, events)?;
+        let keeper = Keeper::new(keeper::spawn(program, output)?, taken, woken, events, hold)?;
         std::thread::Builder::new()
             .name("tenure-keeper".into())
             .spawn(move || keeper.run())?;
@@ -111,8 +114,14 @@ impl Guardian {
             orders,
             wake,
             events: heard,
+            held,
             last: None,
         })
+    }
+
+    /// What the guardian confirms from now on.
+    pub(crate) fn confirmations(&self) -> Confirmations {
+        Confirmations(self.held.clone())
     }
 
     /// Gives the go-ahead. It is void if it arrives at `drain_at` or later.
@@ -163,6 +172,24 @@ impl Guardian {
     }
 }
 
+/// By which times a guardian holds CMD, as it confirms them. Bounded: only the
+/// latest is kept.
+pub(crate) struct Confirmations(watch::Receiver<Option<Instant>>);
+
+impl Confirmations {
+    /// Waits until the guardian confirms that CMD runs, and by which `kill_at`
+    /// it is held. May be cancelled without loss.
+    pub(crate) async fn next(&mut self) -> Instant {
+        while self.0.changed().await.is_ok() {
+            if let Some(kill_at) = *self.0.borrow_and_update() {
+                return kill_at;
+            }
+        }
+        // The keeper has ended, and says so as an event.
+        std::future::pending().await
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -171,11 +198,13 @@ mod tests {
     fn a_keeper_that_is_gone_is_not_taken_for_the_end_of_cmd() {
         let (orders, _) = sync_channel(ORDERS);
         let (_, events) = channel(EVENTS);
+        let (_, held) = watch::channel(None);
         let (wake, _) = UnixStream::pair().expect("a pair");
         let mut guardian = Guardian {
             orders,
             wake,
             events,
+            held,
             last: None,
         };
         let runtime = tokio::runtime::Builder::new_current_thread().build();

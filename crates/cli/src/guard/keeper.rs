@@ -37,6 +37,7 @@ use rustix::process::{
 use tenure::clock;
 use tenure::core::time::Instant;
 use tokio::sync::mpsc::Sender;
+use tokio::sync::watch;
 
 use super::cgroup::Leaf;
 use super::channel::Channel;
@@ -125,6 +126,7 @@ pub(super) struct Keeper {
     children_id: signal_hook::SigId,
     alarm: Alarm,
     events: Sender<Event>,
+    held: watch::Sender<Option<Instant>>,
     kill_at: Instant,
     stop_by: Instant,
     cmd: Option<i32>,
@@ -139,6 +141,7 @@ impl Keeper {
         orders: Receiver<Order>,
         wake: UnixStream,
         events: Sender<Event>,
+        held: watch::Sender<Option<Instant>>,
     ) -> io::Result<Self> {
         let (children, children_id) = poll::child_signals()?;
         wake.set_nonblocking(true)?;
@@ -152,6 +155,7 @@ impl Keeper {
             children_id,
             alarm: Alarm::new()?,
             events,
+            held,
             kill_at: Instant::MAX,
             stop_by: Instant::MAX,
             cmd: None,
@@ -262,6 +266,7 @@ impl Keeper {
                 self.cmd = Some(pid);
                 self.tell(Event::Started { pid });
             }
+            Report::Holds { kill_at } => drop(self.held.send_replace(Some(kill_at))),
             Report::Refused(why) => self.tell(Event::Refused { why }),
             Report::Exited { status, asked } => {
                 self.exited = true;

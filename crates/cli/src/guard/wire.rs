@@ -51,6 +51,8 @@ pub(super) enum Report {
     Ready,
     /// CMD runs under this process id.
     Started(i32),
+    /// CMD runs, and is killed at this time unless another is heard of.
+    Holds { kill_at: Instant },
     /// CMD was not started.
     Refused(Refusal),
     /// CMD has ended; what it left behind is being ended.
@@ -134,6 +136,10 @@ impl Message for Order {
 impl Message for Report {
     fn encode(&self, to: &mut Vec<u8>) {
         let (tag, number) = match *self {
+            Self::Holds { kill_at } => {
+                to.push(11);
+                return put_u64(to, kill_at.as_nanos());
+            }
             Self::Ready => (0, 0),
             Self::Started(pid) => (1, pid),
             Self::Refused(Refusal::Late) => (2, 0),
@@ -154,7 +160,12 @@ impl Message for Report {
     }
 
     fn decode(from: &mut Reader<'_>) -> Option<Self> {
-        let (tag, number) = (from.u8()?, from.i32()?);
+        let tag = from.u8()?;
+        if tag == 11 {
+            let kill_at = from.instant()?;
+            return Some(Self::Holds { kill_at });
+        }
+        let number = from.i32()?;
         Some(match tag {
             0 => Self::Ready,
             1 => Self::Started(number),
@@ -254,6 +265,9 @@ mod tests {
             exited(Status::Signal(64), false),
             exited(Status::Signal(15), true),
             Report::Gone,
+            Report::Holds {
+                kill_at: Instant::from_nanos(u64::MAX - 1),
+            },
         ];
         for report in reports {
             let mut bytes = Vec::new();

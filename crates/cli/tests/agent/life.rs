@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use rustix::process::{Signal, kill_process};
+use tenure::clock;
 
 use super::common::poll_until;
 use super::pressure::Pressure;
@@ -252,6 +253,34 @@ fn a_steward_that_is_killed_or_hangs_is_replaced() {
         "the node lives on"
     );
     town.shows("a", |it| it["restarts"].as_u64() >= Some(2));
+}
+
+/// Whatever a hung steward keeps an agent from: to begin, to end what a former
+/// life has left, or to end.
+#[test]
+fn a_steward_that_hangs_does_not_keep_its_agent_out() {
+    let town = Town::sqlite();
+    let mut one = town.node("one", &[]);
+    town.deploy_as("a", &[], &town.stamps.stubborn());
+    let before = town.writes("a").pid;
+    let steward = one.below("__steward");
+    kill_process(steward, Signal::STOP).expect("it runs");
+    one.kill();
+    let mut again = town.node("one", &[]);
+    again.says("the steward of this node does not answer");
+    let other = || town.stamps.last("a").filter(|run| run.pid != before);
+    poll_until(PATIENCE, other).expect("it is started again, by another steward");
+    town.all_run(&["a"], |node| node == "one");
+    // Asked twice, it ends everything at once; its steward hangs, and hears
+    // of nothing.
+    kill_process(again.below("__steward"), Signal::STOP).expect("it runs");
+    again.signal(Signal::TERM);
+    again.says("asked to stop");
+    let echo = clock::boot().after(Duration::from_millis(700));
+    poll_until(PATIENCE, || (clock::boot() >= echo).then_some(()));
+    again.signal(Signal::TERM);
+    again.ends();
+    town.stamps.runs();
 }
 
 #[test]

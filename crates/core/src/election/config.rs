@@ -102,6 +102,10 @@ pub struct Config {
     /// it: the store binds the register to a session that lives for at least
     /// a lease after each sign of life, and empties it when that ends.
     pub by_session: bool,
+    /// Renew only grants of which the application has said that its work goes
+    /// by them ([`Input::WorkConfirmed`](super::Input::WorkConfirmed), §4.13):
+    /// for work that runs in another process.
+    pub work_confirms: bool,
     /// A mistake to make on purpose.
     #[cfg(feature = "planted-bugs")]
     pub planted: Option<Bug>,
@@ -133,6 +137,7 @@ impl Config {
             expiry: Expiry::Silence,
             affinity: None,
             by_session: false,
+            work_confirms: false,
             #[cfg(feature = "planted-bugs")]
             planted: None,
         };

@@ -244,7 +244,8 @@ impl Machine for Observer {
             | Input::Wrote { .. }
             | Input::Confirmed { .. }
             | Input::Command(_)
-            | Input::Drained => {}
+            | Input::Drained
+            | Input::WorkConfirmed { .. } => {}
         }
         self.advance();
     }

@@ -33,7 +33,7 @@ pub(crate) fn run(world: &mut World, command: &str, args: &mut Args<'_>) -> Outc
     match command {
         // campaign a lease=10s interval=2s grace=3s kill=250ms drift=10000
         //   priority=10 expiry=silence|session|steady|store|skew:2s
-        //   affinity=cache election=payroll name=a by=session, and where it runs:
+        //   affinity=cache election=payroll name=a by=session confirms=work, and where it runs:
         //   boot=100s wall=-2s rate=10000 clock=1:2 watch=on|off|withheld
         //   link=up work=ends|runs
         "campaign" => campaign(world, args)?,
@@ -56,7 +56,7 @@ pub(crate) fn run(world: &mut World, command: &str, args: &mut Args<'_>) -> Outc
             let session = args.word()?.parse()?;
             world.end_session(session);
         }
-        "resign" | "transfer" | "stop" | "drained" => order(world, command, args)?,
+        "resign" | "transfer" | "stop" | "drained" | "confirm" => order(world, command, args)?,
         "link" | "watch" | "suspend" | "resume" | "crash" | "clock" | "work" | "store" => {
             surround(world, command, args)?;
         }
@@ -92,6 +92,7 @@ pub(crate) fn configure(args: &mut Args<'_>, name: &str) -> Outcome<Config> {
     config.affinity = args.name("affinity")?;
     config.expiry = expiry(args)?;
     config.by_session = args.key("by") == Some("session");
+    config.work_confirms = args.key("confirms") == Some("work");
     #[cfg(feature = "planted-bugs")]
     if let Some(bug) = args.key("bug") {
         let known = tenure_core::election::Bug::ALL;
@@ -196,6 +197,12 @@ fn order(world: &mut World, command: &str, args: &mut Args<'_>) -> Outcome<()> {
             Input::Command(Command::Transfer(to))
         }
         "stop" => Input::Command(Command::Stop),
+        // confirm a start=2s: its work goes by the grant that counts from then.
+        "confirm" => {
+            let start = args.span("start")?.ok_or("from when?")?;
+            let start = world.actors[index].now(start).boot;
+            Input::WorkConfirmed { start }
+        }
         _ => Input::Drained,
     };
     world.send(index, input);

@@ -4,6 +4,7 @@
 //! without touching leader, term or renewal: only the holder empties the
 //! office, after its work has ended. Then we wait to see it happen.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,6 +19,9 @@ use crate::store::Store;
 /// How often a request is tried when somebody else writes at the same time.
 /// A leader writes once an interval, so more than a few means a broken store.
 const TRIES_MAX: u32 = 16;
+
+/// How many of those who stand are named.
+const LISTED_MAX: usize = 16;
 
 /// Why a leader could not be asked.
 #[derive(Debug, thiserror::Error)]
@@ -38,6 +42,18 @@ pub enum AskError {
         /// In which term.
         term: u64,
     },
+    /// The store knows who stands, and nobody of this name does.
+    #[error(
+        "expected the name of a candidate that stands, found {to}, which does not; {} \
+         stand: start a candidate of that name first, or name one of these",
+        listed(standing)
+    )]
+    NotStanding {
+        /// Who was to lead.
+        to: Name,
+        /// Who stands.
+        standing: BTreeSet<Name>,
+    },
     /// The leader has been asked, but has not gone in time.
     #[error(
         "the leader was asked but still held the office after {waited:?}; it will go at its \
@@ -50,6 +66,11 @@ pub enum AskError {
     /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
+}
+
+fn listed(names: &BTreeSet<Name>) -> String {
+    let names: Vec<&str> = names.iter().map(Name::as_str).take(LISTED_MAX).collect();
+    names.join(", ")
 }
 
 /// Asks the leader of `election` to resign, and waits up to `patience` until
@@ -81,9 +102,13 @@ pub async fn ask_to_resign(
 
 /// Asks the leader of `election` to hand over to the candidate named `to`,
 /// and waits up to `patience` until somebody else leads; each call of the
-/// store may take `within`. Returns who. If the leader has that name already,
-/// nothing is written and it is what is returned: it would resign, and since
-/// it is also the one that all others hold back for, take the office again.
+/// store may take `within`. Returns who was asked, and who leads then. If the
+/// leader has that name already, nothing is written and it is what is returned:
+/// it would resign, and since it is also the one that all others hold back for,
+/// take the office again. If the one named does not come within one and a half
+/// intervals, anybody may lead, and mostly the leader that was asked leads
+/// again, in a new term. Where the store knows who stands
+/// ([`Store::candidates`]) nobody is asked for the sake of one who does not.
 ///
 /// # Errors
 /// See [`AskError`].
@@ -93,18 +118,24 @@ pub async fn ask_to_transfer(
     to: Name,
     within: Duration,
     patience: Duration,
-) -> Result<Observation, AskError> {
+) -> Result<(Leader, Observation), AskError> {
     let election = election.clone();
     on_background(async move {
         let mut watcher = watch(Arc::clone(&store), election.clone(), false);
         let request = Request::Transfer(to.clone());
         let store = store.as_ref();
+        if let Some(standing) = store.candidates(&election)
+            && !standing.contains(&to)
+        {
+            return Err(AskError::NotStanding { to, standing });
+        }
         let (asked, seen) = write_request(store, &election, None, &request, within).await?;
         if asked.name == to {
-            return Ok(seen);
+            return Ok((asked, seen));
         }
         let taken = |seen: &Observation| seen.leader.is_some() && seen.term > asked.term;
-        until(&mut watcher, patience, taken).await
+        let seen = until(&mut watcher, patience, taken).await?;
+        Ok((asked, seen))
     })
     .await
 }

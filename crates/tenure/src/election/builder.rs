@@ -30,6 +30,7 @@ pub struct Builder {
     priority: Priority,
     max_clock_skew: Option<Duration>,
     affinity: Option<String>,
+    work_confirms: bool,
 }
 
 /// Why an election could not be started.
@@ -68,6 +69,7 @@ impl Builder {
             priority: Priority::HIGHEST,
             max_clock_skew: None,
             affinity: None,
+            work_confirms: false,
         }
     }
 
@@ -142,6 +144,15 @@ impl Builder {
         self
     }
 
+    /// Renew only grants by which the work is known to go: each one waits for
+    /// [`Reign::confirm_work`](super::Reign::confirm_work). For work that runs
+    /// in another process, whose deadlines have to be told to it: a candidate
+    /// that cannot reach it then loses the leadership to one that can.
+    pub fn work_confirms(mut self) -> Self {
+        self.work_confirms = true;
+        self
+    }
+
     /// What the candidate would stand with.
     ///
     /// # Errors
@@ -158,6 +169,7 @@ impl Builder {
         config.grace = self.grace.unwrap_or(config.grace);
         config.kill_margin = self.kill_margin.unwrap_or(config.kill_margin);
         config.drift = self.drift;
+        config.work_confirms = self.work_confirms;
         config.priority = self.priority;
         config.expiry = match self.max_clock_skew {
             Some(skew) => Expiry::BoundedSkew(skew),

@@ -86,7 +86,11 @@ impl Election {
     fn start(config: Config, store: Arc<dyn Store>, rng: Rng) -> Self {
         let election = Self::idle(config.clone());
         let driven = Arc::clone(&election.shared);
+        // Before anything is asked of the store: a request that this candidate
+        // makes for itself finds its name in the list.
+        let standing = store.stands(&config.election, &config.name);
         drive::background().spawn(async move {
+            let _standing = standing;
             let driven = Ending(driven);
             let hold = store.hold(&Key::of_election(&config.election), config.lease);
             let campaign = Campaign::new(config, rng, clock::now());
@@ -168,7 +172,9 @@ impl Election {
     }
 
     /// Gives up the office, if it is held, in favour of the candidate of this
-    /// name: the others hold back for one interval.
+    /// name: the others hold back for one and a half intervals, and so does
+    /// this one. If nobody of that name comes, anybody may lead then, this
+    /// candidate among them, in a new term.
     pub fn transfer(&self, to: Name) {
         self.shared.mailbox.command(Command::Transfer(to));
     }
@@ -216,6 +222,18 @@ impl Shared {
         current.as_ref().map(reign::Handle::term)
     }
 
+    /// Warns, a lease after a reign is over, if somebody still holds it. Until
+    /// it is dropped the candidate may not stand again: its work may go on.
+    fn warn_of_leak(&self, reign: reign::Handle) {
+        let (election, lease) = (self.config.election.clone(), self.config.lease);
+        drive::background().spawn(async move {
+            tokio::time::sleep(lease).await;
+            if let Some(leak) = reign.leak() {
+                tracing::warn!("{election}: {leak}");
+            }
+        });
+    }
+
     fn take_waiting(&self) -> Option<Reign> {
         self.waiting
             .lock()
@@ -248,6 +266,7 @@ impl Shared {
             Event::Ousted { why, .. } => {
                 if let Some(reign) = current.take() {
                     reign.revoke(why.clone());
+                    self.warn_of_leak(reign);
                 }
                 self.stage.send_replace(Stage::Standing);
             }

@@ -1,10 +1,16 @@
 //! The proof that this process holds office, and the leash on its work.
 
+#[cfg(debug_assertions)]
+use std::collections::BTreeMap;
 use std::fmt;
 use std::future::{Future, poll_fn};
+#[cfg(debug_assertions)]
+use std::panic::Location;
 use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+#[cfg(debug_assertions)]
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -18,11 +24,33 @@ use crate::clock;
 
 /// The proof that this process holds office. Clones are the same reign; when
 /// the last one is dropped, the work counts as ended and the office is given
-/// up (or, if it was being taken away, may be).
-#[derive(Clone)]
+/// up (or, if it was being taken away, may be). One that is kept, in a task
+/// that never ends or in a list that nobody empties, keeps the candidate from
+/// standing again: a lease after its end that is warned about, in debug builds
+/// with the places where the clones that are left were taken.
 pub struct Reign {
     hold: Arc<Hold>,
+    #[cfg(debug_assertions)]
+    taken: u64,
 }
+
+impl Clone for Reign {
+    #[track_caller]
+    fn clone(&self) -> Self {
+        Self::of(Arc::clone(&self.hold))
+    }
+}
+
+#[cfg(debug_assertions)]
+impl Drop for Reign {
+    fn drop(&mut self) {
+        self.hold.places().remove(&self.taken);
+    }
+}
+
+/// How many places are named where clones were taken that are left.
+#[cfg(debug_assertions)]
+const PLACES_SHOWN: usize = 8;
 
 /// Work was stopped because the office could not be held.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -34,12 +62,31 @@ pub struct Deposed(pub Why);
 struct Hold {
     facts: Arc<Facts>,
     mailbox: Arc<Mailbox>,
+    /// Where the reign and its clones were taken that are still there, by the
+    /// order in which they were.
+    #[cfg(debug_assertions)]
+    places: Mutex<BTreeMap<u64, &'static Location<'static>>>,
+}
+
+#[cfg(debug_assertions)]
+impl Hold {
+    fn places(&self) -> MutexGuard<'_, BTreeMap<u64, &'static Location<'static>>> {
+        self.places.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn take_place(&self, at: &'static Location<'static>) -> u64 {
+        let mut places = self.places();
+        let next = places.last_key_value().map_or(0, |(last, _)| last + 1);
+        places.insert(next, at);
+        next
+    }
 }
 
 /// The driver's side of a reign.
 #[derive(Clone, Debug)]
 pub(super) struct Handle {
     facts: Arc<Facts>,
+    hold: Weak<Hold>,
 }
 
 #[derive(Debug)]
@@ -59,14 +106,27 @@ impl Reign {
             grant: watch::Sender::new(grant),
             ending: watch::Sender::new(None),
         });
+        Self::of(Arc::new(Hold {
+            facts,
+            mailbox,
+            #[cfg(debug_assertions)]
+            places: Mutex::default(),
+        }))
+    }
+
+    #[track_caller]
+    fn of(hold: Arc<Hold>) -> Self {
         Self {
-            hold: Arc::new(Hold { facts, mailbox }),
+            #[cfg(debug_assertions)]
+            taken: hold.take_place(Location::caller()),
+            hold,
         }
     }
 
     pub(super) fn handle(&self) -> Handle {
         Handle {
             facts: Arc::clone(&self.hold.facts),
+            hold: Arc::downgrade(&self.hold),
         }
     }
 
@@ -107,6 +167,14 @@ impl Reign {
     /// The whole time table of the latest grant.
     pub fn grant(&self) -> Grant {
         *self.hold.facts.grant.borrow()
+    }
+
+    /// Says that the work runs and goes by `grant`, one of this reign: that
+    /// whatever ends it at its deadlines knows these. Where the candidate was
+    /// told that its [work confirms](super::Builder::work_confirms) the next
+    /// renewal waits for this; elsewhere it means nothing.
+    pub fn confirm_work(&self, grant: &Grant) {
+        self.hold.mailbox.work_confirmed(grant.start);
     }
 
     /// Waits for the next grant that is confirmed from now on; `None` once the
@@ -174,6 +242,31 @@ impl Drop for Hold {
 impl Handle {
     pub(super) fn term(&self) -> Term {
         self.facts.fence.term
+    }
+
+    /// What to warn of if the reign, which is over, is still held.
+    pub(super) fn leak(&self) -> Option<String> {
+        let hold = self.hold.upgrade()?;
+        let term = self.term();
+        #[cfg(debug_assertions)]
+        let where_taken = {
+            let places = hold.places();
+            let shown = places.values().take(PLACES_SHOWN).map(ToString::to_string);
+            let shown: Vec<String> = shown.collect();
+            format!(
+                "; {} of it are left, taken at {}",
+                places.len(),
+                shown.join(", ")
+            )
+        };
+        #[cfg(not(debug_assertions))]
+        let where_taken = "; a debug build says where they were taken";
+        drop(hold);
+        Some(format!(
+            "expected the Reign of term {term} and its clones to be dropped, for it is over, found \
+             some that are still held: this candidate does not stand again before the last of \
+             them is dropped{where_taken}"
+        ))
     }
 
     pub(super) fn extend(&self, grant: Grant) {

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tenure_core::Machine;
 use tenure_core::election::{Command, Event, Failure, FailureClass, Input, Output};
 use tenure_core::ids::Key;
+use tenure_core::time::Instant;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
@@ -18,8 +19,9 @@ use crate::store::caller::{Lines, News, patient};
 use crate::store::{Hold, Selector, Store};
 
 /// What an application tells a running machine. It holds at most one command
-/// (a stop beats what came before; otherwise the last one counts) and one
-/// note that work has ended, so it cannot grow.
+/// (a stop beats what came before; otherwise the last one counts), one note
+/// that work has ended and one of the latest grant that work goes by, so it
+/// cannot grow.
 #[derive(Debug, Default)]
 pub(super) struct Mailbox {
     letters: Mutex<Letters>,
@@ -30,6 +32,7 @@ pub(super) struct Mailbox {
 struct Letters {
     drained: bool,
     command: Option<Command>,
+    confirmed: Option<Instant>,
 }
 
 impl Mailbox {
@@ -39,6 +42,14 @@ impl Mailbox {
         if letters.command != Some(Command::Stop) {
             letters.command = Some(command);
         }
+        drop(letters);
+        self.news.notify_one();
+    }
+
+    /// Notes that the application's work goes by the grant of this start.
+    pub(super) fn work_confirmed(&self, start: Instant) {
+        let mut letters = self.letters.lock().unwrap_or_else(PoisonError::into_inner);
+        letters.confirmed = letters.confirmed.max(Some(start));
         drop(letters);
         self.news.notify_one();
     }
@@ -68,6 +79,9 @@ impl Mailbox {
         // should not be heard to resign and stand again.
         if let Some(command) = letters.command.take() {
             return Some(Input::Command(command));
+        }
+        if let Some(start) = letters.confirmed.take() {
+            return Some(Input::WorkConfirmed { start });
         }
         std::mem::take(&mut letters.drained).then_some(Input::Drained)
     }

@@ -13,12 +13,26 @@
 //! or the table made anew; so what was *fetched* is believed against that
 //! order if nothing was told of the key since the fetch began. If something
 //! was, nobody can say which of them is older, and the fetch is made again.
+//!
+//! Limits: followers that have gone are forgotten with the next change or the
+//! next follower, and what only they followed with them. A key that is deleted
+//! below a followed prefix leaves a tombstone, by which late news of it is
+//! known to be old; of these the latest [`TOMBSTONES_MAX`] are kept. What came
+//! so late that its tombstone is gone would be told once more, until the next
+//! fetch finds the key missing: a watch is a hint, and who must be sure reads.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::watch::Feed;
 use super::{Key, Register, Selector, Sighting, Version, Watch};
+
+/// How many deleted keys are remembered that are followed by a prefix alone.
+const TOMBSTONES_MAX: usize = 1_024;
+
+/// How many followers there are, at the least, when those that have gone are
+/// looked for because of a new one.
+const FOLLOWERS_MIN: usize = 16;
 
 /// The followers and their common knowledge.
 #[derive(Debug, Default)]
@@ -30,6 +44,10 @@ pub(super) struct Hub {
 struct Inner {
     feeds: Vec<Feed>,
     known: BTreeMap<Key, Known>,
+    /// The known keys that do not exist, by when that was told.
+    gone: BTreeMap<u64, Key>,
+    /// With so many followers those that have gone are looked for.
+    forget_at: usize,
     /// How many states have been told of: the time of this hub.
     told: u64,
     /// Why the line is down; `None` if it is up or was never tried.
@@ -99,39 +117,27 @@ impl Hub {
             feed.send(Sighting::Live);
         }
         inner.feeds.push(feed);
+        if inner.feeds.len() >= inner.forget_at.max(FOLLOWERS_MIN) {
+            inner.forget();
+            // Doubled, so that each follower pays for one look on average.
+            inner.forget_at = inner.feeds.len() * 2;
+        }
         watch
     }
 
     /// What to fetch; forgets followers that have gone.
     pub(super) fn interest(&self) -> Interest {
         let mut inner = self.lock();
-        inner.feeds.retain(|feed| !feed.is_abandoned());
-        let Inner {
-            feeds, known, told, ..
-        } = &mut *inner;
-        let drawn = *told;
-        let mut keys = BTreeMap::new();
-        let mut prefixes = Vec::new();
-        for feed in feeds.iter() {
-            match feed.selector() {
-                Selector::Key(key) => {
-                    keys.insert(key.clone(), None);
-                }
-                Selector::Prefix(prefix) => prefixes.push(prefix.clone()),
-            }
-        }
-        prefixes.sort_unstable();
-        prefixes.dedup();
-        known.retain(|key, _| {
-            keys.contains_key(key)
-                || prefixes
-                    .iter()
-                    .any(|prefix| key.as_str().starts_with(prefix))
-        });
-        for (key, known) in known.iter() {
+        let (exact, prefixes) = inner.forget();
+        let drawn = inner.told;
+        let mut keys: BTreeMap<_, _> = exact.into_iter().map(|key| (key, None)).collect();
+        for (key, known) in &inner.known {
             // Keys below a prefix count as followed once they are known, so
-            // that their deletion is noticed.
-            keys.insert(key.clone(), Some(known));
+            // that their deletion is noticed; and once it is, no more: if they
+            // are made again the prefix shows them.
+            if known.register.is_some() || keys.contains_key(key) {
+                keys.insert(key.clone(), Some(known));
+            }
         }
         let followed = |(key, known): (Key, Option<&Known>)| Followed {
             key,
@@ -210,8 +216,13 @@ impl Hub {
     ) -> bool {
         let mut inner = self.lock();
         let Inner {
-            feeds, known, told, ..
+            feeds,
+            known,
+            gone,
+            told,
+            ..
         } = &mut *inner;
+        feeds.retain(|feed| !feed.is_abandoned());
         let concerned = |feed: &&Feed| feed.selector().selects(key);
         if !feeds.iter().any(|feed| concerned(&feed)) {
             return true;
@@ -234,15 +245,19 @@ impl Hub {
         for feed in feeds.iter().filter(concerned) {
             feed.send(Sighting::State(key.clone(), register.clone()));
         }
+        if register.is_none() {
+            gone.insert(*told, key.clone());
+        }
         let age = age.or_else(|| known.get(key).and_then(|known| known.age.clone()));
-        known.insert(
-            key.clone(),
-            Known {
-                register,
-                age,
-                told: *told,
-            },
-        );
+        let now = Known {
+            register,
+            age,
+            told: *told,
+        };
+        if let Some(before) = known.insert(key.clone(), now) {
+            gone.remove(&before.told);
+        }
+        inner.bury();
         true
     }
 
@@ -275,6 +290,51 @@ impl Hub {
     }
 }
 
+impl Inner {
+    /// Forgets followers that have gone, and what only they followed; what is
+    /// followed still: keys, and prefixes.
+    fn forget(&mut self) -> (BTreeSet<Key>, Vec<String>) {
+        self.feeds.retain(|feed| !feed.is_abandoned());
+        let (mut keys, mut prefixes) = (BTreeSet::new(), Vec::new());
+        for feed in &self.feeds {
+            match feed.selector() {
+                Selector::Key(key) => drop(keys.insert(key.clone())),
+                Selector::Prefix(prefix) => prefixes.push(prefix.clone()),
+            }
+        }
+        prefixes.sort_unstable();
+        prefixes.dedup();
+        let below = |key: &Key| {
+            prefixes
+                .iter()
+                .any(|prefix| key.as_str().starts_with(prefix))
+        };
+        self.known.retain(|key, _| keys.contains(key) || below(key));
+        let known = &self.known;
+        self.gone.retain(|_, key| known.contains_key(key));
+        (keys, prefixes)
+    }
+
+    /// Forgets the oldest of too many tombstones. Keys that are followed one
+    /// by one keep theirs, and are as many as their followers.
+    fn bury(&mut self) {
+        while self.gone.len() > TOMBSTONES_MAX {
+            let feeds = &self.feeds;
+            let by_prefix = |key: &Key| {
+                feeds
+                    .iter()
+                    .all(|feed| !matches!(feed.selector(), Selector::Key(it) if it == key))
+            };
+            let oldest = self.gone.iter().find(|(_, key)| by_prefix(key));
+            let Some((told, key)) = oldest.map(|(told, key)| (*told, key.clone())) else {
+                return;
+            };
+            self.gone.remove(&told);
+            self.known.remove(&key);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -300,6 +360,59 @@ mod tests {
 
     fn known(hub: &Hub) -> Option<Version> {
         hub.interest().keys.pop().expect("a key").version
+    }
+
+    #[test]
+    fn tombstones_below_a_prefix_have_a_limit() {
+        let hub = Hub::default();
+        let _watch = hub.follow(Selector::Prefix("beats/".into()));
+        let named = |n: u64| Key::new(&format!("beats/{n}")).expect("a key");
+        let own = named(0);
+        let _own = hub.follow(Selector::Key(own.clone()));
+        let keys = TOMBSTONES_MAX as u64 + 100;
+        for n in 0..keys {
+            assert!(hub.publish(&named(n), register(2 * n + 1)));
+            assert!(hub.publish_gone(&named(n), at(2 * n + 1)));
+            // Late news of what has just gone is known to be old.
+            assert!(!hub.publish(&named(n), register(2 * n)));
+        }
+        let inner = hub.lock();
+        assert_eq!(inner.known.len(), TOMBSTONES_MAX);
+        assert_eq!(inner.gone.len(), TOMBSTONES_MAX);
+        assert!(inner.known.contains_key(&own), "it is followed by itself");
+        assert!(!inner.known.contains_key(&named(1)), "the oldest");
+        drop(inner);
+        // Nobody looks for what is known to be gone, but for what is followed
+        // by itself and for what is there.
+        assert!(hub.publish(&named(1), register(9 * keys)));
+        let interest = hub.interest();
+        let followed: Vec<_> = interest.keys.iter().map(|it| it.key.clone()).collect();
+        assert_eq!(followed, [own, named(1)]);
+    }
+
+    #[test]
+    fn followers_that_have_gone_are_forgotten_though_nobody_fetches() {
+        let hub = Hub::default();
+        hub.up();
+        let named = |n: u64| Key::new(&format!("key-{n}")).expect("a key");
+        let all = hub.follow(Selector::Prefix("key-".into()));
+        for n in 0..1_000 {
+            let watch = hub.follow(Selector::Key(named(n)));
+            assert!(hub.publish(&named(n), register(n + 1)));
+            drop(watch);
+            let feeds = hub.lock().feeds.len();
+            assert!(feeds <= 2 * FOLLOWERS_MIN, "{feeds} followers");
+        }
+        assert_eq!(hub.lock().known.len(), 1_000, "followed by their prefix");
+        drop(all);
+        // With the next change, and with enough new ones.
+        hub.publish(&named(0), register(2_000));
+        assert!(hub.lock().feeds.is_empty());
+        let watches: Vec<_> = (0..64)
+            .map(|_| hub.follow(Selector::Key(named(0))))
+            .collect();
+        assert!(hub.lock().known.len() <= 1, "what nobody follows");
+        drop(watches);
     }
 
     #[test]

@@ -3,16 +3,18 @@
 //! For tests, examples, and programs whose candidates are threads. It forgets
 //! everything when the process ends, terms included.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tenure_core::cas::{Change, Registers};
+use tenure_core::ids::Name;
 
 use super::hub::Hub;
 use super::{
-    BoxFuture, Clock, Features, Key, PAGE_MAX, Page, Reading, Selector, Store, Version, Watch,
-    Write, Written, refuse_oversized,
+    BoxFuture, Clock, Features, Key, PAGE_MAX, Page, Reading, Selector, Standing, Store, Version,
+    Watch, Write, Written, refuse_oversized,
 };
 use crate::clock;
 use crate::error::StoreError;
@@ -27,6 +29,35 @@ pub struct Memory {
 struct Shared {
     registers: Mutex<Registers>,
     hub: Hub,
+    /// Who stands in which election, and how often.
+    candidates: Mutex<BTreeMap<(Name, Name), usize>>,
+}
+
+impl Shared {
+    fn candidates(&self) -> MutexGuard<'_, BTreeMap<(Name, Name), usize>> {
+        self.candidates
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A candidate's place in the list.
+struct Place {
+    shared: Arc<Shared>,
+    /// Its election and its name.
+    of: (Name, Name),
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut candidates = self.shared.candidates();
+        if let Some(count) = candidates.get_mut(&self.of) {
+            *count -= 1;
+            if *count == 0 {
+                candidates.remove(&self.of);
+            }
+        }
+    }
 }
 
 impl Memory {
@@ -37,7 +68,11 @@ impl Memory {
         // Followers are told of every change as it happens: no log is needed.
         let registers = Mutex::new(Registers::new(1));
         Self {
-            shared: Arc::new(Shared { registers, hub }),
+            shared: Arc::new(Shared {
+                registers,
+                hub,
+                candidates: Mutex::default(),
+            }),
         }
     }
 
@@ -124,6 +159,19 @@ impl Store for Memory {
             clock: Clock::CannotStep,
             judge_by_store_clock: false,
         }
+    }
+
+    fn stands(&self, election: &Name, name: &Name) -> Option<Standing> {
+        let of = (election.clone(), name.clone());
+        *self.shared.candidates().entry(of.clone()).or_default() += 1;
+        let shared = Arc::clone(&self.shared);
+        Some(Box::new(Place { shared, of }))
+    }
+
+    fn candidates(&self, election: &Name) -> Option<BTreeSet<Name>> {
+        let candidates = self.shared.candidates();
+        let standing = candidates.keys().filter(|(of, _)| of == election);
+        Some(standing.map(|(_, name)| name.clone()).collect())
     }
 
     fn read<'a>(&'a self, key: &'a Key, _: Duration) -> BoxFuture<'a, Result<Reading, StoreError>> {

@@ -19,6 +19,8 @@
 //! * A value above [`MAX_VALUE_BYTES`] is refused as
 //!   [`StoreError::Broken`] before anything is sent.
 
+use std::any::Any;
+use std::collections::BTreeSet;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
@@ -27,6 +29,7 @@ use std::time::Duration;
 
 pub use tenure_core::cas::{Bytes, Expect, MAX_VALUE_BYTES, Reading, Register, Stamp, Write};
 pub use tenure_core::election::Bind;
+use tenure_core::ids::Name;
 pub use tenure_core::ids::{Key, Version};
 use tenure_core::time::{Instant, StoreTime};
 
@@ -132,10 +135,28 @@ pub struct Features {
     pub judge_by_store_clock: bool,
 }
 
+/// A candidate's place in a store's list of those who stand; dropping it gives
+/// it up.
+pub type Standing = Box<dyn Any + Send>;
+
 /// A set of named registers. See the [module](self) for the contract.
 pub trait Store: fmt::Debug + fmt::Display + Send + Sync + 'static {
     /// What this store offers.
     fn features(&self) -> Features;
+
+    /// Takes note that a candidate of this name stands in this election, until
+    /// what it returns is dropped; `None` where nobody keeps a list.
+    fn stands(&self, election: &Name, name: &Name) -> Option<Standing> {
+        let _ = (election, name);
+        None
+    }
+
+    /// The names of all who stand in this election, by
+    /// [`stands`](Self::stands); `None` where nobody can know.
+    fn candidates(&self, election: &Name) -> Option<BTreeSet<Name>> {
+        let _ = election;
+        None
+    }
 
     /// Reads one register.
     fn read<'a>(

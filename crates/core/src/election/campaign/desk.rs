@@ -273,6 +273,12 @@ impl Desk {
         matches!(self.sight.standing(), Standing::Held { over_at } if over_at < Instant::MAX)
     }
 
+    /// How long a transferred office is left to the one named: without a
+    /// watch its next look comes within 1.1 intervals.
+    pub(super) fn turn_of_successor(&self) -> Duration {
+        self.config.interval * 3 / 2
+    }
+
     /// At most 10 % of the lease, so that candidates do not stampede.
     pub(super) fn jitter(&mut self) -> Duration {
         let lease = self

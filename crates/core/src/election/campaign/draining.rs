@@ -258,13 +258,16 @@ impl Draining {
             return desk.stopped();
         }
         let now = desk.now.boot;
-        let watching = if self.why.is_voluntary() {
-            // The named one goes first; then the others; then this one.
-            Watching::holding_back(now, now.after(desk.config.interval * 2))
-        } else {
-            Watching::new(now)
-        };
-        State::Watching(watching)
+        State::Watching(match &self.why {
+            // The named one goes first, then everybody, this one among them:
+            // if nobody of that name stands, a healthy leader leads again.
+            Why::Transferred(_) => Watching::holding_back(now, now.after(desk.turn_of_successor())),
+            // The others first, then this one.
+            why if why.is_voluntary() => {
+                Watching::holding_back(now, now.after(desk.config.interval * 2))
+            }
+            _ => Watching::new(now),
+        })
     }
 
     pub(super) fn deadline(&self) -> Instant {

@@ -57,6 +57,8 @@ pub(super) struct Leading {
     look: bool,
     /// Held by a session: nothing is confirmed from here on without a look.
     look_by: Instant,
+    /// The start of the latest grant that the work is known to go by.
+    work: Option<Instant>,
 }
 
 /// How many leases an office that is held by a session goes without a look at
@@ -89,12 +91,34 @@ impl Leading {
             stage,
             look: false,
             look_by: Self::look_by(desk),
+            work: None,
         }
     }
 
     fn look_by(desk: &Desk) -> Instant {
         let leases = if desk.watching { UNSEEN_LEASES } else { 1 };
         desk.now.boot.after(desk.config.lease * leases)
+    }
+
+    /// The work goes by the grant of this start. A word that is older than
+    /// what is known, or one of another reign, is below the grant's start and
+    /// opens nothing: the boot-time clock only grows.
+    pub(super) const fn work_confirmed(&mut self, start: Instant) {
+        match self.work {
+            Some(known) if known.as_nanos() >= start.as_nanos() => {}
+            _ => self.work = Some(start),
+        }
+    }
+
+    /// Whether the next renewal waits for a word of the work (§4.13).
+    ///
+    /// A leadership is renewed for the work that is done in it. Where that
+    /// runs elsewhere, a candidate that renews on its own would keep everybody
+    /// out for ever with nothing running: its word to the work may be stuck.
+    /// So each grant has to be confirmed by the work before it is extended. To
+    /// wait is safe: a grant that is not renewed ends by its time table.
+    fn waits_for_work(&self, desk: &Desk) -> bool {
+        desk.config.work_confirms && self.work.is_none_or(|start| start < self.grant.start)
     }
 
     /// The watch came or went: what happened in between nobody has reported,
@@ -311,7 +335,12 @@ impl Leading {
     pub(super) fn advance(mut self, desk: &mut Desk) -> State {
         let now = desk.now.boot;
         if now >= self.grant.drain_at && !desk.config.planted(Bug::RenewAfterDeadline) {
-            return self.drain(desk, Why::Unconfirmed);
+            let why = if self.waits_for_work(desk) {
+                Why::WorkUnconfirmed
+            } else {
+                Why::Unconfirmed
+            };
+            return self.drain(desk, why);
         }
         match self
             .record
@@ -338,6 +367,8 @@ impl Leading {
                 self.stage = Stage::Unchecked { read_at };
             }
             Stage::Unchecked { read_at } if now >= read_at => self.check(desk),
+            // Looks go on: what others have written is read as always.
+            Stage::Idle { .. } if self.waits_for_work(desk) => {}
             Stage::Idle { renew_at } if now >= renew_at && desk.config.by_session => {
                 if now < self.look_by || desk.config.planted(Bug::NeverLooks) {
                     let within = self.patience(desk);
@@ -386,8 +417,10 @@ impl Leading {
         (left / 2).max(desk.config.interval / 8)
     }
 
-    pub(super) fn deadline(&self) -> Instant {
+    pub(super) fn deadline(&self, desk: &Desk) -> Instant {
         let next = match &self.stage {
+            // The word that it waits for wakes it, or its deadline does.
+            Stage::Idle { .. } if self.waits_for_work(desk) => Instant::MAX,
             Stage::Idle { renew_at: at } | Stage::Unchecked { read_at: at } => *at,
             Stage::Renewing(pending) | Stage::Confirming(pending) | Stage::Checking(pending) => {
                 pending.give_up_at

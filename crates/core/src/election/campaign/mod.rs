@@ -193,6 +193,12 @@ impl Campaign {
         };
     }
 
+    const fn work_confirmed(&mut self, start: Instant) {
+        if let State::Leading(leading) = &mut self.state {
+            leading.work_confirmed(start);
+        }
+    }
+
     /// Does what time alone has made due, until nothing is.
     fn advance(&mut self) {
         self.desk.affinity_advance();
@@ -223,6 +229,7 @@ impl Machine for Campaign {
             Input::Watching(up) => self.watching(up),
             Input::Command(command) => self.command(command),
             Input::Drained => self.drained(),
+            Input::WorkConfirmed { start } => self.work_confirmed(start),
         }
         self.advance();
     }
@@ -240,7 +247,7 @@ impl Machine for Campaign {
         let own = match &self.state {
             State::Watching(watching) => watching.deadline(&self.desk),
             State::Racing(racing) => racing.deadline(&self.desk),
-            State::Leading(leading) => leading.deadline(),
+            State::Leading(leading) => leading.deadline(&self.desk),
             State::Draining(draining) => draining.deadline(),
             State::Stopped => return None,
         };

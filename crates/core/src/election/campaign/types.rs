@@ -117,6 +117,13 @@ pub enum Input {
     Command(Command),
     /// The application's work has ended (see [`Event::Draining`]).
     Drained,
+    /// The application's work runs, and goes by the grant that counts from
+    /// `start` or by a later one. Matters only where the candidate was told
+    /// that its work confirms.
+    WorkConfirmed {
+        /// The start of that grant.
+        start: Instant,
+    },
 }
 
 /// How a register is to be bound to a session.
@@ -185,6 +192,9 @@ pub enum Why {
     Replaced,
     /// The other election is no longer led by this candidate's namesake.
     AffinityEnded,
+    /// The work did not confirm in time that it goes by the latest grant, so
+    /// no renewal was sent (§4.13).
+    WorkUnconfirmed,
 }
 
 impl Why {
@@ -192,7 +202,11 @@ impl Why {
     /// the next race and others get their turn.
     pub(super) const fn is_voluntary(&self) -> bool {
         match self {
-            Self::Resigned | Self::Transferred(_) | Self::Requested | Self::AffinityEnded => true,
+            Self::Resigned
+            | Self::Transferred(_)
+            | Self::Requested
+            | Self::AffinityEnded
+            | Self::WorkUnconfirmed => true,
             Self::Unconfirmed | Self::Replaced => false,
         }
     }
@@ -207,6 +221,7 @@ impl fmt::Display for Why {
             Self::Unconfirmed => f.write_str("no renewal was confirmed in time"),
             Self::Replaced => f.write_str("the register shows another state"),
             Self::AffinityEnded => f.write_str("the election it goes with is led elsewhere"),
+            Self::WorkUnconfirmed => f.write_str("the work did not confirm in time that it runs"),
         }
     }
 }

@@ -175,7 +175,7 @@ impl Watching {
             Standing::Over(_) => desk.jitter(),
             Standing::Vacant {
                 successor: Some(name),
-            } if name != desk.config.name => desk.config.interval * 3 / 2,
+            } if name != desk.config.name => desk.turn_of_successor(),
             Standing::Vacant { successor: Some(_) } => {
                 // The office was handed to this candidate.
                 self.hold_until = now;

@@ -1,0 +1,186 @@
+//! What waits for the steward: orders of the machine and of the agent.
+//!
+//! The steward may be gone for as long as none can be started, and the group
+//! goes on meanwhile. So the queue keeps what still matters, and no more:
+//!
+//! * of settings, notes and confirmed beats the latest. A beat moves times
+//!   later and never earlier, so the latest says what all of them said; a start
+//!   that waits has times of its own.
+//! * of each run its start, or the harder one of its ends. A run whose start
+//!   still waits is not started and then ended, but neither: it has ended.
+//! * at most [`STARTS_MAX`] starts. One more has failed.
+//!
+//! What is neither started nor failed here was given to a steward, which takes
+//! no more than that; so the queue is bounded.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::Notify;
+
+use super::wire::Order;
+
+/// How many starts may wait. A machine that is to run more at once gets them
+/// later: a start that failed is tried again.
+pub(super) const STARTS_MAX: usize = 1_024;
+
+/// A run that has ended without having been given to a steward, and why if it
+/// failed.
+pub(super) type Unbegun = (u64, Option<String>);
+
+#[derive(Default)]
+pub(super) struct Orders {
+    queue: Mutex<VecDeque<Order>>,
+    news: Notify,
+}
+
+impl Orders {
+    /// Leaves an order; says if a run has ended by that.
+    pub(super) fn put(&self, order: Order) -> Option<Unbegun> {
+        let mut queue = self.lock();
+        match &order {
+            Order::Settings { .. } => queue.retain(|it| !matches!(it, Order::Settings { .. })),
+            Order::Notes { .. } => queue.retain(|it| !matches!(it, Order::Notes { .. })),
+            Order::Extend { .. } => queue.retain(|it| !matches!(it, Order::Extend { .. })),
+            Order::Begin(begin) => {
+                let starts = queue.iter().filter(|it| matches!(it, Order::Begin(_)));
+                if starts.count() >= STARTS_MAX {
+                    let why = format!(
+                        "expected a steward that starts it, found none, and {STARTS_MAX} starts \
+                         that wait for one"
+                    );
+                    return Some((begin.run, Some(why)));
+                }
+            }
+            Order::Stop { run } | Order::Kill { run } => {
+                let run = *run;
+                let begins = |it: &Order| matches!(it, Order::Begin(begin) if begin.run == run);
+                if queue.iter().any(begins) {
+                    queue.retain(|it| !begins(it));
+                    return Some((run, None));
+                }
+                if queue.contains(&Order::Kill { run }) {
+                    return None;
+                }
+                queue.retain(|it| *it != Order::Stop { run });
+            }
+            Order::Quit => queue.retain(|it| *it != Order::Quit),
+        }
+        queue.push_back(order);
+        drop(queue);
+        self.news.notify_one();
+        None
+    }
+
+    /// The next one. Cancelling this loses nothing.
+    pub(super) async fn next(&self) -> Order {
+        loop {
+            let news = self.news.notified();
+            if let Some(order) = self.lock().pop_front() {
+                return order;
+            }
+            news.await;
+        }
+    }
+
+    /// Whether the agent wants to end.
+    pub(super) fn is_quitting(&self) -> bool {
+        self.lock().contains(&Order::Quit)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Order>> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tenure::core::election::Grant;
+    use tenure::core::time::Instant;
+
+    use super::*;
+    use crate::agent::wire::{Begin, LogLimits, Restart};
+
+    fn grant(at: u64) -> Grant {
+        let at = Instant::from_nanos(at);
+        Grant {
+            start: at,
+            drain_at: at,
+            kill_at: at,
+            valid_until: at,
+        }
+    }
+
+    fn begin(run: u64) -> Order {
+        Order::Begin(Box::new(Begin {
+            run,
+            id: String::new(),
+            name: String::new(),
+            digest: String::new(),
+            instances: 1,
+            fence: run,
+            times: grant(run).into(),
+            argv: Vec::new(),
+            env: Vec::new(),
+            restart: Restart::Always,
+            ready_ms: 0,
+            grace_ms: 0,
+            log: LogLimits { bytes: 1, files: 0 },
+        }))
+    }
+
+    fn extend(at: u64) -> Order {
+        let (id, times) = ("one".to_owned(), grant(at).into());
+        Order::Extend { id, times }
+    }
+
+    #[test]
+    fn what_waits_for_a_steward_that_is_gone_does_not_grow() {
+        let orders = Orders::default();
+        // What a steward was given before.
+        for run in 0..10 {
+            assert_eq!(orders.put(Order::Stop { run }), None);
+        }
+        for n in 0..10_000 {
+            assert_eq!(orders.put(extend(n)), None);
+            let text = n.to_string();
+            assert_eq!(orders.put(Order::Notes { text }), None);
+            // Deployed and undeployed, over and over.
+            let run = 10 + n;
+            assert_eq!(orders.put(begin(run)), None);
+            assert_eq!(orders.put(Order::Stop { run }), Some((run, None)));
+            assert_eq!(orders.put(Order::Stop { run: n % 10 }), None);
+            assert_eq!(orders.put(Order::Kill { run: n % 10 }), None);
+        }
+        let queue: Vec<Order> = orders.lock().iter().cloned().collect();
+        assert_eq!(queue.len(), 12, "{queue:?}");
+        assert!(queue.contains(&extend(9_999)));
+        assert!(queue.contains(&Order::Kill { run: 9 }));
+    }
+
+    #[test]
+    fn starts_that_wait_have_a_limit() {
+        let orders = Orders::default();
+        for run in 0..STARTS_MAX as u64 {
+            assert_eq!(orders.put(begin(run)), None);
+        }
+        let (run, why) = orders.put(begin(5_000)).expect("one too many");
+        assert_eq!(run, 5_000);
+        assert!(why.expect("a reason").contains("1024 starts"));
+        assert_eq!(orders.lock().len(), STARTS_MAX);
+    }
+
+    #[tokio::test]
+    async fn orders_keep_their_order() {
+        let orders = Orders::default();
+        orders.put(extend(1));
+        orders.put(begin(7));
+        orders.put(extend(2));
+        orders.put(Order::Quit);
+        assert!(orders.is_quitting());
+        assert_eq!(orders.next().await, begin(7));
+        assert_eq!(orders.next().await, extend(2));
+        assert_eq!(orders.next().await, Order::Quit);
+        assert!(!orders.is_quitting());
+    }
+}
