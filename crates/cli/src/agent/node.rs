@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use serde_json::json;
+use tenure::Name;
 use tenure::clock;
 use tenure::core::ha::MEMBERS_MAX;
 use tenure::core::time::Instant;
@@ -396,6 +397,11 @@ impl Agent {
                 *former.lock().unwrap_or_else(PoisonError::into_inner) = Some(id);
                 tracing::warn!("{why}: everything is ended, and {id} is given up");
             }
+            Event::ViewLost {
+                epoch,
+                found,
+                workloads,
+            } => tracing::warn!("{}", lost_view(&self.desk, (epoch, found), &workloads)),
             Event::QuorumAttained { nodes, quorum } => {
                 tracing::info!("quorum attained: {}", quorum_of(nodes, quorum));
             }
@@ -473,4 +479,24 @@ impl Agent {
             );
         }
     }
+}
+
+/// What people are told when the view is gone, or an older copy is back.
+fn lost_view(desk: &Desk, (epoch, found): (u64, Option<u64>), workloads: &[Name]) -> String {
+    let (key, store) = (desk.keys.view(), &desk.store);
+    let found = found.map_or("nothing".to_owned(), |found| format!("epoch {found}"));
+    let names: Vec<&str> = workloads.iter().map(Name::as_str).collect();
+    let names = match names.len() {
+        0 => "no workload went with it".to_owned(),
+        many => format!(
+            "{} went with it: {}; deploy them again (`tenure deploy`), for what to run stood \
+             there alone",
+            counted(many, "workload"),
+            names.join(", ")
+        ),
+    };
+    format!(
+        "the view of this group was lost: expected epoch {epoch} or a later one in {key} of \
+         {store}, found {found}. {names}"
+    )
 }

@@ -40,6 +40,36 @@ fn rewrite_the_view(url: &str, from: &str, to: &str) {
     runtime.expect("a runtime").block_on(rewriting);
 }
 
+/// Deletes the view, as a store that lost a register would.
+fn lose_the_view(url: &str) {
+    use tenure::store::open;
+    let within = Duration::from_secs(5);
+    let deleting = async {
+        let store = open(url).await.expect("a store");
+        let key = tenure::ha::Keys::of(tenure::Name::new("town").expect("a name")).view();
+        let read = store.read(&key, within).await.expect("read");
+        let version = read.register.expect("a view").version;
+        let deleted = store.delete(&key, &version, within).await;
+        deleted.expect("deleted");
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    runtime.expect("a runtime").block_on(deleting);
+}
+
+#[test]
+fn a_lost_view_names_what_went_with_it() {
+    let town = Town::sqlite();
+    let one = town.node("one", &[]);
+    town.deploy("mail", &[]);
+    town.deploy("pay", &[]);
+    lose_the_view(&town.url());
+    one.says("2 workloads went with it: mail, pay; deploy them again");
+    // The group goes on, and takes them again.
+    town.deploy("pay", &[]);
+}
+
 #[test]
 fn a_view_of_a_later_version_is_refused_and_left_alone() {
     let town = Town::sqlite();

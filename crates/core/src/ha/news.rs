@@ -24,6 +24,27 @@ impl Node {
         self.desk.event(Event::Joined { id, namesake });
     }
 
+    /// Tells which workloads went with the view, if it was lost: it is gone,
+    /// or its epoch, which only grows, is below the one that was known. If
+    /// another node has made a view again before this one looked, its epoch is
+    /// above, and this node cannot tell it from one in which they were
+    /// undeployed; the node that made it has told.
+    pub(super) fn tell_lost(&mut self, before: &View) {
+        let now = self.roll.view();
+        let found = now.map(|view| view.epoch);
+        if found.is_some_and(|found| found >= before.epoch) {
+            return;
+        }
+        let stays = |name: &Name| now.is_some_and(|view| view.workloads.contains_key(name));
+        let names = before.workloads.keys().filter(|name| !stays(name));
+        let (epoch, workloads) = (before.epoch, names.cloned().collect());
+        self.desk.event(Event::ViewLost {
+            epoch,
+            found,
+            workloads,
+        });
+    }
+
     /// Tells what has changed since `before`.
     pub(super) fn tell_changes(&mut self, before: Option<&View>) {
         let Some(view) = self.roll.view().cloned() else {

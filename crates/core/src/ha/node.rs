@@ -261,6 +261,9 @@ impl Node {
         };
         self.replan = true;
         self.jobs.let_go.clear();
+        if let Some(before) = &before {
+            self.tell_lost(before);
+        }
         let me = self.desk.me;
         let here = self
             .roll

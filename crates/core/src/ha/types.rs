@@ -217,6 +217,17 @@ pub enum Event {
         /// Why.
         why: Why,
     },
+    /// The view is gone from the store, or an older copy of it is back. What
+    /// a group is to run stands there alone, so it has to be restored or
+    /// deployed again.
+    ViewLost {
+        /// The epoch that was known before.
+        epoch: u64,
+        /// The epoch of the older copy; `None` if there is no view.
+        found: Option<u64>,
+        /// The workloads that were in it and are not any more.
+        workloads: Vec<Name>,
+    },
     /// The group has its quorum: HA workloads run.
     QuorumAttained {
         /// How many nodes count.

@@ -15,6 +15,7 @@
 //! | `stubborn a`, `failing pay`, `working pay` | work that does not stop, or start |
 //! | `crumble a pay` | a workload that runs on `a` ends by itself |
 //! | `forget a` | somebody deletes its heartbeat |
+//! | `lose a` | the view of its group is deleted |
 //! | `wait 3s` | time passes |
 
 use std::error::Error;
@@ -179,6 +180,11 @@ impl Stage {
                 let key = key.heartbeat(self.id_of(&self.actors[index].name.clone())?);
                 let version = self.store.read(&key).map(|it| it.version.clone());
                 let _ = self.store.delete(&key, &version.ok_or("it has none")?);
+            }
+            "lose" => {
+                let key = Keys::of(self.actors[index].config.group.clone()).view();
+                let version = self.store.read(&key).map(|it| it.version.clone());
+                let _ = self.store.delete(&key, &version.ok_or("there is no view")?);
             }
             "kill" | "crash" | "restart" | "resume" => self.life(name, index),
             other => return Err(format!("there is no command {other}").into()),
