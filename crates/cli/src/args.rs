@@ -7,10 +7,14 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 mod agent;
 #[cfg(feature = "tenure")]
 mod cluster;
+mod repair;
 #[cfg(feature = "tenure")]
 mod serve;
+mod wal;
 
 pub(crate) use agent::*;
+pub(crate) use repair::*;
+pub(crate) use wal::*;
 
 #[cfg(feature = "tenure")]
 pub(crate) use cluster::*;
@@ -141,6 +145,16 @@ pub(crate) enum Command {
     /// over, anybody may, and this command fails.
     #[command(after_help = "Example:\n  tenure transfer payroll --to web-2")]
     Transfer(Transfer),
+    /// See that the next leader's term is above N, after a store was lost or restored.
+    ///
+    /// Whoever leads below is asked to hand over first, so this takes as long
+    /// as its work needs to stop. Does nothing if the term is above N already.
+    Repair(Repair),
+    /// Delete the register of an election that nobody holds.
+    ///
+    /// Its terms then begin again at 1: whatever remembers its fence refuses
+    /// the next leaders. Stop every candidate before.
+    Forget(Forget),
     /// Be a node of a group: run what is deployed, and take over from nodes that die.
     ///
     /// A workload of a group runs on one node at a time, and soon on another
@@ -430,29 +444,6 @@ pub(crate) enum World {
     Cluster,
     /// Nodes whose workloads move off dead machines.
     Ha,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct Wal {
-    #[command(subcommand)]
-    pub(crate) command: WalCommand,
-}
-
-#[derive(Debug, Subcommand)]
-pub(crate) enum WalCommand {
-    /// Print the log, a line per record. Exits with 1 where it is damaged.
-    Inspect(DataDir),
-    /// Say whether a server could start from it. Exits with 1 if it is damaged.
-    ///
-    /// A write that never finished is no damage: nobody was told that it was
-    /// durable, and it is cut when a server starts.
-    Verify(DataDir),
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct DataDir {
-    /// The data directory.
-    pub(crate) dir: PathBuf,
 }
 
 /// What `tenure bench` takes.

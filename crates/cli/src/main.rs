@@ -41,6 +41,11 @@ impl Context {
         config::open(&self.common, &self.file).await
     }
 
+    /// The store, for commands that make none.
+    async fn open_existing(&self) -> Result<Arc<dyn Store>, Failure> {
+        config::open(&self.common, &self.file).await
+    }
+
     /// How long to wait for a leader to do what it was asked: it may have to
     /// stop its work first.
     fn patience(&self) -> Duration {
@@ -101,6 +106,8 @@ fn run(cli: Cli, file: File, output: Output) -> Result<ExitCode, Failure> {
             Command::List => commands::observe::list(&context).await,
             Command::Resign(args) => commands::ask::resign(&context, args).await,
             Command::Transfer(args) => commands::ask::transfer(&context, args).await,
+            Command::Repair(args) => commands::repair::repair(&context, args).await,
+            Command::Forget(args) => commands::repair::forget(&context, args).await,
             Command::Node(args) => commands::node::node(&context, args).await,
             Command::Deploy(args) => commands::deploy::deploy(&context, args).await,
             Command::Undeploy(args) => commands::deploy::undeploy(&context, args).await,

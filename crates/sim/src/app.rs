@@ -54,6 +54,10 @@ impl World {
             Event::Ousted { why, .. } => self.ousted(p, why),
             Event::LeaderChanged(seen) | Event::LeaderRenewed(seen) => self.claimed(p, seen),
             Event::Trouble { .. } => self.stats.troubles += 1,
+            Event::Fell(fallen) => {
+                self.stats.falls += 1;
+                self.procs[p].floors.told(fallen.floor);
+            }
             Event::Recovered => {}
             Event::Stopped => self.stopped(p),
         }
@@ -73,6 +77,8 @@ impl World {
         }
         let finding = self.terms[election].elected(fence);
         self.judge(Check::Terms, p, finding);
+        let finding = self.procs[p].floors.elected(fence.term);
+        self.judge(Check::Floors, p, finding);
         self.procs[p].office = Some(Office {
             fence,
             grant,
@@ -85,6 +91,7 @@ impl World {
         let slowest = *pick(&mut self.rng, &[MILLI, MILLI, 50 * MILLI, self.swarm.lease]);
         let delay = self.rng.between(0, slowest);
         self.post(p, self.now + delay, Mail::Begin(fence.term));
+        self.guarded(p, fence.term);
     }
 
     fn granted(&mut self, p: usize, fence: Fence, grant: Grant) {

@@ -26,10 +26,12 @@ pub(crate) enum Mishap {
     Line,
     Command,
     Petition,
+    Tear,
+    Standstill,
 }
 
 impl Mishap {
-    const ALL: [Self; 11] = [
+    const ALL: [Self; 13] = [
         Self::Pause,
         Self::Stall,
         Self::Crash,
@@ -41,6 +43,8 @@ impl Mishap {
         Self::Line,
         Self::Command,
         Self::Petition,
+        Self::Tear,
+        Self::Standstill,
     ];
 
     /// The mean pause between two of them in thousandths of a lease.
@@ -57,6 +61,8 @@ impl Mishap {
             Self::Line => mishaps.line,
             Self::Command => mishaps.command,
             Self::Petition => mishaps.petition,
+            Self::Tear => mishaps.tear,
+            Self::Standstill => mishaps.standstill,
         }
     }
 }
@@ -112,6 +118,19 @@ impl World {
             Mishap::Line => self.upset_line(),
             Mishap::Command => self.command(p),
             Mishap::Petition => self.ask_leader(),
+            Mishap::Tear => self.tear(),
+            Mishap::Standstill => self.stand_still(p),
+        }
+    }
+
+    /// A process, or the store, stands still for many leases.
+    fn stand_still(&mut self, p: usize) {
+        self.stats.standstills += 1;
+        let span = self.rng.between(2, 12) * self.swarm.lease;
+        if self.rng.chance(50) {
+            self.pause(p, span);
+        } else {
+            self.store.outage = Some((self.now + span, self.rng.chance(50)));
         }
     }
 

@@ -30,6 +30,7 @@ impl World {
         self.healed = true;
         self.store.outage = None;
         self.store.cuts.fill(None);
+        self.join();
         self.refresh_sessions();
         for node in 0..self.nodes.len() {
             self.wake(node);
@@ -108,7 +109,33 @@ impl World {
         // another, while its work does not care.
         let leaving = self.at_worst(lease + interval * 3);
         let once = late + leaving + self.take_over();
-        once * self.swarm.elections as u64
+        once * self.swarm.elections as u64 + self.rising()
+    }
+
+    /// How long until the terms are above all that anybody remembers, where
+    /// the store has lost some. A candidate may have asked for nothing just
+    /// before, and asks again a lease later. At worst each of them remembers a
+    /// term of its own and they come in the order of these: then each leads
+    /// once, and drains for the next, which takes as long as a grant at worst.
+    fn rising(&self) -> u64 {
+        if !self.store.torn.ever {
+            return 0;
+        }
+        let stand = self.swarm.candidates.len() as u64;
+        let (lease, interval) = (self.swarm.lease, self.interval());
+        self.at_worst(lease + stand * (lease + 3 * interval)) + stand * self.swarm.reap
+    }
+
+    /// What the living candidates of an election were told of terms.
+    fn floor(&self, election: usize) -> Term {
+        let candidates = self
+            .procs
+            .iter()
+            .filter(|proc| proc.election == election && matches!(proc.actor, Actor::Candidate(_)));
+        candidates
+            .map(|proc| proc.floors.floor())
+            .max()
+            .unwrap_or_default()
     }
 
     /// Who leads, by its own clock and by the register.
@@ -123,6 +150,13 @@ impl World {
         let mut terms = Vec::new();
         for election in 0..self.swarm.elections {
             match self.leader(election) {
+                // Whoever goes with another election may have to wait for it.
+                Some((_, held)) if election == 0 && held.term < self.floor(election) => {
+                    let (term, floor) = (held.term, self.floor(election));
+                    let finding = format!("term {term} leads, though {floor} is remembered");
+                    self.judge(Check::Floors, 0, Err(finding));
+                    return self.end();
+                }
                 Some((_, held)) => terms.push(held.term),
                 None => return self.dead("nobody leads, long after all faults have ended"),
             }

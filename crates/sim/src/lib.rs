@@ -12,8 +12,9 @@
 //! |---|---|
 //! | `world` | true time, the queue of what will happen, everybody in it |
 //! | `swarm` | what kind of world, drawn from the seed |
-//! | `process`, `app` | drivers, applications and guardians of their work |
+//! | `process`, `app`, `guarded` | drivers, applications and guardians of their work |
 //! | `store`, `clock` | the store behind its network; clocks |
+//! | `tears` | stores that forget, restore or fork |
 //! | `faults`, `healing` | what goes wrong, and what must be right after |
 //! | `checkers` | what must be true, a file each |
 //! | [`cluster`], [`ha`] | the same for replicated logs, and for HA groups |
@@ -27,6 +28,7 @@ mod checkers;
 mod clock;
 pub mod cluster;
 mod faults;
+mod guarded;
 pub mod ha;
 mod healing;
 pub mod linearize;
@@ -35,6 +37,7 @@ mod sessions;
 mod stats;
 mod store;
 mod swarm;
+mod tears;
 mod trace;
 mod world;
 

@@ -11,15 +11,17 @@ use std::collections::VecDeque;
 use tenure_core::Machine as _;
 use tenure_core::cas::{Expect, Reading, Register, Stamp, Write};
 use tenure_core::election::{
-    Call, Campaign, Config, Input, Observer, Office as Seat, Output, Record, Request,
+    Call, Campaign, Config, FailureClass, Input, Observer, Office as Seat, Output, Record, Request,
 };
 use tenure_core::ids::{Key, LeaderId, Term};
 use tenure_core::time::{Instant, Now};
 
 use crate::app::{Office, Work};
-use crate::checkers::{Check, Held, own_id, race, told};
+use crate::checkers::{Check, Floors, Held, own_id, race, told};
 use crate::clock::{MICRO, True};
+use crate::guarded::Guarded;
 use crate::store::{Op, Question};
+use crate::swarm::BootId;
 use crate::world::{Happening, World};
 
 /// What waits in an inbox.
@@ -84,6 +86,12 @@ pub(crate) struct Proc {
     pub(crate) kept: Option<(usize, Instant)>,
     /// Whether it is told that a register is bound.
     pub(crate) knows_sessions: bool,
+    /// What it reads as the id of its machine's boot.
+    pub(crate) boot_id: BootId,
+    /// Work that it polls itself.
+    pub(crate) guarded: Option<Guarded>,
+    /// What it was told of terms.
+    pub(crate) floors: Floors,
 }
 
 /// The most inputs that one step hands in; as many as a kernel would buffer.
@@ -119,6 +127,11 @@ impl World {
             return;
         }
         let timer_first = self.rng.chance(50);
+        // The executor of its application may have a thread of its own.
+        let task_first = self.procs[p].guarded.is_some() && self.rng.chance(50);
+        if task_first {
+            self.resume_task(p);
+        }
         if timer_first {
             self.tick(p);
         }
@@ -126,6 +139,7 @@ impl World {
             self.open(p, mail);
         }
         self.tick(p);
+        self.resume_task(p);
         self.after_step(p);
     }
 
@@ -142,6 +156,7 @@ impl World {
             Mail::Input(input) => self.step(p, Some(input)),
             Mail::Answer(input, writes) => {
                 self.remember(p, &input, writes);
+                self.note_failure(p, &input);
                 self.step(p, Some(input));
             }
             Mail::Kept(session, Some(start)) => {
@@ -171,6 +186,26 @@ impl World {
         {
             proc.shown = writes;
         }
+    }
+
+    /// A write that has certainly not happened is no request.
+    fn note_failure(&mut self, p: usize, input: &Input) {
+        if let Input::Wrote {
+            call,
+            result: Err(failure),
+        } = input
+            && failure.class != FailureClass::Unknown
+        {
+            self.procs[p].floors.failed(*call);
+        }
+    }
+
+    /// A candidate asks a leader to go, for the sake of a floor.
+    fn note_petition(&mut self, p: usize, call: Call, now: Instant) {
+        self.stats.floor_requests += 1;
+        let proc = &mut self.procs[p];
+        let finding = proc.floors.asks(call, now, proc.config.lease);
+        self.judge(Check::Floors, p, finding);
     }
 
     fn tick(&mut self, p: usize) {
@@ -246,6 +281,9 @@ impl World {
                     let terms = &self.terms[election];
                     let finding = race(&write, election, self.now, terms, &self.reigns);
                     self.judge(Check::Races, p, finding);
+                    if write.stamp == Stamp::Keep {
+                        self.note_petition(p, call, now.boot);
+                    }
                     let key = write.key.clone();
                     self.ask(p, call, key, Op::Write(write, bind), now.boot.after(within));
                 }

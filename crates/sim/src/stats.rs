@@ -107,6 +107,20 @@ stats! {
     troubles: "troubles told",
     /// What processes said of who leads.
     claims: "claims of who leads",
+    /// Registers that the store has lost.
+    forgotten: "registers lost",
+    /// Older states of registers that came back.
+    restored: "older states that came back",
+    /// Times the store had two copies of its registers.
+    forks: "stores with two copies",
+    /// Processes that saw a lower term than before.
+    falls: "falls of the term that were told",
+    /// Requests of candidates that remember a higher term.
+    floor_requests: "requests for the sake of a floor",
+    /// Processes, or stores, that stood still for many leases.
+    standstills: "standstills of many leases",
+    /// Steps of work that is polled.
+    guarded_steps: "steps of guarded work",
     /// Examinations of healed worlds.
     exams: "examinations",
 }

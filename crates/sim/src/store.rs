@@ -5,8 +5,9 @@
 //! a watch tells old news, loses its line, or dies without a word. A request
 //! can land long after its sender has given it up.
 //!
-//! Left out: stores that lose acknowledged writes or answer reads from the
-//! past. Against those the election promises nothing without a fence.
+//! Stores that lose what they acknowledged are in [`tears`](crate::tears).
+//! Left out: stores that answer reads from the past. Against those the
+//! election promises nothing without a fence.
 
 use tenure_core::cas::{Bytes, Expect, Reading, Register, Registers, Stamp, Write};
 use tenure_core::election::{Bind, Call, Failure, FailureClass, Input, Record};
@@ -17,7 +18,8 @@ use crate::checkers::{Causes, Check};
 use crate::clock::{Curve, MILLI, True};
 use crate::process::{Actor, Mail, sketch};
 use crate::sessions::Sessions;
-use crate::swarm::StoreClock;
+use crate::swarm::{BootId, StoreClock};
+use crate::tears::Torn;
 use crate::world::{Happening, World};
 
 /// What is asked of a store.
@@ -104,6 +106,8 @@ pub(crate) struct Store {
     pub(crate) stepped: u64,
     pub(crate) lines: Vec<Line>,
     pub(crate) sessions: Sessions,
+    /// What it has lost, and what it may give out again.
+    pub(crate) torn: Torn,
     /// Until when it is down, and whether it says so.
     pub(crate) outage: Option<(True, bool)>,
     /// The same for single processes.
@@ -235,7 +239,7 @@ impl World {
         let election = self.election_of(&question.key);
         match &question.op {
             Op::Read => {
-                let mut register = self.store.registers.read(&question.key).cloned();
+                let mut register = self.registers(question.p).read(&question.key).cloned();
                 let mut writes = Some(self.terms[election].writes());
                 if self.faulty() && self.rng.chance(self.swarm.calls.corrupt) {
                     self.stats.corrupted += 1;
@@ -294,17 +298,30 @@ impl World {
             value,
             stamp: Stamp::Now,
         };
-        self.put(write, stamp)
+        self.put(None, write, stamp)
     }
 
-    fn put(&mut self, write: Write, stamp: Option<StoreTime>) -> Option<Version> {
+    /// Writes to the copy that `p` sees, or to the first one.
+    fn put(&mut self, p: Option<usize>, write: Write, stamp: Option<StoreTime>) -> Option<Version> {
+        let Store {
+            registers, torn, ..
+        } = &mut self.store;
+        let copy = p.and_then(|p| torn.copy_mut(p));
+        let second = copy.is_some();
+        let registers = copy.unwrap_or(registers);
+        let key = write.key.clone();
         let swapped = if self.swarm.hashed {
             let version = Version::from_u64(hash(&write.value));
-            self.store.registers.swap_as(write, stamp, version)
+            registers.swap_as(write, stamp, version)
         } else {
-            self.store.registers.compare_and_swap(write, stamp)
+            registers.compare_and_swap(write, stamp)
         };
-        swapped.ok()
+        let version = swapped.ok()?;
+        let state = registers.read(&key).filter(|_| !second).cloned();
+        if let Some(state) = state {
+            self.keep(&key, state);
+        }
+        Some(version)
     }
 
     fn swap(
@@ -321,7 +338,7 @@ impl World {
         let stamp = self.store_time(p);
         let allowed = self.store.sessions.allows(question.session, &write);
         let swapped = if allowed {
-            self.put(write.clone(), stamp)
+            self.put(Some(p), write.clone(), stamp)
         } else {
             None
         };
@@ -401,14 +418,21 @@ impl World {
                 } else {
                     0
                 };
-                let clock = ClockId {
-                    boot: node.boot_id,
-                    namespace,
+                // Whoever reads no id of the boot has no time; whoever reads
+                // another one may be shown another time as well.
+                let (boot, shift) = match self.procs[p].boot_id {
+                    BootId::Own => (node.boot_id, namespace * 777),
+                    BootId::Foreign => {
+                        let boot = (p as u64 + 1) << 32 | node.boot_id;
+                        (boot, namespace * 777 + p as u64 * 33)
+                    }
+                    BootId::Hidden => return None,
                 };
+                let clock = ClockId { boot, namespace };
                 // Each namespace shows the clock with a shift of its own.
                 (
                     clock,
-                    node.boot(self.now).as_nanos() + namespace * 777 * self.swarm.lease,
+                    node.boot(self.now).as_nanos() + shift * self.swarm.lease,
                 )
             }
             StoreClock::Even | StoreClock::Stepping => {
@@ -469,7 +493,7 @@ impl World {
         line.last = at;
         let (p, election) = (line.p, line.election);
         let key = self.store.keys[election].clone();
-        let mut register = self.store.registers.read(&key).cloned();
+        let mut register = self.registers(p).read(&key).cloned();
         if faulty && self.rng.chance(self.swarm.calls.corrupt) {
             register = register.map(|register| self.damage(register));
         }

@@ -33,6 +33,17 @@ pub(crate) enum StoreClock {
     Stepping,
 }
 
+/// What a process reads as the id of its machine's boot.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum BootId {
+    /// What it is.
+    Own,
+    /// Another one, which nobody else reads.
+    Foreign,
+    /// None.
+    Hidden,
+}
+
 /// In how many of 100 calls what happens.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Calls {
@@ -62,6 +73,10 @@ pub(crate) struct Mishaps {
     pub(crate) line: u64,
     pub(crate) command: u64,
     pub(crate) petition: u64,
+    /// The store breaks its promise.
+    pub(crate) tear: u64,
+    /// A process, or the store, stands still for many leases.
+    pub(crate) standstill: u64,
 }
 
 /// The world of one run.
@@ -83,6 +98,10 @@ pub(crate) struct Swarm {
     pub(crate) sessions: bool,
     /// Processes keep their sessions alive for other offices as well.
     pub(crate) neighbours: bool,
+    /// Some processes read a foreign boot id, or none.
+    pub(crate) foreign: bool,
+    /// Applications poll guarded work.
+    pub(crate) guarded: bool,
     /// The longest lease of any candidate, in nanoseconds.
     pub(crate) lease: u64,
     /// The time a message takes, in nanoseconds.
@@ -144,6 +163,8 @@ impl Swarm {
             expiry,
             sessions,
             neighbours: sessions && rng.chance(60),
+            foreign: false,
+            guarded: false,
             lease,
             net: (fastest, slowest),
             calls: Calls::default(),
@@ -259,7 +280,38 @@ impl Swarm {
             line: some(40, &[1_000, 3_000]),
             command: some(35, &[1_500, 4_000]),
             petition: some(35, &[1_500, 4_000]),
+            ..Mishaps::default()
         };
+    }
+
+    /// What is drawn from a stream of its own.
+    pub(crate) fn draw_more(&mut self, rng: &mut Rng, options: &Options) {
+        if !options.faults {
+            return;
+        }
+        self.guarded = rng.chance(40);
+        let mut some = |percent: u64, most: &[u64]| {
+            if rng.chance(percent) {
+                *pick(rng, most)
+            } else {
+                0
+            }
+        };
+        self.mishaps.standstill = some(12, &[4_000, 8_000]);
+        let tear = some(15, &[3_000, 6_000, 12_000]);
+        // What is bound to a session is not lost register by register.
+        self.mishaps.tear = if self.sessions { 0 } else { tear };
+        self.foreign = self.store_clock == StoreClock::Steady && rng.chance(60);
+    }
+
+    /// What a process reads as the id of its machine's boot.
+    pub(crate) fn boot_id(&self, rng: &mut Rng) -> BootId {
+        let choices = [BootId::Own, BootId::Foreign, BootId::Hidden];
+        if self.foreign {
+            *pick(rng, &choices)
+        } else {
+            BootId::Own
+        }
     }
 
     /// The longest time that one message takes when nothing is wrong.
@@ -293,8 +345,8 @@ impl fmt::Display for Swarm {
         writeln!(
             f,
             "world: {} elections, {} observers, expiry {:?} (sessions {}, neighbours {}), drift {} ppm, store clock {:?}, \
-             versions {}, watch {}, one machine {} (namespaces {}), messages {:?} to {:?}, \
-             calendars within {} ms",
+             versions {}, watch {}, one machine {} (namespaces {}, foreign boot ids {}), guarded work {}, \
+             messages {:?} to {:?}, calendars within {} ms",
             self.elections,
             self.observers,
             self.expiry,
@@ -306,6 +358,8 @@ impl fmt::Display for Swarm {
             self.watch,
             self.one_machine,
             self.namespaces,
+            self.foreign,
+            self.guarded,
             Duration::from_nanos(self.net.0),
             Duration::from_nanos(self.net.1),
             self.calendar_ms,

@@ -20,14 +20,14 @@ use tenure_core::ids::{Key, Name, Term};
 use tenure_core::rng::Rng;
 use tenure_core::time::{Instant, Now};
 
-use crate::checkers::{Causes, Check, Exclusivity, Finding, Requests, Terms, Works, claim};
+use crate::checkers::{Causes, Check, Exclusivity, Finding, Floors, Requests, Terms, Works, claim};
 use crate::clock::{Curve, MILLI, Node, SECOND, True, Wall};
 use crate::faults::Mishap;
 use crate::healing::Exam;
 use crate::process::{Actor, Mail, Petitioner, Proc};
 use crate::stats::Stats;
 use crate::store::{Line, Question, Store};
-use crate::swarm::Swarm;
+use crate::swarm::{BootId, Swarm};
 use crate::trace::Trace;
 use crate::{Error, Options};
 
@@ -94,6 +94,14 @@ pub(crate) enum Happening {
         p: usize,
         life: u32,
     },
+    /// The task of guarded work is woken.
+    Step {
+        p: usize,
+        life: u32,
+        term: Term,
+    },
+    /// The copies of the store become one again.
+    Join,
     Heal,
     Settled,
     Stable,
@@ -176,7 +184,11 @@ pub(crate) struct World {
 impl World {
     pub(crate) fn new(seed: u64, options: &Options, trace: usize) -> Result<Self, Error> {
         let mut rng = Rng::from_seed(seed);
-        let swarm = Swarm::draw(&mut rng.fork(), options)?;
+        let mut swarm = Swarm::draw(&mut rng.fork(), options)?;
+        // A stream of its own: the worlds of old seeds stay what they were,
+        // but for what is drawn here.
+        let mut more = Rng::from_seed(!seed);
+        swarm.draw_more(&mut more, options);
         let until = swarm.faults_until * 3;
         let bound = swarm.drift.ppm();
         let stand = swarm.candidates.len() / swarm.elections;
@@ -198,13 +210,17 @@ impl World {
                 keys.push(key);
             }
         }
-        let procs = people(&swarm, &nodes, &mut rng)?;
+        let mut procs = people(&swarm, &nodes, &mut rng)?;
+        for proc in &mut procs {
+            proc.boot_id = swarm.boot_id(&mut more);
+        }
         let store = Store {
             registers: Registers::new(0),
             curve: Curve::draw(&mut rng, 1_000_000 * SECOND, bound, until),
             stepped: 0,
             lines: lines(&swarm, &procs),
             sessions: crate::sessions::Sessions::default(),
+            torn: crate::tears::Torn::default(),
             outage: None,
             cuts: vec![None; procs.len()],
             keys,
@@ -321,6 +337,12 @@ impl World {
                     self.neighbours(p);
                 }
             }
+            Happening::Step { p, life, term } => {
+                if alive(p, life, self) {
+                    self.woken(p, term);
+                }
+            }
+            Happening::Join => self.join(),
             Happening::Heal => self.heal(),
             Happening::Settled => self.settled(),
             Happening::Stable => self.stable(),
@@ -346,6 +368,7 @@ impl World {
         proc.shown = 0;
         proc.awaited = (Call(0), Instant::ZERO);
         (proc.session, proc.kept) = (None, None);
+        (proc.guarded, proc.floors) = (None, Floors::default());
         proc.timer = (True::MAX, proc.timer.1 + 1);
         proc.inbox.clear();
         proc.actor = actor(&proc.config, &proc.actor, rng, now);
@@ -380,6 +403,7 @@ impl World {
 
     /// A process says who leads.
     pub(crate) fn claimed(&mut self, p: usize, seen: &Observation) {
+        self.procs[p].floors.told(seen.term);
         let election = self.procs[p].election;
         let finding = claim(
             seen,
@@ -394,7 +418,11 @@ impl World {
 
     /// Takes note of what a checker found; the first finding ends the run.
     pub(crate) fn judge(&mut self, check: Check, p: usize, finding: Finding) {
+        let torn = &self.store.torn;
+        let excused = (check.rests_on_store() && torn.excuses(self.now))
+            || (check.rests_on_terms() && torn.ever);
         if let Err(text) = finding
+            && !excused
             && self.found.is_none()
             && self.only.is_none_or(|only| only == check)
         {
@@ -487,6 +515,9 @@ fn proc(name: String, node: usize, election: usize, config: &Config, actor: Acto
         session: None,
         kept: None,
         knows_sessions: true,
+        boot_id: BootId::Own,
+        guarded: None,
+        floors: Floors::default(),
     }
 }
 

@@ -61,24 +61,49 @@ pub fn suspended() -> Duration {
 }
 
 /// Now on the boot-time clock, as the clock of a store that every process of
-/// this machine shares.
-pub fn shared() -> StoreTime {
-    StoreTime {
-        clock: id(),
+/// this machine shares; `None` where it cannot be said which clock it is
+/// ([`id`]).
+pub fn shared() -> Option<StoreTime> {
+    Some(StoreTime {
+        clock: id()?,
         nanos: boot().as_nanos(),
-    }
+    })
 }
 
 /// Which boot of which machine this is, and which time namespace: two
-/// processes whose ids are equal read the very same boot-time clock.
-pub fn id() -> ClockId {
-    static ID: OnceLock<ClockId> = OnceLock::new();
-    *ID.get_or_init(|| ClockId {
-        boot: hash(&std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default()),
-        namespace: std::fs::read_link("/proc/self/ns/time")
-            .map(|link| hash(link.as_os_str().as_encoded_bytes()))
-            .unwrap_or_default(),
+/// processes whose ids are equal read the very same boot-time clock, if no two
+/// machines have one boot id (two copies of one frozen machine do).
+///
+/// `None` where the id cannot be read: a container may mask it, a sandbox or
+/// `ProcSubset=pid` hides it, a chroot has no `/proc`. Such a process stamps
+/// nothing and dates nothing. A stand-in, such as the hash of nothing, would
+/// be one clock for all the processes of all the machines that hide theirs.
+pub fn id() -> Option<ClockId> {
+    static ID: OnceLock<Option<ClockId>> = OnceLock::new();
+    *ID.get_or_init(|| {
+        let boot = std::fs::read("/proc/sys/kernel/random/boot_id").ok()?;
+        let namespace = std::fs::read_link("/proc/self/ns/time");
+        Some(ClockId {
+            boot: boot_of(&boot)?,
+            namespace: match namespace {
+                Ok(link) => hash(link.as_os_str().as_encoded_bytes()),
+                // A kernel without time namespaces: there is the one clock.
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => 0,
+                Err(_) => return None,
+            },
+        })
     })
+}
+
+/// The hash of a boot id as the kernel writes it, a random UUID and a newline.
+/// What stands in for one (an empty file, zeroes, `/dev/null` mounted over it)
+/// is the same everywhere, and is none.
+fn boot_of(text: &[u8]) -> Option<u64> {
+    let uuid = text.trim_ascii();
+    let digits = uuid.iter().filter(|byte| byte.is_ascii_hexdigit()).count();
+    let dashes = uuid.iter().filter(|byte| **byte == b'-').count();
+    let zero = uuid.iter().all(|byte| matches!(byte, b'0' | b'-'));
+    (digits == 32 && dashes == 4 && uuid.len() == 36 && !zero).then(|| hash(text))
 }
 
 fn nanos(time: rustix::time::Timespec) -> u64 {
@@ -92,4 +117,27 @@ fn hash(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{boot_of, hash};
+
+    #[test]
+    fn only_a_boot_id_is_one() {
+        let id = b"0d9cf3a2-6b0f-4f6e-9d1a-8a4a2f3b5c6d\n";
+        // As it was hashed before: stamps of processes of an older release are
+        // dated still.
+        assert_eq!(boot_of(id), Some(hash(id)));
+        let none: [&[u8]; 5] = [
+            b"",
+            b"\n",
+            b"00000000-0000-0000-0000-000000000000\n",
+            b"0d9cf3a2-6b0f-4f6e-9d1a\n",
+            b"cat: boot_id: No such file or directory\n",
+        ];
+        for text in none {
+            assert_eq!(boot_of(text), None, "{text:?}");
+        }
+    }
 }

@@ -77,9 +77,14 @@ pub(crate) async fn run(context: &Context, options: Options) -> Result<ExitCode,
         Some(address) => Some(metrics::listen(address).await?),
         None => None,
     };
-    let settings = format!("{} {config:?}", options.url);
+    // The grant of a former life is a time of the clock that it read. On
+    // another boot, or in another time namespace, that time means nothing; and
+    // where no boot id can be read nobody can say that it is the same clock
+    // (docs/ha.md §7.1).
+    let clock = clock::id();
+    let settings = format!("{} {config:?} {clock:?}", options.url);
     let mut found = link::find(&directory, config.lease).await?;
-    let past = found.past(&settings);
+    let past = clock.and_then(|_| found.past(&settings));
     let resumes = past.is_some();
     let mut book = Book::new(head(&config), &found.state.notes);
     if let Some(past) = &past {
@@ -169,7 +174,8 @@ async fn before(
     let (former, mut done) = (found.former(), Vec::new());
     if !found.state.runs.is_empty() {
         tracing::info!(
-            "ending {} of a former life with other settings, or too long ago",
+            "ending {} of a former life with other settings, on a clock that cannot be told to be \
+             this one, or too long ago",
             counted(found.state.runs.len(), "workload")
         );
         done = found.end_all(directory).await?;

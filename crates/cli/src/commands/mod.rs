@@ -16,6 +16,7 @@ pub(crate) mod node;
 pub(crate) mod observe;
 pub(crate) mod ps;
 mod reign;
+pub(crate) mod repair;
 #[cfg(feature = "tenure")]
 pub(crate) mod restore;
 pub(crate) mod run;

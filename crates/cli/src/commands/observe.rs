@@ -7,7 +7,7 @@ use serde_json::json;
 use tenure::Name;
 use tenure::election::{self, Event, FailureClass};
 
-use super::trouble::Trouble;
+use super::trouble::{self, Trouble};
 use crate::config::store_failure;
 use crate::failure::{Failure, usage};
 use crate::{Context, args};
@@ -61,6 +61,7 @@ pub(crate) async fn watch(context: &Context, args: &args::Watch) -> Result<ExitC
                 trouble.tell(&shown, &failure, in_a_row);
             }
             Event::Recovered => trouble.over(&shown),
+            Event::Fell(fallen) => trouble::fell(&shown, fallen),
             _ => {}
         }
     }

@@ -23,7 +23,7 @@ use tenure::{Election, Name, Reign, StoreError, drive};
 
 use super::observe::name;
 use super::reign::{Course, Ended, Outcome, hear_why};
-use super::trouble::Trouble;
+use super::trouble::{self, Trouble};
 use crate::args::{self, Restart};
 use crate::config::{self, File, RunPlan, store_failure};
 use crate::failure::{Failure, usage};
@@ -319,6 +319,7 @@ impl Runner {
             Happened::LeaderChanged(seen) => {
                 tracing::info!("{}", output::describe(election, seen));
             }
+            Happened::Fell(fallen) => trouble::fell(election, *fallen),
             Happened::Trouble { failure, in_a_row } => {
                 self.trouble.tell(election, failure, *in_a_row);
             }

@@ -6,7 +6,8 @@
 //! answer", and the verdict ("upgrade this one") comes with the second look.
 //! So a warning is due whenever what is wrong differs from what was said last.
 
-use tenure::election::Failure;
+use tenure::Term;
+use tenure::election::{Failure, Fallen};
 
 /// What was told last.
 #[derive(Debug, Default)]
@@ -28,4 +29,20 @@ impl Trouble {
         self.0 = None;
         tracing::warn!("{election}: the store answers again");
     }
+}
+
+/// Tells that the register shows a lower term than this process has seen. Each
+/// time it is news: the machine tells it once for each floor and term.
+pub(super) fn fell(election: &str, fallen: Fallen) {
+    let Fallen { shown, floor } = fallen;
+    let found = if shown == Term::ZERO {
+        "nothing there".to_owned()
+    } else {
+        format!("term {shown}")
+    };
+    tracing::warn!(
+        "{election}: expected term {floor} or a higher one in the store, found {found}: a \
+         register, table or file was lost, or an older copy came back; candidates that remember \
+         lead above it again. If none does: tenure repair {election} --term-above {floor}"
+    );
 }

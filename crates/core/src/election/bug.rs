@@ -54,11 +54,22 @@ pub enum Bug {
     /// What an abandoned id may have bound is not released: whatever keeps
     /// the session alive keeps nobody in office.
     NeverReleased,
+    /// A boot id that differs is taken for the proof of a reboot.
+    BootTrusted,
+    /// A candidate races above what the register shows, and not above what it
+    /// has seen.
+    FloorForgotten,
+    /// A candidate whose floor is above the register's term asks the leader to
+    /// go as often as it looks.
+    FloorRepeated,
+    /// Guarded work takes steps until the timer at the end of the grant has
+    /// been heard of; the clock is not asked.
+    GuardByTimer,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 23] = [
         Self::DeadlineFromEnd,
         Self::DriftForgotten,
         Self::UnknownIsWon,
@@ -78,5 +89,9 @@ impl Bug {
         Self::SessionUnstretched,
         Self::NeverLooks,
         Self::NeverReleased,
+        Self::BootTrusted,
+        Self::FloorForgotten,
+        Self::FloorRepeated,
+        Self::GuardByTimer,
     ];
 }

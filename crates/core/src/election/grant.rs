@@ -42,6 +42,14 @@ impl Grant {
         }
     }
 
+    /// Whether a step of guarded work may begin at `now` (§5.6). A timer tells
+    /// that `drain_at` has come, but late: after a pause of the process, or
+    /// where timers stand still in suspend, the work may be woken first. So
+    /// the clock is asked before each step, and the timer only wakes.
+    pub fn may_step(&self, now: Instant) -> bool {
+        now < self.drain_at
+    }
+
     /// Whether the holder may act at `now`.
     pub fn is_valid(&self, now: Instant) -> bool {
         now < self.valid_until

@@ -43,4 +43,4 @@ pub use grant::Grant;
 pub use observer::Observer;
 pub(crate) use record::crc32c;
 pub use record::{Holder, Leader, Office, Record, RecordError, Request};
-pub use sight::{Certainty, News, Observation, Sight, Standing};
+pub use sight::{Certainty, Fallen, News, Observation, Sight, Standing};

@@ -12,7 +12,7 @@ use alloc::collections::VecDeque;
 use core::time::Duration;
 
 use super::campaign::{Call, Command, Event, Failure, FailureClass, Input, Output};
-use super::{Config, Expiry, Leader, News, Sight, Standing};
+use super::{Config, Expiry, Fallen, Leader, News, Sight, Standing};
 use crate::cas::{Reading, Register};
 use crate::ids::{Key, LeaderId, Name, Term};
 use crate::machine::Machine;
@@ -44,6 +44,8 @@ pub struct Observer {
     failures: u32,
     last_call: u64,
     told: Option<Option<(Term, LeaderId)>>,
+    /// The fall of the register that was told last.
+    fell: Option<Fallen>,
     outputs: VecDeque<Output>,
 }
 
@@ -72,6 +74,7 @@ impl Observer {
             failures: 0,
             last_call: 0,
             told: None,
+            fell: None,
             outputs: VecDeque::new(),
         };
         observer.advance();
@@ -185,6 +188,12 @@ impl Observer {
         } else if written && self.renewals {
             self.outputs
                 .push_back(Output::Event(Event::LeaderRenewed(observation)));
+        }
+        // It remembers, and cannot do more than tell: it writes nothing.
+        let fallen = self.sight.fallen();
+        if let Some(news) = fallen.filter(|_| self.fell != fallen) {
+            self.fell = fallen;
+            self.outputs.push_back(Output::Event(Event::Fell(news)));
         }
     }
 

@@ -96,6 +96,24 @@ pub struct Observation {
     pub over_at: Option<Instant>,
 }
 
+/// The register shows a lower term than this process has seen: it was lost,
+/// or an older copy of it came back (§1.11).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Fallen {
+    /// What it shows; zero where there is no register.
+    pub shown: Term,
+    /// The highest term that was seen: the floor, which no leader may be
+    /// elected under.
+    pub floor: Term,
+}
+
+impl Fallen {
+    /// Nobody asks a leader to go for the sake of a floor above this, 2^62. A
+    /// term that high is a mistake, and must not spread: half of all terms are
+    /// left above it.
+    pub const ASKED_MAX: u64 = 1 << 62;
+}
+
 /// What one process has seen of one register.
 #[derive(Clone, Debug)]
 pub struct Sight {
@@ -157,10 +175,16 @@ impl Default for Sight {
 impl Sight {
     /// Nothing seen yet.
     pub const fn new() -> Self {
+        Self::above(Term::ZERO)
+    }
+
+    /// Nothing seen yet of the register, but terms up to `floor` are known to
+    /// have been used.
+    pub(crate) const fn above(floor: Term) -> Self {
         Self {
             seen: Seen::Never,
             garbled: None,
-            top_term: Term::ZERO,
+            top_term: floor,
         }
     }
 
@@ -285,6 +309,19 @@ impl Sight {
     /// deleted or restored from a backup while this process lived.
     pub const fn top_term(&self) -> Term {
         self.top_term
+    }
+
+    /// Whether the register has fallen under the highest term seen. Reads say
+    /// so: an answer older than what is known is not taken (`is_overtaken`),
+    /// and a hint with a lower term is `News::Doubtful` and read.
+    pub fn fallen(&self) -> Option<Fallen> {
+        let shown = match &self.seen {
+            Seen::Never => return None,
+            Seen::Absent => Term::ZERO,
+            Seen::Record { record, .. } => record.term,
+        };
+        let floor = self.top_term;
+        (shown < floor).then_some(Fallen { shown, floor })
     }
 
     /// Takes note of an answer to a read that was asked at `asked`.
@@ -547,16 +584,24 @@ impl Bench<'_> {
             // The news of a watch: read again when it may be over.
             return (self.now.boot.after(span), Verdict::Holds);
         }
+        // No stamp: the holder cannot say which clock it reads. No time: this
+        // process cannot.
         let (Some(stamp), Some(now)) = (stamp, self.store_now) else {
             return self.by_silence(span, first);
         };
         match now.since(stamp) {
             Some(age) if age >= span => (self.now.boot, Verdict::Over(certainty)),
             Some(age) => (self.now.boot.after(span - age), Verdict::Holds),
-            // Another boot of the machine: whoever wrote it is gone with it.
-            None if now.clock.boot != stamp.clock.boot => (self.now.boot, Verdict::Over(certainty)),
-            // The same machine in another time namespace: the writer may be
-            // alive, and its clock is shifted against ours by who knows what.
+            None if self.config.planted(Bug::BootTrusted) && now.clock.boot != stamp.clock.boot => {
+                (self.now.boot, Verdict::Over(certainty))
+            }
+            // Another clock. That its boot id differs proves no reboot: the
+            // writer may be alive on this very machine and be shown another
+            // id (a sandbox, a container that masks it), and so may this
+            // judge. In another time namespace of the same boot its clock is
+            // shifted against ours by an unknown span. Silence needs neither:
+            // it is measured on this process's own clock. After a real reboot
+            // that costs one lease.
             None => self.by_silence(span, first),
         }
     }

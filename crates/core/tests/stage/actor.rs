@@ -85,8 +85,8 @@ pub(crate) struct Actor {
     pub(crate) wall: i128,
     /// How much faster its boot-time clock runs, in parts per million.
     pub(crate) rate: i128,
-    /// By which name it knows the store's clock.
-    pub(crate) clock: ClockId,
+    /// By which name it knows the store's clock; none if it cannot read one.
+    pub(crate) clock: Option<ClockId>,
     /// Inputs that wait while it is suspended.
     pub(crate) suspended: Option<VecDeque<Input>>,
     pub(crate) calls: Vec<Asked>,

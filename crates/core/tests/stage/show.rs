@@ -140,6 +140,9 @@ impl Ids {
             Event::Trouble { failure, in_a_row } => {
                 format!("trouble {in_a_row}: {}: {}", failure.class, failure.why)
             }
+            Event::Fell(fallen) => {
+                format!("FELL to term {} under {}", fallen.shown, fallen.floor)
+            }
             Event::Recovered => "recovered".to_string(),
             Event::Stopped => "STOPPED".to_string(),
         }

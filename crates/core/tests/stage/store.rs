@@ -37,14 +37,21 @@ impl Store {
         }
     }
 
-    fn now(&self, at: Duration, clock: ClockId) -> Option<StoreTime> {
+    /// Nothing for who cannot say which clock it reads.
+    fn now(&self, at: Duration, clock: Option<ClockId>) -> Option<StoreTime> {
+        let clock = clock?;
         let at = i128::try_from(at.as_nanos()).unwrap_or(i128::MAX);
         let nanos = u64::try_from(STORE_DAWN + at + self.step).unwrap_or(0);
         self.clock.then_some(StoreTime { clock, nanos })
     }
 
     /// Carries out a call, as somebody who knows the store's clock as `clock`.
-    pub(crate) fn carry_out(&mut self, at: Duration, clock: ClockId, what: &What) -> Effect {
+    pub(crate) fn carry_out(
+        &mut self,
+        at: Duration,
+        clock: Option<ClockId>,
+        what: &What,
+    ) -> Effect {
         let now = self.now(at, clock);
         match what {
             What::Read(key) => Effect::Read(Reading {
@@ -119,7 +126,7 @@ impl Store {
         let expect = held.map_or(Expect::Absent, |held: &Register| {
             Expect::Version(held.version.clone())
         });
-        let now = self.now(at, ClockId::default());
+        let now = self.now(at, Some(ClockId::default()));
         let key = key.clone();
         let write = Write {
             key,

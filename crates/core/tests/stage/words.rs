@@ -34,7 +34,7 @@ pub(crate) fn run(world: &mut World, command: &str, args: &mut Args<'_>) -> Outc
         // campaign a lease=10s interval=2s grace=3s kill=250ms drift=10000
         //   priority=10 expiry=silence|session|steady|store|skew:2s
         //   affinity=cache election=payroll name=a by=session confirms=work, and where it runs:
-        //   boot=100s wall=-2s rate=10000 clock=1:2 watch=on|off|withheld
+        //   boot=100s wall=-2s rate=10000 clock=1.2 watch=on|off|withheld
         //   link=up work=ends|runs
         "campaign" => campaign(world, args)?,
         // observe o renewals=on drift= expiry= and where it runs, as above
@@ -132,12 +132,13 @@ fn enter(
     let wall = args.shift("wall")?.unwrap_or(0) / 1_000_000;
     let rate = args.parsed("rate")?.unwrap_or(0);
     let clock = match args.key("clock").map(|clock| clock.split_once('.')) {
-        None => ClockId::default(),
-        Some(Some((boot, namespace))) => ClockId {
+        None => Some(ClockId::default()),
+        Some(Some((boot, namespace))) => Some(ClockId {
             boot: boot.parse()?,
             namespace: namespace.parse()?,
-        },
-        Some(None) => return Err("a clock is boot.namespace".into()),
+        }),
+        // clock=unreadable
+        Some(None) => None,
     };
     let seed = args.parsed("seed")?;
     let seed = seed.unwrap_or(world.actors.len() as u64 + 1);

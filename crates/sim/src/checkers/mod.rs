@@ -6,6 +6,8 @@
 
 mod causes;
 mod exclusivity;
+mod floors;
+mod guard;
 mod observers;
 mod own_id;
 mod races;
@@ -18,6 +20,8 @@ use std::fmt;
 
 pub(crate) use causes::Causes;
 pub(crate) use exclusivity::{Exclusivity, Held};
+pub(crate) use floors::Floors;
+pub(crate) use guard::step;
 pub(crate) use observers::claim;
 pub(crate) use own_id::own_id;
 pub(crate) use races::race;
@@ -43,6 +47,11 @@ pub enum Check {
     Told,
     /// Never two works at once, and none after its deadline.
     Work,
+    /// No step of guarded work begins after the end of its grant.
+    Guard,
+    /// A process is never elected at or below a term that it knows, and asks
+    /// for a higher one at most once a lease.
+    Floors,
     /// No office is lost without a cause.
     Causes,
     /// A candidate that watches is not the holder it sees.
@@ -60,6 +69,23 @@ pub enum Check {
     Spin,
 }
 
+impl Check {
+    /// Whether it rests on what a store promises, and so objects to nothing
+    /// for a while after the store has broken its promise.
+    pub(crate) const fn rests_on_store(self) -> bool {
+        matches!(
+            self,
+            Self::Exclusivity | Self::Work | Self::Guard | Self::Causes
+        )
+    }
+
+    /// Whether it takes terms for unique: after a store has broken its promise
+    /// once, a term may be had twice.
+    pub(crate) const fn rests_on_terms(self) -> bool {
+        matches!(self, Self::Races | Self::Observers | Self::Requests)
+    }
+}
+
 impl fmt::Display for Check {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -68,6 +94,8 @@ impl fmt::Display for Check {
             Self::Terms => "terms",
             Self::Told => "told in time",
             Self::Work => "work",
+            Self::Guard => "guard",
+            Self::Floors => "floors",
             Self::Causes => "causes",
             Self::OwnId => "own id",
             Self::Races => "races",

@@ -34,9 +34,33 @@ pub(crate) struct Terms {
     entries: Vec<Entry>,
     top: Term,
     ids: BTreeSet<u128>,
+    /// The register was lost once, or an older state of it came back: terms
+    /// may be had twice, and a leader's is only above the one that it found.
+    torn: bool,
+    /// There are two copies of it.
+    forked: bool,
 }
 
 impl Terms {
+    /// The register holds something else that nobody has written.
+    pub(crate) fn tore(&mut self, record: Option<(&Record, &Version)>, now: True) {
+        self.torn = true;
+        self.entries.push(Entry {
+            version: record.map_or(Version::from_u64(0), |(_, version)| version.clone()),
+            term: record.map_or(Term::ZERO, |(record, _)| record.term),
+            holder: record.and_then(|(record, _)| record.holder().map(|holder| holder.id)),
+            sequence: record.map_or(0, |(record, _)| record.sequence),
+            renewal: record.map_or(0, |(record, _)| record.renewal),
+            applied: now,
+        });
+    }
+
+    /// There are two copies of the register from now on, or one again.
+    pub(crate) const fn forked(&mut self, forked: bool) {
+        self.torn = true;
+        self.forked = forked;
+    }
+
     /// A write has taken effect.
     pub(crate) fn wrote(&mut self, record: &Record, version: &Version, now: True) -> Finding {
         let entry = Entry {
@@ -47,7 +71,11 @@ impl Terms {
             renewal: record.renewal,
             applied: now,
         };
-        let finding = self.follows(&entry);
+        let finding = if self.forked {
+            Ok(())
+        } else {
+            self.follows(&entry)
+        };
         self.entries.push(entry);
         finding
     }
@@ -66,7 +94,9 @@ impl Terms {
             Some(id) if holder != Some(id) => term.next(),
             Some(_) | None => Some(term),
         };
-        if expected == Some(next.term) {
+        // Above the register's, and above what its holder remembers.
+        let risen = self.torn && expected != Some(term) && next.term > term;
+        if expected == Some(next.term) || risen {
             return Ok(());
         }
         Err(format!(
@@ -78,10 +108,10 @@ impl Terms {
     /// A candidate was told that it leads.
     pub(crate) fn elected(&mut self, fence: Fence) -> Finding {
         let Fence { term, leader } = fence;
-        if term <= self.top {
+        if term <= self.top && !self.torn {
             return Err(format!("elected in term {term} after term {}", self.top));
         }
-        self.top = term;
+        self.top = self.top.max(term);
         if !self.ids.insert(leader.to_u128()) {
             return Err(format!("{leader} was elected again, in term {term}"));
         }
@@ -132,7 +162,7 @@ impl Terms {
             .entries
             .iter()
             .rev()
-            .skip_while(|entry| entry.term > term);
+            .skip_while(|entry| entry.term > term && !self.torn);
         back.any(|entry| entry.term == term && entry.holder == Some(leader))
     }
 

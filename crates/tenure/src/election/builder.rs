@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_core::election::{Config, ConfigError, Expiry, Priority};
-use tenure_core::ids::{Key, Name, NameError};
+use tenure_core::ids::{Key, Name, NameError, Term};
 use tenure_core::rng::Rng;
 use tenure_core::time::Drift;
 
@@ -31,6 +31,7 @@ pub struct Builder {
     max_clock_skew: Option<Duration>,
     affinity: Option<String>,
     work_confirms: bool,
+    floor: Term,
 }
 
 /// Why an election could not be started.
@@ -70,6 +71,7 @@ impl Builder {
             max_clock_skew: None,
             affinity: None,
             work_confirms: false,
+            floor: Term::ZERO,
         }
     }
 
@@ -153,6 +155,16 @@ impl Builder {
         self
     }
 
+    /// Lead above this term only, as if it had been seen in the register: for
+    /// a program that keeps the last term itself, and for one that knows of a
+    /// backup which is older than that. The same as a term that the candidate
+    /// remembers (`docs/election.md`, clause 4.14), so whoever leads below it
+    /// is asked to hand over.
+    pub fn floor(mut self, term: Term) -> Self {
+        self.floor = term;
+        self
+    }
+
     /// What the candidate would stand with.
     ///
     /// # Errors
@@ -194,7 +206,7 @@ impl Builder {
     pub fn start(self) -> Result<Election, StartError> {
         let config = self.config()?;
         let rng = entropy().map_err(StartError::Entropy)?;
-        Ok(Election::start(config, self.store, rng))
+        Ok(Election::start(config, self.floor, self.store, rng))
     }
 }
 

@@ -21,6 +21,7 @@ mod builder;
 mod events;
 mod observe;
 mod reign;
+mod repair;
 mod world;
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -31,10 +32,11 @@ pub(crate) use builder::{entropy, host_name};
 pub use events::{EVENTS_MAX, Events};
 pub use observe::{Look, Watcher, leader, leader_confirmed, list, natural_expiry, watch};
 pub use reign::{Deposed, Reign};
+pub use repair::{RepairError, forget, repair};
 use tenure_core::election::Campaign;
 pub use tenure_core::election::{
-    Certainty, Command, Config, ConfigError, Event, Expiry, Failure, FailureClass, Grant, Leader,
-    Observation, Priority, Why,
+    Certainty, Command, Config, ConfigError, Event, Expiry, Failure, FailureClass, Fallen, Grant,
+    Leader, Observation, Priority, Why,
 };
 use tenure_core::ids::{Fence, Key, Name, Term};
 use tenure_core::rng::Rng;
@@ -83,7 +85,7 @@ impl Election {
         Builder::new(store, election.into())
     }
 
-    fn start(config: Config, store: Arc<dyn Store>, rng: Rng) -> Self {
+    fn start(config: Config, floor: Term, store: Arc<dyn Store>, rng: Rng) -> Self {
         let election = Self::idle(config.clone());
         let driven = Arc::clone(&election.shared);
         // Before anything is asked of the store: a request that this candidate
@@ -93,7 +95,7 @@ impl Election {
             let _standing = standing;
             let driven = Ending(driven);
             let hold = store.hold(&Key::of_election(&config.election), config.lease);
-            let campaign = Campaign::new(config, rng, clock::now());
+            let campaign = Campaign::above(floor, config, rng, clock::now());
             let keys = campaign.keys().cloned().collect();
             let (mailbox, shared) = (Arc::clone(&driven.0.mailbox), &driven.0);
             let hold = hold.filter(|_| campaign.config().by_session);
@@ -273,7 +275,7 @@ impl Shared {
             Event::LeaderChanged(observation) | Event::LeaderRenewed(observation) => {
                 self.leader.send_replace(Some(observation.clone()));
             }
-            Event::Trouble { .. } | Event::Recovered => {}
+            Event::Fell(_) | Event::Trouble { .. } | Event::Recovered => {}
             Event::Stopped => {
                 self.stage.send_replace(Stage::Stopped);
             }

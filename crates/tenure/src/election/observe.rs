@@ -181,7 +181,12 @@ pub async fn leader_confirmed(
     on_background(async move { confirm(store.as_ref(), &election, within).await }).await
 }
 
-async fn confirm(store: &dyn Store, election: &Name, within: Duration) -> Result<Look, StoreError> {
+/// The same on the runtime of the caller.
+pub(super) async fn confirm(
+    store: &dyn Store,
+    election: &Name,
+    within: Duration,
+) -> Result<Look, StoreError> {
     let key = Key::of_election(election);
     let mut watch = store.watch(Selector::Key(key.clone()));
     let (mut sight, config) = (Sight::new(), judging(store.features(), election));

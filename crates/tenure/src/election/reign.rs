@@ -199,14 +199,45 @@ impl Reign {
         }
     }
 
-    /// Runs `work` and drops it when it must stop.
+    /// Runs `work` and drops it when it must stop. No poll of it begins at or
+    /// after `drain_at` of the last grant that was confirmed: the boot-time
+    /// clock is read right before each poll. What a poll does before it
+    /// returns is not seen. Work that blocks is one long poll: it asks
+    /// [`is_valid`](Self::is_valid) before each effect, and attaches the
+    /// [`fence`](Self::fence) to it. So does work that may be paused within a
+    /// poll (a stopped process, a machine that sleeps): only the fence stops
+    /// what it does then.
     ///
     /// # Errors
     /// [`Deposed`] if it was dropped unfinished.
     pub async fn guard<T>(&self, work: impl Future<Output = T>) -> Result<T, Deposed> {
-        let (work, cancelled) = (pin!(work), pin!(self.cancelled()));
-        // The leash first: no step of the work once it has been pulled.
-        either(work, cancelled).await.map_err(Deposed)
+        let leashed = self.leashed(work, clock::boot);
+        leashed.await.map_err(Deposed)
+    }
+
+    /// [`guard`](Self::guard) by the clock that is handed in.
+    async fn leashed<T>(
+        &self,
+        work: impl Future<Output = T>,
+        clock: impl Fn() -> Instant,
+    ) -> Result<T, Why> {
+        let (mut work, mut cancelled) = (pin!(work), pin!(self.cancelled()));
+        poll_fn(|context| {
+            // The leash first: no step of the work once it has been pulled.
+            // Its timer is the background thread's, which wakes this task.
+            if let Poll::Ready(why) = cancelled.as_mut().poll(context) {
+                return Poll::Ready(Err(why));
+            }
+            // The timer only wakes. A process that was stopped beyond the end
+            // of its grant may run this task before the thread that pulls the
+            // leash, so the comparison decides, and nothing stands between it
+            // and the poll but the poll itself.
+            if !self.grant().may_step(clock()) {
+                return Poll::Ready(Err(Why::Unconfirmed));
+            }
+            work.as_mut().poll(context).map(Ok)
+        })
+        .await
     }
 }
 
@@ -289,5 +320,66 @@ impl Handle {
     pub(super) fn revoke(&self, why: Why) {
         self.facts.valid_until.store(0, Ordering::Release);
         self.cancel(why);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use tenure_core::election::Config;
+    use tenure_core::ids::{LeaderId, Name};
+
+    use super::*;
+
+    fn reign(config: &Config) -> Reign {
+        let fence = Fence {
+            term: Term::new(1).expect("a term"),
+            leader: LeaderId::from_u128(1),
+        };
+        let grant = Grant::new(Instant::from_nanos(1_000_000_000), config);
+        Reign::new(fence, grant, Arc::default())
+    }
+
+    /// No timer is heard here, and nobody pulls the leash: what ends the work
+    /// is the comparison alone.
+    #[tokio::test]
+    async fn no_poll_of_guarded_work_begins_at_the_end_of_the_grant() {
+        let name = Name::new("payroll").expect("a name");
+        let config = Config::new(name.clone(), name);
+        let reign = reign(&config);
+        let end = reign.grant().drain_at;
+        let (now, steps) = (Cell::new(end.before(Duration::from_nanos(2))), Cell::new(0));
+        let work = poll_fn(|context| {
+            steps.set(steps.get() + 1);
+            now.set(now.get().after(Duration::from_nanos(1)));
+            context.waker().wake_by_ref();
+            Poll::<()>::Pending
+        });
+        let ended = reign.leashed(work, || now.get()).await;
+        assert_eq!(ended, Err(Why::Unconfirmed));
+        // One at two nanoseconds before the end, one at one, none at the end.
+        assert_eq!(steps.get(), 2);
+    }
+
+    /// The grant that counts is the last one that was confirmed.
+    #[tokio::test]
+    async fn guarded_work_goes_on_under_a_later_grant() {
+        let name = Name::new("payroll").expect("a name");
+        let config = Config::new(name.clone(), name);
+        let reign = reign(&config);
+        let handle = reign.handle();
+        let later = Grant::new(reign.grant().drain_at, &config);
+        let now = Cell::new(reign.grant().drain_at.before(Duration::from_nanos(1)));
+        let work = poll_fn(|context| {
+            if now.get() == later.start {
+                return Poll::Ready(7);
+            }
+            handle.extend(later);
+            now.set(later.start);
+            context.waker().wake_by_ref();
+            Poll::Pending
+        });
+        assert_eq!(reign.leashed(work, || now.get()).await, Ok(7));
     }
 }

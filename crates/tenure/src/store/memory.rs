@@ -104,7 +104,7 @@ impl Memory {
 
     fn swap(&self, write: Write) -> Result<Written, StoreError> {
         refuse_oversized(&write)?;
-        let now = Some(clock::shared());
+        let now = clock::shared();
         let mut registers = self.lock();
         let version = registers
             .compare_and_swap(write, now)
@@ -136,7 +136,7 @@ impl Memory {
         Page {
             registers: page,
             more_after,
-            now: Some(clock::shared()),
+            now: clock::shared(),
         }
     }
 }
@@ -176,7 +176,7 @@ impl Store for Memory {
 
     fn read<'a>(&'a self, key: &'a Key, _: Duration) -> BoxFuture<'a, Result<Reading, StoreError>> {
         let register = self.lock().read(key).cloned();
-        let now = Some(clock::shared());
+        let now = clock::shared();
         Box::pin(std::future::ready(Ok(Reading {
             register,
             now,

@@ -8,6 +8,7 @@ use alloc::collections::VecDeque;
 use core::time::Duration;
 
 use super::affinity::Affinity;
+use super::floor::Floor;
 use super::types::Pending;
 use super::{Bind, Call, Event, Failure, FailureClass, Output, State};
 use crate::cas::{Bytes, Expect, Reading, Stamp, Write};
@@ -38,11 +39,12 @@ pub(super) struct Desk {
     pub(super) last_call: u64,
     /// Who led when it was last told; `None` before the first look.
     pub(super) told: Option<Option<(Term, LeaderId)>>,
+    pub(super) floor: Floor,
     pub(super) outputs: VecDeque<Output>,
 }
 
 impl Desk {
-    pub(super) fn new(config: Config, mut rng: Rng, now: Now) -> Self {
+    pub(super) fn new(floor: Term, config: Config, mut rng: Rng, now: Now) -> Self {
         Self {
             key: Key::of_election(&config.election),
             affinity: Affinity::new(&config, now),
@@ -50,13 +52,14 @@ impl Desk {
             me: LeaderId::from_u128(rng.next_u128()),
             rng,
             now,
-            sight: Sight::new(),
+            sight: Sight::above(floor),
             watching: false,
             stopping: false,
             read_failures: 0,
             write_failures: 0,
             last_call: 0,
             told: None,
+            floor: Floor::default(),
             outputs: VecDeque::new(),
         }
     }
@@ -68,7 +71,7 @@ impl Desk {
         };
     }
 
-    fn call(&mut self) -> Call {
+    pub(super) fn call(&mut self) -> Call {
         self.last_call += 1;
         Call(self.last_call)
     }
@@ -235,6 +238,7 @@ impl Desk {
             let observation = self.sight.observation(self.config.expiry);
             self.event(Event::LeaderChanged(observation));
         }
+        self.tell_fallen();
     }
 
     /// Another incarnation, so that nothing the last one sent can surprise.

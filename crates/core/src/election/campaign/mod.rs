@@ -25,6 +25,7 @@
 mod affinity;
 mod desk;
 mod draining;
+mod floor;
 mod leading;
 mod racing;
 mod types;
@@ -66,10 +67,16 @@ impl Campaign {
     /// A candidate that begins to stand at `now`. The configuration must have
     /// been [validated](Config::validate).
     pub fn new(config: Config, rng: Rng, now: Now) -> Self {
+        Self::above(Term::ZERO, config, rng, now)
+    }
+
+    /// The same for one that knows from elsewhere that terms up to `floor`
+    /// have been used: it leads above that, as if it had seen them (§4.14).
+    pub fn above(floor: Term, config: Config, rng: Rng, now: Now) -> Self {
         debug_assert_eq!(config.validate(), Ok(()), "validate before you campaign");
         let mut campaign = Self {
             state: State::Watching(Watching::new(now.boot)),
-            desk: Desk::new(config, rng, now),
+            desk: Desk::new(floor, config, rng, now),
         };
         campaign.advance();
         campaign

@@ -11,7 +11,7 @@ use super::leading::Leading;
 use super::watching::Watching;
 use super::{
     Answer, Bug, Call, Desk, Event, Expect, Failure, FailureClass, Fence, Grant, Instant, Office,
-    Pending, Reading, Record, State, Version,
+    Pending, Reading, Record, State, Term, Version,
 };
 
 #[derive(Clone, Debug)]
@@ -37,7 +37,14 @@ enum Stage {
 impl Racing {
     pub(super) fn begin(desk: &mut Desk) -> State {
         let now = desk.now;
-        let Some(term) = desk.sight.top_term().next() else {
+        // Above everything this process has seen, not only above what the
+        // register shows: that may be an older copy (§1.9, §4.14).
+        let floor = if desk.config.planted(Bug::FloorForgotten) {
+            desk.sight.record().map_or(Term::ZERO, |record| record.term)
+        } else {
+            desk.sight.top_term()
+        };
+        let Some(term) = floor.next() else {
             // Two hundred million years of elections: a damaged register.
             let why = "the register holds the largest possible term";
             desk.write_failed(&Failure::new(FailureClass::Broken, why));

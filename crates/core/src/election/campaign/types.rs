@@ -4,7 +4,7 @@ use alloc::sync::Arc;
 use core::fmt;
 use core::time::Duration;
 
-use super::super::{Grant, Observation};
+use super::super::{Fallen, Grant, Observation};
 use crate::cas::{Bytes, Reading, Register, Write};
 use crate::ids::{Fence, Key, Name, Term, Version};
 use crate::time::Instant;
@@ -269,6 +269,10 @@ pub enum Event {
     LeaderChanged(Observation),
     /// The same leader has renewed; told by observers that were asked to.
     LeaderRenewed(Observation),
+    /// The register shows a lower term than this process has seen: it was
+    /// lost, or an older copy came back. Told once for each such pair. A
+    /// candidate sees to a higher term (§4.14); an observer only tells.
+    Fell(Fallen),
     /// The store failed. The campaign goes on.
     Trouble {
         /// How.

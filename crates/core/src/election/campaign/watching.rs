@@ -6,16 +6,21 @@
 //! for after a jitter; one that was *resigned* at once, on the word of the watch
 //! alone: there the compare-and-swap picks the winner, and a stampede lasts one
 //! round trip.
+//!
+//! While somebody leads in a lower term than was seen before, it asks that
+//! leader to go ([`floor`](super::floor)).
 
 use super::racing::Racing;
 use super::{
     Answer, Bug, Call, Desk, Failure, FailureClass, Instant, News, Pending, Register, Standing,
-    State,
+    State, Version,
 };
 
 #[derive(Clone, Debug)]
 pub(super) struct Watching {
     pending: Option<Pending>,
+    /// A request to a leader below the floor is under way.
+    petition: Option<Pending>,
     /// The next look, if nothing else calls for one before.
     read_at: Instant,
     /// When to race for what the last look found free.
@@ -30,6 +35,7 @@ impl Watching {
     pub(super) const fn new(now: Instant) -> Self {
         Self {
             pending: None,
+            petition: None,
             read_at: now,
             race_at: None,
             hold_until: now,
@@ -41,6 +47,7 @@ impl Watching {
     pub(super) const fn holding_back(now: Instant, hold_until: Instant) -> Self {
         Self {
             pending: None,
+            petition: None,
             read_at: now,
             race_at: None,
             hold_until,
@@ -53,6 +60,7 @@ impl Watching {
     pub(super) const fn racing_again(at: Instant) -> Self {
         Self {
             pending: None,
+            petition: None,
             read_at: at,
             race_at: Some(at),
             hold_until: at,
@@ -64,6 +72,7 @@ impl Watching {
     pub(super) const fn looking_again(at: Instant) -> Self {
         Self {
             pending: None,
+            petition: None,
             read_at: at,
             race_at: None,
             hold_until: at,
@@ -72,6 +81,12 @@ impl Watching {
     }
 
     pub(super) fn answer(mut self, desk: &mut Desk, call: Call, answer: Answer) -> State {
+        if self.petition.take_if(|it| it.call == call).is_some() {
+            if let Answer::Wrote(result) = answer {
+                self.petitioned(desk, result);
+            }
+            return State::Watching(self);
+        }
         let Some(pending) = self.pending.take_if(|pending| pending.call == call) else {
             return State::Watching(self);
         };
@@ -85,6 +100,25 @@ impl Watching {
             Answer::Wrote(_) | Answer::Confirmed(_) => {}
         }
         State::Watching(self)
+    }
+
+    /// A request has been written to the leader, or not. Either way look what
+    /// the register holds now; where the store is in trouble, after a pause.
+    fn petitioned(&mut self, desk: &mut Desk, result: Result<Version, Failure>) {
+        self.read_at = desk.now.boot;
+        match result {
+            Ok(_) => desk.write_succeeded(),
+            Err(failure) if failure.class == FailureClass::Conflict => desk.petition_failed(),
+            Err(failure) => {
+                // Where it is unknown it counts as written: the request may
+                // land yet.
+                if failure.class != FailureClass::Unknown {
+                    desk.petition_failed();
+                }
+                let pause = desk.write_failed(&failure);
+                self.read_at = desk.now.boot.after(pause);
+            }
+        }
     }
 
     pub(super) fn hint(&mut self, desk: &mut Desk, register: Option<&Register>) {
@@ -152,7 +186,18 @@ impl Watching {
         {
             return Racing::begin(desk);
         }
-        if self.pending.is_none() && now >= self.look_at(desk) {
+        if self
+            .petition
+            .as_ref()
+            .is_some_and(|pending| pending.is_given_up(now))
+        {
+            self.petition = None;
+            self.petitioned(desk, Err(Failure::no_answer()));
+        }
+        if self.petition_at(desk).is_some_and(|at| now >= at) {
+            self.petition = desk.send_petition();
+        }
+        if self.pending.is_none() && self.petition.is_none() && now >= self.look_at(desk) {
             self.pending = Some(desk.ask());
             self.read_at = Instant::MAX;
         }
@@ -187,6 +232,16 @@ impl Watching {
         self.race_at = Some(now.after(wait).max(self.hold_until));
     }
 
+    /// When to ask a leader below the floor to go: not while a call is under
+    /// way, not on what is known to be out of date, and not while this
+    /// candidate holds itself back, for it could not take the office.
+    fn petition_at(&self, desk: &Desk) -> Option<Instant> {
+        if self.outdated || self.pending.is_some() || self.petition.is_some() {
+            return None;
+        }
+        desk.petition_at().map(|at| at.max(self.hold_until))
+    }
+
     fn look_at(&self, desk: &Desk) -> Instant {
         match desk.sight.standing() {
             // In trouble the back-off rules; a grant may be over any time.
@@ -196,10 +251,11 @@ impl Watching {
     }
 
     pub(super) fn deadline(&self, desk: &Desk) -> Instant {
-        let look = match &self.pending {
+        let look = match self.pending.as_ref().or(self.petition.as_ref()) {
             Some(pending) => pending.give_up_at,
             None => self.look_at(desk),
         };
+        let look = self.petition_at(desk).map_or(look, |at| at.min(look));
         // A race that waits for the other election is woken by its news.
         let race = self.race_at.filter(|_| desk.may_stand());
         race.map_or(look, |race| race.min(look))

@@ -217,7 +217,7 @@ pub(super) fn write(
         return Ok(Err(Conflict));
     }
     let stamp = match write.stamp {
-        Stamp::Now => Some(clock::shared()),
+        Stamp::Now => clock::shared(),
         Stamp::Keep => held.as_ref().and_then(|held| held.stamp),
     };
     if held.is_some() {
@@ -279,7 +279,7 @@ pub(super) fn list(
         Ok((key.and_then(|key| Key::new(key).ok()), register(row)?))
     })?;
     let mut page = Page {
-        now: Some(clock::shared()),
+        now: clock::shared(),
         ..Page::default()
     };
     for (number, row) in rows.enumerate() {

@@ -208,7 +208,7 @@ impl Job {
         match self {
             Self::Read { key, reply } => match table::read(connection, &key) {
                 Ok(register) => {
-                    let now = Some(clock::shared());
+                    let now = clock::shared();
                     Ok(Done::Read(
                         reply,
                         Reading {
@@ -278,7 +278,7 @@ impl Done {
                 hub.publish(&key, register);
                 drop(reply.send(Ok(Written {
                     version,
-                    now: Some(clock::shared()),
+                    now: clock::shared(),
                 })));
             }
             Self::Deleted(reply, key, version, Ok(())) => {

@@ -1,0 +1,258 @@
+//! Boot ids that are foreign or hidden, and registers that were lost: real
+//! processes, real mounts, and the commands with which a person mends it.
+
+mod common;
+
+use std::fs;
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use common::{Candidate, Ledger, Shared, TENURE, poll_until};
+use rustix::process::Signal;
+use serde_json::Value;
+use tenure::clock;
+
+const SOON: Duration = Duration::from_secs(40);
+const LEASE: [&str; 2] = ["--lease", "2s"];
+
+/// What hides the boot id: containers mask it so.
+const HIDDEN: &str = "mount -t tmpfs none /proc/sys/kernel/random";
+/// What shows another one: sandboxes do.
+const FOREIGN: &str = "echo 0d9cf3a2-6b0f-4f6e-9d1a-8a4a2f3b5c6d > $ID && \
+                       mount --bind $ID /proc/sys/kernel/random/boot_id";
+
+/// A `tenure run` that reads another boot id, or none. Killed when dropped.
+struct Masked(std::process::Child);
+
+impl Masked {
+    fn start(mask: &str, url: &str, name: &str, ledger: &Ledger) -> Self {
+        let id = ledger.path().with_file_name(format!("{name}.id"));
+        let log = fs::File::create(ledger.path().with_file_name(format!("{name}.log")));
+        let process = Command::new("unshare")
+            .args(unshare())
+            .args(["sh", "-c", &format!("{mask} && exec \"$@\""), "sh", TENURE])
+            .args(["run", "payroll", "--store", url, "--name", name, "-v"])
+            .args(LEASE)
+            .arg("--")
+            .args(ledger.command(false))
+            .env("CANDIDATE", name)
+            .env("ID", id)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::from(log.expect("a log")))
+            .spawn();
+        Self(process.expect("unshare runs"))
+    }
+}
+
+impl Drop for Masked {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn unshare() -> &'static [&'static str] {
+    if rustix::process::geteuid().is_root() {
+        &["--mount"]
+    } else {
+        &["--mount", "--map-root-user"]
+    }
+}
+
+/// Whether this machine lets a test mount something of its own.
+fn can_mask(test: &str) -> bool {
+    let probe = Command::new("unshare")
+        .args(unshare())
+        .args(["sh", "-c", HIDDEN])
+        .output();
+    let can = probe.is_ok_and(|output| output.status.success());
+    if !can {
+        eprintln!("\n*** {test}: NO MOUNT NAMESPACES HERE, nothing was tried.\n");
+    }
+    can
+}
+
+fn log_of(ledger: &Ledger, name: &str) -> String {
+    let path = ledger.path().with_file_name(format!("{name}.log"));
+    fs::read_to_string(path).unwrap_or_default()
+}
+
+fn await_in(ledger: &Ledger, name: &str, words: &str) {
+    let said = || log_of(ledger, name).contains(words).then_some(());
+    poll_until(SOON, said)
+        .unwrap_or_else(|| panic!("{name} says {words:?} in:\n{}", log_of(ledger, name)));
+}
+
+fn tenure(args: &[&str]) -> Output {
+    Command::new("timeout")
+        .args(["90", TENURE])
+        .args(args)
+        .output()
+        .expect("tenure runs")
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn json(args: &[&str]) -> Value {
+    let output = tenure(args);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    serde_json::from_str(&text).unwrap_or_else(|_| panic!("{args:?}: {text} {}", said(&output)))
+}
+
+/// Changes a SQLite store behind everybody's back.
+fn sql(shared: &Shared, statement: &str) {
+    let path = shared.url().replacen("sqlite://", "", 1);
+    let connection = rusqlite::Connection::open(path).expect("the file");
+    connection
+        .busy_timeout(Duration::from_secs(5))
+        .expect("a timeout");
+    connection.execute(statement, []).expect("a change");
+}
+
+/// A lease that is renewed is never taken by somebody who is shown another
+/// boot id, or none; when its holder dies they take it, by silence.
+#[test]
+fn a_foreign_or_hidden_boot_id_takes_no_office() {
+    if !can_mask("a_foreign_or_hidden_boot_id_takes_no_office") {
+        return;
+    }
+    let (shared, ledger) = (Shared::sqlite(), Ledger::new());
+    let a = Candidate::start(&shared.url(), "a", &ledger, &LEASE);
+    ledger.await_term_above(0, SOON);
+    let hidden = Masked::start(HIDDEN, &shared.url(), "hidden", &ledger);
+    let foreign = Masked::start(FOREIGN, &shared.url(), "foreign", &ledger);
+    await_in(&ledger, "hidden", "a leads in term 1");
+    await_in(&ledger, "foreign", "a leads in term 1");
+    // Three leases of renewals with both of them looking on.
+    let renewed = || a.log().matches("renewed term 1").count();
+    let before = renewed();
+    poll_until(SOON, || (renewed() >= before + 15).then_some(())).expect("renewals");
+    assert_eq!(ledger.runs().len(), 1, "{:?}", ledger.runs());
+    drop(a);
+    let next = ledger.await_term_above(1, SOON);
+    assert_ne!(next.candidate, "a");
+    drop((hidden, foreign));
+}
+
+/// The rightful case: whoever wrote the stamp was on another boot and is dead.
+/// The next one waits a lease, and leads.
+#[test]
+fn after_a_reboot_a_candidate_waits_out_one_lease() {
+    let (shared, ledger) = (Shared::sqlite(), Ledger::new());
+    let a = Candidate::start(&shared.url(), "a", &ledger, &LEASE);
+    ledger.await_term_above(0, SOON);
+    a.signal(Signal::KILL);
+    drop(a);
+    // As a reboot leaves it: the stamp is of another boot, and long ago on
+    // its own clock.
+    let statement = "UPDATE tenure_register SET stamp_boot = stamp_boot + 1, stamp_ns = 1";
+    sql(&shared, statement);
+    let seen = json(&["leader", "payroll", "--json", "--store", &shared.url()]);
+    assert_eq!(seen["certainty"], "assumed", "{seen}");
+    let started = clock::wall().as_millis() as f64 / 1_000.0;
+    let _b = Candidate::start(&shared.url(), "b", &ledger, &LEASE);
+    let next = ledger.await_term_above(1, SOON);
+    assert_eq!(next.candidate, "b");
+    assert!(next.first - started >= 2.0, "{next:?} from {started}");
+}
+
+/// A register is lost while somebody lives who remembers: the next leader's
+/// term is low, and soon above again.
+#[test]
+fn a_fence_rises_again_while_a_candidate_remembers() {
+    let (shared, ledger, lost) = (Shared::sqlite(), Ledger::new(), Ledger::new());
+    let a = Candidate::start(&shared.url(), "a", &ledger, &LEASE);
+    ledger.await_term_above(0, SOON);
+    let b = Candidate::start(&shared.url(), "b", &ledger, &LEASE);
+    drop(a);
+    ledger.await_term_above(1, SOON);
+    let memory = Candidate::start(&shared.url(), "memory", &lost, &LEASE);
+    await_in(&lost, "memory", "b leads in term 2");
+    memory.signal(Signal::STOP);
+    drop(b);
+    sql(&shared, "DELETE FROM tenure_register");
+    let _c = Candidate::start(&shared.url(), "c", &lost, &LEASE);
+    let low = lost.await_term_above(0, SOON);
+    assert_eq!((low.candidate.as_str(), low.term), ("c", 1));
+    memory.signal(Signal::CONT);
+    let high = lost.await_term_above(1, SOON);
+    assert_eq!((high.candidate.as_str(), high.term), ("memory", 3));
+    let warned = "expected term 2 or a higher one in the store, found term 1";
+    assert!(memory.log().contains(warned), "{}", memory.log());
+    assert!(log_of(&lost, "c").contains("handed over to memory"));
+}
+
+/// What a person does about it where nobody remembers.
+fn is_repaired_and_forgotten(shared: &Shared) {
+    let (url, ledger) = (shared.url(), Ledger::new());
+    let on = ["--store", &url, "--json"];
+    let repair = |above: &str| {
+        let words = ["repair", "payroll", "--create", "--term-above", above];
+        json(&[&words[..], &on[..]].concat())
+    };
+    assert_eq!(repair("41")["term"], 42);
+    // What is there already is left alone.
+    assert_eq!(repair("42")["term"], 42);
+    let a = Candidate::start(&url, "a", &ledger, &LEASE);
+    assert_eq!(ledger.await_term_above(0, SOON).term, 43);
+    // Whoever leads below is asked to hand over, and its work to stop.
+    assert_eq!(repair("100")["term"], 101);
+    assert_eq!(ledger.await_term_above(43, SOON).term, 102);
+    let forget = || tenure(&["forget", "payroll", "--store", &url]);
+    let refused = forget();
+    assert_eq!(refused.status.code(), Some(1));
+    let why = said(&refused);
+    assert!(
+        why.contains("expected an office that nobody holds"),
+        "{why}"
+    );
+    a.signal(Signal::TERM);
+    let vacant = || {
+        tenure(&["leader", "payroll", "--store", &url])
+            .status
+            .code()
+            == Some(3)
+    };
+    poll_until(SOON, || vacant().then_some(())).expect("a vacancy");
+    let forgotten = json(&[&["forget", "payroll"], &on[..]].concat());
+    assert_eq!(forgotten["forgotten_term"], 102);
+    let again = forget();
+    assert_eq!(again.status.code(), Some(1));
+    assert!(
+        said(&again).contains("found none of this name"),
+        "{}",
+        said(&again)
+    );
+    let seen = json(&[&["leader", "payroll"], &on[..]].concat());
+    assert_eq!(seen["term"], 0);
+}
+
+#[test]
+fn an_election_is_repaired_and_forgotten_on_sqlite() {
+    is_repaired_and_forgotten(&Shared::sqlite());
+}
+
+#[test]
+fn an_election_is_repaired_and_forgotten_on_postgres() {
+    is_repaired_and_forgotten(&Shared::postgres());
+}
+
+/// A term that high would leave too few above it.
+#[test]
+fn a_term_above_2_to_the_62_is_refused() {
+    let shared = Shared::sqlite();
+    let url = shared.url();
+    for above in ["4611686018427387905", "18446744073709551615"] {
+        let words = ["repair", "payroll", "--term-above", above, "--store", &url];
+        let refused = tenure(&words);
+        assert_eq!(refused.status.code(), Some(2));
+        let why = said(&refused);
+        assert!(
+            why.contains("--term-above") && why.contains("2^62"),
+            "{why}"
+        );
+    }
+}

@@ -1,0 +1,38 @@
+//! No step of guarded work begins at or after `drain_at` of the last grant
+//! that was confirmed, nor while anybody else holds a valid reign.
+
+use tenure_core::time::Instant;
+
+use super::{Exclusivity, Finding, Held};
+use crate::app::Office;
+use crate::clock::True;
+
+/// Looks at a step of `p` as it begins, at `local` on its own clock.
+pub(crate) fn step(
+    p: usize,
+    office: &Office,
+    local: Instant,
+    now: True,
+    held: Option<Held>,
+    reigns: &Exclusivity,
+) -> Finding {
+    let (term, grant) = (office.fence.term, office.grant);
+    if local >= grant.drain_at {
+        return Err(format!(
+            "a step of guarded work in term {term} begins at {local}, at or after the end of its \
+             grant at {}",
+            grant.drain_at
+        ));
+    }
+    let Some(election) = held.map(|held| held.election) else {
+        return Ok(());
+    };
+    let rival = reigns.valid(election, now).find(|(who, _)| *who != p);
+    match rival {
+        None => Ok(()),
+        Some((_, rival)) => Err(format!(
+            "a step of guarded work in term {term} begins while term {} is valid",
+            rival.term
+        )),
+    }
+}

@@ -1,0 +1,98 @@
+//! Work that is polled in the candidate's own process (`Reign::guard`).
+//!
+//! Unlike the work of `app`, which a guardian ends, nothing outside can stop
+//! it: it takes steps whenever its task is woken. When a process goes on after
+//! a pause, its task may run before the thread that would pull the leash. So
+//! the clock is asked before each step ([`Grant::may_step`]), and whether a
+//! step was taken too late is judged here on true grants and clocks.
+//!
+//! Left out: how long a step takes. A pause inside one is for the fence.
+//!
+//! [`Grant::may_step`]: tenure_core::election::Grant::may_step
+
+use tenure_core::election::Grant;
+use tenure_core::ids::Term;
+use tenure_core::time::Instant;
+
+use crate::checkers::{Check, step};
+use crate::clock::MILLI;
+use crate::world::{Happening, World};
+
+/// Guarded work of a reign.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Guarded {
+    term: Term,
+    /// Its task was woken while the process did not run.
+    woken: bool,
+}
+
+impl World {
+    /// The application of `p` begins guarded work.
+    pub(crate) fn guarded(&mut self, p: usize, term: Term) {
+        if self.swarm.guarded {
+            self.procs[p].guarded = Some(Guarded { term, woken: false });
+            self.wake_task(p, term);
+        }
+    }
+
+    fn wake_task(&mut self, p: usize, term: Term) {
+        let life = self.procs[p].life;
+        let at = self.now + self.rng.between(MILLI, self.swarm.lease / 4);
+        self.queue.push(at, Happening::Step { p, life, term });
+    }
+
+    /// The task is woken.
+    pub(crate) fn woken(&mut self, p: usize, term: Term) {
+        let runs = self.runs(p);
+        let Some(guarded) = self.procs[p].guarded.as_mut() else {
+            return;
+        };
+        if guarded.term != term {
+            return;
+        }
+        if runs {
+            self.poll_work(p);
+        } else {
+            guarded.woken = true;
+        }
+    }
+
+    /// `p` runs again, and its executor has a thread.
+    pub(crate) fn resume_task(&mut self, p: usize) {
+        if self.procs[p].guarded.is_some_and(|guarded| guarded.woken) {
+            self.poll_work(p);
+        }
+    }
+
+    /// What the guard does when its task runs.
+    fn poll_work(&mut self, p: usize) {
+        let proc = &self.procs[p];
+        let Some(Guarded { term, .. }) = proc.guarded else {
+            return;
+        };
+        let now = self.nodes[proc.node].boot(self.now);
+        let office = proc.office.filter(|office| office.fence.term == term);
+        let pulled = office.is_none_or(|office| office.draining || office.ousted);
+        let may = office.is_some_and(|office| self.may_step(p, &office.grant, now));
+        let Some(office) = office.filter(|_| !pulled && may) else {
+            // Dropped, and with it the reign.
+            self.procs[p].guarded = None;
+            return;
+        };
+        self.stats.guarded_steps += 1;
+        let finding = step(p, &office, now, self.now, self.reigns.of(p), &self.reigns);
+        self.judge(Check::Guard, p, finding);
+        self.procs[p].guarded = Some(Guarded { term, woken: false });
+        self.wake_task(p, term);
+    }
+
+    #[cfg_attr(not(feature = "planted-bugs"), expect(clippy::unused_self))]
+    fn may_step(&self, p: usize, grant: &Grant, now: Instant) -> bool {
+        let _ = p;
+        #[cfg(feature = "planted-bugs")]
+        if self.procs[p].config.planted == Some(crate::Bug::GuardByTimer) {
+            return true;
+        }
+        grant.may_step(now)
+    }
+}

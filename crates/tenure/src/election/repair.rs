@@ -1,0 +1,167 @@
+//! What a person does about a register whose store was lost or restored
+//! (§4.14): raise its term, or delete it.
+//!
+//! *Raising* is done by standing: a candidate with a floor asks whoever leads
+//! below it to hand over, is elected above it, and leaves at once. So it keeps
+//! every rule that a candidate keeps, and there is no second way to write a
+//! term. *Deleting* is a comparison with the version of an office that is
+//! vacant, or whose grant was seen to be over: nobody may hold it any more.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tenure_core::election::{Certainty, Event, Fallen, Record};
+use tenure_core::ids::{Key, LeaderId, Name, Term};
+
+use super::observe::{confirm, look, on_background};
+use super::{Election, StartError};
+use crate::error::StoreError;
+use crate::store::Store;
+
+/// The name by which the candidate stands that raises a term.
+const NAME: &str = "tenure-repair";
+
+/// Why an election could not be repaired or forgotten.
+#[derive(Debug, thiserror::Error)]
+pub enum RepairError {
+    /// A term that nobody is asked to go for.
+    #[error(
+        "expected a term of at most {max}, 2^62, found {found}: half of all terms are left above \
+         it",
+        max = Fallen::ASKED_MAX
+    )]
+    TooHigh {
+        /// The term.
+        found: u64,
+    },
+    /// Somebody leads below the term still.
+    #[error(
+        "expected a leader above term {above} within {waited:?}, found none: whoever leads below \
+         it was asked to hand over, and does so when its work has ended; run this again"
+    )]
+    Unheard {
+        /// The term.
+        above: u64,
+        /// How long it was waited for.
+        waited: Duration,
+    },
+    /// The office is held.
+    #[error(
+        "expected an office that nobody holds, found {leader} in term {term}: have it resign, and \
+         stop every candidate, before the election is forgotten"
+    )]
+    Held {
+        /// By whom.
+        leader: LeaderId,
+        /// In which term.
+        term: u64,
+    },
+    /// There is no such register.
+    #[error("expected an election to forget, found none of this name")]
+    Absent,
+    /// Wrong settings.
+    #[error(transparent)]
+    Start(#[from] StartError),
+    /// The store failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// Sees that the next leader of `election` leads above the term `above`, and
+/// waits up to `patience` for it; each call of the store may take `within`.
+/// Returns the term that the register has reached. It is left vacant, or to
+/// whoever leads above by then.
+///
+/// # Errors
+/// See [`RepairError`].
+pub async fn repair(
+    store: Arc<dyn Store>,
+    election: &Name,
+    above: Term,
+    within: Duration,
+    patience: Duration,
+) -> Result<Term, RepairError> {
+    if above.get() > Fallen::ASKED_MAX {
+        return Err(RepairError::TooHigh { found: above.get() });
+    }
+    let election = election.clone();
+    on_background(async move {
+        let (_, record) = look(store.as_ref(), &election, within).await?;
+        if let Some(record) = record {
+            // From a vacant office the next leader takes the next term.
+            let vacant = record.holder().is_none();
+            if record.term > above || (vacant && record.term == above) {
+                return Ok(record.term);
+            }
+        }
+        let builder = Election::builder(store, election.as_str());
+        let stand = builder.name(NAME).floor(above).start()?;
+        let raised = tokio::time::timeout(patience, risen(&stand, above)).await;
+        // It hands out no reign, so the office is vacated at once.
+        stand.stop().await;
+        raised.ok().flatten().ok_or(RepairError::Unheard {
+            above: above.get(),
+            waited: patience,
+        })
+    })
+    .await
+}
+
+/// The term above `above` that this candidate, or another, is elected in.
+async fn risen(stand: &Election, above: Term) -> Option<Term> {
+    let mut events = stand.events();
+    while let Some(event) = events.next().await {
+        let term = match event {
+            Event::Elected { fence, .. } => fence.term,
+            Event::LeaderChanged(seen) => match seen.leader {
+                Some(leader) => leader.term,
+                None => continue,
+            },
+            _ => continue,
+        };
+        if term > above {
+            return Some(term);
+        }
+    }
+    None
+}
+
+/// Deletes the register of `election`, if nobody holds the office; waits for
+/// up to a lease where it takes that to know. Returns the term that was
+/// forgotten. Whoever is elected next leads in term 1, unless a candidate
+/// lives that remembers.
+///
+/// # Errors
+/// See [`RepairError`].
+pub async fn forget(
+    store: Arc<dyn Store>,
+    election: &Name,
+    within: Duration,
+) -> Result<Term, RepairError> {
+    let election = election.clone();
+    on_background(async move {
+        let key = Key::of_election(&election);
+        let (mut seen, mut record) = look(store.as_ref(), &election, within).await?;
+        if seen.leader.is_some() && seen.certainty < Certainty::Proven {
+            // One read cannot say whether it is led.
+            (seen, record) = confirm(store.as_ref(), &election, within).await?;
+        }
+        if let Some(leader) = seen.leader {
+            let (leader, term) = (leader.id, leader.term.get());
+            return Err(RepairError::Held { leader, term });
+        }
+        let reading = store.read(&key, within).await?;
+        let (Some(judged), Some(register)) = (record, reading.register) else {
+            return Err(RepairError::Absent);
+        };
+        // What is deleted must be what was judged: somebody may have been
+        // elected in between. What is written from here on has another
+        // version.
+        if Record::decode(&register.value).as_ref() != Ok(&judged) {
+            return Err(StoreError::Conflict.into());
+        }
+        store.delete(&key, &register.version, within).await?;
+        Ok(judged.term)
+    })
+    .await
+}
