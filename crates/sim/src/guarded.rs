@@ -16,6 +16,7 @@ use tenure_core::time::Instant;
 
 use crate::checkers::{Check, step};
 use crate::clock::MILLI;
+use crate::process::Proc;
 use crate::world::{Happening, World};
 
 /// Guarded work of a reign.
@@ -73,7 +74,7 @@ impl World {
         let now = self.nodes[proc.node].boot(self.now);
         let office = proc.office.filter(|office| office.fence.term == term);
         let pulled = office.is_none_or(|office| office.draining || office.ousted);
-        let may = office.is_some_and(|office| self.may_step(p, &office.grant, now));
+        let may = office.is_some_and(|office| may_step(proc, &office.grant, now));
         let Some(office) = office.filter(|_| !pulled && may) else {
             // Dropped, and with it the reign.
             self.procs[p].guarded = None;
@@ -85,14 +86,17 @@ impl World {
         self.procs[p].guarded = Some(Guarded { term, woken: false });
         self.wake_task(p, term);
     }
+}
 
-    #[cfg_attr(not(feature = "planted-bugs"), expect(clippy::unused_self))]
-    fn may_step(&self, p: usize, grant: &Grant, now: Instant) -> bool {
-        let _ = p;
-        #[cfg(feature = "planted-bugs")]
-        if self.procs[p].config.planted == Some(crate::Bug::GuardByTimer) {
-            return true;
-        }
-        grant.may_step(now)
+/// What the guard of this process's application is told by its clock.
+#[cfg_attr(
+    not(feature = "planted-bugs"),
+    expect(unused_variables, reason = "the mistake is in the process's config")
+)]
+fn may_step(proc: &Proc, grant: &Grant, now: Instant) -> bool {
+    #[cfg(feature = "planted-bugs")]
+    if proc.config.planted == Some(crate::Bug::GuardByTimer) {
+        return true;
     }
+    grant.may_step(now)
 }

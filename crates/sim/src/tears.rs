@@ -12,7 +12,7 @@
 //! * whoever remembers a higher term gets the election above it again, and
 //!   asks a leader to go at most once a lease.
 //!
-//! Left out: a fork whose copies use the same version for different contents,
+//! Left out: registers that are bound to sessions, and a fork whose copies use the same version for different contents,
 //! as two copies of one SQLite file do. A compare-and-swap of one name would
 //! then overwrite the other's, and only the fence would tell.
 

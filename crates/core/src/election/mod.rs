@@ -30,6 +30,7 @@ mod bug;
 mod campaign;
 mod config;
 mod grant;
+mod observation;
 mod observer;
 mod record;
 mod sight;
@@ -40,7 +41,8 @@ pub use campaign::{
 };
 pub use config::{Config, ConfigError, Expiry, Priority};
 pub use grant::Grant;
+pub use observation::{Certainty, Fallen, Observation};
 pub use observer::Observer;
 pub(crate) use record::crc32c;
 pub use record::{Holder, Leader, Office, Record, RecordError, Request};
-pub use sight::{Certainty, Fallen, News, Observation, Sight, Standing};
+pub use sight::{News, Sight, Standing};

@@ -149,9 +149,12 @@ impl Racing {
                 let again = desk.config.interval / 8;
                 State::Watching(Watching::racing_again(now.after(again)))
             }
-            // The expected version is gone, so the attempt cannot land now.
+            // The expected version is gone, so the attempt cannot land now. It
+            // may land later all the same, where what was expected comes back:
+            // nothing at all, when the register is deleted or lost; a version,
+            // when an older copy returns. So nobody goes by its id any more.
             _ => {
-                desk.release();
+                desk.renew_id();
                 State::Watching(Watching::new(now))
             }
         }
