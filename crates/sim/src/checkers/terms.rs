@@ -46,7 +46,7 @@ impl Terms {
     pub(crate) fn tore(&mut self, record: Option<(&Record, &Version)>, now: True) {
         self.torn = true;
         self.entries.push(Entry {
-            version: record.map_or(Version::from_u64(0), |(_, version)| version.clone()),
+            version: record.map_or_else(|| Version::from_u64(0), |(_, version)| version.clone()),
             term: record.map_or(Term::ZERO, |(record, _)| record.term),
             holder: record.and_then(|(record, _)| record.holder().map(|holder| holder.id)),
             sequence: record.map_or(0, |(record, _)| record.sequence),
