@@ -61,6 +61,7 @@ fn unshare() -> &'static [&'static str] {
 }
 
 /// Whether this machine lets a test mount something of its own.
+#[expect(clippy::print_stderr, reason = "what was not tried must be seen")]
 fn can_mask(test: &str) -> bool {
     let probe = Command::new("unshare")
         .args(unshare())
