@@ -17,6 +17,7 @@ mod etcd;
 
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc;
 use std::thread;
@@ -111,6 +112,9 @@ impl Far {
             "tenure" => cluster(round_trip),
             "postgres" => {
                 let server = Postgres::start();
+                // Made from near by: candidates that make it make it one
+                // after the other, some round trips each.
+                server.sql(&tenure::store::postgres::migration("tenure_register"));
                 let near = format!("127.0.0.1:{}", server.port());
                 let url = server
                     .url()
@@ -172,19 +176,18 @@ impl Far {
 
     /// How long it took until the first was elected, and until another had
     /// taken over from it after it was killed.
-    fn elects(&self, lease: Duration) -> (Duration, Duration) {
-        let election = format!("e{}", lease.as_millis());
-        let mut first = Candidate(self.candidate(&election, lease).spawn().expect("it starts"));
-        let elected = self.reigns(&election, 1, SOON);
-        let second = Heard::start(self.candidate(&election, lease));
+    fn elects(&self, election: &str, lease: Duration) -> (Duration, Duration) {
+        let mut first = Candidate(self.candidate(election, lease).spawn().expect("it starts"));
+        let elected = self.reigns(election, 1, SOON);
+        let second = Heard::start(self.candidate(election, lease));
         second.says(1, &["leads in term 1"]);
         if is_long() {
             thread::sleep(lease * 2);
         }
-        let terms = self.terms(&election);
+        let terms = self.terms(election);
         assert_eq!(terms, 1, "the first leads on and was never deposed");
         first.kill();
-        (elected, self.reigns(&election, 2, lease * 2 + SOON))
+        (elected, self.reigns(election, 2, lease * 2 + SOON))
     }
 
     fn refused(&self, lease: Duration) -> Output {
@@ -251,7 +254,7 @@ fn eight_round_trips_are_enough(store: &str) {
         assert!(why.contains(words), "{store}: {words}: {why}");
     }
     let lease = ms(5_000);
-    let (_, taken_over) = far.elects(lease);
+    let (_, taken_over) = far.elects("enough", lease);
     // docs/election.md: a lease, its drift and its jitter, and round trips.
     let most = lease.mul_f64(1.12) + ms(500) * 4 + ms(2_000);
     assert!(taken_over <= most, "{store}: {taken_over:?} > {most:?}");
@@ -278,12 +281,34 @@ fn the_status_of_distant_servers_is_shown() {
     assert!(!shown.contains("unreachable"), "{shown}");
 }
 
+/// How often a cell is tried.
+const TRIES: u32 = 3;
+
 /// What came of one cell, as a row of a table.
 fn cell(far: &Far, store: &str, trip: u64, lease: u64) -> String {
     let row = if lease >= trip * 8 {
-        let (elected, over) = far.elects(ms(lease));
         let seconds = |it: Duration| format!("{:.1} s", it.as_secs_f64());
-        format!("elected after {} | {}", seconds(elected), seconds(over))
+        // A busy machine may take a lease of 1 s from its leader.
+        let election = |attempt| format!("e{lease}-{attempt}");
+        let elects = |attempt| far.elects(&election(attempt), ms(lease));
+        let tries = 1..=TRIES;
+        let mut tries =
+            tries.map(|at| catch_unwind(AssertUnwindSafe(|| elects(at))).map(|it| (at, it)));
+        match tries.find_map(Result::ok) {
+            Some((at, (elected, over))) => {
+                let note = if at > 1 {
+                    format!(", at try {at}")
+                } else {
+                    String::new()
+                };
+                format!(
+                    "elected after {}{note} | {}",
+                    seconds(elected),
+                    seconds(over)
+                )
+            }
+            None => format!("lost its leader in each of {TRIES} tries | –"),
+        }
     } else {
         let refused = far.refused(ms(lease));
         let why = said(&refused);
