@@ -15,6 +15,7 @@ const LINES_MAX: usize = 600;
 /// layers, or of its own.
 const LAYERS: &[(&str, u32)] = &[
     ("error", 1),
+    ("distance", 1),
     ("clock", 1),
     ("api", 1),
     ("drive", 2),

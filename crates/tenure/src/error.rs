@@ -51,12 +51,6 @@ impl StoreError {
 
 /// A duration as people say it, to two digits: what is left of a limit differs
 /// from call to call, and the same trouble is to be told in the same words.
-#[cfg(any(
-    feature = "etcd",
-    feature = "postgres",
-    feature = "sqlite",
-    feature = "tenure"
-))]
 pub(crate) fn about(duration: std::time::Duration) -> String {
     let micros = duration.as_micros();
     let unit = 10_u128.pow(micros.checked_ilog10().unwrap_or(0).saturating_sub(1));
@@ -65,15 +59,7 @@ pub(crate) fn about(duration: std::time::Duration) -> String {
     format!("{:?}", std::time::Duration::from_micros(rounded))
 }
 
-#[cfg(all(
-    test,
-    any(
-        feature = "etcd",
-        feature = "postgres",
-        feature = "sqlite",
-        feature = "tenure"
-    )
-))]
+#[cfg(test)]
 mod tests {
     use std::time::Duration;
 

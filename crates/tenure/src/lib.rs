@@ -33,6 +33,7 @@
 #[cfg(feature = "tenure")]
 pub mod api;
 pub mod clock;
+mod distance;
 pub mod drive;
 pub mod election;
 pub mod error;

@@ -279,3 +279,47 @@ async fn tls_is_spoken_where_it_is_asked_for() {
         );
     }
 }
+
+/// A listener that takes connections and says nothing.
+fn mute() -> std::net::TcpListener {
+    let listener = ports::port();
+    let accepts = listener.try_clone().expect("a handle");
+    std::thread::spawn(move || {
+        let mut held = Vec::new();
+        while let Ok(taken) = accepts.accept() {
+            held.push(taken);
+        }
+    });
+    listener
+}
+
+#[tokio::test]
+async fn the_server_after_a_mute_one_is_reached_by_impatient_calls() {
+    let cluster = Etcd::start(1);
+    for command in [
+        &["user", "add", "root:secret"][..],
+        &["user", "grant-role", "root", "root"],
+        &["auth", "enable"],
+    ] {
+        cluster.ctl(command);
+    }
+    let mute = mute();
+    let mute = mute.local_addr().expect("bound");
+    let url = cluster
+        .url()
+        .replacen("//", &format!("//root:secret@{mute},"), 1);
+    let store = opened(&url).await;
+    let key = Key::new("key").expect("a key");
+    let give_up = clock::boot().after(Duration::from_secs(10));
+    loop {
+        match store.read(&key, Duration::from_millis(200)).await {
+            Ok(_) => break,
+            Err(StoreError::Unavailable(why)) => {
+                let why = why.to_string();
+                assert!(why.contains(&mute.to_string()), "{why}");
+            }
+            Err(other) => panic!("{other}"),
+        }
+        assert!(clock::boot() < give_up, "the second was not reached");
+    }
+}

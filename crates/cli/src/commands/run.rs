@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure::election::{Builder, Event as Happened, Events, Grant, leader};
-use tenure::store::Store;
+use tenure::store::{LEASE_TRIPS, Store, lease_for};
 use tenure::{Election, Name, Reign, StoreError, drive};
 
 use super::observe::name;
@@ -101,10 +101,6 @@ async fn check(store: &Arc<dyn Store>, election: &Name, within: Duration) -> Res
     }
 }
 
-/// How many round trips to the store a lease has to be: a renewal is one, has
-/// a fifth of the lease by default, and one that is lost is tried again.
-const LEASE_TRIPS: u32 = 8;
-
 /// Refuses a lease that could not be renewed from here. Better now, with the
 /// lease that would do, than elected and deposed again and again.
 async fn near_enough(
@@ -115,15 +111,13 @@ async fn near_enough(
     let Some(trip) = store.round_trip(within).await else {
         return Ok(());
     };
-    let least = trip * LEASE_TRIPS;
-    if lease >= least {
+    if lease >= trip * LEASE_TRIPS {
         return Ok(());
     }
-    // Room for what differs from one moment to the next, in whole seconds.
-    let advice = (least + least / 4).as_millis().div_ceil(1_000);
+    let advice = lease_for(trip).as_secs();
     Err(usage(format!(
         "expected a lease of at least {LEASE_TRIPS} round trips to the store, found {lease:?}: one \
-         takes {} ms from here; give --lease {advice}s, or run nearer to the cluster",
+         takes {} ms from here; give --lease {advice}s, or run nearer to the store",
         trip.as_millis()
     )))
 }

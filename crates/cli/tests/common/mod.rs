@@ -12,7 +12,7 @@ pub(crate) mod ports;
 pub(crate) mod postgres;
 pub(crate) mod servers;
 #[path = "../../../tenure/tests/common/stopped.rs"]
-mod stopped;
+pub(crate) mod stopped;
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
 use crate::drive::{Flow, World};
-use crate::store::caller::{Lines, News, patient};
+use crate::store::caller::{Caller, Lines, News};
 use crate::store::{Hold, Selector, Store};
 
 /// What an application tells a running machine. It holds at most one command
@@ -94,6 +94,7 @@ pub(super) struct Surroundings<F> {
     /// By which the office is held, if a session is to hold it.
     hold: Option<Arc<dyn Hold>>,
     lines: Lines,
+    caller: Caller,
     calls: JoinSet<Input>,
     mailbox: Arc<Mailbox>,
     on_event: F,
@@ -111,11 +112,13 @@ where
         mailbox: Arc<Mailbox>,
         on_event: F,
     ) -> Self {
+        let who = keys.first().map_or("", Key::as_str).to_owned();
         let lines = Lines::new(store.as_ref(), keys.into_iter().map(Selector::Key));
         Self {
             store,
             hold: None,
             lines,
+            caller: Caller::new(who),
             calls: JoinSet::new(),
             mailbox,
             on_event,
@@ -130,6 +133,7 @@ where
     /// Begins to carry out a call. What goes to a session is sent here and
     /// now, not when somebody first asks for the answer: its order counts.
     fn call(&mut self, output: Output) {
+        let caller = self.caller.clone();
         match (output, &self.hold) {
             (
                 Output::Write {
@@ -142,7 +146,7 @@ where
             ) => {
                 let asked = hold.write(write, bind, within);
                 self.calls.spawn(async move {
-                    let written = patient(within, asked).await;
+                    let written = caller.patient(within, asked).await;
                     let result = written.map(|written| written.version);
                     Input::Wrote { call, result }
                 });
@@ -157,14 +161,14 @@ where
             ) => {
                 let asked = hold.confirm(since, within);
                 self.calls.spawn(async move {
-                    let result = patient(within, asked).await;
+                    let result = caller.patient(within, asked).await;
                     Input::Confirmed { call, result }
                 });
             }
             (Output::Release, Some(hold)) => hold.release(),
             (output, _) => {
                 let store = Arc::clone(&self.store);
-                self.calls.spawn(carry_out(store, output));
+                self.calls.spawn(carry_out(caller, store, output));
             }
         }
     }
@@ -203,10 +207,10 @@ where
     }
 }
 
-async fn carry_out(store: Arc<dyn Store>, output: Output) -> Input {
+async fn carry_out(caller: Caller, store: Arc<dyn Store>, output: Output) -> Input {
     match output {
         Output::Read { call, key, within } => {
-            let result = patient(within, store.read(&key, within)).await;
+            let result = caller.patient(within, store.read(&key, within)).await;
             Input::Read { call, result }
         }
         Output::Write {
@@ -215,7 +219,8 @@ async fn carry_out(store: Arc<dyn Store>, output: Output) -> Input {
             within,
             ..
         } => {
-            let written = patient(within, store.compare_and_swap(write, within)).await;
+            let swapped = store.compare_and_swap(write, within);
+            let written = caller.patient(within, swapped).await;
             Input::Wrote {
                 call,
                 result: written.map(|written| written.version),

@@ -21,7 +21,7 @@ use super::run::{Ground, Rein, Runs};
 use crate::clock;
 use crate::drive::{Flow, World};
 use crate::error::StoreError;
-use crate::store::caller::{Lines, News, patient};
+use crate::store::caller::{Caller, Lines, News};
 use crate::store::{Register, Selector, Store};
 
 /// A node that lets the application see what it knows, after every step.
@@ -90,6 +90,7 @@ impl Works {
 pub(super) struct Surroundings {
     store: Arc<dyn Store>,
     lines: Lines,
+    caller: Caller,
     calls: JoinSet<Input>,
     works: Works,
     shared: Arc<Shared>,
@@ -104,10 +105,12 @@ impl Surroundings {
         shared: Arc<Shared>,
     ) -> Self {
         let (view, beats) = keys;
+        let caller = Caller::new(view.as_str());
         let selectors = [Selector::Key(view), Selector::Prefix(beats)];
         Self {
             lines: Lines::new(ground.store.as_ref(), selectors),
             store: Arc::clone(&ground.store),
+            caller,
             calls: JoinSet::new(),
             works: match hosting {
                 Some((hosting, grant)) => Works::Hosted(Hosted::new(ground, hosting, grant)),
@@ -134,7 +137,8 @@ impl World<Shown> for Surroundings {
             Output::Undeploy { run } => self.works.pull(run, Rein::Stop),
             Output::Kill { run } => self.works.pull(run, Rein::Kill),
             call => {
-                self.calls.spawn(carry_out(Arc::clone(&self.store), call));
+                let (caller, store) = (self.caller.clone(), Arc::clone(&self.store));
+                self.calls.spawn(carry_out(caller, store, call));
             }
         }
         Flow::On
@@ -161,10 +165,10 @@ impl World<Shown> for Surroundings {
     }
 }
 
-async fn carry_out(store: Arc<dyn Store>, output: Output) -> Input {
+async fn carry_out(caller: Caller, store: Arc<dyn Store>, output: Output) -> Input {
     match output {
         Output::Read { call, key, within } => {
-            let result = patient(within, store.read(&key, within)).await;
+            let result = caller.patient(within, store.read(&key, within)).await;
             Input::Read { call, result }
         }
         Output::List {
@@ -172,7 +176,9 @@ async fn carry_out(store: Arc<dyn Store>, output: Output) -> Input {
             prefix,
             within,
         } => {
-            let result = patient(within, list(store.as_ref(), &prefix, within)).await;
+            let result = caller
+                .patient(within, list(store.as_ref(), &prefix, within))
+                .await;
             Input::Listed { call, result }
         }
         Output::Write {
@@ -180,7 +186,9 @@ async fn carry_out(store: Arc<dyn Store>, output: Output) -> Input {
             write,
             within,
         } => {
-            let written = patient(within, store.compare_and_swap(write, within)).await;
+            let written = caller
+                .patient(within, store.compare_and_swap(write, within))
+                .await;
             let result = written.map(|written| written.version);
             Input::Wrote { call, result }
         }
@@ -190,7 +198,9 @@ async fn carry_out(store: Arc<dyn Store>, output: Output) -> Input {
             version,
             within,
         } => {
-            let result = patient(within, store.delete(&key, &version, within)).await;
+            let result = caller
+                .patient(within, store.delete(&key, &version, within))
+                .await;
             Input::Deleted { call, result }
         }
         Output::Deploy(_) | Output::Undeploy { .. } | Output::Kill { .. } | Output::Event(_) => {

@@ -14,10 +14,10 @@ use hyper_util::rt::TokioIo;
 use tonic::transport::{Endpoint, Uri};
 use tower::{Service, ServiceExt as _};
 
-use super::distance::Distance;
 use super::error::chain;
 use super::token::{Bearer, Channel};
 use super::{Config, Error};
+use crate::distance::Distance;
 use crate::transport::{ClientLine, ClientTls};
 
 /// How long a connection may take, TLS included, to servers that are near.

@@ -11,7 +11,7 @@
 //! while it goes on being asked as if it were near: what does not answer may
 //! as well have been cut off, and be back a moment later, which the patient
 //! question would learn of last. What answers take is measured, and the next
-//! questions wait accordingly (`distance.rs`).
+//! questions wait accordingly ([`Distance`]).
 //!
 //! After a leader's death this asks again and again, every few milliseconds
 //! at first, so that a write succeeds soon after another is elected; what
@@ -27,10 +27,10 @@ use tokio::time::timeout;
 
 use super::Error;
 use super::dialer::Dialer;
-use super::distance::{Distance, PATIENCE_MAX};
 use super::error::{carried, sentence};
 use super::token::Channel;
 use crate::api::v1::{self, cluster_client::ClusterClient};
+use crate::distance::{Distance, PATIENCE_MAX};
 use crate::error::about;
 use crate::{clock, drive};
 

@@ -29,7 +29,6 @@
 //! | `pipeline/` | numbering, sending again, running out of time: a value without a socket |
 //! | `line.rs` | one connection, fed from a pipeline |
 //! | `finder.rs` | who leads |
-//! | `distance.rs` | how far away the servers are, and how long to wait for that |
 //! | `dialer.rs` | connections, with TLS or without |
 //! | `token.rs` | by what the client is known |
 //! | `follow.rs` | tails and watches, from any server |
@@ -44,7 +43,6 @@ mod address;
 mod client;
 mod cluster;
 mod dialer;
-mod distance;
 mod error;
 mod finder;
 mod follow;

@@ -5,25 +5,87 @@
 //! machine follows one or two lines, and is told that it is *watching* while
 //! all of them are up.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use tenure_core::election::{Failure, FailureClass};
 
 use super::{Key, Register, Selector, Sighting, Store, Watch};
+use crate::clock;
+use crate::distance::{ADVICE, Distance, LEASE_TRIPS, advice};
 use crate::error::StoreError;
 
-/// Holds a store to its time. A store keeps it by itself; one that does not
-/// must not keep a task alive for ever.
-pub(crate) async fn patient<T>(
-    within: Duration,
-    call: impl Future<Output = Result<T, StoreError>>,
-) -> Result<T, Failure> {
-    match tokio::time::timeout(within + Duration::from_secs(1), call).await {
-        Ok(result) => result.map_err(|error| failure(&error)),
-        Err(_) => Err(Failure::new(
-            FailureClass::Unknown,
-            "the store did not answer in time",
-        )),
+/// How many slow calls in a row are worth a warning: one may have met a
+/// connection that had to be made first.
+const SLOW_IN_A_ROW: u32 = 2;
+
+/// Calls a store for one machine, and tells when calls take so long that the
+/// lease is hardly long enough for them. Clones are the same.
+#[derive(Clone, Debug)]
+pub(crate) struct Caller {
+    /// What the machine is called in the log.
+    who: String,
+    distance: Distance,
+    /// How many calls in a row took more than five eighths of their time.
+    slow: Arc<AtomicU32>,
+}
+
+impl Caller {
+    pub(crate) fn new(who: impl Into<String>) -> Self {
+        Self {
+            who: who.into(),
+            distance: Distance::default(),
+            slow: Arc::default(),
+        }
+    }
+
+    /// Holds a store to its time. A store keeps it by itself; one that does
+    /// not must not keep a task alive for ever.
+    pub(crate) async fn patient<T>(
+        &self,
+        within: Duration,
+        call: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, Failure> {
+        let asked = clock::boot();
+        let ended = tokio::time::timeout(within + Duration::from_secs(1), call).await;
+        let took = clock::boot().since(asked);
+        match ended {
+            Ok(Ok(answer)) => {
+                self.distance.took(took);
+                self.note(took, within);
+                Ok(answer)
+            }
+            Ok(Err(error)) => Err(self.explained(failure(&error), took, within)),
+            Err(_) => Err(Failure::new(
+                FailureClass::Unknown,
+                "the store did not answer in time",
+            )),
+        }
+    }
+
+    /// Tells of calls that are slow again and again: the first time, and once
+    /// more when they have been quick meanwhile.
+    fn note(&self, took: Duration, within: Duration) {
+        if took < within / 4 {
+            self.slow.store(0, Ordering::Relaxed);
+        }
+        // More than its part of a lease of so many round trips.
+        let is_slow = took > within * 5 / LEASE_TRIPS;
+        if is_slow && self.slow.fetch_add(1, Ordering::Relaxed) + 1 == SLOW_IN_A_ROW {
+            let advice = advice(took, within);
+            tracing::warn!("{}: the store answers late: {advice}", self.who);
+        }
+    }
+
+    /// Adds to a failure for want of time what calls take otherwise, unless
+    /// the store knows it and has said so.
+    fn explained(&self, mut failure: Failure, took: Duration, within: Duration) -> Failure {
+        let late = took >= within / 10 * 9 && !failure.why.contains(ADVICE);
+        if let Some(excuse) = self.distance.excuses(within).filter(|_| late) {
+            failure = Failure::new(failure.class, &format!("{}; {excuse}", failure.why));
+        }
+        failure
     }
 }
 
@@ -95,5 +157,47 @@ impl Lines {
             }
         }
         News::Watching(self.own.up && self.other.as_ref().is_none_or(|other| other.up))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn ms(millis: u64) -> Duration {
+        Duration::from_millis(millis)
+    }
+
+    #[test]
+    fn a_failure_for_want_of_time_says_what_calls_take_and_which_lease_would_do() {
+        let caller = Caller::new("payroll");
+        let late = || Failure::new(FailureClass::Unknown, "no answer");
+        let said = caller.explained(late(), ms(200), ms(200)).why;
+        assert_eq!(&*said, "no answer", "nothing was measured");
+        caller.distance.took(ms(500));
+        let said = caller.explained(late(), ms(200), ms(200)).why;
+        for words in ["no answer; ", "takes 500ms", "had 200ms", "5s would do"] {
+            assert!(said.contains(words), "{words}: {said}");
+        }
+        // One that failed at once failed for something else.
+        let said = caller.explained(late(), ms(10), ms(200)).why;
+        assert_eq!(&*said, "no answer");
+    }
+
+    #[test]
+    fn calls_that_are_slow_again_and_again_are_told_of_once() {
+        let caller = Caller::new("payroll");
+        let slow = || caller.slow.load(Ordering::Relaxed);
+        caller.note(ms(600), ms(1_000));
+        assert_eq!(slow(), 0, "eight round trips fit into the lease");
+        caller.note(ms(700), ms(1_000));
+        caller.note(ms(300), ms(1_000));
+        assert_eq!(slow(), 1, "not quick enough to forget it");
+        caller.note(ms(700), ms(1_000));
+        assert_eq!(slow(), SLOW_IN_A_ROW, "told");
+        caller.note(ms(700), ms(1_000));
+        assert!(slow() > SLOW_IN_A_ROW, "not told again");
+        caller.note(ms(200), ms(1_000));
+        assert_eq!(slow(), 0);
     }
 }

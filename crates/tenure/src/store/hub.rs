@@ -185,6 +185,16 @@ impl Hub {
         self.tell(key, None, Some((at, true)), None)
     }
 
+    /// Whether nobody follows this register, or this version of it, or what
+    /// came after it, has been told of.
+    #[cfg(feature = "postgres")]
+    pub(super) fn knows(&self, key: &Key, version: &Version) -> bool {
+        let inner = self.lock();
+        let is_followed = inner.feeds.iter().any(|feed| feed.selector().selects(key));
+        let age = inner.known.get(key).and_then(|known| known.age.as_ref());
+        !is_followed || age.is_some_and(|age| *age >= (version.clone(), false))
+    }
+
     /// A state of a register that was read after `interest` was drawn up.
     /// Whether it was told, or known already; if not, something else was
     /// told meanwhile, and only another fetch can say which of them counts.

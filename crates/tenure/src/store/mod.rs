@@ -37,6 +37,8 @@ use crate::error::StoreError;
 
 pub(crate) mod caller;
 pub mod conformance;
+#[cfg(any(feature = "etcd", feature = "postgres"))]
+mod dial;
 #[cfg(feature = "etcd")]
 pub mod etcd;
 #[cfg_attr(
@@ -61,6 +63,7 @@ mod watch;
 #[cfg(any(feature = "etcd", feature = "postgres", feature = "tenure"))]
 mod watcher;
 
+pub use crate::distance::{LEASE_TRIPS, lease_for};
 #[cfg(feature = "etcd")]
 pub use etcd::Etcd;
 pub use memory::Memory;

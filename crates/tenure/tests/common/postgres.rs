@@ -6,7 +6,7 @@
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
 use std::fs;
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::fs::chown;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -217,6 +217,42 @@ impl Postgres {
         String::from_utf8_lossy(&ran.stdout).trim().to_owned()
     }
 
+    fn psql(&self) -> Command {
+        let mut psql = Command::new(binaries().join("psql"));
+        psql.args(["-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", &self.url()])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
+        psql
+    }
+
+    /// Runs a statement in a transaction of another session, which ends so
+    /// much later.
+    pub(crate) fn hold(&self, statement: &str, time: Duration) -> Session {
+        let mut psql = self.psql().spawn().expect("psql runs");
+        let mut to = psql.stdin.take().expect("its input");
+        let seconds = time.as_secs_f64();
+        writeln!(
+            to,
+            "BEGIN; {statement}; SELECT pg_sleep({seconds}); COMMIT;"
+        )
+        .expect("it reads");
+        Session { psql, to: Some(to) }
+    }
+
+    /// Listens to a channel in another session.
+    pub(crate) fn listen(&self, channel: &str) -> Session {
+        let mut psql = self.psql().spawn().expect("psql runs");
+        let mut to = psql.stdin.take().expect("its input");
+        writeln!(to, "LISTEN {channel}; SELECT 'it listens';").expect("it reads");
+        let from = psql.stdout.as_mut().expect("its output");
+        let mut line = String::new();
+        BufReader::with_capacity(1, from)
+            .read_line(&mut line)
+            .expect("it answers");
+        assert_eq!(line.trim(), "it listens");
+        Session { psql, to: Some(to) }
+    }
+
     /// Stops it (connections are cut) and starts it again.
     pub(crate) fn restart(&mut self) {
         self.end(Signal::INT);
@@ -284,6 +320,39 @@ impl Postgres {
                 heeded(child);
             }
         }
+    }
+}
+
+/// A session of `psql`.
+pub(crate) struct Session {
+    psql: Child,
+    to: Option<std::process::ChildStdin>,
+}
+
+impl Session {
+    /// Waits for its end.
+    pub(crate) fn wait(mut self) {
+        self.to = None;
+        assert!(self.psql.wait().expect("it ends").success());
+    }
+
+    /// What it has been notified of, and whatever else it prints.
+    pub(crate) fn heard(mut self) -> String {
+        let mut to = self.to.take().expect("its input");
+        // It tells of notifications after a statement.
+        writeln!(to, "SELECT 1;").expect("it reads");
+        drop(to);
+        let mut text = String::new();
+        let from = self.psql.stdout.as_mut().expect("its output");
+        from.read_to_string(&mut text).expect("text");
+        text
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        let _ = self.psql.kill();
+        let _ = self.psql.wait();
     }
 }
 

@@ -40,8 +40,8 @@ use self::flight::Flight;
 use self::message::{Message, look_weight, op_weight, weight};
 pub(super) use self::types::{Ask, Gather, Op, Outcome, Reply};
 use crate::api::v1::{self, command, request};
+use crate::distance::Distance;
 use crate::log::Error;
-use crate::log::distance::Distance;
 
 /// Requests that wait to be sent, at most; one more is refused.
 const WAITING_MAX: usize = 65_536;

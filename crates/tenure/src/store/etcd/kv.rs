@@ -68,6 +68,7 @@ impl Place<'_> {
             range_end,
             limit: i64::try_from(PAGE_MAX).unwrap_or(i64::MAX),
             serializable: false,
+            keys_only: false,
         }
     }
 

@@ -2,31 +2,35 @@
 //! needed, shared by all calls, left for the next server when it becomes
 //! suspect.
 //!
-//! The servers are tried in the order of the URL. Which of them answers makes
-//! no difference to what is true (every read asks a majority), only to how
-//! long it takes: the leader need not forward.
+//! The servers are tried in the order of the URL, each with a whole handshake:
+//! connection, TLS, password and a first read, which takes a majority to
+//! answer. Which of them answers makes no difference to what is true (every
+//! read asks a majority), only to how long it takes: the leader need not
+//! forward.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use prost::Message;
 use tenure_core::time::Instant;
-use tokio::task::JoinHandle;
 use tokio_stream::Stream;
 use tonic::client::Grpc;
 use tonic::codegen::http::uri::PathAndQuery;
 use tonic::metadata::AsciiMetadataValue;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Channel;
 use tonic::{Request, Status, Streaming};
 use tonic_prost::ProstCodec;
 
 use super::classify;
+use super::kv::Place;
 use super::settings::Settings;
 use super::wire::{AUTHENTICATE, AuthenticateRequest, AuthenticateResponse, WATCH};
-use super::wire::{WatchRequest, WatchResponse};
-use crate::error::{StoreError, about};
+use super::wire::{RANGE, RangeRequest, RangeResponse, WatchRequest, WatchResponse};
+use crate::clock;
+use crate::distance::Distance;
+use crate::error::StoreError;
+use crate::store::dial::{Connection, Dialer, Reach};
 use crate::store::{Key, MAX_VALUE_BYTES, PAGE_MAX};
-use crate::{clock, drive};
 
 /// The largest answer that is taken: a full page of the largest registers,
 /// and as much again for what etcd adds.
@@ -36,10 +40,8 @@ const ANSWER_MAX: usize = 2 * PAGE_MAX * (MAX_VALUE_BYTES + Key::MAX_BYTES);
 #[derive(Debug)]
 pub(super) struct Line {
     settings: Arc<Settings>,
-    open: Mutex<Option<Opened>>,
-    /// Which server to try first; held while connecting, so that many calls
-    /// open one connection.
-    next: tokio::sync::Mutex<usize>,
+    dialer: Dialer<Opened>,
+    distance: Distance,
 }
 
 /// An open connection.
@@ -47,27 +49,40 @@ pub(super) struct Line {
 pub(super) struct Opened {
     channel: Channel,
     token: Option<AsciiMetadataValue>,
-    server: usize,
     /// Tells connections apart.
     identity: Arc<()>,
 }
 
-/// Ends a task when it is dropped, so that a call that runs out of time
-/// leaves no connection behind.
-struct Task<T>(JoinHandle<T>);
+impl Connection for Opened {
+    fn is_open(&self) -> bool {
+        // That it is not shows with the next call, which leaves it.
+        true
+    }
 
-impl<T> Drop for Task<T> {
-    fn drop(&mut self) {
-        self.0.abort();
+    fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.identity, &other.identity)
     }
 }
 
 impl Line {
     pub(super) fn new(settings: Arc<Settings>) -> Self {
+        let distance = Distance::default();
+        let (all, measured) = (Arc::clone(&settings), distance.clone());
+        let reach: Reach<Opened> = Arc::new(move |at| {
+            let (settings, distance) = (Arc::clone(&all), measured.clone());
+            Box::pin(async move { open(&settings, at, &distance).await })
+        });
+        let hosts = settings.servers.iter();
+        let hosts = hosts.map(|server| {
+            server
+                .uri()
+                .authority()
+                .map_or_else(String::new, ToString::to_string)
+        });
         Self {
+            dialer: Dialer::new(settings.to_string(), hosts.collect(), 0, reach),
             settings,
-            open: Mutex::new(None),
-            next: tokio::sync::Mutex::new(0),
+            distance,
         }
     }
 
@@ -112,7 +127,24 @@ impl Line {
     }
 
     fn silence(&self, within: Duration) -> String {
-        format!("{} did not answer within {}", self.settings, about(within))
+        self.distance.silence(&self.settings.to_string(), within)
+    }
+
+    /// How long a round trip takes: the quickest of some.
+    pub(super) async fn round_trip(&self, within: Duration) -> Option<Duration> {
+        const TRIPS: u32 = 3;
+        let until = clock::boot().after(within);
+        self.connected(until).await.ok()?;
+        let mut quickest = None;
+        for _ in 0..TRIPS {
+            let asked = clock::boot();
+            let left = until.since(asked);
+            let request = nothing(&self.settings);
+            let _: RangeResponse = self.read(RANGE, request, left).await.ok()?;
+            let took = clock::boot().since(asked);
+            quickest = Some(quickest.map_or(took, |least: Duration| least.min(took)));
+        }
+        quickest
     }
 
     /// The answer; `None` if none came in time. An error means that nothing
@@ -131,7 +163,8 @@ impl Line {
         let mut line = opened.line();
         let mut request = Request::new(request);
         opened.sign(&mut request);
-        let left = until.since(clock::boot());
+        let sent = clock::boot();
+        let left = until.since(sent);
         let asked = async {
             if let Err(error) = line.ready().await {
                 return Err(StoreError::unavailable(classify::text(&error)));
@@ -141,19 +174,22 @@ impl Line {
             Ok(line.unary(request, path, codec).await)
         };
         match tokio::time::timeout(left, asked).await {
-            Ok(Ok(Ok(answer))) => Ok(Some(Ok(answer.into_inner()))),
+            Ok(Ok(Ok(answer))) => {
+                self.distance.took(clock::boot().since(sent));
+                Ok(Some(Ok(answer.into_inner())))
+            }
             Ok(Ok(Err(status))) => {
                 if classify::suspect(&status) {
-                    self.give_up(opened).await;
+                    self.dialer.leave(opened);
                 }
                 Ok(Some(Err(status)))
             }
             Ok(Err(error)) => {
-                self.give_up(opened).await;
+                self.dialer.leave(opened);
                 Err(error)
             }
             Err(_) => {
-                self.give_up(opened).await;
+                self.dialer.leave(opened);
                 Ok(None)
             }
         }
@@ -180,116 +216,89 @@ impl Line {
         let path = PathAndQuery::from_static(WATCH);
         match line.streaming(request, path, codec).await {
             Ok(answer) => Ok(answer.into_inner()),
-            Err(status) => Err(self.stream_broke(opened, &status).await),
+            Err(status) => Err(self.stream_broke(opened, &status)),
         }
     }
 
     /// What it means that a stream ended with this.
-    pub(super) async fn stream_broke(&self, opened: &Opened, status: &Status) -> StoreError {
+    pub(super) fn stream_broke(&self, opened: &Opened, status: &Status) -> StoreError {
         if classify::suspect(status) {
-            self.give_up(opened).await;
+            self.dialer.leave(opened);
         }
         classify::reading(&self.settings.to_string(), status)
     }
 
     /// The open connection, or a new one.
     pub(super) async fn connected(&self, until: Instant) -> Result<Opened, StoreError> {
-        if let Some(opened) = self.current() {
-            return Ok(opened);
-        }
-        let left = until.since(clock::boot());
-        let late = || {
-            let waited = format!("no connection to {} within {}", self.settings, about(left));
-            Err(StoreError::unavailable(waited))
-        };
-        tokio::time::timeout(left, self.open())
-            .await
-            .unwrap_or_else(|_| late())
+        self.dialer.connected(until).await
     }
+}
 
-    fn current(&self) -> Option<Opened> {
-        self.open
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
-    }
-
-    fn set(&self, opened: Option<Opened>) {
-        *self.open.lock().unwrap_or_else(PoisonError::into_inner) = opened;
-    }
-
-    /// Tries each server once, beginning with the next.
-    async fn open(&self) -> Result<Opened, StoreError> {
-        let mut next = self.next.lock().await;
-        if let Some(opened) = self.current() {
-            return Ok(opened);
-        }
-        let servers = self.settings.servers.len();
-        let mut failure = None;
-        for _ in 0..servers {
-            let server = *next % servers;
-            match self.open_one(server).await {
-                Ok(opened) => {
-                    self.set(Some(opened.clone()));
-                    return Ok(opened);
-                }
-                Err(broken @ StoreError::Broken(_)) => return Err(broken),
-                Err(error) => failure = Some(error),
-            }
-            *next = server + 1;
-        }
-        Err(failure.unwrap_or_else(|| StoreError::broken("expected a server in the URL")))
-    }
-
-    async fn open_one(&self, server: usize) -> Result<Opened, StoreError> {
-        let Some(endpoint) = self.settings.servers.get(server) else {
-            return Err(StoreError::broken("expected a server of this number"));
-        };
-        let mut opened = Opened {
-            channel: connect(endpoint).await?,
-            token: None,
-            server,
-            identity: Arc::new(()),
-        };
-        if let Some((name, password)) = &self.settings.user {
-            opened.token = Some(self.authenticate(&opened, name, password).await?);
-        }
-        Ok(opened)
-    }
-
-    async fn authenticate(
-        &self,
-        opened: &Opened,
-        name: &str,
-        password: &str,
-    ) -> Result<AsciiMetadataValue, StoreError> {
-        let mut line = opened.line();
-        line.ready()
-            .await
-            .map_err(|error| StoreError::unavailable(classify::text(&error)))?;
-        let request = Request::new(AuthenticateRequest {
+/// Does the whole handshake with one server, and times its last question.
+async fn open(settings: &Settings, at: usize, distance: &Distance) -> Result<Opened, StoreError> {
+    let Some(endpoint) = settings.servers.get(at) else {
+        return Err(StoreError::broken("expected a server of this number"));
+    };
+    let connected = endpoint.connect().await;
+    let channel = connected.map_err(|error| StoreError::unavailable(classify::text(&error)))?;
+    let mut opened = Opened {
+        channel,
+        token: None,
+        identity: Arc::new(()),
+    };
+    if let Some((name, password)) = &settings.user {
+        let request = AuthenticateRequest {
             name: name.to_owned(),
             password: password.to_owned(),
-        });
-        let codec: ProstCodec<_, AuthenticateResponse> = ProstCodec::default();
-        let path = PathAndQuery::from_static(AUTHENTICATE);
-        let answer = line.unary(request, path, codec).await;
-        let answer =
-            answer.map_err(|status| classify::reading(&self.settings.to_string(), &status))?;
-        let token = AsciiMetadataValue::try_from(answer.into_inner().token);
-        token.map_err(|_| StoreError::unavailable("the server's token is no text"))
+        };
+        let answer: AuthenticateResponse =
+            first_call(settings, &opened, AUTHENTICATE, request).await?;
+        let token = AsciiMetadataValue::try_from(answer.token);
+        let no_text = |_| StoreError::unavailable("the server's token is no text");
+        opened.token = Some(token.map_err(no_text)?);
     }
+    let asked = clock::boot();
+    let _: RangeResponse = first_call(settings, &opened, RANGE, nothing(settings)).await?;
+    distance.took(clock::boot().since(asked));
+    Ok(opened)
+}
 
-    /// Leaves a suspect connection, if nobody has yet: the next call tries
-    /// the server after it.
-    async fn give_up(&self, suspect: &Opened) {
-        let mut next = self.next.lock().await;
-        let same = |open: &Opened| Arc::ptr_eq(&open.identity, &suspect.identity);
-        if self.current().as_ref().is_some_and(same) {
-            self.set(None);
-            *next = suspect.server + 1;
-        }
+/// A read that a majority has to answer, and that brings next to nothing: one
+/// key of ours at most.
+fn nothing(settings: &Settings) -> RangeRequest {
+    let place = Place {
+        prefix: &settings.prefix,
+    };
+    RangeRequest {
+        limit: 1,
+        keys_only: true,
+        ..place.list("", None)
     }
+}
+
+/// A call of a handshake.
+async fn first_call<A, B>(
+    settings: &Settings,
+    opened: &Opened,
+    path: &'static str,
+    request: A,
+) -> Result<B, StoreError>
+where
+    A: Message + Send + Sync + 'static,
+    B: Message + Default + Send + Sync + 'static,
+{
+    let mut line = opened.line();
+    line.ready()
+        .await
+        .map_err(|error| StoreError::unavailable(classify::text(&error)))?;
+    let mut request = Request::new(request);
+    opened.sign(&mut request);
+    let codec: ProstCodec<A, B> = ProstCodec::default();
+    let answer = line
+        .unary(request, PathAndQuery::from_static(path), codec)
+        .await;
+    let answer = answer.map_err(|status| classify::reading(&settings.to_string(), &status))?;
+    Ok(answer.into_inner())
 }
 
 impl Opened {
@@ -303,16 +312,4 @@ impl Opened {
             request.metadata_mut().insert("token", token.clone());
         }
     }
-}
-
-/// Connected and served on our own thread: the caller's executor may be
-/// blocked when the answer comes.
-async fn connect(endpoint: &Endpoint) -> Result<Channel, StoreError> {
-    let place = endpoint.uri().to_string();
-    let endpoint = endpoint.clone();
-    let connecting = async move { endpoint.connect().await };
-    let mut connecting = Task(drive::background().spawn(connecting));
-    let connected = (&mut connecting.0).await.map_err(StoreError::unavailable)?;
-    connected
-        .map_err(|error| StoreError::unavailable(format!("{place}: {}", classify::text(&error))))
 }

@@ -216,6 +216,10 @@ impl Store for Etcd {
         Box::pin(self.page(prefix, after, within))
     }
 
+    fn round_trip(&self, within: Duration) -> BoxFuture<'_, Option<Duration>> {
+        Box::pin(self.shared.line.round_trip(within))
+    }
+
     fn watch(&self, selector: Selector) -> Watch {
         let watch = self.shared.hub.follow(selector);
         self.shared.watcher.wake();

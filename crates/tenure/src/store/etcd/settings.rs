@@ -19,8 +19,6 @@ const SERVERS_MAX: usize = 16;
 /// The port of a server that none is named for.
 const PORT: u16 = 2379;
 
-/// How long connecting to one server may take before the next is tried.
-const CONNECT_WITHIN: Duration = Duration::from_secs(2);
 /// How often a silent line is asked whether it lives. A server answers more
 /// than one such question in five seconds by hanging up.
 const ALIVE_EVERY: Duration = Duration::from_secs(10);
@@ -145,7 +143,6 @@ fn endpoint(host: &str, tls: Option<&ClientTlsConfig>) -> Result<Endpoint, Store
     let scheme = if tls.is_some() { "https" } else { "http" };
     let endpoint = Endpoint::from_shared(format!("{scheme}://{host}"))
         .map_err(|error| wrong(format_args!("{host:?}: {}", classify::text(&error))))?
-        .connect_timeout(CONNECT_WITHIN)
         .tcp_nodelay(true)
         .http2_keep_alive_interval(ALIVE_EVERY)
         .keep_alive_timeout(ALIVE_WITHIN)

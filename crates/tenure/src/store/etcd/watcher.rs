@@ -148,7 +148,7 @@ impl Desk {
                     Ok(Some(answer)) => self.take(&stream.watches, &answer)?,
                     Ok(None) => return Err(StoreError::unavailable("the stream has ended")),
                     Err(status) => {
-                        return Err(self.line.stream_broke(&stream.opened, &status).await);
+                        return Err(self.line.stream_broke(&stream.opened, &status));
                     }
                 },
                 () = self.store.rung() => {

@@ -50,6 +50,9 @@ pub(super) struct RangeRequest {
     /// Never set here.
     #[prost(bool, tag = "7")]
     pub(super) serializable: bool,
+    /// Whether values are left out.
+    #[prost(bool, tag = "8")]
+    pub(super) keys_only: bool,
 }
 
 #[derive(Clone, PartialEq, Eq, Message)]

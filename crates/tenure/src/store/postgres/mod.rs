@@ -3,14 +3,16 @@
 //! A write is **one round trip**: a conditional `UPDATE` or `INSERT` whose
 //! `RETURNING` says whether it happened, in an implicit transaction that also
 //! asks for the safe setting (`synchronous_commit`, raised to `on` if it is
-//! lower), bounds its own time, and notifies the followers. It goes out in
-//! the simple query protocol, so there is no prepared statement that a
-//! transaction-pooling proxy could misplace; values travel as hexadecimal
-//! literals, so there is nothing to escape.
+//! lower) and bounds its own time. The notification of the followers goes out
+//! right behind it, in a transaction of its own. Both go in the simple query
+//! protocol, so there is no prepared statement that a transaction-pooling
+//! proxy could misplace; values travel as hexadecimal literals, so there is
+//! nothing to escape.
 //!
-//! All calls of a process are pipelined over one connection; a second one
-//! listens for changes. A call without an answer in time makes its connection
-//! suspect: it is closed, and the next call opens another.
+//! All calls of a process are pipelined over one connection (`line.rs`); a
+//! second one listens for changes (`watcher.rs`). Each goes to the first of
+//! the URL's hosts that finishes a whole handshake and takes writes
+//! (`connect.rs`).
 //!
 //! Grants are judged by observed silence unless the user asks for
 //! `?expiry=store-clock`: a database server's clock may step, and after a
@@ -21,9 +23,11 @@
 //! advisory locks (they do not survive a pooling proxy).
 
 mod classify;
+mod connect;
 mod line;
 mod settings;
 mod sql;
+mod table;
 mod tls;
 mod watcher;
 
@@ -79,22 +83,16 @@ impl Postgres {
     }
 
     async fn read_one(&self, key: &Key, within: Duration) -> Result<Reading, StoreError> {
-        let Shared { settings, line, .. } = &*self.shared;
-        let rows = line.read(&sql::read(&settings.table, key), within).await?;
+        let line = &self.shared.line;
+        let rows = line.read(|table| sql::read(table, key), within).await?;
         sql::reading(&rows)
     }
 
     async fn swap(&self, write: Write, within: Duration) -> Result<Written, StoreError> {
         refuse_oversized(&write)?;
-        let Shared {
-            settings,
-            line,
-            hub,
-            ..
-        } = &*self.shared;
-        let rows = line
-            .write(&sql::write(settings, &write, within), within)
-            .await?;
+        let Shared { line, hub, .. } = &*self.shared;
+        let change = |table: &_| Some(sql::write(table, &write, within));
+        let rows = line.write(change, within).await?;
         let Some((register, now)) = sql::written(&rows, &write.value)? else {
             return Err(StoreError::Conflict);
         };
@@ -109,17 +107,10 @@ impl Postgres {
         expected: &Version,
         within: Duration,
     ) -> Result<(), StoreError> {
-        let Shared {
-            settings,
-            line,
-            hub,
-            ..
-        } = &*self.shared;
-        let Some(statement) = sql::delete(settings, key, expected, within) else {
-            // A version that is not a number is none of this store's.
-            return Err(StoreError::Conflict);
-        };
-        if line.write(&statement, within).await?.is_empty() {
+        let Shared { line, hub, .. } = &*self.shared;
+        // A version that is not a number is none of this store's: a conflict.
+        let change = |table: &_| sql::delete(table, key, expected, within);
+        if line.write(change, within).await?.is_empty() {
             return Err(StoreError::Conflict);
         }
         hub.publish_gone(key, expected.clone());
@@ -132,10 +123,8 @@ impl Postgres {
         after: Option<&Key>,
         within: Duration,
     ) -> Result<Page, StoreError> {
-        let Shared { settings, line, .. } = &*self.shared;
-        let rows = line
-            .read(&sql::list(&settings.table, prefix, after), within)
-            .await?;
+        let list = |table: &_| sql::list(table, prefix, after);
+        let rows = self.shared.line.read(list, within).await?;
         sql::page(&rows)
     }
 }
@@ -187,6 +176,10 @@ impl Store for Postgres {
         within: Duration,
     ) -> BoxFuture<'a, Result<Page, StoreError>> {
         Box::pin(self.page(prefix, after, within))
+    }
+
+    fn round_trip(&self, within: Duration) -> BoxFuture<'_, Option<Duration>> {
+        Box::pin(self.shared.line.round_trip(within))
     }
 
     fn watch(&self, selector: Selector) -> Watch {

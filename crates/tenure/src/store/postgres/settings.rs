@@ -1,14 +1,18 @@
 //! The URL: what is ours, what is PostgreSQL's, and what may be shown.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::str::FromStr as _;
 use std::time::Duration;
 
 use tokio_postgres::Config;
-use tokio_postgres::config::{Host, SslMode, TargetSessionAttrs};
+use tokio_postgres::config::{Host, LoadBalanceHosts, SslMode, TargetSessionAttrs};
 
 use crate::error::StoreError;
+
+/// How many hosts a URL may name.
+const SERVERS_MAX: usize = 16;
 
 /// How changes are noticed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -38,21 +42,52 @@ pub(super) enum Trust {
 #[derive(Clone)]
 pub(super) struct Settings {
     pub(super) config: Config,
-    pub(super) table: Table,
+    /// In the order of the URL.
+    pub(super) servers: Vec<Server>,
+    pub(super) table: Wanted,
     pub(super) judge_by_store_clock: bool,
     pub(super) noticing: Noticing,
     pub(super) poll_every: Duration,
     pub(super) trust: Trust,
 }
 
-/// The name of the table, and of the channel that tells of its changes.
+/// One of the hosts of a URL.
+#[derive(Clone)]
+pub(super) struct Server {
+    /// What it is called in errors; the whole URL if it is the only one.
+    pub(super) label: String,
+    pub(super) host: Host,
+    /// Where it is, if the URL says (`hostaddr=`).
+    pub(super) address: Option<IpAddr>,
+    pub(super) port: u16,
+    /// All but which host.
+    common: Config,
+}
+
+impl Server {
+    /// How to connect to it at this address, if it is one that has some.
+    pub(super) fn config_at(&self, address: Option<IpAddr>) -> Config {
+        let mut config = self.common.clone();
+        match &self.host {
+            Host::Tcp(name) => config.host(name),
+            Host::Unix(path) => config.host_path(path),
+        };
+        if let Some(address) = address {
+            config.hostaddr(address);
+        }
+        config.port(self.port);
+        config
+    }
+}
+
+/// The table that a URL asks for: its name, and perhaps the schema.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Table {
-    /// Perhaps with a schema before it; safe to stand in a statement.
+pub(super) struct Wanted {
+    /// As the URL has it; safe to stand in a statement.
     pub(super) name: String,
 }
 
-impl Table {
+impl Wanted {
     fn parse(name: &str) -> Result<Self, StoreError> {
         let part = |part: &str| {
             let mut letters = part.bytes();
@@ -74,7 +109,15 @@ impl Table {
         )))
     }
 
-    /// The channel of notifications.
+    /// The schema, if the URL names one, and the name without it.
+    pub(super) fn parts(&self) -> (Option<&str>, &str) {
+        match self.name.split_once('.') {
+            Some((schema, name)) => (Some(schema), name),
+            None => (None, &self.name),
+        }
+    }
+
+    /// The channel that every change is told on, by name and version alone.
     pub(super) fn channel(&self) -> String {
         self.name.replace('.', "_")
     }
@@ -85,7 +128,8 @@ impl Settings {
         let (address, query) = url.split_once('?').unwrap_or((url, ""));
         let mut settings = Self {
             config: Config::new(),
-            table: Table {
+            servers: Vec::new(),
+            table: Wanted {
                 name: "tenure_register".into(),
             },
             judge_by_store_clock: false,
@@ -97,7 +141,7 @@ impl Settings {
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
             match key {
-                "table" => settings.table = Table::parse(value)?,
+                "table" => settings.table = Wanted::parse(value)?,
                 "expiry" => settings.judge_by_store_clock = expiry(value)?,
                 "watch" => settings.noticing = noticing(value)?,
                 "poll" => settings.poll_every = poll(value)?,
@@ -120,7 +164,18 @@ impl Settings {
             ))
         })?;
         settings.complete();
+        settings.servers = servers(&settings)?;
         Ok(settings)
+    }
+
+    /// The number of the server to begin with.
+    pub(super) fn first(&self) -> usize {
+        match self.config.get_load_balance_hosts() {
+            LoadBalanceHosts::Random => getrandom::u64().map_or(0, |drawn| {
+                usize::try_from(drawn % self.servers.len() as u64).unwrap_or(0)
+            }),
+            _ => 0,
+        }
     }
 
     /// Fills in from the usual environment, and insists on what is safe.
@@ -148,6 +203,90 @@ impl Settings {
         self.config.keepalives_idle(Duration::from_secs(5));
         self.config.tcp_user_timeout(Duration::from_secs(10));
     }
+}
+
+/// The hosts of a URL, each with all that it says of them together.
+fn servers(settings: &Settings) -> Result<Vec<Server>, StoreError> {
+    let config = &settings.config;
+    let (hosts, addresses, ports) = (
+        config.get_hosts(),
+        config.get_hostaddrs(),
+        config.get_ports(),
+    );
+    let count = hosts.len().max(addresses.len());
+    let fits = |found: usize| found <= 1 || found == count;
+    let whole = (hosts.is_empty() || addresses.is_empty() || hosts.len() == addresses.len())
+        && fits(ports.len());
+    if count == 0 || count > SERVERS_MAX || !whole {
+        return Err(StoreError::broken(format!(
+            "expected 1 to {SERVERS_MAX} hosts, with as many ports (or one, or none) and as many \
+             addresses (hostaddr=, or none), found {} hosts, {} ports and {} addresses",
+            hosts.len(),
+            ports.len(),
+            addresses.len()
+        )));
+    }
+    let common = without_hosts(config);
+    let one = |at: usize| {
+        let address = addresses.get(at).copied();
+        let port = ports.get(at).or_else(|| ports.first()).copied();
+        let (host, port) = (hosts.get(at).cloned(), port.unwrap_or(5432));
+        let numeric = || address.map_or_else(String::new, |it| it.to_string());
+        let host = host.unwrap_or_else(|| Host::Tcp(numeric()));
+        let label = match &host {
+            _ if count == 1 => settings.to_string(),
+            Host::Tcp(name) => format!("{name}:{port}"),
+            Host::Unix(path) => format!("{}:{port}", path.display()),
+        };
+        Server {
+            label,
+            host,
+            address,
+            port,
+            common: common.clone(),
+        }
+    };
+    Ok((0..count).map(one).collect())
+}
+
+/// The same configuration for no host at all. The client's own has no way to
+/// take hosts out, so what else there is goes into a new one.
+fn without_hosts(config: &Config) -> Config {
+    let mut new = Config::new();
+    if let Some(user) = config.get_user() {
+        new.user(user);
+    }
+    if let Some(password) = config.get_password() {
+        new.password(password);
+    }
+    if let Some(name) = config.get_dbname() {
+        new.dbname(name);
+    }
+    if let Some(options) = config.get_options() {
+        new.options(options);
+    }
+    if let Some(name) = config.get_application_name() {
+        new.application_name(name);
+    }
+    if let Some(within) = config.get_connect_timeout() {
+        new.connect_timeout(*within);
+    }
+    if let Some(within) = config.get_tcp_user_timeout() {
+        new.tcp_user_timeout(*within);
+    }
+    if let Some(interval) = config.get_keepalives_interval() {
+        new.keepalives_interval(interval);
+    }
+    if let Some(retries) = config.get_keepalives_retries() {
+        new.keepalives_retries(retries);
+    }
+    new.ssl_mode(config.get_ssl_mode())
+        .ssl_negotiation(config.get_ssl_negotiation())
+        .channel_binding(config.get_channel_binding())
+        .keepalives(config.get_keepalives())
+        .keepalives_idle(config.get_keepalives_idle())
+        .target_session_attrs(config.get_target_session_attrs());
+    new
 }
 
 fn expiry(value: &str) -> Result<bool, StoreError> {
@@ -208,5 +347,40 @@ impl fmt::Display for Settings {
 impl fmt::Debug for Settings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_host_of_a_url_has_all_that_is_said_of_them_together() {
+        let url = "postgres://u:p@h1:1,h2:2/db?connect_timeout=3&application_name=x\
+                   &sslmode=require&keepalives_retries=4&options=-c%20a%3Db&channel_binding=disable";
+        let settings = Settings::parse(url).expect("a URL");
+        let whole = &settings.config;
+        let [first, second] = settings.servers.as_slice() else {
+            panic!("two servers");
+        };
+        assert_eq!(
+            (first.label.as_str(), second.label.as_str()),
+            ("h1:1", "h2:2")
+        );
+        // Nothing that was asked for is lost on the way: with the hosts put
+        // back it is what the whole URL says.
+        let mut again = second.common.clone();
+        again.host("h1").host("h2").port(1).port(2);
+        assert_eq!(again, *whole);
+    }
+
+    #[test]
+    fn a_url_without_a_host_or_with_ports_that_do_not_fit_is_refused() {
+        for url in ["postgres:///db", "postgres://u@h1:1,h2:2,h3/db?port=7"] {
+            let Err(StoreError::Broken(why)) = Settings::parse(url) else {
+                panic!("{url} was taken");
+            };
+            assert!(why.to_string().contains("expected 1 to 16 hosts"), "{why}");
+        }
     }
 }

@@ -12,7 +12,8 @@ use tenure_core::cas::{Bytes, Expect, Stamp, Write};
 use tenure_core::time::{ClockId, StoreTime};
 use tokio_postgres::SimpleQueryRow;
 
-use super::settings::{Settings, Table};
+use super::settings::Wanted;
+use super::table::Table;
 use crate::error::StoreError;
 use crate::store::hub::Interest;
 use crate::store::{Key, PAGE_MAX, Page, Reading, Register, Version};
@@ -45,23 +46,44 @@ pub fn migration(table: &str) -> String {
 pub(super) const COLUMNS: &str =
     "key text, version bigint, value bytea, stamp timestamp with time zone";
 
-/// Describes the table's columns; one row, null if there is no such table.
-pub(super) fn describe(table: &Table) -> String {
+/// The tables of this name on the search path, in its order, or the one in
+/// the schema that is named: what each is called and its columns.
+pub(super) fn describe(wanted: &Wanted) -> String {
+    let (schema, name) = wanted.parts();
+    let schemas = schema.map_or_else(
+        || "current_schemas(false)".to_owned(),
+        |schema| format!("ARRAY['{schema}']::name[]"),
+    );
     format!(
-        "SELECT string_agg(attname || ' ' || format_type(atttypid, atttypmod), ', ' \
+        "SELECT format('%I.%I', n.nspname, c.relname), \
+         (SELECT string_agg(attname || ' ' || format_type(atttypid, atttypmod), ', ' \
          ORDER BY attnum) FROM pg_attribute \
-         WHERE attrelid = to_regclass('{}') AND attnum > 0 AND NOT attisdropped",
-        table.name
+         WHERE attrelid = c.oid AND attnum > 0 AND NOT attisdropped) \
+         FROM unnest({schemas}) WITH ORDINALITY s(name, at) \
+         JOIN pg_namespace n ON n.nspname = s.name \
+         JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = '{name}' \
+         AND c.relkind IN ('r', 'p', 'v', 'm', 'f') ORDER BY s.at"
     )
 }
 
-/// Makes the table if nobody else has meanwhile. Two processes that create at
-/// once would otherwise fail on the catalogue.
-pub(super) fn create(table: &Table) -> String {
-    let create = migration(&table.name).replacen("CREATE TABLE", "CREATE TABLE IF NOT EXISTS", 1);
+/// Begins a transaction that makes the table, one at a time.
+pub(super) fn lock(wanted: &Wanted) -> String {
+    let (_, name) = wanted.parts();
+    format!("BEGIN; SELECT pg_advisory_xact_lock(hashtext('{name}'))")
+}
+
+/// What stands before every read: whether the server takes no writes, which
+/// one that may lag behind does not. With `settles`, the reading waits as well
+/// until all that was committed before it is replicated, as a write would: it
+/// writes a message to the log of the database that says nothing.
+pub(super) fn before_reading(settles: bool) -> String {
+    let settle = format!(
+        ", set_config('synchronous_commit', {SAFE}, true), \
+         pg_logical_emit_message(true, 'tenure', '')"
+    );
     format!(
-        "SELECT pg_advisory_xact_lock(hashtext('{}')); {create}",
-        table.name
+        "SELECT current_setting('transaction_read_only') AS read_only{}; ",
+        if settles { settle.as_str() } else { "" }
     )
 }
 
@@ -74,32 +96,38 @@ pub(super) fn read(table: &Table, key: &Key) -> String {
     )
 }
 
+/// The safe setting for a commit. A stronger one than `on` is left as it is.
+const SAFE: &str = "CASE WHEN current_setting('synchronous_commit') \
+     IN ('on', 'remote_apply') THEN current_setting('synchronous_commit') ELSE 'on' END";
+
 /// What stands before every write: bounds on its time, and the safe setting.
-/// A stronger one than `on` is left as it is.
-fn prelude(within: Duration) -> String {
+fn before_writing(within: Duration) -> String {
+    format!(
+        "{}, set_config('synchronous_commit', {SAFE}, true); ",
+        bounds(within)
+    )
+}
+
+/// Bounds on the time of a transaction.
+fn bounds(within: Duration) -> String {
     let millis = within.as_millis().max(1);
     // Whoever holds the row holds it for one commit; if it is longer, let
     // those who wait behind us in the pipeline go on.
     let lock = (millis / 4).max(1);
     format!(
         "SELECT set_config('statement_timeout', '{millis}', true), \
-         set_config('lock_timeout', '{lock}', true), \
-         set_config('synchronous_commit', CASE WHEN current_setting('synchronous_commit') \
-         IN ('on', 'remote_apply') THEN current_setting('synchronous_commit') \
-         ELSE 'on' END, true); "
+         set_config('lock_timeout', '{lock}', true)"
     )
 }
 
-/// The notification of a change, as an expression over the row `r`.
-fn notification(table: &Table, state: &str) -> String {
-    format!(
-        "pg_notify('{}', encode(convert_to(r.key, 'UTF8'), 'hex') || {state})",
-        table.channel()
-    )
+/// A write, and the notification that goes out right behind it.
+#[derive(Debug)]
+pub(super) struct Change {
+    pub(super) statement: String,
+    pub(super) notification: String,
 }
 
-pub(super) fn write(settings: &Settings, write: &Write, within: Duration) -> String {
-    let table = &settings.table;
+pub(super) fn write(table: &Table, write: &Write, within: Duration) -> Change {
     let key = text(write.key.as_str());
     let value = bytes(&write.value);
     let stamp = match (write.stamp, &write.expect) {
@@ -121,39 +149,70 @@ pub(super) fn write(settings: &Settings, write: &Write, within: Duration) -> Str
             version.to_u64().map_or(-1, u64::cast_signed)
         ),
     };
-    let mut state = "' ' || r.version".to_owned();
-    if write.value.len() <= NOTIFY_MAX {
-        state.push_str(
+    let statement = format!(
+        "{}WITH r AS ({change} RETURNING t.version, t.stamp) \
+         SELECT {MICROS} AS now, r.version, \
+         (extract(epoch from r.stamp) * 1000000)::bigint AS stamp FROM r",
+        before_writing(within)
+    );
+    // Only if it was written: of a value that is too long to travel along, any
+    // will do, and followers read.
+    let (state, written) = if write.value.len() <= NOTIFY_MAX {
+        (
             " || ' ' || coalesce((extract(epoch from r.stamp) * 1000000)::bigint::text, '-') \
              || ' ' || encode(r.value, 'hex')",
-        );
+            format!(" AND r.value = {value}"),
+        )
+    } else {
+        ("", String::new())
+    };
+    let told = format!("{} || ' ' || r.version", hexadecimal(&write.key));
+    let notification = format!(
+        "{}; SELECT pg_notify('{}', {told}{state}), pg_notify('{}', {told}) FROM {} r \
+         WHERE r.key = {key}{written}",
+        bounds(within),
+        table.channel_of(&write.key),
+        table.channel,
+        table.name
+    );
+    Change {
+        statement,
+        notification,
     }
-    format!(
-        "{}WITH r AS ({change} RETURNING t.key, t.version, t.value, t.stamp) \
-         SELECT {MICROS} AS now, r.version, \
-         (extract(epoch from r.stamp) * 1000000)::bigint AS stamp, {} FROM r",
-        prelude(within),
-        notification(table, &state)
-    )
 }
 
 /// `None` if the version is none of this store's.
 pub(super) fn delete(
-    settings: &Settings,
+    table: &Table,
     key: &Key,
     expected: &Version,
     within: Duration,
-) -> Option<String> {
-    let table = &settings.table;
-    Some(format!(
-        "{}WITH r AS (DELETE FROM {} t WHERE t.key = {} AND t.version = {} RETURNING t.key, t.version) \
-         SELECT {} FROM r",
-        prelude(within),
-        table.name,
+) -> Option<Change> {
+    let version = expected.to_u64()?.cast_signed();
+    let name = &table.name;
+    let statement = format!(
+        "{}DELETE FROM {name} t WHERE t.key = {} AND t.version = {version} RETURNING t.version",
+        before_writing(within),
         text(key.as_str()),
-        expected.to_u64()?.cast_signed(),
-        notification(table, "' gone ' || r.version")
-    ))
+    );
+    let told = format!("{} || ' gone {version}'", hexadecimal(key));
+    let notification = format!(
+        "{}; SELECT pg_notify('{}', {told}), pg_notify('{}', {told}) \
+         WHERE NOT EXISTS (SELECT FROM {name} r WHERE r.key = {})",
+        bounds(within),
+        table.channel_of(key),
+        table.channel,
+        text(key.as_str()),
+    );
+    Some(Change {
+        statement,
+        notification,
+    })
+}
+
+/// A key as it stands in notifications.
+fn hexadecimal(key: &Key) -> String {
+    format!("encode({}, 'hex')", bytes(key.as_str().as_bytes()))
 }
 
 pub(super) fn list(table: &Table, prefix: &str, after: Option<&Key>) -> String {
@@ -174,10 +233,10 @@ pub(super) fn list(table: &Table, prefix: &str, after: Option<&Key>) -> String {
     )
 }
 
-/// What has changed among the followed keys; `None` if none is followed. By
-/// key and version: the order of versions is not the order of commits, so
+/// What has changed among the followed keys, of which there is one at least.
+/// By key and version: the order of versions is not the order of commits, so
 /// "everything above the last one" would miss some.
-pub(super) fn changed(table: &Table, interest: &Interest) -> Option<String> {
+pub(super) fn changed(table: &Table, interest: &Interest) -> String {
     let mut known = String::new();
     for followed in &interest.keys {
         let version = followed.version.as_ref().and_then(Version::to_u64);
@@ -189,13 +248,11 @@ pub(super) fn changed(table: &Table, interest: &Interest) -> Option<String> {
             text(followed.key.as_str())
         );
     }
-    (!known.is_empty()).then(|| {
-        format!(
-            "SELECT w.key, {FIELDS} FROM (VALUES {known}) w(key, seen) \
-             LEFT JOIN {} r ON r.key = w.key WHERE r.version IS DISTINCT FROM w.seen",
-            table.name
-        )
-    })
+    format!(
+        "SELECT w.key, {FIELDS} FROM (VALUES {known}) w(key, seen) \
+         LEFT JOIN {} r ON r.key = w.key WHERE r.version IS DISTINCT FROM w.seen",
+        table.name
+    )
 }
 
 fn text(text: &str) -> String {

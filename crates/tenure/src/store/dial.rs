@@ -1,0 +1,450 @@
+//! Connecting to one of several hosts, any of which may be dead or mute.
+//!
+//! Each host gets [`HANDSHAKE_WITHIN`] for its *whole* handshake: the
+//! connection, TLS, authentication and a first question. A host that accepts
+//! connections and then says nothing is as dead as one that drops them, and
+//! only an answer to a question tells. While a host keeps silent the next one
+//! is tried beside it, [`BESIDE_AFTER`] later, and at once if it fails; the
+//! first to finish is used. So a mute host costs two seconds, and a distant
+//! one is not given up for being distant.
+//!
+//! The handshakes run in a task of the background thread. A caller waits for
+//! it as long as it has time, and the task goes on when the caller leaves:
+//! callers who can wait for less than a handshake takes would otherwise begin
+//! it again and again and never get beyond the first host. All callers wait
+//! for the same task, so a server that accepts and says nothing holds one
+//! connection of each process and not one for each call.
+//!
+//! Which host was used is remembered: the next connection begins with it, or
+//! with the one after it if it was left because it kept silent or refuses
+//! writes.
+
+use std::collections::BTreeMap;
+use std::fmt::{self, Write as _};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tenure_core::time::Instant;
+use tokio::sync::watch;
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::{sleep, timeout};
+
+use super::BoxFuture;
+use crate::error::{StoreError, about};
+use crate::{clock, drive};
+
+/// How long one host may take for its whole handshake. A distant server with
+/// TLS and a password takes ten round trips.
+pub(super) const HANDSHAKE_WITHIN: Duration = Duration::from_secs(20);
+/// How long a host may keep silent before the next one is tried beside it.
+const BESIDE_AFTER: Duration = Duration::from_secs(2);
+
+/// An open connection. Clones are the same one.
+pub(super) trait Connection: Clone + Send + Sync + 'static {
+    /// Whether calls can still go over it.
+    fn is_open(&self) -> bool;
+    /// Whether it is this very connection.
+    fn is(&self, other: &Self) -> bool;
+}
+
+/// Does the whole handshake with the host of this number.
+pub(super) type Reach<T> =
+    Arc<dyn Fn(usize) -> BoxFuture<'static, Result<T, StoreError>> + Send + Sync>;
+
+/// The connection of one store, opened when it is needed.
+pub(super) struct Dialer<T> {
+    shared: Arc<Shared<T>>,
+}
+
+struct Shared<T> {
+    /// What the whole is called in errors.
+    server: String,
+    /// What each host is called there.
+    hosts: Vec<String>,
+    reach: Reach<T>,
+    inner: Mutex<Inner<T>>,
+}
+
+struct Inner<T> {
+    state: State<T>,
+    /// The host to begin with.
+    first: usize,
+}
+
+enum State<T> {
+    Closed,
+    Dialing(Dialing),
+    Open { host: usize, connected: T },
+}
+
+struct Dialing {
+    _task: Task,
+    outcome: watch::Receiver<Outcome>,
+    told: Arc<Told>,
+}
+
+/// What came of dialling, once it has ended; what went wrong.
+type Outcome = Option<Option<Failed>>;
+
+/// Why no host could be used.
+#[derive(Clone, Debug)]
+struct Failed {
+    is_broken: bool,
+    why: String,
+}
+
+impl From<Failed> for StoreError {
+    fn from(failed: Failed) -> Self {
+        if failed.is_broken {
+            Self::broken(failed.why)
+        } else {
+            Self::unavailable(failed.why)
+        }
+    }
+}
+
+/// Ends a task when it is dropped.
+struct Task(JoinHandle<()>);
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// What has become of each host that was tried so far, by its number.
+#[derive(Default)]
+struct Told(Mutex<BTreeMap<usize, String>>);
+
+impl Told {
+    fn tell(&self, host: usize, what: &str) {
+        lock(&self.0).insert(host, what.to_owned());
+    }
+
+    /// All of it in a sentence.
+    fn all(&self, hosts: &[String]) -> String {
+        let mut text = String::new();
+        for (host, what) in lock(&self.0).iter() {
+            let comma = if text.is_empty() { "" } else { "; " };
+            let name = hosts.get(*host).map_or("", String::as_str);
+            let _ = write!(text, "{comma}{name}: {what}");
+        }
+        text
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl<T> fmt::Debug for Dialer<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Dialer({})", self.shared.server)
+    }
+}
+
+impl<T: Connection> Dialer<T> {
+    pub(super) fn new(server: String, hosts: Vec<String>, first: usize, reach: Reach<T>) -> Self {
+        let inner = Inner {
+            state: State::Closed,
+            first,
+        };
+        Self {
+            shared: Arc::new(Shared {
+                server,
+                hosts,
+                reach,
+                inner: Mutex::new(inner),
+            }),
+        }
+    }
+
+    /// The open connection, or a new one.
+    pub(super) async fn connected(&self, until: Instant) -> Result<T, StoreError> {
+        let left = until.since(clock::boot());
+        let (mut outcome, told) = {
+            let mut inner = lock(&self.shared.inner);
+            match &inner.state {
+                State::Open { connected, .. } if connected.is_open() => {
+                    return Ok(connected.clone());
+                }
+                State::Dialing(dialing) if !is_over(&dialing.outcome) => {
+                    (dialing.outcome.clone(), Arc::clone(&dialing.told))
+                }
+                _ => {
+                    let dialing = self.shared.begin(inner.first);
+                    let waits = (dialing.outcome.clone(), Arc::clone(&dialing.told));
+                    inner.state = State::Dialing(dialing);
+                    waits
+                }
+            }
+        };
+        let ended = timeout(left, outcome.wait_for(Option::is_some)).await;
+        let failed = match ended {
+            Ok(Ok(outcome)) => outcome.clone().flatten(),
+            // It panicked; the next call dials again.
+            Ok(Err(_)) => Some(Failed {
+                is_broken: false,
+                why: format!("connecting to {} has ended early", self.shared.server),
+            }),
+            Err(_) => {
+                let (server, left) = (&self.shared.server, about(left));
+                let told = told.all(&self.shared.hosts);
+                return Err(StoreError::unavailable(format!(
+                    "no connection to {server} within {left} ({told}); still trying"
+                )));
+            }
+        };
+        if let Some(failed) = failed {
+            return Err(failed.into());
+        }
+        match &lock(&self.shared.inner).state {
+            State::Open { connected, .. } => Ok(connected.clone()),
+            // It was left again before this caller's turn came.
+            State::Closed | State::Dialing(_) => Err(StoreError::unavailable(format!(
+                "the connection to {} was given up as soon as it was there",
+                self.shared.server
+            ))),
+        }
+    }
+
+    /// Another connection, which belongs to the caller alone; to the host
+    /// that is in use, if it answers.
+    #[cfg(feature = "postgres")]
+    pub(super) async fn apart(&self) -> Result<T, StoreError> {
+        let from = {
+            let inner = lock(&self.shared.inner);
+            match &inner.state {
+                State::Open { host, .. } => *host,
+                State::Closed | State::Dialing(_) => inner.first,
+            }
+        };
+        let (shared, told) = (Arc::clone(&self.shared), Arc::<Told>::default());
+        let (_, connected) = shared.any(from, &told).await?;
+        Ok(connected)
+    }
+
+    /// Leaves a suspect connection, if that has not been done yet: the next
+    /// one begins with the host after it.
+    pub(super) fn leave(&self, suspect: &T) {
+        let mut inner = lock(&self.shared.inner);
+        if let State::Open { host, connected } = &inner.state
+            && connected.is(suspect)
+        {
+            inner.first = host + 1;
+            inner.state = State::Closed;
+        }
+    }
+}
+
+fn is_over(outcome: &watch::Receiver<Outcome>) -> bool {
+    // A task that has panicked will say nothing more.
+    outcome.borrow().is_some() || outcome.has_changed().is_err()
+}
+
+impl<T> Drop for Dialer<T> {
+    fn drop(&mut self) {
+        // Ends the task: it holds what it is held by.
+        lock(&self.shared.inner).state = State::Closed;
+    }
+}
+
+impl<T: Connection> Shared<T> {
+    /// Begins to dial in the background.
+    fn begin(self: &Arc<Self>, first: usize) -> Dialing {
+        let (shared, told) = (Arc::clone(self), Arc::<Told>::default());
+        let (tell, outcome) = watch::channel(None);
+        let tells = Arc::clone(&told);
+        let task = drive::background().spawn(async move {
+            let failed = match shared.any(first, &tells).await {
+                Ok((host, connected)) => {
+                    let mut inner = lock(&shared.inner);
+                    inner.first = host;
+                    inner.state = State::Open { host, connected };
+                    None
+                }
+                Err(failed) => Some(failed),
+            };
+            tell.send_replace(Some(failed));
+        });
+        Dialing {
+            _task: Task(task),
+            outcome,
+            told,
+        }
+    }
+
+    /// Tries all hosts, beginning with `first`; the number of the one that
+    /// finished its handshake first.
+    async fn any(&self, first: usize, told: &Told) -> Result<(usize, T), Failed> {
+        let count = self.hosts.len();
+        let order = (0..count).map(|at| (first + at) % count);
+        let mut is_broken = false;
+        let won = race(
+            order,
+            |host| (self.reach)(host),
+            |host, error| match error {
+                None => told.tell(host, "no answer yet"),
+                Some(error) => {
+                    is_broken |= matches!(error, StoreError::Broken(_));
+                    told.tell(host, &reason(error));
+                }
+            },
+        );
+        if let Some(won) = won.await {
+            return Ok(won);
+        }
+        let why = match self.hosts.as_slice() {
+            [_] => lock(&told.0).values().next().cloned().unwrap_or_default(),
+            hosts => format!(
+                "no host of {} can be used: {}",
+                self.server,
+                told.all(hosts)
+            ),
+        };
+        Err(Failed { is_broken, why })
+    }
+}
+
+/// What an error says without its class, which the whole gets anew.
+pub(super) fn reason(error: &StoreError) -> String {
+    match error {
+        StoreError::Conflict => error.to_string(),
+        StoreError::Unavailable(why) | StoreError::Unknown(why) | StoreError::Broken(why) => {
+            why.to_string()
+        }
+    }
+}
+
+/// Tries what `order` names, each beside the one before it if that keeps
+/// silent; the first that succeeds. `tell` hears what is begun, and how it
+/// failed. To be called on the background thread.
+pub(super) async fn race<K, T, F>(
+    order: impl Iterator<Item = K>,
+    reach: impl Fn(K) -> F,
+    mut tell: impl FnMut(K, Option<&StoreError>),
+) -> Option<(K, T)>
+where
+    K: Copy + Send + 'static,
+    T: Send + 'static,
+    F: Future<Output = Result<T, StoreError>> + Send + 'static,
+{
+    let (mut order, mut tries) = (order.peekable(), JoinSet::new());
+    loop {
+        if let Some(host) = order.next() {
+            tell(host, None);
+            let handshake = reach(host);
+            tries.spawn(async move {
+                let late = || {
+                    let within = about(HANDSHAKE_WITHIN);
+                    StoreError::unavailable(format!("no answer within {within}"))
+                };
+                let ended = timeout(HANDSHAKE_WITHIN, handshake).await;
+                (host, ended.unwrap_or_else(|_| Err(late())))
+            });
+        }
+        tokio::select! {
+            ended = tries.join_next() => match ended {
+                Some(Ok((host, Ok(connected)))) => return Some((host, connected)),
+                Some(Ok((host, Err(error)))) => tell(host, Some(&error)),
+                // It panicked, and is told as one that has not answered.
+                Some(Err(_)) => {}
+                // All have failed, and no other is left.
+                None => return None,
+            },
+            () = sleep(BESIDE_AFTER), if order.peek().is_some() => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Clone, Debug)]
+    struct Fake(Arc<usize>);
+
+    impl Connection for Fake {
+        fn is_open(&self) -> bool {
+            true
+        }
+
+        fn is(&self, other: &Self) -> bool {
+            Arc::ptr_eq(&self.0, &other.0)
+        }
+    }
+
+    /// Hosts that are good, mute (`None`) or fail with a text.
+    fn dialer(hosts: &[Option<Result<(), &'static str>>]) -> Dialer<Fake> {
+        let names = (0..hosts.len()).map(|host| format!("h{host}")).collect();
+        let hosts = hosts.to_vec();
+        let reach: Reach<Fake> = Arc::new(move |host| {
+            let how = hosts[host];
+            Box::pin(async move {
+                match how {
+                    Some(Ok(())) => Ok(Fake(Arc::new(host))),
+                    Some(Err(why)) if why.starts_with("broken") => Err(StoreError::broken(why)),
+                    Some(Err(why)) => Err(StoreError::unavailable(why)),
+                    None => std::future::pending().await,
+                }
+            })
+        });
+        Dialer::new("all".into(), names, 0, reach)
+    }
+
+    fn soon(millis: u64) -> Instant {
+        clock::boot().after(Duration::from_millis(millis))
+    }
+
+    #[tokio::test]
+    async fn the_host_after_a_mute_one_is_reached_however_impatient_the_callers_are() {
+        let dialer = dialer(&[None, Some(Err("refused")), Some(Ok(()))]);
+        let give_up = soon(20_000);
+        let connected = loop {
+            match dialer.connected(soon(100)).await {
+                Ok(connected) => break connected,
+                Err(error) => {
+                    let said = error.to_string();
+                    assert!(said.contains("h0: no answer yet"), "{said}");
+                }
+            }
+            assert!(clock::boot() < give_up, "the third was never reached");
+        };
+        assert_eq!(*connected.0, 2);
+        // It is remembered: where that one has merely ended, the next
+        // connection begins there.
+        lock(&dialer.shared.inner).state = State::Closed;
+        let again = dialer.connected(soon(1_000)).await.expect("a connection");
+        assert_eq!(*again.0, 2);
+    }
+
+    #[tokio::test]
+    async fn when_all_fail_each_is_named_with_its_reason() {
+        let failing = dialer(&[Some(Err("refused")), Some(Err("broken: no such user"))]);
+        let refused = failing.connected(soon(20_000)).await;
+        let Err(StoreError::Broken(why)) = refused else {
+            panic!("{refused:?}");
+        };
+        let why = why.to_string();
+        for words in ["h0: refused", "h1: broken: no such user"] {
+            assert!(why.contains(words), "{words}: {why}");
+        }
+        // One that a person must mend hides none that works.
+        let other = dialer(&[Some(Err("broken")), Some(Ok(()))]);
+        assert_eq!(*other.connected(soon(20_000)).await.expect("it").0, 1);
+    }
+
+    #[tokio::test]
+    async fn a_host_that_was_left_for_another_comes_last() {
+        let dialer = dialer(&[Some(Ok(())), Some(Ok(()))]);
+        let first = dialer.connected(soon(20_000)).await.expect("it");
+        assert_eq!(*first.0, 0);
+        dialer.leave(&first);
+        let second = dialer.connected(soon(20_000)).await.expect("it");
+        assert_eq!(*second.0, 1);
+        // Who was left already leaves nobody else.
+        dialer.leave(&first);
+        let still = dialer.connected(soon(20_000)).await.expect("it");
+        assert!(still.is(&second));
+    }
+}

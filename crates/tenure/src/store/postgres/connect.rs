@@ -1,0 +1,240 @@
+//! One connection to one host: the whole handshake, and what is known of the
+//! connection afterwards.
+//!
+//! The handshake is done when the server has answered a first question: that
+//! it takes writes, and which table is meant. What comes over a connection is
+//! counted, because a connection is given up when nothing at all has come for
+//! some seconds, and because a warning that arrives before the answer of a
+//! write may say that its commit was not replicated.
+
+use std::future::poll_fn;
+use std::net::IpAddr;
+use std::pin::pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio_postgres::config::Host;
+use tokio_postgres::error::{DbError, Severity};
+use tokio_postgres::{AsyncMessage, Client, Config, SimpleQueryMessage, SimpleQueryRow};
+use tokio_stream::StreamExt as _;
+
+use super::settings::{Server, Settings};
+use super::{classify, tls};
+use crate::drive;
+use crate::error::StoreError;
+use crate::store::dial::{self, Connection};
+
+/// How many notices wait for the watcher. When more come the connection is
+/// closed, and what was missed is fetched after it has been opened again.
+const NOTICES_MAX: usize = 4096;
+/// How many addresses of one host are tried.
+const ADDRESSES_MAX: usize = 16;
+
+/// What comes over a connection unasked.
+#[derive(Debug)]
+pub(super) struct Notice {
+    pub(super) channel: String,
+    pub(super) payload: String,
+}
+
+/// An open connection.
+#[derive(Clone, Debug)]
+pub(super) struct Connected {
+    client: Arc<Client>,
+    task: Arc<Task>,
+    pub(super) heard: Arc<Heard>,
+    notices: Arc<Mutex<Option<mpsc::Receiver<Notice>>>>,
+}
+
+/// Ends a task when it is dropped. A task whose handle is merely forgotten
+/// goes on, and keeps its connection.
+#[derive(Debug)]
+struct Task(JoinHandle<()>);
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// What has come over a connection.
+#[derive(Default, Debug)]
+pub(super) struct Heard {
+    messages: AtomicU64,
+    warnings: AtomicU64,
+    last_warning: Mutex<String>,
+}
+
+impl Heard {
+    /// How many messages of any kind have come.
+    pub(super) fn messages(&self) -> u64 {
+        self.messages.load(Ordering::Acquire)
+    }
+
+    /// How many warnings have come that may tell of a commit.
+    pub(super) fn warnings(&self) -> u64 {
+        self.warnings.load(Ordering::Acquire)
+    }
+
+    pub(super) fn last_warning(&self) -> String {
+        let last = self.last_warning.lock();
+        last.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn one_more(&self) {
+        self.messages.fetch_add(1, Ordering::AcqRel);
+    }
+
+    fn warned(&self, warning: &DbError) {
+        // 01000 has no meaning of its own, and the words are in any language.
+        // So every such warning counts; that may be one too many.
+        let code = warning.code().code();
+        let may_tell = code == "01000" || code.starts_with("57");
+        if may_tell && warning.parsed_severity() == Some(Severity::Warning) {
+            let mut last = self
+                .last_warning
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            warning.message().clone_into(&mut last);
+            drop(last);
+            self.warnings.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+}
+
+impl Connection for Connected {
+    fn is_open(&self) -> bool {
+        !self.client.is_closed()
+    }
+
+    fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.client, &other.client)
+    }
+}
+
+impl Connected {
+    /// Ends the connection; those who wait on it learn at once.
+    pub(super) fn end(&self) {
+        self.task.0.abort();
+    }
+
+    /// What comes unasked, for the first who asks.
+    pub(super) fn notices(&self) -> Option<mpsc::Receiver<Notice>> {
+        let mut notices = self.notices.lock().unwrap_or_else(PoisonError::into_inner);
+        notices.take()
+    }
+
+    /// Carries out some statements; the rows of each. Sends at the first
+    /// poll, and counts what comes.
+    pub(super) async fn ask(
+        &self,
+        statements: &str,
+    ) -> Result<Vec<Vec<SimpleQueryRow>>, tokio_postgres::Error> {
+        let mut answer = pin!(self.client.simple_query_raw(statements).await?);
+        let (mut all, mut rows) = (Vec::new(), Vec::new());
+        while let Some(message) = answer.next().await {
+            self.heard.one_more();
+            match message? {
+                SimpleQueryMessage::Row(row) => rows.push(row),
+                SimpleQueryMessage::CommandComplete(_) => all.push(std::mem::take(&mut rows)),
+                _ => {}
+            }
+        }
+        Ok(all)
+    }
+}
+
+/// Connects to one host, over the first of its addresses that answers. On the
+/// background thread: the caller's executor may be blocked when the answer
+/// comes.
+pub(super) async fn open(settings: &Settings, server: &Server) -> Result<Connected, StoreError> {
+    let addresses = addresses(server).await?;
+    let (mut is_broken, mut reasons) = (false, Vec::new());
+    let only = |address: Option<IpAddr>| {
+        let (config, trust) = (server.config_at(address), settings.trust.clone());
+        let label = server.label.clone();
+        async move { connect(&config, &label, tls::connector(&trust)?).await }
+    };
+    let opened = dial::race(addresses.into_iter(), only, |_, error| {
+        if let Some(error) = error {
+            is_broken |= matches!(error, StoreError::Broken(_));
+            reasons.push(dial::reason(error));
+        }
+    });
+    if let Some((_, connected)) = opened.await {
+        return Ok(connected);
+    }
+    reasons.dedup();
+    let why = reasons.join("; ");
+    Err(if is_broken {
+        StoreError::broken(why)
+    } else {
+        StoreError::unavailable(why)
+    })
+}
+
+/// The addresses of a host; one that is `None` for what needs no looking up.
+async fn addresses(server: &Server) -> Result<Vec<Option<IpAddr>>, StoreError> {
+    let (Host::Tcp(name), None) = (&server.host, server.address) else {
+        return Ok(vec![server.address]);
+    };
+    let found = tokio::net::lookup_host((name.as_str(), server.port)).await;
+    let found = found.map_err(|error| StoreError::unavailable(format!("{name}: {error}")))?;
+    let mut addresses: Vec<_> = found.map(|found| Some(found.ip())).collect();
+    addresses.dedup();
+    addresses.truncate(ADDRESSES_MAX);
+    if addresses.is_empty() {
+        return Err(StoreError::unavailable(format!("{name} has no address")));
+    }
+    Ok(addresses)
+}
+
+async fn connect(
+    config: &Config,
+    server: &str,
+    tls: tls::Connector,
+) -> Result<Connected, StoreError> {
+    let connected = config.connect(tls).await;
+    let (client, mut connection) =
+        connected.map_err(|error| classify::connecting(server, &error))?;
+    let (send, notices) = mpsc::channel(NOTICES_MAX);
+    let heard = Arc::<Heard>::default();
+    let hears = Arc::clone(&heard);
+    let serve = async move {
+        loop {
+            let message = poll_fn(|context| connection.poll_message(context)).await;
+            hears.one_more();
+            match message {
+                Some(Ok(AsyncMessage::Notification(notice))) => {
+                    let notice = Notice {
+                        channel: notice.channel().to_owned(),
+                        payload: notice.payload().to_owned(),
+                    };
+                    if send.try_send(notice).is_err() && !send.is_closed() {
+                        return tracing::warn!("too many notices; opening the connection again");
+                    }
+                }
+                Some(Ok(AsyncMessage::Notice(notice))) => {
+                    // Counted before the messages after it are handed out:
+                    // whoever gets the answer of a write finds its warning.
+                    hears.warned(&notice);
+                    tracing::warn!("the database says: {}", notice.message());
+                }
+                Some(Ok(_)) => {}
+                Some(Err(error)) => {
+                    return tracing::debug!("the connection broke: {}", classify::text(&error));
+                }
+                None => return,
+            }
+        }
+    };
+    let task = Arc::new(Task(drive::background().spawn(serve)));
+    Ok(Connected {
+        client: Arc::new(client),
+        task,
+        heard,
+        notices: Arc::new(Mutex::new(Some(notices))),
+    })
+}

@@ -1,0 +1,195 @@
+//! Which table holds the registers.
+//!
+//! `table=tenure_register` without a schema means what the search path of the
+//! database user makes of it, and two users (or one, after somebody made a
+//! schema of his name) may mean two tables by it: two leaders of one election.
+//! So the name is resolved once, to the table *that exists* on the search
+//! path, and every statement of this process names that one with its schema.
+//! Where two can be reached the store is refused, because another candidate
+//! may resolve the same name to the other one.
+//!
+//! What is not covered: a candidate whose search path reaches only one table
+//! and another whose path reaches only another one. Neither sees the other's;
+//! a `table=` with a schema, the same for all, is the way out.
+
+use std::sync::OnceLock;
+
+use super::connect::Connected;
+use super::settings::{Settings, Wanted};
+use super::{classify, sql};
+use crate::error::StoreError;
+use crate::store::{Key, Selector};
+
+/// The table, once it has been found.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Table {
+    /// With its schema, quoted where it has to be: safe to stand in a
+    /// statement, though not within quotes.
+    pub(super) name: String,
+    /// The channel that every change is told on.
+    pub(super) channel: String,
+}
+
+impl Table {
+    /// The channel that changes of this key are told on.
+    pub(super) fn channel_of(&self, key: &Key) -> String {
+        self.channel_of_area(area(key.as_str()).unwrap_or(key.as_str()))
+    }
+
+    /// The channel on which all that `selector` selects is told.
+    pub(super) fn channel_for(&self, selector: &Selector) -> String {
+        match selector {
+            Selector::Key(key) => self.channel_of(key),
+            Selector::Prefix(prefix) => match area(prefix) {
+                Some(area) => self.channel_of_area(area),
+                // Keys of several areas may begin with it.
+                None => self.channel.clone(),
+            },
+        }
+    }
+
+    fn channel_of_area(&self, area: &str) -> String {
+        // FNV-1a: all processes must come to the same name, of whatever
+        // release they are. Two areas of one name hear of each other, which
+        // costs a message and misleads nobody: notices have the whole key.
+        let bytes = self.name.bytes().chain([0]).chain(area.bytes());
+        let hash = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+        });
+        format!("tenure_{hash:016x}")
+    }
+}
+
+/// What keys have in common that are told on one channel: all up to the second
+/// slash. `elections/payroll` is alone; `ha/web/nodes/1` and the other registers
+/// of its group are together. `None` if there are not two slashes.
+fn area(key: &str) -> Option<&str> {
+    key.match_indices('/').nth(1).map(|(at, _)| &key[..at])
+}
+
+/// The table that was found first, for as long as the process lives.
+pub(super) type Found = OnceLock<Table>;
+
+/// Finds the table, or makes it; once.
+pub(super) async fn find(
+    found: &Found,
+    settings: &Settings,
+    connected: &Connected,
+) -> Result<(), StoreError> {
+    if found.get().is_some() {
+        return Ok(());
+    }
+    let wanted = &settings.table;
+    let name = match existing(settings, connected).await? {
+        Some(name) => name,
+        None => make(settings, connected).await?,
+    };
+    tracing::info!("{settings}: registers are in the table {name}");
+    // Whoever came first has found the same, or the next call is refused by
+    // the server as one for a table that is not there.
+    let _ = found.set(Table {
+        name,
+        channel: wanted.channel(),
+    });
+    Ok(())
+}
+
+/// The only table of that name that can be reached.
+async fn existing(
+    settings: &Settings,
+    connected: &Connected,
+) -> Result<Option<String>, StoreError> {
+    let wanted = &settings.table;
+    let answer = connected.ask(&sql::describe(wanted)).await;
+    let answer = answer.map_err(|error| classify::reading(&settings.to_string(), &error))?;
+    let rows = answer.last().map_or(&[][..], Vec::as_slice);
+    let text = |row: usize, column| rows.get(row).and_then(|row| row.get(column));
+    let names: Vec<_> = (0..rows.len()).filter_map(|row| text(row, 0)).collect();
+    match (names.as_slice(), text(0, 1)) {
+        ([], _) => Ok(None),
+        ([name], Some(sql::COLUMNS)) => Ok(Some((*name).to_owned())),
+        ([name], columns) => Err(StoreError::broken(format!(
+            "expected table {name} with columns {}, found {}; it belongs to something else: name \
+             another with ?table=",
+            sql::COLUMNS,
+            columns.unwrap_or("none")
+        ))),
+        (several, _) => Err(StoreError::broken(format!(
+            "expected one table {} on the search path, found {}: candidates that take different \
+             ones would elect two leaders; name the one that is meant with its schema, as in \
+             ?table={}, or drop the other",
+            wanted.name,
+            several.join(" and "),
+            several.first().copied().unwrap_or_default()
+        ))),
+    }
+}
+
+/// Makes the table if nobody else has meanwhile; its name. Two processes that
+/// create at once would otherwise fail on the catalogue, and two with
+/// different search paths would make two: so what exists is looked for again
+/// under the lock. A transaction that is not ended ends with its connection.
+async fn make(settings: &Settings, connected: &Connected) -> Result<String, StoreError> {
+    let wanted = &settings.table;
+    let server = settings.to_string();
+    let ask = async |statements: &str| {
+        let done = connected.ask(statements).await;
+        done.map(|_| ())
+            .map_err(|error| classify::writing(&server, &error))
+    };
+    ask(&sql::lock(wanted)).await?;
+    if existing(settings, connected).await?.is_none() {
+        let create = sql::migration(&wanted.name);
+        ask(&create).await.map_err(|error| match error {
+            StoreError::Broken(why) => refused(wanted, &why.to_string()),
+            other => other,
+        })?;
+    }
+    ask("COMMIT").await?;
+    existing(settings, connected).await?.ok_or_else(|| {
+        StoreError::unavailable(format!("table {} was made and is not there", wanted.name))
+    })
+}
+
+fn refused(wanted: &Wanted, why: &str) -> StoreError {
+    StoreError::broken(format!(
+        "expected table {}, found none, and could not create it: {why}; have somebody who may \
+         run:\n{};",
+        wanted.name,
+        sql::migration(&wanted.name)
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_follows_a_key_listens_where_it_is_told_of() {
+        let table = Table {
+            name: "public.tenure_register".into(),
+            channel: "tenure_register".into(),
+        };
+        let key = |text: &str| Key::new(text).expect("a key");
+        let of = |text: &str| table.channel_of(&key(text));
+        let below = |prefix: &str| table.channel_for(&Selector::Prefix(prefix.into()));
+        assert_eq!(
+            table.channel_for(&Selector::Key(key("elections/a"))),
+            of("elections/a")
+        );
+        assert_ne!(of("elections/a"), of("elections/b"));
+        assert_eq!(below("ha/web/nodes/"), of("ha/web/nodes/7"));
+        assert_eq!(below("ha/web/no"), of("ha/web/view"));
+        assert_ne!(of("ha/web/view"), of("ha/db/view"));
+        for short in ["", "elections/", "elections/a", "ha/we"] {
+            assert_eq!(below(short), "tenure_register", "{short}");
+        }
+        // Fixed for all releases.
+        assert_eq!(of("elections/a"), "tenure_7df7511c1bef39f7");
+        let other = Table {
+            name: "other.tenure_register".into(),
+            ..table.clone()
+        };
+        assert_ne!(other.channel_of(&key("elections/a")), of("elections/a"));
+    }
+}

@@ -1,0 +1,342 @@
+//! The PostgreSQL store against private servers: hosts that are mute, a server
+//! that stops to take writes, replication that does not happen, impatient
+//! calls, and tables of one name in two schemas.
+
+#[path = "common/ports.rs"]
+mod ports;
+#[path = "common/postgres.rs"]
+mod postgres;
+#[path = "common/stopped.rs"]
+mod stopped;
+
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::time::Duration;
+
+use postgres::Postgres;
+use tenure::store::{Expect, Key, Selector, Sighting, Stamp, Store, Version, Watch, Write, open};
+use tenure::{StoreError, clock};
+
+const WITHIN: Duration = Duration::from_secs(20);
+
+async fn opened(url: &str) -> Arc<dyn Store> {
+    open(url).await.expect("a store")
+}
+
+fn key(text: &str) -> Key {
+    Key::new(text).expect("a key")
+}
+
+fn write(key: &Key, expect: Expect, value: &[u8]) -> Write {
+    Write {
+        key: key.clone(),
+        expect,
+        value: value.into(),
+        stamp: Stamp::Now,
+    }
+}
+
+async fn put(store: &Arc<dyn Store>, key: &Key, expect: Expect, value: &[u8]) -> Version {
+    let write = write(key, expect, value);
+    let written = store.compare_and_swap(write, WITHIN).await;
+    written.expect("a write").version
+}
+
+async fn value(store: &Arc<dyn Store>, key: &Key) -> Option<Vec<u8>> {
+    let reading = store.read(key, WITHIN).await.expect("a read");
+    reading.register.map(|held| held.value.to_vec())
+}
+
+async fn until(watch: &mut Watch, wanted: impl Fn(&Sighting) -> bool) {
+    let seen = async { while !wanted(&watch.next().await) {} };
+    let seen = tokio::time::timeout(WITHIN, seen).await;
+    seen.expect("to hear of it");
+}
+
+/// Waits until a query says `wanted`.
+async fn says(server: &Postgres, query: &str, wanted: &str) {
+    let give_up = clock::boot().after(WITHIN);
+    while server.sql(query) != wanted {
+        assert!(clock::boot() < give_up, "never {wanted}: {query}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// A listener that takes connections and says nothing.
+fn mute() -> TcpListener {
+    let listener = ports::port();
+    let accepts = listener.try_clone().expect("a handle");
+    std::thread::spawn(move || {
+        let mut held = Vec::new();
+        while let Ok(taken) = accepts.accept() {
+            held.push(taken);
+        }
+    });
+    listener
+}
+
+/// The URL of several servers, by their ports.
+fn of_ports(server: &Postgres, ports: &[u16]) -> String {
+    let hosts: Vec<_> = ports.iter().map(|it| format!("127.0.0.1:{it}")).collect();
+    let own = format!("127.0.0.1:{}", server.port());
+    server.url().replace(&own, &hosts.join(","))
+}
+
+#[tokio::test]
+async fn the_server_after_a_mute_one_is_reached_by_impatient_calls() {
+    let server = Postgres::start();
+    let mute = mute();
+    let mute = mute.local_addr().expect("bound").port();
+    let store = opened(&of_ports(&server, &[mute, server.port()])).await;
+    let give_up = clock::boot().after(Duration::from_secs(10));
+    let short = Duration::from_millis(200);
+    loop {
+        match store.read(&key("key"), short).await {
+            Ok(_) => break,
+            Err(StoreError::Unavailable(why)) => {
+                let why = why.to_string();
+                assert!(why.contains(&format!("127.0.0.1:{mute}")), "{why}");
+            }
+            Err(other) => panic!("{other}"),
+        }
+        assert!(clock::boot() < give_up, "the second was not reached");
+    }
+}
+
+#[tokio::test]
+async fn when_no_host_can_be_used_each_is_named_with_its_reason() {
+    let server = Postgres::start();
+    let held = ports::port();
+    let closed = held.local_addr().expect("bound").port();
+    drop(held);
+    let url = server.url_with_wrong_password();
+    let own = format!("127.0.0.1:{}", server.port());
+    let url = url.replace(&own, &format!("127.0.0.1:{closed},{own}"));
+    let refused = opened(&url).await.read(&key("key"), WITHIN).await;
+    let Err(StoreError::Broken(why)) = refused else {
+        panic!("{refused:?}");
+    };
+    let why = why.to_string();
+    for words in [
+        &format!("127.0.0.1:{closed}: "),
+        "refused",
+        &own,
+        "password",
+    ] {
+        assert!(why.contains(words), "{words}: {why}");
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_stops_to_take_writes_is_left_for_the_next() {
+    let (first, second) = (Postgres::start(), Postgres::start());
+    // Both have the table; registers are their own.
+    opened(&second.url())
+        .await
+        .read(&key("key"), WITHIN)
+        .await
+        .expect("a table");
+    let store = opened(&of_ports(&first, &[first.port(), second.port()])).await;
+    let version = put(&store, &key("key"), Expect::Absent, b"x").await;
+    first.sql("ALTER SYSTEM SET default_transaction_read_only = on");
+    first.sql("SELECT pg_reload_conf()");
+    says(&first, "SHOW transaction_read_only", "on").await;
+    // The session hears of it before its next statement, or after.
+    let give_up = clock::boot().after(WITHIN);
+    loop {
+        match store.read(&key("key"), WITHIN).await {
+            // Another server, with registers of its own.
+            Ok(reading) if reading.register.is_none() => break,
+            Ok(_) => {}
+            Err(StoreError::Unavailable(why)) => {
+                assert!(why.to_string().contains("to take writes"), "{why}");
+            }
+            Err(other) => panic!("{other}"),
+        }
+        assert!(clock::boot() < give_up, "it was kept");
+    }
+    // A write finds out as well.
+    second.sql("ALTER SYSTEM SET default_transaction_read_only = on");
+    second.sql("SELECT pg_reload_conf()");
+    first.sql("ALTER SYSTEM RESET ALL");
+    first.sql("SELECT pg_reload_conf()");
+    says(&first, "SHOW transaction_read_only", "off").await;
+    says(&second, "SHOW transaction_read_only", "on").await;
+    let give_up = clock::boot().after(WITHIN);
+    let change = write(&key("key"), Expect::Version(version), b"y");
+    loop {
+        match store.compare_and_swap(change.clone(), WITHIN).await {
+            Ok(_) => break,
+            Err(StoreError::Unavailable(_) | StoreError::Conflict) => {}
+            Err(other) => panic!("{other}"),
+        }
+        assert!(clock::boot() < give_up, "it was kept");
+    }
+}
+
+#[tokio::test]
+async fn a_commit_whose_replication_was_cancelled_is_unknown_and_not_read_either() {
+    let server = Postgres::start();
+    let store = opened(&server.url()).await;
+    let key = key("key");
+    let version = put(&store, &key, Expect::Absent, b"before").await;
+    server.sql("ALTER SYSTEM SET synchronous_standby_names = 'nobody'");
+    server.sql("SELECT pg_reload_conf()");
+    says(&server, "SHOW synchronous_standby_names", "nobody").await;
+    let change = write(&key, Expect::Version(version), b"after");
+    let writer = Arc::clone(&store);
+    let writing = tokio::spawn(async move { writer.compare_and_swap(change, WITHIN).await });
+    let waits = "FROM pg_stat_activity WHERE wait_event = 'SyncRep'";
+    says(&server, &format!("SELECT count(*) {waits}"), "1").await;
+    server.sql(&format!("SELECT pg_cancel_backend(pid) {waits}"));
+    let written = writing.await.expect("no panic");
+    let Err(StoreError::Unknown(why)) = written else {
+        panic!("{written:?}");
+    };
+    assert!(
+        why.to_string().contains("not have been replicated"),
+        "{why}"
+    );
+    // It is there, on one disk; whoever reads it would take it for settled.
+    says(
+        &server,
+        "SELECT encode(value, 'escape') FROM tenure_register",
+        "after",
+    )
+    .await;
+    let read = store.read(&key, Duration::from_secs(1)).await;
+    assert!(matches!(read, Err(StoreError::Unavailable(_))), "{read:?}");
+    // Nor when the wait of the reading is cancelled.
+    let reader = Arc::clone(&store);
+    let again = key.clone();
+    let reading = tokio::spawn(async move { reader.read(&again, WITHIN).await });
+    let waiting = || server.sql(&format!("SELECT count(*) {waits}"));
+    while !reading.is_finished() {
+        if waiting() != "0" {
+            server.sql(&format!("SELECT pg_cancel_backend(pid) {waits}"));
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let read = reading.await.expect("no panic");
+    assert!(matches!(read, Err(StoreError::Unavailable(_))), "{read:?}");
+    // Until nobody waits for a standby any more.
+    server.sql("ALTER SYSTEM RESET synchronous_standby_names");
+    server.sql("SELECT pg_reload_conf()");
+    assert_eq!(value(&store, &key).await.as_deref(), Some(&b"after"[..]));
+}
+
+#[tokio::test]
+async fn an_impatient_call_costs_no_other_its_answer() {
+    let server = Postgres::start();
+    let store = opened(&server.url()).await;
+    let key = key("key");
+    let version = put(&store, &key, Expect::Absent, b"before").await;
+    // Holds the row for a while, as a rival does that waits for its disk.
+    let holding = server.hold("LOCK TABLE tenure_register", Duration::from_millis(900));
+    let held = "SELECT count(*) FROM pg_locks WHERE mode = 'AccessExclusiveLock' AND granted";
+    says(&server, held, "1").await;
+    let change = write(&key, Expect::Version(version), b"after");
+    let writer = Arc::clone(&store);
+    let writing = tokio::spawn(async move { writer.compare_and_swap(change, WITHIN).await });
+    let waits = "SELECT count(*) FROM pg_locks WHERE NOT granted";
+    says(&server, waits, "1").await;
+    let late = store.read(&key, Duration::from_millis(50)).await;
+    assert!(matches!(late, Err(StoreError::Unavailable(_))), "{late:?}");
+    writing
+        .await
+        .expect("no panic")
+        .expect("the write was done");
+    holding.wait();
+    assert_eq!(value(&store, &key).await.as_deref(), Some(&b"after"[..]));
+}
+
+#[tokio::test]
+async fn a_connection_on_which_nothing_comes_is_given_up() {
+    let server = Postgres::start();
+    let store = opened(&server.url()).await;
+    put(&store, &key("key"), Expect::Absent, b"x").await;
+    server.pause();
+    let asked = clock::boot();
+    let late = store.read(&key("key"), WITHIN).await;
+    assert!(matches!(late, Err(StoreError::Unavailable(_))), "{late:?}");
+    let took = clock::boot().since(asked);
+    assert!(took < WITHIN / 2, "it was kept for {took:?}");
+    assert!(took > Duration::from_secs(2), "it was not waited for");
+    server.resume();
+    assert!(value(&store, &key("key")).await.is_some());
+}
+
+#[tokio::test]
+async fn a_table_is_resolved_once_and_two_of_one_name_are_refused() {
+    let server = Postgres::start();
+    let store = opened(&server.url()).await;
+    put(&store, &key("key"), Expect::Absent, b"x").await;
+    // The user's own schema comes first on the search path.
+    server.sql("CREATE SCHEMA tenure");
+    let late = opened(&server.url()).await;
+    assert!(
+        value(&late, &key("key")).await.is_some(),
+        "made another table"
+    );
+    server.sql("CREATE TABLE tenure.tenure_register (LIKE public.tenure_register INCLUDING ALL)");
+    assert!(
+        value(&store, &key("key")).await.is_some(),
+        "went over to it"
+    );
+    let refused = opened(&server.url()).await.read(&key("key"), WITHIN).await;
+    let Err(StoreError::Broken(why)) = refused else {
+        panic!("{refused:?}");
+    };
+    let why = why.to_string();
+    for words in [
+        "tenure.tenure_register and public.tenure_register",
+        "?table=",
+    ] {
+        assert!(why.contains(words), "{words}: {why}");
+    }
+    // Named with its schema it is one again.
+    let url = |schema| format!("{}?table={schema}.tenure_register", server.url());
+    assert!(
+        value(&opened(&url("public")).await, &key("key"))
+            .await
+            .is_some()
+    );
+    assert!(
+        value(&opened(&url("tenure")).await, &key("key"))
+            .await
+            .is_none()
+    );
+    // A schema whose name needs quotes.
+    server.sql("CREATE SCHEMA \"It's\"; DROP TABLE tenure.tenure_register");
+    server.sql("ALTER TABLE public.tenure_register SET SCHEMA \"It's\"");
+    let odd = format!("{}?options=-c%20search_path%3D%22It%27s%22", server.url());
+    let odd = opened(&odd).await;
+    assert!(value(&odd, &key("key")).await.is_some());
+    put(&odd, &key("other"), Expect::Absent, b"y").await;
+}
+
+#[tokio::test]
+async fn what_a_process_of_the_release_before_tells_is_heard_and_it_hears_us() {
+    let server = Postgres::start();
+    let (store, other) = (opened(&server.url()).await, opened(&server.url()).await);
+    let key = key("elections/payroll");
+    let mut watch = store.watch(Selector::Key(key.clone()));
+    until(&mut watch, |seen| *seen == Sighting::Live).await;
+    // As it tells: key, version, time and value, on the one channel.
+    let hexadecimal = |text: &str| -> String { text.bytes().map(|b| format!("{b:02x}")).collect() };
+    let (name, value) = (hexadecimal(key.as_str()), hexadecimal("theirs"));
+    server.sql(&format!(
+        "NOTIFY tenure_register, '{name} 7 1000000 {value}'"
+    ));
+    let theirs = |seen: &Sighting| match seen {
+        Sighting::State(_, Some(held)) => *held.value == *b"theirs",
+        _ => false,
+    };
+    until(&mut watch, theirs).await;
+    let listening = server.listen("tenure_register");
+    put(&other, &key, Expect::Absent, b"ours").await;
+    let heard = listening.heard();
+    assert!(heard.contains(&format!("{name} ")), "{heard}");
+    // By name and version alone: it reads then.
+    assert!(!heard.contains(&hexadecimal("ours")), "{heard}");
+}
