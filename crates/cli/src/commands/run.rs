@@ -307,6 +307,7 @@ impl Runner {
         let election = &self.args.election;
         match event {
             Happened::Elected { fence, .. } => {
+                self.trouble.heard_of(fence.term);
                 tracing::info!("{election}: elected in term {}", fence.term);
             }
             Happened::Draining { term, why, .. } => {
@@ -317,6 +318,7 @@ impl Runner {
                 tracing::info!("{election}: term {term} is over for us: {why}");
             }
             Happened::LeaderChanged(seen) => {
+                self.trouble.heard_of(seen.term);
                 tracing::info!("{}", output::describe(election, seen));
             }
             Happened::Trouble { failure, in_a_row } => {

@@ -14,6 +14,7 @@ use tokio_postgres::{AsyncMessage, Client, SimpleQueryMessage, SimpleQueryRow};
 use super::settings::Settings;
 use super::{classify, sql, tls};
 use crate::error::{StoreError, about};
+use crate::store::no_store;
 use crate::{clock, drive};
 
 /// How many notices wait for the watcher. When more come the line is closed,
@@ -213,6 +214,12 @@ impl Line {
                         table.name,
                         sql::COLUMNS
                     )));
+                }
+                None if !self.settings.may_create => {
+                    return Err(StoreError::unavailable(no_store(format!(
+                        "{server}: no table {}",
+                        table.name
+                    ))));
                 }
                 None if may_create => self.create_table(connected).await?,
                 None => {

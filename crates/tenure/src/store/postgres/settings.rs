@@ -43,6 +43,8 @@ pub(super) struct Settings {
     pub(super) noticing: Noticing,
     pub(super) poll_every: Duration,
     pub(super) trust: Trust,
+    /// Whether a missing table is made.
+    pub(super) may_create: bool,
 }
 
 /// The name of the table, and of the channel that tells of its changes.
@@ -92,6 +94,7 @@ impl Settings {
             noticing: Noticing::Auto,
             poll_every: Duration::from_millis(200),
             trust: Trust::Anybody,
+            may_create: true,
         };
         let mut theirs = Vec::new();
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
