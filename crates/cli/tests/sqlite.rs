@@ -254,7 +254,7 @@ fn a_watch_waits_for_what_is_not_there() {
         let leader = Candidate::start(&url, "a", &ledger, &FLAGS);
         let mut lines = BufReader::new(watch.stdout.take().expect("its output")).lines();
         let led = |line: std::io::Result<String>| line.expect("text").contains("\"name\":\"a\"");
-        assert!(lines.any(|line| led(line)), "it ended");
+        assert!(lines.any(led), "it ended");
         drop(leader);
         watch.kill().expect("to end it");
         watch.wait().expect("it ends");

@@ -249,7 +249,7 @@ mod tests {
 
     /// Reads while another holds the lock; whether the clock shows a time
     /// before the other let go.
-    fn is_read_before(read: impl Fn(&Memory) -> Option<StoreTime> + Copy + Send) -> bool {
+    fn is_read_before(read: impl Fn(&Memory) -> Option<StoreTime> + Sync) -> bool {
         let memory = Memory::new();
         (1..=20).any(|attempt| {
             std::thread::scope(|scope| {
