@@ -38,7 +38,8 @@ fn said(output: &Output) -> String {
 
 /// Waits until a candidate that is refused has ended; what it said.
 fn refused(mut candidate: Candidate, code: i32) -> String {
-    let status = candidate.process.wait().expect("it ends");
+    let ended = || candidate.process.try_wait().expect("a child");
+    let status = poll_until(SOON, ended).expect("it ends");
     let log = candidate.log();
     assert_eq!(status.code(), Some(code), "{log}");
     log
