@@ -46,7 +46,9 @@ impl Trouble {
 
     /// A command of the store's with what it takes.
     fn filled_in(&self, election: &str, why: &str) -> String {
-        let term = self.highest.map_or("N".to_owned(), |term| term.to_string());
+        let term = self
+            .highest
+            .map_or_else(|| "N".to_owned(), |term| term.to_string());
         let command = REPAIR
             .replace("above N", &format!("above {term}"))
             .replace("ELECTION", election);

@@ -59,6 +59,10 @@ enum Missing {
     Missed,
 }
 
+#[cfg_attr(
+    not(any(feature = "sqlite", feature = "postgres")),
+    allow(unused_variables, reason = "other stores are never missing")
+)]
 async fn opened(url: &str, missing: Missing) -> Result<Arc<dyn Store>, StoreError> {
     let (scheme, rest) = url.split_once(':').unwrap_or((url, ""));
     match scheme {
