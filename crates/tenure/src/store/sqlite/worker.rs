@@ -187,6 +187,11 @@ impl Desk {
                 Some(Box::new(move || same(&error)))
             }
         };
+        // Before the answers: who hears one may write at once, and that takes
+        // the lock that a reader of such a file keeps from writers.
+        if self.purpose == Purpose::Read {
+            self.link.rest();
+        }
         match refused {
             None => done.into_iter().for_each(|done| done.answer(&self.hub)),
             Some(refused) => {
@@ -194,9 +199,6 @@ impl Desk {
                 let culprit = culprit.map(|job| *job);
                 jobs.chain(culprit).for_each(|job| job.refuse(&*refused));
             }
-        }
-        if self.purpose == Purpose::Read {
-            self.link.rest();
         }
     }
 
