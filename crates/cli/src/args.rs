@@ -67,8 +67,9 @@ Examples:
 pub(crate) struct Common {
     /// Where the registers are: sqlite:///path, postgres://user@host/db, …
     ///
-    /// Without it a SQLite file in the user's state directory coordinates the
-    /// processes of this machine.
+    /// Without it a SQLite file in the state directory of this user
+    /// ($XDG_STATE_HOME or ~/.local/state), which coordinates the processes of
+    /// this user on this machine, not those of others; what makes it says which.
     #[arg(
         long,
         global = true,

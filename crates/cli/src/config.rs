@@ -123,13 +123,29 @@ pub(crate) fn store_url(common: &args::Common, file: &File) -> Result<String, Fa
     }
 }
 
-/// Opens the store that was meant.
+/// Opens the store that was meant, making it if it is missing.
 pub(crate) async fn open(
     common: &args::Common,
     file: &File,
 ) -> Result<std::sync::Arc<dyn Store>, Failure> {
     let url = store_url(common, file)?;
+    if given_store(common, file).is_none() {
+        tracing::info!(
+            "no --store: using {url}, which is this user's; for processes of other users, or \
+             between machines, name one"
+        );
+    }
     tenure::store::open(&url).await.map_err(store_failure)
+}
+
+/// Opens the store that was meant to look at it; makes nothing.
+pub(crate) async fn open_existing(
+    common: &args::Common,
+    file: &File,
+) -> Result<std::sync::Arc<dyn Store>, Failure> {
+    let url = store_url(common, file)?;
+    let opened = tenure::store::open_existing(&url).await;
+    opened.map_err(store_failure)
 }
 
 /// What a store's failure means for the exit code: what a person must mend is

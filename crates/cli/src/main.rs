@@ -37,13 +37,15 @@ pub(crate) struct Context {
 }
 
 impl Context {
+    /// The store; made if it is missing.
     async fn open(&self) -> Result<Arc<dyn Store>, Failure> {
         config::open(&self.common, &self.file).await
     }
 
-    /// The store, for commands that make none.
+    /// The store, for commands that make none: calls fail as unavailable
+    /// while it is missing.
     async fn open_existing(&self) -> Result<Arc<dyn Store>, Failure> {
-        config::open(&self.common, &self.file).await
+        config::open_existing(&self.common, &self.file).await
     }
 
     /// How long to wait for a leader to do what it was asked: it may have to

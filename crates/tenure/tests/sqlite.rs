@@ -1,4 +1,5 @@
-//! SQLite files that somebody else has had hands on.
+//! SQLite files that somebody else has had hands on, that are locked, moved,
+//! replaced, linked, or left by an older release.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -6,8 +7,10 @@ use std::task::{Context, Poll, Wake};
 use std::time::Duration;
 
 use rusqlite::Connection;
-use tenure::store::{Expect, Key, Selector, Sighting, Sqlite, Stamp, Store, Version, Watch, Write};
-use tenure::{Election, Name, StoreError, election};
+use tenure::store::{
+    Expect, Key, REPAIR, Selector, Sighting, Sqlite, Stamp, Store, Version, Watch, Write,
+};
+use tenure::{Election, Name, StoreError, clock, election};
 
 const WITHIN: Duration = Duration::from_secs(20);
 
@@ -28,6 +31,25 @@ async fn put(store: &Sqlite, key: &Key, expect: Expect, value: &[u8]) -> Version
     };
     let written = store.compare_and_swap(write, WITHIN).await;
     written.expect("a write").version
+}
+
+async fn value(store: &Sqlite, key: &Key) -> Option<Vec<u8>> {
+    let reading = store.read(key, WITHIN).await.expect("a read");
+    reading.register.map(|held| held.value.to_vec())
+}
+
+fn write(key: &Key, expect: Expect, value: &[u8]) -> Write {
+    Write {
+        key: key.clone(),
+        expect,
+        value: value.into(),
+        stamp: Stamp::Now,
+    }
+}
+
+/// Lets others do something for so long.
+async fn pause(millis: u64) {
+    tokio::time::sleep(Duration::from_millis(millis)).await;
 }
 
 /// What somebody does with another program.
@@ -150,4 +172,366 @@ fn no_runtime_of_the_application_is_needed() {
         drop(reign);
         election.stop().await;
     });
+}
+
+#[tokio::test]
+async fn what_is_acknowledged_is_in_the_file_itself() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let store = Sqlite::open(file(&directory)).expect("a store");
+    let key = key("elections/payroll");
+    put(&store, &key, Expect::Absent, b"written").await;
+    // All that whoever finds the file alone can see.
+    let copy = directory.path().join("copy.db");
+    std::fs::copy(file(&directory), &copy).expect("a copy");
+    let copied = Sqlite::open(&copy).expect("a store");
+    assert_eq!(
+        value(&copied, &key).await.as_deref(),
+        Some(b"written".as_slice())
+    );
+    for log in ["tenure.db-wal", "tenure.db-shm"] {
+        assert!(!directory.path().join(log).exists(), "{log}");
+    }
+}
+
+#[tokio::test]
+async fn a_second_name_is_refused_at_the_start_and_let_pass_later() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (path, other) = (file(&directory), directory.path().join("other.db"));
+    let store = Sqlite::open(file(&directory)).expect("a store");
+    let key = key("elections/payroll");
+    let version = put(&store, &key, Expect::Absent, b"0").await;
+    std::fs::hard_link(file(&directory), &other).expect("a link");
+    // A backup may have made it: who leads goes on.
+    put(&store, &key, Expect::Version(version), b"1").await;
+    for name in [&other, &path] {
+        let refused = Sqlite::open(name).expect_err("a second name");
+        assert!(matches!(refused, StoreError::Broken(_)), "{refused:?}");
+        assert!(refused.to_string().contains("2 hard links"), "{refused}");
+        let looked = Sqlite::existing(name).expect("nothing opened yet");
+        let looked = looked.read(&key, WITHIN).await;
+        assert!(matches!(looked, Err(StoreError::Broken(_))), "{looked:?}");
+    }
+    std::fs::remove_file(&other).expect("to remove it");
+    Sqlite::open(file(&directory)).expect("one name");
+}
+
+/// A file as a release that had write-ahead logs left it when it was killed.
+fn left_behind(directory: &tempfile::TempDir) {
+    let before = directory.path().join("before.db");
+    let old = Connection::open(&before).expect("a file");
+    old.execute_batch(
+        "PRAGMA journal_mode = WAL;
+         CREATE TABLE tenure_register (
+           version INTEGER PRIMARY KEY AUTOINCREMENT, key TEXT NOT NULL UNIQUE,
+           value BLOB NOT NULL, stamp_boot INTEGER, stamp_namespace INTEGER, stamp_ns INTEGER);
+         INSERT INTO tenure_register (key, value) VALUES ('elections/payroll', x'6f6c64');",
+    )
+    .expect("statements");
+    for end in ["", "-wal"] {
+        let from = directory.path().join(format!("before.db{end}"));
+        let to = directory.path().join(format!("tenure.db{end}"));
+        std::fs::copy(from, to).expect("a copy");
+    }
+}
+
+#[tokio::test]
+async fn a_write_ahead_log_is_brought_into_the_file() {
+    let directory = tempfile::tempdir().expect("a directory");
+    left_behind(&directory);
+    let store = Sqlite::open(file(&directory)).expect("a store");
+    let key = key("elections/payroll");
+    assert_eq!(
+        value(&store, &key).await.as_deref(),
+        Some(b"old".as_slice())
+    );
+    assert!(!directory.path().join("tenure.db-wal").exists());
+    let mode = Connection::open(file(&directory)).expect("to open it");
+    let mode = mode.query_row("PRAGMA journal_mode", [], |row| row.get::<_, String>(0));
+    assert_ne!(mode.expect("a mode"), "wal");
+}
+
+#[test]
+fn a_file_that_an_older_process_has_open_is_refused() {
+    let directory = tempfile::tempdir().expect("a directory");
+    left_behind(&directory);
+    let older = Connection::open(file(&directory)).expect("to open it");
+    let count = "SELECT count(*) FROM tenure_register";
+    let rows: i64 = older.query_row(count, [], |row| row.get(0)).expect("rows");
+    assert_eq!(rows, 1);
+    let refused = Sqlite::open(file(&directory)).expect_err("it is in use");
+    assert!(matches!(refused, StoreError::Unavailable(_)), "{refused:?}");
+    assert!(
+        refused.to_string().contains("end that process"),
+        "{refused}"
+    );
+    drop(older);
+    Sqlite::open(file(&directory)).expect("it was let go");
+}
+
+#[tokio::test]
+async fn an_older_process_that_comes_later_stops_the_newer_ones() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let store = Sqlite::open(file(&directory)).expect("a store");
+    let key = key("elections/payroll");
+    let version = put(&store, &key, Expect::Absent, b"0").await;
+    let older = Connection::open(file(&directory)).expect("to open it");
+    older.busy_timeout(WITHIN).expect("a setting");
+    older
+        .execute_batch(
+            "PRAGMA journal_mode = WAL;
+             UPDATE tenure_register SET value = x'31';",
+        )
+        .expect("statements");
+    let refused = store
+        .compare_and_swap(write(&key, Expect::Version(version.clone()), b"2"), WITHIN)
+        .await;
+    assert!(
+        matches!(refused, Err(StoreError::Unavailable(_))),
+        "{refused:?}"
+    );
+    let said = refused.expect_err("it was refused").to_string();
+    assert!(said.contains("end that process"), "{said}");
+    // To look is allowed, and keeps nobody from mending it.
+    assert_eq!(value(&store, &key).await.as_deref(), Some(b"1".as_slice()));
+    drop(older);
+    put(&store, &key, Expect::Version(version), b"3").await;
+    assert_eq!(value(&store, &key).await.as_deref(), Some(b"3".as_slice()));
+}
+
+#[tokio::test]
+async fn a_file_that_goes_missing_is_not_made_again_and_may_come_back() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (path, away) = (file(&directory), directory.path().join("away.db"));
+    let store = Sqlite::open(&path).expect("a store");
+    let key = key("elections/payroll");
+    let version = put(&store, &key, Expect::Absent, b"0").await;
+    let mut watch = store.watch(Selector::Key(key.clone()));
+    shown(&mut watch, b"0").await;
+    std::fs::rename(&path, &away).expect("to move it");
+    let gone = async || {
+        let expect = Expect::Version(version.clone());
+        let wrote = store
+            .compare_and_swap(write(&key, expect, b"1"), WITHIN)
+            .await;
+        let read = store.read(&key, WITHIN).await;
+        for error in [wrote.expect_err("no file"), read.expect_err("no file")] {
+            assert!(matches!(error, StoreError::Unavailable(_)), "{error:?}");
+            let said = error.to_string();
+            assert!(
+                said.contains("deleted or replaced") && said.contains(REPAIR),
+                "{said}"
+            );
+        }
+    };
+    gone().await;
+    assert!(!path.exists(), "it was made again");
+    // One that somebody made, and that is not ours yet.
+    Connection::open(&path)
+        .expect("a file")
+        .execute_batch("CREATE TABLE t (a)")
+        .expect("a table");
+    gone().await;
+    std::fs::rename(&away, &path).expect("to move it back");
+    let version = put(&store, &key, Expect::Version(version.clone()), b"1").await;
+    shown_in_time(&mut watch, b"1").await;
+    // What an operator makes is used as it is.
+    std::fs::remove_file(&path).expect("to remove it");
+    let made = Sqlite::open(&path).expect("another file");
+    put(&made, &key, Expect::Absent, b"made").await;
+    shown_in_time(&mut watch, b"made").await;
+    let late = store.compare_and_swap(write(&key, Expect::Version(version), b"2"), WITHIN);
+    assert!(matches!(late.await, Err(StoreError::Conflict)));
+}
+
+/// The writer finds the file as it should be, begins its commit, waits for a
+/// reader to let go, and commits to a file that nobody can find any more.
+#[tokio::test]
+async fn a_write_to_a_file_that_is_moved_away_meanwhile_is_unknown() {
+    for attempt in 1..=20 {
+        let directory = tempfile::tempdir().expect("a directory");
+        let (path, away) = (file(&directory), directory.path().join("away.db"));
+        let store = Sqlite::open(&path).expect("a store");
+        let key = key("elections/payroll");
+        let lock = Connection::open(&path).expect("to open it");
+        lock.execute_batch("BEGIN; SELECT count(*) FROM tenure_register")
+            .expect("a lock");
+        let (writer, write) = (store.clone(), write(&key, Expect::Absent, b"lost"));
+        let writing = tokio::spawn(async move { writer.compare_and_swap(write, WITHIN).await });
+        pause(50 * attempt).await;
+        std::fs::rename(&path, &away).expect("to move it");
+        lock.execute_batch("COMMIT").expect("to let go");
+        let outcome = writing.await.expect("no panic");
+        std::fs::rename(&away, &path).expect("to move it back");
+        let landed = value(&store, &key).await.is_some();
+        match outcome {
+            // It began too late, and says that nothing has happened.
+            Err(StoreError::Unavailable(_)) => assert!(!landed),
+            Err(StoreError::Unknown(_)) if landed => return,
+            _ => panic!("{outcome:?}, and it landed: {landed}"),
+        }
+    }
+    panic!("it always began too late");
+}
+
+/// The same of a writer that waits before it begins: nothing has happened.
+#[tokio::test]
+async fn a_write_that_finds_its_file_replaced_does_nothing() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (path, away) = (file(&directory), directory.path().join("away.db"));
+    let store = Sqlite::open(&path).expect("a store");
+    let key = key("elections/payroll");
+    let lock = Connection::open(&path).expect("to open it");
+    lock.execute_batch("BEGIN IMMEDIATE").expect("a lock");
+    let (writer, write) = (store.clone(), write(&key, Expect::Absent, b"lost"));
+    let writing = tokio::spawn(async move { writer.compare_and_swap(write, WITHIN).await });
+    pause(200).await;
+    std::fs::rename(&path, &away).expect("to move it");
+    drop(Sqlite::open(&path).expect("another file"));
+    lock.execute_batch("COMMIT").expect("to let go");
+    match writing.await.expect("no panic") {
+        Err(StoreError::Unavailable(_)) => assert_eq!(value(&store, &key).await, None),
+        // It began when the other file was there already.
+        Ok(_) => assert!(value(&store, &key).await.is_some()),
+        outcome => panic!("{outcome:?}"),
+    }
+    std::fs::rename(&away, &path).expect("to move it back");
+    assert_eq!(
+        value(&store, &key).await,
+        None,
+        "in the file that was replaced"
+    );
+}
+
+#[tokio::test]
+async fn a_read_does_not_wait_for_writes_that_wait_for_a_lock() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let store = Sqlite::open(file(&directory)).expect("a store");
+    let key = key("elections/payroll");
+    let version = put(&store, &key, Expect::Absent, b"0").await;
+    let lock = Connection::open(file(&directory)).expect("to open it");
+    lock.execute_batch("BEGIN IMMEDIATE").expect("a lock");
+    // The queue of writes is at a standstill behind these.
+    let writing: Vec<_> = (0..3)
+        .map(|_| {
+            let expect = Expect::Version(version.clone());
+            let (store, write) = (store.clone(), write(&key, expect, b"1"));
+            tokio::spawn(async move { store.compare_and_swap(write, WITHIN).await })
+        })
+        .collect();
+    for _ in 0..10 {
+        pause(20).await;
+        assert_eq!(value(&store, &key).await.as_deref(), Some(b"0".as_slice()));
+        store
+            .list("elections/", None, WITHIN)
+            .await
+            .expect("a list");
+        assert!(!writing.iter().any(tokio::task::JoinHandle::is_finished));
+    }
+    lock.execute_batch("COMMIT").expect("to let go");
+    let mut written = 0;
+    for outcome in writing {
+        written += usize::from(outcome.await.expect("no panic").is_ok());
+    }
+    assert_eq!(written, 1);
+}
+
+#[tokio::test]
+async fn who_waits_for_a_foreign_lock_hears_that_nothing_has_happened() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let store = Sqlite::open(file(&directory)).expect("a store");
+    let lock = Connection::open(file(&directory)).expect("to open it");
+    lock.execute_batch("BEGIN IMMEDIATE").expect("a lock");
+    let key = key("elections/payroll");
+    let within = Duration::from_secs(2);
+    let refused = store
+        .compare_and_swap(write(&key, Expect::Absent, b"0"), within)
+        .await;
+    assert!(
+        matches!(refused, Err(StoreError::Unavailable(_))),
+        "{refused:?}"
+    );
+}
+
+/// A read that waits between the two, here for a lock, must not show the row
+/// older than it is.
+#[tokio::test]
+async fn the_clock_is_read_before_the_row() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let store = Sqlite::open(file(&directory)).expect("a store");
+    let key = key("elections/payroll");
+    put(&store, &key, Expect::Absent, b"0").await;
+    let lock = Connection::open(file(&directory)).expect("to open it");
+    lock.busy_timeout(WITHIN).expect("a setting");
+    for attempt in 1..=20 {
+        lock.execute_batch("BEGIN EXCLUSIVE").expect("a lock");
+        let (reader, read) = (store.clone(), key.clone());
+        let reading = tokio::spawn(async move { reader.read(&read, WITHIN).await });
+        pause(20 * attempt).await;
+        let before = clock::shared().expect("a clock").nanos;
+        lock.execute_batch("COMMIT").expect("to let go");
+        let reading = reading.await.expect("no panic").expect("a read");
+        // Or it began when the lock was gone: once more.
+        if reading.now.expect("a clock").nanos < before {
+            return;
+        }
+    }
+    panic!("the clock is read after the row");
+}
+
+#[tokio::test]
+async fn an_onlooker_makes_nothing_and_waits_for_what_others_make() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let onlooker = Sqlite::existing(file(&directory)).expect("nothing opened yet");
+    let key = key("elections/payroll");
+    let mut watch = onlooker.watch(Selector::Key(key.clone()));
+    let read = onlooker.read(&key, WITHIN).await.map(drop);
+    let list = onlooker.list("", None, WITHIN).await.map(drop);
+    let wrote = onlooker
+        .compare_and_swap(write(&key, Expect::Absent, b"0"), WITHIN)
+        .await;
+    for missing in [read, list, wrote.map(drop)] {
+        let said = missing.expect_err("there is none").to_string();
+        assert!(
+            said.contains("no store there; `tenure run` makes it"),
+            "{said}"
+        );
+    }
+    let made = std::fs::read_dir(directory.path())
+        .expect("a directory")
+        .count();
+    assert_eq!(made, 0);
+    // A file without the table is none either, and gets none.
+    std::fs::write(file(&directory), "").expect("a file");
+    let empty = onlooker.read(&key, WITHIN).await;
+    assert!(
+        matches!(empty, Err(StoreError::Unavailable(_))),
+        "{empty:?}"
+    );
+    assert_eq!(
+        std::fs::metadata(file(&directory)).expect("a file").len(),
+        0
+    );
+    let store = Sqlite::open(file(&directory)).expect("a store");
+    put(&store, &key, Expect::Absent, b"0").await;
+    assert_eq!(
+        value(&onlooker, &key).await.as_deref(),
+        Some(b"0".as_slice())
+    );
+    shown_in_time(&mut watch, b"0").await;
+}
+
+/// The same as [`shown`] of a watch that may have been down before.
+async fn shown_in_time(watch: &mut Watch, value: &[u8]) {
+    let showing = async {
+        loop {
+            if let Sighting::State(_, Some(held)) = watch.next().await
+                && *held.value == *value
+            {
+                return;
+            }
+        }
+    };
+    tokio::time::timeout(WITHIN, showing)
+        .await
+        .expect("it is shown");
 }

@@ -20,7 +20,7 @@ pub(crate) async fn resign(context: &Context, args: &args::Resign) -> Result<Exi
              {found:?}"
         ))
     })?;
-    let store = context.open().await?;
+    let store = context.open_existing().await?;
     let (within, patience) = (context.timeout, context.patience());
     let gone = election::ask_to_resign(store, &election, Some(leader_id), within, patience)
         .await
@@ -42,7 +42,7 @@ pub(crate) async fn transfer(
 ) -> Result<ExitCode, Failure> {
     let election = name(&args.election)?;
     let to = Name::new(&args.to).map_err(|error| usage(format!("--to: {error}")))?;
-    let store = context.open().await?;
+    let store = context.open_existing().await?;
     let (within, patience) = (context.timeout, context.patience());
     let (before, seen) = election::ask_to_transfer(store, &election, to.clone(), within, patience)
         .await

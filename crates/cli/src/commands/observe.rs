@@ -21,7 +21,7 @@ pub(crate) fn name(election: &str) -> Result<Name, Failure> {
 
 pub(crate) async fn leader(context: &Context, args: &args::Leader) -> Result<ExitCode, Failure> {
     let election = name(&args.election)?;
-    let store = context.open().await?;
+    let store = context.open_existing().await?;
     let (mut seen, mut record) = election::leader(Arc::clone(&store), &election, context.timeout)
         .await
         .map_err(store_failure)?;
@@ -46,7 +46,7 @@ pub(crate) async fn watch(context: &Context, args: &args::Watch) -> Result<ExitC
     }
     let shown = args.election.clone().unwrap_or_default();
     let election = name(&shown)?;
-    let store = context.open().await?;
+    let store = context.open_existing().await?;
     let mut watcher = election::watch(store, election, args.renewals);
     let mut trouble = Trouble::default();
     while let Some(event) = watcher.next().await {
@@ -69,7 +69,7 @@ pub(crate) async fn watch(context: &Context, args: &args::Watch) -> Result<ExitC
 }
 
 pub(crate) async fn list(context: &Context) -> Result<ExitCode, Failure> {
-    let store = context.open().await?;
+    let store = context.open_existing().await?;
     let elections = election::list(store, context.timeout)
         .await
         .map_err(store_failure)?;

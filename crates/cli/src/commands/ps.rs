@@ -23,7 +23,7 @@ use crate::{Context, args};
 const LOOK: Duration = Duration::from_millis(500);
 
 pub(crate) async fn ps(context: &Context, args: &args::Ps) -> Result<ExitCode, Failure> {
-    let store = context.open().await?;
+    let store = context.open_existing().await?;
     let groups = match &args.group {
         Some(group) => vec![named(group)?],
         None => groups(context, store.as_ref()).await?,
@@ -335,7 +335,7 @@ fn since(millis: u64) -> Option<String> {
 
 /// Prints a line per change, for ever.
 pub(crate) async fn watch(context: &Context, group: &str) -> Result<ExitCode, Failure> {
-    let store = context.open().await?;
+    let store = context.open_existing().await?;
     let keys = Keys::of(named(group)?);
     let mut news = Arc::clone(&store).watch(Selector::Key(keys.view()));
     let mut before: Option<View> = None;

@@ -301,6 +301,7 @@ impl Runner {
         let election = &self.args.election;
         match event {
             Happened::Elected { fence, .. } => {
+                self.trouble.heard_of(fence.term);
                 tracing::info!("{election}: elected in term {}", fence.term);
             }
             Happened::Draining { term, why, .. } => {
@@ -311,6 +312,7 @@ impl Runner {
                 tracing::info!("{election}: term {term} is over for us: {why}");
             }
             Happened::LeaderChanged(seen) => {
+                self.trouble.heard_of(seen.term);
                 tracing::info!("{}", output::describe(election, seen));
             }
             Happened::Fell(fallen) => trouble::fell(election, *fallen),

@@ -5,29 +5,54 @@
 //! the first would hide the reason: the first failure is often a mere "no
 //! answer", and the verdict ("upgrade this one") comes with the second look.
 //! So a warning is due whenever what is wrong differs from what was said last.
+//!
+//! A store that was lost names the command that makes another. It does not
+//! know of which election, and above which term; who stands in one does.
 
 use tenure::Term;
 use tenure::election::{Failure, Fallen};
+use tenure::store::REPAIR;
 
 /// What was told last.
 #[derive(Debug, Default)]
-pub(super) struct Trouble(Option<Failure>);
+pub(super) struct Trouble {
+    told: Option<Failure>,
+    /// The highest term that was heard of.
+    highest: Option<Term>,
+}
 
 impl Trouble {
+    /// Remembers a term.
+    pub(super) fn heard_of(&mut self, term: Term) {
+        self.highest = self.highest.max(Some(term));
+    }
+
     /// Tells of a failure: as a warning if it is news.
     pub(super) fn tell(&mut self, election: &str, failure: &Failure, in_a_row: u32) {
-        if self.0.as_ref() == Some(failure) {
-            tracing::debug!("{election}: {} ({in_a_row} in a row)", failure.why);
+        let why = self.filled_in(election, &failure.why);
+        if self.told.as_ref() == Some(failure) {
+            tracing::debug!("{election}: {why} ({in_a_row} in a row)");
         } else {
-            tracing::warn!("{election}: {}", failure.why);
-            self.0 = Some(failure.clone());
+            tracing::warn!("{election}: {why}");
+            self.told = Some(failure.clone());
         }
     }
 
     /// Tells that it is over.
     pub(super) fn over(&mut self, election: &str) {
-        self.0 = None;
+        self.told = None;
         tracing::warn!("{election}: the store answers again");
+    }
+
+    /// A command of the store's with what it takes.
+    fn filled_in(&self, election: &str, why: &str) -> String {
+        let term = self
+            .highest
+            .map_or_else(|| "N".to_owned(), |term| term.to_string());
+        let command = REPAIR
+            .replace("above N", &format!("above {term}"))
+            .replace("ELECTION", election);
+        why.replace(REPAIR, &command)
     }
 }
 

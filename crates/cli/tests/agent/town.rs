@@ -102,6 +102,11 @@ impl Town {
         }
     }
 
+    /// Makes the store, without a group in it.
+    pub(crate) fn make_store(&self) {
+        self.done(&["run", "other", "--once", "--", "true"]);
+    }
+
     pub(crate) fn state(&self) -> PathBuf {
         self.directory.path().join("state")
     }

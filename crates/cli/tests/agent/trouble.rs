@@ -23,6 +23,9 @@ fn what_people_get_wrong_is_told() {
     assert_eq!(code, 2);
     assert!(said.contains("expected an agent of group town"), "{said}");
     let (code, said) = town.fails(&["ps"]);
+    assert!(code == 1 && said.contains("no store there"), "{said}");
+    town.make_store();
+    let (code, said) = town.fails(&["ps"]);
     assert!(code == 1 && said.contains("none called town"), "{said}");
     let _one = town.node("one", &["--quorum", "1"]);
     let mut second = town.start("two", &["--quorum", "3"]);

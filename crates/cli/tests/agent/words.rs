@@ -64,6 +64,7 @@ fn settings_and_the_config_of_a_workload_are_told_apart() {
 #[test]
 fn a_group_that_is_not_there_is_told_of() {
     let town = Town::sqlite();
+    town.make_store();
     // Without the group that all of a town's commands name.
     let shown = town.command(&["ps"]).env_remove("TENURE_GROUP").output();
     let shown = shown.expect("it runs");

@@ -183,7 +183,26 @@ impl Candidate {
 
     /// One that logs as much as it does without being asked for more.
     pub(crate) fn start_plain(url: &str, name: &str, ledger: &Ledger, flags: &[&str]) -> Self {
-        Self::spawn(url, name, ledger, flags, &ledger.command(false), &[])
+        Self::spawn(
+            &[TENURE],
+            url,
+            name,
+            ledger,
+            flags,
+            &ledger.command(false),
+            &[],
+        )
+    }
+
+    /// One that is started by these words, the last of which is the binary.
+    pub(crate) fn start_by(
+        words: &[&str],
+        url: &str,
+        name: &str,
+        ledger: &Ledger,
+        flags: &[&str],
+    ) -> Self {
+        Self::spawn(words, url, name, ledger, flags, &ledger.command(false), &[])
     }
 
     pub(crate) fn start_with(
@@ -205,10 +224,12 @@ impl Candidate {
         command: &[String],
         env: &[(&str, &str)],
     ) -> Self {
-        Self::spawn(url, name, ledger, &[flags, &["-v"]].concat(), command, env)
+        let flags = [flags, &["-v"]].concat();
+        Self::spawn(&[TENURE], url, name, ledger, &flags, command, env)
     }
 
     fn spawn(
+        words: &[&str],
         url: &str,
         name: &str,
         ledger: &Ledger,
@@ -222,7 +243,9 @@ impl Candidate {
             .append(true)
             .open(&log)
             .expect("a log");
-        let process = Command::new(TENURE)
+        let (program, rest) = words.split_first().expect("a binary");
+        let process = Command::new(program)
+            .args(rest)
             .args(["run", "payroll", "--store", url, "--name", name])
             .args(flags)
             .arg("--")

@@ -2,6 +2,10 @@
 //!
 //! For tests, examples, and programs whose candidates are threads. It forgets
 //! everything when the process ends, terms included.
+//!
+//! The clock is read before the register that it is compared with: a thread
+//! that is paused between the two must not show a grant as over that was
+//! renewed meanwhile.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -122,7 +126,18 @@ impl Memory {
         Ok(())
     }
 
+    fn held(&self, key: &Key) -> Reading {
+        let now = clock::shared();
+        let register = self.lock().read(key).cloned();
+        Reading {
+            register,
+            now,
+            bound: false,
+        }
+    }
+
     fn page(&self, prefix: &str, after: Option<&Key>) -> Page {
+        let now = clock::shared();
         let registers = self.lock();
         let mut left = registers
             .list(prefix)
@@ -136,7 +151,7 @@ impl Memory {
         Page {
             registers: page,
             more_after,
-            now: clock::shared(),
+            now,
         }
     }
 }
@@ -175,13 +190,7 @@ impl Store for Memory {
     }
 
     fn read<'a>(&'a self, key: &'a Key, _: Duration) -> BoxFuture<'a, Result<Reading, StoreError>> {
-        let register = self.lock().read(key).cloned();
-        let now = clock::shared();
-        Box::pin(std::future::ready(Ok(Reading {
-            register,
-            now,
-            bound: false,
-        })))
+        Box::pin(std::future::ready(Ok(self.held(key))))
     }
 
     fn compare_and_swap(
@@ -229,5 +238,37 @@ impl Store for Memory {
             }
         }
         watch
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tenure_core::time::StoreTime;
+
+    use super::*;
+
+    /// Reads while another holds the lock; whether the clock shows a time
+    /// before the other let go.
+    fn is_read_before(read: impl Fn(&Memory) -> Option<StoreTime> + Sync) -> bool {
+        let memory = Memory::new();
+        (1..=20).any(|attempt| {
+            std::thread::scope(|scope| {
+                let registers = memory.lock();
+                let reading = scope.spawn(|| read(&memory));
+                // Until it waits for the lock; if it does not yet, once more.
+                std::thread::sleep(Duration::from_millis(5 * attempt));
+                let before = clock::shared().expect("a clock").nanos;
+                drop(registers);
+                let now = reading.join().expect("no panic");
+                now.expect("a clock").nanos < before
+            })
+        })
+    }
+
+    #[test]
+    fn the_clock_is_read_before_the_register() {
+        let key = Key::new("key").expect("a key");
+        assert!(is_read_before(|memory| memory.held(&key).now));
+        assert!(is_read_before(|memory| memory.page("", None).now));
     }
 }

@@ -67,7 +67,7 @@ pub use crate::distance::{LEASE_TRIPS, lease_for};
 #[cfg(feature = "etcd")]
 pub use etcd::Etcd;
 pub use memory::Memory;
-pub use open::{default_url, open};
+pub use open::{default_url, open, open_existing};
 #[cfg(feature = "postgres")]
 pub use postgres::Postgres;
 #[cfg(feature = "sqlite")]
@@ -75,6 +75,17 @@ pub use sqlite::Sqlite;
 #[cfg(feature = "tenure")]
 pub use tenure::Tenure;
 pub use watch::{Feed, Selector, Sighting, Watch};
+
+/// How a store that was lost names what an operator can do: the text has the
+/// name of the election and the highest term that is remembered in place of
+/// the words in capitals, where they are known.
+pub const REPAIR: &str = "tenure repair ELECTION --create --term-above N";
+
+/// What is said where a store is only looked at, and there is none.
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+fn no_store(found: impl fmt::Display) -> String {
+    format!("no store there; `tenure run` makes it ({found})")
+}
 
 /// Refuses a value that no store takes, before anything is sent.
 fn refuse_oversized(write: &Write) -> Result<(), StoreError> {

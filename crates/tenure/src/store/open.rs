@@ -1,5 +1,7 @@
 //! From a URL to a store.
 
+#[cfg(feature = "sqlite")]
+use std::path::Path;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -32,13 +34,46 @@ const PLANNED: &[&str] = &[
 /// about the file first, [`StoreError::Unavailable`] if the file is locked or
 /// its disk full.
 pub async fn open(url: &str) -> Result<Arc<dyn Store>, StoreError> {
+    opened(url, Missing::Made).await
+}
+
+/// Opens the store that `url` names, and makes nothing: where a SQLite file
+/// or a table of PostgreSQL is missing, calls fail as unavailable until
+/// somebody has made it. To look at what there is; a SQLite file may be one
+/// that this user may only read.
+///
+/// # Errors
+/// [`StoreError::Broken`] if the URL is wrong.
+pub async fn open_existing(url: &str) -> Result<Arc<dyn Store>, StoreError> {
+    opened(url, Missing::Missed).await
+}
+
+/// What becomes of a store that is not there.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(
+    not(any(feature = "sqlite", feature = "postgres")),
+    allow(dead_code, reason = "other stores are never missing")
+)]
+enum Missing {
+    Made,
+    Missed,
+}
+
+#[cfg_attr(
+    not(any(feature = "sqlite", feature = "postgres")),
+    allow(unused_variables, reason = "other stores are never missing")
+)]
+async fn opened(url: &str, missing: Missing) -> Result<Arc<dyn Store>, StoreError> {
     let (scheme, rest) = url.split_once(':').unwrap_or((url, ""));
     match scheme {
         "memory" if rest.is_empty() => Ok(Arc::new(super::Memory::new())),
         #[cfg(feature = "sqlite")]
-        "sqlite" => open_sqlite(rest).await,
+        "sqlite" => open_sqlite(rest, missing).await,
         #[cfg(feature = "postgres")]
-        "postgres" | "postgresql" => Ok(Arc::new(super::Postgres::new(url)?)),
+        "postgres" | "postgresql" => Ok(Arc::new(match missing {
+            Missing::Made => super::Postgres::new(url)?,
+            Missing::Missed => super::Postgres::existing(url)?,
+        })),
         #[cfg(feature = "etcd")]
         "etcd" => Ok(Arc::new(super::Etcd::new(url)?)),
         #[cfg(feature = "tenure")]
@@ -48,7 +83,7 @@ pub async fn open(url: &str) -> Result<Arc<dyn Store>, StoreError> {
 }
 
 #[cfg(feature = "sqlite")]
-async fn open_sqlite(rest: &str) -> Result<Arc<dyn Store>, StoreError> {
+async fn open_sqlite(rest: &str, missing: Missing) -> Result<Arc<dyn Store>, StoreError> {
     let path = rest.strip_prefix("//").unwrap_or(rest);
     if path.is_empty() || path.contains('?') {
         return Err(StoreError::broken(format!(
@@ -58,7 +93,13 @@ async fn open_sqlite(rest: &str) -> Result<Arc<dyn Store>, StoreError> {
     // Opening waits for the disk; not on the caller's executor, which need not
     // be tokio's either.
     let path = PathBuf::from(path);
-    let opening = drive::background().spawn_blocking(move || super::Sqlite::open(path));
+    let opening = drive::background().spawn_blocking(move || match missing {
+        Missing::Made => {
+            make_default_directory(&path)?;
+            super::Sqlite::open(path)
+        }
+        Missing::Missed => super::Sqlite::existing(path),
+    });
     let opened = opening.await;
     Ok(Arc::new(opened.map_err(StoreError::unavailable)??))
 }
@@ -105,31 +146,39 @@ fn unknown(url: &str, scheme: &str) -> StoreError {
 }
 
 /// The store for those who name none: a SQLite file in the user's state
-/// directory, which coordinates the processes of this machine. Makes the
-/// directory.
+/// directory, which coordinates the processes of this user on this machine.
+/// Other users, and those with other variables, have another. Makes nothing.
 ///
 /// # Errors
-/// [`StoreError::Broken`] if there is no such directory and none can be made.
+/// [`StoreError::Broken`] if there is no such directory.
 pub fn default_url() -> Result<String, StoreError> {
+    let path = default_path().ok_or_else(|| {
+        StoreError::broken(
+            "expected --store, $TENURE_STORE, or a home directory for the default store, found \
+             none of them",
+        )
+    })?;
+    Ok(format!("sqlite://{}", path.display()))
+}
+
+fn default_path() -> Option<PathBuf> {
     let named = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
     let state = named("XDG_STATE_HOME")
         .map(PathBuf::from)
-        .or_else(|| named("HOME").map(|home| PathBuf::from(home).join(".local/state")))
-        .ok_or_else(|| {
-            StoreError::broken(
-                "expected --store, $TENURE_STORE, or a home directory for the default store, \
-                 found none of them",
-            )
-        })?;
-    let directory = state.join("tenure");
-    std::fs::create_dir_all(&directory).map_err(|error| {
+        .or_else(|| named("HOME").map(|home| PathBuf::from(home).join(".local/state")))?;
+    Some(state.join("tenure").join("tenure.db"))
+}
+
+/// Makes the directory of the default store, before the store is made there.
+#[cfg(feature = "sqlite")]
+fn make_default_directory(path: &Path) -> Result<(), StoreError> {
+    let (Some(directory), true) = (path.parent(), default_path().as_deref() == Some(path)) else {
+        return Ok(());
+    };
+    std::fs::create_dir_all(directory).map_err(|error| {
         StoreError::broken(format!(
             "expected to make {} for the default store: {error}; name another with --store",
             directory.display()
         ))
-    })?;
-    Ok(format!(
-        "sqlite://{}",
-        directory.join("tenure.db").display()
-    ))
+    })
 }

@@ -68,7 +68,22 @@ impl Postgres {
     /// # Errors
     /// [`StoreError::Broken`] if the URL is wrong.
     pub fn new(url: &str) -> Result<Self, StoreError> {
-        let settings = Arc::new(Settings::parse(url)?);
+        Self::start(Settings::parse(url)?)
+    }
+
+    /// The same to look at what there is: calls fail as unavailable while
+    /// there is no table.
+    ///
+    /// # Errors
+    /// [`StoreError::Broken`] if the URL is wrong.
+    pub fn existing(url: &str) -> Result<Self, StoreError> {
+        let mut settings = Settings::parse(url)?;
+        settings.may_create = false;
+        Self::start(settings)
+    }
+
+    fn start(settings: Settings) -> Result<Self, StoreError> {
+        let settings = Arc::new(settings);
         let line = Arc::new(Line::new(Arc::clone(&settings)));
         let hub = Arc::new(Hub::default());
         let watcher = watcher::start(Arc::clone(&settings), Arc::clone(&line), Arc::clone(&hub));

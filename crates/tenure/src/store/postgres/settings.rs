@@ -49,6 +49,8 @@ pub(super) struct Settings {
     pub(super) noticing: Noticing,
     pub(super) poll_every: Duration,
     pub(super) trust: Trust,
+    /// Whether a missing table is made.
+    pub(super) may_create: bool,
 }
 
 /// One of the hosts of a URL.
@@ -136,6 +138,7 @@ impl Settings {
             noticing: Noticing::Auto,
             poll_every: Duration::from_millis(200),
             trust: Trust::Anybody,
+            may_create: true,
         };
         let mut theirs = Vec::new();
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {

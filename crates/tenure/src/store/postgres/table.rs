@@ -18,7 +18,7 @@ use super::connect::Connected;
 use super::settings::{Settings, Wanted};
 use super::{classify, sql};
 use crate::error::StoreError;
-use crate::store::{Key, Selector};
+use crate::store::{Key, Selector, no_store};
 
 /// The table, once it has been found.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -82,6 +82,10 @@ pub(super) async fn find(
     let wanted = &settings.table;
     let name = match existing(settings, connected).await? {
         Some(name) => name,
+        None if !settings.may_create => {
+            let why = format!("{settings}: no table {}", wanted.name);
+            return Err(StoreError::unavailable(no_store(why)));
+        }
         None => make(settings, connected).await?,
     };
     tracing::info!("{settings}: registers are in the table {name}");

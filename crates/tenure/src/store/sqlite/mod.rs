@@ -1,33 +1,39 @@
 //! Registers in a SQLite file: every process of one machine, nothing to
 //! install.
 //!
-//! One worker thread owns the connection that reads and writes. Calls queue
-//! up while a commit waits for the disk, and all that have queued up go into
-//! the next transaction: **group commit**, one `fsync` for many elections. A
-//! comparison that fails does not undo its neighbours.
+//! One worker thread owns the connection that writes. Calls queue up while a
+//! commit waits for the disk, and all that have queued up go into the next
+//! transaction: **group commit**, a handful of syncs for many elections. A
+//! comparison that fails does not undo its neighbours. Another thread reads,
+//! so that reads do not wait for a foreign lock that only stops writers.
 //!
-//! The file is in WAL mode with `synchronous = FULL`: an acknowledged write
-//! survives a power cut. Its clock is the machine's boot-time clock, which
-//! all processes share and which cannot step, so a fresh candidate takes a
-//! long-dead office at once.
+//! The file has a rollback journal and `synchronous = FULL`: an acknowledged
+//! write is in the file itself and survives a power cut. Its clock is the
+//! machine's boot-time clock, which all processes share and which cannot
+//! step, so a fresh candidate takes a long-dead office at once. Which file
+//! that is, and what happens when it is not any more, is the matter of
+//! `link.rs`.
 //!
-//! Limits: 1,024 calls wait in the queue (more are refused as unavailable),
-//! 256 go into one transaction.
+//! Limits: 1,024 writes and as many reads wait in their queues (more are
+//! refused as unavailable), 256 go into one transaction.
 //!
-//! Left out on purpose: files on network file systems. WAL mode needs shared
-//! memory between all who open the file, so they must be on one machine;
-//! file systems that machines share are refused.
+//! Left out on purpose: files on network file systems. The locks and the
+//! clock are one machine's, so all who open the file must be on it; file
+//! systems that machines share are refused.
 
+mod identity;
+mod link;
 mod place;
 mod table;
 mod watcher;
 mod worker;
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use self::link::{Link, Place, Purpose};
 use self::worker::{Job, Worker};
 use super::hub::Hub;
 use super::{
@@ -44,7 +50,7 @@ pub struct Sqlite {
 
 #[derive(Debug)]
 struct Shared {
-    path: PathBuf,
+    place: Arc<Place>,
     worker: Worker,
     watcher: watcher::Watcher,
     hub: Arc<Hub>,
@@ -52,20 +58,47 @@ struct Shared {
 
 impl Sqlite {
     /// Opens the file, creating it and its table if they are missing. Blocks
-    /// for as long as the disk takes.
+    /// for as long as the disk takes, and a few seconds if an older release
+    /// has the file open.
+    ///
+    /// What is missing later is not created again: calls fail as unavailable
+    /// until the file is back.
     ///
     /// # Errors
     /// [`StoreError::Broken`] if the file cannot be used as it is (no
-    /// directory, no permission, not a database, a table of another shape),
-    /// [`StoreError::Unavailable`] if it is locked or the disk is full.
+    /// directory, no permission, a second name, not a database, a table of
+    /// another shape), [`StoreError::Unavailable`] if it is locked, open in an
+    /// older release, or the disk is full.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, StoreError> {
+        let place = Self::place(path)?;
+        let writer = Link::make(&place)?;
+        Self::start(place, writer)
+    }
+
+    /// Opens the file if there is one, and makes nothing: until there is one
+    /// with a table, calls fail as unavailable. It is opened by the first
+    /// call; who may only read it can call what reads.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`] if no thread can be started.
+    pub fn existing(path: impl AsRef<Path>) -> Result<Self, StoreError> {
+        let place = Self::place(path)?;
+        let writer = Link::new(&place, Purpose::Write);
+        Self::start(place, writer)
+    }
+
+    fn place(path: impl AsRef<Path>) -> Result<Arc<Place>, StoreError> {
         let path = std::path::absolute(path.as_ref()).map_err(StoreError::broken)?;
+        Ok(Place::new(path))
+    }
+
+    fn start(place: Arc<Place>, writer: Link) -> Result<Self, StoreError> {
         let hub = Arc::new(Hub::default());
-        let worker = Worker::start(&path, Arc::clone(&hub))?;
-        let watcher = watcher::Watcher::start(&path, Arc::clone(&hub))?;
+        let worker = Worker::start(&place, writer, &hub)?;
+        let watcher = watcher::Watcher::start(&place, Arc::clone(&hub))?;
         Ok(Self {
             shared: Arc::new(Shared {
-                path,
+                place,
                 worker,
                 watcher,
                 hub,
@@ -94,7 +127,7 @@ impl Sqlite {
 
 impl fmt::Display for Sqlite {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "sqlite://{}", self.shared.path.display())
+        write!(f, "sqlite://{}", self.shared.place.path().display())
     }
 }
 

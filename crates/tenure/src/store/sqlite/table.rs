@@ -5,19 +5,17 @@
 //! included: the row number *is* the version.
 
 use std::path::Path;
-use std::time::Duration;
 
 use rusqlite::types::ValueRef;
-use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension as _, Row, params};
+use rusqlite::{Connection, OptionalExtension as _, Row, params};
 use tenure_core::cas::{Conflict, Expect, Stamp, Write};
 use tenure_core::time::{ClockId, StoreTime};
 
-use super::place;
-use crate::clock;
 use crate::error::StoreError;
 use crate::store::{Key, PAGE_MAX, Page, Register, Version};
 
-const SCHEMA: &str = "\
+/// Makes the table.
+pub(super) const SCHEMA: &str = "\
 CREATE TABLE IF NOT EXISTS tenure_register (
   version INTEGER PRIMARY KEY AUTOINCREMENT,
   key TEXT NOT NULL UNIQUE,
@@ -39,85 +37,8 @@ const COLUMNS: [&str; 6] = [
 const SELECT: &str =
     "SELECT version, value, stamp_boot, stamp_namespace, stamp_ns, key FROM tenure_register";
 
-/// How long a call waits for the locks of other processes.
-const BUSY_WAIT: Duration = Duration::from_secs(5);
-/// How soon a refused change of mode is tried again.
-const ASK_AGAIN: Duration = Duration::from_millis(5);
-
-/// Opens the file for reading and writing, and makes or checks the table.
-pub(super) fn open(path: &Path) -> Result<Connection, StoreError> {
-    place::check(path)?;
-    let connection = connect(
-        path,
-        OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE,
-    )?;
-    let broken = |error| at_open(path, &error);
-    connection.busy_timeout(BUSY_WAIT).map_err(broken)?;
-    // Asked to write, SQLite opens what it may only read all the same.
-    if connection.is_readonly("main").map_err(broken)? {
-        return Err(StoreError::broken(format!(
-            "{}: expected a file and a directory that this user may write, found them read-only",
-            path.display()
-        )));
-    }
-    let mode = to_wal_mode(&connection).map_err(broken)?;
-    if !mode.eq_ignore_ascii_case("wal") {
-        return Err(StoreError::broken(format!(
-            "expected {} in WAL mode, found it in {mode:?} mode; it needs a local disk and \
-             a directory that can be written",
-            path.display()
-        )));
-    }
-    connection
-        .pragma_update(None, "synchronous", "FULL")
-        .map_err(broken)?;
-    check(path, &connection)?;
-    Ok(connection)
-}
-
-/// Puts the file in WAL mode, and says which mode it is in then.
-///
-/// Processes that meet on a new file all change its mode at once. Each holds
-/// a read lock that keeps the others from the exclusive one, so SQLite refuses
-/// all but one at once, without the wait of `busy_timeout`, for fear of a
-/// deadlock. Here it is none: whoever is refused has let go of its lock, and
-/// finds the mode changed when it asks again.
-fn to_wal_mode(connection: &Connection) -> rusqlite::Result<String> {
-    let until = clock::boot().after(BUSY_WAIT);
-    loop {
-        let asked = connection.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0));
-        let busy = asked.as_ref().is_err_and(|error: &rusqlite::Error| {
-            error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy)
-        });
-        if !busy || clock::boot() >= until {
-            return asked;
-        }
-        std::thread::sleep(ASK_AGAIN);
-    }
-}
-
-/// Opens the file to look for changes.
-pub(super) fn open_to_watch(path: &Path) -> Result<Connection, StoreError> {
-    // Read-write, because a reader of a WAL file writes its shared memory.
-    let connection = connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
-    connection
-        .busy_timeout(BUSY_WAIT)
-        .map_err(|error| at_open(path, &error))?;
-    Ok(connection)
-}
-
-fn connect(path: &Path, flags: OpenFlags) -> Result<Connection, StoreError> {
-    let flags = flags | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    Connection::open_with_flags(path, flags).map_err(|error| at_open(path, &error))
-}
-
-fn check(path: &Path, connection: &Connection) -> Result<(), StoreError> {
-    let broken = |error| at_open(path, &error);
-    let found = columns(connection).map_err(broken)?;
-    if found.is_empty() {
-        connection.execute(SCHEMA, []).map_err(broken)?;
-        return Ok(());
-    }
+/// Refuses a table with other columns than those that [`SCHEMA`] makes.
+pub(super) fn check(path: &Path, found: &[String]) -> Result<(), StoreError> {
     if found == COLUMNS {
         return Ok(());
     }
@@ -130,34 +51,11 @@ fn check(path: &Path, connection: &Connection) -> Result<(), StoreError> {
     )))
 }
 
-fn columns(connection: &Connection) -> rusqlite::Result<Vec<String>> {
+/// The columns of the table; none if there is no table.
+pub(super) fn columns(connection: &Connection) -> rusqlite::Result<Vec<String>> {
     let mut statement =
         connection.prepare("SELECT name FROM pragma_table_info('tenure_register')")?;
     statement.query_map([], |row| row.get(0))?.collect()
-}
-
-/// What an error at opening means: mostly that a person must do something.
-fn at_open(path: &Path, error: &rusqlite::Error) -> StoreError {
-    let place = path.display();
-    let advice = match error.sqlite_error_code() {
-        Some(ErrorCode::CannotOpen) => {
-            "expected a file in an existing directory that this user may write"
-        }
-        Some(ErrorCode::ReadOnly | ErrorCode::PermissionDenied) => {
-            "expected a file and a directory that this user may write, found them read-only"
-        }
-        Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt) => {
-            "expected a SQLite database, found something else or a damaged one; move it away"
-        }
-        Some(ErrorCode::DiskFull) => {
-            return StoreError::unavailable(format!("{place}: the disk is full; free some space"));
-        }
-        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
-            return StoreError::unavailable(format!("{place} is locked by another process"));
-        }
-        _ => "cannot be used",
-    };
-    StoreError::broken(format!("{place}: {advice} ({error})"))
 }
 
 pub(super) fn read(connection: &Connection, key: &Key) -> rusqlite::Result<Option<Register>> {
@@ -202,10 +100,12 @@ fn bytes(value: ValueRef<'_>) -> Vec<u8> {
     }
 }
 
-/// Carries out a compare-and-swap inside the current transaction.
+/// Carries out a compare-and-swap inside the current transaction, which takes
+/// place at `now`.
 pub(super) fn write(
     connection: &Connection,
     write: &Write,
+    now: Option<StoreTime>,
 ) -> rusqlite::Result<Result<Register, Conflict>> {
     let held = read(connection, &write.key)?;
     let fits = match (&write.expect, &held) {
@@ -217,7 +117,7 @@ pub(super) fn write(
         return Ok(Err(Conflict));
     }
     let stamp = match write.stamp {
-        Stamp::Now => clock::shared(),
+        Stamp::Now => now,
         Stamp::Keep => held.as_ref().and_then(|held| held.stamp),
     };
     if held.is_some() {
@@ -259,11 +159,12 @@ fn remove(connection: &Connection, key: &Key) -> rusqlite::Result<()> {
     statement.execute([key.as_str()]).map(|_| ())
 }
 
-/// A page of the registers whose keys begin with `prefix`.
+/// A page of the registers whose keys begin with `prefix`, read after `now`.
 pub(super) fn list(
     connection: &Connection,
     prefix: &str,
     after: Option<&Key>,
+    now: Option<StoreTime>,
 ) -> rusqlite::Result<Page> {
     // Compared as bytes: LIKE would fold case and knows wildcards.
     let mut statement = connection.prepare_cached(&format!(
@@ -279,7 +180,7 @@ pub(super) fn list(
         Ok((key.and_then(|key| Key::new(key).ok()), register(row)?))
     })?;
     let mut page = Page {
-        now: clock::shared(),
+        now,
         ..Page::default()
     };
     for (number, row) in rows.enumerate() {

@@ -1,16 +1,17 @@
 //! Noticing what other processes write, without asking all the time.
 //!
-//! The kernel tells (inotify) when somebody writes the write-ahead log. That
-//! is a moment *before* the commit becomes visible: the log is still being
-//! synced to disk, and the index in shared memory, which makes it visible,
-//! makes no noise. So after each notice we look at `PRAGMA data_version` on a
-//! short ladder of pauses, and fetch what has changed as soon as it moves. A
-//! slow look every quarter of a second covers a notice that was lost.
+//! The kernel tells (inotify) when somebody writes the file. That is a moment
+//! *before* the commit becomes visible, but the writer holds the file's lock
+//! from before it until then. So after each notice we look at `PRAGMA
+//! data_version`, which waits for that lock, and fetch what has changed. A
+//! slow look every quarter of a second covers a notice that was lost, a file
+//! that was replaced, and one whose changes go to a write-ahead log, since an
+//! older release has it open.
 //!
 //! Where there is no inotify we look every 20 ms instead.
 
 use std::os::fd::{AsFd as _, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -19,14 +20,16 @@ use rusqlite::Connection;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::inotify;
 
+use super::link::{self, BUSY_WAIT, Link, Place, Purpose};
 use super::table;
+use crate::clock;
 use crate::error::StoreError;
 use crate::store::Key;
-use crate::store::hub::{Hub, Interest};
+use crate::store::hub::Hub;
 
-/// The pauses after a notice: 70 ms in all, for a sync that takes its time.
-const LADDER_MS: [u64; 10] = [0, 1, 1, 2, 2, 4, 8, 16, 16, 20];
 const SLOW_LOOK: Duration = Duration::from_millis(250);
+/// How soon to look again after a look that something overtook.
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
 const LOOK_WITHOUT_INOTIFY: Duration = Duration::from_millis(20);
 
 /// A handle to the thread. Dropping it ends the thread.
@@ -49,7 +52,7 @@ impl Bell {
 }
 
 impl Watcher {
-    pub(super) fn start(path: &Path, hub: Arc<Hub>) -> Result<Self, StoreError> {
+    pub(super) fn start(place: &Arc<Place>, hub: Arc<Hub>) -> Result<Self, StoreError> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let descriptor = eventfd(0, flags).map_err(StoreError::unavailable)?;
         let bell = Arc::new(Bell {
@@ -57,8 +60,9 @@ impl Watcher {
             ended: AtomicBool::new(false),
         });
         let desk = Desk {
-            connection: table::open_to_watch(path)?,
-            notices: notices(path),
+            link: Link::new(place, Purpose::Read),
+            opened: 0,
+            notices: None,
             bell: Arc::clone(&bell),
             hub,
             seen: None,
@@ -83,18 +87,18 @@ impl Drop for Watcher {
     }
 }
 
-/// Notices of writes to the log; `None` where the system has none to give.
+/// Notices of writes to the file; `None` where the system has none to give.
 fn notices(path: &Path) -> Option<OwnedFd> {
     let flags = inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK;
     let notices = inotify::init(flags).ok()?;
-    let mut log = path.as_os_str().to_owned();
-    log.push("-wal");
-    inotify::add_watch(&notices, PathBuf::from(log), inotify::WatchFlags::MODIFY).ok()?;
+    inotify::add_watch(&notices, path, inotify::WatchFlags::MODIFY).ok()?;
     Some(notices)
 }
 
 struct Desk {
-    connection: Connection,
+    link: Link,
+    /// Which connection of the link the notices are of.
+    opened: u64,
     notices: Option<OwnedFd>,
     bell: Arc<Bell>,
     hub: Arc<Hub>,
@@ -115,27 +119,23 @@ enum Woken {
 
 impl Desk {
     fn serve(mut self) {
-        let mut rung = 0;
+        let mut settled = true;
         loop {
-            let (wait, ladder) = match (&self.notices, LADDER_MS.get(rung)) {
-                (Some(_), Some(pause)) => (Duration::from_millis(*pause), true),
-                (Some(_), None) => (SLOW_LOOK, false),
-                (None, _) => (LOOK_WITHOUT_INOTIFY, false),
-            };
-            let woken = self.wait(wait);
+            let woken = self.wait(match &self.notices {
+                _ if !settled => LOOK_AGAIN,
+                Some(_) => SLOW_LOOK,
+                // Nothing to look at, or nobody to tell.
+                None if self.link.is_closed() => SLOW_LOOK,
+                None => LOOK_WITHOUT_INOTIFY,
+            });
             if self.bell.ended.load(Ordering::Acquire) {
                 return;
             }
             if self.hub.is_idle() && woken != Woken::Bell {
-                rung = LADDER_MS.len();
+                settled = true;
                 continue;
             }
-            let moved = self.look(woken == Woken::Bell);
-            rung = match woken {
-                Woken::Notice if !moved => 0,
-                _ if ladder => rung + 1,
-                _ => LADDER_MS.len(),
-            };
+            settled = self.look(woken == Woken::Bell);
         }
     }
 
@@ -164,80 +164,95 @@ impl Desk {
         if noticed { Woken::Notice } else { Woken::Time }
     }
 
-    /// Fetches what has changed, if anything may have; says whether it had.
+    /// Fetches what has changed, if anything may have. Whether it is settled:
+    /// if not, something was written here meanwhile, and another look is due.
     fn look(&mut self, anyway: bool) -> bool {
-        let version = self
-            .connection
-            .query_row("PRAGMA data_version", [], |row| row.get::<_, i64>(0));
-        let moved = version.as_ref().ok() != self.seen.as_ref();
-        if !moved && !anyway {
-            return false;
-        }
-        match version.and_then(|version| Ok((version, self.fetch()?))) {
-            Ok((version, settled)) => {
+        link::wait_for_locks(clock::boot().after(BUSY_WAIT));
+        match self.fetch(anyway) {
+            Ok(None) => true,
+            Ok(Some((version, settled))) => {
                 self.seen = settled.then_some(version);
                 self.hub.up();
+                self.link.rest();
+                settled
             }
             Err(error) => {
                 self.seen = None;
                 self.hub.down(&error.to_string());
+                true
             }
         }
-        moved
     }
 
-    /// One statement for all that is followed. Whether it is settled: if not,
-    /// something was written here meanwhile, and another look is due.
-    fn fetch(&self) -> rusqlite::Result<bool> {
-        let interest = self.hub.interest();
-        let mut settled = true;
-        let mut absent = Vec::new();
-        let mut statement = self.connection.prepare_cached(
-            "SELECT version, value, stamp_boot, stamp_namespace, stamp_ns \
-             FROM tenure_register WHERE key = ?1 AND version IS NOT ?2",
-        )?;
-        let reading = self.connection.unchecked_transaction()?;
-        for followed in &interest.keys {
-            let known = followed
-                .version
-                .as_ref()
-                .and_then(crate::store::Version::to_u64);
-            let known = known.map(u64::cast_signed);
-            let mut rows = statement.query(rusqlite::params![followed.key.as_str(), known])?;
-            match rows.next()? {
-                Some(row) => {
-                    let register = table::register(row)?;
-                    settled &= self.hub.fetched(&interest, &followed.key, Some(register));
-                }
-                None => absent.push(followed),
-            }
+    /// What was fetched, if there may be something: as of which
+    /// `data_version`, and whether it is settled.
+    fn fetch(&mut self, anyway: bool) -> Result<Option<(i64, bool)>, StoreError> {
+        self.link.connection()?;
+        if self.link.opened() != self.opened {
+            self.opened = self.link.opened();
+            // Each connection counts from a number of its own.
+            self.seen = None;
+            self.notices = notices(self.link.path());
         }
-        for followed in absent {
-            // Unchanged, or gone.
-            if (followed.version.is_some() || !followed.told)
-                && table::read(&reading, &followed.key)?.is_none()
-            {
-                settled &= self.hub.fetched(&interest, &followed.key, None);
-            }
+        let connection = self.link.connection()?;
+        let version = connection
+            .query_row("PRAGMA data_version", [], |row| row.get::<_, i64>(0))
+            .map_err(StoreError::unavailable)?;
+        if self.seen == Some(version) && !anyway {
+            return Ok(None);
         }
-        Ok(self.fetch_prefixes(&interest)? && settled)
+        let settled = fetch(&self.hub, connection).map_err(StoreError::unavailable)?;
+        Ok(Some((version, settled)))
     }
+}
 
-    fn fetch_prefixes(&self, interest: &Interest) -> rusqlite::Result<bool> {
-        let mut settled = true;
-        for prefix in &interest.prefixes {
-            let mut after: Option<Key> = None;
-            loop {
-                let page = table::list(&self.connection, prefix, after.as_ref())?;
-                for (key, register) in page.registers {
-                    settled &= self.hub.fetched(interest, &key, Some(register));
-                }
-                after = page.more_after;
-                if after.is_none() {
-                    break;
-                }
+/// One statement for all that is followed. Whether it is settled: if not,
+/// something was written here meanwhile, and another look is due.
+fn fetch(hub: &Hub, connection: &Connection) -> rusqlite::Result<bool> {
+    let interest = hub.interest();
+    let now = clock::shared();
+    let mut settled = true;
+    let mut absent = Vec::new();
+    let mut statement = connection.prepare_cached(
+        "SELECT version, value, stamp_boot, stamp_namespace, stamp_ns \
+         FROM tenure_register WHERE key = ?1 AND version IS NOT ?2",
+    )?;
+    let reading = connection.unchecked_transaction()?;
+    for followed in &interest.keys {
+        let known = followed
+            .version
+            .as_ref()
+            .and_then(crate::store::Version::to_u64);
+        let known = known.map(u64::cast_signed);
+        let mut rows = statement.query(rusqlite::params![followed.key.as_str(), known])?;
+        match rows.next()? {
+            Some(row) => {
+                let register = table::register(row)?;
+                settled &= hub.fetched(&interest, &followed.key, Some(register));
+            }
+            None => absent.push(followed),
+        }
+    }
+    for followed in absent {
+        // Unchanged, or gone.
+        if (followed.version.is_some() || !followed.told)
+            && table::read(&reading, &followed.key)?.is_none()
+        {
+            settled &= hub.fetched(&interest, &followed.key, None);
+        }
+    }
+    for prefix in &interest.prefixes {
+        let mut after: Option<Key> = None;
+        loop {
+            let page = table::list(connection, prefix, after.as_ref(), now)?;
+            for (key, register) in page.registers {
+                settled &= hub.fetched(&interest, &key, Some(register));
+            }
+            after = page.more_after;
+            if after.is_none() {
+                break;
             }
         }
-        Ok(settled)
     }
+    Ok(settled)
 }

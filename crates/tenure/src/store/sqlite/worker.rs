@@ -1,16 +1,24 @@
-//! The thread that owns the connection, and its group commit.
+//! The two threads that own a connection each, one for writes with its group
+//! commit, one for reads: a read need not wait until a foreign process lets
+//! go of the lock for writers.
+//!
+//! The store's clock is read before the rows that it is compared with. A
+//! thread may be paused between the two, for as long as a lease; read after
+//! the rows, the clock would then show a grant as over that was renewed
+//! meanwhile. So a transaction that reads notes the time before it begins.
+//! One that writes notes it when it has the lock for writers, for from then
+//! on nobody else changes a row.
 
-use std::os::unix::fs::MetadataExt as _;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::time::Duration;
 
-use rusqlite::{Connection, ErrorCode, TransactionBehavior};
+use rusqlite::{Connection, ErrorCode, Transaction, TransactionBehavior};
 use tenure_core::cas::Conflict;
-use tenure_core::time::Instant;
+use tenure_core::time::{Instant, StoreTime};
 use tokio::sync::oneshot;
 
+use super::link::{self, BUSY_WAIT, Link, Place, Purpose};
 use super::table;
 use crate::clock;
 use crate::error::StoreError;
@@ -47,31 +55,35 @@ pub(super) enum Job {
     },
 }
 
-/// A handle to the thread. Dropping it ends the thread after the calls that
-/// are under way.
+/// A handle to the threads. Dropping it ends them after the calls that are
+/// under way.
 #[derive(Debug)]
 pub(super) struct Worker {
-    queue: SyncSender<(Instant, Job)>,
+    writes: SyncSender<(Instant, Job)>,
+    reads: SyncSender<(Instant, Job)>,
 }
 
 impl Worker {
-    pub(super) fn start(path: &Path, hub: Arc<Hub>) -> Result<Self, StoreError> {
-        let connection = table::open(path)?;
-        let desk = Desk {
-            connection,
-            hub,
-            file: File::at(path)?,
-        };
-        let (queue, jobs) = sync_channel(QUEUE_MAX);
-        std::thread::Builder::new()
-            .name("tenure-sqlite".into())
-            .spawn(move || desk.serve(&jobs))
-            .map_err(StoreError::unavailable)?;
-        Ok(Self { queue })
+    /// Begins to serve; `writer` is the connection for writes, which need not
+    /// be open.
+    pub(super) fn start(
+        place: &Arc<Place>,
+        writer: Link,
+        hub: &Arc<Hub>,
+    ) -> Result<Self, StoreError> {
+        let reader = Link::new(place, Purpose::Read);
+        Ok(Self {
+            writes: serve("tenure-sqlite", Purpose::Write, writer, hub)?,
+            reads: serve("tenure-sqlite-r", Purpose::Read, reader, hub)?,
+        })
     }
 
     pub(super) fn submit(&self, within: Duration, job: Job) -> Result<(), StoreError> {
-        self.queue
+        let queue = match job {
+            Job::Read { .. } | Job::List { .. } => &self.reads,
+            Job::Write { .. } | Job::Delete { .. } => &self.writes,
+        };
+        queue
             .try_send((clock::boot().after(within), job))
             .map_err(|error| match error {
                 TrySendError::Full(_) => {
@@ -84,50 +96,53 @@ impl Worker {
     }
 }
 
-/// Which file was opened, so that one put in its place is noticed: a rival
-/// would use the new one.
-struct File {
-    path: PathBuf,
-    identity: (u64, u64),
-}
-
-impl File {
-    fn at(path: &Path) -> Result<Self, StoreError> {
-        let identity = identity(path).map_err(StoreError::broken)?;
-        Ok(Self {
-            path: path.to_owned(),
-            identity,
-        })
-    }
-
-    fn check(&self) -> Result<(), String> {
-        match identity(&self.path) {
-            Ok(found) if found == self.identity => Ok(()),
-            _ => Err(format!(
-                "expected {} to be the file that was opened, found it deleted or replaced; \
-                 restart this process to use the one that is there now",
-                self.path.display()
-            )),
-        }
-    }
-}
-
-fn identity(path: &Path) -> std::io::Result<(u64, u64)> {
-    std::fs::metadata(path).map(|file| (file.dev(), file.ino()))
+fn serve(
+    name: &str,
+    purpose: Purpose,
+    link: Link,
+    hub: &Arc<Hub>,
+) -> Result<SyncSender<(Instant, Job)>, StoreError> {
+    let (queue, jobs) = sync_channel(QUEUE_MAX);
+    let desk = Desk {
+        purpose,
+        link,
+        hub: Arc::clone(hub),
+    };
+    std::thread::Builder::new()
+        .name(name.into())
+        .spawn(move || desk.serve(&jobs))
+        .map_err(StoreError::unavailable)?;
+    Ok(queue)
 }
 
 struct Desk {
-    connection: Connection,
+    purpose: Purpose,
+    link: Link,
     hub: Arc<Hub>,
-    file: File,
 }
 
 /// What became of a job inside a transaction that has yet to commit.
 enum Done {
     Read(Reply<Reading>, Reading),
-    Written(Reply<Written>, Key, Result<Register, Conflict>),
+    Written(
+        Reply<Written>,
+        Key,
+        Result<Register, Conflict>,
+        Option<StoreTime>,
+    ),
     Deleted(Reply<()>, Key, Version, Result<(), Conflict>),
     Listed(Reply<Page>, Page),
+}
+
+/// Why a batch came to nothing.
+enum Failed {
+    /// Before its commit: nothing has happened. With the call that failed, if
+    /// it was one of them.
+    Before(StoreError, Option<Box<Job>>),
+    /// The file has a write-ahead log.
+    Outdated,
+    /// At its commit.
+    AtCommit(rusqlite::Error),
 }
 
 impl Desk {
@@ -138,65 +153,101 @@ impl Desk {
             let due = std::iter::once(first).chain(more);
             // Whoever has given up must not be served: it may have told its
             // caller otherwise.
-            let batch: Vec<_> = due
-                .filter(|(until, _)| now < *until)
-                .map(|(_, job)| job)
-                .collect();
-            self.batch(batch);
+            let batch: Vec<_> = due.filter(|(until, _)| now < *until).collect();
+            let Some(last) = batch.iter().map(|(until, _)| *until).max() else {
+                continue;
+            };
+            // A little less than those who wait, so that they hear which lock
+            // it was, and that nothing has happened.
+            let patience = last.since(now).min(BUSY_WAIT);
+            link::wait_for_locks(now.after(patience - patience / 8));
+            self.batch(batch.into_iter().map(|(_, job)| job).collect());
         }
     }
 
+    /// Carries out some calls in one transaction, and answers them if, after
+    /// it, the path leads to the file still.
     fn batch(&mut self, jobs: Vec<Job>) {
-        let writes = jobs
-            .iter()
-            .any(|job| matches!(job, Job::Write { .. } | Job::Delete { .. }));
-        if let Err(gone) = self.file.check() {
-            jobs.into_iter()
-                .for_each(|job| job.refuse(&|| StoreError::broken(&gone)));
-            return;
-        }
-        let behavior = if writes {
-            TransactionBehavior::Immediate
-        } else {
-            TransactionBehavior::Deferred
-        };
-        let begun = match self.connection.transaction_with_behavior(behavior) {
-            Ok(begun) => begun,
-            Err(error) => {
-                jobs.into_iter()
-                    .for_each(|job| job.refuse(&|| not_done(&error)));
-                return;
-            }
-        };
         let mut done = Vec::with_capacity(jobs.len());
-        let mut jobs = jobs.into_iter();
-        while let Some(job) = jobs.next() {
-            match job.carry_out(&begun) {
-                Ok(result) => done.push(result),
-                Err((job, error)) => {
-                    // The transaction may be half undone: undo all of it.
-                    drop(begun);
-                    let refuse = || not_done(&error);
-                    done.into_iter().for_each(|done| done.refuse(&refuse));
-                    std::iter::once(job)
-                        .chain(jobs)
-                        .for_each(|job| job.refuse(&refuse));
-                    return;
-                }
+        let (mut jobs, mut culprit) = (jobs.into_iter(), None);
+        let carried_out = self.carry_out(&mut jobs, &mut done);
+        let refused: Option<Box<dyn Fn() -> StoreError>> = match carried_out {
+            Ok(()) if self.link.is_current() => None,
+            Ok(()) => {
+                let place = self.link.path().display().to_string();
+                let purpose = self.purpose;
+                self.link.close();
+                Some(Box::new(move || replaced(purpose, &place)))
             }
+            Err(Failed::Before(error, job)) => {
+                culprit = job;
+                // SQLite itself refuses to begin on a file that was moved.
+                let error = self.link.why_not_current().unwrap_or(error);
+                Some(Box::new(move || same(&error)))
+            }
+            Err(Failed::AtCommit(error)) => Some(Box::new(move || not_committed(&error))),
+            Err(Failed::Outdated) => {
+                self.link.close();
+                let error = self.link.outdated();
+                Some(Box::new(move || same(&error)))
+            }
+        };
+        // Before the answers: who hears one may write at once, and that takes
+        // the lock that a reader of such a file keeps from writers.
+        if self.purpose == Purpose::Read {
+            self.link.rest();
         }
-        match begun.commit() {
-            Ok(()) => done.into_iter().for_each(|done| done.answer(&self.hub)),
-            Err(error) => {
-                let still_open = !self.connection.is_autocommit();
-                if still_open {
-                    let _ = self.connection.execute_batch("ROLLBACK");
-                }
-                done.into_iter()
-                    .for_each(|done| done.refuse(&|| not_committed(&error)));
+        match refused {
+            None => done.into_iter().for_each(|done| done.answer(&self.hub)),
+            Some(refused) => {
+                done.into_iter().for_each(|done| done.refuse(&*refused));
+                let culprit = culprit.map(|job| *job);
+                jobs.chain(culprit).for_each(|job| job.refuse(&*refused));
             }
         }
     }
+
+    /// Carries out `jobs` in one transaction; what came of them is in `done`,
+    /// and means nothing unless all went well.
+    fn carry_out(
+        &mut self,
+        jobs: &mut std::vec::IntoIter<Job>,
+        done: &mut Vec<Done>,
+    ) -> Result<(), Failed> {
+        let purpose = self.purpose;
+        let before = |error: rusqlite::Error| Failed::Before(not_done(purpose, &error), None);
+        let connection = self.link.connection();
+        let connection = connection.map_err(|error| Failed::Before(error, None))?;
+        let asked = clock::shared();
+        let (begun, now) = match purpose {
+            Purpose::Read => {
+                let begun = connection.transaction_with_behavior(TransactionBehavior::Deferred);
+                (begun.map_err(before)?, asked)
+            }
+            Purpose::Write => {
+                let begun = link::begin_to_write(connection).map_err(before)?;
+                (begun.ok_or(Failed::Outdated)?, clock::shared())
+            }
+        };
+        for job in jobs {
+            match job.carry_out(&begun, now) {
+                Ok(result) => done.push(result),
+                // The transaction may be half undone: undo all of it, by
+                // dropping it.
+                Err((job, error)) => {
+                    let failed = not_done(purpose, &error);
+                    return Err(Failed::Before(failed, Some(Box::new(job))));
+                }
+            }
+        }
+        commit(begun).map_err(Failed::AtCommit)
+    }
+}
+
+/// A transaction whose commit failed is not left open.
+fn commit(mut begun: Transaction<'_>) -> rusqlite::Result<()> {
+    begun.set_drop_behavior(rusqlite::DropBehavior::Rollback);
+    begun.execute_batch("COMMIT")
 }
 
 impl Job {
@@ -204,24 +255,25 @@ impl Job {
         clippy::result_large_err,
         reason = "the job is handed back to be refused"
     )]
-    fn carry_out(self, connection: &Connection) -> Result<Done, (Self, rusqlite::Error)> {
+    fn carry_out(
+        self,
+        connection: &Connection,
+        now: Option<StoreTime>,
+    ) -> Result<Done, (Self, rusqlite::Error)> {
         match self {
             Self::Read { key, reply } => match table::read(connection, &key) {
-                Ok(register) => {
-                    let now = clock::shared();
-                    Ok(Done::Read(
-                        reply,
-                        Reading {
-                            register,
-                            now,
-                            bound: false,
-                        },
-                    ))
-                }
+                Ok(register) => Ok(Done::Read(
+                    reply,
+                    Reading {
+                        register,
+                        now,
+                        bound: false,
+                    },
+                )),
                 Err(error) => Err((Self::Read { key, reply }, error)),
             },
-            Self::Write { write, reply } => match table::write(connection, &write) {
-                Ok(result) => Ok(Done::Written(reply, write.key, result)),
+            Self::Write { write, reply } => match table::write(connection, &write, now) {
+                Ok(result) => Ok(Done::Written(reply, write.key, result, now)),
                 Err(error) => Err((Self::Write { write, reply }, error)),
             },
             Self::Delete {
@@ -243,7 +295,7 @@ impl Job {
                 prefix,
                 after,
                 reply,
-            } => match table::list(connection, &prefix, after.as_ref()) {
+            } => match table::list(connection, &prefix, after.as_ref(), now) {
                 Ok(page) => Ok(Done::Listed(reply, page)),
                 Err(error) => Err((
                     Self::List {
@@ -273,19 +325,18 @@ impl Done {
         match self {
             Self::Read(reply, reading) => drop(reply.send(Ok(reading))),
             Self::Listed(reply, page) => drop(reply.send(Ok(page))),
-            Self::Written(reply, key, Ok(register)) => {
+            Self::Written(reply, key, Ok(register), now) => {
                 let version = register.version.clone();
                 hub.publish(&key, register);
-                drop(reply.send(Ok(Written {
-                    version,
-                    now: clock::shared(),
-                })));
+                drop(reply.send(Ok(Written { version, now })));
             }
             Self::Deleted(reply, key, version, Ok(())) => {
                 hub.publish_gone(&key, version);
                 drop(reply.send(Ok(())));
             }
-            Self::Written(reply, _, Err(Conflict)) => drop(reply.send(Err(StoreError::Conflict))),
+            Self::Written(reply, _, Err(Conflict), _) => {
+                drop(reply.send(Err(StoreError::Conflict)));
+            }
             Self::Deleted(reply, _, _, Err(Conflict)) => {
                 drop(reply.send(Err(StoreError::Conflict)));
             }
@@ -302,10 +353,36 @@ impl Done {
     }
 }
 
+/// The same error once more: each call of a batch is told.
+fn same(error: &StoreError) -> StoreError {
+    match error {
+        StoreError::Conflict => StoreError::Conflict,
+        StoreError::Unavailable(why) => StoreError::unavailable(why),
+        StoreError::Unknown(why) => StoreError::unknown(why),
+        StoreError::Broken(why) => StoreError::broken(why),
+    }
+}
+
+/// The path leads to another file than the one that was used, or to none. A
+/// write may be found there all the same, if the file is put back.
+fn replaced(purpose: Purpose, place: &str) -> StoreError {
+    let why = format!(
+        "expected {place} to be the file that was opened, found it deleted or replaced while it \
+         was used"
+    );
+    match purpose {
+        Purpose::Write => StoreError::unknown(why),
+        Purpose::Read => StoreError::unavailable(why),
+    }
+}
+
 /// An error before the commit: nothing has happened.
-fn not_done(error: &rusqlite::Error) -> StoreError {
+fn not_done(purpose: Purpose, error: &rusqlite::Error) -> StoreError {
     match error.sqlite_error_code() {
         Some(ErrorCode::DiskFull) => full(error),
+        Some(ErrorCode::ReadOnly | ErrorCode::CannotOpen) if purpose == Purpose::Read => {
+            StoreError::unavailable(format!("{} ({error})", link::UNREADABLE))
+        }
         Some(ErrorCode::ReadOnly | ErrorCode::PermissionDenied) => StoreError::broken(format!(
             "expected a database file that this user may write, found it read-only ({error})"
         )),
@@ -316,9 +393,10 @@ fn not_done(error: &rusqlite::Error) -> StoreError {
     }
 }
 
-/// An error at the commit. A full disk cuts the log before its commit mark,
-/// and a busy one never began; any other failure may have left the mark in
-/// the log, where a later recovery would find it.
+/// An error at the commit. It takes effect when the journal is ended, after
+/// everything else. A full disk and a foreign lock are met before that: the
+/// journal is whole, and brings back what was there. Any other failure may
+/// have come after it.
 fn not_committed(error: &rusqlite::Error) -> StoreError {
     match error.sqlite_error_code() {
         Some(ErrorCode::DiskFull) => full(error),

@@ -1,0 +1,432 @@
+//! One connection to the file, for as long as the path leads to that file.
+//!
+//! Why can nobody lead twice through one path? Because of three things that
+//! are kept here.
+//!
+//! **What is acknowledged is in the main file, under locks on the main
+//! file.** The journal is a rollback journal: a commit writes the main file,
+//! syncs it, and then ends the journal. With a write-ahead log, which earlier
+//! releases used, the newest writes and even the locks are in two more files;
+//! a process that finds those removed makes new ones, shares neither writes
+//! nor locks with those who have the old ones open, and elects a second
+//! leader of the same term. A file in that mode is converted when it is opened for
+//! writing. That takes a lock which an older process keeps from us as long as
+//! it has the file open; then the store is refused. If an older process comes
+//! later and changes the mode under us, the first transaction that finds it
+//! so writes nothing, and the store is refused until the older one is gone.
+//!
+//! **The connection is used only while the path leads to the file that it has
+//! open**, by device and inode. That is looked up before each transaction, so
+//! that nothing is written into a file that was replaced; and again after it
+//! and before its answer, because what was committed to a file that nobody
+//! finds any more is no acknowledged write. Then the outcome is unknown, the
+//! connection is closed, and the next call opens what the path leads to. (If
+//! it is put back in between the two, it is the same file.)
+//!
+//! **A file that was in use is never made again by those who used it.** They
+//! remember terms that a new file would begin below. It is for an operator to
+//! put the file back or to make one that begins above.
+//!
+//! Not covered: a file that is removed under a leader while a process that
+//! was not running before is started. It makes a new file, and may lead until
+//! the old leader's next call. And a directory that is reached through a
+//! layered file system by one and past it by another: the kernel keeps their
+//! locks apart.
+
+use std::cell::Cell;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior};
+use rustix::fs::{Access, access};
+use tenure_core::time::Instant;
+
+use super::identity::{self, Found, Identity};
+use super::{place, table};
+use crate::clock;
+use crate::error::StoreError;
+use crate::store::{REPAIR, no_store};
+
+/// How long to wait for the locks of other processes, where nobody waits for
+/// an answer.
+pub(super) const BUSY_WAIT: Duration = Duration::from_secs(5);
+/// How often a file that changes while it is opened is tried.
+const TRIES: usize = 3;
+/// To this size the journal is cut after a larger transaction.
+const JOURNAL_BYTES: u64 = 1 << 20;
+
+/// What a connection is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Purpose {
+    /// To write: the file is converted if it has a write-ahead log.
+    Write,
+    /// To read: a file that this user may only read will do, in any mode.
+    Read,
+}
+
+/// What the connections of one store have in common.
+#[derive(Debug)]
+pub(super) struct Place {
+    path: PathBuf,
+    /// The file was in use: should it be missing, somebody took it away.
+    met: AtomicBool,
+    /// It has been told that the file has got a second name.
+    named: AtomicBool,
+}
+
+impl Place {
+    pub(super) fn new(path: PathBuf) -> Arc<Self> {
+        Arc::new(Self {
+            path,
+            met: AtomicBool::new(false),
+            named: AtomicBool::new(false),
+        })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn look(&self) -> Result<Found, StoreError> {
+        identity::look(&self.path).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => self.missing("no such file"),
+            _ => StoreError::unavailable(format!("{}: {error}", self.path.display())),
+        })
+    }
+
+    /// There is no file, or no table in it.
+    fn missing(&self, found: &str) -> StoreError {
+        let place = self.path.display();
+        if self.met.load(Ordering::Acquire) {
+            return StoreError::unavailable(format!(
+                "expected {place} as it was in use here, found it deleted or replaced ({found}): \
+                 put it back; if it is lost, `{REPAIR}` makes another"
+            ));
+        }
+        StoreError::unavailable(no_store(format!("{place}: {found}")))
+    }
+
+    /// Whether the path leads to this file still. One that got another name
+    /// meanwhile is the same: backups do that, and nobody may open it by that
+    /// name.
+    fn is(&self, open: Identity) -> bool {
+        let Ok(found) = identity::look(&self.path) else {
+            return false;
+        };
+        let named = found.links > 1;
+        if self.named.swap(named, Ordering::AcqRel) != named && named {
+            tracing::warn!(
+                "{} has got {} hard links: nobody may open it by another name, and it is refused \
+                 at the next start; copy it instead, or remove the other names",
+                self.path.display(),
+                found.links
+            );
+        }
+        found.identity == open
+    }
+}
+
+/// A connection that follows its path.
+pub(super) struct Link {
+    place: Arc<Place>,
+    purpose: Purpose,
+    open: Option<Open>,
+    opened: u64,
+}
+
+struct Open {
+    connection: Connection,
+    identity: Identity,
+}
+
+impl Link {
+    pub(super) fn new(place: &Arc<Place>, purpose: Purpose) -> Self {
+        Self {
+            place: Arc::clone(place),
+            purpose,
+            open: None,
+            opened: 0,
+        }
+    }
+
+    /// Opens the file to write it, making what is missing of it: at the start
+    /// of a process that was not using it. Waits for older processes that are
+    /// about to end.
+    pub(super) fn make(place: &Arc<Place>) -> Result<Self, StoreError> {
+        place::check(&place.path)?;
+        let until = clock::boot().after(BUSY_WAIT);
+        let mut link = Self::new(place, Purpose::Write);
+        loop {
+            wait_for_locks(until);
+            if identity::look(&place.path).is_err() {
+                // SQLite makes it with this and is done with it.
+                drop(link.connect(OpenFlags::SQLITE_OPEN_CREATE)?);
+            }
+            match link.begin(true) {
+                Err(StoreError::Unavailable(_)) if clock::boot() < until => {}
+                result => return result.map(|()| link),
+            }
+            // With nothing open: two who both keep the file from the other
+            // while they wait would wait in vain. Not in step, either.
+            let odd = clock::boot().as_nanos() % 16;
+            std::thread::sleep(Duration::from_millis(5 + odd));
+        }
+    }
+
+    /// The connection, to the file that the path leads to now.
+    pub(super) fn connection(&mut self) -> Result<&mut Connection, StoreError> {
+        if !self.is_current() {
+            self.begin(false)?;
+        }
+        let open = self.open.as_mut();
+        Ok(&mut open.expect("it was just opened").connection)
+    }
+
+    /// Whether the connection that was used last is to the file that the path
+    /// leads to still.
+    pub(super) fn is_current(&self) -> bool {
+        let open = self.open.as_ref();
+        open.is_some_and(|open| self.place.is(open.identity))
+    }
+
+    /// What has become of the file, if a connection is open and the path does
+    /// not lead to its file; then it is closed.
+    pub(super) fn why_not_current(&mut self) -> Option<StoreError> {
+        if self.open.is_none() || self.is_current() {
+            return None;
+        }
+        self.open = None;
+        let gone = self.place.look().err();
+        Some(gone.unwrap_or_else(|| self.place.missing("another file")))
+    }
+
+    /// Whether there is no connection, since there was no file to open.
+    pub(super) fn is_closed(&self) -> bool {
+        self.open.is_none()
+    }
+
+    /// How often a connection was opened.
+    pub(super) fn opened(&self) -> u64 {
+        self.opened
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.place.path
+    }
+
+    /// Closes the connection; the next call opens another.
+    pub(super) fn close(&mut self) {
+        self.open = None;
+    }
+
+    /// Closes the connection if the file has a write-ahead log. As long as
+    /// anybody has such a file open, nobody can convert it.
+    pub(super) fn rest(&mut self) {
+        let open = self.open.as_ref();
+        if open.is_some_and(|open| mode(&open.connection).is_ok_and(|mode| is_wal(&mode))) {
+            self.open = None;
+        }
+    }
+
+    /// What to say of a file that has a write-ahead log.
+    pub(super) fn outdated(&self) -> StoreError {
+        StoreError::unavailable(format!(
+            "expected {} to be used by this release alone, found it in WAL mode and open in \
+             another process, an older release of tenure perhaps: what is written then is not in \
+             the file itself; end that process, and this one goes on",
+            self.place.path.display()
+        ))
+    }
+
+    fn begin(&mut self, make: bool) -> Result<(), StoreError> {
+        self.open = None;
+        for _ in 0..TRIES {
+            let found = self.place.look()?;
+            place::check(&self.place.path)?;
+            identity::refuse_second_name(&self.place.path, &found)?;
+            let connection = self.connect(OpenFlags::empty())?;
+            // The same before and after: so it is what was opened in between.
+            if self.place.look()?.identity != found.identity {
+                continue;
+            }
+            self.prepare(&connection, make)?;
+            self.open = Some(Open {
+                connection,
+                identity: found.identity,
+            });
+            self.opened += 1;
+            self.place.met.store(true, Ordering::Release);
+            return Ok(());
+        }
+        Err(StoreError::unavailable(format!(
+            "{} is being replaced",
+            self.place.path.display()
+        )))
+    }
+
+    fn prepare(&self, connection: &Connection, make: bool) -> Result<(), StoreError> {
+        let path = &self.place.path;
+        let broken = |error| self.at_open(&error);
+        connection
+            .busy_handler(Some(wait_for_lock))
+            .map_err(broken)?;
+        if self.purpose == Purpose::Write {
+            // Asked to write, SQLite opens what it may only read all the same.
+            let sealed = connection.is_readonly("main").map_err(broken)?;
+            // Symbolic links are followed: the journal lies beside the file.
+            let real = std::fs::canonicalize(path).unwrap_or_else(|_| path.clone());
+            let directory = real.parent().unwrap_or(&real);
+            if sealed || access(directory, Access::WRITE_OK).is_err() {
+                return Err(StoreError::broken(format!(
+                    "{}: expected a file and a directory that this user may write, found them \
+                     read-only",
+                    path.display()
+                )));
+            }
+            if !to_rollback_journal(connection).map_err(broken)? {
+                return Err(self.outdated());
+            }
+            connection
+                .pragma_update(None, "synchronous", "FULL")
+                .map_err(broken)?;
+            connection
+                .pragma_update(None, "journal_size_limit", JOURNAL_BYTES)
+                .map_err(broken)?;
+        }
+        self.check_table(connection, make)
+    }
+
+    fn check_table(&self, connection: &Connection, make: bool) -> Result<(), StoreError> {
+        let broken = |error| self.at_open(&error);
+        let found = table::columns(connection).map_err(broken)?;
+        if found.is_empty() && !make {
+            return Err(self.place.missing("no table tenure_register in it"));
+        }
+        if found.is_empty() {
+            return connection
+                .execute(table::SCHEMA, [])
+                .map(drop)
+                .map_err(broken);
+        }
+        table::check(&self.place.path, &found)
+    }
+
+    fn connect(&self, create: OpenFlags) -> Result<Connection, StoreError> {
+        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX | create;
+        let connected = Connection::open_with_flags(&self.place.path, flags);
+        connected.map_err(|error| self.at_open(&error))
+    }
+
+    /// What an error at opening means: mostly that a person must do something.
+    fn at_open(&self, error: &rusqlite::Error) -> StoreError {
+        let place = self.place.path.display();
+        let code = error.sqlite_error_code();
+        let readable = access(&self.place.path, Access::READ_OK).is_ok();
+        let advice = match code {
+            Some(ErrorCode::CannotOpen | ErrorCode::ReadOnly)
+                if self.purpose == Purpose::Read && readable =>
+            {
+                return StoreError::unavailable(format!("{place}: {UNREADABLE} ({error})"));
+            }
+            Some(ErrorCode::CannotOpen) if self.purpose == Purpose::Read => {
+                "expected a file that this user may read"
+            }
+            Some(ErrorCode::CannotOpen) => {
+                "expected a file in an existing directory that this user may write"
+            }
+            Some(ErrorCode::ReadOnly | ErrorCode::PermissionDenied) => {
+                "expected a file and a directory that this user may write, found them read-only"
+            }
+            Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt) => {
+                "expected a SQLite database, found something else or a damaged one; move it away"
+            }
+            Some(ErrorCode::DiskFull) => {
+                return StoreError::unavailable(format!(
+                    "{place}: the disk is full; free some space"
+                ));
+            }
+            Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
+                return StoreError::unavailable(format!("{place} is locked by another process"));
+            }
+            _ => "cannot be used",
+        };
+        StoreError::broken(format!("{place}: {advice} ({error})"))
+    }
+}
+
+/// Why somebody who may only read a file cannot.
+pub(super) const UNREADABLE: &str = "expected a file that can be read without writing it, found \
+     a write that was cut off, or a file in WAL mode (as older releases leave it) that no writer \
+     has open; a process that may write it mends either";
+
+/// Puts the connection in the mode in which the journal is kept and
+/// overwritten; whether it could be done. Of the modes of a rollback journal
+/// it is the one whose commits change no directory and no length of a file,
+/// and which are durable with `synchronous = FULL` (the end of the journal is
+/// synced before the locks are dropped).
+fn to_rollback_journal(connection: &Connection) -> rusqlite::Result<bool> {
+    let asked = connection.query_row("PRAGMA journal_mode = PERSIST", [], |row| {
+        row.get::<_, String>(0)
+    });
+    match asked {
+        Ok(mode) => Ok(mode.eq_ignore_ascii_case("persist")),
+        Err(error) if is_busy(&error) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// The mode of the file, as the last transaction found it.
+fn mode(connection: &Connection) -> rusqlite::Result<String> {
+    connection
+        .prepare_cached("PRAGMA journal_mode")?
+        .query_row([], |row| row.get(0))
+}
+
+fn is_wal(mode: &str) -> bool {
+    mode.eq_ignore_ascii_case("wal")
+}
+
+/// A transaction that holds the file's lock for writers, under which the file
+/// is found to have no write-ahead log; `None` if it has one.
+pub(super) fn begin_to_write(
+    connection: &mut Connection,
+) -> rusqlite::Result<Option<rusqlite::Transaction<'_>>> {
+    let begun = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    // While the lock is held nobody changes the mode.
+    let outdated = is_wal(&mode(&begun)?);
+    Ok((!outdated).then_some(begun))
+}
+
+fn is_busy(error: &rusqlite::Error) -> bool {
+    matches!(
+        error.sqlite_error_code(),
+        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked)
+    )
+}
+
+thread_local! {
+    /// Until when this thread waits for the locks of others.
+    static UNTIL: Cell<Instant> = const { Cell::new(Instant::from_nanos(0)) };
+}
+
+/// From now on this thread waits for locks of others until then.
+pub(super) fn wait_for_locks(until: Instant) {
+    UNTIL.set(until);
+}
+
+/// What SQLite calls when it meets a lock: whether to try again. The lock of
+/// another process cannot be awaited, so it is tried more and more rarely.
+fn wait_for_lock(tries: i32) -> bool {
+    if clock::boot() >= UNTIL.get() {
+        return false;
+    }
+    std::thread::sleep(Duration::from_micros(match tries {
+        0..20 => 500,
+        20..100 => 2_000,
+        _ => 10_000,
+    }));
+    true
+}
