@@ -85,7 +85,7 @@ impl Stranger<'_> {
         let answered = greet(&mut line, self.form, None, &greeting, &self.prover).await;
         match answered.map(|it| it.answer) {
             Ok(Answer::Welcome(_)) => {}
-            Ok(Answer::Refused(why) | Answer::Later(why) | Answer::SetBack(why)) => {
+            Ok(Answer::Refused(why) | Answer::Later(why) | Answer::SetBack(_, why)) => {
                 return Response::Refused(why);
             }
             Err(_) => return Response::Nothing,

@@ -78,7 +78,10 @@ impl Shared {
         let at = (now, timeout);
         match copies.starts.greeted(who, says, &face.members, at) {
             Verdict::Welcome => None,
-            Verdict::SetBack(trace) => Some(Answer::SetBack(set_back(hello.server, trace))),
+            Verdict::SetBack(trace) => {
+                let why = set_back(hello.server, trace);
+                Some(Answer::SetBack(face.hello.storage, why))
+            }
             Verdict::Later(since) => {
                 let id = hello.server.get();
                 let mut reason = format!(
@@ -166,7 +169,7 @@ impl Owner {
 /// Says to people what is wrong with the disk of who came, once.
 pub(super) fn tell(complaints: &Complaints, from: IpAddr, answer: &Answer) {
     let why = match answer {
-        Answer::SetBack(why) => why,
+        Answer::SetBack(_, why) => why,
         Answer::Later(why) if is_lasting(why) => why,
         Answer::Welcome(_) | Answer::Refused(_) | Answer::Later(_) => return,
     };

@@ -28,8 +28,8 @@ use super::shared::Shared;
 use super::trust;
 use crate::clock;
 use crate::transport::{
-    Answer, Book, Demand, Form, FrameReader, Greeting, GreetingError, Introduced, Life, Line, Link,
-    LinkEvent, ReadError, Settled, Side, Tls, distrust, introduced,
+    Answer, Answered, Book, Demand, Form, FrameReader, Greeting, GreetingError, Introduced, Life,
+    Line, Link, LinkEvent, Prover, ReadError, Settled, Side, Tls, distrust, introduced,
 };
 
 /// How long a newcomer may take to introduce itself.
@@ -256,12 +256,7 @@ impl Teller {
             LinkEvent::Up(introduced) => {
                 return self.up(address, *introduced);
             }
-            LinkEvent::Refused(why) => self.complain(address, &why, Undialled::Refused),
-            LinkEvent::SetBack(why) => {
-                self.complain(address, &why, Undialled::Refused);
-                self.inbox.put(Event::SetBack(why));
-            }
-            LinkEvent::Later(why) => self.later(address, &why),
+            LinkEvent::Unwelcome(answered) => self.unwelcome(address, *answered),
             LinkEvent::Untrusted(why) => self.complain(address, &why, Undialled::Untrusted),
             LinkEvent::Elsewhere(why) => self.complain(address, &why, Undialled::OtherServer),
             LinkEvent::Failed(why) => {
@@ -295,7 +290,7 @@ impl Teller {
                 self.later(address, &why);
                 return false;
             }
-            Some(Answer::Refused(why) | Answer::SetBack(why)) => {
+            Some(Answer::Refused(why) | Answer::SetBack(_, why)) => {
                 self.complain(address, &why, Undialled::Stranger);
                 return false;
             }
@@ -314,6 +309,36 @@ impl Teller {
         let dialled = true;
         self.inbox.put(Event::Greeted { greeting, dialled });
         true
+    }
+
+    /// The server that is there refuses this one. What it says is acted on
+    /// only if it has proven to be that server; and that the disk of this one
+    /// was set back, which takes this server out for good, is believed of
+    /// members alone: a server that was removed, or never admitted, has a
+    /// certificate too. It is no loss if a member is not known as one here,
+    /// because this server's log is old: it goes on refusing, and that is what
+    /// keeps this server from counting.
+    fn unwelcome(&mut self, address: &str, answered: Answered) {
+        let proven = trust::proof_of_answer(&self.shared, self.server, &answered);
+        let secret = self.shared.secret.is_some();
+        let believed = proven.is_ok_and(|proven| proven || !secret);
+        match answered.answer {
+            Answer::Welcome(_) => {}
+            Answer::Refused(why) | Answer::Later(why) | Answer::SetBack(_, why) if !believed => {
+                let server = self.server.get();
+                let why =
+                    format!("what is there has not proven to be server {server}, and says: {why}");
+                self.complain(address, &why, Undialled::Untrusted);
+            }
+            Answer::Refused(why) => self.complain(address, &why, Undialled::Refused),
+            Answer::Later(why) => self.later(address, &why),
+            Answer::SetBack(storage, why) => {
+                self.complain(address, &why, Undialled::Refused);
+                if self.shared.face().is_member(self.server, storage) {
+                    self.inbox.put(Event::SetBack(why));
+                }
+            }
+        }
     }
 
     /// One of two processes waits for the other. A restart alone is no news.
@@ -462,11 +487,17 @@ async fn serve(
     let mut edition = shared.edition.subscribe();
     let settled = shared.settled.subscribe();
     let reason = match &answer {
-        Answer::Later(_) | Answer::SetBack(_) => Closed::Copy,
+        Answer::Later(_) | Answer::SetBack(..) => Closed::Copy,
         _ if proven.is_err() => Closed::Untrusted,
         _ => Closed::Stranger,
     };
-    let answering = introduced.answer(&mut stream, &answer, &shared.prover);
+    // Who has proven nothing gets no proof: it could try secrets against it.
+    let silent = Prover::default();
+    let prover = match proven {
+        Ok(true) => &shared.prover,
+        Ok(false) | Err(_) => &silent,
+    };
+    let answering = introduced.answer(&mut stream, &answer, prover);
     let answered = timeout(GREET_WITHIN, answering).await;
     let greeting = introduced.greeting;
     let (server, storage) = (greeting.hello.server, greeting.hello.storage);

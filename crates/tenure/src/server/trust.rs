@@ -33,7 +33,9 @@ use tenure_core::alpo::{ClusterVersion, LogId, MAX_MEMBERS, Membership, ServerId
 use super::complaints::Complaints;
 use super::shared::{Face, Shared};
 use crate::clock;
-use crate::transport::{Contact, Greeting, Introduced, Line, Side, Tls};
+use crate::transport::{
+    Answered, Contact, Greeting, Introduced, Line, Proof, Side, Tls, Transcript,
+};
 
 /// Servers that are no members and have said where they are, at most.
 const GUESTS_MAX: usize = 2 * MAX_MEMBERS;
@@ -44,11 +46,35 @@ const GUESTS_MAX: usize = 2 * MAX_MEMBERS;
 /// # Errors
 /// What was expected, what was found and what to do.
 pub(super) fn proof(shared: &Shared, introduced: &Introduced, side: Side) -> Result<bool, String> {
+    let other = introduced.greeting.hello.server;
+    let (proof, transcript) = (introduced.proof.as_ref(), &introduced.transcript);
+    proof_of(shared, other, (proof, transcript, side))
+}
+
+/// The same of a server that was dialled and does not welcome this one. By its
+/// certificate it was believed before it was greeted.
+///
+/// # Errors
+/// What was expected, what was found and what to do.
+pub(super) fn proof_of_answer(
+    shared: &Shared,
+    server: ServerId,
+    answered: &Answered,
+) -> Result<bool, String> {
+    let (proof, transcript) = (answered.proof.as_ref(), &answered.transcript);
+    proof_of(shared, server, (proof, transcript, Side::Acceptor))
+}
+
+fn proof_of(
+    shared: &Shared,
+    other: ServerId,
+    (proof, transcript, side): (Option<&Proof>, &Transcript, Side),
+) -> Result<bool, String> {
     let Some(secret) = &shared.secret else {
         return Ok(false);
     };
-    let other = introduced.greeting.hello.server.get();
-    let Some(proof) = introduced.proof else {
+    let other = other.get();
+    let Some(proof) = proof else {
         if secret.optional || !shared.proven_only() {
             return Ok(false);
         }
@@ -59,7 +85,7 @@ pub(super) fn proof(shared: &Shared, introduced: &Introduced, side: Side) -> Res
              with --peer-secret-optional"
         ));
     };
-    if secret.proves(&introduced.transcript.bytes(side), &proof) {
+    if secret.proves(&transcript.bytes(side), proof) {
         return Ok(true);
     }
     Err(format!(
@@ -263,7 +289,7 @@ mod tests {
     use tenure_core::alpo::{ClusterId, Hello, Identity, MAX_NUMBER, Table};
 
     use super::*;
-    use crate::transport::{Book, Details, Form, PeerSecret, Settings, Settled, Transcript};
+    use crate::transport::{Book, Details, Form, PeerSecret, Settings, Settled};
 
     const CLUSTER: ClusterId = ClusterId::from_u128(1);
     const SETTINGS: Settings = Settings {

@@ -104,8 +104,9 @@ pub enum Answer {
     Refused(String),
     /// Why it does not talk to it yet: it should come again soon.
     Later(String),
-    /// The disk of this server was set back, and how that can be told.
-    SetBack(String),
+    /// The disk of this server was set back: which disk the other side has,
+    /// and how it can tell.
+    SetBack(StorageId, String),
 }
 
 /// Why there was no greeting.
@@ -196,7 +197,11 @@ impl Answer {
             }
             Self::Refused(reason) => (REFUSED, reason),
             Self::Later(reason) => (LATER, reason),
-            Self::SetBack(reason) => (SET_BACK, reason),
+            Self::SetBack(own, reason) => {
+                let mut body = refusal(SET_BACK, reason);
+                body.extend_from_slice(&own.to_u128().to_le_bytes());
+                return body;
+            }
         };
         refusal(kind, reason)
     }
@@ -209,7 +214,7 @@ impl Answer {
                 body.extend(greeting.encode_first());
                 body
             }
-            Self::Refused(reason) | Self::Later(reason) | Self::SetBack(reason) => {
+            Self::Refused(reason) | Self::Later(reason) | Self::SetBack(_, reason) => {
                 refusal(REFUSED, reason)
             }
         }
@@ -221,7 +226,11 @@ impl Answer {
             WELCOME => Ok(Self::Welcome(Box::new(Greeting::decode(reader.rest())?))),
             REFUSED => Ok(Self::Refused(take_reason(&mut reader)?)),
             LATER => Ok(Self::Later(take_reason(&mut reader)?)),
-            SET_BACK => Ok(Self::SetBack(take_reason(&mut reader)?)),
+            SET_BACK => {
+                let reason = take_reason(&mut reader)?;
+                let own = take_storage(&mut reader)?;
+                Ok(Self::SetBack(own, reason))
+            }
             kind => Err(DecodeError::Kind(kind).into()),
         }
     }

@@ -87,9 +87,9 @@ pub struct Transcript {
 impl Transcript {
     /// What the proof of `side` is computed over: who proves, the random bytes
     /// of both sides, the acceptor's number, the dialler's greeting, and, for
-    /// the acceptor, the answer. Every part has a fixed length or its length before it, so that
-    /// no two transcripts have the same bytes; and no proof of one side is one
-    /// of the other.
+    /// the acceptor, the answer. Every part has a fixed length or its length
+    /// before it, so that no two transcripts have the same bytes; and no proof
+    /// of one side is one of the other.
     pub fn bytes(&self, side: Side) -> Vec<u8> {
         let mut bytes = Form::Second.magic().to_vec();
         bytes.push(match side {
@@ -281,7 +281,9 @@ pub async fn introduced(
 }
 
 impl Introduced {
-    /// Answers the dialler, in the form in which it greeted.
+    /// Answers the dialler, in the form in which it greeted. Whoever has not
+    /// proven itself should be answered without a prover: a proof would let
+    /// it try secrets against it.
     ///
     /// # Errors
     /// If the connection breaks.
@@ -551,7 +553,8 @@ mod tests {
         assert_eq!(dialler.greeting.details, None);
         assert_eq!(acceptor.answer, refused);
         // What only the second form has is put into the words of the first.
-        for answer in [Answer::Later("no".into()), Answer::SetBack("no".into())] {
+        let back = Answer::SetBack(StorageId::from_u128(7), "no".into());
+        for answer in [Answer::Later("no".into()), back] {
             let (_, acceptor) = exchange(Form::First, [&none, &none], &answer).await;
             assert_eq!(acceptor.answer, refused);
             let (_, acceptor) = exchange(Form::Second, [&none, &none], &answer).await;

@@ -38,12 +38,9 @@ const LATER: Duration = Duration::from_millis(100);
 pub enum LinkEvent {
     /// It is up, and this is who is at the other end.
     Up(Box<Introduced>),
-    /// The other side refused this server, and said why.
-    Refused(String),
-    /// The other side does not talk to this server yet, and said why.
-    Later(String),
-    /// The other side refused this server because its disk was set back.
-    SetBack(String),
+    /// The other side answered with something else than a welcome. Nothing
+    /// of it counts before its proof was looked at.
+    Unwelcome(Box<Answered>),
     /// One side does not believe the other, or speaks no TLS: what was
     /// expected, what was found and what to do. Trying again will not help
     /// until somebody has mended that.
@@ -289,17 +286,15 @@ where
                     Met::Refused
                 })
             }
-            Answer::Refused(reason) => {
-                (self.tell)(&address, LinkEvent::Refused(reason));
-                Ok(Met::Refused)
-            }
-            Answer::Later(reason) => {
-                (self.tell)(&address, LinkEvent::Later(reason));
-                Ok(Met::Later)
-            }
-            Answer::SetBack(reason) => {
-                (self.tell)(&address, LinkEvent::SetBack(reason));
-                Ok(Met::Refused)
+            answer => {
+                let later = matches!(answer, Answer::Later(_));
+                let answered = Answered {
+                    answer,
+                    proof,
+                    transcript,
+                };
+                (self.tell)(&address, LinkEvent::Unwelcome(Box::new(answered)));
+                Ok(if later { Met::Later } else { Met::Refused })
             }
         }
     }
