@@ -1,8 +1,11 @@
 //! Founding a cluster: who may vote at all.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use tenure_core::alpo::{Founding, Hello, ServerId, StorageId, Stranger, Table, digest};
+use tenure_core::alpo::{
+    ClusterId, Founding, Hello, Identity, Membership, ServerId, StorageId, Stranger, Table, digest,
+};
+use tenure_core::rng::Rng;
 
 fn id(number: u64) -> ServerId {
     ServerId::new(number).expect("not zero")
@@ -28,25 +31,136 @@ fn member(server: u64, disks: [u128; 3]) -> Hello {
     }
 }
 
-#[test]
-fn all_blank_servers_found_the_same_cluster_whatever_the_order() {
-    let hellos = [1, 2, 3].map(|n| three(n, u128::from(n) + 10).hello());
-    let mut clusters = Vec::new();
-    for own in 1..=3 {
-        for order in [[1, 2, 3], [3, 2, 1], [2, 1, 3]] {
-            let mut founding = three(own, u128::from(own) + 10);
-            let mut founded = None;
-            for from in order.into_iter().filter(|from| *from != own) {
-                assert!(founded.is_none(), "founded before everybody was heard");
-                founded = founding.heard(&hellos[from as usize - 1]).expect("a peer");
-            }
-            let (identity, members) = founded.expect("everybody was heard");
-            assert_eq!(identity.server, id(own));
+/// Hears everybody but itself, and promises what is due.
+fn round(founding: &mut Founding, hellos: &[Hello]) -> Option<ClusterId> {
+    let own = founding.hello().server;
+    for hello in hellos.iter().filter(|it| it.server != own) {
+        let mut founded = founding.heard(hello).expect("a peer");
+        if let Some(table) = founding.due() {
+            founded = founding.promise(table);
+        }
+        if let Some((identity, members)) = founded {
+            assert_eq!(identity.server, own);
             assert!((1..=3).all(|peer| members.is_voter(id(peer))));
-            clusters.push(identity.cluster);
+            return Some(identity.cluster);
         }
     }
-    assert!(clusters.windows(2).all(|pair| pair[0] == pair[1]));
+    None
+}
+
+#[test]
+fn all_blank_servers_found_the_same_cluster_whatever_the_order() {
+    for order in [[1, 2, 3], [3, 2, 1], [2, 1, 3]] {
+        let servers = order.map(|n| three(n, u128::from(n) + 10));
+        let hellos = servers.clone().map(|it| it.hello());
+        // First each hears that all are blank; then that all have promised.
+        let promised = servers.map(|mut founding| {
+            assert_eq!(round(&mut founding, &hellos), None);
+            founding
+        });
+        let hellos = promised.clone().map(|it| it.hello());
+        let clusters = promised.map(|mut founding| round(&mut founding, &hellos));
+        assert!(clusters.windows(2).all(|pair| pair[0] == pair[1]));
+        assert_eq!(clusters[0], member(1, [11, 12, 13]).cluster);
+        // One that was restarted in between goes on with its promise.
+        let table = hellos[0].known.clone();
+        let own = order[0];
+        let again = three(own, u128::from(own) + 10).resumed(Some(table));
+        assert_eq!(again.hello(), hellos[0]);
+    }
+}
+
+#[test]
+fn a_promise_is_kept_whoever_comes_later_with_the_same_number() {
+    let mut founding = three(1, 11);
+    assert_eq!(founding.heard(&three(2, 12).hello()), Ok(None));
+    assert_eq!(founding.heard(&three(3, 13).hello()), Ok(None));
+    let table = founding.due().expect("all are blank");
+    assert_eq!(founding.promise(table), None);
+    assert_eq!(founding.due(), None);
+    let refused = founding.heard(&three(3, 99).hello()).expect_err("another");
+    let text = refused.to_string();
+    assert!(matches!(refused, Stranger::Promised { .. }), "{text}");
+    // Nor does it join what others founded without it.
+    let refused = founding.heard(&member(2, [11, 12, 99]));
+    assert!(
+        matches!(refused, Err(Stranger::Promised { .. })),
+        "{refused:?}"
+    );
+}
+
+/// Servers 1 and 2 and two of number 3, of which each greeting reaches the one
+/// or the other. Any of them may be restarted, or wiped. `patient` is the rule;
+/// otherwise they found as soon as all are known to be blank. The number of
+/// clusters of which a majority takes part.
+fn clusters(seed: u64, patient: bool) -> usize {
+    let mut rng = Rng::from_seed(seed);
+    let mut disks = [11, 12, 13, 14];
+    let number = |at: usize| [1, 2, 3, 3][at];
+    let mut founding: Vec<_> = (0..4).map(|at| three(number(at), disks[at])).collect();
+    let mut founded: [Option<(ClusterId, Table)>; 4] = [const { None }; 4];
+    let mut on_their_way: Vec<(usize, Hello)> = Vec::new();
+    for step in 0..400 {
+        let hello = |at: usize| match &founded[at] {
+            None => founding[at].hello(),
+            Some((cluster, known)) => Hello {
+                cluster: Some(*cluster),
+                known: known.clone(),
+                ..founding[at].hello()
+            },
+        };
+        let at = rng.below(4) as usize;
+        on_their_way.push((rng.below(4) as usize, hello(at)));
+        if rng.below(60) == 0 && founded[at].is_none() {
+            let promised = founding[at].hello().known;
+            let promised = (!promised.is_empty()).then_some(promised);
+            founding[at] = three(number(at), disks[at]).resumed(promised);
+        }
+        if rng.below(200) == 0 && founded[at].is_none() {
+            disks[at] = 100 + step;
+            founding[at] = three(number(at), disks[at]);
+        }
+        let next = rng.below(on_their_way.len() as u64) as usize;
+        let (to, hello) = on_their_way.swap_remove(next);
+        if founded[to].is_some() {
+            continue;
+        }
+        let mut done = founding[to].heard(&hello).unwrap_or(None);
+        if let Some(table) = founding[to].due() {
+            done = founding[to].promise(table.clone()).or_else(|| {
+                let identity = Identity {
+                    cluster: digest(&table),
+                    server: id(number(to)),
+                    storage: storage(disks[to]),
+                };
+                (!patient).then(|| (identity, Membership::founded(table)))
+            });
+        }
+        founded[to] = done.map(|(identity, members)| {
+            let known = members.iter().map(|(id, member)| (id, member.storage));
+            (identity.cluster, known.collect())
+        });
+    }
+    let mut parts: BTreeMap<ClusterId, BTreeSet<u64>> = BTreeMap::new();
+    for (at, (cluster, _)) in founded
+        .iter()
+        .enumerate()
+        .filter_map(|(at, it)| Some((at, it.as_ref()?)))
+    {
+        parts.entry(*cluster).or_default().insert(number(at));
+    }
+    parts.values().filter(|numbers| numbers.len() >= 2).count()
+}
+
+#[test]
+fn a_number_that_is_used_twice_founds_no_second_cluster() {
+    let count = |patient| (0..3_000).map(move |seed| clusters(seed, patient));
+    assert_eq!(count(true).max(), Some(1), "two clusters, or none at all");
+    assert_eq!(
+        count(false).max(),
+        Some(2),
+        "this test sees no second cluster"
+    );
 }
 
 #[test]

@@ -83,6 +83,8 @@ bugs! {
     WipedVotes,
     /// A majority of blank servers founds a cluster.
     FoundByMajority,
+    /// Blank servers found a cluster without having promised it to each other.
+    FoundUnpromised,
     /// A session ends, and its registers keep what they hold.
     WillForgotten,
     /// Whoever knows its version writes a register, bound or not.

@@ -8,10 +8,11 @@
 //! it away. So a *blank* server, with no cluster on its disk, says nothing in
 //! any election until one of these is true:
 //!
-//! * **every** server of its `--peers` has answered that it is blank too, and
-//!   was given the same `--peers`. Then nobody has promised anything yet, and
-//!   they found a cluster: the table of numbers and storages, whose digest is
-//!   the cluster's id, goes to disk before the first vote;
+//! * **every** server of its `--peers` has answered that it is blank too, was
+//!   given the same `--peers`, and has *promised* to found a cluster with the
+//!   same storages. Then no server has promised anything else yet, and they
+//!   found a cluster: the table of numbers and storages, whose digest is the
+//!   cluster's id, goes to disk before the first vote;
 //! * somebody has founded already, with this very storage in its table: this
 //!   server was asked, answered that it was blank, and has voted for nobody
 //!   since, because it could not. Its storage was drawn at random, so whoever
@@ -23,6 +24,18 @@
 //! Because the minority may be what is left of a cluster. And why the same
 //! peers? Three servers that were told of one other each, in a ring, would
 //! found three clusters of two, and none of these could ever elect anybody.
+//!
+//! Why promise first? If a number is used twice, by mistake or behind an
+//! address that leads to one server and then to another, server 1 may have met
+//! one server 3 and server 2 the other. Founding at once, 1 and the one 3 would
+//! be a majority of one cluster, 2 and the other 3 one of another. A blank
+//! storage promises itself to one table in its life, durably, and says which
+//! in its greeting ([`Hello::known`]); a table is founded only if all that are
+//! in it have promised themselves to it. So two tables that are founded share
+//! no storage. A promise that cannot be kept, because one of those in the
+//! table is gone for good, ends with the data directory, which holds nothing
+//! else yet. (Releases before did not promise. One of these may found without
+//! it; servers of this release then join it.)
 //!
 //! Left out: wiping *all* disks of a cluster and starting anew looks like a
 //! new cluster, and is one.
@@ -51,7 +64,8 @@ pub struct Hello {
     pub storage: StorageId,
     /// Its cluster; `None` if it is blank.
     pub cluster: Option<ClusterId>,
-    /// The members it knows, with their storages; empty if it is blank.
+    /// The members it knows, with their storages; if it is blank, with whom
+    /// it has promised to found a cluster, or nobody yet.
     pub known: Table,
     /// With whom it would found a cluster, itself among them; empty if it is
     /// part of one.
@@ -87,6 +101,16 @@ pub enum Stranger {
         /// What it is known by.
         known: StorageId,
         /// What it has.
+        found: StorageId,
+    },
+    /// A peer has another data directory than the one with which this server
+    /// has promised to found a cluster.
+    Promised {
+        /// The peer.
+        server: ServerId,
+        /// The directory that was promised.
+        promised: StorageId,
+        /// The one that it has.
         found: StorageId,
     },
     /// The peers have a cluster, and this server is not in it.
@@ -148,6 +172,19 @@ impl fmt::Display for Stranger {
                  --storage {found}` and, so that it counts, `tenure member promote {id}`",
                 id = server.get()
             ),
+            Self::Promised {
+                server,
+                promised,
+                found,
+            } => write!(
+                f,
+                "expected the data directory {promised} for server {id}, with which this server \
+                 has agreed to found a cluster, found {found}. If two servers have number {id}, \
+                 stop one of them. If that directory is gone and `tenure status` shows no leader \
+                 at any server of this new cluster, stop them all, empty each --data, and start \
+                 them again",
+                id = server.get()
+            ),
             Self::NotAMember { server, found } => write!(
                 f,
                 "the peers have a cluster and server {id} is not in it; to take it in run \
@@ -188,6 +225,10 @@ pub struct Founding {
     storage: StorageId,
     /// Every peer, itself among them, and the storage it is blank with.
     blank: BTreeMap<ServerId, Option<StorageId>>,
+    /// With whom this server will found a cluster, and with no others.
+    promised: Option<Table>,
+    /// What others that are blank have promised.
+    others: BTreeMap<ServerId, Table>,
     planted: Plant<Bug>,
 }
 
@@ -205,7 +246,25 @@ impl Founding {
             server,
             storage,
             blank,
+            promised: None,
+            others: BTreeMap::new(),
             planted: Plant::NONE,
+        }
+    }
+
+    /// The same server as it goes on with what its disk has kept. If there is
+    /// a promise, it says who the founders are, whatever flags say by now.
+    #[must_use]
+    pub fn resumed(self, promised: Option<Table>) -> Self {
+        let Some(table) = promised else {
+            return self;
+        };
+        let own = |server| (server == self.server).then_some(self.storage);
+        let blank = table.keys().map(|server| (*server, own(*server)));
+        Self {
+            blank: blank.collect(),
+            promised: Some(table),
+            ..self
         }
     }
 
@@ -225,7 +284,7 @@ impl Founding {
             server: self.server,
             storage: self.storage,
             cluster: None,
-            known: Table::new(),
+            known: self.promised.clone().unwrap_or_default(),
             founders: self.blank.keys().copied().collect(),
         }
     }
@@ -271,26 +330,69 @@ impl Founding {
                 theirs: hello.founders.clone(),
             });
         }
+        let promised = self.promised.as_ref();
+        if let Some(promised) = promised.and_then(|table| table.get(&hello.server))
+            && *promised != hello.storage
+        {
+            let (server, promised, found) = (hello.server, *promised, hello.storage);
+            return Err(Stranger::Promised {
+                server,
+                promised,
+                found,
+            });
+        }
         // One that was wiped while this one waited says it is blank again,
         // with another storage: the later word is the true one.
         self.blank.insert(hello.server, Some(hello.storage));
+        self.others.insert(hello.server, hello.known.clone());
         Ok(self.complete())
     }
 
-    /// Who this server is and who belongs to its cluster, if all others are
-    /// known to be blank. To be asked once before anybody is heard: whoever
-    /// founds a cluster alone waits for nobody.
-    pub fn complete(&self) -> Option<(Identity, Membership)> {
+    /// Everybody, if all others are known to be blank.
+    fn everybody(&self) -> Option<Table> {
         let heard = |(server, storage): (&ServerId, &Option<StorageId>)| {
             storage.map(|storage| (*server, storage))
         };
         let many = self.blank.len() - self.missing().len() > self.blank.len() / 2;
-        let table: Option<Table> = if self.planted.is(Bug::FoundByMajority) && many {
-            Some(self.blank.iter().filter_map(heard).collect())
-        } else {
-            self.blank.iter().map(heard).collect()
-        };
-        table.map(|table| self.found(digest(&table), &table))
+        if self.planted.is(Bug::FoundByMajority) && many {
+            return Some(self.blank.iter().filter_map(heard).collect());
+        }
+        self.blank.iter().map(heard).collect()
+    }
+
+    /// With whom this server could found a cluster, if it has promised itself
+    /// to none. The caller makes that durable, says [`promise`](Self::promise),
+    /// and greets all others again.
+    pub fn due(&self) -> Option<Table> {
+        match self.promised {
+            Some(_) => None,
+            None => self.everybody(),
+        }
+    }
+
+    /// The promise is durable. The same as [`heard`](Self::heard), should all
+    /// others have made it before.
+    pub fn promise(&mut self, table: Table) -> Option<(Identity, Membership)> {
+        self.promised = Some(table);
+        self.complete()
+    }
+
+    /// Who this server is and who belongs to its cluster, if all others have
+    /// promised the same. To be asked once before anybody is heard: whoever
+    /// founds a cluster alone waits for nobody.
+    pub fn complete(&self) -> Option<(Identity, Membership)> {
+        let hasty = self.planted.is(Bug::FoundByMajority) || self.planted.is(Bug::FoundUnpromised);
+        if hasty || self.blank.len() == 1 {
+            return self.everybody().map(|table| self.founded(&table));
+        }
+        let table = self.promised.as_ref()?;
+        let mut others = table.keys().filter(|server| **server != self.server);
+        let agreed = others.all(|server| self.others.get(server) == Some(table));
+        agreed.then(|| self.founded(table))
+    }
+
+    fn founded(&self, table: &Table) -> (Identity, Membership) {
+        self.found(digest(table), table)
     }
 
     /// A peer has a cluster already.
@@ -304,6 +406,7 @@ impl Founding {
                 Ok(self.found(cluster, &table))
             }
             Some(storage) if *storage == found && digest(known) == cluster => {
+                self.keeps(known)?;
                 Ok(self.found(cluster, known))
             }
             // It belongs to them, but the members have changed since the
@@ -315,6 +418,22 @@ impl Founding {
                 found,
             }),
             None => Err(Stranger::NotAMember { server, found }),
+        }
+    }
+
+    /// Whether a cluster that these have founded is the one that was promised,
+    /// if any was.
+    fn keeps(&self, table: &Table) -> Result<(), Stranger> {
+        let promised = self.promised.as_ref().filter(|promised| *promised != table);
+        let mut differs = promised.into_iter().flatten();
+        let differs = differs.find(|(server, storage)| table.get(server) != Some(storage));
+        match differs {
+            None => Ok(()),
+            Some((server, promised)) => Err(Stranger::Promised {
+                server: *server,
+                promised: *promised,
+                found: table.get(server).copied().unwrap_or(*promised),
+            }),
         }
     }
 

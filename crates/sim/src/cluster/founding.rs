@@ -10,9 +10,9 @@
 //!
 //! Who is wiped later is refused by everybody who knows better, and must not
 //! take part; the others go on. Who is wiped, or doubled, while the rest is
-//! being founded can make them found two clusters, of which none has a
-//! majority: nobody can vote then, an operator has to begin anew, and the run
-//! is over. Without any such mishap there is one cluster, and all are in it.
+//! being founded can leave promises that nobody can keep: then an operator
+//! empties the directories of all, which hold nothing else, and begins anew.
+//! There is never a second cluster.
 
 use std::collections::BTreeSet;
 
@@ -69,6 +69,7 @@ impl World {
         let founders = self.founders();
         let host = &mut self.hosts[server];
         let founding = Founding::new(host.id, host.storage, founders);
+        let founding = founding.resumed(host.promised.clone());
         #[cfg(feature = "planted-bugs")]
         let founding = founding.with_bug(self.swarm.config.planted);
         let alone = founding.complete();
@@ -153,9 +154,31 @@ impl World {
         let Some(founding) = &mut host.founding else {
             return Ok(());
         };
-        match founding.heard(hello) {
-            Ok(None) => Ok(()),
+        let heard = founding.heard(hello);
+        let mut promised = false;
+        let heard = match founding.due().filter(|_| matches!(heard, Ok(None))) {
+            Some(table) => {
+                promised = true;
+                host.promised = Some(table.clone());
+                Ok(founding.promise(table))
+            }
+            None => heard,
+        };
+        match heard {
+            Ok(None) => {
+                let epoch = host.epoch;
+                if promised {
+                    self.after(0, Event::Greet { server: to, epoch });
+                }
+                Ok(())
+            }
             Ok(Some((identity, members))) => self.founded(to, &identity, &members),
+            Err(Stranger::Promised { .. }) => {
+                if self.beginning.founded.is_none() {
+                    self.begin_anew();
+                }
+                Ok(())
+            }
             Err(Stranger::SameNumber { .. } | Stranger::NotAPeer { .. }) => {
                 self.stats.strangers += 1;
                 Ok(())
@@ -193,16 +216,8 @@ impl World {
                     return broken(Check::Founding, detail);
                 }
             }
-            Some((first, _)) if self.beginning.mishap => {
-                // Everybody else refuses it from now on.
-                self.stats.split_foundings += 1;
-                self.note(server, &format!("and another cluster is {first}"));
-                self.hosts[server].dead = true;
-                self.give_up();
-                return Ok(());
-            }
             Some((first, _)) => {
-                let detail = format!("{identity:?}, and before it {first}; no disk was lost");
+                let detail = format!("{identity:?}, and before it {first}");
                 return broken(Check::Founding, detail);
             }
         }
@@ -240,6 +255,24 @@ impl World {
         });
         self.beginning.failed = !quorum::is_majority(table, able.map(|host| host.id));
         self.stats.failed_foundings += u64::from(self.beginning.failed);
+    }
+
+    /// An operator stops all servers of a cluster that cannot be founded any
+    /// more, empties their directories, and starts them again when nothing
+    /// that they have said is on its way.
+    fn begin_anew(&mut self) {
+        self.stats.begun_anew += 1;
+        for server in 0..self.swarm.founders {
+            self.crash(server, None);
+            self.storages += 1;
+            let host = &mut self.hosts[server];
+            host.disk = Disk::default();
+            host.storage = StorageId::from_u128(self.storages);
+            host.promised = None;
+            let delay = 3 * self.swarm.latency + self.rng.below(self.timeout());
+            self.after(delay, Event::Restart { server });
+        }
+        self.note(0, "and all others are emptied, to be founded anew");
     }
 
     /// A server crashes before it is a member, or just after.
@@ -283,6 +316,7 @@ impl World {
         let host = &mut self.hosts[server];
         host.disk = Disk::default();
         host.storage = storage;
+        host.promised = None;
         self.note(server, "is wiped");
         self.after(delay, Event::Restart { server });
     }

@@ -1,6 +1,8 @@
 //! A machine with a server on it: its disk, its clock, its process.
 
-use tenure_core::alpo::{ClusterId, Founding, Identity, Node, ServerId, Start, Starts, StorageId};
+use tenure_core::alpo::{
+    ClusterId, Founding, Identity, Node, ServerId, Start, Starts, StorageId, Table,
+};
 use tenure_core::time::{Instant, Now, WallTime};
 
 use super::disk::Disk;
@@ -16,6 +18,8 @@ pub(super) struct Host {
     pub(super) founder: bool,
     /// The process, if one runs and looks for its cluster.
     pub(super) founding: Option<Founding>,
+    /// With whom it has promised to found a cluster; on its disk.
+    pub(super) promised: Option<Table>,
     /// The process, if one runs and has a cluster.
     pub(super) node: Option<Node>,
     /// Counts processes; what was meant for an earlier one is dropped.
@@ -58,6 +62,7 @@ impl Host {
             cluster: ClusterId::from_u128(1),
             founder: false,
             founding: None,
+            promised: None,
             node: None,
             epoch: 0,
             offset,

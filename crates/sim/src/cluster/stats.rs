@@ -100,7 +100,7 @@ stats! {
     bare: "bare majorities that were left",
     strangers: "strangers met",
     refused_strangers: "starts refused by peers",
-    split_foundings: "servers of a second cluster",
+    begun_anew: "foundings begun anew by an operator",
     failed_foundings: "foundings without a majority",
     calls: "calls of clients",
     answers: "answers",

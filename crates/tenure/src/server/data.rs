@@ -15,7 +15,7 @@ use std::fs;
 use std::io::Write as _;
 use std::path::Path;
 
-use tenure_core::alpo::{ClusterId, MAX_NUMBER, ServerId, Start, StorageId};
+use tenure_core::alpo::{ClusterId, MAX_NUMBER, ServerId, Start, StorageId, Table};
 use tenure_core::alpo::{Identity, Membership, Recovered, State};
 use tenure_core::time::ClockId;
 
@@ -25,6 +25,7 @@ use crate::wal::{self, Directory, Wal, WalError};
 
 const STORAGE: &str = "storage";
 const FOUNDERS: &str = "founders";
+const PROMISED: &str = "promised";
 const ADDRESSES: &str = "addresses";
 const STARTS: &str = "starts";
 const SET_BACK: &str = "set-back";
@@ -75,18 +76,50 @@ pub(super) fn found(
     members: &Membership,
     options: wal::Options,
 ) -> Result<Wal, WalError> {
-    let mut text = format!("{VERSION}\n");
-    for (server, member) in members.iter() {
-        text.push_str(&format!("{} {}\n", server.get(), member.storage));
-    }
-    write(dir, FOUNDERS, &text).map_err(failed(&dir.join(FOUNDERS), "write"))?;
+    let table = members.iter().map(|(id, member)| (id, member.storage));
+    write_table(dir, FOUNDERS, table)?;
     let disk = directory.with_spares_of(options.segment_bytes);
     Wal::create_on(Box::new(disk), identity, options)
 }
 
-/// The state before the first entry of the log.
-pub(super) fn blank(dir: &Path, cluster: ClusterId) -> Result<State, WalError> {
-    let path = dir.join(FOUNDERS);
+/// With whom this directory has promised to found a cluster; nothing, if it
+/// has not.
+pub(super) fn read_promise(dir: &Path) -> Result<Option<Table>, WalError> {
+    if !dir.join(PROMISED).exists() {
+        return Ok(None);
+    }
+    let expected = "the servers with which this one has agreed to found a cluster; stop all of \
+                    them, and empty --data of each that has founded nothing";
+    read_table(dir, PROMISED, expected).map(|table| Some(table.into_iter().collect()))
+}
+
+/// Makes a promise durable.
+pub(super) fn write_promise(dir: &Path, table: &Table) -> Result<(), WalError> {
+    write_table(
+        dir,
+        PROMISED,
+        table.iter().map(|(id, storage)| (*id, *storage)),
+    )
+}
+
+fn write_table(
+    dir: &Path,
+    name: &str,
+    table: impl Iterator<Item = (ServerId, StorageId)>,
+) -> Result<(), WalError> {
+    let mut text = format!("{VERSION}\n");
+    for (server, storage) in table {
+        text.push_str(&format!("{} {storage}\n", server.get()));
+    }
+    write(dir, name, &text).map_err(failed(&dir.join(name), "write"))
+}
+
+fn read_table(
+    dir: &Path,
+    name: &str,
+    expected: &'static str,
+) -> Result<Vec<(ServerId, StorageId)>, WalError> {
+    let path = dir.join(name);
     let text = fs::read_to_string(&path).map_err(failed(&path, "read"))?;
     let parse = |line: &str| {
         let (server, storage) = line.split_once(' ')?;
@@ -96,12 +129,15 @@ pub(super) fn blank(dir: &Path, cluster: ClusterId) -> Result<State, WalError> {
     let mut lines = text.lines();
     let version = lines.next() == Some(VERSION);
     let members: Option<Vec<_>> = lines.map(parse).collect();
-    let Some(members) = members.filter(|_| version) else {
-        let expected = "the servers that founded the cluster; restore the file, or replace this \
-                        server by an empty one";
-        return Err(WalError::damaged(path, 0, expected, "something else"));
-    };
-    let founded = Membership::founded(members);
+    let found = members.filter(|_| version);
+    found.ok_or_else(|| WalError::damaged(path, 0, expected, "something else"))
+}
+
+/// The state before the first entry of the log.
+pub(super) fn blank(dir: &Path, cluster: ClusterId) -> Result<State, WalError> {
+    let expected = "the servers that founded the cluster; restore the file, or replace this \
+                    server by an empty one";
+    let founded = Membership::founded(read_table(dir, FOUNDERS, expected)?);
     Ok(State::founded(limits(), clock(cluster), founded))
 }
 

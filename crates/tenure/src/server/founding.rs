@@ -14,6 +14,7 @@ use tenure_core::alpo::{
     Answer, Founding, Hello, Identity, LogId, Membership, Refusal, ServerId, Stranger,
 };
 
+use super::data;
 use super::inbox::{Event, Inbox, Told};
 use super::owner::Ended;
 use super::peers::Peers;
@@ -25,7 +26,7 @@ use super::shared::Shared;
 pub(super) async fn found(
     founding: &mut Founding,
     peers: &mut Peers,
-    shared: &Shared,
+    (shared, data): (&Shared, &Path),
     inbox: &Arc<Inbox>,
 ) -> Result<(Identity, Membership), Ended> {
     let wanted = founding.missing().into_iter();
@@ -44,8 +45,15 @@ pub(super) async fn found(
                 Event::Greeted { greeting, dialled } => {
                     shared.face().meet(&greeting, dialled, 0);
                     peers.greeted(&wanted);
-                    if let Some(founded) = hear(founding, &greeting.hello, &mut complaints, shared)?
-                    {
+                    let mut founded = hear(founding, &greeting.hello, &mut complaints, shared)?;
+                    if let Some(table) = founding.due().filter(|_| founded.is_none()) {
+                        // Durable before anybody hears of it.
+                        data::write_promise(data, &table)?;
+                        founded = founding.promise(table);
+                        shared.say(founding.hello());
+                        peers.start_again(&wanted);
+                    }
+                    if let Some(founded) = founded {
                         if let Some(text) = differ(&wanted, founding.hello().server, &founded.1) {
                             tracing::warn!("{text}");
                         }
@@ -218,6 +226,7 @@ fn hear(
             stranger @ (Stranger::NotAMember { .. }
             | Stranger::NotAPeer { .. }
             | Stranger::OtherPeers { .. }
+            | Stranger::Promised { .. }
             // It has promised nothing and takes part in nothing: there is no
             // need to end, and the commands that mend it find it waiting.
             | Stranger::Replaced { .. }
@@ -225,7 +234,9 @@ fn hear(
         ) => {
             let is_twin = matches!(
                 stranger,
-                Stranger::Replaced { .. } | Stranger::SameNumber { .. }
+                Stranger::Replaced { .. }
+                    | Stranger::SameNumber { .. }
+                    | Stranger::Promised { .. }
             );
             strangers.insert(hello.server, (is_twin, stranger.to_string()));
         }

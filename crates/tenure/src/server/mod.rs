@@ -402,8 +402,11 @@ async fn join(
     inbox: &Arc<Inbox>,
 ) -> Result<(Identity, Wal, Recovered), Ended> {
     tracing::info!(%storage, "this server is blank and looks for the others");
-    let mut founding = Founding::new(config.id, storage, config.peers.keys().copied());
-    let (identity, members) = founding::found(&mut founding, links, shared, inbox).await?;
+    let founding = Founding::new(config.id, storage, config.peers.keys().copied());
+    let mut founding = founding.resumed(data::read_promise(&config.data)?);
+    shared.say(founding.hello());
+    let founded = founding::found(&mut founding, links, (shared, &config.data), inbox);
+    let (identity, members) = founded.await?;
     let wal = data::found(&config.data, directory, &identity, &members, config.wal)?;
     tracing::info!(cluster = %identity.cluster, "this server is part of a cluster");
     Ok((identity, wal, Recovered::default()))

@@ -115,6 +115,17 @@ pub(super) struct Shared {
 }
 
 impl Shared {
+    /// Says something else of this server from now on. Those that are
+    /// connected come again, and hear it.
+    pub(super) fn say(&self, hello: Hello) {
+        let mut face = self.face();
+        face.hello = hello;
+        face.edition += 1;
+        let edition = face.edition;
+        drop(face);
+        self.edition.send_replace(edition);
+    }
+
     pub(super) fn new(face: Face, secret: Option<PeerSecret>) -> Self {
         let standing = Standing {
             alive: true,
