@@ -24,7 +24,7 @@ use stranger::{
 };
 use tenure::core::alpo::{ClusterId, Envelope, MAX_NUMBER, Position, StorageId};
 use tenure::core::ids::Term;
-use tenure::transport::{Form, Prover, Tls, TlsFiles};
+use tenure::transport::{Answer, Form, Prover, Tls, TlsFiles, introduced};
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(40);
 /// Long enough that nobody stands because the machine is busy: whoever leads
@@ -515,4 +515,51 @@ fn neither_a_clients_certificate_nor_another_servers_passes_for_a_server() {
     assert_eq!(place.seen(), before);
     foreign.nobody_came();
     place.takes_in_a_fourth();
+}
+
+/// Somebody is where a server was that is down, and says to those who dial it
+/// that their own disks were set back. It cannot prove to be that server.
+#[test]
+fn an_answer_that_is_not_proven_puts_nobody_out() {
+    let mut place = Place::found(By::Secret);
+    let before = place.seen();
+    let (_, disks) = place.known();
+    let gone = (0..3).find(|it| *it as u64 + 1 != before.leader);
+    let gone = gone.expect("one that follows");
+    place.servers[gone].kill().expect("killed");
+    place.servers[gone].wait().expect("it ended");
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    let told = Answer::SetBack(StorageId::from_u128(disks[gone]), "a forged reason".into());
+    let answering = async {
+        let listener = tokio::net::TcpListener::bind(&place.peers[gone]).await;
+        let (listener, mut heard) = (
+            listener.expect("its port"),
+            std::collections::BTreeSet::new(),
+        );
+        // Each of the other two is told twice.
+        let mut count = 0;
+        while heard.len() < 2 || count < 4 {
+            let (mut stream, _) = listener.accept().await.expect("a dialler");
+            let greeted = introduced(&mut stream, stranger::id(gone as u64 + 1)).await;
+            let Ok(mut greeted) = greeted else { continue };
+            let nothing = Prover::default();
+            let answered = greeted.answer(&mut stream, &told, &nothing).await;
+            answered.expect("it waits for an answer");
+            heard.insert(greeted.greeting.hello.server);
+            count += 1;
+        }
+    };
+    let answered = runtime.block_on(async { tokio::time::timeout(PATIENCE, answering).await });
+    answered.expect("both dial, and dial again");
+    place.servers[gone] = place.serve(gone + 1, 3);
+    let after = place.seen();
+    assert_eq!((after.leader, &after.log), (before.leader, &before.log));
+    for number in 1..=3 {
+        let file = place.dir.path().join(number.to_string()).join("set-back");
+        assert!(!file.exists(), "server {number} was put out");
+    }
+    place.tenure(&["log", "append", "--store", &place.url(), "more"]);
 }

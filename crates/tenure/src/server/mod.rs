@@ -45,6 +45,7 @@ mod config;
 mod confirm;
 mod copies;
 mod data;
+mod dialling;
 mod door;
 mod following;
 mod founding;

@@ -281,9 +281,8 @@ pub async fn introduced(
 }
 
 impl Introduced {
-    /// Answers the dialler, in the form in which it greeted. Whoever has not
-    /// proven itself should be answered without a prover: a proof would let
-    /// it try secrets against it.
+    /// Answers the dialler, in the form in which it greeted. One that has not
+    /// proven itself gets no proof: it could try secrets against it.
     ///
     /// # Errors
     /// If the connection breaks.
@@ -306,8 +305,7 @@ impl Introduced {
     }
 }
 
-/// One piece of an exchange as it is on the wire; for those that pass it on,
-/// too.
+/// One piece of an exchange as it is on the wire.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Piece {
     /// What its magic says.
@@ -553,7 +551,7 @@ mod tests {
         assert_eq!(dialler.greeting.details, None);
         assert_eq!(acceptor.answer, refused);
         // What only the second form has is put into the words of the first.
-        let back = Answer::SetBack(StorageId::from_u128(7), "no".into());
+        let back = Answer::SetBack(tenure_core::alpo::StorageId::from_u128(7), "no".into());
         for answer in [Answer::Later("no".into()), back] {
             let (_, acceptor) = exchange(Form::First, [&none, &none], &answer).await;
             assert_eq!(acceptor.answer, refused);
