@@ -61,7 +61,7 @@ fn scripts() -> Vec<(String, String)> {
 /// Mistakes that no running server can make, so that no script can tell of
 /// them: each is caught by the test named beside it.
 #[cfg(feature = "planted-bugs")]
-const MADE_ELSEWHERE: [(tenure_core::alpo::Bug, &str); 4] = {
+const MADE_ELSEWHERE: [(tenure_core::alpo::Bug, &str); 5] = {
     use tenure_core::alpo::Bug;
     [
         // A disk that is opened.
@@ -69,6 +69,8 @@ const MADE_ELSEWHERE: [(tenure_core::alpo::Bug, &str); 4] = {
         // Servers that are blank.
         (Bug::FoundByMajority, "alpo_founding.rs"),
         (Bug::WipedVotes, "alpo_founding.rs"),
+        // Who is let in.
+        (Bug::CloneCounted, "starts.rs"),
         // A backup that is restored.
         (Bug::RestoredInPlace, "state/restore.rs"),
     ]
