@@ -235,6 +235,23 @@ fn votes_counted_by_number_are_found() {
 }
 
 #[test]
+fn entries_counted_by_number_are_found() {
+    let bounds = Bounds {
+        planted: Some(Bug::AppendsByNumber),
+        terms: 3,
+        stands: 4,
+        lease: Some(2),
+        changes: 0,
+        crashes: 0,
+        ..Bounds::REPLACED
+    };
+    let mut cluster = replacement(bounds, true);
+    let start = cluster.start.iter();
+    cluster.start = start.map(|it| script::astray(&cluster, it)).collect();
+    breaks("entries counted by number", cluster, Broken::Incomplete);
+}
+
+#[test]
 fn ranking_by_length_is_found() {
     let bounds = Bounds {
         planted: Some(Bug::LengthRanks),

@@ -208,3 +208,19 @@ pub(crate) fn replacement(cluster: &Cluster, victim: Option<usize>) -> Vec<World
     }
     stages
 }
+
+/// From there s2 is elected, and its connection for the last number ends at
+/// the disk that was removed; nobody else hears of its reign.
+pub(crate) fn astray(cluster: &Cluster, world: &World) -> World {
+    let [s2, old, new] = [1, 2, 3];
+    let mut world = next(cluster, world, Action::Pass);
+    let elected = [Stands(s2), Hears(s2, new), Hears(new, s2)];
+    world = play(cluster, world, &elected);
+    assert_eq!(world.hosts[s2].node.status(), Status::Leader);
+    for _round in 0..3 {
+        world.wire.lose(|sent| sent.from == s2 && sent.to != old);
+        world = play(cluster, world, &[Hears(s2, old), Hears(old, s2)]);
+    }
+    world.wire.lose(|_| true);
+    world
+}
