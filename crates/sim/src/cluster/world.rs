@@ -391,10 +391,7 @@ impl World {
             Event::Readmit { server } => self.readmit(server),
             Event::Heal => self.heal(),
             Event::Shaped => self.look_at_shape(),
-            Event::Client { client } => {
-                self.client(client);
-                self.read_aside()
-            }
+            Event::Client { client } => self.client_and_reader(client),
             Event::Elected { catching_up } => self.elected(catching_up),
             Event::Calm => self.calm(),
             Event::Flap { round } => self.flap(round),
