@@ -315,3 +315,62 @@ fn a_removed_disk_leads_nobody_to_its_own_address() {
     });
     same.unwrap_or_else(|| panic!("expected {wanted:?}, found {last:?}"));
 }
+
+/// The role and term of a server, by its own word.
+fn role(listen: &str) -> Option<(String, u64)> {
+    let url = format!("tenure://{listen}");
+    let status = common::servers::objects(&["status", "--json", "--store", &url]);
+    let own = status.iter().find(|it| it["address"] == *listen)?;
+    Some((own["role"].as_str()?.to_owned(), own["term"].as_u64()?))
+}
+
+/// Three removed servers live on with their disks, by whose logs they are
+/// members, and ask for votes all the while: they reach a majority and are refused by
+/// everybody who hears a leader. The same server leads in the same term, and
+/// what it is asked for is done.
+#[test]
+fn three_removed_servers_that_keep_asking_disturb_nobody() {
+    const WHILE: std::time::Duration = std::time::Duration::from_secs(10);
+    let room = Room::new();
+    let (at, listen) = (free::<6>(), free::<6>());
+    let peers = (1..).zip(&at).map(|(id, at)| format!("{id}={at}"));
+    let peers = peers.collect::<Vec<_>>().join(",");
+    let serve = |id: usize| {
+        let data = format!("d{id}");
+        // Long enough for a machine that has much else to do.
+        let timeout = ["--election-timeout", "2s"];
+        room.serve(id as u64, &peers, &data, &listen[id - 1], &timeout)
+    };
+    let mut servers: Vec<_> = (1..=6).map(serve).collect();
+    let url = format!("tenure://{}", listen[..3].join(","));
+    led(&url);
+    leads(&url, 1);
+    for id in [6, 5, 4] {
+        servers[id - 1].kill();
+        done(&url, &["member", "remove", &id.to_string()]);
+    }
+    for id in 4..=6 {
+        servers[id - 1] = serve(id);
+    }
+    let removed = &listen[3..];
+    let stands = |it: &String| role(it).is_some_and(|(role, _)| role == "candidate");
+    for server in removed {
+        let asks = poll_until(SOON, || stands(server).then_some(()));
+        asks.unwrap_or_else(|| panic!("{server} does not ask: {:?}", role(server)));
+    }
+    let before = role(&listen[0]).expect("it runs");
+    assert_eq!(before.0, "leader");
+    let began = std::time::Instant::now();
+    let mut asked = 0;
+    while began.elapsed() < WHILE {
+        let appended = tenure(&url, &["log", "append", "on"]);
+        assert!(appended.status.success(), "{appended:?}");
+        assert_eq!(role(&listen[0]).as_ref(), Some(&before));
+        for server in removed {
+            let (role, term) = role(server).expect("it runs");
+            asked += usize::from(role == "candidate");
+            assert_eq!(term, before.1, "of {server}");
+        }
+    }
+    assert!(asked > 0, "they went on asking");
+}

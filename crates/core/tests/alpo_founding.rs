@@ -182,6 +182,18 @@ fn a_majority_of_blank_servers_founds_nothing() {
     assert_eq!(founding.heard(&three(2, 12).hello()), Ok(None));
 }
 
+/// What the test above says, and the one of a wiped disk, is noticed if it is
+/// not so.
+#[cfg(feature = "planted-bugs")]
+#[test]
+fn planted_mistakes_in_founding_are_noticed() {
+    use tenure_core::alpo::Bug;
+    let mut hasty = three(1, 11).with_bug(Some(Bug::FoundByMajority));
+    assert!(matches!(hasty.heard(&three(2, 12).hello()), Ok(Some(_))));
+    let mut wiped = three(3, 99).with_bug(Some(Bug::WipedVotes));
+    assert!(wiped.heard(&member(1, [11, 12, 13])).is_ok());
+}
+
 #[test]
 fn a_founder_that_missed_the_founding_joins_it() {
     let mut founding = three(3, 13);

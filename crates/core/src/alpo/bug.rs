@@ -131,4 +131,6 @@ bugs! {
     /// A disk that was set back to an earlier state of itself is let in, and
     /// counts.
     SetBackCounted,
+    /// Of two processes with one disk both are let in, and count.
+    CloneCounted,
 }

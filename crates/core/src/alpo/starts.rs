@@ -194,7 +194,7 @@ impl Starts {
         members: &Membership,
         (now, timeout): (Instant, Duration),
     ) -> Verdict {
-        let blind = self.planted.is(Bug::SetBackCounted);
+        let blind = self.planted.is(Bug::SetBackCounted) || self.planted.is(Bug::CloneCounted);
         let Some(known) = self.known.get_mut(&who) else {
             self.remember(who, (start, reached), members, now);
             return Verdict::Welcome;
@@ -221,12 +221,13 @@ impl Starts {
         reached: Option<Reached>,
         now: Instant,
     ) -> bool {
+        let both = self.planted.is(Bug::CloneCounted);
         // One that was forgotten was let in, and no other since.
         let Some(known) = self.known.get_mut(&who) else {
             return true;
         };
         if known.start != start {
-            return false;
+            return both;
         }
         known.heard_at = now;
         if let Some(reached) = reached {
@@ -455,6 +456,19 @@ mod tests {
             Verdict::SetBack(Trace::Counter { known: 2, found: 1 })
         ));
         assert!(starts.heard(who(3), second, None, at(9_001)));
+    }
+
+    /// What the test above says is noticed if it is not so.
+    #[cfg(feature = "planted-bugs")]
+    #[test]
+    fn a_second_process_that_is_let_in_beside_the_first_is_noticed() {
+        let mut starts = Starts::default().with_bug(Some(Bug::CloneCounted));
+        let (first, second) = (start(1, 1), start(2, 2));
+        greets(&mut starts, first, reached(5, 20, 20), 0);
+        let early = greets(&mut starts, second, reached(5, 20, 20), 1);
+        assert_eq!(early, Verdict::Welcome);
+        assert!(starts.heard(who(3), first, None, at(2)));
+        assert!(starts.heard(who(3), second, None, at(3)));
     }
 
     #[test]

@@ -13,7 +13,7 @@ use tenure_core::rng::Rng;
 
 /// What is done, and how often by default. Each story draws its own taste:
 /// some things it never does, some it does much more than others.
-const DEEDS: [(&str, u64); 24] = [
+const DEEDS: [(&str, u64); 26] = [
     ("deliver to", 20),
     ("deliver from", 14),
     ("deliver", 14),
@@ -38,6 +38,8 @@ const DEEDS: [(&str, u64); 24] = [
     ("transfer", 1),
     ("change", 2),
     ("close", 1),
+    ("rivals", 1),
+    ("again", 1),
 ];
 
 /// A script of so many commands.
@@ -97,8 +99,40 @@ fn command(rng: &mut Rng, servers: u64, deed: &str) -> String {
             format!("maybe change {one} {what} {other}")
         }
         "close" => format!("maybe close {one} {other}"),
+        "again" => again(&one, &other),
+        "rivals" => rivals(rng, servers, (&one, &other)),
         "slow" | "fast" | "cut" => format!("{deed} {one}"),
         "read" | "open" | "crash" | "restart" => format!("maybe {deed} {one}"),
         _ => deed.to_string(),
     }
+}
+
+/// Two stand in one term, and there is a voter that has voted for the first. It
+/// is started anew before the other asks it; or what it said comes when both
+/// stand in the next term. By chance alone either takes thousands of stories.
+fn rivals(rng: &mut Rng, servers: u64, (one, other): (&str, &str)) -> String {
+    let voter = format!("s{}", rng.between(1, servers));
+    let anew = format!("maybe crash {voter}\nmaybe restart {voter}");
+    let polls = "maybe deliver any any poll\nmaybe deliver any any would";
+    let next = if rng.chance(50) {
+        format!("{anew}\nmaybe tick {other}\nmaybe deliver {other} {voter} vote")
+    } else {
+        format!(
+            "maybe hold {voter} {one} granted\nwait 600ms\nmaybe late {one}\nmaybe late {other}\n\
+             {polls}\nmaybe deliver {other} {voter} vote\nmaybe deliver {voter} {other} granted\n\
+             maybe release"
+        )
+    };
+    format!(
+        "{anew}\nmaybe tick {one}\nmaybe tick {other}\n{polls}\nmaybe deliver {one} {voter} vote\n\
+         {next}"
+    )
+}
+
+/// What was sent comes once more, after what was sent later.
+fn again(one: &str, other: &str) -> String {
+    format!(
+        "maybe propose {one} v\nmaybe duplicate {one} {other} append\ncalm\nmaybe propose {one} w\n\
+         calm\nmaybe release"
+    )
 }

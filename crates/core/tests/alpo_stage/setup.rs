@@ -91,7 +91,7 @@ fn reign(world: &mut World, leader: ServerId) -> Outcome<()> {
     world.quiet = true;
     world.ring(leader)?;
     world.settle()?;
-    open(world, leader, Duration::from_secs(3_600))?;
+    open(world, leader, Duration::from_secs(3_600), None)?;
     world.settle()?;
     world.ring(leader)?;
     world.settle()?;

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use tenure_core::Machine;
 use tenure_core::alpo::{
-    Ask, Change, Claim, Command, Input, Opening, Operation, Query, ServerId, StorageId,
+    Ask, Change, Claim, Command, Input, Opener, Opening, Operation, Owner, Query, ServerId,
+    StorageId,
 };
 use tenure_core::cas::{Expect, Stamp, Write};
 use tenure_core::ids::{Key, Version};
@@ -241,9 +242,21 @@ fn process(world: &mut World, command: &str, args: &mut Args<'_>) -> Outcome<()>
     Ok(())
 }
 
-pub(crate) fn open(world: &mut World, id: ServerId, ttl: Duration) -> Outcome<()> {
-    let ttl = u64::try_from(ttl.as_nanos())?;
-    world.ask(id, "open".to_string(), Ask::Open(Opening::of_nobody(ttl)))
+/// Opens a session, of who has this secret if one is said.
+pub(crate) fn open(
+    world: &mut World,
+    id: ServerId,
+    ttl: Duration,
+    secret: Option<u8>,
+) -> Outcome<()> {
+    let opening = Opening {
+        owner: Owner {
+            secret: secret.map(|byte| [byte; 16]),
+            opener: Opener::Server,
+        },
+        ..Opening::of_nobody(u64::try_from(ttl.as_nanos())?)
+    };
+    world.ask(id, "open".to_string(), Ask::Open(opening))
 }
 
 fn sessions(world: &mut World) -> Outcome<()> {
@@ -266,6 +279,7 @@ fn client(world: &mut World, command: &str, args: &mut Args<'_>) -> Outcome<()> 
         "open",
         "propose",
         "write",
+        "bind",
         "keepalive",
         "read",
         "change",
@@ -277,13 +291,15 @@ fn client(world: &mut World, command: &str, args: &mut Args<'_>) -> Outcome<()> 
     }
     let id = server(args.word()?)?;
     match command {
-        // open s1 ttl=10s
+        // open s1 ttl=10s secret=7: only who shows that secret may use it.
         "open" => {
             let ttl = args.span("ttl")?.unwrap_or(Duration::from_secs(3_600));
-            open(world, id, ttl)
+            let secret = args.parsed("secret")?;
+            open(world, id, ttl, secret)
         }
         // propose s1 a: appends to the plain log. serial=, session=,
-        //   outstanding=, or as follows from what was proposed.
+        //   outstanding=, or as follows from what was proposed. secret=: what
+        //   its client shows.
         "propose" => {
             let text = args.word()?;
             order(
@@ -294,8 +310,9 @@ fn client(world: &mut World, command: &str, args: &mut Args<'_>) -> Outcome<()> 
                 args,
             )
         }
-        // write s1 k v over=12
-        "write" => {
+        // write s1 k v over=12; bind s1 k v last=w: the register is the
+        //   session's, and holds w when that is over.
+        "write" | "bind" => {
             let (key, value) = (args.word()?, args.word()?);
             let over = args.parsed("over")?.map(Version::from_u64);
             let write = Write {
@@ -304,13 +321,11 @@ fn client(world: &mut World, command: &str, args: &mut Args<'_>) -> Outcome<()> 
                 value: value.as_bytes().into(),
                 stamp: Stamp::Now,
             };
-            order(
-                world,
-                id,
-                &format!("{key} is {value}"),
-                Operation::swap(write),
-                args,
-            )
+            let operation = match command {
+                "bind" => Operation::bind(write, args.key("last").unwrap_or("").as_bytes().into()),
+                _ => Operation::swap(write),
+            };
+            order(world, id, &format!("{key} is {value}"), operation, args)
         }
         "keepalive" => order(world, id, "keepalive", Operation::KeepAlive, args),
         // read s1: the plain log. read s1 k: a register.
@@ -360,6 +375,8 @@ fn order(
     let session = args.parsed("session")?.or(world.session);
     let serial = args.parsed("serial")?.unwrap_or(world.serial + 1);
     world.serial = world.serial.max(serial);
+    let secret: Option<u8> = args.parsed("secret")?;
+    let claim = secret.map_or(Claim::NONE, |byte| Claim::of_secret([byte; 16]));
     let command = Command {
         session: session.ok_or("open a session first")?,
         serial,
@@ -369,6 +386,6 @@ fn order(
     world.ask(
         id,
         format!("{what} (serial {serial})"),
-        Ask::Command(command, Claim::NONE),
+        Ask::Command(command, claim),
     )
 }

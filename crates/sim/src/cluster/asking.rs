@@ -9,6 +9,12 @@ use super::swarm::{MILLI, SECOND};
 use super::world::{Event, World};
 
 impl World {
+    /// It is a client's turn, and that of somebody who only reads.
+    pub(super) fn client_and_reader(&mut self, client: usize) -> Verdict {
+        self.client(client);
+        self.read_aside()
+    }
+
     /// A client's turn: it asks again what it waits for, and perhaps for
     /// something new.
     pub(super) fn client(&mut self, client: usize) {

@@ -17,6 +17,7 @@ use tenure_core::alpo::{Node, Reached, Start, Starts, Verdict};
 use tenure_core::rng::Rng;
 
 use super::disk::Disk;
+use super::host::Host;
 use super::swarm::{SECOND, Swarm};
 use super::world::{Event, World};
 
@@ -25,7 +26,7 @@ pub(super) struct Copies {
     /// Of its own, so that worlds without it stay as they were.
     rng: Rng,
     /// Whether a disk is to be set back in this world.
-    wanted: bool,
+    pub(super) wanted: bool,
     taken: Option<Taken>,
 }
 
@@ -145,7 +146,7 @@ impl World {
     /// A server has started: it counts that, and meets all that run. It takes
     /// part in nothing if one of them remembers more of its disk.
     pub(super) fn meets_all(&mut self, server: usize) {
-        if !self.copies.wanted {
+        if !self.copies.wanted && !self.clones.wanted {
             return;
         }
         let random = u128::from(self.copies.rng.next_u64());
@@ -161,10 +162,10 @@ impl World {
             let reached = host.node.as_ref().and_then(Node::reached);
             taken.reached = taken.reached.or(reached);
         }
-        let others = (0..self.swarm.servers).filter(|other| *other != server);
-        let others: Vec<_> = others
-            .filter(|other| self.hosts[*other].node.is_some())
-            .collect();
+        let id = self.hosts[server].id;
+        let runs = |host: &Host| host.node.is_some() && host.paused_until < u64::MAX;
+        let others = (0..self.swarm.servers).filter(|other| self.hosts[*other].id != id);
+        let others: Vec<_> = others.filter(|other| runs(&self.hosts[*other])).collect();
         for other in others {
             let refused = self.meets(other, server);
             self.meets(server, other);
@@ -184,16 +185,19 @@ impl World {
             return false;
         };
         let who = (self.hosts[other].id, self.hosts[other].storage);
+        let (shared, timeout) = (self.is_shared(other), self.timeout());
         let members = self.committed.reference.members();
         let host = &mut self.hosts[host];
         let now = host.now(self.now).boot;
-        // One process of a number runs here: nobody waits for another.
-        let at = (now, Duration::ZERO);
+        // Where one process of a number runs nobody waits for another.
+        let timeout = Duration::from_nanos(if shared { timeout } else { 0 });
+        let at = (now, timeout);
         let verdict = host.memory.greeted(who, greets, members, at);
         matches!(verdict, Verdict::SetBack(_))
     }
 
-    fn says(&self, server: usize) -> Option<(Start, Reached)> {
+    /// How a process greets.
+    pub(super) fn says(&self, server: usize) -> Option<(Start, Reached)> {
         let host = &self.hosts[server];
         let reached = host.node.as_ref()?.reached()?;
         Some((host.start, reached))

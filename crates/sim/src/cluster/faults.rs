@@ -23,6 +23,9 @@ impl World {
             .rng
             .between(self.swarm.pace / 4, self.swarm.pace * 7 / 4);
         self.after(next, Event::Fault);
+        if self.are_two() {
+            return Ok(());
+        }
         let kinds = self.swarm.kinds;
         if self.swarm.restless && self.rng.chance(50) {
             self.change_members()?;

@@ -26,6 +26,7 @@ impl World {
     /// The storm is over.
     pub(super) fn heal(&mut self) -> Verdict {
         self.healed = true;
+        self.end_clones();
         self.give_up();
         self.network.heal();
         self.network.unruly = false;

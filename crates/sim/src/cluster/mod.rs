@@ -12,6 +12,7 @@
 //! | `host`, `process`, `network` | machines and what joins them |
 //! | `disk`, `files` | a server's log, and the files that lose it |
 //! | `copies` | disks that are set back to an earlier copy |
+//! | `clones` | two live processes with one disk |
 //! | `founding` | how a cluster begins |
 //! | `removed` | disks that were removed and live on |
 //! | `client`, `asking` | who asks for things, and how |
@@ -28,6 +29,7 @@
 mod asking;
 mod checkers;
 mod client;
+mod clones;
 mod copies;
 mod disk;
 mod faults;

@@ -6,7 +6,7 @@
 //! a server can be able to answer and unable to ask (H7). Besides, messages
 //! are lost, late, doubled and out of order.
 
-use tenure_core::alpo::{Body, Envelope, StorageId};
+use tenure_core::alpo::{Body, Envelope, Start, StorageId};
 use tenure_core::rng::Rng;
 
 use super::swarm::Swarm;
@@ -17,6 +17,8 @@ pub(super) struct Letter {
     pub(super) envelope: Envelope,
     /// The disk that its sender had when it sent it.
     pub(super) storage: StorageId,
+    /// The process that sent it: where it was, and which start.
+    pub(super) sender: (usize, Start),
     /// The disk that it is for.
     pub(super) wanted: Option<StorageId>,
 }

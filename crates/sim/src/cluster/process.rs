@@ -71,6 +71,7 @@ impl World {
         let letter = Letter {
             envelope,
             storage: self.hosts[server].storage,
+            sender: (server, self.hosts[server].start),
             wanted,
         };
         if self.hold_back(&letter) {

@@ -35,6 +35,9 @@ impl World {
 
     /// Whom a message reaches, if anybody.
     pub(super) fn addressee(&self, letter: &Letter) -> Option<usize> {
+        if let Some(process) = self.one_of_two(letter) {
+            return Some(process);
+        }
         let to = letter.envelope.to;
         let newest = to.get() as usize - 1;
         let old = self.swarm.servers..self.hosts.len();
@@ -90,8 +93,9 @@ impl World {
     /// lost with its connections: a change of members that only a late message
     /// of it brings could need it, and nobody could ever be elected.
     pub(super) fn is_gone(&self, storage: StorageId) -> bool {
-        let mut hosts = self.hosts.iter();
-        self.healed && hosts.any(|host| host.storage == storage && host.lost)
+        // Of two processes with one disk, one may have ended.
+        let mut with = self.hosts.iter().filter(|host| host.storage == storage);
+        self.healed && with.clone().count() > 0 && with.all(|host| host.lost)
     }
 
     /// Machines are lost for good, and what is left can elect somebody.

@@ -21,6 +21,7 @@ use super::checkers::leaders::Leaders;
 use super::checkers::patience::{Calm, Patience};
 use super::checkers::{Check, Verdict, broken};
 use super::client::Client;
+use super::clones::Clones;
 use super::copies::Copies;
 use super::founding::{Beginning, committed};
 use super::host::Host;
@@ -91,6 +92,11 @@ pub(super) enum Event {
     PutBack {
         server: usize,
     },
+    Cloned {
+        server: usize,
+    },
+    /// The second of two processes with one disk tries to be let in.
+    Knock,
     Readmit {
         server: usize,
     },
@@ -194,6 +200,7 @@ pub(super) struct World {
     pub(super) committed: Committed,
     pub(super) beginning: Beginning,
     pub(super) copies: Copies,
+    pub(super) clones: Clones,
     pub(super) leaders: Leaders,
     pub(super) patience: Patience,
     followed: Followed,
@@ -239,6 +246,7 @@ impl World {
         let rates = swarm.client_drift.iter().copied().enumerate();
         let clients = rates.map(|(number, rate)| Client::new(number, rng.fork(), rate));
         let clients: Vec<_> = clients.collect();
+        let copies = Copies::new(seed, &swarm);
         let (least, most, strictly) = turns.timeouts(&swarm.config);
         Self {
             now: 0,
@@ -256,7 +264,8 @@ impl World {
             others: Others::new(seed),
             committed: committed(&swarm, &members),
             beginning: Beginning::default(),
-            copies: Copies::new(seed, &swarm),
+            clones: Clones::new(seed, &swarm, &copies),
+            copies,
             leaders: Leaders::default(),
             patience: Patience::new(swarm.servers + LINGER_MAX, least),
             followed: Followed::new((swarm.servers, swarm.servers + LINGER_MAX), most, strictly),
@@ -302,6 +311,7 @@ impl World {
             self.after(first, Event::Client { client });
         }
         self.plan_copies();
+        self.plan_clones();
         self.plan_turns();
         self.after(self.swarm.pace, Event::Fault);
         self.plan_loss();
@@ -376,14 +386,12 @@ impl World {
                 asks,
             } => self.hear(from, to, &hello, asks),
             Event::Fault => self.fault(),
+            Event::Cloned { server } => self.cloned(server),
             Event::Lost => self.lost(),
             Event::Readmit { server } => self.readmit(server),
             Event::Heal => self.heal(),
             Event::Shaped => self.look_at_shape(),
-            Event::Client { client } => {
-                self.client(client);
-                self.read_aside()
-            }
+            Event::Client { client } => self.client_and_reader(client),
             Event::Elected { catching_up } => self.elected(catching_up),
             Event::Calm => self.calm(),
             Event::Flap { round } => self.flap(round),
@@ -396,6 +404,9 @@ impl World {
 
     fn deliver(&mut self, server: usize, letter: Letter) -> Verdict {
         if self.are_strange(letter.storage, server) || self.is_gone(letter.storage) {
+            return Ok(());
+        }
+        if !self.is_heeded(server, &letter) {
             return Ok(());
         }
         let Letter {
@@ -424,6 +435,13 @@ impl World {
     fn just_happen(&mut self, event: Event) {
         match event {
             Event::Backup => self.back_up(),
+            Event::Knock => self.knock(),
+            // Nothing else happens to two processes with one disk.
+            Event::Snipe { .. }
+            | Event::Dethrone { .. }
+            | Event::Betray { .. }
+            | Event::Plot(_)
+                if self.are_two() => {}
             Event::Greet { server, epoch } => self.greet(server, epoch),
             Event::Stumble { server } => self.stumble(server),
             Event::Mishap { server } => self.mishap(server),

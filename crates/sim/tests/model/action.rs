@@ -18,6 +18,9 @@ pub(crate) enum Action {
     Propose(usize),
     /// A leader is asked to hand over.
     HandOver(usize, usize),
+    /// A leader is asked for the next change that gives a server's number to
+    /// another disk: to remove it, to admit the new one, to promote it.
+    Change(usize),
     /// A disk has the oldest batch on its way.
     Sync(usize),
     /// More than a timeout passes, for everybody; only with leases.
@@ -35,6 +38,7 @@ pub(crate) struct Left {
     pub(crate) beats: u8,
     pub(crate) transfers: u8,
     pub(crate) passes: u8,
+    pub(crate) changes: u8,
     pub(crate) crashes: u8,
     pub(crate) duplicates: u8,
 }
@@ -42,23 +46,29 @@ pub(crate) struct Left {
 impl Action {
     /// What happens, for people.
     pub(crate) fn describe(self, world: &World) -> String {
+        let name = |index: usize| world.hosts[index].name();
         match self {
-            Self::Deliver(message) => format!("{:?}", world.wire.get(message).envelope),
-            Self::Duplicate(message) => {
-                format!("(to come again) {:?}", world.wire.get(message).envelope)
+            Self::Deliver(message) => {
+                let sent = world.wire.get(message);
+                let (from, to) = (name(sent.from), name(sent.to));
+                format!("{from} to {to}: {:?}", sent.envelope)
             }
-            Self::TimeOut(index) => format!("{} times out", id_of(index)),
-            Self::Beat(index) => format!("{} beats", id_of(index)),
-            Self::Propose(index) => format!("{} proposes", id_of(index)),
+            Self::Duplicate(message) => {
+                format!("(to come again) {}", Self::Deliver(message).describe(world))
+            }
+            Self::Change(index) => format!("{} is asked for the next change", name(index)),
+            Self::TimeOut(index) => format!("{} times out", name(index)),
+            Self::Beat(index) => format!("{} beats", name(index)),
+            Self::Propose(index) => format!("{} proposes", name(index)),
             Self::HandOver(index, to) => {
-                format!("{} is asked to hand over to {}", id_of(index), id_of(to))
+                format!("{} is asked to hand over to {}", name(index), id_of(to))
             }
             Self::Pass => "a timeout passes".to_string(),
-            Self::Sync(index) => format!("{} has a batch on disk", id_of(index)),
+            Self::Sync(index) => format!("{} has a batch on disk", name(index)),
             Self::Crash(index, whole, part) => {
                 format!(
                     "{} crashes with {whole} batches and {part} parts synced",
-                    id_of(index)
+                    name(index)
                 )
             }
         }

@@ -27,6 +27,10 @@ pub(crate) struct Bounds {
     pub(crate) transfers: u8,
     /// Reads rest on leases, and time passes for all at once, so often.
     pub(crate) lease: Option<u8>,
+    /// The last server's number can go to another disk; both are there.
+    pub(crate) replaced: bool,
+    /// Steps of that that leaders are asked for.
+    pub(crate) changes: u8,
     /// Crashes, each with a restart.
     pub(crate) crashes: u8,
     /// Messages delivered twice.
@@ -54,6 +58,8 @@ impl Bounds {
         beats: 0,
         transfers: 0,
         lease: None,
+        replaced: false,
+        changes: 0,
         crashes: 1,
         duplicates: 0,
         one_by_one: false,
@@ -127,6 +133,30 @@ impl Bounds {
         transfers: 0,
         crashes: 0,
         ..Self::LEASE
+    };
+
+    /// A server's disk is replaced, and the old one lives on. At any stage of
+    /// it: the next change, a timeout in which an election may begin, a crash.
+    pub(crate) const REPLACED: Self = Self {
+        terms: 2,
+        replaced: true,
+        changes: 1,
+        transfers: 0,
+        ..Self::LEASE
+    };
+
+    /// A hand-over instead of the change and the crash.
+    pub(crate) const REPLACED_HANDING: Self = Self {
+        changes: 0,
+        transfers: 1,
+        crashes: 0,
+        ..Self::REPLACED
+    };
+
+    /// And a crash too.
+    pub(crate) const REPLACED_ALL: Self = Self {
+        crashes: 1,
+        ..Self::REPLACED_HANDING
     };
 
     /// One election with nothing simplified.

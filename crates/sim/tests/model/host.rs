@@ -11,6 +11,7 @@
 
 use std::collections::VecDeque;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_core::Machine;
@@ -26,18 +27,39 @@ use tenure_core::time::{ClockId, Instant, Now};
 const FAR: Duration = Duration::from_secs(4);
 /// Past stickiness, which is 1.01 timeouts.
 const UNSTICK: Duration = Duration::from_secs(2);
+/// The disk of the first founder; the others' follow.
+const DISKS: u128 = 100;
 /// One heartbeat: so short that a leader can beat for ever before a timeout
 /// passes.
 pub(crate) const BEAT: Duration = Duration::from_nanos(1);
 
-/// The server with this index.
+/// The number of the founder with this index.
 pub(crate) fn id_of(index: usize) -> ServerId {
     ServerId::new(index as u64 + 1).expect("not zero")
 }
 
-/// The index of a server.
+/// The index of the founder with this number.
 pub(crate) fn index_of(id: ServerId) -> usize {
     id.get() as usize - 1
+}
+
+/// The index of the server with this disk.
+pub(crate) fn index_with(storage: StorageId) -> usize {
+    (storage.to_u128() - DISKS) as usize
+}
+
+/// Whom a message for this number reaches: the one with the disk that it is
+/// for, or any if it does not say.
+pub(crate) fn addressees(
+    hosts: &[Arc<Host>],
+    to: ServerId,
+    storage: Option<StorageId>,
+) -> impl Iterator<Item = usize> {
+    let all = hosts.iter().enumerate();
+    let meant = all.filter(move |(index, host)| {
+        host.node.id() == to && storage.is_none_or(|storage| index_with(storage) == *index)
+    });
+    meant.map(|(index, _)| index)
 }
 
 /// What is on the disk, and what is on its way there.
@@ -110,6 +132,7 @@ fn write(disk: &mut Recovered, batch: Batch) {
 /// A server.
 #[derive(Clone, Debug)]
 pub(crate) struct Host {
+    index: usize,
     pub(crate) node: Node,
     pub(crate) disk: Disk,
     now: Instant,
@@ -136,19 +159,37 @@ impl Host {
             },
             ..Disk::default()
         };
-        Self::start(index, disk, config, Instant::ZERO)
+        Self::start((index, id_of(index)), disk, config, Instant::ZERO)
     }
 
-    fn start(index: usize, disk: Disk, config: &Config, now: Instant) -> Self {
+    /// One with a new disk, which is to have the number of a founder.
+    pub(crate) fn blank(index: usize, number: ServerId, config: &Config) -> Self {
+        let disk = Disk {
+            synced: Recovered {
+                silence: config.silence(),
+                ..Recovered::default()
+            },
+            ..Disk::default()
+        };
+        Self::start((index, number), disk, config, Instant::ZERO)
+    }
+
+    fn start(
+        (index, server): (usize, ServerId),
+        disk: Disk,
+        config: &Config,
+        now: Instant,
+    ) -> Self {
         let identity = Identity {
             cluster: ClusterId::from_u128(7),
-            server: id_of(index),
+            server,
             storage: storage(index),
         };
         let blank = State::new(Limits::default(), ClockId::default());
         let (recovered, rng) = (disk.synced.clone(), Rng::from_seed(1));
         let node = Node::start(config.clone(), identity, recovered, blank, rng, now);
         let mut host = Self {
+            index,
             node: node.expect("a snapshot that was just written"),
             disk,
             now,
@@ -170,7 +211,8 @@ impl Host {
         }
         // Without leases its clock means nothing, and begins anew.
         let now = if self.lease { self.now } else { Instant::ZERO };
-        *self = Self::start(index_of(self.node.id()), self.disk.clone(), config, now);
+        let who = (self.index, self.node.id());
+        *self = Self::start(who, self.disk.clone(), config, now);
     }
 
     fn now(&self) -> Now {
@@ -197,12 +239,32 @@ impl Host {
     }
 
     /// A message comes from the disk that its sender has.
-    pub(crate) fn receive(&mut self, envelope: &Envelope) -> Vec<Output> {
-        let storage = storage(index_of(envelope.from));
+    pub(crate) fn receive(&mut self, envelope: &Envelope, from: usize) -> Vec<Output> {
         self.handle(Input::Received {
             envelope: envelope.clone(),
-            storage,
+            storage: storage(from),
         })
+    }
+
+    /// Its name, for people.
+    pub(crate) fn name(&self) -> String {
+        let id = self.node.id();
+        if index_of(id) == self.index {
+            id.to_string()
+        } else {
+            format!("{id} (the new disk)")
+        }
+    }
+
+    /// Its disk.
+    pub(crate) fn storage(&self) -> StorageId {
+        storage(self.index)
+    }
+
+    /// Whether by its own log it may stand.
+    pub(crate) fn is_voter(&self) -> bool {
+        let (id, storage) = (self.node.id(), self.storage());
+        self.node.members().is_voter_with(id, storage)
     }
 
     /// Whatever it waits for has not come. A leader that has no question open
@@ -259,7 +321,7 @@ impl Host {
     pub(crate) fn win(&mut self, outputs: Vec<Output>) -> Vec<Output> {
         let mut said = Vec::new();
         for output in outputs {
-            if let Output::Send { envelope, .. } = output
+            if let Output::Send { envelope, storage } = output
                 && let Body::Request { number, request } = &envelope.body
                 && let (Request::Poll { .. }, Status::Polling) = (request, self.node.status())
             {
@@ -273,7 +335,8 @@ impl Host {
                         reply: Reply::WouldGrant,
                     },
                 };
-                said.extend(self.receive(&reply));
+                let from = storage.map_or_else(|| index_of(envelope.to), index_with);
+                said.extend(self.receive(&reply, from));
             }
         }
         said
@@ -310,5 +373,5 @@ impl Host {
 }
 
 fn storage(index: usize) -> StorageId {
-    StorageId::from_u128(index as u128 + 100)
+    StorageId::from_u128(index as u128 + DISKS)
 }

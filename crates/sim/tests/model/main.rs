@@ -89,6 +89,23 @@ fn established(bounds: Bounds) -> Cluster {
     cluster
 }
 
+/// From each stage of a replacement whose old disk lives on; from the last
+/// one alone if `over`. Any one crashes, if one does.
+fn replacement(bounds: Bounds, over: bool) -> Cluster {
+    let mut cluster = Cluster::new(bounds);
+    let all = 0..=cluster.bounds.servers;
+    let victims: Vec<_> = match cluster.bounds.crashes {
+        0 => vec![None],
+        _ => all.map(Some).collect(),
+    };
+    for victim in victims {
+        let mut stages = script::replacement(&cluster, victim);
+        let first = if over { stages.len() - 1 } else { 0 };
+        cluster.start.extend(stages.drain(first..));
+    }
+    cluster
+}
+
 fn figure_eight(planted: Option<Bug>) -> Cluster {
     let mut cluster = Cluster::new(Bounds {
         planted,
@@ -132,6 +149,14 @@ fn a_lease_with_a_hand_over_and_a_crash_breaks_nothing() {
     holds(name, established(Bounds::LEASE));
     let name = "from a reign with a lease: a heartbeat, a timeout";
     holds(name, established(Bounds::LEASE_BEATING));
+}
+
+#[test]
+fn a_number_that_goes_to_another_disk_with_both_alive_breaks_nothing() {
+    let name = "a disk is replaced and lives on: the next change, a timeout, a crash";
+    holds(name, replacement(Bounds::REPLACED, false));
+    let name = "a disk is replaced and lives on: a hand-over, a timeout";
+    holds(name, replacement(Bounds::REPLACED_HANDING, false));
 }
 
 #[test]
@@ -198,6 +223,35 @@ fn a_lease_that_counts_from_the_end_of_a_round_is_found() {
 }
 
 #[test]
+fn votes_counted_by_number_are_found() {
+    let bounds = Bounds {
+        planted: Some(Bug::VotesByNumber),
+        stands: 2,
+        changes: 0,
+        ..Bounds::REPLACED
+    };
+    let name = "votes counted by number";
+    breaks(name, replacement(bounds, true), Broken::TwoReigns);
+}
+
+#[test]
+fn entries_counted_by_number_are_found() {
+    let bounds = Bounds {
+        planted: Some(Bug::AppendsByNumber),
+        terms: 3,
+        stands: 4,
+        lease: Some(2),
+        changes: 0,
+        crashes: 0,
+        ..Bounds::REPLACED
+    };
+    let mut cluster = replacement(bounds, true);
+    let start = cluster.start.iter();
+    cluster.start = start.map(|it| script::astray(&cluster, it)).collect();
+    breaks("entries counted by number", cluster, Broken::Incomplete);
+}
+
+#[test]
 fn ranking_by_length_is_found() {
     let bounds = Bounds {
         planted: Some(Bug::LengthRanks),
@@ -249,10 +303,26 @@ fn long_nothing_is_broken() {
     }
     let name = "from a reign: two elections, a crash, a duplicate";
     holds(name, established(Bounds::AFTER_TWO));
-    let name = "from a reign: two hand-overs, an election, a proposal, a crash";
-    holds(name, established(Bounds::HANDING_TWICE));
     let name = "from a reign: three elections, a crash";
     holds(name, established(Bounds::AFTER_THREE));
+}
+
+#[test]
+fn long_two_hand_overs_break_nothing() {
+    if !is_long() {
+        return;
+    }
+    let name = "from a reign: two hand-overs, an election, a proposal, a crash";
+    holds(name, established(Bounds::HANDING_TWICE));
+}
+
+#[test]
+fn long_a_number_that_goes_to_another_disk_breaks_nothing() {
+    if !is_long() {
+        return;
+    }
+    let name = "a disk is replaced and lives on: a hand-over, a timeout, a crash";
+    holds(name, replacement(Bounds::REPLACED_ALL, false));
 }
 
 /// Everything at once, to the bound the design asks for. It takes minutes,

@@ -47,22 +47,29 @@
 //! after its timers as late as it likes. Everything in a server tells states
 //! apart then, so that bounds are smaller.
 //!
-//! Left out: changes of members, snapshots, reads that wait for a round, sessions.
+//! There the last server's number may go to another disk: it is removed, and
+//! the new disk is admitted and promoted, by whoever leads (`Action::Change`).
+//! The old disk goes on as a server of its own, with all that it has promised.
+//! A message is for a disk, and reaches that one; one that says no disk may
+//! reach either, or both.
+//!
+//! Left out: other changes of members, snapshots, reads that wait for a round,
+//! sessions.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use stateright::{Model, Property};
-use tenure_core::alpo::{Ask, Asker, Body, Input, Opening, Output, Status};
+use tenure_core::alpo::{Ask, Asker, Body, Change, Input, Opening, Output, Part, Status};
 use tenure_core::ids::Term;
 
 use super::action::{Action, Left};
 use super::bounds::Bounds;
-use super::host::{Host, id_of, index_of, parts};
+use super::host::{Host, addressees, id_of, parts};
 use super::rules::{Before, Broken, Past};
 use super::seen::Seen;
-use super::wire::Wire;
+use super::wire::{Sent, Wire};
 
 /// A state of the whole.
 #[derive(Clone, Debug)]
@@ -109,6 +116,8 @@ pub(crate) struct Cluster {
 
 impl Cluster {
     pub(crate) fn new(bounds: Bounds) -> Self {
+        // Otherwise a change that waits to be judged tells no states apart.
+        assert!(!bounds.replaced || bounds.lease.is_some());
         Self {
             bounds,
             start: Vec::new(),
@@ -126,14 +135,18 @@ impl Cluster {
             beats,
             transfers,
             lease,
+            replaced,
+            changes,
             crashes,
             duplicates,
             ..
         } = self.bounds;
         let config = self.bounds.config();
-        let host = |index| Arc::new(Host::founded(index, servers, &config));
+        let hosts = (0..servers).map(|index| Host::founded(index, servers, &config));
+        let new = || Host::blank(servers, id_of(servers - 1), &config);
+        let hosts = hosts.chain(replaced.then(new));
         World {
-            hosts: (0..servers).map(host).collect(),
+            hosts: hosts.map(Arc::new).collect(),
             wire: Wire::new(self.bounds.kept()),
             left: Left {
                 stands,
@@ -141,6 +154,7 @@ impl Cluster {
                 beats,
                 transfers,
                 passes: lease.unwrap_or(0),
+                changes,
                 crashes,
                 duplicates,
             },
@@ -194,8 +208,10 @@ impl Cluster {
             .past
             .look(&world.hosts, index, before, &outputs, watched);
         for output in outputs {
-            if let Output::Send { envelope, .. } = output {
-                world.wire.send(envelope);
+            if let Output::Send { envelope, storage } = output {
+                for to in addressees(&world.hosts, envelope.to, storage) {
+                    world.wire.send(envelope.clone(), (index, to));
+                }
             }
         }
         self.look_at_leases(world);
@@ -218,18 +234,19 @@ impl Cluster {
     }
 
     fn deliver(&self, world: &mut World, message: usize, stays: bool) -> bool {
-        let envelope = Arc::clone(&world.wire.get(message).envelope);
+        let Sent {
+            envelope, from, to, ..
+        } = world.wire.get(message).clone();
         if !stays {
             world.wire.take(message);
         }
-        let to = index_of(envelope.to);
         let (before, length) = (world.hosts[to].digest, world.wire.len());
         let stands = matches!(&envelope.body, Body::Request { request, .. }
             if request.asker() == Asker::Candidate);
         if stands {
             self.let_go(world, to, envelope.term);
         }
-        self.act(world, to, |host| host.receive(&envelope));
+        self.act(world, to, |host| host.receive(&envelope, from));
         world.broken.is_some() || world.hosts[to].digest != before || world.wire.len() > length
     }
 
@@ -292,6 +309,27 @@ impl Cluster {
         });
     }
 
+    /// What is next until the last server's number is the new disk's. Whether
+    /// anything came of it.
+    fn change(&self, world: &mut World, index: usize) -> bool {
+        world.left.changes -= 1;
+        let new = &world.hosts[self.bounds.servers];
+        let (server, storage) = (new.node.id(), new.storage());
+        let host = &world.hosts[index];
+        let change = match host.node.members().get(server) {
+            None => Change::Admit { server, storage },
+            Some(member) if member.storage != storage => Change::Remove(server),
+            Some(member) if member.part == Part::Learner => Change::Promote(server),
+            Some(_) => return false,
+        };
+        let before = host.digest;
+        let ask = Ask::Change(change);
+        self.act(world, index, |host| {
+            host.handle(Input::Asked { token: 0, ask })
+        });
+        world.broken.is_some() || world.hosts[index].digest != before
+    }
+
     fn crash(&self, world: &mut World, index: usize, whole: usize, part: usize) {
         world.left.crashes -= 1;
         if world.left.crashes == 0 {
@@ -316,6 +354,7 @@ impl Cluster {
             && host.node.term().get() < self.bounds.terms
             && self.bounds.only_stands.is_none_or(|only| only == index);
         let may_stand = may_stand && (self.bounds.lease.is_none() || host.is_due());
+        let may_stand = may_stand && host.is_voter();
         if may_stand || leads && self.bounds.plain {
             actions.push(Action::TimeOut(index));
         }
@@ -328,8 +367,13 @@ impl Cluster {
         // The heir stands in the next term.
         let within = host.node.term().get() < self.bounds.terms;
         if leads && left.transfers > 0 && within && host.node.is_ready() {
-            let heirs = (0..world.hosts.len()).filter(|heir| *heir != index);
+            let voter = |heir: &usize| host.node.members().is_voter(id_of(*heir));
+            let heirs = (0..self.bounds.servers).filter(|heir| *heir != index);
+            let heirs = heirs.filter(voter);
             actions.extend(heirs.map(|heir| Action::HandOver(index, heir)));
+        }
+        if leads && left.changes > 0 && host.node.is_ready() {
+            actions.push(Action::Change(index));
         }
         if !host.disk.waiting.is_empty() {
             actions.push(Action::Sync(index));
@@ -399,6 +443,7 @@ impl Model for Cluster {
                 self.hand_over(&mut next, index, to);
                 true
             }
+            Action::Change(index) => self.change(&mut next, index),
             Action::Pass => {
                 next.left.passes -= 1;
                 for host in &mut next.hosts {

@@ -12,14 +12,16 @@
 //! | leader completeness | a leader has every entry that was committed in an earlier term |
 //! | agreement | two servers never take different entries with the same id for committed |
 //! | leases | a leader that answers a read at once has applied all that anybody ever took for committed |
-//! | soundness | no server finds a broken rule itself: none halts, none panics |
+//! | soundness | no server finds a broken rule itself: none halts, none panics; but one may end whose number another disk has, by what is committed |
 
 use std::sync::Arc;
 
-use tenure_core::alpo::{Body, Entry, Envelope, LogId, Output, Reply, Request, Status};
+use tenure_core::alpo::{
+    Body, Entry, Envelope, Fault, LogId, Output, Payload, Reply, Request, Status, StorageId,
+};
 use tenure_core::ids::Term;
 
-use super::host::{Host, index_of};
+use super::host::{Host, index_with};
 
 /// A broken rule.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -132,7 +134,7 @@ impl Past {
         is_watched: impl Fn(Broken) -> bool,
     ) -> Option<Broken> {
         let votes = outputs.iter().filter_map(|output| match output {
-            Output::Send { envelope, .. } => vote(envelope),
+            Output::Send { envelope, storage } => vote(envelope, index, *storage),
             _ => None,
         });
         let mut found = Vec::new();
@@ -151,10 +153,27 @@ impl Past {
             .enumerate()
             .filter(|(other, _)| *other != index);
         found.extend(others.filter_map(|(_, other)| differ(&hosts[index], other)));
-        if outputs.iter().any(|o| matches!(o, Output::Halt(_))) {
+        let host = &hosts[index];
+        let ends = outputs.iter().any(|output| match output {
+            Output::Halt(Fault::Replaced { .. }) => !self.is_replaced(host),
+            Output::Halt(_) => true,
+            _ => false,
+        });
+        if ends {
             found.push(Broken::Halted);
         }
         found.into_iter().find(|broken| is_watched(*broken))
+    }
+
+    /// Whether the members that are committed give its number to another disk.
+    fn is_replaced(&self, host: &Host) -> bool {
+        let mut newest = self.committed.iter().rev();
+        let members = newest.find_map(|(entry, _)| match &entry.payload {
+            Payload::Members(members) => Some(members),
+            _ => None,
+        });
+        let has = members.and_then(|members| members.storage(host.node.id()));
+        has.is_some_and(|storage| storage != host.storage())
     }
 
     fn voted(&mut self, server: usize, term: Term, whose: usize) -> Option<Broken> {
@@ -208,17 +227,17 @@ impl Past {
     }
 }
 
-/// What a message says about its sender's vote.
-fn vote(envelope: &Envelope) -> Option<(Term, usize)> {
+/// What a message of `from` for this disk says about its sender's vote.
+fn vote(envelope: &Envelope, from: usize, to: Option<StorageId>) -> Option<(Term, usize)> {
     match &envelope.body {
         Body::Request {
             request: Request::Vote { .. },
             ..
-        } => Some((envelope.term, index_of(envelope.from))),
+        } => Some((envelope.term, from)),
         Body::Reply {
             reply: Reply::Granted,
             ..
-        } => Some((envelope.term, index_of(envelope.to))),
+        } => Some((envelope.term, index_with(to?))),
         _ => None,
     }
 }

@@ -26,7 +26,6 @@ use stateright::Model;
 use tenure_core::alpo::Status;
 
 use super::action::Action;
-use super::host::index_of;
 use super::model::{Cluster, World};
 
 /// What happens next.
@@ -36,15 +35,21 @@ enum Step {
     Stands(usize),
     /// All that is on its way from the first to the second arrives.
     Hears(usize, usize),
+    /// This leader is heard of.
+    Beats(usize),
+    /// This leader is asked for the next change.
+    Changes(usize),
 }
 
-use Step::{Hears, Stands};
+use Step::{Beats, Changes, Hears, Stands};
 
 /// A founded cluster with as many candidacies as a script needs.
 fn unbounded(cluster: &Cluster) -> World {
     let mut world = cluster.founded(None);
     world.left.stands = u8::MAX;
     world.left.passes = u8::MAX;
+    world.left.beats = u8::MAX;
+    world.left.changes = u8::MAX;
     world
 }
 
@@ -54,6 +59,8 @@ fn play(cluster: &Cluster, world: World, steps: &[Step]) -> World {
         world = match *step {
             Stands(server) => next(cluster, &world, Action::TimeOut(server)),
             Hears(from, to) => hear(cluster, world, from, to),
+            Beats(server) => next(cluster, &world, Action::Beat(server)),
+            Changes(server) => next(cluster, &world, Action::Change(server)),
         };
     }
     world
@@ -66,8 +73,8 @@ fn next(cluster: &Cluster, world: &World, action: Action) -> World {
 
 fn hear(cluster: &Cluster, mut world: World, from: usize, to: usize) -> World {
     let is_it = |world: &World, message: &usize| {
-        let envelope = &world.wire.get(*message).envelope;
-        index_of(envelope.from) == from && index_of(envelope.to) == to
+        let sent = world.wire.get(*message);
+        sent.from == from && sent.to == to
     };
     while let Some(message) = (0..world.wire.len()).find(|message| is_it(&world, message)) {
         match cluster.next_state(&world, Action::Deliver(message)) {
@@ -126,7 +133,7 @@ pub(crate) fn figure_eight(cluster: &Cluster) -> World {
     assert_eq!(world.hosts[s1].node.status(), Status::Leader);
     assert_eq!(world.past.committed(), 0);
     // As in the figure, s1 reaches s2 and s3 alone.
-    world.wire.lose(|envelope| index_of(envelope.to) >= s4);
+    world.wire.lose(|sent| sent.to >= s4);
     world.left = left;
     world
 }
@@ -135,7 +142,9 @@ pub(crate) fn figure_eight(cluster: &Cluster) -> World {
 pub(crate) fn established(cluster: &Cluster, leader: usize, victim: Option<usize>) -> World {
     let mut world = unbounded(cluster);
     let left = cluster.founded(None).left;
-    let others: Vec<_> = (0..world.hosts.len()).filter(|o| *o != leader).collect();
+    let others: Vec<_> = (0..cluster.bounds.servers)
+        .filter(|o| *o != leader)
+        .collect();
     if cluster.bounds.lease.is_some() {
         // Patience is over, and a silence that is owed.
         world = next(cluster, &world, Action::Pass);
@@ -148,8 +157,70 @@ pub(crate) fn established(cluster: &Cluster, leader: usize, victim: Option<usize
         }
     }
     assert!(world.hosts[leader].node.is_ready());
+    // A blank server is not known to anybody yet.
+    world.wire.lose(|sent| sent.to >= cluster.bounds.servers);
     assert_eq!(world.wire.len(), 0);
     world.left = left;
     world.victim = victim;
+    world
+}
+
+/// The stages of an orderly replacement of the last of three servers, s1
+/// leading: before it, and with each of the three changes appended, heard of by
+/// a majority, and on all of its members' disks. The old disk lives on from
+/// then on without a word of it.
+pub(crate) fn replacement(cluster: &Cluster, victim: Option<usize>) -> Vec<World> {
+    let [s1, s2, old, new] = [0, 1, 2, 3];
+    let left = cluster.founded(None).left;
+    let mut world = established(cluster, s1, None);
+    world.left = unbounded(cluster).left;
+    let all = [Hears(s1, s2), Hears(s1, old), Hears(s2, s1), Hears(old, s1)];
+    // The version rises, so that votes name disks.
+    world = play(cluster, world, &[Beats(s1)]);
+    world = play(cluster, world, &all);
+    world = play(cluster, world, &[Beats(s1)]);
+    for _round in 0..2 {
+        world = play(cluster, world, &all);
+    }
+    world.wire.lose(|sent| sent.to == new);
+    let mut stages = vec![world.clone()];
+    for _change in 0..3 {
+        // It is asked for and, where a round has to judge it, judged.
+        let judged = [Changes(s1), Hears(s1, s2), Hears(s2, s1)];
+        world = play(cluster, world, &judged);
+        world = play(cluster, world, &[Hears(s1, new), Hears(new, s1)]);
+        world.wire.lose(|sent| sent.to == old);
+        stages.push(world.clone());
+        world = play(cluster, world, &[Beats(s1)]);
+        for _round in 0..3 {
+            let rest = [Hears(s1, s2), Hears(s2, s1), Hears(s1, new), Hears(new, s1)];
+            world = play(cluster, world, &rest);
+        }
+        stages.push(world.clone());
+    }
+    let ends = |index: usize| world.hosts[index].node.log().last().id;
+    assert_eq!([s1, s2, old, new].map(ends), [5, 5, 2, 5]);
+    assert!(world.hosts[new].is_voter() && world.hosts[old].is_voter());
+    assert_eq!(world.hosts[s1].node.commit(), 5);
+    for stage in &mut stages {
+        stage.left = left;
+        stage.victim = victim;
+    }
+    stages
+}
+
+/// From there s2 is elected, and its connection for the last number ends at
+/// the disk that was removed; nobody else hears of its reign.
+pub(crate) fn astray(cluster: &Cluster, world: &World) -> World {
+    let [s2, old, new] = [1, 2, 3];
+    let mut world = next(cluster, world, Action::Pass);
+    let elected = [Stands(s2), Hears(s2, new), Hears(new, s2)];
+    world = play(cluster, world, &elected);
+    assert_eq!(world.hosts[s2].node.status(), Status::Leader);
+    for _round in 0..3 {
+        world.wire.lose(|sent| sent.from == s2 && sent.to != old);
+        world = play(cluster, world, &[Hears(s2, old), Hears(old, s2)]);
+    }
+    world.wire.lose(|_| true);
     world
 }

@@ -34,21 +34,31 @@ use super::host::{Host, id_of, index_of};
 #[derive(Clone, Debug)]
 pub(crate) struct Sent {
     pub(crate) envelope: Arc<Envelope>,
+    /// Who sent it, and whom it reaches: two servers may have one number.
+    pub(crate) from: usize,
+    pub(crate) to: usize,
     /// Of all but the number.
     digest: u64,
 }
 
 impl Sent {
-    fn new(envelope: Envelope, kept: Kept) -> Self {
+    fn new(envelope: Envelope, (from, to): (usize, usize), kept: Kept) -> Self {
         let mut hasher = DefaultHasher::new();
+        (from, to).hash(&mut hasher);
         envelope.digest(&mut hasher);
         if kept.times {
             format!("{envelope:?}").hash(&mut hasher);
         }
         Self {
             envelope: Arc::new(envelope),
+            from,
+            to,
             digest: hasher.finish(),
         }
+    }
+
+    fn question(&self) -> Question {
+        Question::of(&self.envelope, (self.from, self.to))
     }
 
     fn key(&self) -> (u64, u64) {
@@ -56,7 +66,7 @@ impl Sent {
     }
 
     fn number(&self) -> u64 {
-        Question::of(&self.envelope).number
+        self.question().number
     }
 
     /// Whether it can never again make anybody do anything that would not be
@@ -67,18 +77,13 @@ impl Sent {
     /// on disk never fall, and a passive server that asks again does so in a
     /// higher term, unless polls are messages.
     fn is_idle(&self, hosts: &[Arc<Host>], kept: Kept) -> bool {
-        let Envelope {
-            from,
-            to,
-            term,
-            body,
-        } = &*self.envelope;
-        let host = &hosts[index_of(*to)];
+        let Envelope { term, body, .. } = &*self.envelope;
+        let host = &hosts[self.to];
         let known = host.disk.hard().term;
         match body {
             Body::Request { .. } if kept.stale => false,
             Body::Request { request, .. } => {
-                let over = || hosts[index_of(*from)].disk.hard().term > *term;
+                let over = || hosts[self.from].disk.hard().term > *term;
                 let stood = request.asker() == Asker::Candidate;
                 *term < known || stood && *term == known && over()
             }
@@ -105,8 +110,7 @@ struct Question {
 }
 
 impl Question {
-    fn of(envelope: &Envelope) -> Self {
-        let (from, to) = (index_of(envelope.from), index_of(envelope.to));
+    fn of(envelope: &Envelope, (from, to): (usize, usize)) -> Self {
         let (asker, peer, term, number) = match &envelope.body {
             Body::Request { number, .. } => (from, to, envelope.term, *number),
             Body::Reply {
@@ -177,8 +181,8 @@ impl Wire {
         Self { sent, kept }
     }
 
-    pub(crate) fn send(&mut self, envelope: Envelope) {
-        let sent = Sent::new(envelope, self.kept);
+    pub(crate) fn send(&mut self, envelope: Envelope, ends: (usize, usize)) {
+        let sent = Sent::new(envelope, ends, self.kept);
         let at = self.sent.partition_point(|other| other.key() < sent.key());
         self.sent.insert(at, sent);
     }
@@ -192,8 +196,8 @@ impl Wire {
     }
 
     /// These messages are lost.
-    pub(crate) fn lose(&mut self, which: impl Fn(&Envelope) -> bool) {
-        self.sent.retain(|sent| !which(&sent.envelope));
+    pub(crate) fn lose(&mut self, which: impl Fn(&Sent) -> bool) {
+        self.sent.retain(|sent| !which(sent));
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -205,7 +209,7 @@ impl Wire {
         let ranks = Ranks::new(self, hosts);
         let meaning = |index: usize| {
             let sent = &self.sent[index];
-            (sent.digest, ranks.of(&sent.envelope, hosts))
+            (sent.digest, ranks.of(sent.question(), hosts))
         };
         let mut all: Vec<_> = (0..self.sent.len()).collect();
         all.dedup_by_key(|index| meaning(*index));
@@ -221,14 +225,20 @@ impl Wire {
     pub(crate) fn digest(&self, hosts: &[Arc<Host>], into: &mut impl Hasher) {
         let ranks = Ranks::new(self, hosts);
         for sent in &self.sent {
-            (sent.digest, ranks.of(&sent.envelope, hosts)).hash(into);
+            (sent.digest, ranks.of(sent.question(), hosts)).hash(into);
+        }
+        // Then what tells hosts apart has all the numbers.
+        if self.kept.times {
+            return;
         }
         for (asker, host) in hosts.iter().enumerate() {
             if self.kept.polls {
                 (host.node.numbered_from(), host.node.last_number()).hash(into);
             }
             for envelope in host.node.held() {
-                ranks.of(envelope, hosts).hash(into);
+                let to = index_of(envelope.to);
+                let question = Question::of(envelope, (asker, to));
+                ranks.of(question, hosts).hash(into);
             }
             for peer in 0..hosts.len() {
                 for number in host.node.numbers_to(id_of(peer)) {
@@ -249,9 +259,18 @@ struct Ranks {
 
 impl Ranks {
     fn new(wire: &Wire, hosts: &[Arc<Host>]) -> Self {
-        let sent = wire.sent.iter().map(|sent| &*sent.envelope);
-        let held = hosts.iter().flat_map(|host| host.node.held());
-        let asked = sent.chain(held).map(Question::of);
+        let plain = wire.kept.polls;
+        if wire.kept.times {
+            let known = Vec::new();
+            return Self { known, plain };
+        }
+        let sent = wire.sent.iter().map(Sent::question);
+        let held = hosts.iter().enumerate().flat_map(|(index, host)| {
+            let to = |envelope: &Envelope| index_of(envelope.to);
+            let held = host.node.held();
+            held.map(move |envelope| Question::of(envelope, (index, to(envelope))))
+        });
+        let asked = sent.chain(held);
         let asked = asked.filter(|question| question.counts(hosts));
         let mut known: Vec<_> = asked.map(|q| (q.asker, q.peer, q.number)).collect();
         for (asker, host) in hosts.iter().enumerate() {
@@ -263,7 +282,6 @@ impl Ranks {
         known.retain(|(asker, _, number)| *number > hosts[*asker].node.numbered_from());
         known.sort_unstable();
         known.dedup();
-        let plain = wire.kept.polls;
         Self { known, plain }
     }
 
@@ -279,8 +297,7 @@ impl Ranks {
     }
 
     /// A message's number as far as it makes a difference.
-    fn of(&self, envelope: &Envelope, hosts: &[Arc<Host>]) -> u64 {
-        let question = Question::of(envelope);
+    fn of(&self, question: Question, hosts: &[Arc<Host>]) -> u64 {
         if self.plain || question.counts(hosts) {
             self.rank((question.asker, question.peer, question.number))
         } else {

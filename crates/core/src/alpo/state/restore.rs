@@ -513,3 +513,32 @@ impl Work<'_> {
 fn held_by() -> Name {
     Name::new(HELD_BY).unwrap_or_else(|error| unreachable!("{HELD_BY}: {error}"))
 }
+
+/// What `tests/alpo_restore.rs` says of a backup is noticed if it is not so.
+#[cfg(all(test, feature = "planted-bugs"))]
+mod tests {
+    use super::super::super::ids::{ServerId, StorageId};
+    use super::super::Limits;
+    use super::*;
+
+    #[test]
+    fn a_backup_that_is_restored_in_place_gives_out_what_was_given_out() {
+        let server = ServerId::new(1).expect("a number");
+        let how = Restoring {
+            clock: ClockId::default(),
+            members: Membership::founded([(server, StorageId::from_u128(1))]),
+            times: 1,
+            term_step: TERM_STEP,
+            longest_lease: Duration::ZERO,
+            holder: 1,
+            wall: WallTime::default(),
+        };
+        let restored = |planted| {
+            let mut state = State::new(Limits::default(), ClockId::default());
+            state.plant(planted);
+            state.restored(&how).expect("restorable").state.applied.id
+        };
+        assert_eq!(restored(Some(Bug::RestoredInPlace)), 1);
+        assert!(restored(None) >= JUMP);
+    }
+}
