@@ -490,7 +490,7 @@ impl Agent {
 /// What people are told when the view is gone, or an older copy is back.
 fn lost_view(desk: &Desk, (epoch, found): (u64, Option<u64>), workloads: &[Name]) -> String {
     let (key, store) = (desk.keys.view(), &desk.store);
-    let found = found.map_or("nothing".to_owned(), |found| format!("epoch {found}"));
+    let found = found.map_or_else(|| "nothing".to_owned(), |found| format!("epoch {found}"));
     let names: Vec<&str> = workloads.iter().map(Name::as_str).collect();
     let names = match names.len() {
         0 => "no workload went with it".to_owned(),

@@ -176,15 +176,7 @@ impl fmt::Display for Stranger {
                 server,
                 promised,
                 found,
-            } => write!(
-                f,
-                "expected the data directory {promised} for server {id}, with which this server \
-                 has agreed to found a cluster, found {found}. If two servers have number {id}, \
-                 stop one of them. If that directory is gone and `tenure status` shows no leader \
-                 at any server of this new cluster, stop them all, empty each --data, and start \
-                 them again",
-                id = server.get()
-            ),
+            } => f.write_str(&broken_promise(*server, *promised, *found)),
             Self::NotAMember { server, found } => write!(
                 f,
                 "the peers have a cluster and server {id} is not in it; to take it in run \
@@ -205,6 +197,17 @@ impl fmt::Display for Stranger {
             ),
         }
     }
+}
+
+/// What to do about a promise that cannot be kept.
+fn broken_promise(server: ServerId, promised: StorageId, found: StorageId) -> String {
+    format!(
+        "expected the data directory {promised} for server {id}, with which this server has \
+         agreed to found a cluster, found {found}. If two servers have number {id}, stop one of \
+         them. If that directory is gone and `tenure status` shows no leader at any server of \
+         this new cluster, stop them all, empty each --data, and start them again",
+        id = server.get()
+    )
 }
 
 /// Servers as a list for people.
