@@ -67,6 +67,9 @@ cargo test --workspace --features tenure/full,tenure-cli/full --locked
 step 'what only the next release knows'
 cargo test -p tenure-core --features next-version --test alpo_trio --locked
 
+step 'bugs planted in the protocol, which its scripts notice'
+cargo test -p tenure-core --features planted-bugs --lib --test alpo_scripts --test alpo_founding --locked
+
 step 'documentation'
 RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps --locked
 

@@ -190,6 +190,9 @@ fn planted_mistakes_in_founding_are_noticed() {
     use tenure_core::alpo::Bug;
     let mut hasty = three(1, 11).with_bug(Some(Bug::FoundByMajority));
     assert!(matches!(hasty.heard(&three(2, 12).hello()), Ok(Some(_))));
+    let mut hasty = three(1, 11).with_bug(Some(Bug::FoundUnpromised));
+    assert_eq!(hasty.heard(&three(2, 12).hello()), Ok(None));
+    assert!(matches!(hasty.heard(&three(3, 13).hello()), Ok(Some(_))));
     let mut wiped = three(3, 99).with_bug(Some(Bug::WipedVotes));
     assert!(wiped.heard(&member(1, [11, 12, 13])).is_ok());
 }

@@ -61,13 +61,14 @@ fn scripts() -> Vec<(String, String)> {
 /// Mistakes that no running server can make, so that no script can tell of
 /// them: each is caught by the test named beside it.
 #[cfg(feature = "planted-bugs")]
-const MADE_ELSEWHERE: [(tenure_core::alpo::Bug, &str); 5] = {
+const MADE_ELSEWHERE: [(tenure_core::alpo::Bug, &str); 6] = {
     use tenure_core::alpo::Bug;
     [
         // A disk that is opened.
         (Bug::DamageCut, "the simulator of clusters"),
         // Servers that are blank.
         (Bug::FoundByMajority, "alpo_founding.rs"),
+        (Bug::FoundUnpromised, "alpo_founding.rs"),
         (Bug::WipedVotes, "alpo_founding.rs"),
         // Who is let in.
         (Bug::CloneCounted, "starts.rs"),

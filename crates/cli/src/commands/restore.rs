@@ -19,6 +19,9 @@ use crate::config::duration;
 use crate::failure::{Failure, usage};
 use crate::output::counted;
 
+/// By how much each restore raises the numbers of the log.
+const LIFE: u64 = 1 << 40;
+
 pub(crate) fn restore(context: &Context, args: &Restore) -> Result<ExitCode, Failure> {
     let server = ServerId::new(args.id)
         .ok_or_else(|| usage("--id: expected the number of a server, from 1, found 0"))?;
@@ -37,12 +40,15 @@ pub(crate) fn restore(context: &Context, args: &Restore) -> Result<ExitCode, Fai
     // It is a new cluster, whose servers may all be on this machine.
     secret::keep(&args.data);
     let (id, data, last) = (server.get(), args.data.display(), summary.last);
+    let life = made.last.id / LIFE;
     let next =
         format!("tenure serve --id {id} --peers {id}=HOST:PORT --data {data} --listen HOST:PORT");
     let text = format!(
         "{file}: cluster {} up to entry {} of term {}\n\
          {data}: server {id} of the new cluster {}, which begins with it at entry {}\n\
          {}\n\
+         its numbers are of life {life} of this data; a later restore, of whatever backup of it, \
+         must come to a higher one: add --times where it does not\n\
          next: {next}\n\
          then grow it with tenure member add; the servers of the old cluster do not belong to it \
          and must stay off",
@@ -65,6 +71,7 @@ pub(crate) fn restore(context: &Context, args: &Restore) -> Result<ExitCode, Fai
         "storage": made.identity.storage.to_string(),
         "begins_id": made.last.id,
         "begins_term": made.last.term.get(),
+        "life": life,
         "elections": made.elections,
         "groups": made.groups,
         "held_ms": u64::try_from(made.lease.as_millis()).unwrap_or(u64::MAX),
