@@ -24,6 +24,10 @@ use super::super::quorum;
 use super::server::Server;
 use super::types::{Event, Why};
 
+/// How often a candidate doubles a quarter of the election timeout for voters
+/// that are there and do not answer: up to 16 timeouts.
+const DOUBLINGS: u32 = 6;
+
 /// Who has answered: a number, and the disk that it has. What adds to a
 /// majority counts only if the members have that number with that disk; see
 /// [`majority`].
@@ -44,6 +48,9 @@ pub(super) struct Candidate {
     answered: BTreeSet<Disk>,
     /// When this cycle ends without a result (H6).
     pub(super) deadline: Instant,
+    /// Since when others can have been asked: not before this server's own
+    /// vote was durable.
+    asked_since: Instant,
     /// When the silent are asked again.
     pub(super) retry_at: Instant,
     /// The leader asked for this election.
@@ -97,8 +104,7 @@ impl Candidate {
     fn begin(server: &mut Server, phase: Phase, transfer: bool, cycles: u32) -> Self {
         // Longer from cycle to cycle, so that candidates who disturb each
         // other get out of step; shorter than the patience of the passive.
-        let base = (server.config.timeout / 4) * (1 << cycles.min(2));
-        let deadline = server.soon(base).after(base);
+        let deadline = Self::cycle(server, cycles);
         let mut candidate = Self {
             phase,
             before: server.number,
@@ -107,12 +113,44 @@ impl Candidate {
             deferred: BTreeSet::new(),
             answered: BTreeSet::new(),
             deadline,
+            asked_since: server.now,
             retry_at: Instant::ZERO,
             transfer,
             cycles,
         };
         candidate.ask(server);
         candidate
+    }
+
+    fn cycle(server: &mut Server, cycles: u32) -> Instant {
+        let base = (server.config.timeout / 4) * (1 << cycles.min(2));
+        server.soon(base).after(base)
+    }
+
+    /// Whether a cycle that got no result goes on, because disks are slow and
+    /// nothing else is wrong.
+    ///
+    /// A vote is a sync. Where that takes as long as a cycle, the next cycle
+    /// would ask for another vote and another sync, and nobody would be
+    /// elected for as long as disks are slow. So a candidate waits for its own
+    /// disk; and from cycle to cycle twice as long for voters that have not
+    /// answered, as long as they could make a majority. They are there: a
+    /// majority has answered the poll. One that died meanwhile costs little,
+    /// for it answers no further poll.
+    fn waits_for_disks(&mut self, server: &Server) -> bool {
+        if self.phase == Phase::Polling {
+            return false;
+        }
+        if !server.disk.hard_is_durable() {
+            self.asked_since = server.now;
+            return true;
+        }
+        let longest = (server.config.timeout / 4) * (1 << self.cycles.min(DOUBLINGS));
+        let voters = server.members.now().iter();
+        let voters = voters.map(|(id, member)| (id, member.storage));
+        let silent = voters.filter(|voter| !self.answered.contains(voter));
+        let all = silent.chain(self.granted.iter().copied());
+        server.now.since(self.asked_since) < longest && majority(server, all)
     }
 
     /// Asks everybody who has not answered; and once more those who should
@@ -268,6 +306,7 @@ impl Candidate {
             // Clocks, and how far to wind them; numbers are judged by `base`.
             before: _,
             deadline: _,
+            asked_since: _,
             retry_at: _,
             cycles: _,
         } = self;
@@ -277,10 +316,18 @@ impl Candidate {
     /// Time has passed.
     pub(super) fn tick(&mut self, server: &mut Server) -> bool {
         if server.now >= self.deadline && !server.planted(Bug::CandidateWaits) {
-            return true;
+            if !self.waits_for_disks(server) {
+                return true;
+            }
+            self.deadline = Self::cycle(server, self.cycles);
         }
         if server.now >= self.retry_at {
-            self.ask(server);
+            if self.phase == Phase::Polling || server.disk.hard_is_durable() {
+                self.ask(server);
+            } else {
+                // What was asked for has not left yet.
+                self.retry_at = server.now.after(server.config.heartbeat);
+            }
         }
         false
     }

@@ -470,7 +470,9 @@ impl Node {
         match &mut self.role {
             Role::Passive(passive) => {
                 if now >= passive.deadline.max(self.server.owed_until) {
-                    if self.server.may_stand() {
+                    // It may have voted for another, whose turn it is until
+                    // that vote is on this disk, and the answer has gone.
+                    if self.server.may_stand() && self.server.disk.hard_is_durable() {
                         self.campaign(0);
                     } else {
                         self.calm();
