@@ -101,9 +101,8 @@ impl Teller {
         match answered.answer {
             Answer::Welcome(_) => {}
             Answer::Refused(why) | Answer::Later(why) | Answer::SetBack(_, why) if !believed => {
-                let server = self.server.get();
-                let why =
-                    format!("what is there has not proven to be server {server}, and says: {why}");
+                // Whoever is there may say anything.
+                let why = format!("{why} (this was not proven to be said by that server)");
                 self.complain(address, &why, Undialled::Untrusted);
             }
             Answer::Refused(why) => self.complain(address, &why, Undialled::Refused),
