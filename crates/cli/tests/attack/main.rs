@@ -24,7 +24,7 @@ use stranger::{
 };
 use tenure::core::alpo::{ClusterId, Envelope, MAX_NUMBER, Position, StorageId};
 use tenure::core::ids::Term;
-use tenure::transport::{Answer, Form, Prover, Tls, TlsFiles, introduced};
+use tenure::transport::{Answer, Form, PeerSecret, Prover, Tls, TlsFiles, introduced};
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(40);
 /// Long enough that nobody stands because the machine is busy: whoever leads
@@ -518,9 +518,10 @@ fn neither_a_clients_certificate_nor_another_servers_passes_for_a_server() {
 }
 
 /// Somebody is where a server was that is down, and says to those who dial it
-/// that their own disks were set back. It cannot prove to be that server.
+/// that their own disks were set back. It cannot prove to be that server; or
+/// it is one that knows the secret, with a disk that is no member's.
 #[test]
-fn an_answer_that_is_not_proven_puts_nobody_out() {
+fn an_answer_that_is_not_proven_or_no_members_puts_nobody_out() {
     let mut place = Place::found(By::Secret);
     let before = place.seen();
     let (_, disks) = place.known();
@@ -532,24 +533,27 @@ fn an_answer_that_is_not_proven_puts_nobody_out() {
         .enable_all()
         .build()
         .expect("a runtime");
-    let told = Answer::SetBack(StorageId::from_u128(disks[gone]), "a forged reason".into());
+    let forged = |disk| Answer::SetBack(StorageId::from_u128(disk), "a forged reason".into());
+    let secret = PeerSecret::new(b"a secret of all servers").expect("long enough");
+    let knows = Prover::new(move |bytes| secret.prove(bytes));
+    let told = [
+        (forged(disks[gone]), Prover::default()),
+        (forged(77), knows),
+    ];
     let answering = async {
         let listener = tokio::net::TcpListener::bind(&place.peers[gone]).await;
-        let (listener, mut heard) = (
-            listener.expect("its port"),
-            std::collections::BTreeSet::new(),
-        );
-        // Each of the other two is told twice.
-        let mut count = 0;
-        while heard.len() < 2 || count < 4 {
+        let listener = listener.expect("its port");
+        let mut heard = std::collections::BTreeMap::new();
+        // Each of the other two is told both.
+        while heard.len() < 2 || heard.values().any(|times| *times < told.len()) {
             let (mut stream, _) = listener.accept().await.expect("a dialler");
             let greeted = introduced(&mut stream, stranger::id(gone as u64 + 1)).await;
             let Ok(mut greeted) = greeted else { continue };
-            let nothing = Prover::default();
-            let answered = greeted.answer(&mut stream, &told, &nothing).await;
+            let times: &mut usize = heard.entry(greeted.greeting.hello.server).or_default();
+            let (answer, prover) = &told[*times % told.len()];
+            let answered = greeted.answer(&mut stream, answer, prover).await;
             answered.expect("it waits for an answer");
-            heard.insert(greeted.greeting.hello.server);
-            count += 1;
+            *times += 1;
         }
     };
     let answered = runtime.block_on(async { tokio::time::timeout(PATIENCE, answering).await });
