@@ -298,17 +298,22 @@ fn out_of_order(expected: u64) -> v1::Error {
 
 fn not_leader(hint: Option<tenure_core::alpo::ServerId>, shared: &Shared) -> v1::Error {
     match shared.leader(hint) {
-        Some((leader, address)) => v1::Error {
-            leader: Some(leader.get()),
-            leader_address: address.clone(),
-            ..error(
-                Cause::NotLeader,
-                format!(
-                    "expected the leader, which is server {} at {address}",
-                    leader.get()
-                ),
-            )
-        },
+        Some((leader, address)) => {
+            let id = leader.get();
+            let place = if address.is_empty() {
+                ", whose address is not known here yet".to_owned()
+            } else {
+                format!(" at {address}")
+            };
+            v1::Error {
+                leader: Some(id),
+                leader_address: address,
+                ..error(
+                    Cause::NotLeader,
+                    format!("expected the leader, which is server {id}{place}"),
+                )
+            }
+        }
         None => error(
             Cause::NotLeader,
             "expected the leader; none is known at the moment, try again soon",
