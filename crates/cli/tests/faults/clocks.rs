@@ -75,6 +75,12 @@ fn clocks_that_are_a_year_apart() {
                 passed <= real,
                 "{leader} leads: {passed:?} of the log in {real:?}"
             );
+            // It goes on under each of them.
+            let later = now(&client).await + 200_000_000;
+            until("the log's time to go on", async || {
+                (now(&client).await >= later).then_some(())
+            })
+            .await;
             servers.kill(leader);
             servers.leader().await;
             servers.start(leader);
