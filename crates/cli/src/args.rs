@@ -148,13 +148,13 @@ pub(crate) enum Command {
     Transfer(Transfer),
     /// See that the next leader's term is above N, after a store was lost or restored.
     ///
-    /// Whoever leads below is asked to hand over first, so this takes as long
+    /// A leader in a lower term is asked to hand over first. That takes as long
     /// as its work needs to stop. Does nothing if the term is above N already.
     Repair(Repair),
-    /// Delete the register of an election that nobody holds.
+    /// Delete the register of an election that has no leader.
     ///
-    /// Its terms then begin again at 1: whatever remembers its fence refuses
-    /// the next leaders. Stop every candidate before.
+    /// Its terms then begin again at 1. A resource that remembers a fence of it
+    /// refuses the next leaders. Stop every candidate before.
     Forget(Forget),
     /// Be a node of a group: run what is deployed, and take over from nodes that die.
     ///

@@ -17,10 +17,11 @@
 //! for: it moves no time, and is answered.
 //!
 //! One that hangs from the start, or while it ends what a former life has left,
-//! is killed by the same rule. A new agent has not sent a beat yet, and nobody
-//! else can: so what its steward holds ends within a lease. To kill it is safe
-//! at any time, for its guardians hear the end of their channels; to wait only
-//! leaves a chance to one that was merely stopped.
+//! is killed by the same rule. A new agent has not sent a beat yet, and no
+//! other process sends beats for it, so what its steward holds ends within a
+//! lease. The agent may kill the steward at any time: the guardians see the end
+//! of their channels and end their commands. It waits first, because a steward
+//! that was only stopped goes on and keeps what runs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -81,7 +82,7 @@ pub(super) async fn find(directory: &Path, lease: Duration) -> io::Result<Found>
     let Ok(stream) = door.connect(STEWARD).await else {
         return start(directory, &door).await;
     };
-    // What it holds has ended by then: nobody sends beats any more.
+    // What it holds has ended by then: it has got no beat for a lease.
     let over = lease.saturating_add(SLACK).saturating_add(SLACK);
     let mut wire = Wire::new(stream);
     if let Some(state) = greeting(&mut wire, GREETING.max(over)).await? {
@@ -97,7 +98,8 @@ async fn end(wire: &mut Wire) {
         "the steward of this node does not answer, and what it held is over; it is killed, and \
          another one is started"
     );
-    // It is held by the connection: nobody else can have its number.
+    // While the connection is open the steward lives, and no other process has
+    // its number.
     if let Some(pid) = wire.peer().and_then(Pid::from_raw) {
         let _ = kill_process(pid, Signal::KILL);
     }
@@ -497,7 +499,8 @@ impl Porter {
     fn kill(&mut self) {
         tracing::error!("the steward does not answer, and what it held is over; it is killed");
         let pid = self.wire.peer().and_then(Pid::from_raw);
-        // It is held by the connection: nobody else can have its number.
+        // While the connection is open the steward lives, and no other process has
+        // its number.
         if let Some(pid) = pid {
             let _ = kill_process(pid, Signal::KILL);
         }

@@ -79,7 +79,7 @@ pub(crate) async fn run(context: &Context, options: Options) -> Result<ExitCode,
     };
     // The grant of a former life is a time of the clock that it read. On
     // another boot, or in another time namespace, that time means nothing; and
-    // where no boot id can be read nobody can say that it is the same clock
+    // a process that cannot read its boot id does not know which clock it was
     // (docs/ha.md §7.1).
     let clock = clock::id();
     let settings = format!("{} {config:?} {clock:?}", options.url);
@@ -487,7 +487,7 @@ impl Agent {
     }
 }
 
-/// What people are told when the view is gone, or an older copy is back.
+/// The warning that the view is gone, or that an older copy is back.
 fn lost_view(desk: &Desk, (epoch, found): (u64, Option<u64>), workloads: &[Name]) -> String {
     let (key, store) = (desk.keys.view(), &desk.store);
     let found = found.map_or_else(|| "nothing".to_owned(), |found| format!("epoch {found}"));

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use serde_json::json;
-use tenure::core::alpo::ServerId;
+use tenure::core::alpo::{JUMP, ServerId};
 use tenure::server::{Made, RestoreError, RestoreOptions, read_backup};
 
 use super::secret;
@@ -18,9 +18,6 @@ use crate::args::Restore;
 use crate::config::duration;
 use crate::failure::{Failure, usage};
 use crate::output::counted;
-
-/// By how much each restore raises the numbers of the log.
-const LIFE: u64 = 1 << 40;
 
 pub(crate) fn restore(context: &Context, args: &Restore) -> Result<ExitCode, Failure> {
     let server = ServerId::new(args.id)
@@ -40,7 +37,7 @@ pub(crate) fn restore(context: &Context, args: &Restore) -> Result<ExitCode, Fai
     // It is a new cluster, whose servers may all be on this machine.
     secret::keep(&args.data);
     let (id, data, last) = (server.get(), args.data.display(), summary.last);
-    let life = made.last.id / LIFE;
+    let life = made.last.id / JUMP;
     let next =
         format!("tenure serve --id {id} --peers {id}=HOST:PORT --data {data} --listen HOST:PORT");
     let text = format!(

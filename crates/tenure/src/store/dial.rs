@@ -80,7 +80,7 @@ enum State<T> {
 struct Dialing {
     _task: Task,
     outcome: watch::Receiver<Outcome>,
-    told: Arc<Told>,
+    told: Arc<Outcomes>,
 }
 
 /// What came of dialling, once it has ended; what went wrong.
@@ -114,9 +114,9 @@ impl Drop for Task {
 
 /// What has become of each host that was tried so far, by its number.
 #[derive(Default)]
-struct Told(Mutex<BTreeMap<usize, String>>);
+struct Outcomes(Mutex<BTreeMap<usize, String>>);
 
-impl Told {
+impl Outcomes {
     fn tell(&self, host: usize, what: &str) {
         lock(&self.0).insert(host, what.to_owned());
     }
@@ -219,7 +219,7 @@ impl<T: Connection> Dialer<T> {
                 State::Closed | State::Dialing(_) => inner.first,
             }
         };
-        let (shared, told) = (Arc::clone(&self.shared), Arc::<Told>::default());
+        let (shared, told) = (Arc::clone(&self.shared), Arc::<Outcomes>::default());
         let (_, connected) = shared.any(from, &told).await?;
         Ok(connected)
     }
@@ -252,7 +252,7 @@ impl<T> Drop for Dialer<T> {
 impl<T: Connection> Shared<T> {
     /// Begins to dial in the background.
     fn begin(self: &Arc<Self>, first: usize) -> Dialing {
-        let (shared, told) = (Arc::clone(self), Arc::<Told>::default());
+        let (shared, told) = (Arc::clone(self), Arc::<Outcomes>::default());
         let (tell, outcome) = watch::channel(None);
         let tells = Arc::clone(&told);
         let task = drive::background().spawn(async move {
@@ -276,7 +276,7 @@ impl<T: Connection> Shared<T> {
 
     /// Tries all hosts, beginning with `first`; the number of the one that
     /// finished its handshake first.
-    async fn any(&self, first: usize, told: &Told) -> Result<(usize, T), Failed> {
+    async fn any(&self, first: usize, told: &Outcomes) -> Result<(usize, T), Failed> {
         let count = self.hosts.len();
         let order = (0..count).map(|at| (first + at) % count);
         let mut is_broken = false;

@@ -102,8 +102,6 @@ impl Candidate {
     }
 
     fn begin(server: &mut Server, phase: Phase, transfer: bool, cycles: u32) -> Self {
-        // Longer from cycle to cycle, so that candidates who disturb each
-        // other get out of step; shorter than the patience of the passive.
         let deadline = Self::cycle(server, cycles);
         let mut candidate = Self {
             phase,
@@ -122,6 +120,9 @@ impl Candidate {
         candidate
     }
 
+    /// When a cycle that begins now ends. Longer from cycle to cycle, so that
+    /// candidates that disturb each other get out of step; shorter than the
+    /// patience of the passive.
     fn cycle(server: &mut Server, cycles: u32) -> Instant {
         let base = (server.config.timeout / 4) * (1 << cycles.min(2));
         server.soon(base).after(base)
