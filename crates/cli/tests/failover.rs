@@ -331,7 +331,7 @@ fn a_supervisor_stopped_between_winning_and_starting_starts_nothing() {
     poll_until(SOON, stopped).expect("it leads, and has stopped itself");
     assert!(ledger.runs().is_empty(), "it had started already");
     let rival = Candidate::start(&url, "rival", &ledger, &flags);
-    ledger.await_term_above(0, SOON);
+    ledger.await_term_above(1, SOON);
     paused.signal(Signal::CONT);
     let told = || paused.log().contains("is over for us").then_some(());
     poll_until(SOON, told).expect("it learns that its term is over");

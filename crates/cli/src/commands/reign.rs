@@ -207,6 +207,12 @@ fn stop_here_for_a_test() {
     #[cfg(debug_assertions)]
     if std::env::var_os("TENURE_TEST_STOP_BEFORE_START").is_some() {
         use rustix::process::{Signal, getpid, kill_process};
+        // Another thread may take the signal, and this one goes on until that
+        // thread has run. It waits here for the signal that ends the stop.
+        let continued = signal_hook::iterator::Signals::new([signal_hook::consts::SIGCONT]);
         let _ = kill_process(getpid(), Signal::STOP);
+        if let Ok(mut continued) = continued {
+            continued.wait().for_each(drop);
+        }
     }
 }
