@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use common::poll_until;
-use common::servers::{Cluster, SOON, objects};
+use common::servers::{Cluster, SOON, answer, call, objects};
 
 fn copy(from: &Path, to: &Path) {
     let copied = Command::new("cp").arg("-r").args([from, to]).status();
@@ -37,12 +37,23 @@ fn servers_that_are_killed_come_back_and_one_that_was_set_back_does_not() {
     let mut cluster = Cluster::start();
     let url = cluster.url();
     append(&url, "one");
-    // Killed at once after they have acknowledged, one by one and all.
+    // Killed at once after they have acknowledged, one by one and all. The
+    // others do not take the next start for a second process beside the first.
+    let refused = |cluster: &Cluster| {
+        let metrics = |address: &String| answer(call(address, "GET /metrics", ""));
+        let mut all = cluster.clients.iter().map(metrics);
+        // A reason is listed when it was met.
+        all.any(|text| text.contains("closed_total{reason=\"Copy\"}"))
+    };
     for id in 1..=3 {
         cluster.kill(id);
         cluster.servers[id - 1] = cluster.serve(id);
         append(&url, &format!("after {id}"));
         is_ready(&cluster, id);
+        assert!(
+            !refused(&cluster),
+            "server {id} was refused as a second one"
+        );
     }
     for id in 1..=3 {
         cluster.kill(id);
@@ -77,5 +88,6 @@ fn servers_that_are_killed_come_back_and_one_that_was_set_back_does_not() {
     let waiting = poll_until(SOON, says).expect("it is refused");
     let remove = format!("tenure member remove {old}");
     assert!(waiting.contains(&remove), "{waiting}");
+    assert!(refused(&cluster), "it was refused as an earlier copy");
     append(&url, "undisturbed");
 }

@@ -29,6 +29,9 @@
 //! tells the two cases apart: whether the process before is still alive. So
 //! the later start waits until nothing was heard of the earlier one for an
 //! election timeout; from then on the earlier one is behind, and is refused.
+//! The wait is over at once if both starts name one lock ([`Start::lock`]):
+//! an operating system gives a lock to one process at a time, so the process
+//! before has ended. What that one sent before is dropped, as after a wait.
 //!
 //! How far the disk has come is compared only for another start than the one
 //! that is let in. That one goes on while it greets, and a greeting may be
@@ -62,6 +65,18 @@ pub struct Start {
     pub counter: u64,
     /// Drawn at this start.
     pub random: u128,
+    /// Which lock on the data directory this start holds: the same number for
+    /// one lock file on one boot of one machine, and another for every copy of
+    /// the file. 0 where that cannot be told.
+    pub lock: u128,
+}
+
+impl Start {
+    /// Whether the process of the start `before` has ended, since this one
+    /// holds its lock.
+    const fn follows(&self, before: &Self) -> bool {
+        self.lock != 0 && self.lock == before.lock && self.counter > before.counter
+    }
 }
 
 /// How far the disk of a server has come. All of it is durable there, so no
@@ -202,7 +217,8 @@ impl Starts {
         if let Some(trace) = known.trace(start, reached).filter(|_| !blind) {
             return Verdict::SetBack(trace);
         }
-        if start != known.start && now.since(known.heard_at) < timeout && !blind {
+        let ended = start.follows(&known.start) || now.since(known.heard_at) >= timeout;
+        if start != known.start && !ended && !blind {
             let since = *known.waited_since.get_or_insert(now);
             return Verdict::Later(now.since(since));
         }
@@ -291,7 +307,9 @@ impl Known {
         if start == self.start {
             return None;
         }
-        let Start { counter, random } = self.start;
+        let Start {
+            counter, random, ..
+        } = self.start;
         let same = start.counter == counter;
         if start.counter < counter || (same && start.random != random) {
             return Some(Trace::Counter {
@@ -319,7 +337,11 @@ mod tests {
     }
 
     fn start(counter: u64, random: u128) -> Start {
-        Start { counter, random }
+        Start {
+            counter,
+            random,
+            lock: 0,
+        }
     }
 
     fn reached(term: u64, last: LogId, settled: LogId) -> Reached {
@@ -458,7 +480,34 @@ mod tests {
         assert!(starts.heard(who(3), second, None, at(9_001)));
     }
 
-    /// What the test above says is noticed if it is not so.
+    #[test]
+    fn a_start_that_holds_the_lock_of_the_one_before_does_not_wait() {
+        let mut starts = Starts::default();
+        let with = |start, lock| Start { lock, ..start };
+        let disk = reached(5, 20, 20);
+        let first = with(start(1, 1), 8);
+        greets(&mut starts, first, disk, 0);
+        // A copy has a lock of its own; who cannot tell has none.
+        let waits = Verdict::Later(Duration::ZERO);
+        for lock in [0, 9] {
+            let copy = with(start(2, 3), lock);
+            assert_eq!(greets(&mut starts, copy, disk, 1), waits);
+        }
+        let next = with(start(2, 2), 8);
+        // It is still judged by its counter and by its disk.
+        assert!(matches!(
+            greets(&mut starts, next, reached(5, 19, 19), 1),
+            Verdict::SetBack(Trace::Disk { .. })
+        ));
+        assert_eq!(greets(&mut starts, next, disk, 1), Verdict::Welcome);
+        assert!(!starts.heard(who(3), first, None, at(2)));
+        // Two that cannot tell do not have one lock.
+        let mut starts = Starts::default();
+        greets(&mut starts, start(1, 1), disk, 0);
+        assert_eq!(greets(&mut starts, start(2, 2), disk, 1), waits);
+    }
+
+    /// That a second process waits is noticed if it is not so.
     #[cfg(feature = "planted-bugs")]
     #[test]
     fn a_second_process_that_is_let_in_beside_the_first_is_noticed() {

@@ -130,6 +130,7 @@ impl World {
         let start = Start {
             counter: taken.starts.unwrap_or(host.starts) + 1,
             random: u128::MAX,
+            lock: 0,
         };
         let who = (host.id, host.storage);
         let members = self.committed.reference.members();
@@ -156,6 +157,8 @@ impl World {
         host.start = Start {
             counter: host.starts,
             random,
+            // A copy that is put back keeps the lock file; a clone has its own.
+            lock: server as u128 + 1,
         };
         host.memory = planted;
         if let Some(taken) = self.copies.taken.as_mut().filter(|it| it.server == server) {

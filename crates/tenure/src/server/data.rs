@@ -13,15 +13,19 @@
 
 use std::fs;
 use std::io::Write as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
+
+use sha2::{Digest as _, Sha256};
 
 use tenure_core::alpo::{ClusterId, MAX_NUMBER, ServerId, Start, StorageId, Table};
 use tenure_core::alpo::{Identity, Membership, Recovered, State};
 use tenure_core::time::ClockId;
 
 use super::config::limits;
+use crate::clock;
 use crate::transport::{Book, Contact};
-use crate::wal::{self, Directory, Wal, WalError};
+use crate::wal::{self, Directory, LOCK, Wal, WalError};
 
 const STORAGE: &str = "storage";
 const FOUNDERS: &str = "founders";
@@ -204,7 +208,21 @@ pub(super) fn count_start(dir: &Path) -> Result<Start, WalError> {
     Ok(Start {
         counter,
         random: u128::from_le_bytes(bits),
+        lock: lock_of(dir, clock::id()).unwrap_or(0),
     })
+}
+
+/// The number of the lock that this process holds on the directory; `None`
+/// where it cannot be told from a lock on another machine, or of another boot.
+fn lock_of(dir: &Path, boot: Option<ClockId>) -> Option<u128> {
+    let file = fs::metadata(dir.join(LOCK)).ok()?;
+    let boot = boot?;
+    let mut hash = Sha256::new();
+    for part in [boot.boot, boot.namespace, file.dev(), file.ino()] {
+        hash.update(part.to_le_bytes());
+    }
+    let digest: [u8; 32] = hash.finalize().into();
+    digest.first_chunk().copied().map(u128::from_le_bytes)
 }
 
 /// What others have said of this directory, if they found it to be set back.

@@ -334,6 +334,7 @@ fn take_greeting(reader: &mut Reader<'_>) -> Result<Greeting, DecodeError> {
 fn put_details(to: &mut Vec<u8>, it: &Details) {
     put_u64(to, it.start.counter);
     to.extend_from_slice(&it.start.random.to_le_bytes());
+    to.extend_from_slice(&it.start.lock.to_le_bytes());
     let Reached {
         term,
         last,
@@ -352,6 +353,7 @@ fn take_details(reader: &mut Reader<'_>) -> Result<Details, DecodeError> {
         start: Start {
             counter: reader.number()?,
             random: u128::from_le_bytes(reader.array()?),
+            lock: u128::from_le_bytes(reader.array()?),
         },
         reached: Reached {
             term: take_term(reader)?,
@@ -429,6 +431,7 @@ pub(super) mod tests {
                 start: Start {
                     counter: 5,
                     random: 1 << 100,
+                    lock: 1 << 90,
                 },
                 reached: Reached {
                     term: term(8),

@@ -22,7 +22,7 @@ use super::error::WalError;
 use super::spare::Spare;
 
 /// The file whose lock says that the directory is in use.
-const LOCK: &str = "lock";
+pub(crate) const LOCK: &str = "lock";
 
 /// What is longer is written in pieces, each synced by itself.
 const PIECES_FROM: usize = 16 * 1024 * 1024;

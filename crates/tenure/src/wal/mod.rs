@@ -32,6 +32,7 @@ mod read;
 mod spare;
 mod writer;
 
+pub(crate) use disk::LOCK;
 pub use disk::{Directory, Disk, DiskFile, holder};
 pub use error::{Fault, WalError};
 pub use inspect::{Report, inspect, verify, verify_on};
