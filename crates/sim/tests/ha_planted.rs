@@ -49,6 +49,8 @@ fn the_harm_itself_is_seen_too() {
         (Check::Once, Bug::HeirBeforeRelease),
         (Check::Once, Bug::AdoptAcross),
         (Check::Once, Bug::ReleaseUnreaped),
+        (Check::Once, Bug::BootTrusted),
+        (Check::Guard, Bug::GuardByTimer),
     ];
     for (check, bug) in alone {
         let report = hunt(bug, Some(check));

@@ -15,218 +15,32 @@
 //! is noticed that hangs while no beats are sent, because the node was fenced
 //! or the agent ends, the last beat is sent once more while an end is waited
 //! for: it moves no time, and is answered.
-//!
-//! One that hangs from the start, or while it ends what a former life has left,
-//! is killed by the same rule. A new agent has not sent a beat yet, and no
-//! other process sends beats for it, so what its steward holds ends within a
-//! lease. The agent may kill the steward at any time: the guardians see the end
-//! of their channels and end their commands. It waits first, because a steward
-//! that was only stopped goes on and keeps what runs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
-use tenure::Name;
 use tenure::clock;
 use tenure::core::election::Grant;
 use tenure::core::time::Instant;
 use tenure::drive;
-use tenure::ha::{Digest, Host, Job, NodeId, Past, Phase, Report, Run, Start};
+use tenure::ha::{Host, NodeId, Report, Run, Start};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
+use super::found::{Done, Found, HUNG, start};
 use super::orders::Orders;
-use super::place::{Door, STEWARD};
+use super::place::Door;
 use super::spec::Frame;
-use super::steward;
-use super::wire::{self, LINE_MAX, Life, News, Order, State, Wire};
+use super::wire::{LINE_MAX, Life, News, Order, Wire};
 use crate::guard::SLACK;
 
-/// How long a steward may take to greet.
-const GREETING: Duration = Duration::from_secs(10);
-/// How long a steward may take to hear of a beat, at the least.
-const HUNG: Duration = Duration::from_secs(1);
 /// How long to wait between attempts to start a steward.
 const RETRY: Duration = Duration::from_secs(1);
-
-/// A steward that was found or started, and what it has.
-pub(super) struct Found {
-    wire: Wire,
-    pub(super) state: State,
-}
-
-/// A workload that has ended as it should, and is to be undeployed: by the
-/// digest it can be told from another one of its name.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Done {
-    pub(super) name: Name,
-    pub(super) digest: Digest,
-}
-
-impl Done {
-    fn new(name: &str, digest: &str) -> Option<Self> {
-        let (name, digest) = (Name::new(name).ok()?, Digest::new(digest)?);
-        Some(Self { name, digest })
-    }
-}
-
-/// Finds the steward of a node that lived before, or starts one. A node of
-/// these settings has a lease that long.
-pub(super) async fn find(directory: &Path, lease: Duration) -> io::Result<Found> {
-    let door = Door::open(directory)?;
-    let Ok(stream) = door.connect(STEWARD).await else {
-        return start(directory, &door).await;
-    };
-    // What it holds has ended by then: it has got no beat for a lease.
-    let over = lease.saturating_add(SLACK).saturating_add(SLACK);
-    let mut wire = Wire::new(stream);
-    if let Some(state) = greeting(&mut wire, GREETING.max(over)).await? {
-        return Ok(Found { wire, state });
-    }
-    end(&mut wire).await;
-    start(directory, &door).await
-}
-
-/// Kills a steward that does not answer, and waits until it has gone.
-async fn end(wire: &mut Wire) {
-    tracing::error!(
-        "the steward of this node does not answer, and what it held is over; it is killed, and \
-         another one is started"
-    );
-    // While the connection is open the steward lives, and no other process has
-    // its number.
-    if let Some(pid) = wire.peer().and_then(Pid::from_raw) {
-        let _ = kill_process(pid, Signal::KILL);
-    }
-    let gone = async { while let Ok(Some(_)) = wire.next::<News>().await {} };
-    let _ = tokio::time::timeout(HUNG, gone).await;
-}
-
-async fn start(directory: &Path, door: &Door) -> io::Result<Found> {
-    let directory = directory.to_owned();
-    let spawned = tokio::task::spawn_blocking(move || steward::spawn(&directory)).await;
-    spawned.map_err(io::Error::other)??;
-    let mut wire = Wire::new(door.connect(STEWARD).await?);
-    match greeting(&mut wire, GREETING).await? {
-        Some(state) => Ok(Found { wire, state }),
-        None => Err(io::Error::other(
-            "expected the steward that was just started to answer, found that it does not",
-        )),
-    }
-}
-
-/// What a steward says first; `None` if that does not come in time.
-async fn greeting(wire: &mut Wire, within: Duration) -> io::Result<Option<State>> {
-    match tokio::time::timeout(within, wire.next::<News>()).await {
-        Ok(Ok(Some(News::State(state)))) => Ok(Some(state)),
-        Ok(Err(error)) => Err(error),
-        Ok(Ok(_)) | Err(_) => Ok(None),
-    }
-}
-
-impl Found {
-    /// What the node may go on from, if it has the same settings as before and
-    /// there is time.
-    pub(super) fn past(&self, settings: &str) -> Option<Past> {
-        let life = self.state.life.as_ref()?;
-        let grant = life.times.grant();
-        let one_life = self.state.runs.iter().all(|run| run.id == life.id);
-        if self.state.settings != settings || !one_life || clock::boot() >= grant.kill_at {
-            return None;
-        }
-        let mut jobs = BTreeMap::new();
-        for run in &self.state.runs {
-            let job = Job {
-                run: Run(run.run),
-                digest: Digest::new(&run.digest)?,
-                instances: run.instances,
-                fence: run.fence,
-                phase: match run.phase {
-                    wire::Phase::Starting => Phase::Starting,
-                    wire::Phase::Running => Phase::Running,
-                    wire::Phase::Stopping { kill_at } => Phase::Stopping {
-                        kill_at: Instant::from_nanos(kill_at),
-                        killed: false,
-                    },
-                },
-            };
-            jobs.insert(Name::new(&run.name).ok()?, job);
-        }
-        let id = NodeId::parse(&life.id)?;
-        Some(Past { id, grant, jobs })
-    }
-
-    /// The id that the node had before.
-    pub(super) fn former(&self) -> Option<NodeId> {
-        NodeId::parse(&self.state.life.as_ref()?.id)
-    }
-
-    /// Ends all that a former life has left; says which of it had been done
-    /// before.
-    pub(super) async fn end_all(&mut self, directory: &Path) -> io::Result<Vec<Done>> {
-        let mut left: Vec<u64> = self.state.runs.iter().map(|run| run.run).collect();
-        for run in &left {
-            self.wire.queue(&Order::Stop { run: *run });
-        }
-        let mut done = Vec::new();
-        while !left.is_empty() {
-            match self.answer().await {
-                Some(News::Ended { run, .. }) => left.retain(|it| *it != run),
-                Some(News::Completed { run }) => {
-                    let completed = self.state.runs.iter().find(|it| it.run == run);
-                    done.extend(completed.and_then(|it| Done::new(&it.name, &it.digest)));
-                }
-                Some(_) => {}
-                None => {
-                    // Gone, and with it in time what it held.
-                    let over = self.over_at().since(clock::boot());
-                    tokio::time::sleep(over).await;
-                    *self = start(directory, &Door::open(directory)?).await?;
-                    return Ok(done);
-                }
-            }
-        }
-        Ok(done)
-    }
-
-    /// When what a former life has left has ended at the latest.
-    fn over_at(&self) -> Instant {
-        let life = self.state.life.as_ref();
-        let kill_at = life.map_or(Instant::ZERO, |life| life.times.grant().kill_at);
-        kill_at.after(SLACK).after(SLACK)
-    }
-
-    /// The next that the steward says while it ends what it has; `None` once
-    /// it has gone, of itself or because it did not answer.
-    async fn answer(&mut self) -> Option<News> {
-        let mut asked = false;
-        loop {
-            let patience = HUNG.max(self.over_at().since(clock::boot()));
-            match tokio::time::timeout(patience, self.wire.next::<News>()).await {
-                // It lives, and a process that the kernel does not end keeps
-                // a run for long.
-                Ok(Ok(Some(News::Heard { .. }))) => asked = false,
-                Ok(news) => return news.ok().flatten(),
-                Err(_) => {
-                    // The last beat of the former life moves no time any more,
-                    // and is answered. Without one nothing was ever begun.
-                    let life = self.state.life.clone().filter(|_| !asked);
-                    let Some(Life { id, times }) = life else {
-                        end(&mut self.wire).await;
-                        return None;
-                    };
-                    self.wire.queue(&Order::Extend { id, times });
-                    asked = true;
-                }
-            }
-        }
-    }
-}
 
 /// The host that the manager is given.
 pub(super) struct Link {

@@ -25,6 +25,7 @@ mod desk;
 mod drain;
 mod drifts;
 mod errand;
+mod found;
 mod link;
 mod metrics;
 mod node;

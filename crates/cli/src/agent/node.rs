@@ -28,7 +28,8 @@ use super::book::{Book, Status};
 use super::desk::{Desk, Trouble};
 use super::drifts;
 use super::errand;
-use super::link::{self, Done, Found, Reins};
+use super::found::{self, Done, Found};
+use super::link::{self, Reins};
 use super::place::{CONTROL, Door, Lock};
 use super::retire::retire;
 use super::spec::{Frame, KIND};
@@ -77,14 +78,12 @@ pub(crate) async fn run(context: &Context, options: Options) -> Result<ExitCode,
         Some(address) => Some(metrics::listen(address).await?),
         None => None,
     };
-    // The grant of a former life is a time of the clock that it read. On
-    // another boot, or in another time namespace, that time means nothing; and
-    // a process that cannot read its boot id does not know which clock it was
-    // (docs/ha.md §7.1).
+    // The grant of a former life, and the times that its steward keeps, are of
+    // the clock that it read (docs/ha.md §7.1).
     let clock = clock::id();
-    let settings = format!("{} {config:?} {clock:?}", options.url);
-    let mut found = link::find(&directory, config.lease).await?;
-    let past = clock.and_then(|_| found.past(&settings));
+    let settings = found::settings(&options.url, &config, clock);
+    let mut found = found::find(&directory, config.lease, clock).await?;
+    let past = found.past(&settings, clock);
     let resumes = past.is_some();
     let mut book = Book::new(head(&config), &found.state.notes);
     if let Some(past) = &past {
@@ -180,6 +179,7 @@ async fn before(
         );
         done = found.end_all(directory).await?;
     }
+    found.on_one_clock(directory).await?;
     let builder = match former {
         Some(former) => builder.former(former),
         None => builder,

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use tenure::ha::{AskError, Manager, Refusal};
 
-use super::link::Done;
+use super::found::Done;
 
 /// Has a workload undeployed that is done. If the node is fenced before the
 /// view says so it asks again at once, so that this goes into the first view

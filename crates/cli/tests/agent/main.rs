@@ -14,6 +14,7 @@ mod life;
 mod namesakes;
 mod pressure;
 mod service;
+mod shown;
 mod stamps;
 mod town;
 mod trouble;

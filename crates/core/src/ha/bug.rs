@@ -57,6 +57,24 @@ bugs! {
     AttemptsAlike,
     /// A refusal is final though an earlier attempt may still land.
     AttemptForgotten,
+    /// A node that was restarted goes on from a life that another clock was
+    /// shown to, or whose clock cannot be told.
+    BootTrusted,
+    /// A view is written above the one that was found, and not above the
+    /// highest that was seen.
+    FloorForgotten,
+    /// A node writes another view whenever it sees one, as if each had fallen.
+    FloorRepeated,
+    /// Fences of a view that has fallen are handed out before one above is
+    /// written.
+    FenceBelow,
+    /// An older copy of the view that came back is not told.
+    LossUntold,
+    /// A heartbeat that an older copy of the store shows is taken for old news.
+    FallenBeatIgnored,
+    /// Only a timer tells a node the time: what comes first after a stall is
+    /// handled as of before it.
+    GuardByTimer,
 }
 
 /// Which mistake a node makes, if any.

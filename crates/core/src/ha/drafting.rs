@@ -22,7 +22,9 @@ impl Node {
             view.unwrap_or_else(|| View::empty(config.group.clone(), config.quorum, config.spread));
         let condemned: Vec<NodeId> = self.judge.condemned(&view, self.desk.now).collect();
         let mut draft = Draft::new(view, config.plant);
-        draft.above(self.roll.top_epoch);
+        if !config.plant.is(Bug::FloorForgotten) {
+            draft.above(self.roll.top_epoch);
+        }
         match self.stage {
             Stage::Joining => {
                 if self.grant().is_none() || self.leaving {
@@ -53,7 +55,9 @@ impl Node {
     /// What the draft says of this node and its workloads.
     fn draft_own(&mut self, draft: &mut Draft) {
         let (me, plant) = (self.desk.me, self.desk.config.plant);
-        if self.unsettled {
+        // A view that has fallen is raised above all that this node remembers,
+        // even if nothing else is to be changed (§1.4).
+        if self.unsettled || self.roll.has_fallen(plant) {
             draft.touch();
         }
         if self.draining {

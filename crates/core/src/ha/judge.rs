@@ -21,7 +21,7 @@ use core::time::Duration;
 use super::desk::{Desk, Pending, no_answer};
 use super::heartbeat::Heartbeat;
 use super::view::{Member, View};
-use super::{Bug, NodeId};
+use super::{Bug, NodeId, Plant};
 use crate::cas::{Expect, Reading, Register};
 use crate::election::{Call, Failure, FailureClass};
 use crate::ids::{Key, Version};
@@ -241,7 +241,8 @@ impl Judge {
             }
         };
         let known = self.sights.get(&id);
-        if known.is_some_and(|known| known.knows_better(&beat, asked)) {
+        let plant = desk.config.plant;
+        if known.is_some_and(|known| known.knows_better(&beat, asked, plant)) {
             return;
         }
         let same = known.is_some_and(|known| known.beat == beat);
@@ -503,14 +504,19 @@ impl Sight {
     }
 
     /// Whether what is shown is older than what is known: beats and verdicts
-    /// only raise the sequence, and nothing comes back.
-    fn knows_better(&self, shown: &Beat, asked: Option<Instant>) -> bool {
+    /// only raise the sequence, and nothing comes back. But what was asked for
+    /// after the known state was seen is no old news: then the store gives out
+    /// an older copy. It is waited for once more, which costs time and no
+    /// safety; to ignore it would be to judge a register that is not there, for
+    /// ever in vain (§3.4).
+    fn knows_better(&self, shown: &Beat, asked: Option<Instant>, plant: Plant) -> bool {
         let overtaken = asked.is_none_or(|asked| asked <= self.first);
+        let old_news = overtaken || plant.is(Bug::FallenBeatIgnored);
         match (&self.beat, shown) {
             (Beat::Alive { record: known, .. }, Beat::Alive { record, .. }) => {
-                record.sequence < known.sequence
+                old_news && record.sequence < known.sequence
             }
-            (Beat::Dead { .. }, Beat::Alive { .. }) => true,
+            (Beat::Dead { .. }, Beat::Alive { .. }) => old_news,
             (Beat::Alive { .. } | Beat::Dead { .. }, Beat::Absent) => overtaken,
             _ => false,
         }

@@ -38,6 +38,7 @@ mod ids;
 mod judge;
 mod news;
 mod node;
+mod past;
 mod plan;
 mod pulse;
 mod roll;
@@ -52,7 +53,8 @@ pub use edit::{Draft, Refusal, Request};
 pub use heartbeat::{Heartbeat, STATUS_BYTES_MAX};
 pub use heir::fnv1a;
 pub use ids::{Digest, Keys, NodeId};
-pub use node::{Node, Past};
+pub use node::Node;
+pub use past::{Past, is_one_clock, may_resume};
 pub use plan::{
     Action, BACKOFF, BACKOFF_MAX, Cooling, HEALTHY, HEALTHY_PAUSES, Job, Jobs, Phase, STARTS_MAX,
     Times, plan,

@@ -24,7 +24,7 @@ use super::desk::{Desk, Pending, no_answer};
 use super::edit::{Draft, Refusal, Request};
 use super::types::Event;
 use super::view::View;
-use super::{Bug, NodeId};
+use super::{Bug, NodeId, Plant};
 use crate::cas::{Expect, Reading, Register};
 use crate::election::{Call, Failure, FailureClass};
 use crate::ids::Version;
@@ -148,6 +148,15 @@ impl Roll {
             Known::Absent => true,
             Known::View(view, _) => view.member(id).is_none(),
         }
+    }
+
+    /// Whether the view that is known is below one that was seen before: the
+    /// store has lost that one. Epochs only grow, and an answer that was asked
+    /// for before the higher one was seen is not taken for the view. Should old
+    /// news of a watch look so, a swap of that view meets a conflict.
+    pub(super) fn has_fallen(&self, plant: Plant) -> bool {
+        let top = self.top_epoch + u64::from(plant.is(Bug::FloorRepeated));
+        self.view().is_some_and(|view| view.epoch < top)
     }
 
     /// Look again, now.

@@ -25,10 +25,13 @@ impl Node {
             (Stage::Fenced | Stage::Joining, _) if adopt => Vec::new(),
             (_, Some(view)) => {
                 let plant = self.desk.config.plant;
+                // No fence that this node hands out is below an epoch that it
+                // has seen: first the view is raised (§1.4).
+                let fallen = self.roll.has_fallen(plant) && !plant.is(Bug::FenceBelow);
                 let times = Times {
                     now,
                     open,
-                    may_start: !self.unsettled,
+                    may_start: !self.unsettled && !fallen,
                 };
                 plan(view, self.desk.me, &self.jobs, times, plant)
             }

@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use tenure_core::Machine as _;
-use tenure_core::cas::{Reading, Registers, Write};
+use tenure_core::cas::{Reading, Register, Registers, Write};
 use tenure_core::election::{Call, Failure, FailureClass, Grant};
 use tenure_core::ha::{
     Event, Heartbeat, Input, Keys, Node, NodeId, Order, Output, Place, Run, Target, View,
@@ -62,6 +62,8 @@ pub(crate) struct Stage {
     actors: Vec<Actor>,
     ids: BTreeMap<NodeId, String>,
     failing: BTreeSet<String>,
+    /// Copies of registers that may come back, by whose they are and what.
+    kept: BTreeMap<(usize, String), (Key, Register)>,
     seed: u64,
     tickets: u64,
     trace: String,
@@ -75,6 +77,7 @@ impl Default for Stage {
             actors: Vec::new(),
             ids: BTreeMap::new(),
             failing: BTreeSet::new(),
+            kept: BTreeMap::new(),
             seed: 0,
             tickets: 0,
             trace: String::new(),

@@ -16,11 +16,14 @@
 //! | `crumble a pay` | a workload that runs on `a` ends by itself |
 //! | `forget a` | somebody deletes its heartbeat |
 //! | `lose a` | the view of its group is deleted |
+//! | `keep a view`, `back a view` | the view of its group is copied; the store gives out that copy again |
+//! | `keep a beat`, `back a beat` | the same with its heartbeat |
 //! | `wait 3s` | time passes |
 
 use std::error::Error;
 
 use goldenscript::{Command as Line, Context, Runner};
+use tenure_core::cas::{Expect, Stamp, Write};
 use tenure_core::ha::{
     Command, Config, Digest, Input, Job, Keys, Node, NodeId, Past, Phase, Request, Spec,
 };
@@ -186,9 +189,36 @@ impl Stage {
                 let version = self.store.read(&key).map(|it| it.version.clone());
                 let _ = self.store.delete(&key, &version.ok_or("there is no view")?);
             }
+            "keep" | "back" => self.copy(name, index, args.word()?)?,
             "kill" | "crash" | "restart" | "resume" => self.life(name, index),
             other => return Err(format!("there is no command {other}").into()),
         }
+        Ok(())
+    }
+
+    /// Keeps a copy of a register, or lets the store give it out again.
+    fn copy(&mut self, name: &str, index: usize, what: &str) -> Outcome<()> {
+        let place = (index, what.to_string());
+        if name == "keep" {
+            let keys = Keys::of(self.actors[index].config.group.clone());
+            let key = match what {
+                "view" => keys.view(),
+                _ => keys.heartbeat(self.id_of(&self.actors[index].name.clone())?),
+            };
+            let held = self.store.read(&key).ok_or("there is none")?.clone();
+            self.kept.insert(place, (key, held));
+            return Ok(());
+        }
+        let (key, old) = self.kept.get(&place).ok_or("nothing was kept")?.clone();
+        let held = self.store.read(&key).map(|it| it.version.clone());
+        let write = Write {
+            key,
+            expect: held.map_or(Expect::Absent, Expect::Version),
+            value: old.value,
+            stamp: Stamp::Now,
+        };
+        let put = self.store.swap_as(write, None, old.version);
+        put.map_err(|_| "it is another")?;
         Ok(())
     }
 

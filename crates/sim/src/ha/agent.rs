@@ -11,14 +11,15 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use tenure_core::Machine as _;
-use tenure_core::election::Grant;
 use tenure_core::ha::{
-    Config, Event, Input, Job, Keys, Node, NodeId, Order, Output, Past, Phase, Run,
+    Config, Event, Input, Job, Keys, Node, NodeId, Order, Output, Past, Phase, Run, is_one_clock,
+    may_resume,
 };
 use tenure_core::ids::{Key, Name};
 use tenure_core::time::Instant;
 
-use super::checkers::Check;
+use super::checkers::{Check, Floors};
+use super::lives::{Home, Noted, Reads};
 use super::store::{Op, Question};
 use super::world::{Happening, World};
 use crate::clock::{MICRO, True};
@@ -51,8 +52,20 @@ pub(super) struct Agent {
     pub(super) works: BTreeMap<Run, Work>,
     /// Until when its workloads may run, and which timer counts.
     pub(super) leash: (Instant, u64),
-    /// What it wrote to its file: the boot, its id, its last grant.
-    pub(super) file: Option<(u64, NodeId, Grant)>,
+    /// What it wrote to its file.
+    pub(super) file: Option<Noted>,
+    /// Where its present life lives, and what is read there of clocks: by it,
+    /// and by the guardian, which may be of an earlier life.
+    pub(super) home: Home,
+    pub(super) reads: Reads,
+    pub(super) steward: Reads,
+    /// Until when its machine is suspended.
+    pub(super) sleeps_until: True,
+    /// Its present life goes on from an earlier one.
+    pub(super) resumed: bool,
+    pub(super) floors: Floors,
+    /// The view has just fallen: from and to which epoch, and what was lost.
+    pub(super) fell: Option<(u64, u64, Vec<Name>)>,
     /// Every id it has had.
     pub(super) ids: Vec<NodeId>,
     /// As it was told: it has given up its id.
@@ -65,7 +78,7 @@ pub(super) struct Agent {
 const INBOX_MAX: usize = 4_096;
 
 impl Agent {
-    pub(super) const fn new(config: Config) -> Self {
+    pub(super) fn new(config: Config) -> Self {
         Self {
             config,
             machine: None,
@@ -79,6 +92,13 @@ impl Agent {
             works: BTreeMap::new(),
             leash: (Instant::ZERO, 0),
             file: None,
+            home: Home::default(),
+            reads: Reads::default(),
+            steward: Reads::default(),
+            sleeps_until: 0,
+            resumed: false,
+            floors: Floors::default(),
+            fell: None,
             ids: Vec::new(),
             fenced: false,
             leaving: false,
@@ -109,21 +129,26 @@ impl Agent {
 impl World {
     /// Starts `p`: on from where it was, if that is still allowed.
     pub(super) fn restart(&mut self, p: usize) {
-        let now = self.machines[p].now(self.now);
-        let boot = self.machines[p].boot_id;
+        self.settle_in(p);
+        let now = self.local(p);
         let rng = self.rng.fork();
         let agent = &mut self.agents[p];
         agent.life += 1;
+        (agent.floors, agent.fell) = (Floors::default(), None);
         (agent.up, agent.paused) = (true, false);
         (agent.fenced, agent.leaving) = (false, false);
         agent.timer = (True::MAX, agent.timer.1 + 1);
         agent.inbox.clear();
         let config = agent.config.clone();
+        let (clock, plant) = (agent.reads.id, config.plant);
+        let one_clock = agent.file.map(|file| file.reads.id);
+        let one_clock = one_clock.is_some_and(|noted| is_one_clock(noted, clock, plant));
         let past = agent
             .file
-            .filter(|(then, _, grant)| *then == boot && now.boot < grant.kill_at);
+            .filter(|it| may_resume(it.reads.id, clock, now.boot, &it.grant, plant));
+        agent.resumed = past.is_some();
         match past {
-            Some((_, id, grant)) => {
+            Some(Noted { id, grant, .. }) => {
                 // What was only about to run, or to end, is ended first.
                 let keep = |work: &Work| work.up && !work.stopping;
                 let ends: Vec<Run> = agent
@@ -143,8 +168,14 @@ impl World {
                 self.trace_note(Some(p), || format!("starts, and wants to go on as {id}"));
             }
             None => {
-                let former = agent.file.map(|(_, id, _)| id);
+                let former = agent.file.map(|file| file.id);
                 self.end_all(p);
+                if !one_clock {
+                    // A guardian that it starts itself reads its clock, and has
+                    // noted nothing yet.
+                    self.agents[p].steward = self.agents[p].reads;
+                    self.agents[p].file = None;
+                }
                 self.agents[p].machine = Some(Node::new(config, rng, now, former));
                 self.stats.starts += 1;
                 self.trace_note(Some(p), || "starts".to_string());
@@ -167,8 +198,7 @@ impl World {
         self.queue
             .push(self.now, Happening::Mail { p, life, input });
         let keys: Vec<Key> = self
-            .store
-            .registers
+            .registers(p)
             .list("ha/")
             .map(|(key, _)| key.clone())
             .collect();
@@ -217,7 +247,7 @@ impl World {
 
     /// One step of the machine, and everything it asks for.
     fn step(&mut self, p: usize, input: Option<Input>) {
-        let now = self.machines[p].now(self.now);
+        let now = self.local(p);
         self.stats.steps += 1;
         if self.trace.is_on()
             && let Some(input) = &input
@@ -237,6 +267,7 @@ impl World {
     /// Carries out what the machine of `p` asks for, sets its timer anew and
     /// lets the checkers look.
     fn carry_out(&mut self, p: usize) {
+        self.note_view(p);
         loop {
             let agent = &mut self.agents[p];
             let Some(machine) = &mut agent.machine else {
@@ -252,7 +283,10 @@ impl World {
             let (op, call) = match output {
                 Output::Read { call, key, .. } => (Op::Read(key), call),
                 Output::List { call, prefix, .. } => (Op::List(prefix), call),
-                Output::Write { call, write, .. } => (Op::Write(write), call),
+                Output::Write { call, write, .. } => {
+                    self.check_sent(p, &write);
+                    (Op::Write(write), call)
+                }
                 Output::Delete {
                     call, key, version, ..
                 } => (Op::Delete(key, version), call),
@@ -275,7 +309,7 @@ impl World {
                     continue;
                 }
             };
-            let life = agent.life;
+            let life = self.agents[p].life;
             let question = Question {
                 p,
                 life,
@@ -287,18 +321,20 @@ impl World {
             };
             self.send(question);
         }
+        self.check_told(p);
         self.set_timer(p);
         self.look(p);
     }
 
     fn set_timer(&mut self, p: usize) {
-        let agent = &mut self.agents[p];
-        let deadline = agent.machine.as_ref().and_then(Node::deadline);
+        let deadline = self.agents[p].machine.as_ref().and_then(Node::deadline);
         let deadline = deadline.filter(|at| *at < Instant::MAX);
-        let Some(at) = deadline.map(|at| self.machines[p].when(at)) else {
+        let Some(at) = deadline.map(|at| self.when(p, at)) else {
+            let agent = &mut self.agents[p];
             agent.timer = (True::MAX, agent.timer.1 + 1);
             return;
         };
+        let agent = &mut self.agents[p];
         let at = if at > self.now {
             agent.spins = 0;
             at
@@ -322,20 +358,24 @@ impl World {
     /// The agent hears of an event.
     fn tell(&mut self, p: usize, event: Event) {
         self.stats.event(&event);
-        let boot = self.machines[p].boot_id;
+        self.agents[p].floors.hear(&event);
         match event {
             Event::Beat { grant } => {
                 let finding = self.ledger.granted(
                     self.agents[p].machine.as_ref().map(Node::id),
-                    self.machines[p].when(grant.start),
+                    self.when(p, grant.start),
                 );
                 self.judge(Check::Grants, Some(p), finding);
-                if let Some(machine) = &self.agents[p].machine {
-                    self.agents[p].file = Some((boot, machine.id(), grant));
+                let finding = self.check_clocks(p);
+                self.judge(Check::Clocks, Some(p), finding);
+                let agent = &mut self.agents[p];
+                if let Some(machine) = &agent.machine {
+                    let (reads, id) = (agent.reads, machine.id());
+                    agent.file = Some(Noted { reads, id, grant });
                 }
                 let number = self.number();
                 self.agents[p].leash = (grant.kill_at, number);
-                let at = self.machines[p].when(grant.kill_at);
+                let at = self.guarded_when(p, grant.kill_at);
                 self.queue.push(at, Happening::Leash { p, number });
             }
             Event::Fenced { .. } => self.agents[p].fenced = true,
@@ -370,14 +410,19 @@ impl World {
             .node()
             .map_or(Ok(()), |node| super::checkers::may_start(node, &order));
         self.judge(Check::Placed, Some(p), finding);
-        if self.machines[p].boot(self.now) >= self.agents[p].leash.0 {
+        self.check_fence(p, &order);
+        let finding = self.check_begins(p, &order);
+        self.judge(Check::Guard, Some(p), finding);
+        // A guardian asks the clock, too: its timer may come late.
+        if self.guarded_now(p) >= self.agents[p].leash.0 {
             return self.post_ended(p, run, true);
         }
         let number = self.number();
         let Some(id) = self.agents[p].machine.as_ref().map(Node::id) else {
             return;
         };
-        let finding = self.once.begins(&self.agents[p].config, &order, p);
+        let torn = self.store.torn.ever;
+        let finding = self.once.begins(&self.agents[p].config, &order, p, torn);
         self.judge(Check::Once, Some(p), finding);
         let work = Work {
             order,
@@ -480,7 +525,7 @@ impl World {
 
     /// A guardian looks at the clock.
     pub(super) fn leash(&mut self, p: usize) {
-        if self.machines[p].boot(self.now) < self.agents[p].leash.0 {
+        if self.sleeps(p) || self.guarded_now(p) < self.agents[p].leash.0 {
             return;
         }
         let runs: Vec<Run> = self.agents[p].works.keys().copied().collect();

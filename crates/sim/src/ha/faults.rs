@@ -16,10 +16,13 @@ pub(super) enum Mishap {
     Cut,
     Line,
     Forget,
+    Suspend,
+    Standstill,
+    Tear,
 }
 
 impl Mishap {
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 10] = [
         Self::Pause,
         Self::Crash,
         Self::Reboot,
@@ -27,6 +30,9 @@ impl Mishap {
         Self::Cut,
         Self::Line,
         Self::Forget,
+        Self::Suspend,
+        Self::Standstill,
+        Self::Tear,
     ];
 
     const fn rarity(self, mishaps: &Mishaps) -> u64 {
@@ -38,6 +44,9 @@ impl Mishap {
             Self::Cut => mishaps.cut,
             Self::Line => mishaps.line,
             Self::Forget => mishaps.forget,
+            Self::Suspend => mishaps.suspend,
+            Self::Standstill => mishaps.standstill,
+            Self::Tear => mishaps.tear,
         }
     }
 }
@@ -95,6 +104,24 @@ impl World {
             }
             Mishap::Line => self.upset_line(p),
             Mishap::Forget => self.forget(),
+            Mishap::Suspend => {
+                let most = *pick(&mut self.rng, &[1, 3, 8]) * lease;
+                let span = self.rng.between(MILLI, most);
+                self.suspend(p, span);
+            }
+            Mishap::Standstill => self.stand_still(p),
+            Mishap::Tear => self.tear(),
+        }
+    }
+
+    /// An agent, or the store, stands still for many leases.
+    fn stand_still(&mut self, p: usize) {
+        self.stats.standstills += 1;
+        let span = self.rng.between(2, 12) * self.swarm.lease;
+        if self.rng.chance(50) {
+            self.pause(p, span);
+        } else {
+            self.store.outage = Some((self.now + span, self.rng.chance(50)));
         }
     }
 
@@ -113,7 +140,7 @@ impl World {
 
     /// The agent is gone; its guardian keeps the workloads on the leash.
     pub(super) fn crash(&mut self, p: usize, back: Option<u64>) {
-        if !self.agents[p].up {
+        if !self.agents[p].up || self.sleeps(p) {
             return;
         }
         self.stats.crashes += 1;
@@ -132,6 +159,9 @@ impl World {
 
     /// The machine is gone, and everything on it.
     pub(super) fn reboot(&mut self, p: usize, back: Option<u64>) {
+        if self.sleeps(p) {
+            return;
+        }
         self.stats.reboots += 1;
         self.trace_note(Some(p), || "reboots".into());
         self.end_all(p);

@@ -34,6 +34,8 @@ impl World {
         self.healed = true;
         self.store.outage = None;
         self.store.cuts.fill(None);
+        self.join_copies();
+        self.wake_all();
         self.trace_note(None, || "all is well from now on".into());
         for p in 0..self.agents.len() {
             self.unpause(p);
@@ -102,11 +104,25 @@ impl World {
         self.at_worst(2 * self.swarm.lease + 8 * self.interval())
             + 2 * (self.take_over() + stop)
             + orders
+            + self.looking()
             + if self.swarm.failing > 0 { backoff } else { 0 }
+    }
+
+    /// What a torn store has lost is found by looking: a watch shows what is
+    /// older than what is known as old news, which is once a lease for the view
+    /// and once for the heartbeats.
+    fn looking(&self) -> u64 {
+        if self.store.torn.ever {
+            self.at_worst(3 * self.swarm.lease)
+        } else {
+            0
+        }
     }
 
     /// Everything must be as it should be by now.
     pub(super) fn settled(&mut self) {
+        let rises = self.risen();
+        self.judge(Check::Floors, None, rises);
         if let Err(text) = self.is_well() {
             return self.dead(&format!("long after all faults have ended, {text}"));
         }

@@ -12,11 +12,13 @@ mod agent;
 mod checkers;
 mod faults;
 mod healing;
+mod lives;
 mod people;
 mod scene;
 mod stats;
 mod store;
 mod swarm;
+mod tears;
 mod world;
 
 use std::fmt;

@@ -22,6 +22,9 @@ pub(super) struct Ticket {
     pub(super) answered: bool,
     /// The agent that was asked has crashed since.
     pub(super) orphan: bool,
+    /// It was asked before the store lost something: what has become of it
+    /// cannot be said.
+    pub(super) lost: bool,
 }
 
 /// What was asked for, by ticket.
@@ -47,7 +50,8 @@ impl People {
                 &ticket.request,
                 Request::Deploy(spec, _) if spec.name == *workload && spec.digest == *digest
             );
-            names && ticket.p == p && ticket.group == *group && !ticket.effective
+            let open = !ticket.effective || ticket.lost;
+            names && ticket.p == p && ticket.group == *group && open
         })?;
         asked.effective = true;
         match &asked.request {
@@ -110,6 +114,7 @@ impl World {
                 effective: false,
                 answered: false,
                 orphan: false,
+                lost: false,
             },
         );
         self.command(p, Command::Ask { ticket, request });
@@ -203,6 +208,7 @@ impl World {
         };
         let finding = match (&refused, ticket.effective) {
             _ if again => Err(format!("it answers request {number} twice")),
+            _ if ticket.lost => Ok(()),
             (None, false) if deploy => Err(format!("it did not do {:?}", ticket.request)),
             (Some(why), true) if *why != Refusal::Leaving => {
                 Err(format!("it did {:?}, and says: {why}", ticket.request))

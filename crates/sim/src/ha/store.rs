@@ -7,7 +7,8 @@ use tenure_core::election::{Call, Failure, FailureClass};
 use tenure_core::ha::{Input, NodeId, fnv1a};
 use tenure_core::ids::{Key, Version};
 
-use super::checkers::Writer;
+use super::checkers::{Check, Writer};
+use super::tears::Torn;
 use super::world::{Happening, World};
 use crate::clock::{MILLI, True};
 
@@ -51,6 +52,8 @@ pub(super) struct Store {
     pub(super) outage: Option<(True, bool)>,
     /// The same for single agents.
     pub(super) cuts: Vec<Option<(True, bool)>>,
+    /// What it has lost, and may give out once more.
+    pub(super) torn: Torn,
 }
 
 impl World {
@@ -179,7 +182,7 @@ impl World {
         let call = question.call;
         match &question.op {
             Op::Read(key) => {
-                let register = self.store.registers.read(key).cloned();
+                let register = self.registers(question.p).read(key).cloned();
                 let register = register.map(|register| self.maybe_damage(register));
                 let now = None;
                 Input::Read {
@@ -192,7 +195,7 @@ impl World {
                 }
             }
             Op::List(prefix) => {
-                let listed = self.store.registers.list(prefix);
+                let listed = self.registers(question.p).list(prefix);
                 let listed: Vec<(Key, Register)> =
                     listed.map(|(key, it)| (key.clone(), it.clone())).collect();
                 let damaged = listed.into_iter();
@@ -207,7 +210,7 @@ impl World {
                 Input::Wrote { call, result }
             }
             Op::Delete(key, version) => {
-                let result = self.store.registers.delete(key, version);
+                let result = self.registers_mut(question.p).delete(key, version);
                 if result.is_ok() {
                     self.changed(question, key);
                 }
@@ -219,17 +222,21 @@ impl World {
     }
 
     fn swap(&mut self, question: &Question, write: &Write) -> Result<Version, Failure> {
-        let swapped = if self.swarm.hashed {
+        let idle = self.check_idle(question, write);
+        let hashed = self.swarm.hashed;
+        let registers = self.registers_mut(question.p);
+        let swapped = if hashed {
             let version = Version::from_u64(fnv1a(&write.value));
-            self.store.registers.swap_as(write.clone(), None, version)
+            registers.swap_as(write.clone(), None, version)
         } else {
-            self.store.registers.compare_and_swap(write.clone(), None)
+            registers.compare_and_swap(write.clone(), None)
         };
         let Ok(version) = swapped else {
             self.stats.conflicts += 1;
             return Err(Failure::new(FailureClass::Conflict, "somebody wrote first"));
         };
         self.stats.writes += 1;
+        self.judge(Check::Floors, Some(question.p), idle);
         self.changed(question, &write.key);
         Ok(version)
     }
@@ -240,7 +247,8 @@ impl World {
             p: question.p,
             id: question.id,
         };
-        self.registered(writer, key);
+        self.in_copy(writer.p, |world| world.registered(writer, key));
+        self.keep(writer.p, key);
         self.spread(key);
     }
 
@@ -263,6 +271,7 @@ impl World {
             if let Some(heart) = id.and_then(|id| self.ledger.hearts.get_mut(&id)) {
                 heart.exists = false;
             }
+            self.ledger.gone.extend(id);
             self.trace_note(None, || format!("somebody deletes {key}"));
             self.spread(&key);
         }
@@ -286,7 +295,7 @@ impl World {
     }
 
     /// Tells a change to everybody who has a line.
-    fn spread(&mut self, key: &Key) {
+    pub(super) fn spread(&mut self, key: &Key) {
         for p in 0..self.store.lines.len() {
             let follows = self.agents[p].follows(key);
             if self.store.lines[p].up && follows {
@@ -307,7 +316,7 @@ impl World {
         // Healing brings news up to date.
         let at = if faulty { at } else { self.now + delay };
         line.last = at;
-        let register = self.store.registers.read(&key).cloned();
+        let register = self.registers(p).read(&key).cloned();
         let register = register.map(|register| self.maybe_damage(register));
         let life = self.agents[p].life;
         let input = Input::Seen { key, register };

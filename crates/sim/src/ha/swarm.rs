@@ -2,7 +2,8 @@
 //! seed. Each kind of fault is on or off for a whole run.
 //!
 //! What is drawn here keeps the promises that safety rests on: the rates of
-//! clocks stay within the bound, and the store loses no acknowledged write.
+//! clocks stay within the bound, and the store loses no acknowledged write,
+//! but where it is torn ([`tears`](super::tears)).
 
 use std::fmt;
 use std::time::Duration;
@@ -39,6 +40,12 @@ pub(super) struct Mishaps {
     pub(super) cut: u64,
     pub(super) line: u64,
     pub(super) forget: u64,
+    /// A machine is suspended.
+    pub(super) suspend: u64,
+    /// An agent, or the store, stands still for many leases.
+    pub(super) standstill: u64,
+    /// The store breaks its promise.
+    pub(super) tear: u64,
 }
 
 /// The world of one run.
@@ -58,6 +65,8 @@ pub(super) struct Swarm {
     pub(super) mishaps: Mishaps,
     /// Whether an agent that crashed is back within a fraction of its lease.
     pub(super) quick: bool,
+    /// Whether lives of agents are shown other boot ids and clocks, or none.
+    pub(super) foreign: bool,
     /// The mean pause between two requests of users, in thousandths of a
     /// lease.
     pub(super) requests: u64,
@@ -88,6 +97,7 @@ impl Swarm {
             calls: Calls::default(),
             mishaps: Mishaps::default(),
             quick: false,
+            foreign: false,
             requests: *pick(rng, &[100, 300, 1_000]),
             stubborn: *pick(rng, &[0, 10, 50]),
             failing: *pick(rng, &[0, 0, 5, 30]),
@@ -178,6 +188,7 @@ impl Swarm {
             cut: some(40, &[1_500, 4_000]),
             line: some(40, &[1_000, 3_000]),
             forget: some(10, &[3_000, 8_000]),
+            ..Mishaps::default()
         };
         // Agents that crash and are back before their calls have ended: what
         // the earlier life sent lands in the time of the next.
@@ -186,6 +197,26 @@ impl Swarm {
             (self.quick, self.calls.slow_request) = (true, 40);
             self.requests = 100;
         }
+    }
+}
+
+impl Swarm {
+    /// What is drawn from a stream of its own.
+    pub(super) fn draw_more(&mut self, rng: &mut Rng, options: &Options) {
+        if !options.faults {
+            return;
+        }
+        let mut some = |percent: u64, most: &[u64]| {
+            if rng.chance(percent) {
+                *pick(rng, most)
+            } else {
+                0
+            }
+        };
+        self.mishaps.suspend = some(15, &[3_000, 8_000]);
+        self.mishaps.standstill = some(12, &[4_000, 8_000]);
+        self.mishaps.tear = some(15, &[3_000, 6_000, 12_000]);
+        self.foreign = rng.chance(25);
     }
 }
 
@@ -231,7 +262,9 @@ impl fmt::Display for Swarm {
         writeln!(f, "mean pause in 1/1000 lease: {:?}", self.mishaps)?;
         write!(
             f,
-            "requests every {}/1000 lease, stubborn {} %, failing {} %, start {:?}, reap {:?}",
+            "foreign boot ids {}, requests every {}/1000 lease, stubborn {} %, failing {} %, \
+             start {:?}, reap {:?}",
+            self.foreign,
             self.requests,
             self.stubborn,
             self.failing,

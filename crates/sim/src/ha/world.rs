@@ -16,6 +16,7 @@ use super::healing::Exam;
 use super::stats::Stats;
 use super::store::{Line, Question, Store};
 use super::swarm::Swarm;
+use super::tears::Torn;
 use super::{Options, people::People};
 use crate::clock::{Curve, Node as Machine, SECOND, True, Wall};
 use crate::trace::Trace;
@@ -62,6 +63,12 @@ pub(super) enum Happening {
         life: u32,
     },
     LineUp(usize),
+    /// A machine that was suspended goes on.
+    Wake(usize),
+    /// The copies of the store become one again.
+    Join,
+    /// The store has kept its promise for a while.
+    Mended,
     Request,
     Heal,
     Settled,
@@ -122,7 +129,10 @@ pub(super) struct World {
 impl World {
     pub(super) fn new(seed: u64, options: &Options, trace: usize) -> Self {
         let mut rng = Rng::from_seed(seed);
-        let swarm = Swarm::draw(&mut rng.fork(), options);
+        let mut swarm = Swarm::draw(&mut rng.fork(), options);
+        // From another stream, so that seeds of worlds without these are as
+        // they were.
+        swarm.draw_more(&mut Rng::from_seed(!seed), options);
         let until = swarm.faults_until * 3;
         let bound = swarm.drift.ppm();
         let mut machines = Vec::new();
@@ -143,6 +153,7 @@ impl World {
                 lines: vec![Line::default(); count],
                 outage: None,
                 cuts: vec![None; count],
+                torn: Torn::default(),
             },
             people: People::default(),
             once: Once::default(),
@@ -213,6 +224,9 @@ impl World {
 
     fn happen(&mut self, happening: Happening) {
         let alive = |world: &Self, p: usize, life: u32| world.agents[p].life == life;
+        let Some(happening) = self.unless_asleep(happening) else {
+            return;
+        };
         match happening {
             Happening::Mail { p, life, input } => {
                 if alive(self, p, life) && self.agents[p].up {
@@ -239,7 +253,8 @@ impl World {
             }
             Happening::Mishap(mishap) => self.mishap(mishap),
             Happening::Resume { p, life } => {
-                if alive(self, p, life) {
+                // Who sleeps goes on when its machine wakes.
+                if alive(self, p, life) && !self.sleeps(p) {
                     self.unpause(p);
                 }
             }
@@ -249,6 +264,9 @@ impl World {
                 }
             }
             Happening::LineUp(p) => self.line_up(p),
+            Happening::Wake(p) => self.wake(p),
+            Happening::Join => self.join_copies(),
+            Happening::Mended => self.mended(),
             Happening::Request => self.somebody_asks(),
             Happening::Heal => self.heal(),
             Happening::Settled => self.settled(),
@@ -258,7 +276,7 @@ impl World {
 
     /// A register has changed by the hand of `writer`.
     pub(super) fn registered(&mut self, writer: Writer, key: &Key) {
-        let register = self.store.registers.read(key).cloned();
+        let register = self.registers(writer.p).read(key).cloned();
         if self.trace.is_on() {
             let shown = register.as_ref().map_or_else(
                 || "nothing".to_string(),
@@ -278,8 +296,10 @@ impl World {
 
     /// Takes note of what a checker found; the first finding ends the run.
     pub(super) fn judge(&mut self, check: Check, p: Option<usize>, finding: Finding) {
+        let excused = check.rests_on_store() && self.store.torn.excuses(self.now);
         if let Err(text) = finding
             && self.found.is_none()
+            && !excused
             && self.only.is_none_or(|only| only == check)
         {
             let who = p.map_or("the world", |p| self.agents[p].config.name.as_str());
@@ -297,7 +317,7 @@ impl World {
         let text = what();
         match p {
             Some(p) => {
-                let local = self.machines[p].boot(self.now);
+                let local = self.local(p).boot;
                 let name = self.agents[p].config.name.as_str();
                 self.trace.note(self.now, name, Some(local), &text);
             }

@@ -21,11 +21,10 @@ pub(in crate::ha) struct Heart {
 impl Ledger {
     /// A node was granted its lease from `start` on.
     pub(in crate::ha) fn granted(&self, id: Option<NodeId>, start: True) -> Finding {
-        let heart = id.and_then(|id| self.hearts.get(&id));
-        match heart {
-            Some(heart) if start > heart.beat_at => Err(format!(
-                "it counts from {start}, but its last beat took effect at {}",
-                heart.beat_at
+        let landed = id.and_then(|id| self.landed.get(&id));
+        match landed {
+            Some(landed) if start > *landed => Err(format!(
+                "it counts from {start}, but its last beat took effect at {landed}"
             )),
             _ => Ok(()),
         }
@@ -68,6 +67,11 @@ impl World {
         self.ledger.hearts.insert(id, heart);
         if created_again && self.ledger.members.contains(&id) {
             return Err(format!("the heartbeat of {id} was created again"));
+        }
+        if beat.dead.is_some() {
+            self.ledger.gone.insert(id);
+        } else {
+            self.ledger.landed.insert(id, now);
         }
         let own = self.owner(id) == Some(writer.p);
         if beat.dead.is_none() {

@@ -61,13 +61,26 @@ impl World {
         }
     }
 
+    /// A workload is begun under a grant that stands.
+    pub(in crate::ha) fn check_begins(&self, p: usize, order: &Order) -> Finding {
+        let now = self.local(p).boot;
+        let grant = self.agents[p].file.map(|file| file.grant);
+        match grant {
+            Some(grant) if now >= grant.drain_at => Err(format!(
+                "{} begins at {now}, at or after the end of the grant at {}",
+                order.name, grant.drain_at
+            )),
+            _ => Ok(()),
+        }
+    }
+
     fn told(&self, p: usize, node: &Node) -> Finding {
         let agent = &self.agents[p];
         let Some(grant) = node.grant().filter(|_| node.is_member()) else {
             return Ok(());
         };
         // As of a moment ago: its timer for this very moment may be next.
-        let now = self.machines[p].boot(self.now.saturating_sub(1));
+        let now = self.local_at(p, self.now.saturating_sub(1));
         if !agent.fenced && now >= grant.drain_at {
             return Err(format!(
                 "at {now} it is a member still, past {}",

@@ -16,7 +16,8 @@ impl World {
             if member.id != writer.id {
                 return Err(format!("it lets {} join", member.id));
             }
-            if self.ledger.members.contains(&member.id) {
+            // Where the store has lost a view, the join went with it.
+            if self.ledger.members.contains(&member.id) && !self.store.torn.ever {
                 return Err(format!("{} joins a second time", member.id));
             }
         }
@@ -34,8 +35,7 @@ impl World {
         if died {
             let heart = self.ledger.hearts.get(&id);
             let alive = heart.is_some_and(|heart| heart.exists && !heart.dead);
-            let forgotten = self.stats.forgotten > 0;
-            if alive && !forgotten {
+            if alive && !self.ledger.gone.contains(&id) {
                 return Err(format!("{id} is buried, and its heartbeat is not dead"));
             }
             return Ok(());

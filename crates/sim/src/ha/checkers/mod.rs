@@ -3,6 +3,7 @@
 //! the clocks and the processes of all machines.
 
 mod fate;
+mod floors;
 mod hearts;
 mod heirs;
 mod local;
@@ -17,11 +18,13 @@ use tenure_core::cas::Register;
 use tenure_core::ha::{NodeId, View};
 use tenure_core::ids::{Key, Name};
 
+pub(super) use floors::Floors;
 pub(super) use hearts::Heart;
 pub(super) use local::may_start;
 pub(super) use once::Once;
 
 use super::world::World;
+use crate::clock::True;
 
 /// What a checker found wrong, in a sentence.
 pub(super) type Finding = Result<(), String>;
@@ -53,6 +56,14 @@ pub enum Check {
     Identity,
     /// A node that runs at a deadline acts on it.
     Told,
+    /// A node, and the guardian that it tells times to, read one clock.
+    Clocks,
+    /// No workload begins at or after the end of the last grant that was
+    /// confirmed, however long the agent stood still.
+    Guard,
+    /// No epoch is written and no fence is handed out below what was seen;
+    /// none is raised for nothing; what a view that fell has lost is told.
+    Floors,
     /// A command is answered, and truly.
     Commands,
     /// No machine asks again and again to be woken in the past.
@@ -75,6 +86,9 @@ impl fmt::Display for Check {
             Self::Placed => "placed",
             Self::Identity => "identity",
             Self::Told => "told in time",
+            Self::Clocks => "clocks",
+            Self::Guard => "guard",
+            Self::Floors => "floors",
             Self::Commands => "commands",
             Self::Spin => "spin",
             Self::Liveness => "liveness",
@@ -96,6 +110,11 @@ pub(super) struct Ledger {
     pub(super) hearts: BTreeMap<NodeId, Heart>,
     /// Whoever has ever been a member.
     pub(super) members: BTreeSet<NodeId>,
+    /// Whose heartbeat was ever lost, or swapped to dead.
+    pub(super) gone: BTreeSet<NodeId>,
+    /// When the last beat took effect that anybody may be granted a lease for,
+    /// in whichever copy of the store.
+    pub(super) landed: BTreeMap<NodeId, True>,
 }
 
 impl World {
@@ -137,7 +156,10 @@ impl World {
         let before = self.ledger.views.get(group).unwrap_or(&empty).clone();
         let findings = vec![
             (Check::Groups, views::group(&view, group)),
-            (Check::Views, views::epoch(&before, &view)),
+            (
+                Check::Views,
+                views::epoch(&before, &view, self.store.torn.ever),
+            ),
             (Check::Members, self.check_members(writer, &before, &view)),
             (Check::Heirs, heirs::heirs(&before, &view)),
             (Check::Fate, self.check_fate(writer, &before, &view)),

@@ -1,4 +1,5 @@
-//! The epoch grows by one with every view; a view speaks of its own group.
+//! The epoch grows by one with every view (by more where the store was torn);
+//! a view speaks of its own group.
 
 use tenure_core::ha::View;
 use tenure_core::ids::Name;
@@ -12,8 +13,9 @@ pub(super) fn group(view: &View, group: &Name) -> Finding {
     Err(format!("the view of {group} speaks of {}", view.group))
 }
 
-pub(super) fn epoch(before: &View, view: &View) -> Finding {
-    if view.epoch == before.epoch + 1 {
+/// Where the store was torn, a view is raised above what its node remembers.
+pub(super) fn epoch(before: &View, view: &View, torn: bool) -> Finding {
+    if view.epoch == before.epoch + 1 || (torn && view.epoch > before.epoch) {
         return Ok(());
     }
     Err(format!(

@@ -1,0 +1,273 @@
+//! The steward that an agent finds when it begins, or starts; and what of a
+//! former life it goes on from, or ends.
+//!
+//! A steward that hangs from the start, or while it ends what a former life has
+//! left, is killed by the same rule as one that hangs later (`link.rs`). A new
+//! agent has not sent a beat yet, and no other process sends beats for it, so
+//! what its steward holds ends within a lease. The agent may kill the steward
+//! at any time: the guardians see the end of their channels and end their
+//! commands. It waits first, because a steward that was only stopped goes on
+//! and keeps what runs.
+//!
+//! A steward reads the clock of the agent that started it, and so do its
+//! guardians. An agent that is shown another clock (another time namespace), or
+//! cannot tell, would tell them times that mean nothing to them: where they are
+//! a day behind, what they hold would live a day longer than its lease. So such
+//! an agent has everything ended, and starts a steward of its own.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use tenure::Name;
+use tenure::clock;
+use tenure::core::ha::{Plant, is_one_clock, may_resume};
+use tenure::core::time::{ClockId, Instant};
+use tenure::ha::{Config, Digest, Job, NodeId, Past, Phase, Run};
+
+use super::place::{Door, STEWARD};
+use super::steward;
+use super::wire::{self, Life, News, Order, State, Wire};
+use crate::guard::SLACK;
+
+/// How long a steward may take to greet.
+const GREETING: Duration = Duration::from_secs(10);
+/// How long a steward may take to hear of a beat, at the least.
+pub(super) const HUNG: Duration = Duration::from_secs(1);
+
+/// A steward that was found or started, and what it has.
+pub(super) struct Found {
+    pub(super) wire: Wire,
+    pub(super) state: State,
+    /// When what it holds has ended at the latest, if no beat comes.
+    over_at: Instant,
+    /// Whether its clock is the one that is read here.
+    one_clock: bool,
+}
+
+/// What an agent wants to compare after a restart: its settings, and the clock
+/// that it reads.
+pub(super) fn settings(url: &str, config: &Config, clock: Option<ClockId>) -> String {
+    format!("{url} {config:?} {clock:?}")
+}
+
+/// A workload that has ended as it should, and is to be undeployed: by the
+/// digest it can be told from another one of its name.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Done {
+    pub(super) name: Name,
+    pub(super) digest: Digest,
+}
+
+impl Done {
+    pub(super) fn new(name: &str, digest: &str) -> Option<Self> {
+        let (name, digest) = (Name::new(name).ok()?, Digest::new(digest)?);
+        Some(Self { name, digest })
+    }
+}
+
+/// Finds the steward of a node that lived before, or starts one. A node of
+/// these settings has a lease that long, and reads this clock.
+pub(super) async fn find(
+    directory: &Path,
+    lease: Duration,
+    clock: Option<ClockId>,
+) -> io::Result<Found> {
+    let door = Door::open(directory)?;
+    let Ok(stream) = door.connect(STEWARD).await else {
+        return start(directory, &door).await;
+    };
+    // What it holds has ended by then: it has got no beat for a lease.
+    let over = lease.saturating_add(SLACK).saturating_add(SLACK);
+    let mut wire = Wire::new(stream);
+    if let Some(state) = greeting(&mut wire, GREETING.max(over)).await? {
+        return Ok(Found::new(wire, state, clock));
+    }
+    end(&mut wire).await;
+    start(directory, &door).await
+}
+
+/// Kills a steward that does not answer, and waits until it has gone.
+async fn end(wire: &mut Wire) {
+    tracing::error!(
+        "the steward of this node does not answer, and what it held is over; it is killed, and \
+         another one is started"
+    );
+    kill(wire).await;
+}
+
+async fn kill(wire: &mut Wire) {
+    // While the connection is open the steward lives, and no other process has
+    // its number.
+    if let Some(pid) = wire.peer().and_then(Pid::from_raw) {
+        let _ = kill_process(pid, Signal::KILL);
+    }
+    let gone = async { while let Ok(Some(_)) = wire.next::<News>().await {} };
+    let _ = tokio::time::timeout(HUNG, gone).await;
+}
+
+pub(super) async fn start(directory: &Path, door: &Door) -> io::Result<Found> {
+    let directory = directory.to_owned();
+    let spawned = tokio::task::spawn_blocking(move || steward::spawn(&directory)).await;
+    spawned.map_err(io::Error::other)??;
+    let mut wire = Wire::new(door.connect(STEWARD).await?);
+    match greeting(&mut wire, GREETING).await? {
+        // It is a child of this very process, and reads its clock.
+        Some(state) => Ok(Found {
+            one_clock: true,
+            over_at: Instant::ZERO,
+            wire,
+            state,
+        }),
+        None => Err(io::Error::other(
+            "expected the steward that was just started to answer, found that it does not",
+        )),
+    }
+}
+
+/// What a steward says first; `None` if that does not come in time.
+async fn greeting(wire: &mut Wire, within: Duration) -> io::Result<Option<State>> {
+    match tokio::time::timeout(within, wire.next::<News>()).await {
+        Ok(Ok(Some(News::State(state)))) => Ok(Some(state)),
+        Ok(Err(error)) => Err(error),
+        Ok(Ok(_)) | Err(_) => Ok(None),
+    }
+}
+
+impl Found {
+    fn new(wire: Wire, state: State, clock: Option<ClockId>) -> Self {
+        let noted = noted(&state.settings, clock);
+        let one_clock = is_one_clock(noted, clock, Plant::NONE);
+        let grant = state.life.as_ref().map(|life| life.times.grant());
+        let over_at = grant.map_or(Instant::ZERO, |grant| {
+            // Its times mean nothing on another clock, but spans do: the last
+            // beat was before now.
+            let span = grant.kill_at.since(grant.start);
+            let kill_at = if one_clock {
+                grant.kill_at
+            } else {
+                clock::boot().after(span)
+            };
+            kill_at.after(SLACK).after(SLACK)
+        });
+        Self {
+            wire,
+            state,
+            over_at,
+            one_clock,
+        }
+    }
+
+    /// What the node may go on from, if it has the same settings as before and
+    /// there is time.
+    pub(super) fn past(&self, settings: &str, clock: Option<ClockId>) -> Option<Past> {
+        let life = self.state.life.as_ref()?;
+        let grant = life.times.grant();
+        let one_life = self.state.runs.iter().all(|run| run.id == life.id);
+        let noted = noted(&self.state.settings, clock);
+        let resumes = may_resume(noted, clock, clock::boot(), &grant, Plant::NONE);
+        if self.state.settings != settings || !one_life || !resumes {
+            return None;
+        }
+        let mut jobs = BTreeMap::new();
+        for run in &self.state.runs {
+            let job = Job {
+                run: Run(run.run),
+                digest: Digest::new(&run.digest)?,
+                instances: run.instances,
+                fence: run.fence,
+                phase: match run.phase {
+                    wire::Phase::Starting => Phase::Starting,
+                    wire::Phase::Running => Phase::Running,
+                    wire::Phase::Stopping { kill_at } => Phase::Stopping {
+                        kill_at: Instant::from_nanos(kill_at),
+                        killed: false,
+                    },
+                },
+            };
+            jobs.insert(Name::new(&run.name).ok()?, job);
+        }
+        let id = NodeId::parse(&life.id)?;
+        Some(Past { id, grant, jobs })
+    }
+
+    /// The id that the node had before.
+    pub(super) fn former(&self) -> Option<NodeId> {
+        NodeId::parse(&self.state.life.as_ref()?.id)
+    }
+
+    /// Ends all that a former life has left; says which of it had been done
+    /// before.
+    pub(super) async fn end_all(&mut self, directory: &Path) -> io::Result<Vec<Done>> {
+        let mut left: Vec<u64> = self.state.runs.iter().map(|run| run.run).collect();
+        for run in &left {
+            self.wire.queue(&Order::Stop { run: *run });
+        }
+        let mut done = Vec::new();
+        while !left.is_empty() {
+            match self.answer().await {
+                Some(News::Ended { run, .. }) => left.retain(|it| *it != run),
+                Some(News::Completed { run }) => {
+                    let completed = self.state.runs.iter().find(|it| it.run == run);
+                    done.extend(completed.and_then(|it| Done::new(&it.name, &it.digest)));
+                }
+                Some(_) => {}
+                None => {
+                    // Gone, and with it in time what it held.
+                    let over = self.over_at.since(clock::boot());
+                    tokio::time::sleep(over).await;
+                    *self = start(directory, &Door::open(directory)?).await?;
+                    return Ok(done);
+                }
+            }
+        }
+        Ok(done)
+    }
+
+    /// Makes sure that the steward reads the clock that is read here: one that
+    /// does not, and whose runs have ended, is killed, and another is started.
+    pub(super) async fn on_one_clock(&mut self, directory: &Path) -> io::Result<()> {
+        if self.one_clock {
+            return Ok(());
+        }
+        tracing::debug!("the steward of a former life reads another clock, and is replaced");
+        kill(&mut self.wire).await;
+        let notes = std::mem::take(&mut self.state.notes);
+        *self = start(directory, &Door::open(directory)?).await?;
+        self.state.notes = notes;
+        Ok(())
+    }
+
+    /// The next that the steward says while it ends what it has; `None` once
+    /// it has gone, of itself or because it did not answer.
+    async fn answer(&mut self) -> Option<News> {
+        let mut asked = false;
+        loop {
+            let patience = HUNG.max(self.over_at.since(clock::boot()));
+            match tokio::time::timeout(patience, self.wire.next::<News>()).await {
+                // It lives, and a process that the kernel does not end keeps
+                // a run for long.
+                Ok(Ok(Some(News::Heard { .. }))) => asked = false,
+                Ok(news) => return news.ok().flatten(),
+                Err(_) => {
+                    // The last beat of the former life moves no time any more,
+                    // and is answered. Without one nothing was ever begun.
+                    let life = self.state.life.clone().filter(|_| !asked);
+                    let Some(Life { id, times }) = life else {
+                        end(&mut self.wire).await;
+                        return None;
+                    };
+                    self.wire.queue(&Order::Extend { id, times });
+                    asked = true;
+                }
+            }
+        }
+    }
+}
+
+/// The clock that a former life has noted with its settings, if it is this one.
+fn noted(settings: &str, clock: Option<ClockId>) -> Option<ClockId> {
+    clock.filter(|_| settings.ends_with(&format!(" {clock:?}")))
+}
