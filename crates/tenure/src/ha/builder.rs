@@ -107,7 +107,8 @@ impl Builder {
 
     /// Goes on under an old id, whose workloads the host may still have. If no
     /// beat succeeds in time they are all ended, and the node joins as another.
-    /// The configuration must be that of the old life.
+    /// The configuration must be that of the old life, and so must the clock:
+    /// [`may_resume`](tenure_core::ha::may_resume) says whether it is.
     pub fn resume(mut self, past: Past) -> Self {
         self.life.before = Before::Runs(past);
         self
