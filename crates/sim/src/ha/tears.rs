@@ -28,7 +28,8 @@ use crate::clock::{MILLI, True};
 
 /// How many states of registers are kept, of which one may come back.
 const HISTORY_MAX: usize = 64;
-/// Where the versions of a second copy begin.
+/// Where the versions of a second copy begin; those of the next one begin as far
+/// above, since the first may be the store by then.
 const COPY_FROM: u64 = 1 << 40;
 /// For how many leases nothing is promised that rests on the store: a verdict
 /// that was on its way lands within two, whoever it hits ends within one, and a
@@ -299,8 +300,9 @@ impl World {
         let known = self.store.registers.list("ha/");
         let known = known.map(|(key, it)| (key.clone(), it.clone())).collect();
         let agents = self.agents.len();
+        let from = COPY_FROM * (1 + self.stats.forks);
         let copy = Copy {
-            registers: Registers::restored(known, COPY_FROM, 0),
+            registers: Registers::restored(known, from, 0),
             who: (0..agents).map(|_| self.rng.chance(50)).collect(),
             views: self.ledger.views.clone(),
             hearts: self.ledger.hearts.clone(),
