@@ -22,7 +22,8 @@ pub(super) struct Ticket {
     pub(super) answered: bool,
     /// The agent that was asked has crashed since.
     pub(super) orphan: bool,
-    /// It was asked before the store lost something: what has become of it
+    /// It was asked before the store lost something, or so soon after that
+    /// news of what was lost were still on their way: what has become of it
     /// cannot be said.
     pub(super) lost: bool,
 }
@@ -114,7 +115,7 @@ impl World {
                 effective: false,
                 answered: false,
                 orphan: false,
-                lost: false,
+                lost: self.store.torn.excuses(self.now),
             },
         );
         self.command(p, Command::Ask { ticket, request });
