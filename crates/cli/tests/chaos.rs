@@ -1,13 +1,13 @@
 //! Chaos: eight real processes stand in one election while one of them, drawn
 //! at random, is killed, stopped or asked to end every second, and the
-//! database is restarted under them. What their commands wrote down must not
+//! store's servers are restarted under them. What their commands wrote down must not
 //! overlap, terms must grow, and nobody may lose the office while it, the store
 //! and the machine are healthy.
 //!
 //! The short form runs for 20 s per store. The long form:
 //!
 //! ```sh
-//! TENURE_CHAOS_SECONDS=120 cargo test --release -p tenure-cli --test chaos -- --nocapture --test-threads 1
+//! TENURE_CHAOS_SECONDS=120 cargo test --release -p tenure-cli --features full --test chaos -- --nocapture --test-threads 1
 //! ```
 //!
 //! `TENURE_SEED` repeats the faults of a run (not its timing).
@@ -30,6 +30,8 @@ use tenure_core::time::Instant;
 const CANDIDATES: usize = 8;
 const FLAGS: [&str; 2] = ["--lease", "2s"];
 const LEASE: f64 = 2.0;
+/// Of a store that runs on several.
+const SERVERS: usize = 3;
 
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().and_then(|text| text.parse().ok())
@@ -57,7 +59,7 @@ impl Witness {
         let (over, found) = (Arc::clone(&ended), Arc::clone(&slow));
         let mut file = match shared {
             Shared::Sqlite(directory) => tempfile::tempfile_in(directory.path()),
-            Shared::Postgres(_) => tempfile::tempfile(),
+            Shared::Postgres(_) | Shared::Etcd(_) | Shared::Cluster(_) => tempfile::tempfile(),
         }
         .expect("a file");
         std::thread::spawn(move || {
@@ -161,13 +163,24 @@ impl Arena<'_> {
         }
     }
 
+    /// Restarts the store's servers, if it has any: of several first all at
+    /// once, then one after the other.
     fn restart_store(&mut self) {
         let before = seconds();
-        if let Shared::Postgres(server) = &mut *self.shared {
-            server.restart();
-            self.counts[3] += 1;
-            self.faults.push((before, seconds(), None));
+        let again = self.counts[3] > 0;
+        match &mut *self.shared {
+            Shared::Sqlite(_) => return,
+            Shared::Postgres(server) => server.restart(),
+            Shared::Etcd(servers) if again => (0..SERVERS).for_each(|at| {
+                servers.kill(at);
+                servers.restart(at);
+            }),
+            Shared::Etcd(servers) => servers.restart_all(),
+            Shared::Cluster(servers) if again => (1..=SERVERS).for_each(|id| servers.restart(id)),
+            Shared::Cluster(servers) => servers.restart_all(),
         }
+        self.counts[3] += 1;
+        self.faults.push((before, seconds(), None));
     }
 }
 
@@ -279,4 +292,16 @@ fn sqlite() {
 #[test]
 fn postgres() {
     chaos(Shared::postgres());
+}
+
+#[cfg(feature = "etcd")]
+#[test]
+fn etcd() {
+    chaos(Shared::etcd(SERVERS));
+}
+
+#[cfg(feature = "tenure")]
+#[test]
+fn cluster() {
+    chaos(Shared::cluster());
 }
