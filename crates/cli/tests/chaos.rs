@@ -4,10 +4,12 @@
 //! overlap, terms must grow, and nobody may lose the office while it, the store
 //! and the machine are healthy.
 //!
-//! The short form runs for 20 s per store. The long form:
+//! The short form runs for 20 s on all stores at once. The long form, and that
+//! of one store:
 //!
 //! ```sh
-//! TENURE_CHAOS_SECONDS=120 cargo test --release -p tenure-cli --features full --test chaos -- --nocapture --test-threads 1
+//! TENURE_CHAOS_SECONDS=120 cargo test --release -p tenure-cli --features full --test chaos -- --nocapture
+//! TENURE_CHAOS=etcd TENURE_CHAOS_SECONDS=120 cargo test --release -p tenure-cli --features full --test chaos -- --nocapture
 //! ```
 //!
 //! `TENURE_SEED` repeats the faults of a run (not its timing).
@@ -284,24 +286,39 @@ fn report(name: &str, arena: &Arena<'_>, (began, ended): (f64, f64), runs: &[Run
     assert!(share > 20.0, "the office was held {share:.1} % of the time");
 }
 
-#[test]
-fn sqlite() {
-    chaos(Shared::sqlite());
+/// The stores that this build has, by the scheme of their URLs.
+const STORES: &[&str] = &[
+    "sqlite",
+    "postgres",
+    #[cfg(feature = "etcd")]
+    "etcd",
+    #[cfg(feature = "tenure")]
+    "tenure",
+];
+
+fn on(store: &str) {
+    chaos(match store {
+        "sqlite" => Shared::sqlite(),
+        "postgres" => Shared::postgres(),
+        "etcd" => Shared::etcd(SERVERS),
+        "tenure" => Shared::cluster(),
+        other => panic!("expected one of {STORES:?}, found {other}"),
+    });
 }
 
+/// All at the same time, since mostly they wait; in the long form, whose
+/// figures are read, one after the other.
 #[test]
-fn postgres() {
-    chaos(Shared::postgres());
-}
-
-#[cfg(feature = "etcd")]
-#[test]
-fn etcd() {
-    chaos(Shared::etcd(SERVERS));
-}
-
-#[cfg(feature = "tenure")]
-#[test]
-fn cluster() {
-    chaos(Shared::cluster());
+fn every_store() {
+    if let Ok(store) = std::env::var("TENURE_CHAOS") {
+        return on(&store);
+    }
+    if number("TENURE_CHAOS_SECONDS").is_some() {
+        return STORES.iter().for_each(|store| on(store));
+    }
+    std::thread::scope(|scope| {
+        for store in STORES {
+            scope.spawn(|| on(store));
+        }
+    });
 }

@@ -9,7 +9,7 @@ mod common;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use common::servers::objects;
@@ -121,6 +121,32 @@ fn rises_again(shared: &Shared) {
     await_in(&c, "handed over to memory");
 }
 
+/// A copy that is one term behind comes back, and somebody is elected in the
+/// term that is remembered, who is another: fences refuse that one.
+fn leads_above_a_term_that_was_had(mut shared: Shared) {
+    let (ledger, lost) = (Ledger::new(), Ledger::new());
+    let directory = tempfile::tempdir().expect("a directory");
+    let a = start(&shared, "a", &ledger);
+    ledger.await_term_above(0, SOON);
+    let copy = Copied::of(&shared, directory.path());
+    end(&shared, a);
+    let b = start(&shared, "b", &ledger);
+    ledger.await_term_above(1, SOON);
+    let memory = start(&shared, "memory", &lost);
+    await_in(&memory, "b leads in term 2");
+    memory.signal(Signal::STOP);
+    drop(b);
+    copy.put_back(&mut shared);
+    let c = start(&shared, "c", &lost);
+    let again = lost.await_term_above(0, SOON);
+    assert_eq!((again.candidate.as_str(), again.term), ("c", 2));
+    memory.signal(Signal::CONT);
+    let above = lost.await_term_above(2, SOON);
+    assert_eq!((above.candidate.as_str(), above.term), ("memory", 3));
+    await_in(&memory, "found term 2 again, under another leader");
+    await_in(&c, "handed over to memory");
+}
+
 /// What a person does about it where nobody remembers.
 fn is_repaired_and_forgotten(shared: &Shared) {
     let ledger = Ledger::new();
@@ -224,10 +250,13 @@ impl Copied {
         match shared {
             Shared::Sqlite(_) => {
                 let file = shared.file();
+                // Beside it first, since processes may look for it.
+                let beside = file.with_extension("copy");
+                fs::copy(&self.0, &beside).expect("room");
                 for end in ["-wal", "-shm", "-journal"] {
                     let _ = fs::remove_file(format!("{}{end}", file.display()));
                 }
-                fs::rename(&self.0, file).expect("to put it there");
+                fs::rename(beside, file).expect("to put it there");
             }
             Shared::Postgres(server) => {
                 let restored = Command::new("psql")
@@ -240,6 +269,7 @@ impl Copied {
                         "-f",
                     ])
                     .args([&self.0.display().to_string(), &server.url()])
+                    .stdout(Stdio::null())
                     .status();
                 assert!(restored.expect("psql runs").success());
             }
@@ -332,6 +362,11 @@ mod sqlite {
     }
 
     #[test]
+    fn a_term_that_was_had_before_is_led_above() {
+        leads_above_a_term_that_was_had(Shared::sqlite());
+    }
+
+    #[test]
     fn an_older_file_that_comes_back_is_led_above_what_is_remembered() {
         an_older_copy_comes_back(Shared::sqlite());
     }
@@ -367,6 +402,11 @@ mod postgres {
             || drop(server.sql("DROP TABLE tenure_register")),
             || server.sql(table) == "t",
         );
+    }
+
+    #[test]
+    fn a_term_that_was_had_before_is_led_above() {
+        leads_above_a_term_that_was_had(Shared::postgres());
     }
 
     #[test]
