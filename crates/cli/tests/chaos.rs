@@ -208,12 +208,16 @@ fn chaos(mut shared: Shared) {
         counts: [0; 4],
         born: 0,
     };
+    let witness = Witness::start(arena.shared);
+    // One after the other: to prove a password takes a debug build a while, and
+    // all of them at once would starve the first that leads.
     for _ in 0..CANDIDATES {
-        let candidate = arena.spawn();
-        arena.candidates.push(candidate);
+        let (name, candidate) = arena.spawn();
+        let stands = || candidate.log().contains(" leads in term ").then_some(());
+        poll_until(Duration::from_secs(60), stands).expect("it stands");
+        arena.candidates.push((name, candidate));
     }
     ledger.await_term_above(0, Duration::from_secs(60));
-    let witness = Witness::start(arena.shared);
     let (began, start) = (seconds(), clock::boot());
     for second in 1..=lasting {
         let until = start.after(Duration::from_secs(second));
