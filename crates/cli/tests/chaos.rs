@@ -1,13 +1,15 @@
 //! Chaos: eight real processes stand in one election while one of them, drawn
 //! at random, is killed, stopped or asked to end every second, and the
-//! database is restarted under them. What their commands wrote down must not
+//! store's servers are restarted under them. What their commands wrote down must not
 //! overlap, terms must grow, and nobody may lose the office while it, the store
 //! and the machine are healthy.
 //!
-//! The short form runs for 20 s per store. The long form:
+//! The short form runs for 20 s on all stores at once. The long form, and that
+//! of one store:
 //!
 //! ```sh
-//! TENURE_CHAOS_SECONDS=120 cargo test --release -p tenure-cli --test chaos -- --nocapture --test-threads 1
+//! TENURE_CHAOS_SECONDS=120 cargo test --release -p tenure-cli --features full --test chaos -- --nocapture
+//! TENURE_CHAOS=etcd TENURE_CHAOS_SECONDS=120 cargo test --release -p tenure-cli --features full --test chaos -- --nocapture
 //! ```
 //!
 //! `TENURE_SEED` repeats the faults of a run (not its timing).
@@ -30,6 +32,8 @@ use tenure_core::time::Instant;
 const CANDIDATES: usize = 8;
 const FLAGS: [&str; 2] = ["--lease", "2s"];
 const LEASE: f64 = 2.0;
+/// Of a store that runs on several.
+const SERVERS: usize = 3;
 
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().and_then(|text| text.parse().ok())
@@ -57,7 +61,7 @@ impl Witness {
         let (over, found) = (Arc::clone(&ended), Arc::clone(&slow));
         let mut file = match shared {
             Shared::Sqlite(directory) => tempfile::tempfile_in(directory.path()),
-            Shared::Postgres(_) => tempfile::tempfile(),
+            Shared::Postgres(_) | Shared::Etcd(_) | Shared::Cluster(_) => tempfile::tempfile(),
         }
         .expect("a file");
         std::thread::spawn(move || {
@@ -161,13 +165,24 @@ impl Arena<'_> {
         }
     }
 
+    /// Restarts the store's servers, if it has any: of several first all at
+    /// once, then one after the other.
     fn restart_store(&mut self) {
         let before = seconds();
-        if let Shared::Postgres(server) = &mut *self.shared {
-            server.restart();
-            self.counts[3] += 1;
-            self.faults.push((before, seconds(), None));
+        let again = self.counts[3] > 0;
+        match &mut *self.shared {
+            Shared::Sqlite(_) => return,
+            Shared::Postgres(server) => server.restart(),
+            Shared::Etcd(servers) if again => (0..SERVERS).for_each(|at| {
+                servers.kill(at);
+                servers.restart(at);
+            }),
+            Shared::Etcd(servers) => servers.restart_all(),
+            Shared::Cluster(servers) if again => (1..=SERVERS).for_each(|id| servers.restart(id)),
+            Shared::Cluster(servers) => servers.restart_all(),
         }
+        self.counts[3] += 1;
+        self.faults.push((before, seconds(), None));
     }
 }
 
@@ -193,12 +208,16 @@ fn chaos(mut shared: Shared) {
         counts: [0; 4],
         born: 0,
     };
+    let witness = Witness::start(arena.shared);
+    // One after the other: to prove a password takes a debug build a while, and
+    // all of them at once would starve the first that leads.
     for _ in 0..CANDIDATES {
-        let candidate = arena.spawn();
-        arena.candidates.push(candidate);
+        let (name, candidate) = arena.spawn();
+        let stands = || candidate.log().contains(" leads in term ").then_some(());
+        poll_until(Duration::from_secs(60), stands).expect("it stands");
+        arena.candidates.push((name, candidate));
     }
     ledger.await_term_above(0, Duration::from_secs(60));
-    let witness = Witness::start(arena.shared);
     let (began, start) = (seconds(), clock::boot());
     for second in 1..=lasting {
         let until = start.after(Duration::from_secs(second));
@@ -271,12 +290,39 @@ fn report(name: &str, arena: &Arena<'_>, (began, ended): (f64, f64), runs: &[Run
     assert!(share > 20.0, "the office was held {share:.1} % of the time");
 }
 
-#[test]
-fn sqlite() {
-    chaos(Shared::sqlite());
+/// The stores that this build has, by the scheme of their URLs.
+const STORES: &[&str] = &[
+    "sqlite",
+    "postgres",
+    #[cfg(feature = "etcd")]
+    "etcd",
+    #[cfg(feature = "tenure")]
+    "tenure",
+];
+
+fn on(store: &str) {
+    chaos(match store {
+        "sqlite" => Shared::sqlite(),
+        "postgres" => Shared::postgres(),
+        "etcd" => Shared::etcd(SERVERS),
+        "tenure" => Shared::cluster(),
+        other => panic!("expected one of {STORES:?}, found {other}"),
+    });
 }
 
+/// All at the same time, since mostly they wait; in the long form, whose
+/// figures are read, one after the other.
 #[test]
-fn postgres() {
-    chaos(Shared::postgres());
+fn every_store() {
+    if let Ok(store) = std::env::var("TENURE_CHAOS") {
+        return on(&store);
+    }
+    if number("TENURE_CHAOS_SECONDS").is_some() {
+        return STORES.iter().for_each(|store| on(store));
+    }
+    std::thread::scope(|scope| {
+        for store in STORES {
+            scope.spawn(|| on(store));
+        }
+    });
 }

@@ -11,9 +11,6 @@
 //! took, or what it was refused with. All cells of a store run at once.
 
 mod common;
-#[cfg(feature = "etcd")]
-#[path = "../../tenure/tests/common/etcd.rs"]
-mod etcd;
 
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -23,11 +20,11 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+#[cfg(feature = "etcd")]
+use common::etcd;
 use common::postgres::Postgres;
 use common::servers::{Cluster, Heard, SOON, free, led};
 use common::{TENURE, poll_until};
-#[cfg(feature = "etcd")]
-use common::{ports, stopped};
 
 const fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)

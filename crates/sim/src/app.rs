@@ -77,7 +77,7 @@ impl World {
         }
         let finding = self.terms[election].elected(fence);
         self.judge(Check::Terms, p, finding);
-        let finding = self.procs[p].floors.elected(fence.term);
+        let finding = self.procs[p].floors.elected(fence);
         self.judge(Check::Floors, p, finding);
         self.procs[p].office = Some(Office {
             fence,
@@ -90,6 +90,7 @@ impl World {
         self.granted(p, fence, grant);
         let slowest = *pick(&mut self.rng, &[MILLI, MILLI, 50 * MILLI, self.swarm.lease]);
         let delay = self.rng.between(0, slowest);
+        let delay = self.go_ahead(p, delay);
         self.post(p, self.now + delay, Mail::Begin(fence.term));
         self.guarded(p, fence.term);
     }
@@ -118,7 +119,9 @@ impl World {
         };
         office.grant = grant;
         let fence = office.fence;
-        if let Some(work) = self.procs[p].work.as_mut().filter(|work| work.term == term) {
+        if self.procs[p].config.work_confirms {
+            self.feed(p, term, grant);
+        } else if let Some(work) = self.procs[p].work.as_mut().filter(|work| work.term == term) {
             // Extensions only.
             work.kill_at = work.kill_at.max(grant.kill_at);
         }
@@ -130,6 +133,7 @@ impl World {
             return;
         };
         office.draining = true;
+        let office = *office;
         let (term, election) = (office.fence.term, self.procs[p].election);
         let lease = self.procs[p].config.lease.as_nanos() as u64;
         let finding = match why {
@@ -150,8 +154,11 @@ impl World {
                 self.stats.affinities += 1;
                 Ok(())
             }
-            // No candidate of the simulator has work that confirms.
-            Why::Resigned | Why::Replaced | Why::WorkUnconfirmed => {
+            Why::WorkUnconfirmed => {
+                self.stats.work_unconfirmed += 1;
+                self.procs[p].guardian.confirmed.unheard(&office)
+            }
+            Why::Resigned | Why::Replaced => {
                 self.stats.resignations += 1;
                 Ok(())
             }
@@ -197,6 +204,9 @@ impl World {
 
     /// The go-ahead for the work of `term` has reached the guardian.
     pub(crate) fn begin_work(&mut self, p: usize, term: Term) {
+        if self.begins_later(p, term) {
+            return;
+        }
         let proc = &self.procs[p];
         let now = self.nodes[proc.node].boot(self.now);
         let good = |office: &&Office| {
@@ -210,7 +220,7 @@ impl World {
             self.stats.late_starts += 1;
             return;
         };
-        let kill_at = office.grant.kill_at;
+        let (start, kill_at) = (office.grant.start, office.grant.kill_at);
         let at = self.nodes[proc.node].when(kill_at);
         let election = proc.election;
         self.procs[p].work = Some(Work { term, kill_at });
@@ -218,6 +228,7 @@ impl World {
         let finding = self.works.runs(p, election, term);
         self.judge(Check::Work, p, finding);
         self.queue.push(at, Happening::Kill { p, term });
+        self.say(p, term, start);
         // Now and then work ends by itself.
         if self.faulty() && self.rng.chance(3) {
             let at = self.now + self.rng.between(0, 3 * self.swarm.lease);
@@ -227,6 +238,7 @@ impl World {
 
     /// The guardian's timer.
     pub(crate) fn guard(&mut self, p: usize, term: Term) {
+        self.keeper_looks(p, term);
         let proc = &self.procs[p];
         let node = &self.nodes[proc.node];
         let Some(work) = proc.work.filter(|work| work.term == term) else {
@@ -247,6 +259,10 @@ impl World {
 
     pub(crate) fn work_ends(&mut self, p: usize, term: Term) {
         if self.procs[p].work.is_none_or(|work| work.term != term) {
+            return;
+        }
+        if self.procs[p].guardian.is_hung() {
+            // It has not been told to stop, and says nothing of an end.
             return;
         }
         if self.nodes[self.procs[p].node].suspended {
@@ -286,6 +302,7 @@ impl World {
             return;
         };
         office.drained = true;
+        self.procs[p].guardian.replace();
         let at = self.now + self.rng.between(0, self.swarm.reap);
         self.post(p, at, Mail::Input(Input::Drained));
     }

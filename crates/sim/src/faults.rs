@@ -28,10 +28,11 @@ pub(crate) enum Mishap {
     Petition,
     Tear,
     Standstill,
+    Hang,
 }
 
 impl Mishap {
-    const ALL: [Self; 13] = [
+    const ALL: [Self; 14] = [
         Self::Pause,
         Self::Stall,
         Self::Crash,
@@ -45,6 +46,7 @@ impl Mishap {
         Self::Petition,
         Self::Tear,
         Self::Standstill,
+        Self::Hang,
     ];
 
     /// The mean pause between two of them in thousandths of a lease.
@@ -63,6 +65,7 @@ impl Mishap {
             Self::Petition => mishaps.petition,
             Self::Tear => mishaps.tear,
             Self::Standstill => mishaps.standstill,
+            Self::Hang => mishaps.hang,
         }
     }
 }
@@ -120,6 +123,7 @@ impl World {
             Mishap::Petition => self.ask_leader(),
             Mishap::Tear => self.tear(),
             Mishap::Standstill => self.stand_still(p),
+            Mishap::Hang => self.hang(p),
         }
     }
 

@@ -11,7 +11,7 @@ use tenure_core::election::{Command, Expiry, Input};
 use tenure_core::ids::{Name, Term};
 
 use crate::checkers::{Check, Held};
-use crate::process::{Actor, Mail};
+use crate::process::{Actor, Mail, Proc};
 use crate::world::{Happening, SHORTLY, World};
 
 /// What a healed world is examined in.
@@ -21,6 +21,8 @@ pub(crate) struct Exam {
     terms: Vec<Term>,
     /// Who must lead next, if that can be said.
     next: Option<Name>,
+    /// Who must not.
+    not: Option<Name>,
     what: &'static str,
 }
 
@@ -38,6 +40,7 @@ impl World {
         for p in 0..self.procs.len() {
             self.note(p, || "all is well from now on".into());
             self.unpause(p);
+            self.goes_on(p);
             let stopped = match &self.procs[p].actor {
                 Actor::Candidate(campaign) => campaign.is_stopped(),
                 Actor::Observer(_) | Actor::Petitioner(_) => false,
@@ -54,7 +57,7 @@ impl World {
     }
 
     /// A span of local time, at worst.
-    const fn at_worst(&self, local: u64) -> u64 {
+    pub(crate) const fn at_worst(&self, local: u64) -> u64 {
         let ppm = self.swarm.drift.ppm() as u64;
         local / (1_000_000 - ppm) * 1_000_000 + 1_000_000
     }
@@ -138,6 +141,16 @@ impl World {
             .unwrap_or_default()
     }
 
+    /// Whether a living candidate remembers another leader of this term than
+    /// the register shows.
+    fn had_before(&self, election: usize, term: Term) -> bool {
+        let holder = self.terms[election].last().and_then(|shown| shown.holder);
+        let stands =
+            |proc: &&Proc| proc.election == election && matches!(proc.actor, Actor::Candidate(_));
+        let mut candidates = self.procs.iter().filter(stands);
+        holder.is_some_and(|id| candidates.any(|it| it.floors.knows_another(term, id)))
+    }
+
     /// Who leads, by its own clock and by the register.
     fn leader(&self, election: usize) -> Option<(usize, Held)> {
         let shown = self.terms[election].last()?;
@@ -157,6 +170,11 @@ impl World {
                     self.judge(Check::Floors, 0, Err(finding));
                     return self.end();
                 }
+                Some((_, held)) if election == 0 && self.had_before(election, held.term) => {
+                    let text = format!("term {} leads again, under another leader", held.term);
+                    self.judge(Check::Floors, 0, Err(text));
+                    return self.end();
+                }
                 Some((_, held)) => terms.push(held.term),
                 None => return self.dead("nobody leads, long after all faults have ended"),
             }
@@ -164,6 +182,7 @@ impl World {
         self.exam = Some(Exam {
             terms,
             next: None,
+            not: None,
             what: "nothing",
         });
         let at = self.now + 3 * self.swarm.lease;
@@ -187,8 +206,33 @@ impl World {
         }
     }
 
+    /// The guardian of the leader's work hangs, beside a healthy store. What
+    /// it has said already may be good for one renewal more, an interval after
+    /// the last. The grant of that one ends like a dead leader's at the latest;
+    /// its holder holds itself back for two intervals, and may be alone.
+    fn examine_hang(&mut self, leader: usize, mut exam: Exam) {
+        exam.what = "the guardian of the leader's work hung";
+        let config = &self.swarm.candidates[leader];
+        let (kill_margin, stand) = (config.kill_margin, self.swarm.candidates.len());
+        let (name, hop) = (config.name.clone(), self.swarm.hop());
+        // Where the office is vacated in time, whoever notices at once is first.
+        let vacated = kill_margin.as_nanos() as u64 > self.at_worst(self.swarm.reap) + 6 * hop;
+        if vacated && stand > 1 && self.swarm.watch && self.turn() == 0 {
+            exam.not = Some(name);
+        }
+        let bound = self.at_worst(4 * self.interval()) + self.swarm.reap + 6 * hop;
+        let at = self.now + bound + self.take_over();
+        let _ = self.hang_up(leader);
+        self.stats.exams += 1;
+        self.exam = Some(exam);
+        self.queue.push(at, Happening::Examined);
+    }
+
     /// The leader dies, or has to leave.
     fn examine(&mut self, leader: usize, mut exam: Exam) {
+        if self.procs[leader].config.work_confirms && self.words.chance(50) {
+            return self.examine_hang(leader, exam);
+        }
         let stand = self.swarm.candidates.len();
         let other = (0..stand).find(|p| *p != leader);
         let prompt = self.swarm.stubborn == 0 && self.swarm.reap < 100 * SHORTLY;
@@ -239,6 +283,9 @@ impl World {
                 let name = self.procs[p].config.name.clone();
                 if exam.next.as_ref().is_some_and(|next| *next != name) {
                     return self.dead("another leads than the one the office was handed to");
+                }
+                if exam.not.as_ref() == Some(&name) {
+                    return self.dead("whose work hung leads again, though others stand");
                 }
                 self.end();
             }

@@ -12,7 +12,7 @@
 //! |---|---|
 //! | `world` | true time, the queue of what will happen, everybody in it |
 //! | `swarm` | what kind of world, drawn from the seed |
-//! | `process`, `app`, `guarded` | drivers, applications and guardians of their work |
+//! | `process`, `app`, `guarded`, `confirming` | drivers, applications and guardians of their work |
 //! | `store`, `clock` | the store behind its network; clocks |
 //! | `tears` | stores that forget, restore or fork |
 //! | `faults`, `healing` | what goes wrong, and what must be right after |
@@ -27,6 +27,7 @@ mod app;
 mod checkers;
 mod clock;
 pub mod cluster;
+mod confirming;
 mod faults;
 mod guarded;
 pub mod ha;

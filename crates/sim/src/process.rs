@@ -19,6 +19,7 @@ use tenure_core::time::{Instant, Now};
 use crate::app::{Office, Work};
 use crate::checkers::{Check, Floors, Held, own_id, race, told};
 use crate::clock::{MICRO, True};
+use crate::confirming::Guardian;
 use crate::guarded::Guarded;
 use crate::store::{Op, Question};
 use crate::swarm::BootId;
@@ -35,6 +36,8 @@ pub(crate) enum Mail {
     Kept(usize, Option<Instant>),
     /// The go-ahead for work.
     Begin(Term),
+    /// The guardian says that the work goes by the grant of this start.
+    Word(Instant),
 }
 
 /// What runs in a process.
@@ -92,6 +95,8 @@ pub(crate) struct Proc {
     pub(crate) guarded: Option<Guarded>,
     /// What it was told of terms.
     pub(crate) floors: Floors,
+    /// The guardian of work that confirms.
+    pub(crate) guardian: Guardian,
 }
 
 /// The most inputs that one step hands in; as many as a kernel would buffer.
@@ -167,6 +172,7 @@ impl World {
             }
             Mail::Kept(_, None) => {}
             Mail::Begin(term) => self.begin_work(p, term),
+            Mail::Word(start) => self.heard(p, start),
         }
     }
 
@@ -213,7 +219,7 @@ impl World {
     }
 
     /// One step of the machine, and everything it asks for.
-    fn step(&mut self, p: usize, input: Option<Input>) {
+    pub(crate) fn step(&mut self, p: usize, input: Option<Input>) {
         let now = self.nodes[self.procs[p].node].now(self.now);
         self.stats.steps += 1;
         if let Some(input) = &input
@@ -260,6 +266,7 @@ impl World {
                     within,
                 }) => {
                     self.note(p, || format!("-> confirm (call {})", call.0));
+                    self.extends(p, None);
                     self.procs[p].awaited = (call, now.boot.after(within));
                     self.have_confirmed(p, call, since, now.boot, now.boot.after(within));
                 }
@@ -281,6 +288,7 @@ impl World {
                     let terms = &self.terms[election];
                     let finding = race(&write, election, self.now, terms, &self.reigns);
                     self.judge(Check::Races, p, finding);
+                    self.extends(p, Some(&write));
                     if write.stamp == Stamp::Keep {
                         self.note_petition(p, call, now.boot);
                     }

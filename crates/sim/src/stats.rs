@@ -55,6 +55,12 @@ stats! {
     requested: "resigned on request",
     /// Leaders that left because of the election they go with.
     affinities: "left with another election",
+    /// Leaders that left because their work did not confirm the last grant.
+    work_unconfirmed: "left because the work did not confirm",
+    /// What guardians said of the grants that work goes by.
+    words: "words of work that confirms",
+    /// Guardians that hung.
+    hangs: "guardians that hung",
     /// Commands of applications.
     commands: "commands of applications",
     /// Requests written into the register.

@@ -77,6 +77,8 @@ pub(crate) struct Mishaps {
     pub(crate) tear: u64,
     /// A process, or the store, stands still for many leases.
     pub(crate) standstill: u64,
+    /// The guardian of work that confirms hangs.
+    pub(crate) hang: u64,
 }
 
 /// The world of one run.
@@ -102,6 +104,9 @@ pub(crate) struct Swarm {
     pub(crate) foreign: bool,
     /// Applications poll guarded work.
     pub(crate) guarded: bool,
+    /// The longest time that a word takes between a candidate and the guardian
+    /// of work that confirms, in nanoseconds.
+    pub(crate) words: u64,
     /// The longest lease of any candidate, in nanoseconds.
     pub(crate) lease: u64,
     /// The time a message takes, in nanoseconds.
@@ -165,6 +170,7 @@ impl Swarm {
             neighbours: sessions && rng.chance(60),
             foreign: false,
             guarded: false,
+            words: 0,
             lease,
             net: (fastest, slowest),
             calls: Calls::default(),
@@ -304,6 +310,18 @@ impl Swarm {
         self.foreign = self.store_clock == StoreClock::Steady && rng.chance(60);
     }
 
+    /// Whose work confirms (§4.13), from another stream of its own.
+    pub(crate) fn draw_words(&mut self, rng: &mut Rng, options: &Options) {
+        if !options.faults || !rng.chance(30) {
+            return;
+        }
+        for config in &mut self.candidates {
+            config.work_confirms = rng.chance(75);
+        }
+        self.words = *pick(rng, &[MILLI, 30 * MILLI, self.lease / 5]);
+        self.mishaps.hang = *pick(rng, &[0, 2_000, 5_000]);
+    }
+
     /// What a process reads as the id of its machine's boot.
     pub(crate) fn boot_id(&self, rng: &mut Rng) -> BootId {
         let choices = [BootId::Own, BootId::Foreign, BootId::Hidden];
@@ -368,7 +386,7 @@ impl fmt::Display for Swarm {
             writeln!(
                 f,
                 "candidate: {} in {}, lease {:?}, interval {:?}, grace {:?}, kill margin {:?}, \
-                 priority {}{}",
+                 priority {}{}{}",
                 config.name,
                 config.election,
                 config.lease,
@@ -381,6 +399,11 @@ impl fmt::Display for Swarm {
                 } else {
                     ""
                 },
+                if config.work_confirms {
+                    ", work confirms"
+                } else {
+                    ""
+                },
             )?;
         }
         writeln!(f, "of 100 calls: {:?}", self.calls)?;
@@ -388,9 +411,10 @@ impl fmt::Display for Swarm {
         let until = Duration::from_nanos(self.faults_until);
         write!(
             f,
-            "stubborn work {} %, reaped within {:?}, faults until {until:?}",
+            "stubborn work {} %, reaped within {:?}, words of work within {:?}, faults until {until:?}",
             self.stubborn,
             Duration::from_nanos(self.reap),
+            Duration::from_nanos(self.words),
         )
     }
 }

@@ -22,6 +22,7 @@ use tenure_core::time::{Instant, Now};
 
 use crate::checkers::{Causes, Check, Exclusivity, Finding, Floors, Requests, Terms, Works, claim};
 use crate::clock::{Curve, MILLI, Node, SECOND, True, Wall};
+use crate::confirming::{Guardian, Tidings};
 use crate::faults::Mishap;
 use crate::healing::Exam;
 use crate::process::{Actor, Mail, Petitioner, Proc};
@@ -100,6 +101,12 @@ pub(crate) enum Happening {
         life: u32,
         term: Term,
     },
+    /// Something reaches the guardian of work that confirms.
+    Guardian {
+        p: usize,
+        life: u32,
+        what: Tidings,
+    },
     /// The copies of the store become one again.
     Join,
     Heal,
@@ -159,6 +166,8 @@ pub(crate) struct World {
     pub(crate) now: True,
     pub(crate) queue: Queue,
     pub(crate) rng: Rng,
+    /// For what befalls words of work that confirms.
+    pub(crate) words: Rng,
     pub(crate) swarm: Swarm,
     pub(crate) nodes: Vec<Node>,
     pub(crate) procs: Vec<Proc>,
@@ -189,6 +198,8 @@ impl World {
         // but for what is drawn here.
         let mut more = Rng::from_seed(!seed);
         swarm.draw_more(&mut more, options);
+        let mut words = Rng::from_seed(seed.rotate_left(32) ^ 0xc0f1);
+        swarm.draw_words(&mut words, options);
         let until = swarm.faults_until * 3;
         let bound = swarm.drift.ppm();
         let stand = swarm.candidates.len() / swarm.elections;
@@ -229,6 +240,7 @@ impl World {
             now: 0,
             queue: Queue::default(),
             rng,
+            words,
             nodes,
             store,
             terms: vec![Terms::default(); swarm.elections],
@@ -342,6 +354,11 @@ impl World {
                     self.woken(p, term);
                 }
             }
+            Happening::Guardian { p, life, what } => {
+                if alive(p, life, self) {
+                    self.reaches_guardian(p, what);
+                }
+            }
             Happening::Join => self.join(),
             Happening::Heal => self.heal(),
             Happening::Settled => self.settled(),
@@ -369,6 +386,7 @@ impl World {
         proc.awaited = (Call(0), Instant::ZERO);
         (proc.session, proc.kept) = (None, None);
         (proc.guarded, proc.floors) = (None, Floors::default());
+        proc.guardian = Guardian::default();
         proc.timer = (True::MAX, proc.timer.1 + 1);
         proc.inbox.clear();
         proc.actor = actor(&proc.config, &proc.actor, rng, now);
@@ -404,6 +422,9 @@ impl World {
     /// A process says who leads.
     pub(crate) fn claimed(&mut self, p: usize, seen: &Observation) {
         self.procs[p].floors.told(seen.term);
+        if let Some(leader) = &seen.leader {
+            self.procs[p].floors.told_leader(leader.term, leader.id);
+        }
         let election = self.procs[p].election;
         let finding = claim(
             seen,
@@ -518,6 +539,7 @@ fn proc(name: String, node: usize, election: usize, config: &Config, actor: Acto
         boot_id: BootId::Own,
         guarded: None,
         floors: Floors::default(),
+        guardian: Guardian::default(),
     }
 }
 

@@ -64,6 +64,8 @@ fn the_harm_itself_is_seen_too() {
         (Check::Work, Bug::SequenceKept),
         (Check::Work, Bug::VacateUndrained),
         (Check::Liveness, Bug::SequenceKept),
+        (Check::Liveness, Bug::WorkUnasked),
+        (Check::Liveness, Bug::OldWord),
     ];
     for (check, bug) in alone {
         let report = hunt(bug, Some(check));

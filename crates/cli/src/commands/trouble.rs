@@ -56,12 +56,15 @@ impl Trouble {
     }
 }
 
-/// Tells that the register shows a lower term than this process has seen. Each
+/// Tells that the register shows a lower term than this process has seen, or
+/// the same under another leader. Each
 /// time it is news: the machine tells it once for each floor and term.
 pub(super) fn fell(election: &str, fallen: Fallen) {
     let Fallen { shown, floor } = fallen;
     let found = if shown == Term::ZERO {
         "nothing there".to_owned()
+    } else if shown == floor {
+        format!("term {shown} again, under another leader")
     } else {
         format!("term {shown}")
     };

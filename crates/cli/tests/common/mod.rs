@@ -6,6 +6,8 @@
     reason = "each test binary uses a part of it"
 )]
 
+#[path = "../../../tenure/tests/common/etcd.rs"]
+pub(crate) mod etcd;
 #[path = "../../../tenure/tests/common/ports.rs"]
 pub(crate) mod ports;
 #[path = "../../../tenure/tests/common/postgres.rs"]
@@ -30,6 +32,8 @@ pub(crate) const TENURE: &str = env!("CARGO_BIN_EXE_tenure");
 pub(crate) enum Shared {
     Sqlite(tempfile::TempDir),
     Postgres(Box<postgres::Postgres>),
+    Etcd(etcd::Etcd),
+    Cluster(servers::Cluster),
 }
 
 impl Shared {
@@ -41,13 +45,31 @@ impl Shared {
         Self::Postgres(Box::new(postgres::Postgres::start()))
     }
 
+    /// So many servers of etcd.
+    pub(crate) fn etcd(count: usize) -> Self {
+        Self::Etcd(etcd::Etcd::start(count))
+    }
+
+    /// Three `tenure serve`.
+    pub(crate) fn cluster() -> Self {
+        Self::Cluster(servers::Cluster::start())
+    }
+
     pub(crate) fn url(&self) -> String {
         match self {
-            Self::Sqlite(directory) => {
-                format!("sqlite://{}", directory.path().join("tenure.db").display())
-            }
+            Self::Sqlite(_) => format!("sqlite://{}", self.file().display()),
             Self::Postgres(server) => server.url(),
+            Self::Etcd(servers) => servers.url(),
+            Self::Cluster(servers) => servers.url(),
         }
+    }
+
+    /// The file of a SQLite store.
+    pub(crate) fn file(&self) -> PathBuf {
+        let Self::Sqlite(directory) = self else {
+            panic!("{} is no file", self.url())
+        };
+        directory.path().join("tenure.db")
     }
 }
 

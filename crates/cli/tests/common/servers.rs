@@ -204,6 +204,29 @@ impl Cluster {
         server.wait().expect("it has ended");
     }
 
+    /// Kills all servers and starts them again.
+    pub(crate) fn restart_all(&mut self) {
+        (1..=self.servers.len()).for_each(|id| self.kill(id));
+        for id in 1..=self.servers.len() {
+            self.servers[id - 1] = self.serve(id);
+        }
+        led(&self.url());
+    }
+
+    /// Kills a server, and starts it again; until it follows, or leads.
+    pub(crate) fn restart(&mut self, id: usize) {
+        self.kill(id);
+        self.servers[id - 1] = self.serve(id);
+        let address = &self.clients[id - 1];
+        let listens = || TcpStream::connect(address).ok();
+        let ready = || {
+            answer(call(address, "GET /readyz", ""))
+                .contains("200 OK")
+                .then_some(())
+        };
+        poll_until(SOON, || listens().and_then(|_| ready())).expect("it is ready");
+    }
+
     pub(crate) fn url(&self) -> String {
         format!("tenure://{}", self.clients.join(","))
     }

@@ -62,6 +62,15 @@ pub enum Bug {
     /// A candidate whose floor is above the register's term asks the leader to
     /// go as often as it looks.
     FloorRepeated,
+    /// A term that the register shows under another leader than was seen in it
+    /// is taken for the same.
+    TermHadTwice,
+    /// A leadership is renewed though its work has not confirmed the last
+    /// grant.
+    WorkUnasked,
+    /// What the work has said of an earlier grant is taken for a word about
+    /// the present one.
+    OldWord,
     /// Guarded work takes steps until the timer at the end of the grant has
     /// been heard of; the clock is not asked.
     GuardByTimer,
@@ -69,7 +78,7 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 26] = [
         Self::DeadlineFromEnd,
         Self::DriftForgotten,
         Self::UnknownIsWon,
@@ -92,6 +101,9 @@ impl Bug {
         Self::BootTrusted,
         Self::FloorForgotten,
         Self::FloorRepeated,
+        Self::TermHadTwice,
+        Self::WorkUnasked,
+        Self::OldWord,
         Self::GuardByTimer,
     ];
 }

@@ -42,8 +42,8 @@ pub struct Observation {
     pub over_at: Option<Instant>,
 }
 
-/// The register shows a lower term than this process has seen: it was lost,
-/// or an older copy of it came back (§1.11).
+/// The register shows a lower term than this process has seen, or the same
+/// under another leader: it was lost, or an older copy of it came back (§1.11).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Fallen {
     /// What it shows; zero where there is no register.

@@ -18,7 +18,7 @@ use super::{
     Bug, Certainty, Config, Expiry, Fallen, Leader, Observation, Office, Record, RecordError,
 };
 use crate::cas::{Reading, Register};
-use crate::ids::{Name, Term, Version};
+use crate::ids::{LeaderId, Name, Term, Version};
 use crate::time::{Instant, Now, StoreTime};
 
 /// What the register amounts to.
@@ -69,6 +69,8 @@ pub struct Sight {
     /// anything else was.
     garbled: Option<(Version, u32)>,
     top_term: Term,
+    /// Who was seen to lead in that term: a term has one leader.
+    top_leader: Option<LeaderId>,
 }
 
 #[derive(Clone, Debug)]
@@ -132,6 +134,7 @@ impl Sight {
             seen: Seen::Never,
             garbled: None,
             top_term: floor,
+            top_leader: None,
         }
     }
 
@@ -238,7 +241,7 @@ impl Sight {
     pub(crate) fn wrote(&mut self, config: &Config, now: Now, record: Record, version: Version) {
         let over_at = now.boot.after(config.drift_bound().lengthen(record.lease));
         self.garbled = None;
-        self.top_term = self.top_term.max(record.term);
+        self.note_term(config, &record);
         let (first, verdict) = (now.boot, Verdict::Holds);
         self.seen = Seen::Record {
             version,
@@ -258,17 +261,32 @@ impl Sight {
         self.top_term
     }
 
-    /// Whether the register has fallen under the highest term seen. Reads say
-    /// so: an answer older than what is known is not taken (`is_overtaken`),
-    /// and a hint with a lower term is `News::Doubtful` and read.
+    /// Takes note of a term, and of who leads in it first.
+    fn note_term(&mut self, config: &Config, record: &Record) {
+        let leader = record.holder().map(|holder| holder.id);
+        let leader = leader.filter(|_| !config.planted(Bug::TermHadTwice));
+        if record.term > self.top_term {
+            (self.top_term, self.top_leader) = (record.term, leader);
+        } else if record.term == self.top_term {
+            self.top_leader = self.top_leader.or(leader);
+        }
+    }
+
+    /// Whether the register has fallen under the highest term seen, or shows
+    /// it under another leader: then it had fallen, and somebody was elected
+    /// in that term again. Reads say so: an answer older than what is known is
+    /// not taken (`is_overtaken`), and a hint with a lower term is
+    /// `News::Doubtful` and read.
     pub fn fallen(&self) -> Option<Fallen> {
-        let shown = match &self.seen {
+        let (shown, leader) = match &self.seen {
             Seen::Never => return None,
-            Seen::Absent => Term::ZERO,
-            Seen::Record { record, .. } => record.term,
+            Seen::Absent => (Term::ZERO, None),
+            Seen::Record { record, .. } => (record.term, record.holder().map(|it| it.id)),
         };
         let floor = self.top_term;
-        (shown < floor).then_some(Fallen { shown, floor })
+        let again = shown == floor
+            && matches!((leader, self.top_leader), (Some(one), Some(other)) if one != other);
+        (shown < floor || again).then_some(Fallen { shown, floor })
     }
 
     /// Takes note of an answer to a read that was asked at `asked`.
@@ -376,7 +394,7 @@ impl Sight {
             Err(error) => return self.garbled(register, error),
         };
         self.garbled = None;
-        self.top_term = self.top_term.max(record.term);
+        self.note_term(bench.config, &record);
         let leader = |sight: &Self| sight.leader().map(|leader| (leader.term, leader.id));
         let (before, was_over) = (leader(self), self.is_over(&record));
         let written = self.version() != Some(&register.version);

@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use tenure_core::election::Call;
-use tenure_core::ids::Term;
+use tenure_core::ids::{Fence, LeaderId, Term};
 use tenure_core::time::Instant;
 
 use super::Finding;
@@ -17,6 +17,8 @@ use super::Finding;
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Floors {
     floor: Term,
+    /// Who led first in the highest term in which it was told of a leader.
+    led: Option<(Term, LeaderId)>,
     /// The last request that has not certainly failed.
     asked: Option<(Call, Instant)>,
 }
@@ -27,15 +29,29 @@ impl Floors {
         self.floor = self.floor.max(term);
     }
 
+    /// The application was told who leads.
+    pub(crate) fn told_leader(&mut self, term: Term, leader: LeaderId) {
+        if self.led.is_none_or(|(known, _)| known < term) {
+            self.led = Some((term, leader));
+        }
+    }
+
+    /// Whether it knows another leader of this term.
+    pub(crate) fn knows_another(&self, term: Term, leader: LeaderId) -> bool {
+        self.led
+            .is_some_and(|(known, first)| known == term && first != leader)
+    }
+
     /// The highest term it was told of.
     pub(crate) const fn floor(&self) -> Term {
         self.floor
     }
 
     /// It is elected.
-    pub(crate) fn elected(&mut self, term: Term) -> Finding {
-        let floor = self.floor;
+    pub(crate) fn elected(&mut self, fence: Fence) -> Finding {
+        let (term, floor) = (fence.term, self.floor);
         self.told(term);
+        self.told_leader(term, fence.leader);
         if term > floor {
             return Ok(());
         }

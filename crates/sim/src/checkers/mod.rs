@@ -5,6 +5,7 @@
 //! world adds when, and the trace.
 
 mod causes;
+mod confirms;
 mod exclusivity;
 mod floors;
 mod guard;
@@ -19,6 +20,7 @@ mod work;
 use std::fmt;
 
 pub(crate) use causes::Causes;
+pub(crate) use confirms::Confirmed;
 pub(crate) use exclusivity::{Exclusivity, Held};
 pub(crate) use floors::Floors;
 pub(crate) use guard::step;
@@ -49,6 +51,8 @@ pub enum Check {
     Work,
     /// No step of guarded work begins after the end of its grant.
     Guard,
+    /// A leadership is renewed only for work that has confirmed the last grant.
+    Confirms,
     /// A process is never elected at or below a term that it knows, and asks
     /// for a higher one at most once a lease.
     Floors,
@@ -95,6 +99,7 @@ impl fmt::Display for Check {
             Self::Told => "told in time",
             Self::Work => "work",
             Self::Guard => "guard",
+            Self::Confirms => "confirms",
             Self::Floors => "floors",
             Self::Causes => "causes",
             Self::OwnId => "own id",

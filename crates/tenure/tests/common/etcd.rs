@@ -6,7 +6,7 @@
 use std::fs;
 use std::net::TcpListener;
 use std::os::unix::process::CommandExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -94,8 +94,7 @@ impl Etcd {
             servers: servers.collect(),
             scheme,
         };
-        cluster.servers.iter_mut().for_each(Server::launch);
-        cluster.servers.iter().for_each(Server::await_ready);
+        cluster.launch_all();
         cluster
     }
 
@@ -127,6 +126,60 @@ impl Etcd {
         let server = self.servers.get_mut(at).expect("a server");
         server.launch();
         server.await_ready();
+    }
+
+    /// Kills all servers and starts them again.
+    pub(crate) fn restart_all(&mut self) {
+        self.end_all();
+        self.launch_all();
+    }
+
+    /// Kills all servers, takes their disks away, and starts them on empty
+    /// ones: everything is lost.
+    pub(crate) fn wipe(&mut self) {
+        self.end_all();
+        for server in &self.servers {
+            fs::remove_dir_all(server.data()).expect("its data");
+        }
+        self.launch_all();
+    }
+
+    /// Kills the only server, and starts it with what `etcdctl snapshot save`
+    /// has written to `file`.
+    pub(crate) fn restore(&mut self, file: &Path) {
+        self.end_all();
+        let [server] = &self.servers[..] else {
+            panic!("expected one server")
+        };
+        fs::remove_dir_all(server.data()).expect("its data");
+        let is_meant = |flag: &&String| {
+            let meant = [
+                "--name",
+                "--data-dir",
+                "--initial-advertise",
+                "--initial-cluster=",
+            ];
+            meant.iter().any(|start| flag.starts_with(start))
+        };
+        let restored = Command::new("etcdctl")
+            .env("ETCDCTL_API", "3")
+            .args(["snapshot", "restore"])
+            .arg(file)
+            .args(server.flags.iter().filter(is_meant))
+            .output()
+            .expect("etcdctl, by apt-get install etcd-client");
+        let said = String::from_utf8_lossy(&restored.stderr);
+        assert!(restored.status.success(), "{said}");
+        self.launch_all();
+    }
+
+    fn end_all(&mut self) {
+        self.servers.iter_mut().for_each(Server::end);
+    }
+
+    fn launch_all(&mut self) {
+        self.servers.iter_mut().for_each(Server::launch);
+        self.servers.iter().for_each(Server::await_ready);
     }
 
     /// Freezes a server until [`resume`](Self::resume).
@@ -176,6 +229,10 @@ impl Server {
             .process_group(0)
             .spawn();
         self.process = Some(server.expect("etcd, by apt-get install etcd-server"));
+    }
+
+    fn data(&self) -> PathBuf {
+        self.directory.path().join("data")
     }
 
     fn log(&self) -> PathBuf {

@@ -118,7 +118,9 @@ impl Leading {
     /// So each grant has to be confirmed by the work before it is extended. To
     /// wait is safe: a grant that is not renewed ends by its time table.
     fn waits_for_work(&self, desk: &Desk) -> bool {
-        desk.config.work_confirms && self.work.is_none_or(|start| start < self.grant.start)
+        let asked = desk.config.work_confirms && !desk.config.planted(Bug::WorkUnasked);
+        let older = |start| start < self.grant.start && !desk.config.planted(Bug::OldWord);
+        asked && self.work.is_none_or(older)
     }
 
     /// The watch came or went: what happened in between nobody has reported,

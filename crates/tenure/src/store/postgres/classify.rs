@@ -6,6 +6,7 @@ use tokio_postgres::Error;
 use tokio_postgres::error::{DbError, SqlState};
 
 use crate::error::StoreError;
+use crate::store::REPAIR;
 
 /// The error with its causes, in one line.
 pub(super) fn text(error: &Error) -> String {
@@ -43,7 +44,7 @@ pub(super) fn connecting(server: &str, error: &Error) -> StoreError {
 
 /// An error in answer to a read: nothing is changed by a read.
 pub(super) fn reading(server: &str, error: &Error) -> StoreError {
-    let text = format!("{server}: {}", text(error));
+    let text = answer(server, error);
     match error.as_db_error().map(DbError::code) {
         Some(code) if is_broken(code) => StoreError::broken(text),
         _ => StoreError::unavailable(text),
@@ -52,7 +53,7 @@ pub(super) fn reading(server: &str, error: &Error) -> StoreError {
 
 /// An error in answer to a write.
 pub(super) fn writing(server: &str, error: &Error) -> StoreError {
-    let text = format!("{server}: {}", text(error));
+    let text = answer(server, error);
     match error.as_db_error().map(DbError::code) {
         // The line broke: the commit may have gone through.
         None => StoreError::unknown(text),
@@ -65,6 +66,21 @@ pub(super) fn writing(server: &str, error: &Error) -> StoreError {
         // Any other answer of the server means that it has rolled back.
         Some(_) => StoreError::unavailable(text),
     }
+}
+
+/// What the server has answered. Statements name the table that this process
+/// has found. If it is not there any more it is not made again: this process
+/// does not know which terms were used by others, so that takes a person.
+fn answer(server: &str, error: &Error) -> String {
+    let text = format!("{server}: {}", text(error));
+    let code = error.as_db_error().map(DbError::code);
+    if code == Some(&SqlState::UNDEFINED_TABLE) {
+        return format!(
+            "{text}; expected the table that this process has used, found it gone: put it back; \
+             if it is lost, `{REPAIR}` makes another"
+        );
+    }
+    text
 }
 
 /// Whether a person must do something first.

@@ -1,0 +1,492 @@
+//! Stores that lost something, or of which an older copy came back, while
+//! candidates live that remember and while none does; and the commands with
+//! which a person mends it, on every store.
+//!
+//! That nobody leads twice and that terms only grow is for the ledger to say:
+//! each look at it checks both.
+
+mod common;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use common::servers::objects;
+use common::{Candidate, Ledger, Run, Shared, TENURE, poll_until};
+use rustix::process::Signal;
+use serde_json::Value;
+
+const SOON: Duration = Duration::from_secs(60);
+const LEASE: [&str; 2] = ["--lease", "2s"];
+
+fn tenure(args: &[&str]) -> Output {
+    Command::new("timeout")
+        .args(["90", TENURE])
+        .args(args)
+        .output()
+        .expect("tenure runs")
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn json(shared: &Shared, args: &[&str]) -> Value {
+    let output = tenure(&[args, &["--json", "--store", &shared.url()]].concat());
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    serde_json::from_str(&text).unwrap_or_else(|_| panic!("{args:?}: {text} {}", said(&output)))
+}
+
+fn start(shared: &Shared, name: &str, ledger: &Ledger) -> Candidate {
+    Candidate::start(&shared.url(), name, ledger, &LEASE)
+}
+
+fn await_in(candidate: &Candidate, words: &str) {
+    let said = || candidate.log().contains(words).then_some(());
+    poll_until(SOON, said).unwrap_or_else(|| panic!("{words:?} in:\n{}", candidate.log()));
+}
+
+/// Ends the leader, and waits until the office is vacant.
+fn end(shared: &Shared, mut leader: Candidate) {
+    leader.signal(Signal::TERM);
+    leader.process.wait().expect("it ends");
+    let look = || tenure(&["leader", "payroll", "--store", &shared.url()]);
+    let vacant = || (look().status.code() == Some(3)).then_some(());
+    poll_until(SOON, vacant).expect("a vacancy");
+}
+
+fn sqlite(path: &Path, statement: &str) {
+    let connection = rusqlite::Connection::open(path).expect("the file");
+    let patience = connection.busy_timeout(Duration::from_secs(5));
+    patience.expect("a timeout");
+    connection.execute_batch(statement).expect("a change");
+}
+
+/// Deletes the register by the store's own means, behind everybody's back.
+fn delete(shared: &Shared) {
+    const STATEMENT: &str = "DELETE FROM tenure_register";
+    match shared {
+        Shared::Sqlite(_) => sqlite(&shared.file(), STATEMENT),
+        Shared::Postgres(server) => drop(server.sql(STATEMENT)),
+        Shared::Etcd(servers) => drop(servers.ctl(&["del", "tenure/elections/payroll"])),
+        Shared::Cluster(_) => delete_by_library(&shared.url()),
+    }
+}
+
+fn delete_by_library(url: &str) {
+    let within = Duration::from_secs(20);
+    let done = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime")
+        .block_on(async {
+            let store = tenure::store::open(url).await?;
+            let key = tenure::core::ids::Key::new("elections/payroll").expect("a key");
+            let found = store
+                .read(&key, within)
+                .await?
+                .register
+                .expect("a register");
+            store.delete(&key, &found.version, within).await
+        });
+    done.expect("it is deleted");
+}
+
+/// A register is lost while somebody lives who remembers: the next leader's
+/// term is low, and soon above again.
+fn rises_again(shared: &Shared) {
+    let (ledger, lost) = (Ledger::new(), Ledger::new());
+    let a = start(shared, "a", &ledger);
+    ledger.await_term_above(0, SOON);
+    let b = start(shared, "b", &ledger);
+    await_in(&b, "a leads in term 1");
+    drop(a);
+    ledger.await_term_above(1, SOON);
+    let memory = start(shared, "memory", &lost);
+    await_in(&memory, "b leads in term 2");
+    memory.signal(Signal::STOP);
+    drop(b);
+    delete(shared);
+    let c = start(shared, "c", &lost);
+    let low = lost.await_term_above(0, SOON);
+    assert_eq!((low.candidate.as_str(), low.term), ("c", 1));
+    memory.signal(Signal::CONT);
+    let high = lost.await_term_above(1, SOON);
+    assert_eq!((high.candidate.as_str(), high.term), ("memory", 3));
+    await_in(
+        &memory,
+        "expected term 2 or a higher one in the store, found term 1",
+    );
+    await_in(&c, "handed over to memory");
+}
+
+/// A copy that is one term behind comes back, and somebody is elected in the
+/// term that is remembered, who is another: fences refuse that one.
+fn leads_above_a_term_that_was_had(mut shared: Shared) {
+    let (ledger, lost) = (Ledger::new(), Ledger::new());
+    let directory = tempfile::tempdir().expect("a directory");
+    let a = start(&shared, "a", &ledger);
+    ledger.await_term_above(0, SOON);
+    let copy = Copied::of(&shared, directory.path());
+    end(&shared, a);
+    let b = start(&shared, "b", &ledger);
+    ledger.await_term_above(1, SOON);
+    let memory = start(&shared, "memory", &lost);
+    await_in(&memory, "b leads in term 2");
+    memory.signal(Signal::STOP);
+    drop(b);
+    copy.put_back(&mut shared);
+    let c = start(&shared, "c", &lost);
+    let again = lost.await_term_above(0, SOON);
+    assert_eq!((again.candidate.as_str(), again.term), ("c", 2));
+    memory.signal(Signal::CONT);
+    let above = lost.await_term_above(2, SOON);
+    assert_eq!((above.candidate.as_str(), above.term), ("memory", 3));
+    await_in(&memory, "found term 2 again, under another leader");
+    await_in(&c, "handed over to memory");
+}
+
+/// What a person does about it where nobody remembers.
+fn is_repaired_and_forgotten(shared: &Shared) {
+    let ledger = Ledger::new();
+    let repair = |above: &str| {
+        let words = ["repair", "payroll", "--create", "--term-above", above];
+        json(shared, &words)
+    };
+    assert_eq!(repair("41")["term"], 42);
+    // What is there already is left alone.
+    assert_eq!(repair("42")["term"], 42);
+    let a = start(shared, "a", &ledger);
+    assert_eq!(ledger.await_term_above(0, SOON).term, 43);
+    // Whoever leads below is asked to hand over, and its work to stop.
+    assert_eq!(repair("100")["term"], 101);
+    assert_eq!(ledger.await_term_above(43, SOON).term, 102);
+    let url = shared.url();
+    let forget = || tenure(&["forget", "payroll", "--store", &url]);
+    let refused = forget();
+    assert_eq!(refused.status.code(), Some(1));
+    let why = said(&refused);
+    let held = "expected an office that nobody holds";
+    assert!(why.contains(held), "{why}");
+    end(shared, a);
+    let forgotten = forget();
+    let warning = String::from_utf8_lossy(&forgotten.stdout).into_owned();
+    assert_eq!(forgotten.status.code(), Some(0), "{}", said(&forgotten));
+    let expected = "forgotten at term 102; the next leader's is 1, and whatever remembers term 102 \
+                    refuses it";
+    assert!(warning.contains(expected), "{warning}");
+    let again = forget();
+    assert_eq!(again.status.code(), Some(1));
+    let why = said(&again);
+    assert!(why.contains("found none of this name"), "{why}");
+    assert_eq!(json(shared, &["leader", "payroll"])["term"], 0);
+}
+
+/// A file or a table that is gone under a leader and a candidate: both stop in
+/// time, say what to do with what they remember, and make nothing. What a
+/// person makes they go on with, above all that was used.
+fn is_made_again_by_a_person_alone(shared: &Shared, lose: impl Fn(), is_there: impl Fn() -> bool) {
+    let ledger = Ledger::new();
+    let a = start(shared, "a", &ledger);
+    ledger.await_term_above(0, SOON);
+    let b = start(shared, "b", &ledger);
+    let c = start(shared, "c", &ledger);
+    for other in [&b, &c] {
+        await_in(other, "a leads in term 1");
+    }
+    drop(a);
+    let last = ledger.await_term_above(1, SOON);
+    let (leader, other) = if last.candidate == "b" {
+        (b, c)
+    } else {
+        (c, b)
+    };
+    await_in(&other, &format!("{} leads in term 2", last.candidate));
+    lose();
+    for candidate in [&leader, &other] {
+        await_in(candidate, "`tenure repair payroll --create --term-above 2`");
+    }
+    await_in(&leader, "is over for us");
+    assert!(!is_there(), "it was made again");
+    assert_eq!(ledger.runs().last().map(|run| run.term), Some(2));
+    let words = ["repair", "payroll", "--create", "--term-above", "2"];
+    let repaired = json(shared, &words)["term"].as_u64().expect("a term");
+    assert!(repaired > 2, "{repaired}");
+    assert!(is_there(), "a person makes it");
+    ledger.await_term_above(2, SOON);
+    ledger.runs();
+}
+
+/// An older copy of a store, which a test puts back.
+struct Copied(PathBuf);
+
+impl Copied {
+    /// As `docs/stores.md` (section 4) has it.
+    fn of(shared: &Shared, directory: &Path) -> Self {
+        let path = directory.join("copy");
+        let text = path.display().to_string();
+        match shared {
+            Shared::Sqlite(_) => sqlite(&shared.file(), &format!("VACUUM INTO '{text}'")),
+            Shared::Postgres(server) => {
+                let dumped = Command::new("pg_dump")
+                    .args([
+                        "--clean",
+                        "--if-exists",
+                        "--table=tenure_register",
+                        "--file",
+                    ])
+                    .args([&text, &server.url()])
+                    .status();
+                assert!(dumped.expect("pg_dump runs").success());
+            }
+            Shared::Etcd(servers) => drop(servers.ctl(&["snapshot", "save", &text])),
+            Shared::Cluster(_) => drop(json(shared, &["backup", &text])),
+        }
+        Self(path)
+    }
+
+    fn put_back(&self, shared: &mut Shared) {
+        match shared {
+            Shared::Sqlite(_) => {
+                let file = shared.file();
+                // Beside it first, since processes may look for it.
+                let beside = file.with_extension("copy");
+                fs::copy(&self.0, &beside).expect("room");
+                for end in ["-wal", "-shm", "-journal"] {
+                    let _ = fs::remove_file(format!("{}{end}", file.display()));
+                }
+                fs::rename(beside, file).expect("to put it there");
+            }
+            Shared::Postgres(server) => {
+                let restored = Command::new("psql")
+                    .args([
+                        "-X",
+                        "-q",
+                        "-v",
+                        "ON_ERROR_STOP=1",
+                        "--single-transaction",
+                        "-f",
+                    ])
+                    .args([&self.0.display().to_string(), &server.url()])
+                    .stdout(Stdio::null())
+                    .status();
+                assert!(restored.expect("psql runs").success());
+            }
+            Shared::Etcd(servers) => servers.restore(&self.0),
+            Shared::Cluster(_) => panic!("`tenure restore` makes another cluster: restore.rs"),
+        }
+    }
+}
+
+/// Leads up to term 3, with a copy of when term 1 was led; who leads then, and
+/// another candidate.
+fn copied(shared: &Shared, directory: &Path, ledger: &Ledger) -> (Copied, [Candidate; 2], Run) {
+    let a = start(shared, "a", ledger);
+    ledger.await_term_above(0, SOON);
+    let copy = Copied::of(shared, directory);
+    end(shared, a);
+    let b = start(shared, "b", ledger);
+    ledger.await_term_above(1, SOON);
+    end(shared, b);
+    let (c, d) = (start(shared, "c", ledger), start(shared, "d", ledger));
+    let last = ledger.await_term_above(2, SOON);
+    let (leader, other) = if last.candidate == "c" {
+        (c, d)
+    } else {
+        (d, c)
+    };
+    await_in(&other, &format!("{} leads in term 3", last.candidate));
+    (copy, [leader, other], last)
+}
+
+/// An older copy comes back under a leader and a candidate that remember: the
+/// leader is ousted, and the next one leads above both.
+fn an_older_copy_comes_back(mut shared: Shared) {
+    let (ledger, directory) = (Ledger::new(), tempfile::tempdir().expect("a directory"));
+    let (copy, candidates, last) = copied(&shared, directory.path(), &ledger);
+    copy.put_back(&mut shared);
+    let next = ledger.await_term_above(last.term, SOON);
+    assert_eq!(next.term, last.term + 1, "{next:?}");
+    let fallen = "expected term 3 or a higher one in the store, found term 1";
+    let told = || {
+        candidates
+            .iter()
+            .any(|it| it.log().contains(fallen))
+            .then_some(())
+    };
+    poll_until(SOON, told).expect("it was told");
+}
+
+/// The restore of the documents, with every candidate stopped: nobody
+/// remembers but the person.
+fn is_restored_by_the_book(mut shared: Shared) {
+    let (ledger, directory) = (Ledger::new(), tempfile::tempdir().expect("a directory"));
+    let (copy, candidates, last) = copied(&shared, directory.path(), &ledger);
+    let [leader, mut other] = candidates;
+    other.signal(Signal::TERM);
+    other.process.wait().expect("it ends");
+    end(&shared, leader);
+    copy.put_back(&mut shared);
+    let url = shared.url();
+    let elections = objects(&["list", "--json", "--store", &url]);
+    let names: Vec<_> = elections.iter().map(|it| &it["election"]).collect();
+    assert_eq!(names, ["payroll"], "{elections:?}");
+    let above = last.term.to_string();
+    let repaired = json(&shared, &["repair", "payroll", "--term-above", &above]);
+    assert_eq!(repaired["term"], last.term + 1, "{repaired}");
+    let _e = start(&shared, "e", &ledger);
+    let next = ledger.await_term_above(last.term, SOON);
+    assert_eq!(next.term, last.term + 2, "{next:?}");
+}
+
+mod sqlite {
+    use super::*;
+
+    #[test]
+    fn a_fence_rises_again_while_a_candidate_remembers() {
+        rises_again(&Shared::sqlite());
+    }
+
+    #[test]
+    fn an_election_is_repaired_and_forgotten() {
+        is_repaired_and_forgotten(&Shared::sqlite());
+    }
+
+    #[test]
+    fn a_file_that_is_gone_is_made_again_by_a_person_alone() {
+        let shared = Shared::sqlite();
+        let file = shared.file();
+        let lose = || fs::rename(&file, file.with_extension("old")).expect("it goes");
+        is_made_again_by_a_person_alone(&shared, lose, || file.exists());
+    }
+
+    #[test]
+    fn a_term_that_was_had_before_is_led_above() {
+        leads_above_a_term_that_was_had(Shared::sqlite());
+    }
+
+    #[test]
+    fn an_older_file_that_comes_back_is_led_above_what_is_remembered() {
+        an_older_copy_comes_back(Shared::sqlite());
+    }
+
+    #[test]
+    fn a_file_is_restored_by_the_book() {
+        is_restored_by_the_book(Shared::sqlite());
+    }
+}
+
+mod postgres {
+    use super::*;
+
+    #[test]
+    fn a_fence_rises_again_while_a_candidate_remembers() {
+        rises_again(&Shared::postgres());
+    }
+
+    #[test]
+    fn an_election_is_repaired_and_forgotten() {
+        is_repaired_and_forgotten(&Shared::postgres());
+    }
+
+    #[test]
+    fn a_table_that_is_dropped_is_made_again_by_a_person_alone() {
+        let shared = Shared::postgres();
+        let Shared::Postgres(server) = &shared else {
+            unreachable!("it was started so")
+        };
+        let table = "SELECT to_regclass('tenure_register') IS NOT NULL";
+        is_made_again_by_a_person_alone(
+            &shared,
+            || drop(server.sql("DROP TABLE tenure_register")),
+            || server.sql(table) == "t",
+        );
+    }
+
+    #[test]
+    fn a_term_that_was_had_before_is_led_above() {
+        leads_above_a_term_that_was_had(Shared::postgres());
+    }
+
+    #[test]
+    fn an_older_dump_that_comes_back_is_led_above_what_is_remembered() {
+        an_older_copy_comes_back(Shared::postgres());
+    }
+
+    #[test]
+    fn a_table_is_restored_by_the_book() {
+        is_restored_by_the_book(Shared::postgres());
+    }
+}
+
+#[cfg(feature = "etcd")]
+mod etcd {
+    use super::*;
+
+    #[test]
+    fn a_fence_rises_again_while_a_candidate_remembers() {
+        rises_again(&Shared::etcd(1));
+    }
+
+    #[test]
+    fn an_election_is_repaired_and_forgotten() {
+        is_repaired_and_forgotten(&Shared::etcd(1));
+    }
+
+    #[test]
+    fn an_older_snapshot_that_comes_back_is_led_above_what_is_remembered() {
+        an_older_copy_comes_back(Shared::etcd(1));
+    }
+
+    #[test]
+    fn a_snapshot_is_restored_by_the_book() {
+        is_restored_by_the_book(Shared::etcd(1));
+    }
+
+    /// All servers lose their disks under a leader and a candidate.
+    #[test]
+    fn a_cluster_that_lost_all_is_led_above_what_is_remembered() {
+        let (mut shared, ledger) = (Shared::etcd(3), Ledger::new());
+        let directory = tempfile::tempdir().expect("a directory");
+        let (_, _candidates, last) = copied(&shared, directory.path(), &ledger);
+        let Shared::Etcd(servers) = &mut shared else {
+            unreachable!("it was started so")
+        };
+        servers.wipe();
+        let next = ledger.await_term_above(last.term, SOON);
+        assert_eq!(next.term, last.term + 1, "{next:?}");
+    }
+}
+
+#[cfg(feature = "tenure")]
+mod cluster {
+    use super::*;
+
+    #[test]
+    fn a_fence_rises_again_while_a_candidate_remembers() {
+        rises_again(&Shared::cluster());
+    }
+
+    #[test]
+    fn an_election_is_repaired_and_forgotten() {
+        is_repaired_and_forgotten(&Shared::cluster());
+    }
+}
+
+/// A term that high would leave too few above it.
+#[test]
+fn a_term_above_2_to_the_62_is_refused() {
+    let shared = Shared::sqlite();
+    let url = shared.url();
+    for above in ["4611686018427387905", "18446744073709551615"] {
+        let words = ["repair", "payroll", "--term-above", above, "--store", &url];
+        let refused = tenure(&words);
+        assert_eq!(refused.status.code(), Some(2));
+        let why = said(&refused);
+        assert!(
+            why.contains("--term-above") && why.contains("2^62"),
+            "{why}"
+        );
+    }
+}

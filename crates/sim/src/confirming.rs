@@ -1,0 +1,251 @@
+//! Work that confirms (§4.13): what its guardian hears and says.
+//!
+//! The work of some candidates runs in another process. Its guardian hears of
+//! each grant a while after the candidate, and says by which grant the work
+//! goes; both take their time. A guardian may hang, for a while or for good,
+//! beside a healthy candidate and a healthy store: it hears nothing then, the
+//! go-ahead among it, and says nothing.
+//!
+//! Who ends the work at `kill_at` while its guardian hangs is the candidate's
+//! own *keeper* (`docs/run.md`). With both of them stopped nobody looks at the
+//! clock; only the fence protects then, and so that is left out: where the
+//! candidate does not run either, the work ends at the `kill_at` that its
+//! guardian knows.
+
+use tenure_core::cas::{Stamp, Write};
+use tenure_core::election::{Grant, Input, Record};
+use tenure_core::ids::Term;
+use tenure_core::time::Instant;
+
+use crate::checkers::{Check, Confirmed};
+use crate::clock::MILLI;
+use crate::process::{Actor, Mail};
+use crate::world::{Happening, World};
+
+/// The guardian of a candidate's work.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Guardian {
+    /// What it has said.
+    pub(crate) confirmed: Confirmed,
+    hung: bool,
+    /// How often one has hung, or was replaced.
+    number: u64,
+    /// A go-ahead that it has not read.
+    begin: Option<Term>,
+    /// A grant that it has not read.
+    grant: Option<(Term, Grant)>,
+}
+
+impl Guardian {
+    pub(crate) const fn is_hung(&self) -> bool {
+        self.hung
+    }
+
+    /// Its work has ended; another one stands by.
+    pub(crate) const fn replace(&mut self) {
+        self.hung = false;
+        self.number += 1;
+        (self.begin, self.grant) = (None, None);
+    }
+}
+
+/// What reaches a guardian.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Tidings {
+    /// The candidate has this grant.
+    Granted(Term, Grant),
+    /// It goes on, if it hangs as it did then.
+    GoesOn(u64),
+    /// By now the term must be over, if it still hangs as it did then.
+    Due(Term, u64),
+}
+
+impl World {
+    /// How long a word takes between candidate and guardian.
+    fn word(&mut self) -> u64 {
+        let most = if self.faulty() {
+            self.swarm.words
+        } else {
+            MILLI
+        };
+        self.words.between(0, most)
+    }
+
+    /// How long the go-ahead for work takes. Where work confirms, a slow one
+    /// costs the office, so it is prompt once all is well.
+    pub(crate) fn go_ahead(&self, p: usize, delay: u64) -> u64 {
+        if self.procs[p].config.work_confirms && !self.faulty() {
+            delay.min(MILLI)
+        } else {
+            delay
+        }
+    }
+
+    /// Tells the guardian of a grant.
+    pub(crate) fn feed(&mut self, p: usize, term: Term, grant: Grant) {
+        let at = self.now + self.word();
+        self.push_tidings(p, at, Tidings::Granted(term, grant));
+    }
+
+    fn push_tidings(&mut self, p: usize, at: u64, what: Tidings) {
+        let life = self.procs[p].life;
+        self.queue.push(at, Happening::Guardian { p, life, what });
+    }
+
+    pub(crate) fn reaches_guardian(&mut self, p: usize, what: Tidings) {
+        let proc = &self.procs[p];
+        if self.nodes[proc.node].suspended {
+            return self.push_tidings(p, self.now + 10 * MILLI, what);
+        }
+        let guardian = &proc.guardian;
+        let hangs = |number| guardian.hung && guardian.number == number;
+        match what {
+            Tidings::Granted(term, grant) => self.follow(p, term, grant),
+            Tidings::GoesOn(number) if hangs(number) => self.goes_on(p),
+            Tidings::Due(term, number) if hangs(number) => {
+                let finding = Confirmed::due(p, proc.election, term, self.now, &self.reigns);
+                self.judge(Check::Confirms, p, finding);
+            }
+            Tidings::GoesOn(_) | Tidings::Due(..) => {}
+        }
+    }
+
+    /// The guardian takes over the deadlines of a grant, and says so.
+    fn follow(&mut self, p: usize, term: Term, grant: Grant) {
+        let proc = &mut self.procs[p];
+        if proc.guardian.hung {
+            proc.guardian.grant = Some((term, grant));
+            return;
+        }
+        if let Some(work) = proc.work.as_mut().filter(|work| work.term == term) {
+            // Extensions only.
+            work.kill_at = work.kill_at.max(grant.kill_at);
+            self.say(p, term, grant.start);
+        }
+    }
+
+    /// Says that the work of `term` goes by the grant of `start`.
+    pub(crate) fn say(&mut self, p: usize, term: Term, start: Instant) {
+        if !self.procs[p].config.work_confirms {
+            return;
+        }
+        self.stats.words += 1;
+        self.procs[p].guardian.confirmed.says(term, start);
+        let at = self.now + self.word();
+        self.post(p, at, Mail::Word(start));
+    }
+
+    /// The candidate hears it.
+    pub(crate) fn heard(&mut self, p: usize, start: Instant) {
+        let proc = &mut self.procs[p];
+        proc.guardian.confirmed.hears(start);
+        let took = self.nodes[proc.node].boot(self.now).since(start);
+        if took > proc.config.interval * 3 / 2 {
+            // Too little time may be left for a renewal.
+            self.causes.disturb(p, self.now);
+        }
+        self.step(p, Some(Input::WorkConfirmed { start }));
+    }
+
+    /// The candidate is about to extend its grant: by this write, or by a sign
+    /// of life of its session.
+    pub(crate) fn extends(&mut self, p: usize, write: Option<&Write>) {
+        let proc = &self.procs[p];
+        let office = proc.office.filter(|o| !o.draining && !o.ousted);
+        let Some(office) = office.filter(|_| proc.config.work_confirms) else {
+            return;
+        };
+        let held = |write: &Write| {
+            let record = Record::decode(&write.value);
+            let fence = office.fence;
+            record.is_ok_and(|record| record.is_held_by(fence.leader, fence.term))
+        };
+        // A request, for another leader, extends nothing.
+        if write.is_none_or(|write| write.stamp != Stamp::Keep && held(write)) {
+            let finding = proc.guardian.confirmed.extends(&office);
+            self.judge(Check::Confirms, p, finding);
+        }
+    }
+
+    /// The guardian of `p` hangs, for a while or for good.
+    pub(crate) fn hang(&mut self, p: usize) {
+        let for_good = self.words.chance(50);
+        let span = self.words.between(MILLI, 3 * self.swarm.lease);
+        if let Some(number) = self.hang_up(p)
+            && !for_good
+        {
+            self.push_tidings(p, self.now + span, Tidings::GoesOn(number));
+        }
+    }
+
+    /// The guardian of `p` hangs from now on.
+    pub(crate) fn hang_up(&mut self, p: usize) -> Option<u64> {
+        let proc = &mut self.procs[p];
+        let stands = matches!(proc.actor, Actor::Candidate(_)) && proc.config.work_confirms;
+        if !proc.up || !stands || proc.guardian.hung {
+            return None;
+        }
+        proc.guardian.hung = true;
+        proc.guardian.number += 1;
+        let number = proc.guardian.number;
+        let term = proc.office.map(|office| office.fence.term);
+        let lease = proc.config.lease.as_nanos() as u64;
+        self.stats.hangs += 1;
+        self.causes.disturb(p, self.now);
+        self.note(p, || "its guardian hangs".into());
+        if let Some(term) = term {
+            let at = self.now + self.at_worst(2 * lease);
+            self.push_tidings(p, at, Tidings::Due(term, number));
+        }
+        Some(number)
+    }
+
+    /// The guardian of `p` goes on, and reads what it was told meanwhile.
+    pub(crate) fn goes_on(&mut self, p: usize) {
+        let guardian = &mut self.procs[p].guardian;
+        if !guardian.hung {
+            return;
+        }
+        let (begin, grant) = (guardian.begin.take(), guardian.grant.take());
+        guardian.hung = false;
+        self.causes.disturb(p, self.now);
+        self.note(p, || "its guardian goes on".into());
+        if let Some(term) = begin {
+            self.begin_work(p, term);
+        }
+        if let Some((term, grant)) = grant {
+            self.follow(p, term, grant);
+        }
+        let proc = &self.procs[p];
+        let draining = proc.office.is_some_and(|office| office.draining);
+        if let Some(work) = proc.work.filter(|_| draining) {
+            // It finds out by its own clock that the work has to stop.
+            let most = proc.config.grace.as_nanos() as u64 / 2;
+            let at = self.now + self.words.between(0, most);
+            let term = work.term;
+            self.queue.push(at, Happening::WorkEnds { p, term });
+        }
+    }
+
+    /// Whether the go-ahead waits for a guardian that hangs.
+    pub(crate) fn begins_later(&mut self, p: usize, term: Term) -> bool {
+        let guardian = &mut self.procs[p].guardian;
+        if guardian.hung {
+            guardian.begin = Some(term);
+        }
+        guardian.hung
+    }
+
+    /// A deadline of the work has come: where the guardian hangs, the
+    /// candidate's keeper looks in its stead, and knows the latest grant.
+    pub(crate) fn keeper_looks(&mut self, p: usize, term: Term) {
+        if !self.procs[p].guardian.hung || !self.runs(p) {
+            return;
+        }
+        let proc = &mut self.procs[p];
+        let office = proc.office.filter(|office| office.fence.term == term);
+        if let (Some(office), Some(work)) = (office, proc.work.as_mut()) {
+            work.kill_at = work.kill_at.max(office.grant.kill_at);
+        }
+    }
+}
