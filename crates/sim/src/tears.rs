@@ -25,7 +25,8 @@ use crate::world::{Happening, World};
 
 /// How many states of registers are kept, of which one may come back.
 const HISTORY_MAX: usize = 64;
-/// Where the versions of a second copy begin.
+/// Where the versions of the first second copy begin; each later one begins so
+/// far above the one before.
 const COPY_FROM: u64 = 1 << 40;
 
 /// What a store may give out once more, and its second copy.
@@ -138,7 +139,7 @@ impl World {
             let register = self.store.registers.read(key)?;
             Some((key.clone(), register.clone()))
         });
-        let copy = Registers::restored(known.collect(), COPY_FROM, 0);
+        let copy = Registers::restored(known.collect(), COPY_FROM * (1 + self.stats.forks), 0);
         let procs = self.procs.len();
         let who = (0..procs).map(|_| self.rng.chance(50)).collect();
         self.store.torn.copy = Some((copy, who));
