@@ -8,7 +8,7 @@ use std::time::Duration;
 use tenure_core::alpo::codec::crc32c;
 use tenure_core::ha::{
     Assignment, CodecError, DEPARTURES_MAX, Departure, Digest, Heartbeat, INSTANCES_MAX,
-    LABELS_MAX, MEMBERS_MAX, Member, NodeId, Place, STATUS_BYTES_MAX, Target, View,
+    LABELS_MAX, MARKS_MAX, MEMBERS_MAX, Member, NodeId, Place, STATUS_BYTES_MAX, Target, View,
 };
 use tenure_core::ids::Name;
 use tenure_core::rng::Rng;
@@ -136,6 +136,10 @@ fn any_view(rng: &mut Rng, members: u64, workloads: u64) -> View {
         all.insert(any_name(rng), any_assignment(rng, &view.members));
     }
     view.workloads = all;
+    // Most views have no mark.
+    let marks = rng.below(9).saturating_sub(5);
+    let mark = |rng: &mut Rng| Digest::new(&format!("{:x}", rng.next_u128()));
+    view.marks = (0..marks).map(|_| mark(rng).expect("a digest")).collect();
     view
 }
 
@@ -287,6 +291,31 @@ fn what_was_forged_is_refused_or_is_what_could_have_been_written() {
         }
     }
     assert!(read > 1_000 && refused > 1_000, "{read} and {refused}");
+}
+
+/// Versions of before marks read views without them, and refuse one with a
+/// mark, as any line that they do not know.
+#[test]
+fn marks_are_lines_of_their_own() {
+    let rng = &mut Rng::from_seed(6);
+    let mut view = any_view(rng, 3, 4);
+    view.marks.clear();
+    let without = body(&view.encode());
+    assert!(!without.contains("\ng\t"), "{without}");
+    for number in 0..MARKS_MAX {
+        let digest = Digest::new(&format!("d{number:02}")).expect("a digest");
+        view.marks.insert(digest);
+    }
+    let with = body(&view.encode());
+    let marks = with.strip_prefix(&without).expect("the rest is the same");
+    assert_eq!(marks.lines().next(), Some("g\td00"));
+    assert_eq!(marks.lines().count(), MARKS_MAX);
+    assert_eq!(View::decode(&sealed(&with)), Ok(view));
+    for more in ["g\td00\n", "g\tmore\n", "g\n", "g\td\te\n"] {
+        assert!(View::decode(&sealed(&(with.clone() + more))).is_err());
+        let alone = View::decode(&sealed(&(without.clone() + more)));
+        assert_eq!(alone.is_ok(), more.matches('\t').count() == 1, "{more:?}");
+    }
 }
 
 #[test]

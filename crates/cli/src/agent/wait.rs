@@ -136,6 +136,7 @@ mod tests {
             ],
             departures: Vec::new(),
             workloads: BTreeMap::from([(Name::new("taken").expect("a name"), taken.clone())]),
+            marks: Default::default(),
         };
         let why = |it: &Assignment| waits_for(&view, it, |_| true);
         for (needs, words) in [

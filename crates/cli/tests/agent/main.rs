@@ -6,6 +6,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod contents;
 mod drain;
 mod ends;
 mod errands;

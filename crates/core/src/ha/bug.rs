@@ -75,6 +75,15 @@ bugs! {
     /// Only a timer tells a node the time: what comes first after a stall is
     /// handled as of before it.
     GuardByTimer,
+    /// Content is deleted by its age alone: without a mark in the view, and
+    /// although it was touched.
+    CollectedByAge,
+    /// A deploy takes content that is there as it is, and does not touch it.
+    ContentUntouched,
+    /// A deploy does not touch its content again when a mark appears.
+    MarkOverlooked,
+    /// Content is deleted by a mark that another node has set.
+    MarkOfAnother,
 }
 
 /// Which mistake a node makes, if any.

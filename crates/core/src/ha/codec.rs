@@ -16,6 +16,7 @@
 //! w  pay   q83v…  0                             on node 0
 //! w  post  7Jk2…  0>1  i=3  o=2  c=zone=a       being moved from 0 to 1
 //! w  mail  9cQa…  *                             waiting
+//! g  Xw0b…                                      content about to be deleted
 //! crc32c 1a2b3c4d
 //! ```
 //!
@@ -29,6 +30,7 @@ use core::fmt::{self, Write as _};
 use core::str::Lines;
 use core::time::Duration;
 
+use super::content::MARKS_MAX;
 use super::view::{
     Assignment, DEPARTURES_MAX, Departure, INSTANCES_MAX, LABELS_MAX, MEMBERS_MAX, Member, Place,
     Target, View,
@@ -167,6 +169,9 @@ impl View {
             place(out, &places, assignment.place)?;
             assignment.write(out)?;
         }
+        for digest in &self.marks {
+            writeln!(out, "g\t{digest}")?;
+        }
         Ok(())
     }
 
@@ -215,7 +220,15 @@ impl View {
                     return Err(field("a workload once", line));
                 }
             }
-            Some("n" | "d") => return Err(full()),
+            Some("g") if self.marks.len() < MARKS_MAX => {
+                let digest = cells.next().and_then(Digest::new);
+                let digest = digest.filter(|_| cells.next().is_none());
+                let digest = digest.ok_or_else(|| field("a digest", line))?;
+                if !self.marks.insert(digest) {
+                    return Err(field("a mark once", line));
+                }
+            }
+            Some("n" | "d" | "g") => return Err(full()),
             _ => return Err(field("a line of a view", line)),
         }
         Ok(())

@@ -4,6 +4,7 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::time::Duration;
 
+use super::content::SERIALS;
 use super::view::{LABELS_MAX, Member};
 use super::{Bug, NodeId, Plant};
 use crate::election::{self, Grant};
@@ -37,6 +38,9 @@ pub struct Config {
     pub grace: Duration,
     /// How long before the end of validity whatever still runs is killed.
     pub kill_margin: Duration,
+    /// How long content that no workload needs must have been as it is before
+    /// it is deleted; by default as long as the lease.
+    pub keep: Duration,
     /// The bound on clock rates.
     pub drift: Drift,
     /// A mistake to make on purpose.
@@ -62,6 +66,7 @@ impl Config {
             interval: usual.interval,
             grace: usual.grace,
             kill_margin: usual.kill_margin,
+            keep: usual.lease,
             drift: usual.drift,
             plant: Plant::NONE,
         }
@@ -75,6 +80,7 @@ impl Config {
         self.interval = usual.interval;
         self.grace = usual.grace;
         self.kill_margin = usual.kill_margin;
+        self.keep = usual.lease;
         self
     }
 
@@ -130,7 +136,7 @@ impl Config {
             draining: false,
             lease: millis_up(self.lease),
             max: self.max,
-            serial: 0,
+            serial: SERIALS,
             labels,
         }
     }

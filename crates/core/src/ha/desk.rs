@@ -100,6 +100,20 @@ impl Desk {
         pending
     }
 
+    /// A page of the registers of content, from the first after `after` on.
+    pub(super) fn page(&mut self, after: Option<Key>) -> Pending {
+        let (pending, within) = self.pending();
+        let call = pending.call;
+        let prefix = self.keys.contents();
+        self.outputs.push_back(Output::Page {
+            call,
+            prefix,
+            after,
+            within,
+        });
+        pending
+    }
+
     pub(super) fn write(&mut self, key: Key, expect: Expect, value: Bytes) -> Pending {
         let (pending, within) = self.pending();
         let call = pending.call;

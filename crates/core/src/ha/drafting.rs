@@ -4,6 +4,7 @@ use alloc::vec::Vec;
 
 use super::Bug;
 use super::NodeId;
+use super::content::SERIALS;
 use super::edit::{Draft, Request};
 use super::node::{Node, Stage};
 use super::plan::{Phase, STARTS_MAX};
@@ -46,6 +47,7 @@ impl Node {
                     draft.bury(id);
                 }
                 self.draft_own(&mut draft);
+                self.collector.draft(&mut draft);
             }
             Stage::Resuming | Stage::Fenced | Stage::Deleting(_) | Stage::Stopped => return None,
         }
@@ -59,6 +61,12 @@ impl Node {
         // even if nothing else is to be changed (§1.4).
         if self.unsettled || self.roll.has_fallen(plant) {
             draft.touch();
+        }
+        // It goes on from a life of before the rules of content. No attempt
+        // has this serial.
+        let member = draft.view().member(me);
+        if member.is_some_and(|member| member.serial < SERIALS) {
+            draft.count(me, SERIALS);
         }
         if self.draining {
             // It is a member.
@@ -97,7 +105,7 @@ impl Node {
             // landed. A node that goes on from a life before it had joined has
             // none yet.
             if draft.view().member(me).is_some() {
-                self.roll.grant_wishes(&mut self.desk, draft);
+                self.roll.grant_wishes(&mut self.desk, draft, &self.shelf);
             }
         } else if self.jobs.is_empty() || plant.is(Bug::LeaveUnreaped) {
             draft.leave(me);

@@ -11,12 +11,13 @@ use alloc::vec::Vec;
 use core::fmt;
 
 use super::codec::VIEW_BYTES_ROOM;
+use super::content::MARKS_MAX;
 use super::heir::Chooser;
 use super::view::{
     Assignment, DEPARTURES_MAX, Departure, INSTANCES_MAX, LABELS_MAX, MEMBERS_MAX, Member, Place,
     Spec, Target, View,
 };
-use super::{Bug, NodeId, Plant};
+use super::{Bug, Digest, NodeId, Plant};
 use crate::ids::Name;
 
 /// What somebody asks of a group.
@@ -163,6 +164,23 @@ impl Draft {
     /// Makes another version of the view, even if nothing else changes.
     pub(super) const fn touch(&mut self) {
         self.changed = true;
+    }
+
+    /// Says that content is about to be deleted, if there is room to say so;
+    /// whether it does.
+    pub(super) fn mark(&mut self, digest: &Digest) -> bool {
+        let free = self.view.marks.len() < MARKS_MAX;
+        if !free || self.grow(3 + digest.as_str().len()).is_err() {
+            return false;
+        }
+        self.changed = true;
+        self.view.marks.insert(digest.clone())
+    }
+
+    /// Says it of none any more.
+    pub(super) fn unmark_all(&mut self) {
+        self.changed |= !self.view.marks.is_empty();
+        self.view.marks.clear();
     }
 
     fn grow(&mut self, by: usize) -> Result<(), Refusal> {
@@ -339,6 +357,7 @@ impl Draft {
         let needs = spec.needs.iter().map(|need| need.as_str().len() + 3);
         let bytes = 48 + spec.name.as_str().len() + spec.digest.as_str().len();
         self.grow(bytes + needs.sum::<usize>())?;
+        self.view.marks.remove(&spec.digest);
         self.view.workloads.insert(spec.name.clone(), assignment);
         self.changed = true;
         Ok(())

@@ -4,8 +4,8 @@
 //! A [`NodeId`] names one *incarnation* of a node, never a host: whoever
 //! passed its own deadline comes back under another, and nothing that the
 //! old one sent can be taken for the new one's. A [`Digest`] names the
-//! immutable register with the config and the command of a workload; the
-//! machine hands it on and never looks inside.
+//! register with the config and the command of a workload; the machine never
+//! looks inside.
 
 use alloc::format;
 use alloc::string::String;
@@ -50,7 +50,7 @@ impl fmt::Debug for NodeId {
 }
 
 /// The hash of a workload's config and command, which is the name of the
-/// immutable register that holds them: 1 to [`Digest::MAX_BYTES`] letters,
+/// register that holds them: 1 to [`Digest::MAX_BYTES`] letters,
 /// digits, `-` and `_`, such as 16 bytes in URL-safe base64.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Digest(Arc<str>);
@@ -116,7 +116,7 @@ impl Keys {
         self.key(&format!("nodes/{id}"))
     }
 
-    /// The immutable register of a config and command.
+    /// The register of a config and command.
     pub fn content(&self, digest: &Digest) -> Key {
         self.key(&format!("content/{digest}"))
     }
@@ -124,6 +124,16 @@ impl Keys {
     /// The node whose heartbeat this is, if it is one of this group's.
     pub fn node(&self, key: &Key) -> Option<NodeId> {
         NodeId::parse(key.as_str().strip_prefix(&self.heartbeats())?)
+    }
+
+    /// What the keys of all contents of the group begin with.
+    pub fn contents(&self) -> String {
+        format!("{}{}/content/", Self::PREFIX, self.group)
+    }
+
+    /// The digest whose content this is, if it is one of this group's.
+    pub fn digest(&self, key: &Key) -> Option<Digest> {
+        Digest::new(key.as_str().strip_prefix(&self.contents())?)
     }
 
     fn key(&self, rest: &str) -> Key {

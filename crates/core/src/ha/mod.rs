@@ -21,14 +21,15 @@
 //!
 //! # What is left out on purpose
 //!
-//! Processes, files and configs (the machine handles digests), metrics,
-//! balancing of load (an operator moves), and quorum as a defence against
+//! Processes and files, what configs mean (the machine writes and deletes
+//! them, and does not look into them: [`Spec::content`]), metrics, balancing of load (an operator moves), and quorum as a defence against
 //! split views: there is one view, so there is no other half. The quorum is
 //! what seed designs know it for: not to run at all with too few machines.
 
 mod bug;
 mod codec;
 mod config;
+mod content;
 mod desk;
 mod drafting;
 mod edit;
@@ -49,6 +50,7 @@ mod work;
 pub use bug::{Bug, Plant};
 pub use codec::{CodecError, VIEW_BYTES_MAX, VIEW_BYTES_ROOM};
 pub use config::{Config, ConfigError};
+pub use content::MARKS_MAX;
 pub use edit::{Draft, Refusal, Request};
 pub use heartbeat::{Heartbeat, STATUS_BYTES_MAX};
 pub use heir::fnv1a;
@@ -60,7 +62,7 @@ pub use plan::{
     Times, plan,
 };
 pub use roll::COMMANDS_MAX;
-pub use types::{Command, Event, Input, Order, Output, Run, Why};
+pub use types::{Command, Event, Input, KeyPage, Order, Output, Run, Why};
 pub use view::{
     Assignment, DEPARTURES_MAX, Departure, INSTANCES_MAX, LABELS_MAX, MEMBERS_MAX, Member, Place,
     Spec, Target, View,

@@ -18,6 +18,7 @@
 
 use alloc::collections::{BTreeMap, BTreeSet};
 
+use super::content::{Collector, Shelf};
 use super::desk::{Desk, Pending};
 use super::edit::Refusal;
 use super::heartbeat::STATUS_BYTES_MAX;
@@ -43,6 +44,8 @@ pub struct Node {
     pub(super) pulse: Pulse,
     pub(super) roll: Roll,
     pub(super) judge: Judge,
+    pub(super) shelf: Shelf,
+    pub(super) collector: Collector,
     pub(super) jobs: Jobs,
     pub(super) stage: Stage,
     pub(super) last_run: u64,
@@ -89,6 +92,8 @@ impl Node {
             pulse: Pulse::new(now.boot, Bytes::from([])),
             roll: Roll::new(now.boot),
             judge: Judge::new(now.boot),
+            shelf: Shelf::default(),
+            collector: Collector::new(),
             desk,
             jobs: Jobs::default(),
             stage: Stage::Joining,
@@ -251,6 +256,9 @@ impl Node {
         };
         self.replan = true;
         self.jobs.let_go.clear();
+        let (desk, view) = (&self.desk, self.roll.view());
+        self.shelf.another_view(desk, before.as_ref(), view);
+        self.collector.another_view(desk, before.as_ref(), view);
         if let Some(before) = &before {
             self.tell_lost(before);
         }
@@ -358,16 +366,21 @@ impl Node {
         self.roll.advance(&mut self.desk);
         if let (Stage::Member, Some(view)) = (self.stage, self.roll.view()) {
             self.judge.advance(&mut self.desk, view);
+            self.shelf.advance(&mut self.desk, self.roll.contents());
+            let collects = self.collector.advance(&mut self.desk, view);
             let me = self.desk.me;
             let condemned = self.judge.condemned(view, now).next().is_some();
             let drained = view.member(me).is_some_and(|it| it.draining)
                 && self.jobs.is_empty()
                 && view.held_by(me).next().is_none();
-            self.roll.dirty |= condemned || drained;
+            self.roll.dirty |= condemned || drained || collects;
             if drained {
                 self.leaving = true;
                 self.stage = Stage::Leaving;
             }
+        } else {
+            self.shelf.clear();
+            self.collector.clear();
         }
         if self.roll.may_draft(now) {
             self.roll.dirty = false;
@@ -450,6 +463,7 @@ impl Machine for Node {
         // A store may answer one part and fail another: one that is locked
         // for writers is read. So it is over when it is for all of them.
         let fails = self.pulse.fails() || self.roll.fails() || self.judge.fails();
+        let fails = fails || self.shelf.fails();
         if answered && self.desk.troubled && !fails {
             self.desk.troubled = false;
             self.desk.event(Event::Recovered);
@@ -479,6 +493,7 @@ impl Machine for Node {
         at = at.min(self.deadline_of_beats());
         if let (Stage::Member, Some(view)) = (self.stage, self.roll.view()) {
             at = at.min(self.judge.deadline(view, now));
+            at = at.min(self.shelf.deadline()).min(self.collector.deadline());
         }
         Some(at)
     }
@@ -496,6 +511,7 @@ impl Node {
                 if let Some(view) = self.roll.view() {
                     self.judge.read(&mut self.desk, view, call, &result);
                 }
+                self.shelf.read(&mut self.desk, call, &result);
             }
             Input::Wrote { call, result } => {
                 let deadline = self.deadline_of_beats();
@@ -504,20 +520,32 @@ impl Node {
                 self.roll.dirty |= first;
                 self.pulsed(pulsed);
                 let swapped = self.roll.is_swap(call) && result.is_ok();
+                if self.roll.is_swap(call) {
+                    self.collector.swapped(swapped);
+                }
                 self.unsettled &= !swapped;
                 self.replan |= swapped;
                 let before = self.roll.wrote(&mut self.desk, call, &result);
                 self.another_view(before);
                 self.judge.wrote(&mut self.desk, call, &result);
+                self.roll.dirty |= self.shelf.wrote(&mut self.desk, call, &result);
             }
             Input::Listed { call, result } => {
                 if let Some(view) = self.roll.view() {
                     self.judge.listed(&mut self.desk, view, call, &result);
                 }
             }
+            Input::Paged { call, result } => {
+                if let Some(view) = self.roll.view() {
+                    self.collector.paged(&self.desk, view, call, &result);
+                }
+            }
             Input::Deleted { call, result } => match self.stage {
                 Stage::Deleting(Some(pending)) if pending.call == call => self.stop(),
-                _ => self.judge.deleted(&mut self.desk, call, &result),
+                _ => {
+                    self.judge.deleted(&mut self.desk, call, &result);
+                    self.collector.deleted(&self.desk, call, &result);
+                }
             },
             Input::Seen { key, register } => {
                 if key == self.desk.view_key() {

@@ -20,12 +20,13 @@ use alloc::collections::VecDeque;
 use alloc::string::ToString as _;
 use alloc::vec::Vec;
 
+use super::content::{SERIALS, Shelf};
 use super::desk::{Desk, Pending, no_answer};
 use super::edit::{Draft, Refusal, Request};
 use super::types::Event;
 use super::view::View;
-use super::{Bug, NodeId, Plant};
-use crate::cas::{Expect, Reading, Register};
+use super::{Bug, Digest, NodeId, Plant};
+use crate::cas::{Bytes, Expect, Reading, Register};
 use crate::election::{Call, Failure, FailureClass};
 use crate::ids::Version;
 use crate::time::Instant;
@@ -44,6 +45,16 @@ struct Wish {
     request: Request,
     /// When it was made.
     at: Instant,
+}
+
+impl Wish {
+    /// What must be written before the view may name it.
+    fn content(&self) -> Option<(&Digest, &Bytes)> {
+        match &self.request {
+            Request::Deploy(spec, _) => Some((&spec.digest, spec.content.as_ref()?)),
+            _ => None,
+        }
+    }
 }
 
 /// How a command ended.
@@ -119,7 +130,7 @@ impl Roll {
             garbled: None,
             failures: 0,
             wishes: VecDeque::new(),
-            serial: 0,
+            serial: SERIALS,
             attempts: VecDeque::new(),
         }
     }
@@ -129,7 +140,7 @@ impl Roll {
     /// a serial as high as the clock.
     pub(super) fn resumed(now: Instant) -> Self {
         Self {
-            serial: now.as_nanos(),
+            serial: SERIALS.saturating_add(now.as_nanos()),
             ..Self::new(now)
         }
     }
@@ -175,7 +186,7 @@ impl Roll {
         }
         // A swap that is under way is nobody's any more.
         self.pending = None;
-        self.serial = 0;
+        self.serial = SERIALS;
         self.read_at = desk.now;
         self.dirty = true;
     }
@@ -207,12 +218,19 @@ impl Roll {
     /// Puts the commands that wait into a draft. What is done by it is kept
     /// until it is known which attempt landed. If all of it is refused, and no
     /// earlier attempt may still land, that is final.
-    pub(super) fn grant_wishes(&mut self, desk: &mut Desk, draft: &mut Draft) {
+    pub(super) fn grant_wishes(&mut self, desk: &mut Desk, draft: &mut Draft, shelf: &Shelf) {
         if self.attempts.len() >= ATTEMPTS_MAX {
             return draft.touch();
         }
         let mut outcomes = Vec::new();
         for wish in &self.wishes {
+            // The view names no content that may be gone (§1.11).
+            if wish
+                .content()
+                .is_some_and(|(digest, _)| !shelf.holds(digest))
+            {
+                break;
+            }
             let outcome = draft.request(&wish.request);
             if outcome.is_err() && self.fresh_at < wish.at {
                 // Refused by a view that may be older than the wish.
@@ -263,6 +281,11 @@ impl Roll {
         if let Some(attempt) = landed {
             self.settle(desk, attempt.outcomes);
         }
+    }
+
+    /// The content that the commands wait for, in their order.
+    pub(super) fn contents(&self) -> impl Iterator<Item = (&Digest, &Bytes)> {
+        self.wishes.iter().filter_map(Wish::content)
     }
 
     /// Whether the node may draft now.

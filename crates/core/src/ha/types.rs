@@ -37,6 +37,15 @@ pub enum Command {
     Leave,
 }
 
+/// Some registers of a store, without their values.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct KeyPage {
+    /// Keys and versions, sorted by key.
+    pub registers: Vec<(Key, Version)>,
+    /// Whether there are more after them.
+    pub more: bool,
+}
+
 /// What the world tells a node.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Input {
@@ -53,6 +62,13 @@ pub enum Input {
         call: Call,
         /// How.
         result: Result<Vec<(Key, Register)>, Failure>,
+    },
+    /// A page has been read.
+    Paged {
+        /// Which.
+        call: Call,
+        /// How.
+        result: Result<KeyPage, Failure>,
     },
     /// A compare-and-swap has ended.
     Wrote {
@@ -130,6 +146,18 @@ pub enum Output {
         call: Call,
         /// What their keys begin with.
         prefix: String,
+        /// After this the answer is not wanted any more.
+        within: Duration,
+    },
+    /// List some of these registers, in the order of their keys, as many as
+    /// fit into one page; answer by [`Input::Paged`].
+    Page {
+        /// To be named in the answer.
+        call: Call,
+        /// What their keys begin with.
+        prefix: String,
+        /// The last key that is not wanted.
+        after: Option<Key>,
         /// After this the answer is not wanted any more.
         within: Duration,
     },

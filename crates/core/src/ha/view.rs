@@ -20,11 +20,12 @@
 //! Only `n` itself, after its processes are reaped, or `n`'s death may take a
 //! workload away from `n`. Everybody else may only ask, by *releasing*.
 
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use core::time::Duration;
 
 use super::{Digest, NodeId};
+use crate::cas::Bytes;
 use crate::ids::Name;
 
 /// The most nodes of a group.
@@ -54,6 +55,9 @@ pub struct View {
     pub departures: Vec<Departure>,
     /// The workloads by name.
     pub workloads: BTreeMap<Name, Assignment>,
+    /// Digests whose content is about to be deleted (§1.11). No workload has
+    /// one of them.
+    pub marks: BTreeSet<Digest>,
 }
 
 /// A node of a group.
@@ -179,6 +183,9 @@ pub struct Spec {
     pub order: u32,
     /// The labels that a node must have to run it.
     pub needs: Vec<Name>,
+    /// What the digest names. It is written before the view names it; `None`
+    /// if that is somebody else's care.
+    pub content: Option<Bytes>,
 }
 
 impl Spec {
@@ -191,6 +198,7 @@ impl Spec {
             ha: true,
             order: 0,
             needs: Vec::new(),
+            content: None,
         }
     }
 }
@@ -206,6 +214,7 @@ impl View {
             members: Vec::new(),
             departures: Vec::new(),
             workloads: BTreeMap::new(),
+            marks: BTreeSet::new(),
         }
     }
 

@@ -12,10 +12,13 @@ use tenure_core::Machine as _;
 use tenure_core::cas::{Reading, Register, Registers, Write};
 use tenure_core::election::{Call, Failure, FailureClass, Grant};
 use tenure_core::ha::{
-    Event, Heartbeat, Input, Keys, Node, NodeId, Order, Output, Place, Run, Target, View,
+    Event, Heartbeat, Input, KeyPage, Keys, Node, NodeId, Order, Output, Place, Run, Target, View,
 };
 use tenure_core::ids::{Key, Version};
 use tenure_core::time::{Instant, Now, WallTime};
+
+/// How many registers a page of the store has.
+const PAGE: usize = 3;
 
 /// How a node reaches the store.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -33,6 +36,7 @@ pub(crate) enum Link {
 enum Op {
     Read(Key),
     List(String),
+    Page(String, Option<Key>),
     Write(Write),
     Delete(Key, Version),
 }
@@ -198,6 +202,12 @@ impl Stage {
                 None => return,
                 Some(Output::Read { call, key, .. }) => self.ask(index, call, Op::Read(key)),
                 Some(Output::List { call, prefix, .. }) => self.ask(index, call, Op::List(prefix)),
+                Some(Output::Page {
+                    call,
+                    prefix,
+                    after,
+                    ..
+                }) => self.ask(index, call, Op::Page(prefix, after)),
                 Some(Output::Write { call, write, .. }) => self.ask(index, call, Op::Write(write)),
                 Some(Output::Delete {
                     call, key, version, ..
@@ -308,6 +318,15 @@ impl Stage {
                 let result = Ok(listed.map(|(key, it)| (key.clone(), it.clone())).collect());
                 Input::Listed { call, result }
             }
+            Op::Page(prefix, after) => {
+                let mut left = self.store.list_after(prefix, after.as_ref());
+                let page = left.by_ref().take(PAGE);
+                let page = page.map(|(key, it)| (key.clone(), it.version.clone()));
+                let registers = page.collect();
+                let more = left.next().is_some();
+                let result = Ok(KeyPage { registers, more });
+                Input::Paged { call, result }
+            }
             Op::Write(write) => {
                 let result = self.store.compare_and_swap(write.clone(), None);
                 match &result {
@@ -331,6 +350,9 @@ impl Stage {
 
     fn short(&self, key: &Key) -> String {
         let groups = self.actors.iter().map(|actor| actor.config.group.clone());
+        if let Some((_, digest)) = key.as_str().split_once("/content/") {
+            return format!("the content {digest}");
+        }
         let node = groups.filter_map(|group| Keys::of(group).node(key)).next();
         node.map_or_else(
             || "the view".into(),
@@ -345,6 +367,9 @@ impl Stage {
             None => Some(format!("deletes {}", self.short(key))),
             Some(it) => match (View::decode(&it.value), Heartbeat::decode(&it.value)) {
                 (Ok(view), _) => Some(self.show(&view)),
+                _ if key.as_str().contains("/content/") => {
+                    Some(format!("writes {}", self.short(key)))
+                }
                 (_, Ok(beat)) if beat.dead.is_some() => {
                     Some(format!("declares {} dead", self.id(beat.node)))
                 }
@@ -371,6 +396,9 @@ impl Stage {
             let ha = if member.ha { "" } else { " (not HA)" };
             let drains = if member.draining { " (draining)" } else { "" };
             let _ = write!(text, " {}{ha}{drains}", self.id(member.id));
+        }
+        for digest in &view.marks {
+            let _ = write!(text, ", {digest} is marked");
         }
         for (name, it) in &view.workloads {
             let place = match it.place {

@@ -3,7 +3,7 @@
 //! | command | what happens |
 //! |---|---|
 //! | `node a [quorum=2] [ha=no] [max=3] [label=x] [watch=no] [spread=yes] [group=g] [hold=yes]` | a node joins |
-//! | `deploy a pay [ha=no] [on=b\|any] [instances=3] [order=1] [needs=x]` | `a` is asked to deploy |
+//! | `deploy a pay [ha=no] [on=b\|any] [instances=3] [order=1] [needs=x] [content=x]` | `a` is asked to deploy |
 //! | `undeploy a pay`, `move a pay b`, `drain a b` | `a` is asked for that |
 //! | `leave a`, `handover a` | `a` is told to leave, or to drain itself |
 //! | `kill a` | node and work are gone |
@@ -18,6 +18,7 @@
 //! | `lose a` | the view of its group is deleted |
 //! | `keep a view`, `back a view` | the view of its group is copied; the store gives out that copy again |
 //! | `keep a beat`, `back a beat` | the same with its heartbeat |
+//! | `older a` | its line of the view becomes one of a version of before |
 //! | `wait 3s` | time passes |
 
 use std::error::Error;
@@ -25,7 +26,7 @@ use std::error::Error;
 use goldenscript::{Command as Line, Context, Runner};
 use tenure_core::cas::{Expect, Stamp, Write};
 use tenure_core::ha::{
-    Command, Config, Digest, Input, Job, Keys, Node, NodeId, Past, Phase, Request, Spec,
+    Command, Config, Digest, Input, Job, Keys, Node, NodeId, Past, Phase, Request, Spec, View,
 };
 use tenure_core::ids::Name;
 use tenure_core::rng::Rng;
@@ -190,6 +191,7 @@ impl Stage {
                 let _ = self.store.delete(&key, &version.ok_or("there is no view")?);
             }
             "keep" | "back" => self.copy(name, index, args.word()?)?,
+            "older" => self.older(index)?,
             "kill" | "crash" | "restart" | "resume" => self.life(name, index),
             other => return Err(format!("there is no command {other}").into()),
         }
@@ -219,6 +221,26 @@ impl Stage {
         };
         let put = self.store.swap_as(write, None, old.version);
         put.map_err(|_| "it is another")?;
+        Ok(())
+    }
+
+    fn older(&mut self, index: usize) -> Outcome<()> {
+        let key = Keys::of(self.actors[index].config.group.clone()).view();
+        let register = self.store.read(&key).ok_or("there is no view")?;
+        let mut view = View::decode(&register.value)?;
+        let name = self.actors[index].config.name.clone();
+        view.epoch += 1;
+        let mut members = view.members.iter_mut();
+        let member = members.find(|member| member.name == name);
+        member.ok_or("it is no member")?.serial = 1;
+        let write = Write {
+            expect: Expect::Version(register.version.clone()),
+            key: key.clone(),
+            value: view.encode(),
+            stamp: Stamp::Now,
+        };
+        let _ = self.store.compare_and_swap(write, None);
+        self.written(index, &key);
         Ok(())
     }
 
@@ -267,6 +289,10 @@ impl Stage {
         spec.instances = args.parsed("instances")?.unwrap_or(1);
         spec.order = args.parsed("order")?.unwrap_or(0);
         spec.needs = args.name("needs")?.into_iter().collect();
+        if let Some(content) = args.key("content") {
+            spec.digest = Digest::new(content).ok_or("no digest")?;
+            spec.content = Some(content.as_bytes().into());
+        }
         let on = match args.key("on") {
             Some("any") => None,
             Some(name) => Some(self.id_of(name)?),

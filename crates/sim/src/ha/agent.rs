@@ -283,6 +283,12 @@ impl World {
             let (op, call) = match output {
                 Output::Read { call, key, .. } => (Op::Read(key), call),
                 Output::List { call, prefix, .. } => (Op::List(prefix), call),
+                Output::Page {
+                    call,
+                    prefix,
+                    after,
+                    ..
+                } => (Op::Page(prefix, after), call),
                 Output::Write { call, write, .. } => {
                     self.check_sent(p, &write);
                     (Op::Write(write), call)

@@ -194,7 +194,7 @@ impl World {
         let verdict = self.is_well().and_then(|()| self.undisturbed(&exam));
         match verdict {
             Err(text) => self.dead(&format!("{what}, and {text}")),
-            Ok(()) => self.done = true,
+            Ok(()) => self.await_collection(),
         }
     }
 

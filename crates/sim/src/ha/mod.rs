@@ -10,6 +10,7 @@
 
 mod agent;
 mod checkers;
+mod contents;
 mod faults;
 mod healing;
 mod lives;

@@ -32,12 +32,14 @@ pub(super) struct Ticket {
 #[derive(Debug, Default)]
 pub(super) struct People {
     pub(super) tickets: BTreeMap<u64, Ticket>,
+    /// What has been deployed so far, in order.
+    pub(super) digests: Vec<Digest>,
     names: u64,
 }
 
 impl People {
     /// A deployment has taken effect: by which request? No two have the same
-    /// digest.
+    /// name and digest.
     pub(super) fn deployed(
         &mut self,
         p: usize,
@@ -161,15 +163,18 @@ impl World {
     /// A workload; now and then under a name that was used before.
     pub(super) fn draw_spec(&mut self) -> Spec {
         let used = self.people.names;
-        let number = if used > 0 && self.rng.chance(10) {
+        let again = used > 0 && self.rng.chance(10);
+        let number = if again {
             self.rng.between(1, used)
         } else {
             self.people.names += 1;
             self.people.names
         };
-        let digest = format!("d{:08x}", self.rng.next_u64() as u32);
-        let digest = Digest::new(&digest).unwrap_or_else(|| unreachable!("{digest}"));
+        let digest = self.draw_digest(!again);
         let mut spec = Spec::new(name(&format!("w{number}")), digest);
+        if !self.swarm.bare {
+            spec.content = Some(super::contents::content(&spec.digest));
+        }
         spec.instances = self.rng.between(1, 4) as u32;
         spec.ha = self.rng.chance(80);
         spec.order = self.rng.below(3) as u32;

@@ -73,6 +73,10 @@ stats! {
     kills: "workloads killed by their agent",
     guarded: "workloads killed by their guardian",
     exams: "examinations",
+    touches: "contents written",
+    marks: "contents marked",
+    rescued: "deploys of marked content",
+    collected: "contents deleted",
 }
 
 impl Stats {

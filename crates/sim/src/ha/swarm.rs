@@ -79,6 +79,10 @@ pub(super) struct Swarm {
     pub(super) reap: u64,
     /// Whether some agents have labels and limits, and workloads wishes.
     pub(super) picky: bool,
+    /// How many registers a page of the store has.
+    pub(super) page: usize,
+    /// Whether workloads have no content.
+    pub(super) bare: bool,
     pub(super) faults_until: u64,
 }
 
@@ -104,6 +108,8 @@ impl Swarm {
             start: *pick(rng, &[MILLI, 30 * MILLI, SECOND / 2]),
             reap: *pick(rng, &[MILLI, 30 * MILLI, SECOND / 2]),
             picky: rng.chance(25),
+            page: 500,
+            bare: false,
             faults_until: lease * options.leases,
         };
         swarm.draw_agents(rng, options);
@@ -116,6 +122,7 @@ impl Swarm {
         if !options.people {
             swarm.requests = 0;
         }
+        swarm.draw_contents(rng);
         swarm
     }
 
@@ -192,7 +199,7 @@ impl Swarm {
         };
         // Agents that crash and are back before their calls have ended: what
         // the earlier life sent lands in the time of the next.
-        if rng.chance(8) {
+        if rng.chance(20) {
             (self.mishaps.crash, self.mishaps.reboot) = (700, 0);
             (self.quick, self.calls.slow_request) = (true, 40);
             self.requests = 100;
@@ -217,6 +224,8 @@ impl Swarm {
         self.mishaps.standstill = some(12, &[4_000, 8_000]);
         self.mishaps.tear = some(15, &[3_000, 6_000, 12_000]);
         self.foreign = rng.chance(25);
+        // That content is there rests on the promise of the store.
+        self.bare |= self.mishaps.tear > 0;
     }
 }
 
@@ -262,8 +271,10 @@ impl fmt::Display for Swarm {
         writeln!(f, "mean pause in 1/1000 lease: {:?}", self.mishaps)?;
         write!(
             f,
-            "foreign boot ids {}, requests every {}/1000 lease, stubborn {} %, failing {} %, \
-             start {:?}, reap {:?}",
+            "content kept for {:?}, {} a page, foreign boot ids {}, requests every {}/1000 lease, \
+             stubborn {} %, failing {} %, start {:?}, reap {:?}",
+            self.agents.first().map_or(Duration::ZERO, |it| it.keep),
+            self.page,
             self.foreign,
             self.requests,
             self.stubborn,

@@ -73,6 +73,7 @@ pub(super) enum Happening {
     Heal,
     Settled,
     Examined,
+    Collected,
 }
 
 /// Everything that will happen, in order.
@@ -271,6 +272,7 @@ impl World {
             Happening::Heal => self.heal(),
             Happening::Settled => self.settled(),
             Happening::Examined => self.examined(),
+            Happening::Collected => self.collected(),
         }
     }
 

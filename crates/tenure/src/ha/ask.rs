@@ -144,6 +144,7 @@ impl Deployment {
         for label in &self.needs {
             spec.needs.push(named("label", label)?);
         }
+        spec.content = Some(content.encode());
         Ok(spec)
     }
 }
@@ -195,7 +196,9 @@ impl Manager {
         self.ask(Request::Drain(id)).await
     }
 
-    /// Sees to it that the store has the content, and says what to ask.
+    /// Sees to it that the store has the content, and says what to ask. The
+    /// node writes it once more before the view names it (`docs/ha.md` §1.11);
+    /// this first time tells trouble before anything is asked.
     async fn prepare(&self, deployment: Deployment) -> Result<Spec, AskError> {
         let content = deployment.content()?;
         let spec = deployment.spec(&content)?;

@@ -31,6 +31,7 @@ pub struct Builder {
     interval: Option<Duration>,
     grace: Option<Duration>,
     kill_margin: Option<Duration>,
+    keep: Option<Duration>,
     drift: Drift,
     registry: Registry,
     runtime: Option<Handle>,
@@ -78,6 +79,7 @@ impl Builder {
             interval: None,
             grace: None,
             kill_margin: None,
+            keep: None,
             drift: Drift::DEFAULT,
             registry: Registry::default(),
             runtime: None,
@@ -186,6 +188,14 @@ impl Builder {
         self
     }
 
+    /// How long kinds and configs that no workload needs any more stay in the
+    /// store; as long as the lease by default. A shorter time loses nothing,
+    /// and makes a deploy write its own twice more often.
+    pub fn keep(mut self, time: Duration) -> Self {
+        self.keep = Some(time);
+        self
+    }
+
     /// The bound on how far the rate of any clock may be off; 1 % by default.
     pub fn drift(mut self, drift: Drift) -> Self {
         self.drift = drift;
@@ -219,6 +229,7 @@ impl Builder {
         config.interval = self.interval.unwrap_or(config.interval);
         config.grace = self.grace.unwrap_or(config.grace);
         config.kill_margin = self.kill_margin.unwrap_or(config.kill_margin);
+        config.keep = self.keep.unwrap_or(config.keep);
         config.drift = self.drift;
         config.validate()?;
         Ok(config)

@@ -1,9 +1,11 @@
 //! Kinds and configs in registers of their own (`docs/ha.md` §1.3).
 //!
 //! The view names a workload's content by its digest: the first 16 bytes of
-//! its SHA-256, in hexadecimal. Such a register is created once and never
-//! changed, so it can be read at any time; what is read is held against the
-//! name, and damage is told from content.
+//! its SHA-256, in hexadecimal. What such a register holds never changes, so it
+//! can be read as long as the view names it; what is read is held against the
+//! name, and damage is told from content. The node writes it with the same
+//! bytes before the view names it, and deletes what no view names
+//! (`tenure_core::ha`, `docs/ha.md` §1.11).
 //!
 //! ```text
 //! tenure-content 1\n
@@ -11,9 +13,6 @@
 //! \n
 //! the config, to the end
 //! ```
-//!
-//! Left out on purpose: deleting what nobody names any more. A deploy of the
-//! same content may be on its way, and would find it gone.
 
 use std::time::Duration;
 
@@ -39,7 +38,7 @@ pub(super) struct Content {
 }
 
 impl Content {
-    fn encode(&self) -> Bytes {
+    pub(super) fn encode(&self) -> Bytes {
         let mut bytes = format!("{MAGIC}kind {}\n\n", self.kind).into_bytes();
         bytes.extend_from_slice(&self.config);
         bytes.into()

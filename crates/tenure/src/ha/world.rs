@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tenure_core::Machine;
 use tenure_core::election::Grant;
-use tenure_core::ha::{Input, Node, Output, Run};
+use tenure_core::ha::{Input, KeyPage, Node, Output, Run};
 use tenure_core::ids::Key;
 use tenure_core::time::{Instant, Now};
 use tokio::task::JoinSet;
@@ -180,6 +180,24 @@ async fn carry_out(caller: Caller, store: Arc<dyn Store>, output: Output) -> Inp
                 .patient(within, list(store.as_ref(), &prefix, within))
                 .await;
             Input::Listed { call, result }
+        }
+        Output::Page {
+            call,
+            prefix,
+            after,
+            within,
+        } => {
+            let page = store.list(&prefix, after.as_ref(), within);
+            let page = caller.patient(within, page).await;
+            let result = page.map(|page| {
+                let keys = page.registers.into_iter();
+                let keys = keys.map(|(key, register)| (key, register.version));
+                KeyPage {
+                    registers: keys.collect(),
+                    more: page.more_after.is_some(),
+                }
+            });
+            Input::Paged { call, result }
         }
         Output::Write {
             call,

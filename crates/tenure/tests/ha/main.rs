@@ -5,12 +5,18 @@
 mod hosts;
 mod ledger;
 mod line;
-#[cfg(feature = "tenure")]
+#[cfg(any(feature = "tenure", feature = "postgres"))]
 #[path = "../common/ports.rs"]
 mod ports;
+#[cfg(feature = "postgres")]
+#[path = "../common/postgres.rs"]
+mod postgres;
 mod refusals;
 mod scenarios;
 #[cfg(feature = "tenure")]
 #[path = "../common/servers.rs"]
 mod servers;
+#[cfg(feature = "postgres")]
+#[path = "../common/stopped.rs"]
+mod stopped;
 mod town;

@@ -7,6 +7,8 @@ use tenure::ha::{Builder, Deployment, Event, Events, Manager, Sight};
 use tenure::store::{Memory, Store};
 
 use super::ledger::{Ledger, PATIENCE, Work};
+#[cfg(feature = "postgres")]
+use super::postgres::Postgres;
 #[cfg(feature = "tenure")]
 use super::servers::Servers;
 
@@ -17,6 +19,8 @@ enum Ground {
     Sqlite(tempfile::TempDir),
     #[cfg(feature = "tenure")]
     Cluster(Box<Servers>),
+    #[cfg(feature = "postgres")]
+    Postgres(Box<Postgres>),
 }
 
 /// See the [module](self).
@@ -56,6 +60,12 @@ impl Town {
         Self::on(Ground::Cluster(Box::new(Servers::start(3))))
     }
 
+    /// A private server.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn postgres() -> Self {
+        Self::on(Ground::Postgres(Box::new(Postgres::start())))
+    }
+
     /// The store, as another process would open it.
     pub(crate) async fn store(&self) -> Arc<dyn Store> {
         match &self.ground {
@@ -70,6 +80,8 @@ impl Town {
             }
             #[cfg(feature = "tenure")]
             Ground::Cluster(servers) => opened(&servers.url()).await,
+            #[cfg(feature = "postgres")]
+            Ground::Postgres(server) => opened(&server.url()).await,
         }
     }
 
@@ -81,6 +93,8 @@ impl Town {
             Ground::Sqlite(_) => 3,
             #[cfg(feature = "tenure")]
             Ground::Cluster(_) => 4,
+            #[cfg(feature = "postgres")]
+            Ground::Postgres(_) => 4,
         })
     }
 
@@ -123,7 +137,7 @@ impl Town {
     }
 }
 
-#[cfg(any(feature = "sqlite", feature = "tenure"))]
+#[cfg(any(feature = "sqlite", feature = "tenure", feature = "postgres"))]
 async fn opened(url: &str) -> Arc<dyn Store> {
     tenure::store::open(url).await.expect("a store")
 }

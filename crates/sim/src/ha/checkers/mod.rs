@@ -2,6 +2,7 @@
 //! a file of its own. They see what no node does: true time, every register,
 //! the clocks and the processes of all machines.
 
+mod contents;
 mod fate;
 mod floors;
 mod hearts;
@@ -68,6 +69,8 @@ pub enum Check {
     Commands,
     /// No machine asks again and again to be woken in the past.
     Spin,
+    /// What a view names is there; what no workload needs is gone in the end.
+    Content,
     /// A healed world is as it should be within the bound.
     Liveness,
 }
@@ -91,6 +94,7 @@ impl fmt::Display for Check {
             Self::Floors => "floors",
             Self::Commands => "commands",
             Self::Spin => "spin",
+            Self::Content => "content",
             Self::Liveness => "liveness",
         })
     }
@@ -130,6 +134,10 @@ impl World {
         if *key == keys.view() {
             return self.check_view(writer, &group, register);
         }
+        if let Some(digest) = keys.digest(key) {
+            let finding = self.check_content(&group, &digest, register);
+            return vec![(Check::Content, finding)];
+        }
         match keys.node(key) {
             Some(id) => vec![(Check::Verdicts, self.check_heart(writer, id, register))],
             None => {
@@ -163,6 +171,7 @@ impl World {
             (Check::Members, self.check_members(writer, &before, &view)),
             (Check::Heirs, heirs::heirs(&before, &view)),
             (Check::Fate, self.check_fate(writer, &before, &view)),
+            (Check::Content, self.check_named(group, &before, &view)),
         ];
         let joined = view.members.iter().map(|member| member.id);
         self.ledger.members.extend(joined);

@@ -1,6 +1,7 @@
 //! The scenarios of `docs/ha.md` §9, each by its name as a test per store. A
 //! node that is dropped dies suddenly; one that leaves is told to.
 
+mod contents;
 mod deaths;
 mod failover;
 mod moves;
@@ -11,6 +12,7 @@ use tenure::ha::{Deployment, Manager};
 
 use super::hosts::restarted_agent_resumes_in_time;
 use super::town::{Town, soon};
+use contents::*;
 use deaths::*;
 use failover::*;
 use moves::*;
@@ -67,6 +69,24 @@ on_each_store! {
     restarted_node_is_a_new_node
     restarted_agent_resumes_in_time
     undeployed_work_ends_and_its_name_is_free
+    undeployed_content_goes
+    redeploying_works_while_content_is_collected
+}
+
+/// What rests on how a store deletes is tried on one more.
+#[cfg(feature = "postgres")]
+mod postgres {
+    use super::Town;
+
+    #[tokio::test]
+    async fn undeployed_content_goes() {
+        super::undeployed_content_goes(Town::postgres()).await;
+    }
+
+    #[tokio::test]
+    async fn redeploying_works_while_content_is_collected() {
+        super::redeploying_works_while_content_is_collected(Town::postgres()).await;
+    }
 }
 
 const CONFIG: &[u8] = br#"{"every": "minute"}"#;
