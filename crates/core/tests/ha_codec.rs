@@ -52,7 +52,7 @@ fn any_number(rng: &mut Rng) -> u64 {
     if rng.chance(70) {
         return rng.below(4);
     }
-    rng.next_u64() >> rng.below(64)
+    rng.next_u64() >> 1 >> rng.below(63)
 }
 
 fn any_u32(rng: &mut Rng) -> u32 {

@@ -89,9 +89,9 @@ fn any_record(rng: &mut Rng) -> Record {
     Record {
         election: any_name(rng),
         term: Term::new(any_number(rng) >> 1).expect("63 bits"),
-        sequence: any_number(rng),
-        renewal: any_number(rng),
-        lease: Duration::from_nanos(any_number(rng)),
+        sequence: any_number(rng) >> 2,
+        renewal: any_number(rng) >> 2,
+        lease: Duration::from_nanos(any_number(rng)).min(Config::LEASE_MAX),
         acquired_at: WallTime::from_millis(any_number(rng)),
         renewed_at: WallTime::from_millis(any_number(rng)),
         office,
@@ -165,6 +165,32 @@ fn random_bytes_are_refused_and_never_panic() {
             Err(error) => assert!(!error.to_string().is_empty()),
         }
     }
+}
+
+/// A sequence that could not grow would make a living leader look silent.
+#[test]
+fn numbers_that_no_candidate_writes_are_refused() {
+    let with = |change: &dyn Fn(&mut Record)| {
+        let mut record = sample();
+        change(&mut record);
+        Record::decode(&record.encode()).map(|read| assert_eq!(read, record))
+    };
+    let refused = |result: Result<(), RecordError>, line: &str| match result {
+        Err(RecordError::Field { expected, .. }) => assert_eq!(expected, line),
+        other => panic!("expected {line} to be refused, found {other:?}"),
+    };
+    assert_eq!(with(&|it| it.sequence = 1 << 62), Ok(()));
+    for sequence in [(1 << 62) + 1, u64::MAX] {
+        refused(with(&|it| it.sequence = sequence), "sequence");
+        refused(with(&|it| it.renewal = sequence), "renewal");
+    }
+    assert_eq!(with(&|it| it.lease = Config::LEASE_MAX), Ok(()));
+    let longer = Config::LEASE_MAX + Duration::from_nanos(1);
+    refused(with(&|it| it.lease = longer), "lease_ns");
+    refused(
+        with(&|it| it.lease = Duration::from_nanos(u64::MAX)),
+        "lease_ns",
+    );
 }
 
 #[test]

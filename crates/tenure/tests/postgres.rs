@@ -315,6 +315,39 @@ async fn a_table_is_resolved_once_and_two_of_one_name_are_refused() {
     put(&odd, &key("other"), Expect::Absent, b"y").await;
 }
 
+/// A setting of a user or a database must not give it other keys than the rest.
+#[tokio::test]
+async fn a_connection_that_reads_backslashes_in_strings_has_the_same_registers() {
+    let server = Postgres::start();
+    let key = Key::new("elections/payroll").expect("a key");
+    let plain = opened(&server.url()).await;
+    put(&plain, &key, Expect::Absent, b"\\x00 \xff").await;
+    let url = format!(
+        "{}?options=-c%20standard_conforming_strings%3Doff",
+        server.url()
+    );
+    let odd = opened(&url).await;
+    assert_eq!(value(&odd, &key).await.as_deref(), Some(&b"\\x00 \xff"[..]));
+    let other = Key::new("elections/other").expect("a key");
+    put(&odd, &other, Expect::Absent, b"\xfe").await;
+    assert_eq!(value(&plain, &other).await.as_deref(), Some(&b"\xfe"[..]));
+}
+
+#[tokio::test]
+async fn a_table_that_a_crash_empties_is_refused() {
+    let server = Postgres::start();
+    let key = Key::new("key").expect("a key");
+    put(&opened(&server.url()).await, &key, Expect::Absent, b"x").await;
+    server.sql("ALTER TABLE tenure_register SET UNLOGGED");
+    let refused = opened(&server.url()).await.read(&key, WITHIN).await;
+    let Err(StoreError::Broken(why)) = refused else {
+        panic!("{refused:?}");
+    };
+    assert!(why.to_string().contains("SET LOGGED"), "{why}");
+    server.sql("ALTER TABLE tenure_register SET LOGGED");
+    assert!(value(&opened(&server.url()).await, &key).await.is_some());
+}
+
 #[tokio::test]
 async fn what_a_process_of_the_release_before_tells_is_heard_and_it_hears_us() {
     let server = Postgres::start();

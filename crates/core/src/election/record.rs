@@ -32,12 +32,17 @@ use core::fmt::{self, Write as _};
 use core::str::Lines;
 use core::time::Duration;
 
+use super::config::Config;
 use crate::cas::Bytes;
 use crate::ids::{LeaderId, Name, Term};
 use crate::time::{WallTime, nanos};
 
 const MAGIC: &str = "tenure-election";
 const FORMAT: u64 = 1;
+/// The largest sequence that is read. What is added to it still fits: a
+/// sequence that stood still would make every renewal look like silence. No
+/// election gets there by itself.
+const SEQUENCE_MAX: u64 = 1 << 62;
 
 /// What an election's register says.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -262,7 +267,8 @@ impl fmt::Display for RecordError {
             Self::Field { expected, found } => write!(
                 f,
                 "expected a register with a line \"{expected}\", found {found:?}; it was \
-                 written by another version of tenure or by hand"
+                 written by another version of tenure or by hand (a sequence is at most 2^62, a \
+                 lease at most 7 days)"
             ),
         }
     }
@@ -289,9 +295,10 @@ impl<'a> Fields<'a> {
         let record = Record {
             election: self.name("election")?,
             term: self.parsed("term", |text| Term::new(text.parse().ok()?))?,
-            sequence: self.number("sequence")?,
-            renewal: self.number("renewal")?,
-            lease: Duration::from_nanos(self.number("lease_ns")?),
+            sequence: self.number_to("sequence", SEQUENCE_MAX)?,
+            renewal: self.number_to("renewal", SEQUENCE_MAX)?,
+            // No candidate takes a longer one.
+            lease: Duration::from_nanos(self.number_to("lease_ns", nanos(Config::LEASE_MAX))?),
             acquired_at: WallTime::from_millis(self.number("acquired_at_ms")?),
             renewed_at: WallTime::from_millis(self.number("renewed_at_ms")?),
             office: self.office()?,
@@ -365,7 +372,12 @@ impl<'a> Fields<'a> {
     }
 
     fn number(&mut self, key: &'static str) -> Result<u64, RecordError> {
-        self.parsed(key, |text| text.parse().ok())
+        self.number_to(key, u64::MAX)
+    }
+
+    fn number_to(&mut self, key: &'static str, most: u64) -> Result<u64, RecordError> {
+        let parse = |text: &str| text.parse().ok().filter(|number| *number <= most);
+        self.parsed(key, parse)
     }
 
     fn name(&mut self, key: &'static str) -> Result<Name, RecordError> {

@@ -403,8 +403,15 @@ fn departure<'a>(
     }
 }
 
-pub(super) fn number<T: core::str::FromStr>(text: &str) -> Result<T, CodecError> {
-    text.parse().map_err(|_| field("a number", text))
+/// The largest number that is read. What is added to it still fits, so no
+/// register makes a node panic, or wrap around. No group gets there by itself:
+/// the largest numbers that nodes write begin at 2^62.
+const NUMBER_MAX: u64 = u64::MAX >> 1;
+
+pub(super) fn number<T: TryFrom<u64>>(text: &str) -> Result<T, CodecError> {
+    let number = text.parse().ok().filter(|number| *number <= NUMBER_MAX);
+    let number = number.and_then(|number: u64| T::try_from(number).ok());
+    number.ok_or_else(|| field("a number below 2^63", text))
 }
 
 pub(super) fn name(text: &str) -> Result<Name, CodecError> {

@@ -14,6 +14,7 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use rustix::fs::{FallocateFlags, FlockOperation};
 use rustix::io::Errno;
@@ -150,7 +151,69 @@ pub struct Directory {
     handle: File,
     /// Locked for as long as this lives; none for those who only look.
     lock: Option<File>,
+    /// The lock file's place and identity, for those who hold it.
+    claim: Option<Arc<Claim>>,
     spare: Option<Spare>,
+}
+
+/// That a directory belongs to this process: the lock file at its path is the
+/// one that this process has locked.
+#[derive(Debug)]
+struct Claim {
+    path: PathBuf,
+    device: u64,
+    inode: u64,
+}
+
+impl Claim {
+    fn of(path: PathBuf, lock: &File) -> io::Result<Self> {
+        let found = lock.metadata()?;
+        Ok(Self {
+            path,
+            device: found.dev(),
+            inode: found.ino(),
+        })
+    }
+
+    /// Fails where the directory was replaced by another one, or its lock was
+    /// removed. What is written then goes to files that the next start does
+    /// not find, or that another process writes too, so it must not be
+    /// acknowledged.
+    fn check(&self) -> io::Result<()> {
+        let found = std::fs::metadata(&self.path);
+        if matches!(&found, Ok(it) if (it.dev(), it.ino()) == (self.device, self.inode)) {
+            return Ok(());
+        }
+        let found = match found {
+            Ok(_) => "another file".to_owned(),
+            Err(error) => error.to_string(),
+        };
+        Err(io::Error::other(format!(
+            "expected {} to be the file that this server has locked, found {found}: its data \
+             directory was removed or replaced while it ran, or another process took the lock \
+             away; end all servers that use it, and put the directory back that was there before",
+            self.path.display()
+        )))
+    }
+}
+
+/// A file in a directory that belongs to this process.
+struct Owned {
+    file: File,
+    claim: Option<Arc<Claim>>,
+}
+
+impl DiskFile for Owned {
+    fn write_at(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        DiskFile::write_at(&mut self.file, offset, bytes)
+    }
+
+    /// What was synced counts only if the directory is still the same: looked
+    /// at afterwards, so that nothing that is acknowledged is lost with it.
+    fn sync(&mut self) -> io::Result<()> {
+        self.file.sync()?;
+        self.claim.as_ref().map_or(Ok(()), |claim| claim.check())
+    }
 }
 
 impl Directory {
@@ -187,7 +250,7 @@ impl Directory {
             .open(&file)
             .map_err(|error| WalError::disk(file.clone(), None, "open the lock file", error))?;
         match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Self::at(path, Some(lock)),
+            Ok(()) => Self::at(path, Some(lock))?.claimed(),
             Err(Errno::WOULDBLOCK) => Err(WalError::InUse {
                 dir: path.into(),
                 holder: holder(path),
@@ -207,8 +270,35 @@ impl Directory {
             path: path.to_owned(),
             handle,
             lock,
+            claim: None,
             spare: None,
         })
+    }
+
+    /// The same, with the directory itself locked too: the lock file may have
+    /// been removed under a process that still runs.
+    fn claimed(mut self) -> Result<Self, WalError> {
+        match rustix::fs::flock(&self.handle, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) => {
+                return Err(WalError::InUse {
+                    dir: self.path.clone(),
+                    holder: None,
+                });
+            }
+            // Some file systems lock no directories; the lock file remains.
+            Ok(()) | Err(_) => {}
+        }
+        let file = self.path.join(LOCK);
+        let claim = self.lock.as_ref().map(|lock| Claim::of(file.clone(), lock));
+        let claim = claim.transpose();
+        let claim = claim.map_err(|error| WalError::disk(file, None, "look at", error))?;
+        self.claim = claim.map(Arc::new);
+        Ok(self)
+    }
+
+    fn owned(&self, file: File) -> Box<dyn DiskFile> {
+        let claim = self.claim.clone();
+        Box::new(Owned { file, claim })
     }
 
     /// The same, with files of so many zeros made in advance.
@@ -226,6 +316,7 @@ impl Drop for Directory {
         // Closing the file is not enough if another thread is just starting
         // a process, which holds everything open until it is another program.
         if let Some(lock) = &self.lock {
+            let _ = rustix::fs::flock(&self.handle, FlockOperation::Unlock);
             let _ = rustix::fs::flock(lock, FlockOperation::Unlock);
         }
     }
@@ -273,7 +364,7 @@ impl Disk for Directory {
         if let Some(spare) = &self.spare
             && let Some(file) = spare.take(bytes, &self.path(name))?
         {
-            return Ok(Box::new(file));
+            return Ok(self.owned(file));
         }
         let file = OpenOptions::new()
             .write(true)
@@ -296,12 +387,12 @@ impl Disk for Directory {
                 Err(error) => return Err(error.into()),
             }
         }
-        Ok(Box::new(file))
+        Ok(self.owned(file))
     }
 
     fn open(&self, name: &str) -> io::Result<Box<dyn DiskFile>> {
         let file = OpenOptions::new().write(true).open(self.path(name))?;
-        Ok(Box::new(file))
+        Ok(self.owned(file))
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
@@ -335,5 +426,51 @@ impl DiskFile for File {
 
     fn sync(&mut self) -> io::Result<()> {
         self.sync_data()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(path: &Path) {
+        let second = Directory::lock(path).map(drop);
+        assert!(matches!(second, Err(WalError::InUse { .. })), "{second:?}");
+    }
+
+    #[test]
+    fn a_directory_in_use_stays_so_when_its_lock_file_is_removed() {
+        let place = tempfile::tempdir().expect("a directory");
+        let first = Directory::lock(place.path()).expect("locked");
+        refused(place.path());
+        std::fs::remove_file(place.path().join(LOCK)).expect("removed");
+        refused(place.path());
+        drop(first);
+        Directory::lock(place.path()).expect("locked by the next one");
+    }
+
+    #[test]
+    fn nothing_is_durable_in_a_directory_that_was_replaced_or_lost_its_lock() {
+        for replaced in [true, false] {
+            let place = tempfile::tempdir().expect("a directory");
+            let path = place.path().join("data");
+            let held = Directory::lock(&path).expect("locked");
+            let mut file = held.create("group", 0).expect("a file");
+            file.write_at(0, b"one").expect("written");
+            file.sync().expect("it is this process's directory");
+            if replaced {
+                std::fs::rename(&path, place.path().join("away")).expect("moved");
+                std::fs::create_dir(&path).expect("another one");
+                std::fs::write(path.join(LOCK), "").expect("a copy of the lock file");
+            } else {
+                std::fs::remove_file(path.join(LOCK)).expect("removed");
+            }
+            file.write_at(3, b"two").expect("written");
+            let error = file.sync().expect_err("nothing counts there");
+            assert!(
+                error.to_string().contains("put the directory back"),
+                "{error}"
+            );
+        }
     }
 }

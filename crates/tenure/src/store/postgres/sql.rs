@@ -47,7 +47,7 @@ pub(super) const COLUMNS: &str =
     "key text, version bigint, value bytea, stamp timestamp with time zone";
 
 /// The tables of this name on the search path, in its order, or the one in
-/// the schema that is named: what each is called and its columns.
+/// the schema that is named: what each is called, its columns, and whether the server keeps it (`p`).
 pub(super) fn describe(wanted: &Wanted) -> String {
     let (schema, name) = wanted.parts();
     let schemas = schema.map_or_else(
@@ -58,7 +58,7 @@ pub(super) fn describe(wanted: &Wanted) -> String {
         "SELECT format('%I.%I', n.nspname, c.relname), \
          (SELECT string_agg(attname || ' ' || format_type(atttypid, atttypmod), ', ' \
          ORDER BY attnum) FROM pg_attribute \
-         WHERE attrelid = c.oid AND attnum > 0 AND NOT attisdropped) \
+         WHERE attrelid = c.oid AND attnum > 0 AND NOT attisdropped), c.relpersistence \
          FROM unnest({schemas}) WITH ORDINALITY s(name, at) \
          JOIN pg_namespace n ON n.nspname = s.name \
          JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = '{name}' \
@@ -259,9 +259,12 @@ fn text(text: &str) -> String {
     format!("convert_from({}, 'UTF8')", bytes(text.as_bytes()))
 }
 
+/// A literal that means the same whatever `standard_conforming_strings` says
+/// on this connection: without the `E` a user or a database for which it is
+/// off would have other keys than the rest.
 fn bytes(bytes: &[u8]) -> String {
     let mut literal = String::with_capacity(bytes.len() * 2 + 16);
-    literal.push_str("'\\x");
+    literal.push_str("E'\\\\x");
     for byte in bytes {
         let _ = write!(literal, "{byte:02x}");
     }

@@ -111,6 +111,13 @@ async fn existing(
     let names: Vec<_> = (0..rows.len()).filter_map(|row| text(row, 0)).collect();
     match (names.as_slice(), text(0, 1)) {
         ([], _) => Ok(None),
+        // What was acknowledged is gone from it after a crash of the server.
+        ([name], Some(sql::COLUMNS)) if text(0, 2) != Some("p") => {
+            Err(StoreError::broken(format!(
+                "expected table {name} to be a permanent one, found one that the server empties \
+                 after a crash; end all candidates and run: ALTER TABLE {name} SET LOGGED;"
+            )))
+        }
         ([name], Some(sql::COLUMNS)) => Ok(Some((*name).to_owned())),
         ([name], columns) => Err(StoreError::broken(format!(
             "expected table {name} with columns {}, found {}; it belongs to something else: name \
