@@ -14,6 +14,9 @@ use super::trust;
 use crate::clock;
 use crate::transport::{Answer, Answered, Introduced, LinkEvent, Side};
 
+/// How much is said of an answer that nobody has proven, in characters.
+const UNPROVEN_CHARS: usize = 200;
+
 /// Says what becomes of the connections to one server.
 pub(super) struct Teller {
     pub(super) server: ServerId,
@@ -101,7 +104,8 @@ impl Teller {
         match answered.answer {
             Answer::Welcome(_) => {}
             Answer::Refused(why) | Answer::Later(why) | Answer::SetBack(_, why) if !believed => {
-                // Whoever is there may say anything.
+                // What is there may say anything, and much.
+                let why: String = why.chars().take(UNPROVEN_CHARS).collect();
                 let why = format!("{why} (this was not proven to be said by that server)");
                 self.complain(address, &why, Undialled::Untrusted);
             }

@@ -192,8 +192,12 @@ impl Complaints {
         let excluded = is_twin || refusals.is_some();
         texts.extend(refusals);
         let waiting = if texts.is_empty() {
-            let missing = names(founding.missing().into_iter());
-            format!("a new cluster waits for {missing}")
+            let missing = founding.missing();
+            if missing.is_empty() {
+                "a new cluster waits until its servers have agreed on each other's disks".to_owned()
+            } else {
+                format!("a new cluster waits for {}", names(missing.into_iter()))
+            }
         } else {
             texts.join("; ")
         };
