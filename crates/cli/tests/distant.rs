@@ -136,11 +136,17 @@ impl Far {
     }
 
     fn candidate(&self, election: &str, lease: Duration) -> Command {
+        self.candidate_with(election, lease, &[])
+    }
+
+    fn candidate_with(&self, election: &str, lease: Duration, args: &[&str]) -> Command {
         let mut command = Command::new(TENURE);
         let lease = format!("{}ms", lease.as_millis());
         command
             .args(["run", election, "--store", &self.url, "--lease", &lease])
-            .args(["--timeout", "30s", "--", "sh", "-c"])
+            .args(["--timeout", "30s"])
+            .args(args)
+            .args(["--", "sh", "-c"])
             .arg(format!(
                 "echo $TENURE_TERM >> {}; exec sleep 600",
                 self.told(election)
@@ -262,6 +268,39 @@ fn a_lease_of_eight_round_trips_is_enough_and_a_shorter_one_is_refused() {
     thread::scope(|scope| {
         for store in STORES {
             scope.spawn(|| eight_round_trips_are_enough(store));
+        }
+    });
+}
+
+/// A round trip is more than half of the leader's interval (1.2 s): a register
+/// that was read at any time but right after a renewal has mostly changed when
+/// a write arrives, and always if it was read twice.
+fn requests_are_written_between_renewals(store: &str) {
+    let far = Far::start(store, ms(700));
+    let lease = ms(6_000);
+    let named = |name: &str| far.candidate_with("asked", lease, &["--name", name]);
+    let _first = Candidate(named("first").spawn().expect("it starts"));
+    far.reigns("asked", 1, SOON);
+    let second = Heard::start(named("second"));
+    second.says(1, &["leads in term 1"]);
+    let does = |args: &[&str]| {
+        let done = Command::new(TENURE)
+            .args(args)
+            .args(["--timeout", "20s", "--store", &far.url])
+            .output()
+            .expect("it runs");
+        assert!(done.status.success(), "{store}: {args:?}: {}", said(&done));
+    };
+    does(&["transfer", "asked", "--to", "second"]);
+    does(&["transfer", "asked", "--to", "first"]);
+    does(&["repair", "asked", "--term-above", "77"]);
+}
+
+#[test]
+fn a_leader_is_asked_from_afar() {
+    thread::scope(|scope| {
+        for store in STORES {
+            scope.spawn(|| requests_are_written_between_renewals(store));
         }
     });
 }

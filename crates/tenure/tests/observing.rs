@@ -210,6 +210,54 @@ async fn a_request_gives_each_call_its_own_time() {
     assert_eq!(*given.lock().expect("no panic"), [within]);
 }
 
+/// The leader renews every 800 ms: a write that takes longer is never in time.
+#[tokio::test]
+async fn a_request_that_renewals_outrun_ends_in_time_and_says_why() {
+    let memory = Memory::new();
+    let (_election, reign) = leading(Arc::new(memory.clone()), "payroll").await;
+    let ms = Duration::from_millis;
+    let far = || Arc::new(Faulty::new(memory.clone(), Ok).far_away(ms(0), ms(1_000)));
+    let (payroll, within) = (name("payroll"), ms(2_500));
+    let term = |above| tenure::Term::new(above).expect("a term");
+    let asked = election::ask_to_resign(far(), &payroll, None, within, WITHIN);
+    let repaired = election::repair(far(), &payroll, term(7), within, WITHIN);
+    let both = async { tokio::join!(asked, repaired) };
+    let ended = tokio::time::timeout(Duration::from_secs(15), both).await;
+    let (asked, repaired) = ended.expect("an end");
+    let why = asked.expect_err("it is too far").to_string();
+    for words in [
+        "a round trip to the store takes",
+        "renews every 8",
+        "--timeout",
+    ] {
+        assert!(why.contains(words), "{words}: {why}");
+    }
+    let why = repaired.expect_err("it is too far").to_string();
+    assert!(why.contains("nothing was asked"), "{why}");
+    assert!(reign.is_valid());
+}
+
+/// A read and a write take longer than the leader's interval (800 ms), and a
+/// write alone more than half of it: one that is sent right after a renewal is
+/// in time.
+#[tokio::test]
+async fn a_request_from_afar_is_written_right_after_a_renewal() {
+    let memory = Memory::new();
+    let (_election, reign) = leading(Arc::new(memory.clone()), "payroll").await;
+    let ms = Duration::from_millis;
+    let far = Faulty::new(memory, Ok).far_away(ms(400), ms(500));
+    let (payroll, within) = (name("payroll"), Duration::from_secs(10));
+    let going = async move {
+        reign.cancelled().await;
+        drop(reign);
+    };
+    let asked = election::ask_to_resign(Arc::new(far), &payroll, None, within, WITHIN);
+    let both = async { tokio::join!(asked, going) };
+    let gone = tokio::time::timeout(WITHIN, both).await;
+    let (asked, ()) = gone.expect("it was asked in time");
+    asked.expect("it has gone");
+}
+
 #[tokio::test]
 async fn a_transfer_to_the_leader_changes_nothing() {
     let memory = Memory::new();

@@ -8,17 +8,13 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::cas::{Expect, Stamp, Write};
-use tenure_core::election::{Event, Leader, Observation, Office, Record, Request};
-use tenure_core::ids::{Key, LeaderId, Name};
+use tenure_core::election::{Event, Leader, Observation, Request};
+use tenure_core::ids::{LeaderId, Name};
 
-use super::observe::{Watcher, look, on_background, watch};
+use super::observe::{Watcher, on_background, watch};
+use super::request::Asking;
 use crate::error::StoreError;
 use crate::store::Store;
-
-/// How often a request is tried when somebody else writes at the same time.
-/// A leader writes once an interval, so more than a few means a broken store.
-const TRIES_MAX: u32 = 16;
 
 /// How many of those who stand are named.
 const LISTED_MAX: usize = 16;
@@ -63,6 +59,23 @@ pub enum AskError {
         /// How long it was given.
         waited: Duration,
     },
+    /// The register was renewed before each write of the request arrived.
+    #[error(
+        "expected to write the request between two renewals, found the register renewed before \
+         each of {tries} writes arrived, for {waited}; nothing was asked: a round trip to the store \
+         takes {trip}, and the leader renews every {interval}: ask from nearer to the store, or, \
+         if a round trip is the shorter of the two, again with a longer --timeout"
+    )]
+    Outrun {
+        /// How many writes.
+        tries: u32,
+        /// What a round trip to the store took.
+        trip: String,
+        /// How often the leader renews.
+        interval: String,
+        /// For how long it was tried.
+        waited: String,
+    },
     /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -74,7 +87,8 @@ fn listed(names: &BTreeSet<Name>) -> String {
 }
 
 /// Asks the leader of `election` to resign, and waits up to `patience` until
-/// it has; each call of the store may take `within`. With `only` it is asked
+/// it has; each call of the store may take `within`, and no attempt to write
+/// the request begins later than that, or than 16 round trips. With `only` it is asked
 /// only if it is that very incarnation. Returns who went.
 ///
 /// # Errors
@@ -89,8 +103,17 @@ pub async fn ask_to_resign(
     let election = election.clone();
     on_background(async move {
         let mut watcher = watch(Arc::clone(&store), election.clone(), false);
-        let store = store.as_ref();
-        let (asked, _) = write_request(store, &election, only, &Request::Resign, within).await?;
+        let asking = Asking::new(store.as_ref(), &election, &Request::Resign, within);
+        let (asked, _) = asking
+            .write(|leader| match only {
+                Some(expected) if expected != leader.id => Err(AskError::AnotherLeader {
+                    expected,
+                    found: leader.id,
+                    term: leader.term.get(),
+                }),
+                _ => Ok(()),
+            })
+            .await?;
         let gone = until(&mut watcher, patience, |seen| {
             let leader = seen.leader.as_ref();
             seen.term >= asked.term && leader.is_none_or(|leader| leader.id != asked.id)
@@ -102,7 +125,8 @@ pub async fn ask_to_resign(
 
 /// Asks the leader of `election` to hand over to the candidate named `to`,
 /// and waits up to `patience` until somebody else leads; each call of the
-/// store may take `within`. Returns who was asked, and who leads then. If the
+/// store may take `within`, and no attempt to write the request begins later
+/// than that, or than 16 round trips. Returns who was asked, and who leads then. If the
 /// leader has that name already, nothing is written and it is what is returned:
 /// it would resign, and since it is also the one that all others hold back for,
 /// take the office again. If the one named does not come within one and a half
@@ -129,7 +153,8 @@ pub async fn ask_to_transfer(
         {
             return Err(AskError::NotStanding { to, standing });
         }
-        let (asked, seen) = write_request(store, &election, None, &request, within).await?;
+        let asking = Asking::new(store, &election, &request, within);
+        let (asked, seen) = asking.write(|_| Ok(())).await?;
         if asked.name == to {
             return Ok((asked, seen));
         }
@@ -159,71 +184,4 @@ async fn until(
     let found = tokio::time::timeout(patience, found).await;
     let unheard = AskError::Unheard { waited: patience };
     found.ok().flatten().ok_or(unheard)
-}
-
-/// Leaves the request unless it is there already, or has nothing to change.
-/// Returns whom it concerns, and what was seen of them.
-async fn write_request(
-    store: &dyn Store,
-    election: &Name,
-    only: Option<LeaderId>,
-    request: &Request,
-    within: Duration,
-) -> Result<(Leader, Observation), AskError> {
-    let key = Key::of_election(election);
-    let mut last = StoreError::Conflict;
-    for _ in 0..TRIES_MAX {
-        let (seen, record) = look(store, election, within).await?;
-        let (Some(leader), Some(record)) = (seen.leader.clone(), record) else {
-            return Err(AskError::Vacant);
-        };
-        if let Some(expected) = only.filter(|only| *only != leader.id) {
-            let (found, term) = (leader.id, leader.term.get());
-            return Err(AskError::AnotherLeader {
-                expected,
-                found,
-                term,
-            });
-        }
-        if matches!(request, Request::Transfer(to) if *to == leader.name) {
-            return Ok((leader, seen));
-        }
-        let reading = store.read(&key, within).await?;
-        let Some(register) = reading.register else {
-            return Err(AskError::Vacant);
-        };
-        // What is written must be what was just looked at.
-        if Record::decode(&register.value).as_ref() != Ok(&record) {
-            continue;
-        }
-        let Some(value) = with_request(record, request) else {
-            return Ok((leader, seen));
-        };
-        let expect = Expect::Version(register.version);
-        let write = Write {
-            key: key.clone(),
-            expect,
-            value: value.encode(),
-            stamp: Stamp::Keep,
-        };
-        match store.compare_and_swap(write, within).await {
-            Ok(_) => return Ok((leader, seen)),
-            // Unknown: the next look shows whether it is there.
-            Err(error @ (StoreError::Conflict | StoreError::Unknown(_))) => last = error,
-            Err(error) => return Err(error.into()),
-        }
-    }
-    Err(last.into())
-}
-
-/// The record with the request; `None` if it is there already.
-fn with_request(mut record: Record, request: &Request) -> Option<Record> {
-    if let Office::Held(holder) = &mut record.office {
-        if holder.request.as_ref() == Some(request) {
-            return None;
-        }
-        holder.request = Some(request.clone());
-        record.sequence = record.sequence.saturating_add(1);
-    }
-    Some(record)
 }

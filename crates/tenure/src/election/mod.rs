@@ -22,6 +22,7 @@ mod events;
 mod observe;
 mod reign;
 mod repair;
+mod request;
 mod world;
 
 use std::sync::{Arc, Mutex, PoisonError};

@@ -101,6 +101,16 @@ pub(super) async fn look(
     election: &Name,
     within: Duration,
 ) -> Result<Look, StoreError> {
+    let looked = look_closely(store, election, within).await;
+    looked.map(|(look, _)| look)
+}
+
+/// The same with the version of the register.
+pub(super) async fn look_closely(
+    store: &dyn Store,
+    election: &Name,
+    within: Duration,
+) -> Result<(Look, Option<Version>), StoreError> {
     let key = Key::of_election(election);
     let ask = async || {
         let asked = clock::boot();
@@ -109,14 +119,15 @@ pub(super) async fn look(
     };
     let (mut asked, mut reading) = ask().await?;
     if decoded(election, &reading).is_err() {
-        let version = version(&reading);
+        let before = version(&reading);
         (asked, reading) = ask().await?;
-        decoded(election, &reading).map_err(|damage| match self::version(&reading) {
-            again if again == version => damage,
+        decoded(election, &reading).map_err(|damage| match version(&reading) {
+            again if again == before => damage,
             _ => StoreError::unknown(format!("two answers were damaged, ask again: {damage}")),
         })?;
     }
-    Ok(judge(store.features(), election, asked, &reading))
+    let look = judge(store.features(), election, asked, &reading);
+    Ok((look, version(&reading)))
 }
 
 fn version(reading: &Reading) -> Option<Version> {

@@ -10,10 +10,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::election::{Certainty, Event, Fallen, Record};
+use tenure_core::election::{Certainty, Event, Fallen, Record, Request};
 use tenure_core::ids::{Key, LeaderId, Name, Term};
 
+use super::ask::AskError;
 use super::observe::{confirm, look, on_background};
+use super::request::Asking;
 use super::{Election, StartError};
 use crate::error::StoreError;
 use crate::store::Store;
@@ -45,6 +47,9 @@ pub enum RepairError {
         /// How long it was waited for.
         waited: Duration,
     },
+    /// Somebody leads below the term, and could not even be asked to go.
+    #[error(transparent)]
+    Unasked(AskError),
     /// The office is held.
     #[error(
         "expected an office that nobody holds, found {leader} in term {term}: have it resign, and \
@@ -94,17 +99,46 @@ pub async fn repair(
                 return Ok(record.term);
             }
         }
-        let builder = Election::builder(store, election.as_str());
+        let builder = Election::builder(Arc::clone(&store), election.as_str());
         let stand = builder.name(NAME).floor(above).start()?;
-        let raised = tokio::time::timeout(patience, risen(&stand, above)).await;
+        let raised = tokio::select! {
+            raised = tokio::time::timeout(patience, risen(&stand, above)) => {
+                raised.ok().flatten().ok_or(RepairError::Unheard {
+                    above: above.get(),
+                    waited: patience,
+                })
+            }
+            error = unasked(store.as_ref(), &election, above, within) => Err(error),
+        };
         // It hands out no reign, so the office is vacated at once.
         stand.stop().await;
-        raised.ok().flatten().ok_or(RepairError::Unheard {
-            above: above.get(),
-            waited: patience,
-        })
+        raised
     })
     .await
+}
+
+/// Asks whoever leads at or below `above` to hand over to the candidate that
+/// stands for the repair, which asks as well, for as long as it stands. Ends
+/// only where that cannot be done from here, so that a person is told so. Both
+/// write the same request, so what comes second finds it there.
+async fn unasked(store: &dyn Store, election: &Name, above: Term, within: Duration) -> RepairError {
+    let Ok(name) = Name::new(NAME) else {
+        return std::future::pending().await;
+    };
+    let request = Request::Transfer(name);
+    let asking = Asking::new(store, election, &request, within);
+    let asked = asking.write(|leader| {
+        if leader.term > above {
+            return Err(AskError::Vacant);
+        }
+        Ok(())
+    });
+    match asked.await {
+        Err(outrun @ AskError::Outrun { .. }) => RepairError::Unasked(outrun),
+        // Asked, or no leader to ask; and the candidate waits out a store that
+        // fails.
+        _ => std::future::pending().await,
+    }
 }
 
 /// The term above `above` that this candidate, or another, is elected in.

@@ -24,6 +24,8 @@ pub(crate) struct Faulty {
     on_write: Box<OnWrite>,
     clock: Clock,
     panics: bool,
+    read_delay: Duration,
+    write_delay: Duration,
 }
 
 impl Faulty {
@@ -38,6 +40,8 @@ impl Faulty {
             on_read: Box::new(on_read),
             on_write: Box::new(|_| ()),
             panics: false,
+            read_delay: Duration::ZERO,
+            write_delay: Duration::ZERO,
         }
     }
 
@@ -53,6 +57,15 @@ impl Faulty {
         Self { on_write, ..self }
     }
 
+    /// The same from afar: each read and each write arrives so much later.
+    pub(crate) fn far_away(self, read_delay: Duration, write_delay: Duration) -> Self {
+        Self {
+            read_delay,
+            write_delay,
+            ..self
+        }
+    }
+
     /// The same without a clock, so that grants are judged by silence.
     pub(crate) fn without_clock(self) -> Self {
         let clock = Clock::None;
@@ -66,6 +79,12 @@ pub(crate) fn garble(mut reading: Reading) -> Reading {
         register.value = b"gar?led".as_slice().into();
     }
     reading
+}
+
+async fn arriving(delay: Duration) {
+    if !delay.is_zero() {
+        tokio::time::sleep(delay).await;
+    }
 }
 
 impl fmt::Debug for Faulty {
@@ -93,7 +112,10 @@ impl Store for Faulty {
         key: &'a Key,
         within: Duration,
     ) -> BoxFuture<'a, Result<Reading, StoreError>> {
-        Box::pin(async move { (self.on_read)(self.inner.read(key, within).await?) })
+        Box::pin(async move {
+            arriving(self.read_delay).await;
+            (self.on_read)(self.inner.read(key, within).await?)
+        })
     }
 
     fn compare_and_swap(
@@ -102,7 +124,10 @@ impl Store for Faulty {
         within: Duration,
     ) -> BoxFuture<'_, Result<Written, StoreError>> {
         (self.on_write)(within);
-        self.inner.compare_and_swap(write, within)
+        Box::pin(async move {
+            arriving(self.write_delay).await;
+            self.inner.compare_and_swap(write, within).await
+        })
     }
 
     fn delete<'a>(
