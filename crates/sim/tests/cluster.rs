@@ -23,6 +23,11 @@ const SEED: u64 = 1;
 const CAUGHT: &str = include_str!("../caught.txt");
 const CAUGHT_FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/caught.txt");
 
+/// Not to be caught here: what it does harm to is mended when a storm is over,
+/// since all disks work again then. The scripts of `alpo_scripts.rs` see it
+/// (`h17_nobody_is_taken_out_…`).
+const UNSEEN: [Bug; 1] = [Bug::ChangeUnsynced];
+
 /// The seed that caught it in the last long form.
 fn known(bug: Bug) -> Option<u64> {
     let name = format!("{bug:?}");
@@ -50,7 +55,9 @@ fn every_planted_bug_is_caught() {
     let long = std::env::var("TENURE_HUNT").is_ok_and(|form| form == "long");
     let only = std::env::var("TENURE_BUG").ok();
     let wanted = |bug: &Bug| only.as_ref().is_none_or(|only| *only == format!("{bug:?}"));
-    let bugs: Mutex<Vec<_>> = Mutex::new(Bug::ALL.iter().copied().filter(wanted).collect());
+    let bugs = Bug::ALL.iter().copied().filter(wanted);
+    let bugs = bugs.filter(|bug| only.is_some() || !UNSEEN.contains(bug));
+    let bugs: Mutex<Vec<_>> = Mutex::new(bugs.collect());
     let found = Mutex::new(BTreeMap::new());
     std::thread::scope(|scope| {
         for _ in 0..2 {

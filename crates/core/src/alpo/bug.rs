@@ -77,6 +77,9 @@ bugs! {
     LearnerCounted,
     /// A change of members begins while another is under way.
     ChangesOverlap,
+    /// Voters are changed although the disks of those who would vote then may
+    /// hang.
+    ChangeUnsynced,
     /// An entry is applied when it arrives, not when it commits.
     AppliedEarly,
     /// A server whose disk was wiped is taken for the one it was.

@@ -41,7 +41,7 @@ pub struct Membership {
 }
 
 /// One step from a membership to the next.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Change {
     /// Takes in a server that does not count yet.
     Admit {

@@ -297,6 +297,7 @@ pub(crate) fn answer(answer: &Answer) -> String {
             Refusal::OutOfOrder { expected } => {
                 format!("refused: out of order, expected serial {expected}")
             }
+            Refusal::Unsynced { servers } => format!("refused: not synced by {servers}"),
             other => format!("refused: {other:?}"),
         },
     }

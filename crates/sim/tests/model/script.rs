@@ -184,12 +184,17 @@ pub(crate) fn replacement(cluster: &Cluster, victim: Option<usize>) -> Vec<World
     }
     world.wire.lose(|sent| sent.to == new);
     let mut stages = vec![world.clone()];
-    for _change in 0..3 {
+    for changes_voters in [true, false, true] {
         // It is asked for and, where a round has to judge it, judged.
         let judged = [Changes(s1), Hears(s1, s2), Hears(s2, s1)];
         world = play(cluster, world, &judged);
         world = play(cluster, world, &[Hears(s1, new), Hears(new, s1)]);
-        world.wire.lose(|sent| sent.to == old);
+        if changes_voters {
+            // It waits until their disks have an entry that is appended then.
+            world = play(cluster, world, &[Hears(s1, new)]);
+            world = play(cluster, world, &[Hears(s1, s2), Hears(s2, s1)]);
+        }
+        world.wire.lose(|sent| sent.to == old || sent.from == new);
         stages.push(world.clone());
         world = play(cluster, world, &[Beats(s1)]);
         for _round in 0..3 {
@@ -199,9 +204,9 @@ pub(crate) fn replacement(cluster: &Cluster, victim: Option<usize>) -> Vec<World
         stages.push(world.clone());
     }
     let ends = |index: usize| world.hosts[index].node.log().last().id;
-    assert_eq!([s1, s2, old, new].map(ends), [5, 5, 2, 5]);
+    assert_eq!([s1, s2, old, new].map(ends), [7, 7, 2, 7]);
     assert!(world.hosts[new].is_voter() && world.hosts[old].is_voter());
-    assert_eq!(world.hosts[s1].node.commit(), 5);
+    assert_eq!(world.hosts[s1].node.commit(), 7);
     for stage in &mut stages {
         stage.left = left;
         stage.victim = victim;

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use tenure_core::alpo::{
-    Answer, Ask, ChangeError, Claim, Command, Found, LogTime, MAX_BOUND, MAX_NUMBER, Opener,
+    Answer, Ask, ChangeError, Claim, Command, Few, Found, LogTime, MAX_BOUND, MAX_NUMBER, Opener,
     Operation, Outcome, Query, Refusal,
 };
 use tenure_core::cas::{Expect, Register, Stamp, Write};
@@ -321,6 +321,25 @@ fn not_leader(hint: Option<tenure_core::alpo::ServerId>, shared: &Shared) -> v1:
     }
 }
 
+fn too_few_heard() -> v1::Error {
+    error(
+        Cause::Members,
+        "expected an answer, within an election timeout, of a majority of those who would \
+         vote then; start those that do not answer, or remove them first",
+    )
+}
+
+fn unsynced(servers: Few) -> v1::Error {
+    error(
+        Cause::Members,
+        format!(
+            "expected that a majority of those who would vote then sync an entry to their disks \
+             within an election timeout, found that these servers have not: {servers}; look at \
+             their disks, remove first those whose disks hang, and try again"
+        ),
+    )
+}
+
 fn refused(refusal: Refusal, shared: &Shared) -> v1::Error {
     match refusal {
         Refusal::NotLeader { leader } => not_leader(leader, shared),
@@ -370,11 +389,8 @@ fn refused(refusal: Refusal, shared: &Shared) -> v1::Error {
                  `tenure member list` shows the members as they are"
             ),
         ),
-        Refusal::TooFewHeard => error(
-            Cause::Members,
-            "expected an answer, within an election timeout, of a majority of those who would \
-             vote then; start those that do not answer, or remove them first",
-        ),
+        Refusal::TooFewHeard => too_few_heard(),
+        Refusal::Unsynced { servers } => unsynced(servers),
         Refusal::Behind => error(
             Cause::Members,
             "this server has not caught up yet, or does not answer; try again soon",

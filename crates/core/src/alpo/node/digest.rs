@@ -18,6 +18,7 @@ use super::super::entry::Entry;
 use super::super::ids::ServerId;
 use super::super::message::{Body, Envelope, Reply, Request};
 use super::leader::Leader;
+use super::office::Changing;
 use super::progress::Progress;
 use super::server::Server;
 use super::{Node, Role};
@@ -85,6 +86,7 @@ impl Leader {
         (self.no_op, self.desk.outside()).hash(into);
         let transfer = self.transfer.map(|transfer| (transfer.to, transfer.told));
         transfer.hash(into);
+        self.changing.map(Changing::digested).hash(into);
         for (id, peer) in &self.peers {
             id.hash(into);
             peer.digest(into);

@@ -54,7 +54,7 @@ use crate::time::{Instant, Now};
 pub use bounds::Objection;
 pub use passive::MAX_SNAPSHOT_BYTES;
 pub use status::Status;
-pub use types::{Answer, Ask, Event, Fault, Found, Input, Output, Query, Refusal, Why};
+pub use types::{Answer, Ask, Event, Fault, Few, Found, Input, Output, Query, Refusal, Why};
 
 use super::bug::Bug;
 use super::config::Config;
@@ -411,6 +411,7 @@ impl Node {
             Role::Leader(leader) => {
                 leader.confirm(&mut self.server);
                 leader.advance(&mut self.server);
+                leader.judge_change(&mut self.server);
             }
         }
     }

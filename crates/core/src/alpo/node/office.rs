@@ -14,14 +14,14 @@ use super::super::quorum;
 use super::leader::{Leader, Transfer};
 use super::progress::{Mode, Progress};
 use super::server::Server;
-use super::types::{Answer, Ask, Query, Refusal};
+use super::types::{Answer, Ask, Few, Query, Refusal};
 
 /// A learner that is promoted may lack what was appended in so long a time,
 /// or in a timeout if that is longer. It is counted in time, so that a busy
 /// cluster can promote and an idle one promotes nobody who lacks anything.
 const PROMOTION_LAG: Duration = Duration::from_secs(1);
 
-/// A change of members that waits for a fresh round.
+/// A change of members that waits for a fresh round, and for disks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Changing {
     pub(super) token: u64,
@@ -29,12 +29,22 @@ pub(super) struct Changing {
     of: Option<StorageId>,
     /// The round that began after it was asked for.
     pub(super) round: u64,
-    /// When it is refused if too few have answered that round.
+    /// Where the log ended when it was asked for: a disk that has an entry
+    /// after that has synced since.
+    after: LogId,
+    /// When it is refused if too few have answered that round, or synced.
     pub(super) until: Instant,
     /// Whether this leader was confirmed within a timeout before it was asked:
     /// then whoever it has not heard for a timeout was silent, and it was not
     /// this process that did not listen.
     awake: bool,
+}
+
+impl Changing {
+    /// What of it decides, but for rounds and times.
+    pub(super) const fn digested(self) -> (Change, Option<StorageId>, LogId) {
+        (self.change, self.of, self.after)
+    }
 }
 
 impl Leader {
@@ -70,6 +80,12 @@ impl Leader {
     /// answered a round that began after the request came. What was known
     /// before says nothing: a leader that was cut off a moment ago, or did not
     /// run for a minute, still believes that it leads and who is well.
+    ///
+    /// That a server answers says nothing about its disk: one whose sync hangs
+    /// answers heartbeats, which promise nothing. So those who would vote then
+    /// must also have synced an entry that was appended after the request came
+    /// (`unsynced`). Taking in a learner changes no voters and waits for
+    /// neither.
     pub(super) fn change(
         &mut self,
         server: &mut Server,
@@ -92,14 +108,16 @@ impl Leader {
         }
         let lately = server.now.before(server.config.timeout);
         let (mut round, mut until) = (self.rounds.next(), server.now.after(server.config.timeout));
+        let mut after = server.log.last().id;
         if server.planted(Bug::ChangesOverlap) {
-            (round, until) = (0, server.now);
+            (round, until, after) = (0, server.now, 0);
         }
         self.changing = Some(Changing {
             token,
             change,
             of,
             round,
+            after,
             until,
             awake: self.rounds.confirmed_at() >= lately,
         });
@@ -133,7 +151,8 @@ impl Leader {
     }
 
     /// Makes or refuses the change that waits, once the round that began after
-    /// it was asked for tells enough, and a timeout after at the latest.
+    /// it was asked for tells enough and enough disks have synced since, and a
+    /// timeout after at the latest.
     pub(super) fn judge_change(&mut self, server: &mut Server) {
         let Some(it) = self.changing else {
             return;
@@ -160,7 +179,22 @@ impl Leader {
                     server.answer(it.token, Answer::Refused(Refusal::Busy));
                 }
             }
-            Ok(members) => self.adopt(server, members, it.token),
+            Ok(members) => match self.unsynced(server, &it, &members) {
+                // This process may have slept since it asked: what it hears
+                // now is old.
+                None if over && !server.planted(Bug::ChangesOverlap) => {
+                    server.answer(it.token, Answer::Refused(Refusal::TooFewHeard));
+                }
+                None => self.adopt(server, members, it.token),
+                Some(servers) if over => {
+                    let refusal = Refusal::Unsynced { servers };
+                    server.answer(it.token, Answer::Refused(refusal));
+                }
+                Some(_) => {
+                    self.changing = Some(it);
+                    self.try_disks(server, &it);
+                }
+            },
             // Its answer, or another's, may be on its way.
             Err(refusal) if self.may_be_heard(server, &it, refusal) && !over => {
                 self.changing = Some(it);
@@ -191,6 +225,49 @@ impl Leader {
             Ok(())
         } else {
             Err(Refusal::TooFewHeard)
+        }
+    }
+
+    /// Those of the voters there would be whose disks have not synced since
+    /// the change was asked for; `None` if the others are a majority. The
+    /// leader's own disk is one of them, and so is that of a learner which is
+    /// promoted. A server that is taken out is not: if it is the one whose disk
+    /// hangs, it can go.
+    ///
+    /// A leader has in its log what it appended in its own term, and nothing
+    /// takes that away while it leads. So a server that has an entry after
+    /// `after` on its disk, by its own word, has synced after the request
+    /// came. Without this the change could make a majority need a disk that
+    /// hangs: it would count at once, and never commit.
+    fn unsynced(&self, server: &Server, it: &Changing, members: &Membership) -> Option<Few> {
+        if server.planted(Bug::ChangeUnsynced) {
+            return None;
+        }
+        let durable = |id: &ServerId| {
+            if *id == server.id() {
+                server.disk.durable_id()
+            } else {
+                self.peers.get(id).map_or(0, |peer| peer.matched)
+            }
+        };
+        let synced = |id: &ServerId| durable(id) > it.after;
+        if quorum::is_majority(members, members.voters().filter(synced)) {
+            return None;
+        }
+        Some(members.voters().filter(|id| !synced(id)).collect())
+    }
+
+    /// Appends an entry for the disks to sync, if there is none since the
+    /// change was asked for: at most one for each request.
+    ///
+    /// It says that the cluster's version is what it is. All servers
+    /// understand that, of the first version too, and it changes nothing: a
+    /// state keeps the higher of two versions, and this one is applied. (The
+    /// no-op of a new reign would give every session a new lease.)
+    fn try_disks(&mut self, server: &mut Server, it: &Changing) {
+        if server.log.last().id <= it.after {
+            let version = server.state.version();
+            self.append(server, Payload::Version(version), None);
         }
     }
 

@@ -216,6 +216,12 @@ pub enum Refusal {
     /// Of the voters there would be, no majority has answered since, within a
     /// timeout.
     TooFewHeard,
+    /// Of the voters there would be, no majority has synced its disk since,
+    /// within a timeout.
+    Unsynced {
+        /// Those of them that have not.
+        servers: Few,
+    },
     /// The leadership could not be handed over in time.
     NotHandedOver,
     /// It takes a kind of entry that not all members understand yet.
@@ -225,6 +231,47 @@ pub enum Refusal {
         /// The cluster's.
         cluster: ClusterVersion,
     },
+}
+
+/// A few servers by name; of more than that, only how many.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Few {
+    named: [Option<ServerId>; Self::NAMED],
+    /// How many there are beside those with a name.
+    pub more: usize,
+}
+
+impl Few {
+    /// So many have a name at most.
+    pub const NAMED: usize = 4;
+
+    /// Those with a name.
+    pub fn named(&self) -> impl Iterator<Item = ServerId> {
+        self.named.into_iter().flatten()
+    }
+}
+
+impl FromIterator<ServerId> for Few {
+    fn from_iter<T: IntoIterator<Item = ServerId>>(servers: T) -> Self {
+        let mut servers = servers.into_iter();
+        Self {
+            named: core::array::from_fn(|_| servers.next()),
+            more: servers.count(),
+        }
+    }
+}
+
+impl fmt::Display for Few {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, server) in self.named().enumerate() {
+            let comma = if index == 0 { "" } else { ", " };
+            write!(f, "{comma}{}", server.get())?;
+        }
+        match self.more {
+            0 => Ok(()),
+            more => write!(f, " and {more} more"),
+        }
+    }
 }
 
 /// What to do.
