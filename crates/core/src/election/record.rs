@@ -267,8 +267,7 @@ impl fmt::Display for RecordError {
             Self::Field { expected, found } => write!(
                 f,
                 "expected a register with a line \"{expected}\", found {found:?}; it was \
-                 written by another version of tenure or by hand (a sequence is at most 2^62, a \
-                 lease at most 7 days)"
+                 written by another version of tenure or by hand"
             ),
         }
     }
@@ -295,10 +294,9 @@ impl<'a> Fields<'a> {
         let record = Record {
             election: self.name("election")?,
             term: self.parsed("term", |text| Term::new(text.parse().ok()?))?,
-            sequence: self.number_to("sequence", SEQUENCE_MAX)?,
-            renewal: self.number_to("renewal", SEQUENCE_MAX)?,
-            // No candidate takes a longer one.
-            lease: Duration::from_nanos(self.number_to("lease_ns", nanos(Config::LEASE_MAX))?),
+            sequence: self.at_most(SEQUENCE_MAX, "sequence", "sequence N (at most 2^62)")?,
+            renewal: self.at_most(SEQUENCE_MAX, "renewal", "renewal N (at most 2^62)")?,
+            lease: self.lease()?,
             acquired_at: WallTime::from_millis(self.number("acquired_at_ms")?),
             renewed_at: WallTime::from_millis(self.number("renewed_at_ms")?),
             office: self.office()?,
@@ -372,12 +370,28 @@ impl<'a> Fields<'a> {
     }
 
     fn number(&mut self, key: &'static str) -> Result<u64, RecordError> {
-        self.number_to(key, u64::MAX)
+        self.parsed(key, |text| text.parse().ok())
     }
 
-    fn number_to(&mut self, key: &'static str, most: u64) -> Result<u64, RecordError> {
-        let parse = |text: &str| text.parse().ok().filter(|number| *number <= most);
-        self.parsed(key, parse)
+    fn at_most(
+        &mut self,
+        most: u64,
+        key: &'static str,
+        expected: &'static str,
+    ) -> Result<u64, RecordError> {
+        let found = clip(self.next.unwrap_or_default());
+        let number = self.number(key)?;
+        if number > most {
+            return Err(RecordError::Field { expected, found });
+        }
+        Ok(number)
+    }
+
+    /// No candidate takes a longer one than that.
+    fn lease(&mut self) -> Result<Duration, RecordError> {
+        let most = nanos(Config::LEASE_MAX);
+        let lease = self.at_most(most, "lease_ns", "lease_ns N (at most 7 days)")?;
+        Ok(Duration::from_nanos(lease))
     }
 
     fn name(&mut self, key: &'static str) -> Result<Name, RecordError> {

@@ -12,7 +12,9 @@
 //! compare-and-swap on that version. So the first view of another version
 //! settles all of them: the attempt whose serial it shows has landed, and no
 //! other ever will. Until then each of them may land, so that a refusal by the
-//! latest of them is not final either. A life that goes on from an earlier one
+//! latest of them is not final either. A view that does not list the node any
+//! more settles nothing: an attempt may have landed in a view that was never
+//! seen, before the node was removed with its serial. A life that goes on from an earlier one
 //! begins its serials at the boot-time clock, where no earlier life of this
 //! boot has come: an attempt of that life cannot be taken for one of this.
 
@@ -92,6 +94,9 @@ pub(super) struct Roll {
     serial: u64,
     /// Attempts on the version of the view that is known. Any may land.
     attempts: VecDeque<Attempt>,
+    /// The view does not list this id any more: what became of the attempts
+    /// cannot be told.
+    removed: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -132,6 +137,7 @@ impl Roll {
             wishes: VecDeque::new(),
             serial: SERIALS,
             attempts: VecDeque::new(),
+            removed: false,
         }
     }
 
@@ -184,6 +190,7 @@ impl Roll {
             let (ticket, why) = (wish.ticket, Refusal::Leaving);
             desk.event(Event::Refused { ticket, why });
         }
+        self.removed = false;
         // A swap that is under way is nobody's any more.
         self.pending = None;
         self.serial = SERIALS;
@@ -439,12 +446,14 @@ impl Roll {
         }
         let before = core::mem::replace(&mut self.known, next);
         (self.dirty, self.learnt) = (true, desk.now);
+        let was_listed = matches!(&before, Known::View(view, _) if view.member(desk.me).is_some());
+        self.removed |= was_listed && self.excludes(desk.me);
         if let Some(view) = self.view() {
             let (epoch, member) = (view.epoch, view.member(desk.me));
             let serial = member.map_or(0, |member| member.serial);
             self.top_epoch = self.top_epoch.max(epoch);
             self.serial = self.serial.max(serial);
-            if !desk.config.plant.is(Bug::UnknownIsNo) {
+            if !desk.config.plant.is(Bug::UnknownIsNo) && !self.removed {
                 self.settle_attempts(desk, serial);
             }
         }

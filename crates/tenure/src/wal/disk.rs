@@ -278,15 +278,13 @@ impl Directory {
     /// The same, with the directory itself locked too: the lock file may have
     /// been removed under a process that still runs.
     fn claimed(mut self) -> Result<Self, WalError> {
-        match rustix::fs::flock(&self.handle, FlockOperation::NonBlockingLockExclusive) {
-            Err(Errno::WOULDBLOCK) => {
-                return Err(WalError::InUse {
-                    dir: self.path.clone(),
-                    holder: None,
-                });
-            }
-            // Some file systems lock no directories; the lock file remains.
-            Ok(()) | Err(_) => {}
+        let locked = rustix::fs::flock(&self.handle, FlockOperation::NonBlockingLockExclusive);
+        // Some file systems lock no directories; the lock file remains.
+        if locked == Err(Errno::WOULDBLOCK) {
+            return Err(WalError::InUse {
+                dir: self.path.clone(),
+                holder: None,
+            });
         }
         let file = self.path.join(LOCK);
         let claim = self.lock.as_ref().map(|lock| Claim::of(file.clone(), lock));

@@ -32,6 +32,7 @@ mod read;
 mod spare;
 mod writer;
 
+#[cfg(feature = "tenure")]
 pub(crate) use disk::LOCK;
 pub use disk::{Directory, Disk, DiskFile, holder};
 pub use error::{Fault, WalError};
