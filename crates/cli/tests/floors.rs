@@ -3,9 +3,10 @@
 mod common;
 
 use std::fs;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use common::servers::{said, tenure};
 use common::{Candidate, Ledger, Shared, TENURE, poll_until};
 use rustix::process::Signal;
 use serde_json::Value;
@@ -82,18 +83,6 @@ fn await_in(ledger: &Ledger, name: &str, words: &str) {
     let said = || log_of(ledger, name).contains(words).then_some(());
     poll_until(SOON, said)
         .unwrap_or_else(|| panic!("{name} says {words:?} in:\n{}", log_of(ledger, name)));
-}
-
-fn tenure(args: &[&str]) -> Output {
-    Command::new("timeout")
-        .args(["90", TENURE])
-        .args(args)
-        .output()
-        .expect("tenure runs")
-}
-
-fn said(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
 fn json(args: &[&str]) -> Value {

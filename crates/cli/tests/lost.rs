@@ -1,36 +1,24 @@
-//! Stores that lost something, or of which an older copy came back, while
-//! candidates live that remember and while none does; and the commands with
-//! which a person mends it, on every store.
+//! A store loses a register, or gives out an older copy of it. Candidates that
+//! remember it are alive in some tests, and in others none is. A person mends
+//! it by commands. All of it is tried on every store.
 //!
-//! That nobody leads twice and that terms only grow is for the ledger to say:
-//! each look at it checks both.
+//! The ledger checks at each look that no two led at once, and that terms only
+//! grew.
 
 mod common;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use common::servers::objects;
-use common::{Candidate, Ledger, Run, Shared, TENURE, poll_until};
+use common::servers::{objects, said, tenure};
+use common::{Candidate, Ledger, Run, Shared, poll_until};
 use rustix::process::Signal;
 use serde_json::Value;
 
 const SOON: Duration = Duration::from_secs(60);
 const LEASE: [&str; 2] = ["--lease", "2s"];
-
-fn tenure(args: &[&str]) -> Output {
-    Command::new("timeout")
-        .args(["90", TENURE])
-        .args(args)
-        .output()
-        .expect("tenure runs")
-}
-
-fn said(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
-}
 
 fn json(shared: &Shared, args: &[&str]) -> Value {
     let output = tenure(&[args, &["--json", "--store", &shared.url()]].concat());
@@ -93,8 +81,8 @@ fn delete_by_library(url: &str) {
     done.expect("it is deleted");
 }
 
-/// A register is lost while somebody lives who remembers: the next leader's
-/// term is low, and soon above again.
+/// A register is lost, and a candidate remembers its term. The next leader
+/// begins in a low term, and soon leads above the remembered one.
 fn rises_again(shared: &Shared) {
     let (ledger, lost) = (Ledger::new(), Ledger::new());
     let a = start(shared, "a", &ledger);
@@ -121,8 +109,8 @@ fn rises_again(shared: &Shared) {
     await_in(&c, "handed over to memory");
 }
 
-/// A copy that is one term behind comes back, and somebody is elected in the
-/// term that is remembered, who is another: fences refuse that one.
+/// A copy that is one term behind comes back. Another candidate is elected in
+/// the term that a first one had. Fences refuse it, so it must lead above.
 fn leads_above_a_term_that_was_had(mut shared: Shared) {
     let (ledger, lost) = (Ledger::new(), Ledger::new());
     let directory = tempfile::tempdir().expect("a directory");

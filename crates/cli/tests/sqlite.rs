@@ -11,9 +11,10 @@ use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use common::servers::{said, tenure};
 use common::{Candidate, Ledger, Shared, TENURE, memory_directory, poll_until, postgres};
 use rustix::process::Signal;
 
@@ -22,18 +23,6 @@ const FLAGS: [&str; 2] = ["--lease", "2s"];
 
 fn url(path: &Path) -> String {
     format!("sqlite://{}", path.display())
-}
-
-fn tenure(args: &[&str]) -> Output {
-    Command::new("timeout")
-        .args(["60", TENURE])
-        .args(args)
-        .output()
-        .expect("tenure runs")
-}
-
-fn said(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
 /// Waits until a candidate that is refused has ended; what it said.

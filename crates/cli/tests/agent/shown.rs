@@ -63,8 +63,8 @@ fn again(town: &Town, mut agent: Agent, prefix: &[&str], word: &str) -> Agent {
     again
 }
 
-/// It ends what its former life has left, joins under another id, and judges
-/// nobody by a clock that it cannot tell.
+/// The agent ends what its former life has left, joins under another id, and
+/// judges other nodes by their silence alone.
 fn does_not_go_on(first: &[&str], second: &[&str]) {
     let town = Town::sqlite();
     let one = town.start_in(first, "one", &LONG);
@@ -75,8 +75,8 @@ fn does_not_go_on(first: &[&str], second: &[&str]) {
     let one = again(&town, one, second, "ending 1 workload of a former life");
     poll_until(PATIENCE, || (one.id() != id).then_some(())).expect("another id");
     town.all_run(&["a"], |_| true);
-    // For longer than a lease: whoever is judged without silence would be by
-    // now.
+    // For longer than a lease: a node that was judged without its silence
+    // would be dead by now.
     let settled = || {
         let run = town.stamps.last("a")?;
         (run.last - run.first > 9.0).then_some(())
@@ -174,7 +174,7 @@ fn view(url: &str, put: Option<tenure::store::Bytes>) -> tenure::store::Bytes {
                 value,
                 stamp: Stamp::Now,
             };
-            // Somebody may have written meanwhile.
+            // A node may have written between the read and this.
             if store.compare_and_swap(write, within).await.is_ok() {
                 return register.value;
             }

@@ -544,7 +544,7 @@ fn an_answer_that_is_not_proven_or_no_members_puts_nobody_out() {
         let listener = tokio::net::TcpListener::bind(&place.peers[gone]).await;
         let listener = listener.expect("its port");
         let mut heard = std::collections::BTreeMap::new();
-        // Each of the other two is told both.
+        // Until each of the other two servers has got both answers.
         while heard.len() < 2 || heard.values().any(|times| *times < told.len()) {
             let (mut stream, _) = listener.accept().await.expect("a dialler");
             let greeted = introduced(&mut stream, stranger::id(gone as u64 + 1)).await;

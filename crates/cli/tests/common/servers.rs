@@ -13,12 +13,17 @@ use super::{TENURE, poll_until, ports};
 /// How long anything is waited for; nothing waits for it to pass.
 pub(crate) const SOON: Duration = Duration::from_secs(40);
 
-fn tenure(args: &[&str]) -> Output {
+/// What a command says, within 90 s.
+pub(crate) fn tenure(args: &[&str]) -> Output {
     Command::new("timeout")
-        .args(["60", TENURE])
+        .args(["90", TENURE])
         .args(args)
         .output()
         .expect("tenure runs")
+}
+
+pub(crate) fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
 pub(crate) fn objects(args: &[&str]) -> Vec<Value> {

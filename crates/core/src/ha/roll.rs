@@ -12,11 +12,15 @@
 //! compare-and-swap on that version. So the first view of another version
 //! settles all of them: the attempt whose serial it shows has landed, and no
 //! other ever will. Until then each of them may land, so that a refusal by the
-//! latest of them is not final either. A view that does not list the node any
-//! more settles nothing: an attempt may have landed in a view that was never
-//! seen, before the node was removed with its serial. A life that goes on from an earlier one
-//! begins its serials at the boot-time clock, where no earlier life of this
-//! boot has come: an attempt of that life cannot be taken for one of this.
+//! latest of them is not final either.
+//!
+//! A view from which the node was removed settles nothing. The node's serial
+//! went with its line, and an attempt may have landed in a view that this node
+//! never saw. Its users are told to find out (`begin_again`).
+//!
+//! A life that goes on from an earlier one begins its serials at the boot-time
+//! clock, where no earlier life of this boot has come: an attempt of that life
+//! cannot be taken for one of this.
 
 use alloc::collections::VecDeque;
 use alloc::string::ToString as _;
