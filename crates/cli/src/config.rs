@@ -77,7 +77,7 @@ impl File {
         let Some(path) = path else {
             return Ok(Self::default());
         };
-        let text = std::fs::read_to_string(path)
+        let text = tenure::small::read_text(path)
             .map_err(|error| usage(format!("--config {}: {error}", path.display())))?;
         toml::from_str(&text)
             .map_err(|error| usage(format!("--config {}: {error}", path.display())))

@@ -23,6 +23,9 @@ pub(crate) struct Output {
     log: LogFormat,
 }
 
+/// How wide a column is made at most; a longer cell stands out of it.
+const WIDTH_MAX: usize = 200;
+
 impl Output {
     pub(crate) const fn new(json: bool, log: LogFormat) -> Self {
         Self { json, log }
@@ -78,12 +81,16 @@ impl Output {
         if self.json {
             return objects.iter().try_for_each(|object| self.line("", object));
         }
+        let rows: Vec<_> = rows
+            .iter()
+            .map(|row| row.each_ref().map(|text| plain(text)))
+            .collect();
         let width = |column: usize| {
             let widths = rows.iter().map(|row| row[column].chars().count());
-            widths.max().unwrap_or(0)
+            widths.max().unwrap_or(0).min(WIDTH_MAX)
         };
         let widths: [usize; N] = std::array::from_fn(width);
-        for row in rows {
+        for row in &rows {
             let mut line = String::new();
             for (text, width) in row.iter().zip(widths) {
                 let _ = write!(line, "{text:width$}  ");
@@ -141,6 +148,23 @@ impl Output {
         };
         stderr::say(format!("{line}\n").as_bytes());
     }
+}
+
+/// Text of others in which no character moves the cursor or ends the line, so
+/// that none of it can pass for a row of ours.
+fn plain(text: &str) -> String {
+    let mut plain = String::with_capacity(text.len());
+    for character in text.chars() {
+        match character {
+            // Controls, and what turns the direction of what is written.
+            c if c.is_control() => plain.extend(c.escape_default()),
+            '\u{200e}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => {
+                plain.extend(character.escape_default());
+            }
+            c => plain.push(c),
+        }
+    }
+    plain
 }
 
 /// Who leads, in a sentence.
@@ -237,7 +261,14 @@ fn civil(days: u64) -> (u64, u64, u64) {
 
 #[cfg(test)]
 mod tests {
-    use super::{WallTime, timestamp};
+    use super::{WallTime, plain, timestamp};
+
+    #[test]
+    fn what_others_say_stays_on_its_line() {
+        let host = "a\nweb  1  ha\u{1b}[2J\0\u{202e}\u{9b}é\\".to_owned();
+        let shown = r"a\nweb  1  ha\u{1b}[2J\u{0}\u{202e}\u{9b}é\";
+        assert_eq!(plain(&host), shown);
+    }
 
     #[test]
     fn timestamps_are_rfc_3339() {

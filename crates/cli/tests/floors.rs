@@ -21,6 +21,11 @@ const HIDDEN: &str = "mount -t tmpfs none /proc/sys/kernel/random";
 const FOREIGN: &str = "echo 0d9cf3a2-6b0f-4f6e-9d1a-8a4a2f3b5c6d > $ID && \
                        mount --bind $ID /proc/sys/kernel/random/boot_id";
 
+/// What shows the boot id, and nothing else of `/proc` but the program.
+const ALONE: &str = "BOOT=$(cat /proc/sys/kernel/random/boot_id) && mount -t tmpfs none /proc && \
+                     mkdir -p /proc/sys/kernel/random /proc/self && \
+                     echo $BOOT > /proc/sys/kernel/random/boot_id && ln -s \"$1\" /proc/self/exe";
+
 /// A `tenure run` that reads another boot id, or none. Killed when dropped.
 struct Masked(std::process::Child);
 
@@ -101,6 +106,17 @@ fn sql(shared: &Shared, statement: &str) {
     connection.execute(statement, []).expect("a change");
 }
 
+/// What a query of a SQLite store says.
+fn number(shared: &Shared, query: &str) -> i64 {
+    let path = shared.url().replacen("sqlite://", "", 1);
+    let connection = rusqlite::Connection::open(path).expect("the file");
+    connection
+        .busy_timeout(Duration::from_secs(5))
+        .expect("a timeout");
+    let row = connection.query_row(query, [], |row| row.get(0));
+    row.expect("a number")
+}
+
 /// A lease that is renewed is never taken by somebody who is shown another
 /// boot id, or none; when its holder dies they take it, by silence.
 #[test]
@@ -124,6 +140,36 @@ fn a_foreign_or_hidden_boot_id_takes_no_office() {
     let next = ledger.await_term_above(1, SOON);
     assert_ne!(next.candidate, "a");
     drop((hidden, foreign));
+}
+
+/// A boot has as many boot-time clocks as time namespaces. A process that
+/// cannot read which one is its own stamps nothing, and judges by no stamp.
+#[test]
+fn a_hidden_time_namespace_stamps_and_dates_nothing() {
+    if !can_mask("a_hidden_time_namespace_stamps_and_dates_nothing") {
+        return;
+    }
+    let (shared, ledger) = (Shared::sqlite(), Ledger::new());
+    let hidden = Masked::start(ALONE, &shared.url(), "hidden", &ledger);
+    await_in(&ledger, "hidden", "leads in term 1");
+    let stamped = "SELECT count(stamp_boot) FROM tenure_register";
+    assert_eq!(number(&shared, stamped), 0);
+    drop(hidden);
+    let _a = Candidate::start(&shared.url(), "a", &ledger, &LEASE);
+    ledger.await_term_above(1, SOON);
+    assert_eq!(number(&shared, stamped), 1);
+    // One look: by the stamp it is certain that a leads, without it is not.
+    let words = ["leader", "payroll", "--json", "--store", &shared.url()];
+    assert_eq!(json(&words)["certainty"], "proven");
+    let masked = Command::new("unshare")
+        .args(unshare())
+        .args(["sh", "-c", &format!("{ALONE} && exec \"$@\""), "sh", TENURE])
+        .args(words)
+        .output()
+        .expect("unshare runs");
+    let text = String::from_utf8_lossy(&masked.stdout);
+    let seen: Value = serde_json::from_str(&text).expect("an object");
+    assert_eq!(seen["certainty"], "assumed", "{seen}");
 }
 
 /// The rightful case: whoever wrote the stamp was on another boot and is dead.

@@ -374,3 +374,65 @@ fn three_removed_servers_that_keep_asking_disturb_nobody() {
     }
     assert!(asked > 0, "they went on asking");
 }
+
+/// One of three lost its disk, and is started with itself alone in `--peers`:
+/// it founds a cluster of its own at an address that all clients know.
+#[test]
+fn a_cluster_of_its_own_at_a_known_address_leads_nobody_away() {
+    let room = Room::new();
+    let [p1, p2, p3, c1, c2, c3] = free();
+    let peers = format!("1={p1},2={p2},3={p3}");
+    let url = format!("tenure://{c1},{c2},{c3}");
+    let listen = [&c1, &c2, &c3];
+    let serve = |id: usize| {
+        let data = format!("d{id}");
+        room.serve(id as u64, &peers, &data, listen[id - 1], &[])
+    };
+    let mut servers: Vec<Server> = (1..=3).map(serve).collect();
+    led(&url);
+    leads(&url, 1);
+    let candidate = Command::new(TENURE)
+        .args(["run", "el", "--name", "b", "--lease", "2s", "--store", &url])
+        .args(["--", "sleep", "1000"])
+        .stderr(Stdio::null())
+        .spawn();
+    let log = room.directory.path().join("candidate");
+    let mut candidate = Server {
+        child: candidate.expect("a candidate"),
+        log,
+    };
+    let led_by_b = |url: &str| {
+        let leader = tenure(url, &["leader", "el", "--timeout", "2s"]);
+        String::from_utf8_lossy(&leader.stdout).contains("b leads")
+    };
+    poll_until(SOON, || led_by_b(&url).then_some(())).expect("b is elected");
+
+    servers[2].kill();
+    let alone = format!("3={p3}");
+    let _other = room.serve(3, &alone, "other", &c3, &[]);
+    let others = format!("tenure://{c3}");
+    led(&others);
+    // Who is new is told that there are two, and by whom.
+    let status = tenure(&url, &["status"]);
+    let said = String::from_utf8_lossy(&status.stderr).into_owned();
+    assert_eq!(status.status.code(), Some(1), "{said}");
+    assert!(said.contains("expected servers of one cluster"), "{said}");
+    let leader = tenure(&url, &["leader", "el", "--timeout", "2s"]);
+    let said = String::from_utf8_lossy(&leader.stderr).into_owned();
+    assert!(!leader.status.success(), "{leader:?}");
+    assert!(said.contains("expected servers of one cluster"), "{said}");
+
+    // Who is old stays, though its cluster has no leader for some leases.
+    servers[0].kill();
+    let mine = format!("tenure://{c1},{c2}");
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(8);
+    while std::time::Instant::now() < until {
+        let leader = tenure(&others, &["leader", "el", "--timeout", "2s"]);
+        let said = String::from_utf8_lossy(&leader.stdout).into_owned();
+        assert!(said.contains("nobody leads"), "{said}");
+    }
+    servers[0] = serve(1);
+    let back = poll_until(SOON, || led_by_b(&mine).then_some(()));
+    back.expect("b leads again where it led");
+    candidate.kill();
+}

@@ -16,6 +16,7 @@ use common::servers::{objects, said, tenure};
 use common::{Candidate, Ledger, Run, Shared, poll_until};
 use rustix::process::Signal;
 use serde_json::Value;
+use tenure::clock;
 
 const SOON: Duration = Duration::from_secs(60);
 const LEASE: [&str; 2] = ["--lease", "2s"];
@@ -463,6 +464,52 @@ mod cluster {
 }
 
 /// A term that high would leave too few above it.
+/// A register that says that the office is held, by a process that does not
+/// exist and for days, as a person may have written it.
+fn is_forgotten_when_its_holder_is_gone(shared: &Shared) {
+    let url = shared.url();
+    let forget = || {
+        let words = ["forget", "payroll", "--holder-is-gone", "--timeout", "2s"];
+        tenure(&[&words[..], &["--store", &url]].concat())
+    };
+    // A holder that lives is noticed, whatever a person says.
+    let ledger = Ledger::new();
+    let living = start(shared, "living", &ledger);
+    ledger.await_term_above(0, SOON);
+    let refused = forget();
+    assert_eq!(refused.status.code(), Some(1), "{}", said(&refused));
+    let why = said(&refused);
+    assert!(why.contains("meanwhile: it lives"), "{why}");
+    assert_eq!(ledger.runs().len(), 1, "it leads on");
+    end(shared, living);
+    let gone = Candidate::start(&url, "gone", &ledger, &["--lease", "168h"]);
+    let last = ledger.await_term_above(1, SOON);
+    drop(gone);
+    let began = clock::boot();
+    let forgotten = forget();
+    let text = String::from_utf8_lossy(&forgotten.stdout).into_owned();
+    assert!(forgotten.status.success(), "{}", said(&forgotten));
+    let term = format!("forgotten at term {}", last.term);
+    assert!(text.contains(&term), "{text}");
+    // The term is what a fence remembers, so it is raised before all else.
+    let above = last.term.to_string();
+    let repaired = json(shared, &["repair", "payroll", "--term-above", &above]);
+    assert_eq!(repaired["term"], last.term + 1, "{repaired}");
+    let _next = start(shared, "next", &ledger);
+    let next = ledger.await_term_above(last.term, SOON);
+    assert_eq!(
+        (next.candidate.as_str(), next.term),
+        ("next", last.term + 2)
+    );
+    let took = clock::boot().since(began);
+    assert!(took < SOON, "{took:?} of seven days");
+}
+
+#[test]
+fn an_office_held_for_days_by_nobody_is_forgotten_at_a_persons_word() {
+    is_forgotten_when_its_holder_is_gone(&Shared::sqlite());
+}
+
 #[test]
 fn a_term_above_2_to_the_62_is_refused() {
     let shared = Shared::sqlite();

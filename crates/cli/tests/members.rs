@@ -93,6 +93,23 @@ fn members_are_changed_by_their_number_and_their_disk() {
     assert_eq!(code, Some(2), "{said}");
     assert!(said.contains("32 hexadecimal digits"), "{said}");
     assert_eq!(disk_of(&gone).as_ref(), Some(&mine), "it is left alone");
+    // Greetings of a leader that took this would be too long for anybody.
+    let long = format!("{}:1", "a".repeat(70_000));
+    let add = [
+        "member",
+        "add",
+        "9",
+        "--storage",
+        &mine,
+        "--peer",
+        &long,
+        "--store",
+        &url,
+    ];
+    let (code, _, said) = ends(&add);
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("of at most 300 bytes, found 70002"), "{said}");
+    assert!(said.len() < 1_000, "{said}");
     let removed = poll_until(SOON, || (remove(&mine).0 == Some(0)).then_some(()));
     assert!(removed.is_some(), "{:?}", remove(&mine));
     assert_eq!(disk_of(&gone), None);

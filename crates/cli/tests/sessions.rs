@@ -115,6 +115,66 @@ impl Drop for Killed {
     }
 }
 
+/// How far a server's log has come.
+fn last_log_id(address: &str) -> u64 {
+    let said = ask(address, "/v1/cluster/status", "{}", None);
+    let body = said.split_once("\r\n\r\n").map_or("", |(_, body)| body);
+    let status: Value = serde_json::from_str(body).expect("a status");
+    status["last_log_id"].as_u64().expect("an id")
+}
+
+/// An office that is vacant, and bound to a session of somebody else: nobody
+/// can take it until that ends. A candidate says so, and does not fill the log.
+#[test]
+fn an_office_bound_to_another_session_is_told_and_does_not_fill_the_log() {
+    let cluster = Cluster::start();
+    let url = cluster.url();
+    risen(&url);
+    text(&["run", "payroll", "--once", "--store", &url, "--", "true"]);
+    let address = &cluster.clients[cluster.leader() - 1];
+    let read = ask(
+        address,
+        "/v1/registers/read",
+        r#"{"key": "elections/payroll"}"#,
+        None,
+    );
+    let (_, body) = read.split_once("\r\n\r\n").expect("an answer");
+    let shown: Value = serde_json::from_str(body).expect("a reading");
+    let (value, version) = (&shown["register"]["value"], &shown["register"]["version"]);
+    let secret = r#""MDEyMzQ1Njc4OWFiY2RlZg==""#;
+    let open = format!(r#"{{"ttl_millis": 600000, "secret": {secret}}}"#);
+    let said = ask(address, "/v1/sessions/open", &open, None);
+    let (_, body) = said.split_once("\r\n\r\n").expect("an answer");
+    let opened: Value = serde_json::from_str(body).expect("a session");
+    let session = &opened["session"];
+    let bind = format!(
+        r#"{{"swap": {{"key": "elections/payroll", "value": {value}, "expect": {version},
+        "at_end": {{"value": {value}}}}},
+        "numbered": {{"session": {session}, "serial": 1, "outstanding": 1, "secret": {secret}}}}}"#
+    );
+    let said = ask(address, "/v1/registers/compare_and_swap", &bind, None);
+    assert!(said.contains("swapped"), "{said}");
+
+    let before = last_log_id(address);
+    let mut run = Command::new("timeout");
+    run.args(["4", TENURE, "run", "payroll", "--once", "--lease", "10s"]);
+    run.args(["--store", &url, "--", "true"]);
+    let ran = run.output().expect("it runs");
+    let grew = last_log_id(address) - before;
+    let told = format!("tenure session close {session}");
+    let said = String::from_utf8_lossy(&ran.stderr);
+    assert!(
+        said.contains("elections/payroll") && said.contains(&told),
+        "{said}"
+    );
+    assert!(grew < 50, "{grew} entries in four seconds");
+    let (code, said) = fails(&["forget", "payroll", "--store", &url]);
+    assert!(code == Some(2) && said.contains(&told), "{said}");
+
+    text(&["session", "close", &session.to_string(), "--store", &url]);
+    text(&["run", "payroll", "--once", "--store", &url, "--", "true"]);
+}
+
 #[test]
 fn where_there_are_tokens_they_count_and_operators_alone_see_sessions() {
     let directory = tempfile::tempdir().expect("a directory");

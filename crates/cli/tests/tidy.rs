@@ -16,6 +16,7 @@ const LINES_MAX: usize = 600;
 const LAYERS: &[(&str, u32)] = &[
     ("error", 1),
     ("distance", 1),
+    ("small", 1),
     ("clock", 1),
     ("api", 1),
     ("drive", 2),

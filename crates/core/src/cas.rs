@@ -21,6 +21,8 @@
 //! [`election`](crate::election)), and history of values.
 
 use alloc::collections::{BTreeMap, VecDeque};
+use alloc::format;
+use alloc::string::String;
 use alloc::sync::Arc;
 use core::ops::Bound;
 
@@ -53,9 +55,31 @@ pub struct Reading {
     pub register: Option<Register>,
     /// The store's time when the read took effect, for stores with a clock.
     pub now: Option<StoreTime>,
-    /// Whether the register is bound to a session that lives: the store lets
-    /// nobody else write it, and writes its last will when the session ends.
-    pub bound: bool,
+    /// The number of the session that the register is bound to, if it is bound
+    /// to one that lives: the store lets nobody else write it, and writes its
+    /// last will when the session ends.
+    pub bound: Option<u64>,
+}
+
+impl Reading {
+    /// Why a write of `key` was refused that expected what this reading, asked after
+    /// it, still shows. No other write came between: a version is never used
+    /// twice. So to write again at once is to be refused again.
+    pub fn refusal(&self, key: &Key) -> String {
+        match self.bound {
+            Some(session) => format!(
+                "expected the store to take a write of {key} over the version that it shows, \
+                 found it refused: the register is bound to session {session}, which lives, and only that \
+                 session writes it; wait until it ends, or end it (`tenure session close \
+                 {session}`)"
+            ),
+            None => format!(
+                "expected the store to take a write of {key} over the version that it shows, \
+                 found it refused and the register as it was: the store does not let this client write it; \
+                 look at its rights, and at a table's triggers, rules and row level security",
+            ),
+        }
+    }
 }
 
 /// What a write expects to find.
@@ -65,6 +89,17 @@ pub enum Expect {
     Absent,
     /// Exactly this version.
     Version(Version),
+}
+
+impl Expect {
+    /// Whether that is what is held.
+    pub fn is_met_by(&self, held: Option<&Register>) -> bool {
+        match (self, held) {
+            (Self::Absent, None) => true,
+            (Self::Version(expected), Some(held)) => *expected == held.version,
+            (Self::Absent, Some(_)) | (Self::Version(_), None) => false,
+        }
+    }
 }
 
 /// Whether a write moves the register's stamp.
@@ -208,12 +243,7 @@ impl Registers {
             stamp,
         } = write;
         let held = self.registers.get(&key);
-        let fits = match (&expect, held) {
-            (Expect::Absent, None) => true,
-            (Expect::Version(expected), Some(held)) => *expected == held.version,
-            (Expect::Absent, Some(_)) | (Expect::Version(_), None) => false,
-        };
-        if !fits {
+        if !expect.is_met_by(held) {
             return Err(Conflict);
         }
         let stamp = match stamp {

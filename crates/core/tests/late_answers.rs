@@ -52,7 +52,7 @@ fn reading(register: Register) -> Reading {
     Reading {
         register: Some(register),
         now: None,
-        bound: false,
+        bound: None,
     }
 }
 

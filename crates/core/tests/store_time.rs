@@ -116,7 +116,7 @@ fn verdicts(seed: u64, ahead: u64) -> (Option<u64>, u64) {
                         clock: CLOCK,
                         nanos: log.now(now),
                     }),
-                    bound: false,
+                    bound: None,
                 };
                 let at = Now {
                     boot,

@@ -110,7 +110,11 @@ impl World {
             Mishap::Outage => {
                 self.stats.outages += 1;
                 let until = self.now + self.rng.between(0, 2 * self.swarm.lease);
-                self.store.outage = Some((until, self.rng.chance(50)));
+                if self.rng.chance(30) {
+                    self.store.refuses_until = until;
+                } else {
+                    self.store.outage = Some((until, self.rng.chance(50)));
+                }
             }
             Mishap::Cut => {
                 self.stats.cuts += 1;

@@ -31,6 +31,7 @@ impl World {
     pub(crate) fn heal(&mut self) {
         self.healed = true;
         self.store.outage = None;
+        self.store.refuses_until = 0;
         self.store.cuts.fill(None);
         self.join();
         self.refresh_sessions();

@@ -97,6 +97,9 @@ stats! {
     lost_answers: "lost answers",
     /// Requests that met an outage.
     refused: "requests that met an outage",
+    /// Writes of candidates that the store refused though the register was as
+    /// they expected.
+    denied: "writes refused without a race",
     /// Calls refused as unavailable.
     unavailable: "calls answered unavailable",
     /// Calls answered unknown.

@@ -110,6 +110,9 @@ pub(crate) struct Store {
     pub(crate) torn: Torn,
     /// Until when it is down, and whether it says so.
     pub(crate) outage: Option<(True, bool)>,
+    /// Until when it answers the writes of candidates with a conflict, whatever
+    /// the register holds.
+    pub(crate) refuses_until: True,
     /// The same for single processes.
     pub(crate) cuts: Vec<Option<(True, bool)>>,
 }
@@ -255,7 +258,8 @@ impl World {
                 if let (Some(heard), Some(stamp)) = (heard, stamp) {
                     stamp.nanos = stamp.nanos.max(heard);
                 }
-                let bound = heard.is_some() && self.procs[question.p].knows_sessions;
+                let bound = heard.filter(|_| self.procs[question.p].knows_sessions);
+                let bound = bound.map(|_| 1);
                 let writes = writes.filter(|_| self.procs[question.p].election == election);
                 let reading = Reading {
                     register,
@@ -332,6 +336,10 @@ impl World {
         election: usize,
     ) -> Result<Version, Failure> {
         let p = question.p;
+        if self.refuses(p, &write) {
+            let why = "somebody else wrote first";
+            return Err(Failure::new(FailureClass::Conflict, why));
+        }
         if let Some(session) = question.session {
             self.hear(session, last.is_some())?;
         }
@@ -376,6 +384,20 @@ impl World {
         }
         self.spread(election);
         Ok(version)
+    }
+
+    /// Whether the store refuses a write that it could do.
+    fn refuses(&mut self, p: usize, write: &Write) -> bool {
+        let stands = matches!(self.procs[p].actor, Actor::Candidate(_));
+        let fits = write.expect.is_met_by(self.registers(p).read(&write.key));
+        if self.now >= self.store.refuses_until || !stands || !fits {
+            return false;
+        }
+        self.stats.denied += 1;
+        self.causes.disturb(p, self.now);
+        let finding = self.refusals.refused(p, self.now, self.swarm.lease);
+        self.judge(Check::Spin, p, finding);
+        true
     }
 
     /// How long a reign may last that was asked to end: a renewal finds the

@@ -20,7 +20,9 @@ use tenure_core::ids::{Key, Name, Term};
 use tenure_core::rng::Rng;
 use tenure_core::time::{Instant, Now};
 
-use crate::checkers::{Causes, Check, Exclusivity, Finding, Floors, Requests, Terms, Works, claim};
+use crate::checkers::{
+    Causes, Check, Exclusivity, Finding, Floors, Refusals, Requests, Terms, Works, claim,
+};
 use crate::clock::{Curve, MILLI, Node, SECOND, True, Wall};
 use crate::confirming::{Guardian, Tidings};
 use crate::faults::Mishap;
@@ -176,6 +178,7 @@ pub(crate) struct World {
     pub(crate) reigns: Exclusivity,
     pub(crate) works: Works,
     pub(crate) causes: Causes,
+    pub(crate) refusals: Refusals,
     pub(crate) requests: Requests,
     pub(crate) stats: Stats,
     pub(crate) trace: Trace,
@@ -233,6 +236,7 @@ impl World {
             sessions: crate::sessions::Sessions::default(),
             torn: crate::tears::Torn::default(),
             outage: None,
+            refuses_until: 0,
             cuts: vec![None; procs.len()],
             keys,
         };
@@ -248,6 +252,7 @@ impl World {
             reigns: Exclusivity::new(procs.len()),
             works: Works::new(procs.len()),
             causes: Causes::new(procs.len()),
+            refusals: Refusals::new(procs.len()),
             requests: Requests::default(),
             stats: Stats::default(),
             trace: Trace::new(trace),

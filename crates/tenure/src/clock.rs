@@ -74,23 +74,21 @@ pub fn shared() -> Option<StoreTime> {
 /// processes whose ids are equal read the very same boot-time clock, if no two
 /// machines have one boot id (two copies of one frozen machine do).
 ///
-/// `None` where the id cannot be read: a container may mask it, a sandbox or
-/// `ProcSubset=pid` hides it, a chroot has no `/proc`. Such a process stamps
-/// nothing and dates nothing. A stand-in, such as the hash of nothing, would
-/// be one clock for all the processes of all the machines that hide theirs.
+/// `None` where one of the two cannot be read: a container may mask it, a
+/// sandbox or `ProcSubset=pid` hides it, a chroot has no `/proc`, or one of
+/// which only some files are shown. Such a process stamps nothing and dates
+/// nothing. A stand-in, such as the hash of nothing, would be one clock for
+/// all the processes of all the machines that hide theirs. A kernel without
+/// time namespaces looks the same as a `/proc` that hides them, so it counts
+/// as one: there a judge waits out a lease.
 pub fn id() -> Option<ClockId> {
     static ID: OnceLock<Option<ClockId>> = OnceLock::new();
     *ID.get_or_init(|| {
         let boot = std::fs::read("/proc/sys/kernel/random/boot_id").ok()?;
-        let namespace = std::fs::read_link("/proc/self/ns/time");
+        let namespace = std::fs::read_link("/proc/self/ns/time").ok()?;
         Some(ClockId {
             boot: boot_of(&boot)?,
-            namespace: match namespace {
-                Ok(link) => hash(link.as_os_str().as_encoded_bytes()),
-                // A kernel without time namespaces: there is the one clock.
-                Err(error) if error.kind() == std::io::ErrorKind::NotFound => 0,
-                Err(_) => return None,
-            },
+            namespace: namespace_of(namespace.as_os_str().as_encoded_bytes())?,
         })
     })
 }
@@ -104,6 +102,13 @@ fn boot_of(text: &[u8]) -> Option<u64> {
     let dashes = uuid.iter().filter(|byte| **byte == b'-').count();
     let zero = uuid.iter().all(|byte| matches!(byte, b'0' | b'-'));
     (digits == 32 && dashes == 4 && uuid.len() == 36 && !zero).then(|| hash(text))
+}
+
+/// The hash of a time namespace as the kernel names it: `time:[4026531834]`.
+fn namespace_of(link: &[u8]) -> Option<u64> {
+    let number = link.strip_prefix(b"time:[")?.strip_suffix(b"]")?;
+    let is_number = !number.is_empty() && number.iter().all(u8::is_ascii_digit);
+    is_number.then(|| hash(link))
 }
 
 fn nanos(time: rustix::time::Timespec) -> u64 {
@@ -121,7 +126,18 @@ fn hash(bytes: &[u8]) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::{boot_of, hash};
+    use super::{boot_of, hash, namespace_of};
+
+    #[test]
+    fn only_a_time_namespace_is_one() {
+        let link = b"time:[4026531834]";
+        // As it was hashed before.
+        assert_eq!(namespace_of(link), Some(hash(link)));
+        let none: [&[u8]; 4] = [b"", b"time:[]", b"mnt:[4026531832]", b"/dev/null"];
+        for text in none {
+            assert_eq!(namespace_of(text), None, "{text:?}");
+        }
+    }
 
     #[test]
     fn only_a_boot_id_is_one() {

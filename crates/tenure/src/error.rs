@@ -49,6 +49,15 @@ impl StoreError {
     }
 }
 
+/// What is quoted of a request in an answer to it: no more than this, since
+/// the request may be of megabytes.
+#[cfg(feature = "tenure")]
+pub(crate) fn cut(text: &str) -> &str {
+    const CHARACTERS_MAX: usize = 200;
+    let end = text.char_indices().nth(CHARACTERS_MAX);
+    end.map_or(text, |(at, _)| &text[..at])
+}
+
 /// A duration as people say it, to two digits: what is left of a limit differs
 /// from call to call, and the same trouble is to be told in the same words.
 pub(crate) fn about(duration: std::time::Duration) -> String {
@@ -64,6 +73,13 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+
+    #[cfg(feature = "tenure")]
+    #[test]
+    fn what_is_quoted_is_cut() {
+        assert_eq!(cut("short"), "short");
+        assert_eq!(cut(&"ä".repeat(3_000_000)), "ä".repeat(200));
+    }
 
     #[test]
     fn a_duration_is_said_to_two_digits() {

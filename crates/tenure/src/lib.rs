@@ -20,7 +20,7 @@
 //!
 //! | layer | module | what it holds |
 //! |---|---|---|
-//! | 1 | [`error`], [`clock`] | errors by what to do next; the only reader of time |
+//! | 1 | [`error`], [`clock`], [`small`] | errors by what to do next; the only reader of time; the reader of small files |
 //! | 2 | [`drive`] | runs the pure machines of [`core`] on a thread of its own |
 //! | 3 | [`wal`] | what a server must not forget, on disk |
 //! | 4 | [`log`] | the client of a cluster: appends once, follows its leader |
@@ -42,6 +42,7 @@ pub mod ha;
 pub mod log;
 #[cfg(feature = "tenure")]
 pub mod server;
+pub mod small;
 pub mod store;
 #[cfg(feature = "tenure")]
 pub mod transport;

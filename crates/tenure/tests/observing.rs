@@ -210,6 +210,39 @@ async fn a_request_gives_each_call_its_own_time() {
     assert_eq!(*given.lock().expect("no panic"), [within]);
 }
 
+/// A conflict though nobody wrote is no race: it is told as what it is, and is
+/// not repeated as fast as the store answers.
+#[tokio::test]
+async fn what_a_store_refuses_is_told_and_not_hammered() {
+    let memory = Memory::new();
+    let writes = Arc::new(Mutex::new(0));
+    let count = Arc::clone(&writes);
+    let store = Faulty::new(memory.clone(), Ok).refusing();
+    let store: Arc<dyn Store> = Arc::new(store.timing(move |_| {
+        *count.lock().expect("no panic") += 1;
+    }));
+    let payroll = name("payroll");
+    let (election, reign) = leading(Arc::new(memory.clone()), "payroll").await;
+    let ask = election::ask_to_resign(Arc::clone(&store), &payroll, None, WITHIN, WITHIN);
+    let asked = ask.await.expect_err("it cannot be asked").to_string();
+    drop(reign);
+    election.stop().await;
+
+    let above = tenure::Term::new(7).expect("a term");
+    let patience = Duration::from_millis(300);
+    let before = *writes.lock().expect("no panic");
+    let repair = election::repair(Arc::clone(&store), &payroll, above, WITHIN, patience);
+    let repaired = repair.await.expect_err("it cannot be raised").to_string();
+    let raced = *writes.lock().expect("no panic") - before;
+    assert!((1..=4).contains(&raced), "{raced} races in {patience:?}");
+    let forgotten = election::forget(store, &payroll, WITHIN).await;
+    let forgotten = forgotten.expect_err("it cannot be deleted").to_string();
+    for said in [asked, repaired, forgotten] {
+        let told = said.contains("elections/payroll") && said.contains("found it refused");
+        assert!(told, "{said}");
+    }
+}
+
 /// The leader renews every 800 ms: a write that takes longer is never in time.
 #[tokio::test]
 async fn a_request_that_renewals_outrun_ends_in_time_and_says_why() {

@@ -225,6 +225,65 @@ async fn a_commit_whose_replication_was_cancelled_is_unknown_and_not_read_either
     assert_eq!(value(&store, &key).await.as_deref(), Some(&b"after"[..]));
 }
 
+/// A user, a database or a URL that asks for errors alone hears of a cancelled
+/// wait all the same: of a write, a deletion, and a reading that settles one.
+#[tokio::test]
+async fn no_setting_hides_a_cancelled_replication() {
+    let server = Postgres::start();
+    let (user, other) = (key("user"), key("url"));
+    let version = put(&opened(&server.url()).await, &user, Expect::Absent, b"x").await;
+    let second = put(&opened(&server.url()).await, &other, Expect::Absent, b"x").await;
+    server.sql("ALTER ROLE tenure SET client_min_messages = error");
+    server.sql("ALTER SYSTEM SET synchronous_standby_names = 'nobody'");
+    server.sql("SELECT pg_reload_conf()");
+    says(&server, "SHOW synchronous_standby_names", "nobody").await;
+    let by_role = opened(&server.url()).await;
+    let change = write(&user, Expect::Version(version), b"y");
+    let writer = Arc::clone(&by_role);
+    let written = cancelled(&server, async move {
+        writer.compare_and_swap(change, WITHIN).await.map(drop)
+    });
+    let written = written.await;
+    assert!(
+        matches!(written, Err(StoreError::Unknown(_))),
+        "{written:?}"
+    );
+    let read = cancelled(&server, async move {
+        by_role.read(&user, WITHIN).await.map(drop)
+    });
+    let read = read.await;
+    assert!(matches!(read, Err(StoreError::Unavailable(_))), "{read:?}");
+    // It must not wait itself.
+    let reset = "ALTER ROLE tenure RESET client_min_messages";
+    server.sql(&format!("SET synchronous_commit = local; {reset}"));
+    let url = format!("{}?options=-c%20client_min_messages%3Derror", server.url());
+    let by_url = opened(&url).await;
+    let deleted = cancelled(&server, async move {
+        by_url.delete(&other, &second, WITHIN).await
+    });
+    let deleted = deleted.await;
+    assert!(
+        matches!(deleted, Err(StoreError::Unknown(_))),
+        "{deleted:?}"
+    );
+}
+
+/// Makes a call, and cancels its wait for a standby.
+async fn cancelled(
+    server: &Postgres,
+    call: impl Future<Output = Result<(), StoreError>> + Send + 'static,
+) -> Result<(), StoreError> {
+    let calling = tokio::spawn(call);
+    let waits = "FROM pg_stat_activity WHERE wait_event = 'SyncRep'";
+    let give_up = clock::boot().after(WITHIN);
+    while !calling.is_finished() {
+        server.sql(&format!("SELECT pg_cancel_backend(pid) {waits}"));
+        assert!(clock::boot() < give_up, "it never ended");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    calling.await.expect("no panic")
+}
+
 #[tokio::test]
 async fn an_impatient_call_costs_no_other_its_answer() {
     let server = Postgres::start();
@@ -337,15 +396,78 @@ async fn a_connection_that_reads_backslashes_in_strings_has_the_same_registers()
 async fn a_table_that_a_crash_empties_is_refused() {
     let server = Postgres::start();
     let key = Key::new("key").expect("a key");
-    put(&opened(&server.url()).await, &key, Expect::Absent, b"x").await;
+    let user = opened(&server.url()).await;
+    put(&user, &key, Expect::Absent, b"x").await;
     server.sql("ALTER TABLE tenure_register SET UNLOGGED");
+    // One that uses it notices when it connects again, as after a crash.
+    server.sql(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()",
+    );
+    let give_up = clock::boot().after(WITHIN);
+    let why = loop {
+        match user.read(&key, WITHIN).await {
+            Err(StoreError::Broken(why)) => break why.to_string(),
+            // It hears that its connection has ended.
+            Err(StoreError::Unavailable(_)) => {}
+            other => panic!("{other:?}"),
+        }
+        assert!(clock::boot() < give_up, "it was not noticed");
+    };
+    assert!(why.contains("SET LOGGED"), "{why}");
     let refused = opened(&server.url()).await.read(&key, WITHIN).await;
     let Err(StoreError::Broken(why)) = refused else {
         panic!("{refused:?}");
     };
     assert!(why.to_string().contains("SET LOGGED"), "{why}");
     server.sql("ALTER TABLE tenure_register SET LOGGED");
+    assert!(value(&user, &key).await.is_some());
     assert!(value(&opened(&server.url()).await, &key).await.is_some());
+}
+
+/// What stands in a row by hand costs neither the others of its page nor the
+/// row itself.
+#[tokio::test]
+async fn a_stamp_that_is_no_number_counts_as_none() {
+    let server = Postgres::start();
+    let store = opened(&server.url()).await;
+    let sound = key("a/sound");
+    put(&store, &sound, Expect::Absent, b"x").await;
+    let odd = ["infinity", "-infinity", "294276-12-31", "1901-01-01"];
+    let mut watch = store.watch(Selector::Prefix("a/".into()));
+    until(&mut watch, |seen| *seen == Sighting::Live).await;
+    for (at, stamp) in odd.into_iter().enumerate() {
+        let key = key(&format!("a/{at}"));
+        let version = put(&store, &key, Expect::Absent, b"x").await;
+        server.sql(&format!(
+            "UPDATE tenure_register SET stamp = '{stamp}' WHERE key = '{key}'"
+        ));
+        // One that keeps the stamp is told of as well.
+        let keeps = Write {
+            stamp: Stamp::Keep,
+            ..write(&key, Expect::Version(version), b"y")
+        };
+        store.compare_and_swap(keeps, WITHIN).await.expect("kept");
+        let told = |seen: &Sighting| match seen {
+            Sighting::State(of, Some(held)) => *of == key && *held.value == *b"y",
+            _ => false,
+        };
+        until(&mut watch, told).await;
+        let reading = store.read(&key, WITHIN).await.expect("a read");
+        assert_eq!(reading.register.expect("it is there").stamp, None);
+    }
+    let page = store.list("a/", None, WITHIN).await.expect("a page");
+    let stamped = page.registers.iter().filter(|(_, it)| it.stamp.is_some());
+    let keys: Vec<_> = stamped.map(|(key, _)| key.as_str()).collect();
+    assert_eq!((page.registers.len(), keys), (5, vec!["a/sound"]));
+    let fresh = opened(&server.url()).await;
+    let mut watch = fresh.watch(Selector::Prefix("a/".into()));
+    until(&mut watch, |seen| *seen == Sighting::Live).await;
+    // The next renewal mends it.
+    let held = store.read(&key("a/0"), WITHIN).await.expect("a read");
+    let version = held.register.expect("it is there").version;
+    put(&store, &key("a/0"), Expect::Version(version), b"z").await;
+    let reading = store.read(&key("a/0"), WITHIN).await.expect("a read");
+    assert!(reading.register.expect("it is there").stamp.is_some());
 }
 
 #[tokio::test]

@@ -73,7 +73,8 @@ pub(crate) async fn run(context: &Context, options: Options) -> Result<ExitCode,
     place::private(&options.root)?;
     let directory = place::of_node(&options.root, group, name);
     place::private(&directory)?;
-    let _lock = Lock::take(&directory)?;
+    let lock = Arc::new(Lock::take(&directory)?);
+    tokio::spawn(Arc::clone(&lock).watch(config.lease));
     let metered = match &options.metrics {
         Some(address) => Some(metrics::listen(address).await?),
         None => None,
@@ -130,6 +131,7 @@ pub(crate) async fn run(context: &Context, options: Options) -> Result<ExitCode,
     }
     let ended = agent.live(&mut stop).await;
     door.remove(CONTROL);
+    drop(lock);
     ended
 }
 

@@ -10,7 +10,8 @@
 //!   logs/WORKLOAD/INSTANCE.log, .log.1, …
 //! ```
 //!
-//! The lock is what makes "two agents of one name" impossible on one machine.
+//! The lock of that file and of the directory is what makes "two agents of one
+//! name" impossible on one machine.
 //! Names may hold any character, so they are written as file names by percent
 //! signs; and a socket's path may be longer than the 107 bytes that the kernel
 //! takes, so sockets are reached through a descriptor of their directory.
@@ -20,8 +21,11 @@ use std::io::{self, Read as _, Write as _};
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 use rustix::process::geteuid;
 
 use crate::failure::{Failure, usage};
@@ -141,8 +145,20 @@ pub(super) fn private(directory: &Path) -> Result<(), Failure> {
 }
 
 /// Held for as long as an agent lives.
+///
+/// The directory is locked beside the file in it. Without that, an agent that
+/// starts after the file was removed would make and lock another one. It would
+/// then find the steward of the agent that lives, which greets one agent at a
+/// time, and kill it as one that hangs. A directory that was replaced is
+/// another one, with other sockets: an agent that starts there is a node of its
+/// own, as on another machine, and reaches nothing that this one holds.
+#[derive(Debug)]
 pub(super) struct Lock {
-    _file: File,
+    file: File,
+    directory: File,
+    path: PathBuf,
+    /// Device and inode of the file.
+    identity: (u64, u64),
 }
 
 impl Lock {
@@ -157,23 +173,87 @@ impl Lock {
             .mode(0o600)
             .open(&path)?;
         if let Err(error) = flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            if error != rustix::io::Errno::WOULDBLOCK {
+            if error != Errno::WOULDBLOCK {
                 return Err(io::Error::from(error).into());
             }
             let mut holder = String::new();
             let _ = file.read_to_string(&mut holder);
-            // Not usage: it may be about to end, and then the next try succeeds.
-            return Err(Failure::Other(anyhow::anyhow!(
-                "expected to be the only agent of this name and group on this machine, found \
-                 process {}, which holds {}; stop it, or give this one another --name",
+            return Err(taken(&format!(
+                "process {}, which holds {}",
                 holder.trim(),
                 path.display()
             )));
         }
-        file.set_len(0)?;
-        writeln!(file, "{}", std::process::id())?;
-        Ok(Self { _file: file })
+        let opened = File::open(directory)?;
+        // Some file systems lock no directories; there the file alone counts.
+        if flock(&opened, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK) {
+            return Err(taken(&format!(
+                "one that holds {}, though its agent.lock was removed or replaced (`fuser {0}` \
+                 names it)",
+                directory.display()
+            )));
+        }
+        let found = file.metadata()?;
+        let lock = Self {
+            identity: (found.dev(), found.ino()),
+            directory: opened,
+            file,
+            path,
+        };
+        if !lock.is_in_place() {
+            return Err(Failure::Other(anyhow::anyhow!(
+                "expected {} to be the file that was just locked, found that it was removed or \
+                 replaced meanwhile; start the agent again",
+                lock.path.display()
+            )));
+        }
+        lock.file.set_len(0)?;
+        writeln!(&lock.file, "{}", std::process::id())?;
+        Ok(lock)
     }
+
+    /// Whether the file at its path is the one that is locked.
+    fn is_in_place(&self) -> bool {
+        let found = fs::metadata(&self.path);
+        found.is_ok_and(|it| (it.dev(), it.ino()) == self.identity)
+    }
+
+    /// Tells people when the file, or a directory above it, was removed or
+    /// replaced. What the agent holds is not in danger, so it goes on.
+    pub(super) async fn watch(self: Arc<Self>, every: Duration) {
+        let mut told = false;
+        loop {
+            tokio::time::sleep(every).await;
+            let lost = !self.is_in_place();
+            if lost && !told {
+                tracing::error!(
+                    "expected {} to be the file that this agent has locked, found that it, or a \
+                     directory above it, was removed or replaced: commands on this machine may \
+                     not reach this agent any more, and it could not go on after a restart; end \
+                     it by TERM, which hands on what runs here, and start it again",
+                    self.path.display()
+                );
+            }
+            told = lost;
+        }
+    }
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // Closing is not enough if another thread is just starting a process,
+        // which holds everything open until it is another program.
+        let _ = flock(&self.directory, FlockOperation::Unlock);
+        let _ = flock(&self.file, FlockOperation::Unlock);
+    }
+}
+
+/// Not usage: the other one may be about to end, and then the next try succeeds.
+fn taken(found: &str) -> Failure {
+    Failure::Other(anyhow::anyhow!(
+        "expected to be the only agent of this name and group on this machine, found {found}; \
+         stop it, or give this one another --name"
+    ))
 }
 
 /// A directory held open, so that the sockets in it have short paths.
@@ -255,10 +335,30 @@ mod tests {
     fn the_second_agent_of_a_name_is_refused() {
         let directory = tempfile::tempdir().expect("a directory");
         let held = Lock::take(directory.path()).expect("taken");
-        let refused = Lock::take(directory.path()).err().expect("held");
+        let refused = Lock::take(directory.path()).expect_err("held");
         let text = refused.to_string();
         assert!(text.contains(&std::process::id().to_string()), "{text}");
         drop(held);
         Lock::take(directory.path()).expect("free again");
+    }
+
+    #[test]
+    fn a_lock_that_was_removed_is_held_by_its_directory() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let (inner, aside) = (directory.path().join("inner"), directory.path().join("x"));
+        private(&inner).expect("made");
+        let held = Lock::take(&inner).expect("taken");
+        assert!(held.is_in_place());
+        fs::remove_file(inner.join("agent.lock")).expect("removed");
+        let refused = Lock::take(&inner).expect_err("held").to_string();
+        assert!(refused.contains("agent.lock was removed"), "{refused}");
+        assert!(!held.is_in_place());
+        // Another directory is another place.
+        fs::rename(&inner, &aside).expect("moved");
+        private(&inner).expect("made");
+        let other = Lock::take(&inner).expect("free");
+        assert!(other.is_in_place() && !held.is_in_place());
+        drop((held, other));
+        Lock::take(&aside).expect("free again");
     }
 }

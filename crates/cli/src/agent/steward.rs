@@ -18,6 +18,8 @@
 //!   everything at once; the agent counts it as gone once the last `kill_at`
 //!   it had sent is over.
 //! * If the steward is stopped, the guardians keep the times.
+//! * If the steward and a guardian are stopped and the agent is killed, the
+//!   kernel wakes the steward (the parent-death signal CONT).
 //!
 //! It decides nothing: it starts what it is told, moves times as it is told,
 //! and says what ended. One agent is connected at a time; what a former one
@@ -30,12 +32,12 @@ use std::collections::BTreeMap;
 use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
-use std::sync::Arc;
+use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use rustix::process::setsid;
+use rustix::process::{Signal, set_parent_process_death_signal, setsid};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use tenure::clock;
 use tenure::core::time::Instant;
@@ -61,7 +63,27 @@ const BACKLOG: usize = 64 << 10;
 
 /// Starts a steward for the node of this directory, and waits until it can be
 /// reached. Blocks for some milliseconds.
+///
+/// A thread of its own starts it, and reaps it: the steward is told of the end
+/// of the *thread* that started it (`run`), and may live longer than the agent.
 pub(super) fn spawn(directory: &Path) -> io::Result<()> {
+    let directory = directory.to_owned();
+    let (tell, told) = mpsc::channel();
+    let reaper = std::thread::Builder::new().name("tenure-reaper".into());
+    reaper.spawn(move || match begin(&directory) {
+        Ok(mut child) => {
+            // Heard unless the agent ends just now.
+            let _ = tell.send(Ok(()));
+            let _ = child.wait();
+        }
+        Err(error) => {
+            let _ = tell.send(Err(error));
+        }
+    })?;
+    told.recv().map_err(io::Error::other)?
+}
+
+fn begin(directory: &Path) -> io::Result<Child> {
     let log = std::fs::File::options()
         .write(true)
         .create(true)
@@ -84,11 +106,7 @@ pub(super) fn spawn(directory: &Path) -> io::Result<()> {
         io::Read::read_to_string(stdout, &mut word)?;
     }
     if word == "ready\n" {
-        // Reaped by a thread: it may live longer than whoever asked for it.
-        std::thread::Builder::new()
-            .name("tenure-reaper".into())
-            .spawn(move || child.wait())?;
-        return Ok(());
+        return Ok(child);
     }
     let status = child.wait()?;
     Err(io::Error::other(format!(
@@ -116,6 +134,9 @@ fn run(directory: &Path) -> io::Result<()> {
         signal_hook::flag::register(signal, Arc::clone(&ignored))?;
     }
     let _ = setsid();
+    // If this process is stopped when the agent ends, the kernel wakes it. A
+    // guardian that is stopped as well is killed by its keeper here, in time.
+    set_parent_process_death_signal(Some(Signal::CONT))?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;

@@ -178,8 +178,9 @@ pub(crate) struct Restore {
     #[arg(long, value_name = "N", default_value_t = tenure::core::alpo::TERM_STEP)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) term_step: u64,
-    /// The longest lease that a leader or a node can have had, if it is longer
-    /// than all in the backup: so long nobody can be elected.
+    /// The longest lease that a leader or a node can have had: so long nobody
+    /// can be elected. Without it the longest in the backup counts; an election
+    /// or a node whose own lease there is longer is held for that in any case.
     #[arg(long, value_name = "DURATION")]
     pub(crate) longest_lease: Option<String>,
     /// How often this very backup has been restored and used, this time

@@ -23,9 +23,15 @@ pub(crate) struct Repair {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Example:
-  tenure forget payroll")]
+  tenure forget payroll
+  tenure forget payroll --holder-is-gone   # a register with a lease of days, held by no process")]
 pub(crate) struct Forget {
     /// Which election.
     #[arg(value_name = "ELECTION")]
     pub(crate) election: String,
+    /// Assert that no process holds the office, though its lease is not over: what the register
+    /// names has ended, or never was, and every candidate is stopped. If that is false, two may
+    /// lead. Saves the rest of the lease.
+    #[arg(long)]
+    pub(crate) holder_is_gone: bool,
 }

@@ -106,7 +106,7 @@ fn authority(dir: &Path) -> Result<Issuer<'static, KeyPair>, Failure> {
     let (pem, key) = (dir.join("ca.pem"), dir.join("ca.key"));
     if pem.exists() || key.exists() {
         let read = |path: &Path| {
-            fs::read_to_string(path).map_err(|error| {
+            tenure::small::read_text(path).map_err(|error| {
                 usage(format!(
                     "{}: expected both files of an authority, or none: {error}",
                     path.display()

@@ -52,6 +52,7 @@ pub(crate) async fn status(context: &Context) -> Result<ExitCode, Failure> {
     rows.extend(servers.iter().map(|it| row(it, commit, led)));
     let objects: Vec<Value> = servers.iter().map(|it| object(it, commit)).collect();
     context.output.table(&rows, &objects)?;
+    of_one_cluster(&servers)?;
     if led {
         return Ok(ExitCode::SUCCESS);
     }
@@ -71,6 +72,25 @@ pub(crate) async fn status(context: &Context) -> Result<ExitCode, Failure> {
                 unconfirmed_for(it)
             )
         },
+    )))
+}
+
+/// One that lost its disk, and was started with itself alone in `--peers`, is
+/// a cluster of its own.
+fn of_one_cluster(servers: &[ServerStatus]) -> Result<(), Failure> {
+    let mut known = servers.iter().filter_map(|it| {
+        let cluster = it.status.as_ref().ok()?.cluster.as_str();
+        (!cluster.is_empty()).then_some((&it.address, cluster))
+    });
+    let Some((one, first)) = known.next() else {
+        return Ok(());
+    };
+    let Some((two, second)) = known.find(|(_, cluster)| *cluster != first) else {
+        return Ok(());
+    };
+    Err(Failure::Other(anyhow::anyhow!(
+        "expected servers of one cluster, found {one} of cluster {first} and {two} of cluster \
+         {second}: stop the servers of the one that should not be, or take them out of the URL"
     )))
 }
 

@@ -39,9 +39,13 @@ pub(crate) async fn repair(context: &Context, args: &args::Repair) -> Result<Exi
 pub(crate) async fn forget(context: &Context, args: &args::Forget) -> Result<ExitCode, Failure> {
     let election = name(&args.election)?;
     let store = context.open_existing().await?;
-    let term = election::forget(store, &election, context.timeout)
-        .await
-        .map_err(failure)?;
+    let within = context.timeout;
+    let forgotten = if args.holder_is_gone {
+        election::forget_abandoned(store, &election, within).await
+    } else {
+        election::forget(store, &election, within).await
+    };
+    let term = forgotten.map_err(failure)?;
     let text = format!(
         "{election}: forgotten at term {term}; the next leader's is 1, and whatever remembers \
          term {term} refuses it"

@@ -10,6 +10,7 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use serde_json::json;
 use tenure::core::alpo::{JUMP, ServerId};
+use tenure::core::ids::Key;
 use tenure::server::{Made, RestoreError, RestoreOptions, read_backup};
 
 use super::secret;
@@ -31,11 +32,14 @@ pub(crate) fn restore(context: &Context, args: &Restore) -> Result<ExitCode, Fai
     let options = RestoreOptions {
         times: args.times,
         term_step: args.term_step,
-        longest_lease: lease.transpose()?.unwrap_or_default(),
+        longest_lease: lease.transpose()?,
     };
-    let made = tenure::server::restore_with(state, &args.data, server, options).map_err(failure)?;
     // It is a new cluster, whose servers may all be on this machine.
-    secret::keep(&args.data);
+    let shared = secret::shared()?;
+    let made = tenure::server::restore_with(state, &args.data, server, options).map_err(failure)?;
+    if let Some(shared) = shared {
+        secret::keep(&args.data, &shared);
+    }
     let (id, data, last) = (server.get(), args.data.display(), summary.last);
     let life = made.last.id / JUMP;
     let next =
@@ -56,7 +60,7 @@ pub(crate) fn restore(context: &Context, args: &Restore) -> Result<ExitCode, Fai
         made.last.id,
         held(&made),
     );
-    let unread: Vec<_> = made.unread.iter().map(ToString::to_string).collect();
+    let named = |keys: &[Key]| keys.iter().map(ToString::to_string).collect::<Vec<_>>();
     let object = json!({
         "file": file,
         "of_cluster": summary.cluster.to_string(),
@@ -72,7 +76,8 @@ pub(crate) fn restore(context: &Context, args: &Restore) -> Result<ExitCode, Fai
         "elections": made.elections,
         "groups": made.groups,
         "held_ms": u64::try_from(made.lease.as_millis()).unwrap_or(u64::MAX),
-        "unread": unread,
+        "unread": named(&made.unread),
+        "spent": named(&made.spent),
         "next": next,
     });
     context.output.line(&text, &object)?;
@@ -90,6 +95,20 @@ fn held(made: &Made) -> String {
          old one still leads; give one that is not in the backup as long",
         made.lease
     );
+    if let Some((key, lease)) = &made.longest
+        && *lease == made.lease
+    {
+        text.push_str(&format!(
+            "\nthat is the longest lease in the backup, of {key}; if no leader and no node had one \
+             as long, restore again into an empty directory with --longest-lease"
+        ));
+    }
+    for key in &made.spent {
+        text.push_str(&format!(
+            "\n{key}: expected a term that can be raised, found one too large; nobody leads there \
+             any more: an election begins anew after tenure forget, a group under another name"
+        ));
+    }
     for key in &made.unread {
         text.push_str(&format!(
             "\n{key}: expected an election or a group, found something else; it is as it was"

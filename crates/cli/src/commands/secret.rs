@@ -11,10 +11,12 @@
 use std::fs;
 use std::io::{self, Write as _};
 use std::net::ToSocketAddrs as _;
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
+use rustix::process::geteuid;
 use tenure::server::Config;
+use tenure::small;
 use tenure::transport::PeerSecret;
 
 use crate::agent::place;
@@ -45,7 +47,8 @@ fn by_itself(settings: &Config) -> Result<Option<PeerSecret>, Failure> {
     let own = settings.data.join(NAME);
     let read = |file: &Path| PeerSecret::read(file).map(Some).map_err(usage);
     // Wherever its servers are by now: the others ask for the proof.
-    if own.exists() {
+    // A link that leads nowhere is refused, too.
+    if fs::symlink_metadata(&own).is_ok() {
         return read(&own);
     }
     if !settings.peers.values().all(|address| is_loopback(address)) {
@@ -55,37 +58,68 @@ fn by_itself(settings: &Config) -> Result<Option<PeerSecret>, Failure> {
     if !matches!(tenure::wal::identity(&settings.data), Ok(None)) {
         return Ok(None);
     }
-    if keep(&settings.data) {
-        read(&own)
-    } else {
-        Ok(None)
+    match shared()? {
+        Some(secret) if keep(&settings.data, &secret) => read(&own),
+        _ => Ok(None),
     }
 }
 
-/// Gives a data directory the secret of this user, which is drawn if there is
-/// none. `false` if this user has no home for it.
-pub(crate) fn keep(data: &Path) -> bool {
-    let Ok(nodes) = place::root(None) else {
-        return false;
-    };
-    let bytes = match of_user(&nodes.with_file_name(NAME)) {
-        Ok(bytes) => bytes,
-        Err(error) => {
-            tracing::warn!("this machine's servers share no secret: {error}");
-            return false;
-        }
-    };
+/// The secret of this user, which is drawn if there is none; `None` if this
+/// user has no home for it.
+///
+/// # Errors
+/// If what is there is none of this user alone. A server must not be founded
+/// without a secret then: its user would take it for one that has the secret.
+pub(crate) fn shared() -> Result<Option<Vec<u8>>, Failure> {
+    match place::root(None) {
+        Ok(nodes) => of_user(&nodes.with_file_name(NAME)),
+        Err(_) => Ok(None),
+    }
+}
+
+/// Gives a data directory the secret; whether it has one now.
+pub(crate) fn keep(data: &Path, secret: &[u8]) -> bool {
     // A directory that cannot be written is named when it is opened.
-    let kept = place_once(&data.join(NAME), &bytes);
+    let kept = place_once(&data.join(NAME), secret);
     kept.inspect_err(|error| tracing::debug!("{}: {error}", data.display()))
         .is_ok()
 }
 
-fn of_user(shared: &Path) -> io::Result<Vec<u8>> {
-    if !shared.exists() {
-        place_once(shared, draw()?.as_bytes())?;
+fn of_user(shared: &Path) -> Result<Option<Vec<u8>>, Failure> {
+    // A link that leads nowhere is there, too.
+    if fs::symlink_metadata(shared).is_err()
+        && let Err(error) = draw().and_then(|drawn| place_once(shared, drawn.as_bytes()))
+    {
+        tracing::warn!("this machine's servers share no secret: {error}");
+        return Ok(None);
     }
-    fs::read(shared)
+    let read = || -> io::Result<Vec<u8>> {
+        let directory = shared.parent().unwrap_or_else(|| Path::new("."));
+        // Who may write there may put another secret in its place.
+        check_private(&fs::metadata(directory)?, 0o022, "directory")?;
+        let file = small::open(shared)?;
+        check_private(&file.metadata()?, 0o027, "file")?;
+        small::read_open(&file)
+    };
+    read().map(Some).map_err(|error| {
+        usage(format!(
+            "{}: expected the secret that the servers of this user share, found: {error}; mend it, \
+             or name another by --peer-secret-file, or another place for it by $XDG_STATE_HOME",
+            shared.display()
+        ))
+    })
+}
+
+/// Refuses what others than this user own, or have one of the rights `not` to.
+fn check_private(found: &fs::Metadata, not: u32, what: &str) -> io::Result<()> {
+    let (owner, mode, me) = (found.uid(), found.mode() & 0o777, geteuid().as_raw());
+    if owner == me && mode & not == 0 {
+        return Ok(());
+    }
+    Err(io::Error::other(format!(
+        "a {what} of user {owner} with mode {mode:03o}, where one of user {me} without the rights \
+         {not:03o} was expected"
+    )))
 }
 
 fn draw() -> io::Result<String> {
@@ -132,9 +166,53 @@ fn is_loopback(address: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::MetadataExt as _;
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
 
     use super::*;
+
+    #[test]
+    fn a_secret_that_others_could_have_placed_is_refused() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mine = |name: &str| {
+            let path = dir.path().join(name).join(NAME);
+            let drawn = of_user(&path).expect("sound").expect("drawn");
+            assert_eq!(of_user(&path).expect("sound"), Some(drawn));
+            path
+        };
+        let refused = |path: &Path, words: &str| {
+            let why = of_user(path).expect_err("not sound").to_string();
+            assert!(why.contains(words), "{words}: {why}");
+        };
+        let mode = |path: &Path, mode| {
+            fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("a mode");
+        };
+        let path = mine("open");
+        mode(&path, 0o644);
+        refused(&path, "with mode 644");
+        let path = mine("shared");
+        mode(path.parent().expect("one"), 0o777);
+        refused(&path, "with mode 777");
+        let path = mine("dangling");
+        fs::remove_file(&path).expect("it goes");
+        symlink("nowhere", &path).expect("a link");
+        refused(&path, "No such file");
+        fs::remove_file(&path).expect("it goes");
+        symlink("/dev/zero", &path).expect("a link");
+        refused(&path, "plain file");
+        // Only root can give files away.
+        if geteuid().is_root() {
+            for (name, of) in [("theirs", false), ("their directory", true)] {
+                let path = mine(name);
+                let given = if of {
+                    path.parent().expect("one")
+                } else {
+                    &path
+                };
+                std::os::unix::fs::chown(given, Some(65_534), None).expect("given away");
+                refused(&path, "of user 65534");
+            }
+        }
+    }
 
     #[test]
     fn of_many_that_write_it_at_once_one_wins() {

@@ -102,7 +102,7 @@ fn table(args: &Token, token: &str) -> Result<String, Failure> {
 /// the file already.
 fn check(file: &Path, name: &str, table: &str) -> Result<bool, Failure> {
     let wrong = |why: String| usage(format!("--tokens {}: {why}", file.display()));
-    let text = match fs::read_to_string(file) {
+    let text = match tenure::small::read_text(file) {
         Ok(text) => text,
         Err(why) if why.kind() == std::io::ErrorKind::NotFound => String::new(),
         Err(why) => return Err(wrong(why.to_string())),

@@ -24,6 +24,8 @@
 //! * The end of the channel, a message that is none, and CMD's own end all
 //!   lead to Ending, which ends only when the kernel says that no child is
 //!   left (ECHILD).
+//! * A supervisor that is killed wakes a guardian that is stopped (the
+//!   parent-death signal CONT).
 //! * Signals meant for a whole cgroup (a service manager's TERM) are caught
 //!   and ignored: the supervisor gets them too and decides.
 //!
@@ -42,8 +44,8 @@ use std::time::Duration;
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::process::{
-    Pid, Signal, WaitOptions, WaitStatus, getpid, kill_process_group, set_child_subreaper, setsid,
-    wait,
+    Pid, Signal, WaitOptions, WaitStatus, getpid, kill_process_group, set_child_subreaper,
+    set_parent_process_death_signal, setsid, wait,
 };
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use tenure::clock;
@@ -122,6 +124,10 @@ fn run() -> io::Result<u8> {
     // through the supervisor's group either.
     let _ = setsid();
     set_child_subreaper(Some(getpid()))?;
+    // If this process is stopped when the supervisor ends, the kernel wakes it,
+    // and it sees the end of the channel. Not KILL: what CMD has started is
+    // ended here.
+    set_parent_process_death_signal(Some(Signal::CONT))?;
     let socket = io::stdin().as_fd().try_clone_to_owned()?;
     rustix::stdio::dup2_stdin(std::fs::File::open("/dev/null")?)?;
 

@@ -70,6 +70,11 @@ fn what_is_undeployed_leaves_nothing_behind_on_postgres() {
 }
 
 #[test]
+fn what_is_undeployed_leaves_nothing_behind_on_etcd() {
+    what_is_undeployed_leaves_nothing_behind(&Town::etcd());
+}
+
+#[test]
 fn what_is_undeployed_leaves_nothing_behind_on_a_cluster() {
     what_is_undeployed_leaves_nothing_behind(&Town::cluster());
 }

@@ -1,8 +1,9 @@
 //! Agents that are killed, stopped, drained and restarted.
 
+use std::fs;
 use std::time::Duration;
 
-use rustix::process::{Signal, kill_process};
+use rustix::process::{Pid, Signal, kill_process};
 use tenure::clock;
 
 use super::common::poll_until;
@@ -264,8 +265,9 @@ fn a_steward_that_hangs_does_not_keep_its_agent_out() {
     town.deploy_as("a", &[], &town.stamps.stubborn());
     let before = town.writes("a").pid;
     let steward = one.below("__steward");
-    kill_process(steward, Signal::STOP).expect("it runs");
+    // The end of its agent would wake it.
     one.kill();
+    kill_process(steward, Signal::STOP).expect("it runs");
     let mut again = town.node("one", &[]);
     again.says("the steward of this node does not answer");
     let other = || town.stamps.last("a").filter(|run| run.pid != before);
@@ -280,6 +282,69 @@ fn a_steward_that_hangs_does_not_keep_its_agent_out() {
     poll_until(PATIENCE, || (clock::boot() >= echo).then_some(()));
     again.signal(Signal::TERM);
     again.ends();
+    town.stamps.runs();
+}
+
+/// Processes that are killed in the end, whatever became of the test.
+struct Killed(Vec<Pid>);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        for pid in &self.0 {
+            // Most have ended; their numbers are not given anew so soon.
+            let _ = kill_process(*pid, Signal::KILL);
+        }
+    }
+}
+
+/// The kernel wakes the steward when the agent is killed, and that one kills a
+/// guardian that is still stopped.
+#[test]
+fn an_agent_that_is_killed_beside_stopped_processes_leaves_nothing_behind() {
+    let town = Town::sqlite();
+    let (mut one, two) = (town.node("one", &[]), town.node("two", &[]));
+    town.deploy_as("a", &["--node", "one"], &town.stamps.stubborn());
+    let before = town.writes("a").pid;
+    let cmd = i32::try_from(before).ok().and_then(Pid::from_raw);
+    let held = ["__guardian a ", "__steward"].map(|word| one.below(word));
+    let _killed = Killed(held.into_iter().chain(cmd).collect());
+    for process in held {
+        kill_process(process, Signal::STOP).expect("it runs");
+    }
+    one.kill();
+    // The checker sees two at once, should the first one live too long.
+    town.all_run(&["a"], |node| node == "two");
+    let settled = || {
+        let run = town.stamps.last("a").filter(|run| run.node == "two")?;
+        (run.last - run.first > 0.3).then_some(())
+    };
+    poll_until(PATIENCE, settled).expect("it runs on");
+    assert!(
+        !fs::exists(format!("/proc/{before}")).expect("/proc"),
+        "it runs on"
+    );
+    town.stamps.runs();
+    drop(two);
+}
+
+/// The agent itself kills a steward that hangs, and the kernel wakes its
+/// guardian.
+#[test]
+fn a_steward_and_a_guardian_that_hang_are_replaced() {
+    let town = Town::sqlite();
+    let one = town.node("one", &[]);
+    town.deploy_as("a", &[], &town.stamps.stubborn());
+    let before = town.writes("a").pid;
+    let held = ["__guardian a ", "__steward"].map(|word| one.below(word));
+    let _killed = Killed(held.to_vec());
+    for process in held {
+        kill_process(process, Signal::STOP).expect("it runs");
+    }
+    let again = || {
+        let run = town.stamps.last("a").filter(|run| run.pid != before)?;
+        (run.last - run.first > 0.3).then_some(())
+    };
+    poll_until(PATIENCE, again).expect("it is started again, and runs on");
     town.stamps.runs();
 }
 

@@ -3,6 +3,8 @@
 //! the second is a node of its own: the group tells the two apart by their
 //! ids, and people are told to.
 
+use std::fs;
+
 use super::common::poll_until;
 use super::town::{PATIENCE, Town};
 
@@ -49,4 +51,57 @@ fn two_agents_of_one_name_on_two_machines_are_two_nodes() {
     // Now the name means one node again.
     there.deploy("c", &["--node", "one"]);
     here.all_run(&["a", "b", "c"], |_| true);
+}
+
+/// A second agent would find the steward of the first one, and kill it as one
+/// that does not answer.
+#[test]
+fn an_agent_whose_lock_was_removed_keeps_its_directory() {
+    let town = Town::sqlite();
+    let long = ["--lease", "8s"];
+    let mut one = town.node("one", &long);
+    let (id, steward) = (one.id(), one.below("__steward"));
+    town.deploy("a", &[]);
+    let before = town.writes("a");
+    let lock = town.state().join("town/one/agent.lock");
+    fs::remove_file(&lock).expect("it is there");
+    let mut second = town.start("one", &long);
+    assert_eq!(second.ends(), 1, "{}", second.said());
+    second.says("though its agent.lock was removed");
+    assert_eq!(one.below("__steward"), steward);
+    assert_eq!(town.writes("a").pid, before.pid, "it is not disturbed");
+    town.deploy("b", &[]);
+    // The rightful case: one that is restarted has the directory again.
+    one.kill();
+    let again = town.start("one", &long);
+    again.says(&format!("going on as {id}"));
+    assert_eq!(town.writes("a").pid, before.pid, "it is not disturbed");
+    let holder = || fs::read_to_string(&lock).ok()?.trim().parse().ok();
+    assert_eq!(holder(), Some(again.process.id()));
+}
+
+/// In a new directory the second agent is a node of its own, as on another
+/// machine, and reaches nothing that the first one holds.
+#[test]
+fn an_agent_whose_directory_was_replaced_keeps_what_it_holds() {
+    let town = Town::sqlite();
+    let mut one = town.node("one", &[]);
+    // Both write to one log.
+    let (id, steward) = (one.id(), one.below("__steward"));
+    town.deploy("a", &[]);
+    let before = town.writes("a");
+    let home = town.state().join("town");
+    fs::rename(home.join("one"), home.join("aside")).expect("moved");
+    one.says("to be the file that this agent has locked");
+    let second = town.node("one", &[]);
+    second.says("another node has this name");
+    assert_ne!(id, second.id());
+    town.deploy("b", &["--node", &second.id()]);
+    assert_eq!(one.below("__steward"), steward);
+    assert_eq!(town.writes("a").pid, before.pid, "it is not disturbed");
+    one.signal(rustix::process::Signal::TERM);
+    assert_eq!(one.ends(), 0, "{}", one.said());
+    let moved = || town.stamps.last("a").filter(|run| run.pid != before.pid);
+    poll_until(PATIENCE, moved).expect("it is handed on");
+    town.all_run(&["a", "b"], |_| true);
 }

@@ -11,6 +11,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
+use super::common::etcd::Etcd;
 use super::common::postgres::Postgres;
 use super::common::servers::Cluster;
 use super::common::{TENURE, descendants, memory_directory, poll_until};
@@ -23,6 +24,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(25);
 enum Ground {
     Sqlite(tempfile::TempDir),
     Postgres(Box<Postgres>),
+    Etcd(Etcd),
     Cluster(Box<Cluster>),
 }
 
@@ -47,6 +49,11 @@ impl Town {
 
     pub(crate) fn postgres() -> Self {
         Self::on(Ground::Postgres(Box::new(Postgres::start())))
+    }
+
+    /// One server of etcd.
+    pub(crate) fn etcd() -> Self {
+        Self::on(Ground::Etcd(Etcd::start(1)))
     }
 
     pub(crate) fn cluster() -> Self {
@@ -82,6 +89,7 @@ impl Town {
                 format!("sqlite://{}", directory.path().join("db").display())
             }
             Ground::Postgres(server) => server.url(),
+            Ground::Etcd(server) => server.url(),
             Ground::Cluster(cluster) => cluster.url(),
         }
     }
@@ -89,7 +97,7 @@ impl Town {
     /// The processes of the store's servers.
     pub(crate) fn servers(&self) -> Vec<Pid> {
         match &*self.ground {
-            Ground::Sqlite(_) | Ground::Postgres(_) => Vec::new(),
+            Ground::Sqlite(_) | Ground::Postgres(_) | Ground::Etcd(_) => Vec::new(),
             Ground::Cluster(cluster) => cluster.servers.iter().map(pid).collect(),
         }
     }
@@ -97,7 +105,7 @@ impl Town {
     /// The term of the store's servers, if it has any that elect a leader.
     pub(crate) fn term(&self) -> Option<u64> {
         match &*self.ground {
-            Ground::Sqlite(_) | Ground::Postgres(_) => None,
+            Ground::Sqlite(_) | Ground::Postgres(_) | Ground::Etcd(_) => None,
             Ground::Cluster(cluster) => Some(cluster.term()),
         }
     }
@@ -141,7 +149,7 @@ impl Town {
     pub(crate) fn lease(&self) -> f64 {
         match &*self.ground {
             Ground::Sqlite(_) => 3.0,
-            Ground::Postgres(_) | Ground::Cluster(_) => 5.0,
+            Ground::Postgres(_) | Ground::Etcd(_) | Ground::Cluster(_) => 5.0,
         }
     }
 

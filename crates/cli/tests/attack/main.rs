@@ -10,6 +10,7 @@
 mod common;
 mod stranger;
 
+use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
@@ -131,7 +132,7 @@ impl Place {
         let peers: Vec<_> = peers.iter().map(named).collect();
         let mut serve = Command::new(attacked());
         serve
-            .args(["serve", "--quiet", "--id", &number.to_string()])
+            .args(["serve", "--id", &number.to_string()])
             .args([
                 "--peers",
                 &peers.join(","),
@@ -158,7 +159,21 @@ impl Place {
                 serve.arg("--tls-ca").arg(self.file("ca.pem"));
             }
         }
-        serve.stdout(Stdio::null()).spawn().expect("a server")
+        let log = File::options()
+            .create(true)
+            .append(true)
+            .open(self.path(&format!("{number}.log")));
+        serve.stdout(Stdio::null()).stderr(log.expect("a file"));
+        serve.spawn().expect("a server")
+    }
+
+    /// How often a server warned of a connection or message of another one.
+    fn warnings(&self, number: usize) -> usize {
+        let log = std::fs::read_to_string(self.path(&format!("{number}.log")));
+        let log = log.expect("the server's log");
+        let of_peers = ["a connection is closed", "a message is not heeded"];
+        let is_one = |line: &&str| of_peers.iter().any(|text| line.contains(text));
+        log.lines().filter(is_one).count()
     }
 
     fn url(&self) -> String {
@@ -451,6 +466,12 @@ fn without_a_secret_a_stranger_stops_and_misleads_nobody() {
     }
     assert_eq!(place.seen(), before);
     foreign.nobody_came();
+    for number in 1..=3 {
+        // Four numbers spoke, each over many connections that all ended with
+        // what is no message.
+        let warnings = place.warnings(number);
+        assert!((1..=8).contains(&warnings), "{warnings} warnings");
+    }
     place.takes_in_a_fourth();
 }
 

@@ -97,6 +97,19 @@ fn guardian_stopped() {
 }
 
 #[test]
+fn guardian_stopped_and_supervisor_killed() {
+    each_way(|env| {
+        let stage = stage(env, 60_000, 70_000);
+        let guardian = hold(stage.cmd.guardian).expect("it lives");
+        send(stage.cmd.guardian, Signal::STOP);
+        let killed = clock::boot();
+        stage.scene.signal(Signal::KILL);
+        assert_between(stage.wait(), killed, killed);
+        ended(&guardian);
+    });
+}
+
+#[test]
 fn guardian_stopped_while_standing_by() {
     let mut scene = Scene::new();
     let supervisor = scene.pid();

@@ -71,6 +71,9 @@ pub enum Bug {
     /// What the work has said of an earlier grant is taken for a word about
     /// the present one.
     OldWord,
+    /// A conflict is taken for a lost race though the register shows what the
+    /// race expected: it is run again at once.
+    RefusalIsRace,
     /// Guarded work takes steps until the timer at the end of the grant has
     /// been heard of; the clock is not asked.
     GuardByTimer,
@@ -78,7 +81,7 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 26] = [
+    pub const ALL: [Self; 27] = [
         Self::DeadlineFromEnd,
         Self::DriftForgotten,
         Self::UnknownIsWon,
@@ -104,6 +107,7 @@ impl Bug {
         Self::TermHadTwice,
         Self::WorkUnasked,
         Self::OldWord,
+        Self::RefusalIsRace,
         Self::GuardByTimer,
     ];
 }

@@ -39,11 +39,6 @@ use crate::time::{WallTime, nanos};
 
 const MAGIC: &str = "tenure-election";
 const FORMAT: u64 = 1;
-/// The largest sequence that is read. What is added to it still fits: a
-/// sequence that stood still would make every renewal look like silence. No
-/// election gets there by itself.
-const SEQUENCE_MAX: u64 = 1 << 62;
-
 /// What an election's register says.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Record {
@@ -121,6 +116,22 @@ pub struct Leader {
 }
 
 impl Record {
+    /// The largest sequence that is read, and so the largest that is written.
+    /// What is added to it still fits: a sequence that stood still would make
+    /// every renewal look like silence. No election gets there by itself.
+    pub const SEQUENCE_MAX: u64 = 1 << 62;
+
+    /// The largest sequence above which a candidate stands. What its leadership
+    /// writes must be read: 2^40 writes are left for it, which is a thousand
+    /// years of a write every 40 ms.
+    pub const STAND_MAX: u64 = Self::SEQUENCE_MAX - (1 << 40);
+
+    /// The sequence of the write after this record's; `None` if nobody could
+    /// read it.
+    pub fn next_sequence(&self) -> Option<u64> {
+        (self.sequence < Self::SEQUENCE_MAX).then(|| self.sequence + 1)
+    }
+
     /// The holder, if there is one.
     pub const fn holder(&self) -> Option<&Holder> {
         match &self.office {
@@ -294,8 +305,12 @@ impl<'a> Fields<'a> {
         let record = Record {
             election: self.name("election")?,
             term: self.parsed("term", |text| Term::new(text.parse().ok()?))?,
-            sequence: self.at_most(SEQUENCE_MAX, "sequence", "sequence N (at most 2^62)")?,
-            renewal: self.at_most(SEQUENCE_MAX, "renewal", "renewal N (at most 2^62)")?,
+            sequence: self.at_most(
+                Record::SEQUENCE_MAX,
+                "sequence",
+                "sequence N (at most 2^62)",
+            )?,
+            renewal: self.at_most(Record::SEQUENCE_MAX, "renewal", "renewal N (at most 2^62)")?,
             lease: self.lease()?,
             acquired_at: WallTime::from_millis(self.number("acquired_at_ms")?),
             renewed_at: WallTime::from_millis(self.number("renewed_at_ms")?),

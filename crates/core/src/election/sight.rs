@@ -299,7 +299,7 @@ impl Sight {
             now,
             asked: Some(asked),
             store_now: reading.now,
-            bound: reading.bound,
+            bound: reading.bound.is_some(),
         };
         match &reading.register {
             Some(register) => self.learn(&bench, register),
@@ -492,11 +492,17 @@ impl Sight {
     }
 }
 
+/// How old a renewal is, if its stamp can say so: not one that is ahead of its
+/// own clock. To wait for that time would keep a dead holder for as long.
+fn age(stamp: StoreTime, now: StoreTime) -> Option<Duration> {
+    now.since(stamp).filter(|_| stamp.nanos <= now.nanos)
+}
+
 impl Bench<'_> {
     /// Whether the store's clock can say how old this renewal is.
     fn dates(&self, register: &Register) -> bool {
-        let age = |(stamp, now): (StoreTime, StoreTime)| now.since(stamp);
-        register.stamp.zip(self.store_now).and_then(age).is_some()
+        let dates = |(stamp, now)| age(stamp, now).is_some();
+        register.stamp.zip(self.store_now).is_some_and(dates)
     }
 
     /// When a grant may be over, and whether it is by this look.
@@ -554,7 +560,7 @@ impl Bench<'_> {
         let (Some(stamp), Some(now)) = (stamp, self.store_now) else {
             return self.by_silence(span, first);
         };
-        match now.since(stamp) {
+        match age(stamp, now) {
             Some(age) if age >= span => (self.now.boot, Verdict::Over(certainty)),
             Some(age) => (self.now.boot.after(span - age), Verdict::Holds),
             None if self.config.planted(Bug::BootTrusted) && now.clock.boot != stamp.clock.boot => {

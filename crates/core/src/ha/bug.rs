@@ -52,11 +52,16 @@ bugs! {
     /// A node that goes on from an earlier life numbers its beats and its
     /// attempts as that life did.
     LivesShareNumbers,
+    /// A node that goes on from an earlier life starts work although a swap of
+    /// that life, which lets go of it, may still land.
+    StartsUnsettled,
     /// Whichever attempt at the view landed, the outcomes of the latest are
     /// told.
     AttemptsAlike,
     /// A refusal is final though an earlier attempt may still land.
     AttemptForgotten,
+    /// A view that does not list the node settles its attempts.
+    RemovalSettles,
     /// A node that was restarted goes on from a life that another clock was
     /// shown to, or whose clock cannot be told.
     BootTrusted,

@@ -406,14 +406,34 @@ fn departure<'a>(
 /// The largest number that is read. What is added to it still fits, so no
 /// register makes a node panic, or wrap around. No group gets there by itself:
 /// the largest numbers that nodes write begin at 2^62.
-const NUMBER_MAX: u64 = u64::MAX >> 1;
+pub(super) const NUMBER_MAX: u64 = u64::MAX >> 1;
 
 pub(super) fn number<T: TryFrom<u64>>(text: &str) -> Result<T, CodecError> {
     let number = text.parse().ok().filter(|number| *number <= NUMBER_MAX);
     let number = number.and_then(|number: u64| T::try_from(number).ok());
-    number.ok_or_else(|| field("a number below 2^63", text))
+    // Of the two kinds of numbers, what this one may be.
+    let expected = match T::try_from(NUMBER_MAX) {
+        Ok(_) => "a number below 2^63",
+        Err(_) => "a number below 2^32",
+    };
+    number.ok_or_else(|| field(expected, text))
 }
 
 pub(super) fn name(text: &str) -> Result<Name, CodecError> {
     Name::new(text).map_err(|_| field("a name", text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_that_is_too_large_is_told_what_it_may_be() {
+        assert_eq!(number::<u32>("4294967295"), Ok(u32::MAX));
+        let of_32 = number::<u32>("4294967296").expect_err("too large");
+        assert_eq!(of_32, field("a number below 2^32", "4294967296"));
+        assert_eq!(number::<u64>("9223372036854775807"), Ok(NUMBER_MAX));
+        let of_63 = number::<u64>("9223372036854775808").expect_err("too large");
+        assert_eq!(of_63, field("a number below 2^63", "9223372036854775808"));
+    }
 }

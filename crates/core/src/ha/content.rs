@@ -82,6 +82,10 @@ pub(super) struct Shelf {
 struct Item {
     content: Bytes,
     stage: Stage,
+    /// What the last touch expected, and whether it met a conflict and the
+    /// register has not been read since.
+    sent: Expect,
+    conflicted: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -149,6 +153,8 @@ impl Shelf {
             let item = self.items.entry(digest.clone()).or_insert_with(|| Item {
                 content: content.clone(),
                 stage: Stage::Due(desk.now),
+                sent: Expect::Absent,
+                conflicted: false,
             });
             match item.stage {
                 Stage::Due(at) if desk.now >= at => {
@@ -184,6 +190,13 @@ impl Shelf {
                 let expect =
                     register.map_or(Expect::Absent, |it| Expect::Version(it.version.clone()));
                 let key = desk.keys.content(digest);
+                let conflicted = core::mem::take(&mut item.conflicted);
+                if conflicted && item.sent == expect {
+                    // No race: the store refuses to write it.
+                    let refused = Failure::refused(&key, reading);
+                    return item.fail(desk, &mut self.failures, &refused);
+                }
+                item.sent = expect.clone();
                 item.stage = Stage::Writing(desk.write(key, expect, item.content.clone()), true);
             }
             Err(failure) => item.fail(desk, &mut self.failures, failure),
@@ -218,6 +231,7 @@ impl Shelf {
             // Somebody else has touched it, or deleted it.
             Err(failure) if failure.class == FailureClass::Conflict => {
                 item.stage = Stage::Due(desk.now);
+                item.conflicted = true;
                 false
             }
             Err(failure) => {

@@ -18,6 +18,7 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::time::Duration;
 
+use super::codec::NUMBER_MAX;
 use super::desk::{Desk, Pending, no_answer};
 use super::heartbeat::Heartbeat;
 use super::view::{Member, View};
@@ -52,6 +53,10 @@ struct Sight {
     stage: Stage,
     /// Since when the register was not what a heartbeat is.
     garbled: bool,
+    /// A verdict met a conflict, and the register has not been read since.
+    conflicted: bool,
+    /// How many verdicts in a row did, though the register was as expected.
+    refusals: u32,
 }
 
 /// What a register was seen to hold.
@@ -185,8 +190,8 @@ impl Judge {
     }
 
     /// Whether the last look at all failed.
-    pub(super) const fn fails(&self) -> bool {
-        self.failures > 0
+    pub(super) fn fails(&self) -> bool {
+        self.failures > 0 || self.sights.values().any(|sight| sight.refusals > 0)
     }
 
     fn failed(&mut self, desk: &mut Desk, failure: &Failure) {
@@ -273,6 +278,8 @@ impl Judge {
             span: desk.config.drift_bound().lengthen(lease),
             stage,
             garbled: false,
+            conflicted: false,
+            refusals: 0,
         };
         self.sights.insert(id, sight);
     }
@@ -320,6 +327,10 @@ impl Judge {
             reading.register.as_ref(),
             Some(pending.asked),
         );
+        if self.is_refused(id, confirmed.as_ref()) {
+            let failure = Failure::refused(&desk.keys.heartbeat(id), reading);
+            return self.refused(desk, id, &failure);
+        }
         let Some(sight) = self.sights.get(&id) else {
             return;
         };
@@ -331,7 +342,7 @@ impl Judge {
                     return self.condemn(desk, id);
                 }
                 let dead = Heartbeat {
-                    sequence: record.sequence.saturating_add(1),
+                    sequence: record.sequence.saturating_add(1).min(NUMBER_MAX),
                     dead: Some(desk.me),
                     ..record
                 };
@@ -377,6 +388,26 @@ impl Judge {
         self.set(id, Stage::Doubting { act_at });
     }
 
+    /// Whether the last verdict met a conflict, and the register is as it was
+    /// then: no race, for the store refuses this node's verdict.
+    fn is_refused(&mut self, id: NodeId, expected: Option<&Beat>) -> bool {
+        let sight = self.sights.get_mut(&id);
+        sight.is_some_and(|sight| {
+            core::mem::take(&mut sight.conflicted) && Some(&sight.beat) == expected
+        })
+    }
+
+    /// It is tried less and less often.
+    fn refused(&mut self, desk: &mut Desk, id: NodeId, failure: &Failure) {
+        let Some(sight) = self.sights.get_mut(&id) else {
+            return;
+        };
+        sight.refusals = sight.refusals.saturating_add(1);
+        let pause = desk.trouble(failure, sight.refusals);
+        let act_at = desk.now.after(pause);
+        sight.stage = Stage::Doubting { act_at };
+    }
+
     /// The answer to the swap of a heartbeat register.
     pub(super) fn wrote(&mut self, desk: &mut Desk, call: Call, result: &Result<Version, Failure>) {
         let Some((id, _)) = self.awaited(call) else {
@@ -387,6 +418,7 @@ impl Judge {
                 let version = version.clone();
                 if let Some(sight) = self.sights.get_mut(&id) {
                     sight.beat = Beat::Dead { version };
+                    sight.refusals = 0;
                     sight.first = desk.now;
                 }
                 self.condemn(desk, id);
@@ -395,6 +427,9 @@ impl Judge {
             Err(failure) if failure.class == FailureClass::Conflict => {
                 let act_at = desk.now;
                 self.set(id, Stage::Doubting { act_at });
+                if let Some(sight) = self.sights.get_mut(&id) {
+                    sight.conflicted = true;
+                }
             }
             Err(failure) => self.doubt_again(desk, id, failure),
         }

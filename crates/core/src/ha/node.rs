@@ -133,7 +133,7 @@ impl Node {
         node.jobs.proving = names.map(|name| (name, proven)).collect();
         node.jobs.jobs = past.jobs;
         node.stage = Stage::Resuming;
-        node.unsettled = true;
+        node.unsettled = !node.desk.config.plant.is(Bug::StartsUnsettled);
         node.advance();
         node
     }
@@ -382,7 +382,7 @@ impl Node {
             self.shelf.clear();
             self.collector.clear();
         }
-        if self.roll.may_draft(now) {
+        if self.roll.may_draft(now) && self.roll.has_room(&mut self.desk) {
             self.roll.dirty = false;
             if let Some(next) = self.draft() {
                 if let Some(view) = self.roll.view() {

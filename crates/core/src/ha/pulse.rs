@@ -36,6 +36,13 @@ pub(super) struct Pulse {
     attempts: VecDeque<(u64, Instant)>,
     stage: Stage,
     failures: u32,
+    /// What the last beat expected, if it met a conflict and the register has
+    /// not been read since.
+    conflicted: Option<Expect>,
+    /// How many registers in a row could not be created though they are not
+    /// there, and when the next may be.
+    refusals: u32,
+    create_at: Instant,
     /// Whether the beats of the incarnation before this one failed, and none
     /// has succeeded since.
     failed_before: bool,
@@ -77,6 +84,9 @@ impl Pulse {
             attempts: VecDeque::new(),
             stage: Stage::Idle { at: now },
             failures: 0,
+            conflicted: None,
+            refusals: 0,
+            create_at: now,
             failed_before: false,
             status,
         }
@@ -106,14 +116,19 @@ impl Pulse {
 
     /// Whether the last beat failed, be it one of the incarnation before this.
     pub(super) const fn fails(&self) -> bool {
-        self.failures > 0 || self.failed_before
+        self.failures > 0 || self.refusals > 0 || self.failed_before
     }
 
     /// The heartbeat of the incarnation that comes after this one. The store is
-    /// as it was, but is asked anew without a pause.
+    /// as it was, but is asked anew without a pause, unless it refused to create
+    /// the last one.
     pub(super) fn again(&self, now: Instant) -> Self {
         Self {
             failed_before: self.fails(),
+            refusals: self.refusals,
+            stage: Stage::Idle {
+                at: now.max(self.create_at),
+            },
             ..Self::new(now, self.status.clone())
         }
     }
@@ -161,6 +176,8 @@ impl Pulse {
                 }
                 if failure.class == FailureClass::Unknown {
                     self.failed(desk, failure);
+                } else {
+                    self.conflicted = Some(self.expect());
                 }
                 self.stage = Stage::Reading(desk.read(desk.keys.heartbeat(desk.me)));
                 Pulsed::Nothing
@@ -185,7 +202,7 @@ impl Pulse {
         self.stage = Stage::Idle {
             at: start.after(desk.config.interval),
         };
-        self.failures = 0;
+        (self.failures, self.refusals) = (0, 0);
         self.failed_before = false;
         desk.event(Event::Beat { grant });
         Pulsed::Beat
@@ -210,7 +227,16 @@ impl Pulse {
                 return Pulsed::Nothing;
             }
         };
+        // No race, if it shows what the beat expected: the store refuses it.
+        let conflicted = self.conflicted.take();
+        let refused = conflicted.filter(|it| it.is_met_by(reading.register.as_ref()));
+        let refused = refused.map(|_| Failure::refused(&desk.keys.heartbeat(desk.me), reading));
         let Some(register) = &reading.register else {
+            if let Some(failure) = refused {
+                self.refusals = self.refusals.saturating_add(1);
+                let pause = desk.trouble(&failure, self.refusals);
+                self.create_at = desk.now.after(pause);
+            }
             return self.absent(desk);
         };
         match Heartbeat::decode(&register.value) {
@@ -233,7 +259,8 @@ impl Pulse {
                 // on an older version, can never land any more.
                 self.attempts
                     .retain(|(sequence, _)| *sequence > shown.sequence);
-                self.stage = Stage::Idle { at: desk.now };
+                let at = refused.map_or(desk.now, |failure| self.failed(desk, &failure));
+                self.stage = Stage::Idle { at };
                 landed.map_or(Pulsed::Nothing, |start| self.extend(desk, start, deadline))
             }
             _ => {
@@ -281,10 +308,14 @@ impl Pulse {
             self.attempts.pop_front();
         }
         self.attempts.push_back((self.sequence, desk.now));
-        let expect = self.version.clone().map_or(Expect::Absent, Expect::Version);
+        let expect = self.expect();
         let value = self.record(desk.me, desk).encode();
         let pending = desk.write(desk.keys.heartbeat(desk.me), expect, value);
         self.stage = Stage::Writing(pending);
+    }
+
+    fn expect(&self) -> Expect {
+        self.version.clone().map_or(Expect::Absent, Expect::Version)
     }
 
     fn record(&self, node: NodeId, desk: &Desk) -> Heartbeat {

@@ -22,6 +22,8 @@
 //! clock, where no earlier life of this boot has come: an attempt of that life
 //! cannot be taken for one of this.
 
+mod refusal;
+
 use alloc::collections::VecDeque;
 use alloc::string::ToString as _;
 use alloc::vec::Vec;
@@ -87,6 +89,12 @@ pub(super) struct Roll {
     pub(super) dirty: bool,
     /// A swap did not succeed, or may have: read before drafting again.
     unsure: bool,
+    /// What the last swap expected.
+    sent: Expect,
+    /// It met a conflict, and the view has not been read since.
+    conflicted: bool,
+    /// How many swaps in a row met a conflict though the view was as expected.
+    refusals: u32,
     /// When the view that is known was first seen.
     learnt: Instant,
     /// When the view was asked for that is known now.
@@ -134,6 +142,9 @@ impl Roll {
             retry_at: Instant::ZERO,
             dirty: false,
             unsure: false,
+            sent: Expect::Absent,
+            conflicted: false,
+            refusals: 0,
             learnt: Instant::ZERO,
             fresh_at: Instant::ZERO,
             garbled: None,
@@ -311,6 +322,7 @@ impl Roll {
             Known::View(_, version) => Expect::Version(version.clone()),
             Known::Nothing | Known::Absent => Expect::Absent,
         };
+        self.sent = expect.clone();
         let pending = desk.write(desk.view_key(), expect, next.encode());
         self.pending = Some(Op::Write(pending, next));
     }
@@ -331,7 +343,9 @@ impl Roll {
         match result {
             Ok(reading) => {
                 self.poll_again(desk);
-                self.learn(desk, reading.register.as_ref(), Some(pending.asked))
+                let news = self.learn(desk, reading.register.as_ref(), Some(pending.asked));
+                self.settle_conflict(desk, reading);
+                news
             }
             Err(failure) => {
                 self.failed(desk, failure);
@@ -351,7 +365,7 @@ impl Roll {
 
     /// Whether the last call failed.
     pub(super) const fn fails(&self) -> bool {
-        self.failures > 0
+        self.failures > 0 || self.refusals > 0
     }
 
     fn failed(&mut self, desk: &mut Desk, failure: &Failure) {
@@ -450,6 +464,9 @@ impl Roll {
         }
         let before = core::mem::replace(&mut self.known, next);
         (self.dirty, self.learnt) = (true, desk.now);
+        if core::mem::take(&mut self.refusals) > 0 {
+            self.retry_at = desk.now;
+        }
         let was_listed = matches!(&before, Known::View(view, _) if view.member(desk.me).is_some());
         self.removed |= was_listed && self.excludes(desk.me);
         if let Some(view) = self.view() {
@@ -457,7 +474,9 @@ impl Roll {
             let serial = member.map_or(0, |member| member.serial);
             self.top_epoch = self.top_epoch.max(epoch);
             self.serial = self.serial.max(serial);
-            if !desk.config.plant.is(Bug::UnknownIsNo) && !self.removed {
+            let plant = desk.config.plant;
+            let told = !self.removed || plant.is(Bug::RemovalSettles);
+            if told && !plant.is(Bug::UnknownIsNo) {
                 self.settle_attempts(desk, serial);
             }
         }
@@ -507,7 +526,7 @@ impl Roll {
         self.dirty = true;
         match result {
             Ok(version) => {
-                self.failures = 0;
+                (self.failures, self.refusals) = (0, 0);
                 self.retry_at = desk.now;
                 if self.view().is_some_and(|known| known.epoch >= next.epoch) {
                     // The watch was faster, and has shown what came after.
@@ -523,7 +542,7 @@ impl Roll {
             Err(failure) => {
                 match failure.class {
                     FailureClass::Conflict => {
-                        self.unsure = true;
+                        (self.unsure, self.conflicted) = (true, true);
                         self.look(desk.now);
                     }
                     FailureClass::Unknown => {

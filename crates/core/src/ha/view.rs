@@ -204,6 +204,10 @@ impl Spec {
 }
 
 impl View {
+    /// The highest epoch that a node writes. What is read is twice as high
+    /// (`codec`), so that no node writes what nobody can read.
+    pub const EPOCH_MAX: u64 = 1 << 62;
+
     /// Nobody and nothing; its epoch is one before the first.
     pub const fn empty(group: Name, quorum: u32, spread: bool) -> Self {
         Self {

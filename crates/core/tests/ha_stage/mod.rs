@@ -28,8 +28,12 @@ pub(crate) enum Link {
     Cut,
     /// Writes wait until the script lets them land.
     Held,
+    /// Those of the view wait.
+    HeldView,
     /// Writes take effect, and the answer says that this is not known.
     Vague,
+    /// Writes are answered with a conflict, and do nothing.
+    Denied,
 }
 
 #[derive(Clone)]
@@ -281,9 +285,16 @@ impl Stage {
 
     fn ask(&mut self, index: usize, call: Call, op: Op) {
         let write = matches!(op, Op::Write(_));
+        let keys = Keys::of(self.actors[index].config.group.clone());
+        let of_view = matches!(&op, Op::Write(write) if write.key == keys.view());
+        let holds = match self.actors[index].link {
+            Link::Held => write,
+            Link::HeldView => of_view,
+            Link::Up | Link::Cut | Link::Vague | Link::Denied => false,
+        };
         match self.actors[index].link {
             Link::Cut => {}
-            Link::Held if write => {
+            Link::Held | Link::HeldView if holds => {
                 let life = self.actors[index].life;
                 self.actors[index].held.push_back((life, call, op));
             }
@@ -294,7 +305,15 @@ impl Stage {
                     .inbox
                     .push_back(Input::Wrote { call, result });
             }
-            Link::Up | Link::Held | Link::Vague => {
+            Link::Denied if write => {
+                self.say_of(index, "is denied a write");
+                let why = "somebody wrote first";
+                let result = Err(Failure::new(FailureClass::Conflict, why));
+                self.actors[index]
+                    .inbox
+                    .push_back(Input::Wrote { call, result });
+            }
+            Link::Up | Link::Held | Link::HeldView | Link::Vague | Link::Denied => {
                 let input = self.apply(index, call, &op);
                 self.actors[index].inbox.push_back(input);
             }
@@ -309,7 +328,7 @@ impl Stage {
                 let result = Ok(Reading {
                     register,
                     now,
-                    bound: false,
+                    bound: None,
                 });
                 Input::Read { call, result }
             }

@@ -11,13 +11,14 @@
 //! | `restart a` | after everything has ended |
 //! | `resume a` | on from its file, with what its guardian kept |
 //! | `suspend a`, `wake a` | it stands still; its guardian does not |
-//! | `cut a`, `hold a`, `vague a`, `mend a`, `land a` | how it reaches the store; what was held lands |
+//! | `cut a`, `hold a [only=view]`, `vague a`, `deny a`, `mend a`, `land a` | how it reaches the store; what was held lands |
 //! | `stubborn a`, `failing pay`, `working pay` | work that does not stop, or start |
 //! | `crumble a pay` | a workload that runs on `a` ends by itself |
 //! | `forget a` | somebody deletes its heartbeat |
 //! | `lose a` | the view of its group is deleted |
 //! | `keep a view`, `back a view` | the view of its group is copied; the store gives out that copy again |
 //! | `keep a beat`, `back a beat` | the same with its heartbeat |
+//! | `lift a 7` | the view of its group gets that epoch |
 //! | `older a` | its line of the view becomes one of a version of before |
 //! | `wait 3s` | time passes |
 
@@ -158,19 +159,7 @@ impl Stage {
             "handover" => self.tell(index, Command::Drain),
             "suspend" => self.actors[index].suspended = true,
             "wake" => self.actors[index].suspended = false,
-            "cut" => self.actors[index].link = Link::Cut,
-            "hold" => self.actors[index].link = Link::Held,
-            "vague" => self.actors[index].link = Link::Vague,
-            "mend" => self.actors[index].link = Link::Up,
-            "land" => {
-                while let Some((life, call, op)) = self.actors[index].held.pop_front() {
-                    let input = self.apply(index, call, &op);
-                    // Nobody hears the answers to a life that has ended.
-                    if life == self.actors[index].life {
-                        self.actors[index].inbox.push_back(input);
-                    }
-                }
-            }
+            "cut" | "hold" | "vague" | "deny" | "mend" | "land" => self.link(name, index, args),
             "stubborn" => self.actors[index].stubborn = true,
             "crumble" => {
                 let workload = args.word()?;
@@ -191,11 +180,52 @@ impl Stage {
                 let _ = self.store.delete(&key, &version.ok_or("there is no view")?);
             }
             "keep" | "back" => self.copy(name, index, args.word()?)?,
-            "older" => self.older(index)?,
+            "older" => {
+                let name = self.actors[index].config.name.clone();
+                self.edit(index, |view| {
+                    view.epoch += 1;
+                    let mut members = view.members.iter_mut();
+                    let member = members.find(|member| member.name == name);
+                    member.ok_or("it is no member")?.serial = 1;
+                    Ok(())
+                })?;
+            }
+            "lift" => {
+                let epoch: u64 = args.word()?.parse()?;
+                self.edit(index, |view| {
+                    view.epoch = epoch;
+                    Ok(())
+                })?;
+            }
             "kill" | "crash" | "restart" | "resume" => self.life(name, index),
             other => return Err(format!("there is no command {other}").into()),
         }
         Ok(())
+    }
+
+    /// How it reaches the store.
+    fn link(&mut self, name: &str, index: usize, args: &mut Args<'_>) {
+        let actor = &mut self.actors[index];
+        match name {
+            "cut" => actor.link = Link::Cut,
+            "hold" if args.key("only") == Some("view") => actor.link = Link::HeldView,
+            "hold" => actor.link = Link::Held,
+            "vague" => actor.link = Link::Vague,
+            "deny" => actor.link = Link::Denied,
+            "mend" => actor.link = Link::Up,
+            _ => self.land(index),
+        }
+    }
+
+    /// What was held lands.
+    fn land(&mut self, index: usize) {
+        while let Some((life, call, op)) = self.actors[index].held.pop_front() {
+            let input = self.apply(index, call, &op);
+            // Nobody hears the answers to a life that has ended.
+            if life == self.actors[index].life {
+                self.actors[index].inbox.push_back(input);
+            }
+        }
     }
 
     /// Keeps a copy of a register, or lets the store give it out again.
@@ -224,15 +254,11 @@ impl Stage {
         Ok(())
     }
 
-    fn older(&mut self, index: usize) -> Outcome<()> {
+    fn edit(&mut self, index: usize, edit: impl Fn(&mut View) -> Outcome<()>) -> Outcome<()> {
         let key = Keys::of(self.actors[index].config.group.clone()).view();
         let register = self.store.read(&key).ok_or("there is no view")?;
         let mut view = View::decode(&register.value)?;
-        let name = self.actors[index].config.name.clone();
-        view.epoch += 1;
-        let mut members = view.members.iter_mut();
-        let member = members.find(|member| member.name == name);
-        member.ok_or("it is no member")?.serial = 1;
+        edit(&mut view)?;
         let write = Write {
             expect: Expect::Version(register.version.clone()),
             key: key.clone(),

@@ -25,8 +25,9 @@ impl Sessions {
         self.over.get(session.wrapping_sub(1)) == Some(&false)
     }
 
-    pub(crate) fn holds(&self, key: &Key) -> bool {
-        self.bound.contains_key(key)
+    /// Which session holds it.
+    pub(crate) fn holder(&self, key: &Key) -> Option<u64> {
+        self.bound.get(key).map(|(holder, _)| *holder as u64)
     }
 
     /// Whether the store lets `session`, or somebody without one, write so.

@@ -22,6 +22,8 @@ pub(crate) struct Store {
     /// How far its clock was set forward (or back), in nanoseconds.
     pub(crate) step: i128,
     pub(crate) sessions: Sessions,
+    /// It answers every write with a conflict, and does nothing.
+    pub(crate) refuses: bool,
     /// Up to which change the watches have been served.
     served: u64,
 }
@@ -33,6 +35,7 @@ impl Store {
             clock: false,
             step: 0,
             sessions: Sessions::default(),
+            refuses: false,
             served: 0,
         }
     }
@@ -57,11 +60,11 @@ impl Store {
             What::Read(key) => Effect::Read(Reading {
                 register: self.registers.read(key).cloned(),
                 now,
-                bound: self.sessions.holds(key),
+                bound: self.sessions.holder(key),
             }),
             What::Write(write, session, last) => {
                 let lost = || Failure::new(FailureClass::Conflict, "somebody else wrote first");
-                if !self.sessions.allows(*session, write) {
+                if self.refuses || !self.sessions.allows(*session, write) {
                     return Effect::Wrote(Err(lost()));
                 }
                 let wrote = self.registers.compare_and_swap(write.clone(), now);

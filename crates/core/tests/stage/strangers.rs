@@ -29,6 +29,12 @@ pub(crate) fn write(world: &mut World, command: &str, args: &mut Args<'_>) -> Ou
             }
             world.store.put(at, &key, record.encode(), Stamp::Keep);
         }
+        // lift 9: the sequence of the record as it is.
+        "lift" => {
+            let mut record = world.store.record(&key).ok_or("nothing to lift")?;
+            record.sequence = args.word()?.parse()?;
+            world.store.put(at, &key, record.encode(), Stamp::Keep);
+        }
         // restore v1: an old state comes back as=v1 or under a new version.
         "restore" => {
             let old = world.store.once(args.word()?)?.register.ok_or("deleted")?;

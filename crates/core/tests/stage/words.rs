@@ -61,7 +61,9 @@ pub(crate) fn run(world: &mut World, command: &str, args: &mut Args<'_>) -> Outc
             surround(world, command, args)?;
         }
         "ok" | "land" | "fail" | "garble" | "hint" => answer(world, command, args)?,
-        "put" | "request" | "restore" | "delete" => strangers::write(world, command, args)?,
+        "put" | "request" | "lift" | "restore" | "delete" => {
+            strangers::write(world, command, args)?;
+        }
         "register" | "bytes" | "state" | "sight" => return show(world, command, args),
         other => return Err(format!("unknown command {other}").into()),
     }
@@ -235,9 +237,12 @@ fn watch(text: &str) -> Outcome<Watch> {
 /// What happens around the actors.
 fn surround(world: &mut World, command: &str, args: &mut Args<'_>) -> Outcome<()> {
     if command == "store" {
-        // store clock=on step=-1h
+        // store clock=on step=-1h refuses=on
         world.store.clock |= args.key("clock") == Some("on");
         world.store.step += args.shift("step")?.unwrap_or(0);
+        if let Some(refuses) = args.key("refuses") {
+            world.store.refuses = refuses == "on";
+        }
         return Ok(());
     }
     let index = world.actor(args.word()?)?;

@@ -12,6 +12,7 @@ mod guard;
 mod observers;
 mod own_id;
 mod races;
+mod refusals;
 mod requests;
 mod terms;
 mod told;
@@ -27,6 +28,7 @@ pub(crate) use guard::step;
 pub(crate) use observers::claim;
 pub(crate) use own_id::own_id;
 pub(crate) use races::race;
+pub(crate) use refusals::Refusals;
 pub(crate) use requests::Requests;
 pub(crate) use terms::Terms;
 pub(crate) use told::told;
@@ -69,7 +71,7 @@ pub enum Check {
     /// What was asked through the register is obeyed.
     Requests,
     /// A machine never asks to be woken at a time that has passed, again and
-    /// again.
+    /// again, and does not repeat what the store refuses as fast as it answers.
     Spin,
 }
 

@@ -432,7 +432,7 @@ fn restored(swarm: &Swarm, backup: &State, host: &Host) -> Result<State, Violati
         members: Membership::founded([(host.id, host.storage)]),
         times: 1,
         term_step: TERM_STEP,
-        longest_lease: std::time::Duration::ZERO,
+        longest_lease: None,
         holder: 1,
         wall: WallTime::default(),
     };

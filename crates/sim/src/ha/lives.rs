@@ -177,6 +177,21 @@ impl World {
         self.queue.push(until, Happening::Wake(p));
     }
 
+    /// The machine is suspended until it is judged dead, mostly. What its agent
+    /// was writing lands in a view that it never sees: its watch has no line
+    /// then, and has one again before it wakes, perhaps.
+    pub(super) fn nap(&mut self, p: usize) {
+        if !self.faulty() || !self.store.lines[p].up || self.sleeps(p) {
+            return;
+        }
+        let lease = self.swarm.lease;
+        let span = self.rng.between(lease, 3 * lease);
+        self.store.lines[p].up = false;
+        self.suspend(p, span);
+        let at = self.now + self.rng.between(lease, 3 * lease);
+        self.queue.push(at, Happening::LineUp(p));
+    }
+
     /// The machine goes on; guardians look first.
     pub(super) fn wake(&mut self, p: usize) {
         let agent = &mut self.agents[p];

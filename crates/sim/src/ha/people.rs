@@ -98,6 +98,11 @@ impl World {
         }
         if let Some(request) = self.draw_request(p) {
             self.ask(p, request);
+            if self.swarm.naps > 0 && self.rng.chance(self.swarm.naps) {
+                // While the view is being written.
+                let at = self.now + self.rng.between(0, 8 * self.swarm.net.1);
+                self.queue.push(at, Happening::Nap(p));
+            }
         } else {
             self.draw_farewell(p);
         }

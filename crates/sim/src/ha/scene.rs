@@ -4,7 +4,9 @@
 
 use std::collections::BTreeMap;
 
-use tenure_core::ha::{Command, Config, Digest, Node, NodeId, Request, Spec, View};
+use tenure_core::cas::Register;
+use tenure_core::ha::{Command, Config, Digest, Keys, Node, NodeId, Request, Spec, View};
+use tenure_core::ids::Key;
 
 use super::swarm::name;
 use super::world::{Happening, World};
@@ -151,6 +153,28 @@ impl Scene {
     pub fn late_beat(&mut self, p: usize, millis: u64) {
         self.world.held = Some((p, millis * MILLI));
         self.cut(p, millis + 20_000);
+    }
+
+    /// The next write of agent `p` arrives only after so many milliseconds, also
+    /// if its sender has ended meanwhile.
+    pub fn late_write(&mut self, p: usize, millis: u64) {
+        self.world.held = Some((p, millis * MILLI));
+    }
+
+    /// The register of the view, as the store has it.
+    pub fn kept_view(&self) -> Option<Register> {
+        self.world.store.registers.read(&self.view_key()).cloned()
+    }
+
+    /// The store breaks its promise: it gives out that view once more, under the
+    /// version that it had.
+    pub fn bring_back(&mut self, old: Register) {
+        let key = self.view_key();
+        self.world.bring_back(&key, old);
+    }
+
+    fn view_key(&self) -> Key {
+        Keys::of(self.world.agents[0].config.group.clone()).view()
     }
 
     /// From now on nothing is told to agent `p` by its watch, and it does not

@@ -195,7 +195,7 @@ impl World {
                     result: Ok(Reading {
                         register,
                         now,
-                        bound: false,
+                        bound: None,
                     }),
                 }
             }

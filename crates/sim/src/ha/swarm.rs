@@ -70,6 +70,8 @@ pub(super) struct Swarm {
     /// The mean pause between two requests of users, in thousandths of a
     /// lease.
     pub(super) requests: u64,
+    /// After how many of 100 requests the machine that was asked is suspended.
+    pub(super) naps: u64,
     /// In how many of 100 cases a workload takes longer to stop than it may,
     /// and does not start.
     pub(super) stubborn: u64,
@@ -103,6 +105,7 @@ impl Swarm {
             quick: false,
             foreign: false,
             requests: *pick(rng, &[100, 300, 1_000]),
+            naps: 0,
             stubborn: *pick(rng, &[0, 10, 50]),
             failing: *pick(rng, &[0, 0, 5, 30]),
             start: *pick(rng, &[MILLI, 30 * MILLI, SECOND / 2]),
@@ -226,6 +229,9 @@ impl Swarm {
         self.foreign = rng.chance(25);
         // That content is there rests on the promise of the store.
         self.bare |= self.mishaps.tear > 0;
+        if self.watch && rng.chance(20) {
+            self.naps = 15;
+        }
     }
 }
 
@@ -272,11 +278,12 @@ impl fmt::Display for Swarm {
         write!(
             f,
             "content kept for {:?}, {} a page, foreign boot ids {}, requests every {}/1000 lease, \
-             stubborn {} %, failing {} %, start {:?}, reap {:?}",
+             {} % followed by a nap, stubborn {} %, failing {} %, start {:?}, reap {:?}",
             self.agents.first().map_or(Duration::ZERO, |it| it.keep),
             self.page,
             self.foreign,
             self.requests,
+            self.naps,
             self.stubborn,
             self.failing,
             Duration::from_nanos(self.start),

@@ -32,7 +32,7 @@ const HISTORY_MAX: usize = 64;
 /// above, since the first may be the store by then.
 const COPY_FROM: u64 = 1 << 40;
 /// For how many leases nothing is promised that rests on the store: a verdict
-/// that was on its way lands within two, whoever it hits ends within one, and a
+/// or a swap of the view that was on its way lands within two, whoever it hits ends within one, and a
 /// node whose view fell has looked within one and a bit, and ended what it ran
 /// on the other's word.
 const SOON: u64 = 4;
@@ -70,7 +70,8 @@ impl Torn {
 }
 
 impl Check {
-    /// Whether it rests on a store that loses nothing.
+    /// Whether it rests on a store that loses nothing, in all that it says. Of
+    /// *fate* one rule does, which looks for itself.
     pub(super) const fn rests_on_store(self) -> bool {
         matches!(self, Self::Once | Self::Verdicts | Self::Members)
     }
@@ -142,6 +143,15 @@ impl World {
             3 => self.restore_all(),
             _ => self.restore_one(),
         }
+        self.tore();
+    }
+
+    /// A register is given out once more as it was, under its old version.
+    pub(super) fn bring_back(&mut self, key: &Key, old: Register) {
+        let hashed = std::mem::replace(&mut self.swarm.hashed, true);
+        self.put_back(key, Some(old));
+        self.swarm.hashed = hashed;
+        self.stats.restored += 1;
         self.tore();
     }
 

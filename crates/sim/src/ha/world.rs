@@ -63,6 +63,8 @@ pub(super) enum Happening {
         life: u32,
     },
     LineUp(usize),
+    /// A machine is suspended, and its watch has lost its line.
+    Nap(usize),
     /// A machine that was suspended goes on.
     Wake(usize),
     /// The copies of the store become one again.
@@ -265,6 +267,7 @@ impl World {
                 }
             }
             Happening::LineUp(p) => self.line_up(p),
+            Happening::Nap(p) => self.nap(p),
             Happening::Wake(p) => self.wake(p),
             Happening::Join => self.join_copies(),
             Happening::Mended => self.mended(),

@@ -17,9 +17,12 @@ pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Bytes, D
 
 fn decode(text: &str) -> Result<Bytes, String> {
     let bytes = STANDARD.decode(text);
-    bytes
-        .map(Into::into)
-        .map_err(|error| format!("expected bytes in base64, found {text:?}: {error}"))
+    bytes.map(Into::into).map_err(|error| {
+        format!(
+            "expected bytes in base64, found {:?}: {error}",
+            crate::error::cut(text)
+        )
+    })
 }
 
 /// A list of them.

@@ -33,7 +33,7 @@ pub(crate) use builder::{entropy, host_name};
 pub use events::{EVENTS_MAX, Events};
 pub use observe::{Look, Watcher, leader, leader_confirmed, list, natural_expiry, watch};
 pub use reign::{Deposed, Reign};
-pub use repair::{RepairError, forget, repair};
+pub use repair::{RepairError, forget, forget_abandoned, repair};
 use tenure_core::election::Campaign;
 pub use tenure_core::election::{
     Certainty, Command, Config, ConfigError, Event, Expiry, Failure, FailureClass, Fallen, Grant,

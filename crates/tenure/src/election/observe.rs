@@ -136,7 +136,7 @@ fn version(reading: &Reading) -> Option<Version> {
 }
 
 /// Whether a reading shows the record of this election, or none.
-fn decoded(election: &Name, reading: &Reading) -> Result<(), StoreError> {
+pub(super) fn decoded(election: &Name, reading: &Reading) -> Result<(), StoreError> {
     let Some(register) = &reading.register else {
         return Ok(());
     };
@@ -263,7 +263,7 @@ pub async fn list(
                 let reading = Reading {
                     register: Some(register),
                     now: page.now,
-                    bound: false,
+                    bound: None,
                 };
                 let seen = match decoded(&name, &reading) {
                     Ok(()) => Ok(judge(store.features(), &name, asked, &reading)),

@@ -6,15 +6,22 @@
 //! every rule that a candidate keeps, and there is no second way to write a
 //! term. *Deleting* is a comparison with the version of an office that is
 //! vacant, or whose grant was seen to be over: nobody may hold it any more.
+//!
+//! A register that was written by hand, or whose holder took a lease of days
+//! and died, is judged over only when that lease has passed. A person who knows
+//! that no process holds the office may have it deleted before
+//! ([`forget_abandoned`]). That is the one place where a person's word stands
+//! for the lease.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::election::{Certainty, Event, Fallen, Record, Request};
+use tenure_core::cas::Expect;
+use tenure_core::election::{Certainty, Event, Failure, FailureClass, Fallen, Record, Request};
 use tenure_core::ids::{Key, LeaderId, Name, Term};
 
 use super::ask::AskError;
-use super::observe::{confirm, look, on_background};
+use super::observe::{confirm, decoded, look, on_background};
 use super::request::Asking;
 use super::{Election, StartError};
 use crate::error::StoreError;
@@ -61,9 +68,32 @@ pub enum RepairError {
         /// In which term.
         term: u64,
     },
+    /// The office is held by a process that lives.
+    #[error(
+        "expected an office whose holder is gone, found that {leader} in term {term} {sign}: it \
+         lives; have it resign, and stop every candidate, before the election is forgotten"
+    )]
+    Lives {
+        /// By whom.
+        leader: LeaderId,
+        /// In which term.
+        term: u64,
+        /// What shows that.
+        sign: &'static str,
+    },
     /// There is no such register.
     #[error("expected an election to forget, found none of this name")]
     Absent,
+    /// The candidate that was to raise the term could not be elected.
+    #[error("expected the store to have the term raised above {above} within {waited:?}: {why}")]
+    Refused {
+        /// The term.
+        above: u64,
+        /// How long it was tried.
+        waited: Duration,
+        /// What the candidate met last.
+        why: Arc<str>,
+    },
     /// Wrong settings.
     #[error(transparent)]
     Start(#[from] StartError),
@@ -101,12 +131,10 @@ pub async fn repair(
         }
         let builder = Election::builder(Arc::clone(&store), election.as_str());
         let stand = builder.name(NAME).floor(above).start()?;
+        let mut trouble = None;
         let raised = tokio::select! {
-            raised = tokio::time::timeout(patience, risen(&stand, above)) => {
-                raised.ok().flatten().ok_or(RepairError::Unheard {
-                    above: above.get(),
-                    waited: patience,
-                })
+            raised = tokio::time::timeout(patience, risen(&stand, above, &mut trouble)) => {
+                raised.ok().flatten().ok_or_else(|| unheard(above, patience, trouble))
             }
             error = unasked(store.as_ref(), &election, above, within) => Err(error),
         };
@@ -141,8 +169,18 @@ async fn unasked(store: &dyn Store, election: &Name, above: Term, within: Durati
     }
 }
 
-/// The term above `above` that this candidate, or another, is elected in.
-async fn risen(stand: &Election, above: Term) -> Option<Term> {
+/// Why the term was not raised in time.
+fn unheard(above: Term, waited: Duration, trouble: Option<Failure>) -> RepairError {
+    let above = above.get();
+    match trouble {
+        Some(Failure { why, .. }) => RepairError::Refused { above, waited, why },
+        None => RepairError::Unheard { above, waited },
+    }
+}
+
+/// The term above `above` that this candidate, or another, is elected in. What
+/// a person must mend, and what is not over, is left in `trouble`.
+async fn risen(stand: &Election, above: Term, trouble: &mut Option<Failure>) -> Option<Term> {
     let mut events = stand.events();
     while let Some(event) = events.next().await {
         let term = match event {
@@ -151,6 +189,14 @@ async fn risen(stand: &Election, above: Term) -> Option<Term> {
                 Some(leader) => leader.term,
                 None => continue,
             },
+            Event::Trouble { failure, .. } if failure.class == FailureClass::Broken => {
+                *trouble = Some(failure);
+                continue;
+            }
+            Event::Recovered => {
+                *trouble = None;
+                continue;
+            }
             _ => continue,
         };
         if term > above {
@@ -178,6 +224,15 @@ pub async fn forget(
         let (mut seen, mut record) = look(store.as_ref(), &election, within).await?;
         if seen.leader.is_some() && seen.certainty < Certainty::Proven {
             // One read cannot say whether it is led.
+            if let Some(found) = record.filter(|found| found.lease > within) {
+                tracing::warn!(
+                    "{election} is held in term {}, with a lease of {:?}; it is forgotten when \
+                     that is over without a renewal (if no process holds it: \
+                     --holder-is-gone)",
+                    found.term,
+                    found.lease
+                );
+            }
             (seen, record) = confirm(store.as_ref(), &election, within).await?;
         }
         if let Some(leader) = seen.leader {
@@ -194,8 +249,69 @@ pub async fn forget(
         if Record::decode(&register.value).as_ref() != Ok(&judged) {
             return Err(StoreError::Conflict.into());
         }
-        store.delete(&key, &register.version, within).await?;
-        Ok(judged.term)
+        match store.delete(&key, &register.version, within).await {
+            Ok(()) => Ok(judged.term),
+            Err(StoreError::Conflict) => {
+                let now = store.read(&key, within).await?;
+                let same = Expect::Version(register.version).is_met_by(now.register.as_ref());
+                let refused = || StoreError::broken(now.refusal(&key));
+                Err(if same {
+                    refused()
+                } else {
+                    StoreError::Conflict
+                }
+                .into())
+            }
+            Err(error) => Err(error.into()),
+        }
+    })
+    .await
+}
+
+/// The same at once, on the word of a person that no process holds the office:
+/// the process that the register names has ended, with all of its work, and so
+/// has every candidate. What that saves is the rest of the lease. Where the word
+/// is false two may lead, until the one that the register named has noticed.
+///
+/// So the register is looked at twice, a lease apart or `within` if that is
+/// less, and kept if it was written meanwhile. One that is bound to a session
+/// is kept as well: its server vacates it by itself when the process is gone.
+///
+/// # Errors
+/// See [`RepairError`].
+pub async fn forget_abandoned(
+    store: Arc<dyn Store>,
+    election: &Name,
+    within: Duration,
+) -> Result<Term, RepairError> {
+    let election = election.clone();
+    on_background(async move {
+        let key = Key::of_election(&election);
+        let reading = store.read(&key, within).await?;
+        decoded(&election, &reading)?;
+        let bound = reading.bound;
+        let Some(first) = reading.register else {
+            return Err(RepairError::Absent);
+        };
+        let Ok(record) = Record::decode(&first.value) else {
+            return Err(StoreError::Conflict.into());
+        };
+        let held = record.holder().map(|holder| holder.id);
+        if let Some(leader) = held {
+            let term = record.term.get();
+            let lives = |sign| RepairError::Lives { leader, term, sign };
+            if bound.is_some() {
+                return Err(lives("has a session that lives"));
+            }
+            tokio::time::sleep(record.lease.min(within)).await;
+            let again = store.read(&key, within).await?.register;
+            if again.map(|register| register.version) != Some(first.version.clone()) {
+                return Err(lives("has written the register meanwhile"));
+            }
+        }
+        // A comparison: what is written from here on has another version.
+        store.delete(&key, &first.version, within).await?;
+        Ok(record.term)
     })
     .await
 }

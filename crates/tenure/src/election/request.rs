@@ -60,6 +60,8 @@ pub(super) struct Asking<'a> {
     first: Option<Record>,
     last: Option<Record>,
     tries: u32,
+    /// What the last write expected, if it met a conflict.
+    compared: Option<Version>,
 }
 
 impl<'a> Asking<'a> {
@@ -85,6 +87,7 @@ impl<'a> Asking<'a> {
             first: None,
             last: None,
             tries: 0,
+            compared: None,
         }
     }
 
@@ -108,6 +111,12 @@ impl<'a> Asking<'a> {
             };
             is_meant(&leader)?;
             self.saw(&record);
+            if self.compared.take().as_ref() == Some(&version) {
+                return Err(self.refused().await);
+            }
+            if record.next_sequence().is_none() {
+                return Err(no_room(&record));
+            }
             if matches!(self.request, Request::Transfer(to) if *to == leader.name) {
                 return Ok((leader, seen));
             }
@@ -121,10 +130,11 @@ impl<'a> Asking<'a> {
                 if self.tries > 0 && clock::boot() >= self.until() {
                     return Err(self.given_up(failed));
                 }
-                match self.swap(record, version).await {
+                match self.swap(record, version.clone()).await {
                     Ok(()) => return Ok((leader, seen)),
                     Err(error @ StoreError::Conflict) => {
                         failed = error;
+                        self.compared = Some(version);
                         found = self.renewed(&leader).await;
                     }
                     // The next look shows whether it is there.
@@ -132,6 +142,15 @@ impl<'a> Asking<'a> {
                     Err(error) => return Err(error.into()),
                 }
             }
+        }
+    }
+
+    /// Nobody has written since the register was compared, and still the write
+    /// met a conflict: to try again would be to be refused again.
+    async fn refused(&self) -> AskError {
+        match self.store.read(&self.key, self.within).await {
+            Ok(reading) => StoreError::broken(reading.refusal(&self.key)).into(),
+            Err(error) => error.into(),
         }
     }
 
@@ -226,6 +245,16 @@ impl<'a> Asking<'a> {
             error => error.into(),
         }
     }
+}
+
+/// A request that nobody could read would hold the office for ever.
+fn no_room(record: &Record) -> AskError {
+    let error = StoreError::broken(format!(
+        "expected a sequence below 2^62 in the record of {}, found {}: it was written by hand; \
+         stop the leader, and delete the record (`tenure forget {}`)",
+        record.election, record.sequence, record.election
+    ));
+    error.into()
 }
 
 /// The record with the request; `None` if it is there already.

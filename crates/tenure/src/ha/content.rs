@@ -67,7 +67,9 @@ impl Content {
     ) -> Result<(), StoreError> {
         let (key, value) = (keys.content(&self.digest()), self.encode());
         let mut last = StoreError::unknown("the store did not answer");
+        let mut refusal = None;
         for _ in 0..TRIES_MAX {
+            refusal = None;
             let write = Write {
                 key: key.clone(),
                 expect: Expect::Absent,
@@ -80,13 +82,18 @@ impl Content {
                 Err(error @ (StoreError::Conflict | StoreError::Unknown(_))) => last = error,
                 Err(error) => return Err(error),
             }
-            match store.read(&key, within).await?.register {
+            let reading = store.read(&key, within).await?;
+            match &reading.register {
                 Some(register) if register.value == value => return Ok(()),
                 Some(_) => return Err(damaged(&key)),
+                // Deleted since, or refused: the last try says.
+                None if matches!(last, StoreError::Conflict) => {
+                    refusal = Some(StoreError::broken(reading.refusal(&key)));
+                }
                 None => {}
             }
         }
-        Err(last)
+        Err(refusal.unwrap_or(last))
     }
 
     /// Reads what the view calls `digest`.

@@ -6,6 +6,14 @@
 //! the same cluster: a deposed leader that does not know it yet claims too.
 //! Whoever believes wrongly learns it from the answer to the first command.
 //!
+//! All servers of a client are one cluster's. One that lost its disk and was
+//! started with itself alone in `--peers` founds another, at an address that
+//! clients know: an election would have two leaders of one term. So a client
+//! stays with the cluster that it found first, and goes to another only when
+//! no server of the first has answered for a while (it was lost, and restored
+//! from a backup). One that is new hears everybody before it believes a
+//! leader, and believes none as long as servers of two clusters answer.
+//!
 //! Servers may be far away. Whoever has not answered in the time that near
 //! ones take is asked once more over another connection, with more patience,
 //! while it goes on being asked as if it were near: what does not answer may
@@ -59,6 +67,8 @@ pub(super) struct Finder {
     dialer: Dialer,
     servers: Mutex<Servers>,
     seat: tokio::sync::Mutex<Seat>,
+    /// The cluster that was found last; empty before the first search.
+    cluster: Mutex<String>,
     /// Why the last search has not ended yet.
     trouble: Mutex<String>,
 }
@@ -89,6 +99,13 @@ enum Round {
     Nobody,
 }
 
+/// What came of asking one.
+enum Heard {
+    Status(Arc<str>, Box<v1::StatusResponse>),
+    Refused(Error),
+    Nothing,
+}
+
 impl Finder {
     pub(super) fn new(servers: Vec<Arc<str>>, dialer: Dialer) -> Self {
         Self {
@@ -100,6 +117,7 @@ impl Finder {
                 watches: BTreeMap::new(),
             }),
             seat: tokio::sync::Mutex::new(Seat::default()),
+            cluster: Mutex::default(),
             trouble: Mutex::new("no server has been asked yet".into()),
         }
     }
@@ -185,10 +203,7 @@ impl Finder {
 
     /// Why nobody is known to lead.
     pub(super) fn trouble(&self) -> String {
-        self.trouble
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        lock(&self.trouble).clone()
     }
 
     /// Who leads, by a search later than the one numbered `past`. Waits until
@@ -206,6 +221,7 @@ impl Finder {
         loop {
             match self.round(&seat, rounds, &mut asking).await {
                 Round::Led(address, status) => {
+                    lock(&self.cluster).clone_from(&status.cluster);
                     seat.cluster = status.cluster;
                     seat.term = status.term;
                     seat.searches = seat.searches.max(past) + 1;
@@ -222,6 +238,20 @@ impl Finder {
         }
     }
 
+    /// Whether this is the cluster that this client speaks with, which is
+    /// looked for again if it is not: it may have been restored. An empty name
+    /// is of an earlier release.
+    pub(super) async fn is_ours(&self, cluster: &str) -> bool {
+        let is_ours = |known: &str| known.is_empty() || known == cluster;
+        if cluster.is_empty() || is_ours(&lock(&self.cluster)) {
+            return true;
+        }
+        let past = self.seat.lock().await.searches;
+        // Nothing else waits for this search.
+        let _ = timeout(PATIENCE_MAX, self.leader(past)).await;
+        is_ours(&lock(&self.cluster))
+    }
+
     /// Asks everybody who does not owe an answer yet; the first who leads.
     /// The next round begins a pause after the first answer of this one, and
     /// not when all have answered: a leader that has fallen silent would make
@@ -229,9 +259,15 @@ impl Finder {
     async fn round(&self, seat: &Seat, rounds: u32, asking: &mut Asking) -> Round {
         self.ask_everybody(asking);
         let (mut refused, mut answered) = (None, false);
-        let mut over = None;
+        let (mut over, mut claim) = (None, None);
         loop {
-            if answered || asking.owing.is_empty() {
+            if claim.is_some() {
+                // The others are heard first, as far as they are near.
+                if asking.all_have_had_time() {
+                    break;
+                }
+                over = None;
+            } else if answered || asking.owing.is_empty() {
                 // Nobody is left who could answer, or somebody has.
                 over.get_or_insert_with(|| clock::boot().after(pause(rounds)));
             }
@@ -240,46 +276,81 @@ impl Finder {
                 Some(answer) = asking.next(self) => answer,
                 () = drive::until(over) => break,
             };
-            let Answered {
-                address,
-                within,
-                answer,
-            } = answer;
-            if answer.is_ok() {
+            if answer.answer.is_ok() && claim.is_none() {
                 over.get_or_insert_with(|| clock::boot().after(pause(rounds)));
             }
-            let status = match answer {
-                Ok(Ok(status)) => status,
-                Ok(Err(status)) => {
-                    let error = carried(&status);
-                    if error.is_some_and(|it| it.cause() == v1::Cause::Unauthenticated) {
-                        refused = Some(Error::Refused {
-                            cause: v1::Cause::Unauthenticated,
-                            message: format!("{address}: {}", sentence(&status)),
-                        });
-                    }
-                    self.note(format!("{address}: {}", sentence(&status)));
+            let (address, status) = match self.heard(asking, answer) {
+                Heard::Status(address, status) => (address, status),
+                Heard::Refused(error) => {
+                    refused = Some(error);
                     continue;
                 }
-                Err(_) => {
-                    self.note(format!("{address}: no answer within {}", about(within)));
-                    continue;
-                }
+                Heard::Nothing => continue,
             };
             answered = true;
+            if self.is_foreign(seat, rounds, asking, &status) {
+                continue;
+            }
             // After a while a lower term is no straggler's: the cluster was
             // made anew, or restored.
             let stale =
                 status.cluster == seat.cluster && status.term < seat.term && rounds < ROUNDS_EARLY;
             if status.role() == v1::Role::Leader && !stale {
-                return Round::Led(address, Box::new(status));
+                claim = Some((address, status));
+                if !seat.cluster.is_empty() {
+                    break;
+                }
+            } else {
+                self.learn_from(&address, &status);
             }
-            self.learn_from(&address, &status);
+        }
+        if let Some((address, status)) = claim {
+            if self.are_one_cluster(seat, asking) {
+                return Round::Led(address, status);
+            }
+            tokio::time::sleep(pause(rounds)).await;
+            return Round::Nobody;
         }
         match refused {
             // A token that some know already is on its way to the others.
             Some(error) if !answered && asking.all_have_had_time() => Round::Refused(error),
             _ => Round::Nobody,
+        }
+    }
+
+    /// Takes note of what a server has said, or has not.
+    fn heard(&self, asking: &mut Asking, answered: Answered) -> Heard {
+        let Answered {
+            address,
+            within,
+            answer,
+        } = answered;
+        asking.clusters.remove(&address);
+        match answer {
+            Ok(Ok(status)) => {
+                if !status.cluster.is_empty() {
+                    let cluster = status.cluster.clone();
+                    asking.clusters.insert(Arc::clone(&address), cluster);
+                }
+                Heard::Status(address, Box::new(status))
+            }
+            Ok(Err(status)) => {
+                let message = format!("{address}: {}", sentence(&status));
+                self.note(message.clone());
+                let error = carried(&status);
+                let cause = error.is_some_and(|it| it.cause() == v1::Cause::Unauthenticated);
+                if !cause {
+                    return Heard::Nothing;
+                }
+                Heard::Refused(Error::Refused {
+                    cause: v1::Cause::Unauthenticated,
+                    message,
+                })
+            }
+            Err(_) => {
+                self.note(format!("{address}: no answer within {}", about(within)));
+                Heard::Nothing
+            }
         }
     }
 
@@ -314,6 +385,49 @@ impl Finder {
         }
     }
 
+    /// Whether a server is of another cluster than this client's, which still
+    /// answers.
+    fn is_foreign(
+        &self,
+        seat: &Seat,
+        rounds: u32,
+        asking: &Asking,
+        status: &v1::StatusResponse,
+    ) -> bool {
+        let (ours, theirs) = (&seat.cluster, &status.cluster);
+        if ours.is_empty() || theirs.is_empty() || ours == theirs {
+            return false;
+        }
+        let ours_is_there = asking.clusters.values().any(|it| it == ours);
+        let foreign = ours_is_there || rounds < ROUNDS_EARLY;
+        if foreign {
+            self.note(format!(
+                "server {} is of another cluster, {theirs}, than this client's, {ours}",
+                status.id
+            ));
+        }
+        foreign
+    }
+
+    /// Whether all that answered a new client are of one cluster.
+    fn are_one_cluster(&self, seat: &Seat, asking: &Asking) -> bool {
+        let mut clusters = asking.clusters.iter();
+        let Some((one, first)) = clusters.next() else {
+            return true;
+        };
+        match clusters.find(|(_, cluster)| *cluster != first) {
+            Some((two, second)) if seat.cluster.is_empty() => {
+                self.note(format!(
+                    "expected servers of one cluster, found {one} of cluster {first} and {two} of \
+                     cluster {second}: stop the servers of the one that should not be, or take \
+                     them out of the URL"
+                ));
+                false
+            }
+            _ => true,
+        }
+    }
+
     fn learn_from(&self, address: &Arc<str>, status: &v1::StatusResponse) {
         let leader = status.leader.filter(|leader| *leader != status.id);
         let member = status
@@ -333,8 +447,12 @@ impl Finder {
     }
 
     fn note(&self, why: String) {
-        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = why;
+        *lock(&self.trouble) = why;
     }
+}
+
+fn lock(text: &Mutex<String>) -> MutexGuard<'_, String> {
+    text.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Questions that are not answered yet, over the rounds of a search.
@@ -347,6 +465,8 @@ struct Asking {
     patient: BTreeSet<Arc<str>>,
     /// Who has let the time for one pass in this search.
     mute: BTreeSet<Arc<str>>,
+    /// Of which cluster those are who answered last.
+    clusters: BTreeMap<Arc<str>, String>,
 }
 
 /// What came of a question.

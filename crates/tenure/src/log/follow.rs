@@ -211,6 +211,11 @@ trait Following: Send {
     /// A server has refused. Breaks if all would.
     fn refused(&mut self, error: Error) -> impl Future<Output = ControlFlow<()>> + Send;
 
+    /// Of which cluster a message says that it is; empty if it does not say.
+    fn cluster(_: &Self::Message) -> &str {
+        ""
+    }
+
     /// All servers were tried in vain.
     fn lost(&mut self, why: &str) -> impl Future<Output = ()> + Send;
 }
@@ -277,6 +282,9 @@ async fn follow_one<F: Following>(
                 Err(_) => return ControlFlow::Continue(format!("silent for {SILENCE:?}")),
             },
         };
+        if !finder.is_ours(F::cluster(&message)).await {
+            return ControlFlow::Continue("it is of another cluster".into());
+        }
         *useful = true;
         if let ControlFlow::Break(why) = following.take(message).await {
             return ControlFlow::Continue(why);
@@ -405,6 +413,10 @@ impl Following for Watching {
         };
         let answer = client.watch(watch).await;
         answer.map(tonic::Response::into_inner)
+    }
+
+    fn cluster(message: &Self::Message) -> &str {
+        &message.cluster
     }
 
     async fn begun(&mut self) {

@@ -94,7 +94,7 @@ impl Interceptor for Bearer {
 }
 
 fn read(path: &Path) -> Result<Header, String> {
-    let text = std::fs::read_to_string(path);
+    let text = crate::small::read_text(path);
     let text = text.map_err(|why| format!("{}: {why}", path.display()))?;
     header(text.trim()).map_err(|why| format!("{}: {why}", path.display()))
 }

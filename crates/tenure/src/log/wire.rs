@@ -29,7 +29,7 @@ pub(super) fn reading(answer: v1::ReadResponse) -> Reading {
     Reading {
         register: answer.register.map(register),
         now: answer.now.map(time),
-        bound: answer.bound.is_some(),
+        bound: answer.bound.map(|bound| bound.session),
     }
 }
 

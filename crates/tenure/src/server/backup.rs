@@ -131,9 +131,10 @@ pub struct RestoreOptions {
     pub times: u64,
     /// By how much terms of elections and epochs of groups are raised.
     pub term_step: u64,
-    /// The longest lease that anybody had, if it is longer than all of the
-    /// backup.
-    pub longest_lease: Duration,
+    /// The longest lease that anybody had; if it is not known, the longest in
+    /// the backup. An election whose own record has a longer one is held for
+    /// that.
+    pub longest_lease: Option<Duration>,
 }
 
 impl Default for RestoreOptions {
@@ -142,7 +143,7 @@ impl Default for RestoreOptions {
         Self {
             times: 1,
             term_step: TERM_STEP,
-            longest_lease: Duration::ZERO,
+            longest_lease: None,
         }
     }
 }
@@ -158,8 +159,13 @@ pub struct Made {
     pub elections: usize,
     /// How many groups begin anew.
     pub groups: usize,
-    /// For how long.
+    /// For how long, but for those with a longer lease of their own.
     pub lease: Duration,
+    /// The longest lease in the backup, and the register that has it.
+    pub longest: Option<(Key, Duration)>,
+    /// Elections and groups in which nobody can lead any more: their terms
+    /// could not be raised.
+    pub spent: Vec<Key>,
     /// Registers of elections and groups that could not be read.
     pub unread: Vec<Key>,
 }
@@ -230,6 +236,8 @@ pub fn restore_with(
         elections: restored.elections,
         groups: restored.groups,
         lease: restored.lease,
+        longest: restored.longest,
+        spent: restored.spent,
         unread: restored.unread,
     })
 }

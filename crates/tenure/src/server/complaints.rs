@@ -19,16 +19,23 @@ use tenure_core::time::Instant;
 
 /// How long something must not have been seen to be said again.
 const SILENCE: Duration = Duration::from_secs(60);
-/// How many addresses and causes are remembered.
+/// How many of those who connect, and causes, are remembered.
 const MOST: usize = 64;
 
-/// What was said of whom, and when it was last seen.
-#[derive(Debug, Default)]
-pub(super) struct Complaints(Mutex<BTreeMap<(IpAddr, String), Instant>>);
+/// What was said of whom, and when it was last seen. They are told apart by
+/// addresses, or by what else names them.
+#[derive(Debug)]
+pub(super) struct Complaints<K = IpAddr>(Mutex<BTreeMap<(K, String), Instant>>);
 
-impl Complaints {
+impl<K> Default for Complaints<K> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+impl<K: Ord + Copy> Complaints<K> {
     /// Whether it is to be said now that `why` is wrong with `who`.
-    pub(super) fn is_news(&self, who: IpAddr, why: &str, now: Instant) -> bool {
+    pub(super) fn is_news(&self, who: K, why: &str, now: Instant) -> bool {
         let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         told.retain(|_, seen| now.since(*seen) < SILENCE);
         if let Some(seen) = told.get_mut(&(who, why.to_owned())) {

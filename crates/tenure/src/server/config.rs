@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tenure_core::alpo::{Config as NodeConfig, Limits, MAX_MEMBERS, ServerId};
 
-use crate::transport::{PeerRules, PeerSecret, TlsFiles};
+use crate::transport::{MAX_ADDRESS_BYTES, PeerRules, PeerSecret, TlsFiles};
 use crate::wal;
 
 /// The settings of one server.
@@ -200,7 +200,16 @@ impl Config {
     }
 }
 
-fn check_address(flag: &str, address: &str) -> Result<(), String> {
+/// Whether others can be told of an address.
+pub(super) fn check_address(flag: &str, address: &str) -> Result<(), String> {
+    if address.len() > MAX_ADDRESS_BYTES || address.contains(char::is_control) {
+        let begin: String = address.chars().take(80).collect();
+        return Err(format!(
+            "{flag}: expected HOST:PORT of at most {MAX_ADDRESS_BYTES} bytes, found {} that begin \
+             with {begin:?}",
+            address.len()
+        ));
+    }
     let parts = address.rsplit_once(':');
     match parts {
         Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() => Ok(()),

@@ -252,8 +252,14 @@ pub(super) fn write(dir: &Path, name: &str, text: &str) -> std::io::Result<()> {
     let mut file = fs::File::create(&unfinished)?;
     file.write_all(text.as_bytes())?;
     file.sync_all()?;
-    fs::rename(&unfinished, dir.join(name))?;
-    fs::File::open(dir)?.sync_all()
+    let path = dir.join(name);
+    let before = fs::File::open(&path);
+    fs::rename(&unfinished, path)?;
+    fs::File::open(dir)?.sync_all()?;
+    // The file system frees the file of before when its last handle is closed,
+    // which takes it a millisecond: nothing has to wait for that.
+    let _ = std::thread::Builder::new().spawn(move || drop(before));
+    Ok(())
 }
 
 /// The addresses that were known when the server last ran; none if there are
@@ -307,6 +313,10 @@ pub(super) fn write_book(dir: &Path, book: &Book) {
             contact.peer
         );
         text.push_str(&line);
+    }
+    let known = fs::read_to_string(dir.join(ADDRESSES));
+    if known.is_ok_and(|known| known == text) {
+        return;
     }
     if let Err(error) = write(dir, ADDRESSES, &text) {
         tracing::warn!("the addresses of the other servers could not be kept: {error}");

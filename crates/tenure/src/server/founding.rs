@@ -15,8 +15,8 @@ use tenure_core::alpo::{
 };
 
 use super::data;
+use super::ended::Ended;
 use super::inbox::{Event, Inbox, Told};
-use super::owner::Ended;
 use super::peers::Peers;
 use super::refusals::Refusals;
 use super::shared::Shared;

@@ -17,7 +17,11 @@ impl Owner {
         if let Err(objection) = self.node.admit(&mut envelope, storage) {
             self.shared.metrics.unheeded.inc();
             let server = envelope.from;
-            if self.objected.insert(server) {
+            if self
+                .shared
+                .objections
+                .is_news(server, "objection", clock::boot())
+            {
                 tracing::warn!(
                     server = server.get(),
                     "a message is not heeded: {objection}"

@@ -32,6 +32,7 @@ use super::door::Door;
 use super::tokens::Caller;
 use super::translate::{error, invalid};
 use crate::api::v1::{self, Cause};
+use crate::error::cut;
 use tenure_core::alpo::Operation;
 
 /// The largest request that is read.
@@ -353,7 +354,7 @@ async fn nowhere(uri: Uri) -> Response {
     let text = format!(
         "expected /v1/registers/…, /v1/log/…, /v1/sessions/…, /v1/cluster/…, /healthz, /readyz, \
          /leader or /metrics, found {:?}",
-        uri.path()
+        cut(uri.path())
     );
     let mut response = failed(invalid(text));
     *response.status_mut() = StatusCode::NOT_FOUND;
@@ -367,13 +368,18 @@ async fn not_so(method: Method, uri: Uri) -> Response {
     } else {
         "GET"
     };
-    let text = format!("expected {wanted} {}, found {method}", uri.path());
+    let text = format!(
+        "expected {wanted} {}, found {}",
+        cut(uri.path()),
+        cut(method.as_str())
+    );
     let mut response = failed(invalid(text));
     *response.status_mut() = StatusCode::METHOD_NOT_ALLOWED;
     response
 }
 
 fn unknown(service: &str, found: &str, expected: &str) -> Response {
+    let found = cut(found);
     let text = format!("expected one of {expected} after /v1/{service}/, found {found:?}");
     let mut response = failed(invalid(text));
     *response.status_mut() = StatusCode::NOT_FOUND;

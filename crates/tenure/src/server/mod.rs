@@ -30,9 +30,11 @@
 //! | `gate` | how many connections, and who goes when there are too many |
 //! | `complaints` | what is wrong with whoever connects, said once |
 //! | `inbox`, `door` | how things get to the owner, and who may bring how much |
+//! | `gathered` | keep-alives that are proposed together |
 //! | `house` | a session of the server's own, for clients without one |
 //! | `watchers`, `following` | those who follow registers, and what waits for each |
 //! | `backup` | everything in one file, and back |
+//! | `ended` | how a server ended |
 //! | `metrics` | what is counted |
 //! | `trust`, `heed` | who is taken for a server, and what is heeded of it |
 //! | `tokens` | who may do what |
@@ -47,9 +49,11 @@ mod copies;
 mod data;
 mod dialling;
 mod door;
+mod ended;
 mod following;
 mod founding;
 mod gate;
+mod gathered;
 mod given_up;
 mod grpc;
 mod heed;
@@ -90,7 +94,7 @@ pub use backup::{
     Made, RestoreError, RestoreOptions, Summary, read as read_backup, restore, restore_with,
 };
 pub use config::Config;
-pub use owner::Ended;
+pub use ended::Ended;
 pub use shared::Standing;
 pub use tokens::{check_tokens, draw_token, fingerprint};
 

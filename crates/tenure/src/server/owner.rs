@@ -12,14 +12,16 @@ use std::time::Duration;
 
 use tenure_core::Machine as _;
 use tenure_core::alpo::{
-    Answer, Ask, Batch, Event as NodeEvent, Fault, Input, LogId, Membership, Node, Outcome, Output,
-    Refusal, ServerId, Status, Stranger,
+    Answer, Ask, Batch, Event as NodeEvent, Input, LogId, Membership, Node, Outcome, Output,
+    Refusal, ServerId, Status,
 };
 use tenure_core::time::Instant;
 use tokio::sync::oneshot;
 
 use super::config::Config;
 use super::data;
+use super::ended::Ended;
+use super::gathered::Gathered;
 use super::inbox::{Ending, Event, Inbox, Reply, Told, Visit};
 use super::metrics;
 use super::peers::Peers;
@@ -53,15 +55,13 @@ pub(super) struct Owner {
     /// Requests that may be under way.
     pub(super) requests: usize,
     waiting: HashMap<u64, Reply>,
+    gathered: Gathered,
     next_token: u64,
     pub(super) members: Membership,
     /// Whether the other voters are a majority by themselves.
     dispensable: bool,
     /// Whether others know the members without this server.
     pub(super) removal: Removal,
-    /// Those of whom people were told that a message was not heeded, until
-    /// they connect anew.
-    pub(super) objected: BTreeSet<ServerId>,
     /// Why others do not let this server in.
     pub(super) refusals: Refusals,
     /// What is wrong with the disk of a member, found in this reign.
@@ -85,36 +85,6 @@ pub(super) struct Owner {
     pub(super) silence: Option<Arc<Silence>>,
 }
 
-/// How a server ended.
-#[derive(Debug, thiserror::Error)]
-pub enum Ended {
-    /// It was told to.
-    #[error("the server was stopped")]
-    Stopped,
-    /// Its disk failed.
-    #[error("{0}")]
-    Disk(#[from] WalError),
-    /// It must not take part as it is.
-    #[error("{0}")]
-    Stranger(#[from] Stranger),
-    /// Its number went to another disk: somebody has to choose.
-    #[error("{0}")]
-    Replaced(String),
-    /// It found a broken rule.
-    #[error("{0}")]
-    Fault(String),
-}
-
-impl Ended {
-    fn of(fault: &Fault) -> Self {
-        let text = fault.to_string();
-        match fault {
-            Fault::Replaced { .. } => Self::Replaced(text),
-            _ => Self::Fault(text),
-        }
-    }
-}
-
 impl Owner {
     pub(super) fn new(
         node: Node,
@@ -136,6 +106,7 @@ impl Owner {
             watchers,
             requests: config.requests,
             waiting: HashMap::new(),
+            gathered: Gathered::default(),
             // A small number would do; this one is never mistaken for a count.
             next_token: 1 << 32,
             dispensable: dispensable(&members, config.id),
@@ -143,7 +114,6 @@ impl Owner {
             removal: Removal::default(),
             refusals: Refusals::default(),
             lost: String::new(),
-            objected: BTreeSet::new(),
             syncing: VecDeque::new(),
             own: None,
             snapshots: VecDeque::new(),
@@ -187,8 +157,12 @@ impl Owner {
             }
         }
         let now = clock::now();
-        if self.node.deadline().is_some_and(|at| at <= now.boot) {
+        let is_due = |at: Option<Instant>| at.is_some_and(|at| at <= now.boot);
+        if is_due(self.node.deadline()) {
             self.node.tick(now);
+        }
+        if is_due(self.gathered.due()) {
+            self.propose_gathered();
         }
         if std::mem::take(&mut self.to_hand_over) && self.node.status() == Status::Leader {
             let (token, ask) = (STOPPING, Ask::Transfer(None));
@@ -205,7 +179,7 @@ impl Owner {
     }
 
     async fn wait(&self) {
-        let deadlines = [self.node.deadline(), self.stopping];
+        let deadlines = [self.node.deadline(), self.gathered.due(), self.stopping];
         let deadline = deadlines.into_iter().flatten().min();
         let until = async {
             match deadline {
@@ -243,7 +217,6 @@ impl Owner {
             }
             Event::Connected(visit) => self.peers.connected(visit, &self.members),
             Event::Closed(visit, ending) => {
-                self.objected.remove(&visit.server);
                 // What this side closed is no sign of a crash of the other.
                 if self.peers.closed(visit) && ending == Ending::There {
                     let Visit {
@@ -296,7 +269,23 @@ impl Owner {
         let token = self.next_token;
         self.next_token += 1;
         self.waiting.insert(token, reply);
+        let ask = if self.node.status() == Status::Leader {
+            match self.gathered.keep(clock::boot, token, ask) {
+                Ok(()) => return,
+                Err(ask) => ask,
+            }
+        } else {
+            // It refuses at once, and names the leader.
+            ask
+        };
+        self.propose_gathered();
         self.node.handle(clock::now(), Input::Asked { token, ask });
+    }
+
+    fn propose_gathered(&mut self) {
+        for (token, ask) in self.gathered.take() {
+            self.node.handle(clock::now(), Input::Asked { token, ask });
+        }
     }
 
     /// Keeps what is known of addresses, off this thread.

@@ -456,10 +456,11 @@ async fn listen(
     if let ReadError::Frame(error) = &ended {
         ending = Ending::Here;
         shared.metrics.close(Closed::Garbage);
-        tracing::warn!(
-            server = visit.server.get(),
-            "a connection is closed: {error}"
-        );
+        let server = visit.server;
+        // It may connect again at once, and do the same.
+        if shared.objections.is_news(server, "frame", clock::boot()) {
+            tracing::warn!(server = server.get(), "a connection is closed: {error}");
+        }
     }
     ending
 }

@@ -12,6 +12,7 @@ use tenure_core::alpo::{
 use tenure_core::time::{ClockId, StoreTime};
 use tokio::sync::{mpsc, oneshot};
 
+use super::config::check_address;
 use super::door::Door;
 use super::inbox::{Event, Told};
 use super::tokens::{Caller, Need};
@@ -19,6 +20,7 @@ use super::translate::{self, done, error, found, invalid};
 use super::view::{Applied, status};
 use crate::api::v1::{self, Cause};
 use crate::clock;
+use crate::error::cut;
 
 pub(super) type Answered<T> = Result<T, v1::Error>;
 /// Messages to one reader, until the first error.
@@ -211,6 +213,8 @@ impl Door {
         let storage = disk(&request.storage)?;
         let server = server(request.id)?;
         if !request.peer_address.is_empty() {
+            // Every greeting carries it from now on.
+            check_address("the peer address", &request.peer_address).map_err(invalid)?;
             self.shared.introduce(server, &request.peer_address);
         }
         self.change(Change::Admit { server, storage }, None).await
@@ -347,8 +351,8 @@ impl Door {
 fn disk(storage: &str) -> Result<StorageId, v1::Error> {
     StorageId::parse(storage).ok_or_else(|| {
         invalid(format!(
-            "expected a storage of 32 hexadecimal digits, as the server prints it, found \
-             {storage:?}"
+            "expected a storage of 32 hexadecimal digits, as the server prints it, found {:?}",
+            cut(storage)
         ))
     })
 }

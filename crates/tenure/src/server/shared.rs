@@ -13,6 +13,7 @@ use tenure_core::alpo::{
 use tenure_core::ids::Term;
 use tokio::sync::watch;
 
+use super::complaints::Complaints;
 use super::copies::Copies;
 use super::metrics::Metrics;
 use super::trust::Guests;
@@ -95,6 +96,8 @@ pub(super) struct Shared {
     face: Mutex<Face>,
     /// What is known of disks that were set back or copied.
     pub(super) copies: Mutex<Copies>,
+    /// Servers that say what is not heeded, or what cannot be read.
+    pub(super) objections: Complaints<ServerId>,
     holders: Mutex<Vec<(Opener, u64)>>,
     /// What this server proves itself with to others.
     pub(super) prover: Prover,
@@ -143,6 +146,7 @@ impl Shared {
             version: watch::Sender::new(face.details.version),
             face: Mutex::new(face),
             copies: Mutex::default(),
+            objections: Complaints::default(),
             holders: Mutex::default(),
             prover: secret.clone().map_or_else(Prover::default, |secret| {
                 Prover::new(move |bytes| secret.prove(bytes))

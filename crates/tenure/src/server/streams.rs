@@ -19,6 +19,7 @@ use super::tokens::{Caller, Need};
 use super::translate::{self, compacted, error, invalid};
 use super::watchers::{After, News, NoWatch, Selector};
 use crate::api::v1::{self, Cause};
+use crate::error::cut;
 
 /// How long a watch or a tail without a place waits for a server that has
 /// just started.
@@ -153,6 +154,7 @@ fn after(revision: Option<u64>, id: Option<u64>) -> Answered<Option<After>> {
 
 /// Why nobody can follow from there, as the interface says it.
 fn no_watch(why: NoWatch, own: &str, told_by: &str) -> v1::Error {
+    let told_by = cut(told_by);
     match why {
         NoWatch::Full => error(Cause::Busy, "there are as many watches as there may be"),
         NoWatch::TooOld(revision) => compacted(revision),

@@ -129,7 +129,7 @@ struct Table(Vec<(Fingerprint, Arc<Rights>)>);
 
 impl Table {
     fn read(path: &Path) -> Result<Self, String> {
-        let text = std::fs::read_to_string(path);
+        let text = crate::small::read_text(path);
         let text = text.map_err(|why| format!("{}: {why}", path.display()))?;
         Self::parse(&text).map_err(|why| format!("{}: {why}", path.display()))
     }

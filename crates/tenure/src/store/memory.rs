@@ -132,7 +132,7 @@ impl Memory {
         Reading {
             register,
             now,
-            bound: false,
+            bound: None,
         }
     }
 

@@ -16,7 +16,7 @@ use tenure_core::alpo::codec::{DecodeError, Reader, put_bytes, put_u64};
 use tenure_core::alpo::{MAX_MEMBERS, MAX_NUMBER, ServerId};
 
 /// The longest address that is taken from anybody.
-const MAX_ADDRESS_BYTES: usize = 300;
+pub const MAX_ADDRESS_BYTES: usize = 300;
 
 /// How many addresses are known, at most: those of members, of which there
 /// can be half as many, and of others.

@@ -28,6 +28,12 @@ pub const QUEUE_BYTES: usize = 32 * 1024 * 1024;
 const DIAL_WITHIN: Duration = Duration::from_secs(3);
 /// How long a write may make no progress before the connection is given up.
 const WRITE_WITHIN: Duration = Duration::from_secs(10);
+/// How long what was sent may stay unacknowledged by the other side's system
+/// before the connection is given up. Without it a connection outlives a cut of
+/// the network, and after that the system waits to send again for as long as
+/// the cut was: two servers that reach each other would not talk. A sign of
+/// life is always under way, so each cut is noticed.
+const ACKNOWLEDGED_WITHIN: Duration = Duration::from_secs(2);
 /// How long to wait before dialling again, at first and at most.
 const BACK_OFF: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(500)];
 /// How long to wait where the other side has said that it will talk soon.
@@ -352,6 +358,11 @@ enum Fault {
 async fn connect(address: String, tls: Option<Arc<Tls>>) -> std::io::Result<Line> {
     let stream = TcpStream::connect(&address).await?;
     stream.set_nodelay(true)?;
+    #[cfg(target_os = "linux")]
+    {
+        let within = u32::try_from(ACKNOWLEDGED_WITHIN.as_millis()).unwrap_or(u32::MAX);
+        rustix::net::sockopt::set_tcp_user_timeout(&stream, within)?;
+    }
     match tls {
         Some(tls) => tls.connect(stream, &address).await,
         None => Ok(Line::Plain(stream)),

@@ -38,7 +38,7 @@ mod proven;
 mod renewed;
 mod tls;
 
-pub use book::{Book, Contact};
+pub use book::{Book, Contact, MAX_ADDRESS_BYTES};
 pub use client::ClientLine;
 pub use distrust::distrust;
 pub use frames::{FrameReader, Life, ReadError};

@@ -31,6 +31,8 @@ use rustls::{CertificateError, Error, RootCertStore};
 use sha2::Sha256;
 use tenure_core::alpo::ServerId;
 
+use crate::small;
+
 /// The shortest secret.
 const SECRET_BYTES_MIN: usize = 16;
 /// The longest.
@@ -145,7 +147,8 @@ impl PeerSecret {
     pub fn read(file: &Path) -> Result<Self, String> {
         let name = file.display();
         let unread = |error: io::Error| format!("{name}: expected a secret, found: {error}");
-        let about = std::fs::metadata(file).map_err(unread)?;
+        let open = small::open(file).map_err(unread)?;
+        let about = open.metadata().map_err(unread)?;
         let mode = about.mode() & 0o777;
         if mode & 0o027 != 0 {
             return Err(format!(
@@ -159,7 +162,7 @@ impl PeerSecret {
                 about.len()
             ));
         }
-        let bytes = std::fs::read(file).map_err(unread)?;
+        let bytes = small::read_open(&open).map_err(unread)?;
         Self::new(&bytes).map_err(|why| format!("{name}: {why}"))
     }
 

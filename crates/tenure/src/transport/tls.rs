@@ -34,7 +34,7 @@ use super::life::Shown;
 use super::plain;
 use super::proven::Named;
 use super::renewed::Renewed;
-use crate::clock;
+use crate::{clock, small};
 
 /// How long whoever is not let in may take to read why, and how much of what
 /// it still says is listened to, in pieces of [`PARTING_BYTES`].
@@ -312,7 +312,8 @@ struct Own<'a> {
 
 impl<'a> Own<'a> {
     fn read(certificate: &Path, key: &'a Path) -> Result<Self, String> {
-        let read = PrivateKeyDer::from_pem_file(key);
+        let text = small::read(key).map_err(|error| found(key, "a key", &error))?;
+        let read = PrivateKeyDer::from_pem_slice(&text);
         Ok(Self {
             certificates: certificates(certificate)?,
             key: read.map_err(|error| found(key, "a key", &error))?,
@@ -409,7 +410,8 @@ fn found(file: &Path, expected: &str, found: &dyn std::fmt::Display) -> String {
 }
 
 fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
-    let read = CertificateDer::pem_file_iter(file).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+    let text = small::read(file).map_err(|error| found(file, "certificates", &error))?;
+    let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
     match read {
         Ok(none) if none.is_empty() => Err(found(file, "certificates", &"none")),
         Ok(certificates) => Ok(certificates),

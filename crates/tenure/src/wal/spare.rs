@@ -9,17 +9,21 @@
 //! Writing them takes a while, so a thread does it in advance, a piece at a
 //! time. If a segment is needed before that is done, or there is no room for
 //! a spare one, it is made the other way; nothing depends on it but speed.
+//!
+//! A finished spare file stays when the process ends, and the next process
+//! goes on with it: to remove a file of many megabytes keeps the journal of
+//! the file system busy, and the syncs of the servers beside it wait.
 
 use std::fs::{File, OpenOptions};
-use std::io;
-use std::os::unix::fs::FileExt as _;
+use std::io::{self, Read as _};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// What the file is called until it is a segment. Not one of the log's own
-/// names: what is found of an earlier process is replaced.
+/// names.
 const NAME: &str = "spare";
 /// How much is written and synced at a time: what a sync of the log may have
 /// to wait for.
@@ -117,7 +121,6 @@ impl Drop for Spare {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
-        let _ = std::fs::remove_file(&self.shared.path);
     }
 }
 
@@ -134,7 +137,7 @@ impl Shared {
             if ended(&mut state.unwrap_or_else(PoisonError::into_inner)) {
                 return;
             }
-            let made = self.make();
+            let made = self.found().map_or_else(|| self.make(), Ok);
             let mut state = self.lock();
             if ended(&mut state) {
                 return;
@@ -152,12 +155,45 @@ impl Shared {
         }
     }
 
+    /// What an earlier process has left, if it is whole. Only the thread
+    /// reads it, so that a server does not wait for that when it starts.
+    fn found(&self) -> Option<File> {
+        let file = OpenOptions::new().read(true).write(true).open(&self.path);
+        let mut file = file.ok()?;
+        let known = file.metadata().ok()?;
+        // A second name is another directory's, after `cp -al`.
+        if !known.is_file() || known.len() != self.bytes || known.nlink() != 1 {
+            return None;
+        }
+        let mut piece = vec![0; PIECE];
+        loop {
+            if !matches!(*self.lock(), State::Wanted) {
+                return None;
+            }
+            match file.read(&mut piece).ok()? {
+                0 => break,
+                read if piece[..read].iter().any(|byte| *byte != 0) => return None,
+                _ => {}
+            }
+        }
+        // It may have been cut off between its last write and its last sync.
+        file.sync_data().ok()?;
+        Some(file)
+    }
+
     /// All of it, unless it is given up before.
     fn make(&self) -> io::Result<File> {
+        if !matches!(*self.lock(), State::Wanted) {
+            return Err(io::ErrorKind::Interrupted.into());
+        }
+        // Never into a file that is there: it may have a second name.
+        match std::fs::remove_file(&self.path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
         let file = OpenOptions::new()
             .write(true)
-            .create(true)
-            .truncate(true)
+            .create_new(true)
             .open(&self.path)?;
         let piece = vec![0; PIECE];
         let mut offset = 0;
@@ -206,8 +242,57 @@ mod tests {
             assert_eq!(found.len() as u64, bytes);
             assert!(found.iter().all(|byte| *byte == 0));
         }
+    }
+
+    #[test]
+    fn the_spare_file_of_an_earlier_process_is_used_if_it_is_whole_and_all_zeros() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let (path, bytes) = (directory.path().join(NAME), 2 * PIECE as u64);
+        let inode = || std::fs::metadata(&path).expect("it is there").ino();
+        let start = || {
+            let spare = Spare::start(directory.path(), bytes).expect("a thread");
+            wait(&spare);
+            spare
+        };
+        drop(start());
+        let first = inode();
+        // A file that is removed may leave its number to the next one.
+        let holder = File::open(&path).expect("it stays");
+        drop(start());
+        assert_eq!(inode(), first, "the same file");
+        for spoil in [PIECE as u64, bytes - 1, bytes + 1] {
+            let file = OpenOptions::new()
+                .write(true)
+                .open(&path)
+                .expect("it stays");
+            file.set_len(spoil).expect("a sound disk");
+            if spoil == bytes - 1 {
+                file.write_all_at(&[0, 1], bytes - 2).expect("a sound disk");
+            }
+            let spare = start();
+            let name = directory.path().join("name");
+            assert!(spare.take(bytes, &name).expect("a sound disk").is_some());
+            let found = std::fs::read(&name).expect("it has its name");
+            assert_eq!(found, vec![0; found.len()]);
+            assert_eq!(found.len() as u64, bytes);
+            wait(&spare);
+        }
+        drop(holder);
+    }
+
+    #[test]
+    fn a_spare_file_with_a_second_name_is_left_to_the_other_directory() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let (path, bytes) = (directory.path().join(NAME), PIECE as u64);
+        let other = directory.path().join("other");
+        let spare = Spare::start(directory.path(), bytes).expect("a thread");
+        wait(&spare);
         drop(spare);
-        assert!(!directory.path().join(NAME).exists());
+        std::fs::hard_link(&path, &other).expect("a second name");
+        let spare = Spare::start(directory.path(), bytes).expect("a thread");
+        wait(&spare);
+        let inode = |path: &Path| std::fs::metadata(path).expect("it is there").ino();
+        assert_ne!(inode(&path), inode(&other));
     }
 
     #[test]

@@ -24,6 +24,7 @@ pub(crate) struct Faulty {
     on_write: Box<OnWrite>,
     clock: Clock,
     panics: bool,
+    refuses: bool,
     read_delay: Duration,
     write_delay: Duration,
 }
@@ -40,6 +41,7 @@ impl Faulty {
             on_read: Box::new(on_read),
             on_write: Box::new(|_| ()),
             panics: false,
+            refuses: false,
             read_delay: Duration::ZERO,
             write_delay: Duration::ZERO,
         }
@@ -49,6 +51,13 @@ impl Faulty {
     pub(crate) fn panicking(self) -> Self {
         let panics = true;
         Self { panics, ..self }
+    }
+
+    /// The same that answers every write with a conflict, as one does whose
+    /// register is bound to another's session, or whose table keeps its rows.
+    pub(crate) fn refusing(self) -> Self {
+        let refuses = true;
+        Self { refuses, ..self }
     }
 
     /// The same with a look at how long each write may take.
@@ -126,6 +135,9 @@ impl Store for Faulty {
         (self.on_write)(within);
         Box::pin(async move {
             arriving(self.write_delay).await;
+            if self.refuses {
+                return Err(StoreError::Conflict);
+            }
             self.inner.compare_and_swap(write, within).await
         })
     }
@@ -136,6 +148,9 @@ impl Store for Faulty {
         expected: &'a Version,
         within: Duration,
     ) -> BoxFuture<'a, Result<(), StoreError>> {
+        if self.refuses {
+            return Box::pin(async { Err(StoreError::Conflict) });
+        }
         self.inner.delete(key, expected, within)
     }
 

@@ -14,13 +14,20 @@
 //!   restored). What is left out is remembered ([`Gaps`]): a reader that comes
 //!   from inside is told, and never sent past it.
 //! * terms of elections and epochs of groups by [`TERM_STEP`] or what the
-//!   operator says, since many keep fences in 32 bits.
+//!   operator says, since many keep fences in 32 bits. One that is too large to
+//!   be raised so far becomes the last that there is, and nobody can lead there
+//!   any more: one register must not keep all the others from being restored.
 //!
 //! Who led when the old cluster was lost may still believe in its lease. So
 //! each election is *held*, in the raised term, by an id that no process has:
 //! for the longest lease of the backup, counted by every judge from its first
 //! sight of it or on the log's time from here on (`docs/election.md`, clause
-//! 3), whatever the old holder's renewal says. A leader of the old cluster
+//! 3), whatever the old holder's renewal says. A judge by the calendar
+//! (`--max-clock-skew`) counts from the restore: so that comes after the old
+//! cluster is off. Anybody who may write one
+//! election could keep all the others waiting by a long lease there, so an
+//! operator who knows better says what the longest lease was; an election
+//! whose own record has a longer one is held for that. A leader of the old cluster
 //! was confirmed last before that was off, so before any judge looks: it is
 //! over first. The office is bound to no session. For the same reason each
 //! group's nodes are replaced by one that is no process and that is silent:
@@ -124,9 +131,9 @@ pub struct Restoring {
     pub times: u64,
     /// By how much terms and epochs are raised, each time.
     pub term_step: u64,
-    /// The longest lease that anybody may have had, if that is longer than
-    /// all leases of the backup.
-    pub longest_lease: Duration,
+    /// The longest lease that anybody may have had; if it is not known, the
+    /// longest in the backup.
+    pub longest_lease: Option<Duration>,
     /// 128 random bits: the id that holds elections and groups meanwhile.
     pub holder: u128,
     /// The calendar, for those who judge by it.
@@ -142,8 +149,13 @@ pub struct Restored {
     pub elections: usize,
     /// How many groups had their epoch raised.
     pub groups: usize,
-    /// For how long elections and what groups ran are held.
+    /// For how long elections and what groups ran are held, but for those
+    /// with a longer lease of their own.
     pub lease: Duration,
+    /// The longest lease in the backup, and the register that has it.
+    pub longest: Option<(Key, Duration)>,
+    /// Registers of elections and groups whose term or epoch is the last one.
+    pub spent: Vec<Key>,
     /// Registers of elections and groups that could not be read, and are as
     /// they were.
     pub unread: Vec<Key>,
@@ -156,8 +168,6 @@ pub enum NotRestorable {
     Newer(ClusterVersion),
     /// The ids would be too large.
     Exhausted,
-    /// The term or epoch in this register would be too large.
-    Term(Key),
 }
 
 impl fmt::Display for NotRestorable {
@@ -173,11 +183,6 @@ impl fmt::Display for NotRestorable {
                 f,
                 "expected ids that stay below {LAST} when they are raised, found larger ones: the \
                  backup was restored too often"
-            ),
-            Self::Term(key) => write!(
-                f,
-                "expected a term in {key} that can be raised, found one too large: name a smaller \
-                 --term-step"
             ),
         }
     }
@@ -227,21 +232,24 @@ impl State {
                 nanos: self.time,
             },
             step,
-            lease: how.longest_lease,
+            lease: Duration::ZERO,
+            longest: None,
             how,
+            spent: Vec::new(),
             written: BTreeSet::new(),
             unread: Vec::new(),
         };
         work.read_leases();
-        let elections = work.hold_elections()?;
-        let groups = work.hold_groups()?;
+        let (elections, groups) = (work.hold_elections(), work.hold_groups());
         let owned = self.without_owners(&work.written, &work.registers, end);
         let term = self.applied.term.get().checked_add(step);
         let term = term.and_then(Term::new).ok_or(NotRestorable::Exhausted)?;
         let Work {
             registers,
             lease,
+            longest,
             unread,
+            spent,
             ..
         } = work;
         let mut state = self.begun_anew(how, Position::new(term, end), registers, gaps.revisions);
@@ -255,7 +263,9 @@ impl State {
             elections,
             groups,
             lease,
+            longest,
             unread,
+            spent,
         })
     }
 
@@ -360,9 +370,11 @@ struct Work<'a> {
     stamp: StoreTime,
     step: u64,
     lease: Duration,
+    longest: Option<(Key, Duration)>,
     how: &'a Restoring,
     written: BTreeSet<Key>,
     unread: Vec<Key>,
+    spent: Vec<Key>,
 }
 
 impl Work<'_> {
@@ -399,30 +411,47 @@ impl Work<'_> {
     /// The longest lease of all elections and nodes, as far as it is one that
     /// anybody can have set.
     fn read_leases(&mut self) {
-        let mut longest = self.lease;
         for key in self.registers.keys() {
             let record = self.record(key).map(|record| record.lease);
-            let nodes = self.view(key).into_iter().flat_map(|view| view.members);
-            let leases = record.into_iter().chain(nodes.map(|node| node.lease));
-            let leases = leases.filter(|lease| *lease <= Config::LEASE_MAX);
-            longest = leases.fold(longest, Ord::max);
+            let view = self.view(key);
+            let lease = record.into_iter().chain(view.as_ref().map(longest)).max();
+            let known = self.longest.as_ref().map(|(_, lease)| *lease);
+            if let Some(lease) = lease
+                && lease > known.unwrap_or_default()
+            {
+                self.longest = Some((key.clone(), lease));
+            }
         }
-        self.lease = longest;
+        let in_backup = self.longest.as_ref().map(|(_, lease)| *lease);
+        let known = self.how.longest_lease.or(in_backup);
+        self.lease = known.unwrap_or_default();
     }
 
-    fn hold_elections(&mut self) -> Result<usize, NotRestorable> {
+    /// A term or an epoch raised, or the last one.
+    fn raised(&mut self, key: &Key, from: u64) -> u64 {
+        let raised = from.checked_add(self.step);
+        let raised = raised.filter(|term| *term < Term::MAX.get());
+        raised.unwrap_or_else(|| {
+            self.spent.push(key.clone());
+            Term::MAX.get()
+        })
+    }
+
+    fn hold_elections(&mut self) -> usize {
         let mut held = 0;
         for key in self.keys(|key| key.election().is_some()) {
             let Some(record) = self.record(&key) else {
                 self.unread.push(key);
                 continue;
             };
-            let term = record.term.get().checked_add(self.step);
-            let term = term.and_then(Term::new);
-            let term = term.ok_or_else(|| NotRestorable::Term(key.clone()))?;
+            let term = self.raised(&key, record.term.get());
+            let term = Term::new(term).unwrap_or(Term::MAX);
             // Above what the old cluster has come to: who knows that must
             // not take this for older news.
+            // At most what is read. Above `Record::STAND_MAX` nobody stands
+            // anyway, and the term has been raised.
             let sequence = record.sequence.saturating_add(JUMP);
+            let sequence = sequence.min(Record::SEQUENCE_MAX);
             let record = Record {
                 term,
                 sequence,
@@ -442,10 +471,10 @@ impl Work<'_> {
             self.write(key, record.encode());
             held += 1;
         }
-        Ok(held)
+        held
     }
 
-    fn hold_groups(&mut self) -> Result<usize, NotRestorable> {
+    fn hold_groups(&mut self) -> usize {
         let is_view = |key: &Key| {
             let group = key.as_str().strip_prefix(Keys::PREFIX);
             let group = group.and_then(|rest| rest.strip_suffix("/view"));
@@ -457,10 +486,7 @@ impl Work<'_> {
                 self.unread.push(key);
                 continue;
             };
-            let epoch = view.epoch.checked_add(self.step);
-            // One more must always follow.
-            let epoch = epoch.filter(|epoch| *epoch <= Term::MAX.get());
-            view.epoch = epoch.ok_or_else(|| NotRestorable::Term(key.clone()))?;
+            view.epoch = self.raised(&key, view.epoch);
             let keys = Keys::of(view.group.clone());
             for beat in self.keys(|key| keys.node(key).is_some()) {
                 self.registers.remove(&beat);
@@ -469,18 +495,19 @@ impl Work<'_> {
             self.write(key, view.encode());
             held += 1;
         }
-        Ok(held)
+        held
     }
 
     /// One that is no process has all that the nodes had.
     fn hold_group(&self, view: &mut View) {
         let id = NodeId::from_u128(self.how.holder);
         let anything = !view.members.is_empty() || !view.workloads.is_empty();
+        let lease = self.lease.max(longest(view));
         view.members.clear();
         if !anything {
             return;
         }
-        let millis = u64::try_from(self.lease.as_nanos().div_ceil(1_000_000));
+        let millis = u64::try_from(lease.as_nanos().div_ceil(1_000_000));
         view.members.push(Node {
             id,
             name: held_by(),
@@ -510,11 +537,18 @@ impl Work<'_> {
     }
 }
 
+/// The longest lease of a group's nodes.
+fn longest(view: &View) -> Duration {
+    let leases = view.members.iter().map(|node| node.lease);
+    let leases = leases.filter(|lease| *lease <= Config::LEASE_MAX);
+    leases.max().unwrap_or_default()
+}
+
 fn held_by() -> Name {
     Name::new(HELD_BY).unwrap_or_else(|error| unreachable!("{HELD_BY}: {error}"))
 }
 
-/// What `tests/alpo_restore.rs` says of a backup is noticed if it is not so.
+/// What `tests/alpo_restore` says of a backup is noticed if it is not so.
 #[cfg(all(test, feature = "planted-bugs"))]
 mod tests {
     use super::super::super::ids::{ServerId, StorageId};
@@ -529,7 +563,7 @@ mod tests {
             members: Membership::founded([(server, StorageId::from_u128(1))]),
             times: 1,
             term_step: TERM_STEP,
-            longest_lease: Duration::ZERO,
+            longest_lease: None,
             holder: 1,
             wall: WallTime::default(),
         };

@@ -148,13 +148,36 @@ impl Desk {
         }
     }
 
-    /// The sequence after `last`.
-    pub(super) fn next_sequence(&self, last: u64) -> u64 {
+    /// The sequence after `last`; `None` if nobody could read it.
+    pub(super) fn next_sequence(&self, last: u64) -> Option<u64> {
         if self.config.planted(Bug::SequenceKept) {
-            last
+            Some(last)
         } else {
-            last.saturating_add(1)
+            (last < Record::SEQUENCE_MAX).then(|| last + 1)
         }
+    }
+
+    /// A write met a conflict, and `reading`, asked after it, shows what it
+    /// expected.
+    pub(super) fn refused(&mut self, reading: &Reading) -> Duration {
+        let failure = Failure::refused(&self.key, reading);
+        self.write_failed(&failure)
+    }
+
+    /// Somebody has written a sequence after which there is none.
+    pub(super) fn exhausted(&mut self, record: &Record) -> Duration {
+        let why = alloc::format!(
+            "expected a sequence of at most 2^62 - 2^40 in the register, which leaves room for \
+             what a leader writes, found {}: the record was written by hand; stop every candidate, \
+             delete it (`tenure forget {}`), and have the next leader lead above term {} (`tenure \
+             repair {} --term-above {}`)",
+            record.sequence,
+            record.election,
+            record.term,
+            record.election,
+            record.term
+        );
+        self.write_failed(&Failure::new(FailureClass::Broken, &why))
     }
 
     /// This candidate as a holder.
@@ -300,7 +323,9 @@ const LAST_WILL_AHEAD: u64 = 1 << 20;
 /// What the register is to hold when the session ends: the office vacant, the
 /// term kept (§1.8), the sequence above that of every note left meanwhile.
 fn last_will(record: &Record) -> Bytes {
+    // What nobody can read would hold the office for ever.
     let sequence = record.sequence.saturating_add(LAST_WILL_AHEAD);
+    let sequence = sequence.min(Record::SEQUENCE_MAX);
     let vacant = Record {
         sequence,
         renewal: sequence,

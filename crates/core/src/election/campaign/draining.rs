@@ -27,6 +27,8 @@ pub(super) struct Draining {
     kill_told: bool,
     /// The application's work has ended.
     drained: bool,
+    /// What the vacating expected that has just met a conflict.
+    conflicted: Option<Version>,
     stage: Stage,
 }
 
@@ -65,6 +67,7 @@ impl Draining {
             over_at: grant.valid_until,
             kill_told: false,
             drained: desk.config.planted(Bug::VacateUndrained),
+            conflicted: None,
             stage: Stage::Idle {
                 next_at: desk.now.boot,
             },
@@ -88,6 +91,7 @@ impl Draining {
             over_at: desk.now.boot,
             kill_told: true,
             drained: false,
+            conflicted: None,
             stage: Stage::Done,
         })
     }
@@ -102,6 +106,7 @@ impl Draining {
             over_at: grant.valid_until,
             kill_told: true,
             drained: true,
+            conflicted: None,
             stage: Stage::Idle {
                 next_at: desk.now.boot,
             },
@@ -164,7 +169,8 @@ impl Draining {
     fn failed(&mut self, desk: &mut Desk, failure: &Failure) {
         if failure.class != FailureClass::Unavailable {
             // The register may have changed: read before the next try.
-            self.version = None;
+            let expected = self.version.take();
+            self.conflicted = expected.filter(|_| failure.class == FailureClass::Conflict);
         }
         let pause = match failure.class {
             FailureClass::Conflict => core::time::Duration::ZERO,
@@ -180,11 +186,16 @@ impl Draining {
         let shown = register.map(|register| (register, Record::decode(&register.value)));
         match shown {
             Some((register, Ok(shown))) if shown.is_held_by(desk.me, self.term()) => {
+                let conflicted = self.conflicted.take();
+                let mut next_at = desk.now.boot;
+                if conflicted.is_some_and(|expected| expected == register.version) {
+                    // No race: the store refuses it (§4.4.7).
+                    let pause = desk.refused(reading);
+                    next_at = next_at.after(pause.min(desk.config.interval));
+                }
                 self.version = Some(register.version.clone());
                 self.record = shown;
-                self.stage = Stage::Idle {
-                    next_at: desk.now.boot,
-                };
+                self.stage = Stage::Idle { next_at };
             }
             Some((_, Err(_))) => {
                 let failure = Failure::garbled();
@@ -233,7 +244,12 @@ impl Draining {
             self.stage = Stage::Reading(desk.ask());
             return;
         };
-        let sequence = desk.next_sequence(self.record.sequence);
+        let Some(sequence) = desk.next_sequence(self.record.sequence) else {
+            // Nobody could read it: the office is left to run out.
+            desk.exhausted(&self.record);
+            self.stage = Stage::Done;
+            return;
+        };
         let successor = match &self.why {
             Why::Transferred(to) => Some(to.clone()),
             _ => None,

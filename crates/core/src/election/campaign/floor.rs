@@ -82,7 +82,7 @@ impl Desk {
         } else {
             Request::Transfer(self.config.name.clone())
         });
-        record.sequence = self.next_sequence(record.sequence);
+        record.sequence = self.next_sequence(record.sequence)?;
         Some((Expect::Version(version), record))
     }
 

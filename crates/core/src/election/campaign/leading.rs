@@ -57,6 +57,8 @@ pub(super) struct Leading {
     look: bool,
     /// Held by a session: nothing is confirmed from here on without a look.
     look_by: Instant,
+    /// What the renewal expected that has just met a conflict.
+    conflicted: Option<Version>,
     /// The start of the latest grant that the work is known to go by.
     work: Option<Instant>,
 }
@@ -91,6 +93,7 @@ impl Leading {
             stage,
             look: false,
             look_by: Self::look_by(desk),
+            conflicted: None,
             work: None,
         }
     }
@@ -240,7 +243,10 @@ impl Leading {
 
     fn renewal_failed(mut self, desk: &mut Desk, failure: &Failure) -> Self {
         let stage = match failure.class {
-            FailureClass::Conflict => Stage::Checking(desk.ask()),
+            FailureClass::Conflict => {
+                self.conflicted = Some(self.version.clone());
+                Stage::Checking(desk.ask())
+            }
             FailureClass::Unknown => {
                 desk.write_failed(failure);
                 Stage::Checking(desk.ask())
@@ -261,6 +267,7 @@ impl Leading {
         let Stage::Checking(asked) = self.stage.clone() else {
             return State::Leading(self);
         };
+        let conflicted = self.conflicted.take();
         desk.learn(&asked, reading);
         let register = reading.register.as_ref();
         let shown = register.map(|register| (register, Record::decode(&register.value)));
@@ -302,6 +309,12 @@ impl Leading {
             // What has just failed is not asked for in the same breath.
             renew_at = renew_at.max(desk.now.boot.after(desk.config.interval / 8));
         }
+        if conflicted.is_some_and(|expected| expected == register.version) {
+            // No race: the store refuses the renewal (§4.4.7). It is tried until
+            // `drain_at`, as after any other failure.
+            let pause = desk.refused(reading);
+            renew_at = renew_at.max(desk.now.boot.after(pause.min(desk.config.interval)));
+        }
         self.stage = Stage::Idle { renew_at };
         if let Some(start) = landed {
             desk.write_succeeded();
@@ -325,11 +338,16 @@ impl Leading {
         self.look |= !self.is_echo(desk, register);
     }
 
-    /// Whether a watch shows nothing but our own writes.
+    /// Whether a watch shows nothing but our own writes, or what they have
+    /// replaced. What another id has written below them is old news where this
+    /// leader renews: if it is not, the next renewal meets a conflict. A holder
+    /// by session has none, so it looks.
     fn is_echo(&self, desk: &Desk, register: Option<&Register>) -> bool {
         let shown = register.and_then(|register| Record::decode(&register.value).ok());
         shown.is_some_and(|shown| {
-            shown.sequence <= self.record.sequence && shown.term <= self.term()
+            let below = shown.sequence <= self.record.sequence && shown.term <= self.term();
+            let known = !desk.config.by_session || shown.is_held_by(desk.me, self.term());
+            below && known
                 || shown.is_held_by(desk.me, self.term()) && shown.sequence == shown.renewal
         })
     }
@@ -396,7 +414,13 @@ impl Leading {
 
     fn renew(&mut self, desk: &mut Desk) {
         let last = self.attempts.back().map_or(0, |(sequence, _)| *sequence);
-        let sequence = desk.next_sequence(self.record.sequence.max(last));
+        let Some(sequence) = desk.next_sequence(self.record.sequence.max(last)) else {
+            // It is tried until `drain_at`, as after any other failure.
+            let pause = desk.exhausted(&self.record).min(desk.config.interval);
+            let renew_at = desk.now.boot.after(pause);
+            self.stage = Stage::Idle { renew_at };
+            return;
+        };
         self.record.renewed_at = desk.now.wall;
         let record = Record {
             sequence,

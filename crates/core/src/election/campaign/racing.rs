@@ -50,8 +50,16 @@ impl Racing {
             desk.write_failed(&Failure::new(FailureClass::Broken, why));
             return State::Watching(Watching::looking_again(now.boot.after(desk.config.lease)));
         };
-        let known = desk.sight.record();
-        let sequence = desk.next_sequence(known.map_or(0, |record| record.sequence));
+        let known = desk.sight.record().cloned();
+        let sequence = match &known {
+            None => desk.next_sequence(0),
+            Some(record) if record.sequence > Record::STAND_MAX => None,
+            Some(record) => desk.next_sequence(record.sequence),
+        };
+        let Some(sequence) = sequence else {
+            let pause = known.map_or(desk.config.lease, |record| desk.exhausted(&record));
+            return State::Watching(Watching::looking_again(now.boot.after(pause)));
+        };
         let expect = desk
             .sight
             .version()
@@ -95,7 +103,7 @@ impl Racing {
         let now = desk.now.boot;
         match failure.class {
             // Lost. Look at once who has won.
-            FailureClass::Conflict => State::Watching(Watching::new(now)),
+            FailureClass::Conflict => State::Watching(Watching::lost(now, self.expect)),
             FailureClass::Unknown if desk.config.planted(Bug::UnknownIsWon) => {
                 let version = Version::from_u64(0);
                 self.won(desk, version)
@@ -125,11 +133,7 @@ impl Racing {
         desk.read_succeeded();
         let register = reading.register.as_ref();
         let shown = register.and_then(|register| Record::decode(&register.value).ok());
-        let unchanged = match (&self.expect, register) {
-            (Expect::Absent, None) => true,
-            (Expect::Version(expected), Some(register)) => *expected == register.version,
-            (Expect::Absent, Some(_)) | (Expect::Version(_), None) => false,
-        };
+        let unchanged = self.expect.is_met_by(register);
         match (register, shown) {
             (Some(register), Some(shown)) if self.is_shown_by(desk, &shown) => {
                 // What is shown may hold a request that somebody wrote since.

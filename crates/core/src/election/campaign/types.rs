@@ -61,6 +61,12 @@ impl Failure {
         Self::new(FailureClass::Unknown, "the answer was not a record")
     }
 
+    /// A write of `key` met a conflict, and `reading`, asked after it, still shows what
+    /// was expected.
+    pub(crate) fn refused(key: &Key, reading: &Reading) -> Self {
+        Self::new(FailureClass::Broken, &reading.refusal(key))
+    }
+
     pub(in crate::election) fn no_answer() -> Self {
         Self::new(FailureClass::Unknown, "the store did not answer in time")
     }

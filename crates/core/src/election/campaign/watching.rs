@@ -12,8 +12,8 @@
 
 use super::racing::Racing;
 use super::{
-    Answer, Bug, Call, Desk, Failure, FailureClass, Instant, News, Pending, Register, Standing,
-    State, Version,
+    Answer, Bug, Call, Desk, Expect, Failure, FailureClass, Instant, News, Pending, Reading,
+    Register, Standing, State, Version,
 };
 
 #[derive(Clone, Debug)]
@@ -29,6 +29,11 @@ pub(super) struct Watching {
     hold_until: Instant,
     /// What was seen is known to be out of date: no race before a look.
     outdated: bool,
+    /// What the race expected that has just met a conflict.
+    lost: Option<Expect>,
+    /// The store refused a race for what it shows: no other before this, unless
+    /// the register changes.
+    refused_until: Instant,
 }
 
 impl Watching {
@@ -40,44 +45,40 @@ impl Watching {
             race_at: None,
             hold_until: now,
             outdated: true,
+            lost: None,
+            refused_until: now,
+        }
+    }
+
+    /// After a race that met a conflict.
+    pub(super) fn lost(now: Instant, expect: Expect) -> Self {
+        Self {
+            lost: Some(expect),
+            ..Self::new(now)
         }
     }
 
     /// After leaving office of its own accord: others go first.
-    pub(super) const fn holding_back(now: Instant, hold_until: Instant) -> Self {
+    pub(super) fn holding_back(now: Instant, hold_until: Instant) -> Self {
         Self {
-            pending: None,
-            petition: None,
-            read_at: now,
-            race_at: None,
             hold_until,
-            outdated: true,
+            ..Self::new(now)
         }
     }
 
     /// After a race that did not happen: what was seen still stands, so race
     /// again at `at`.
-    pub(super) const fn racing_again(at: Instant) -> Self {
+    pub(super) fn racing_again(at: Instant) -> Self {
         Self {
-            pending: None,
-            petition: None,
-            read_at: at,
             race_at: Some(at),
-            hold_until: at,
             outdated: false,
+            ..Self::new(at)
         }
     }
 
     /// After a race that failed for want of a store: look again at `at`.
-    pub(super) const fn looking_again(at: Instant) -> Self {
-        Self {
-            pending: None,
-            petition: None,
-            read_at: at,
-            race_at: None,
-            hold_until: at,
-            outdated: true,
-        }
+    pub(super) fn looking_again(at: Instant) -> Self {
+        Self::new(at)
     }
 
     pub(super) fn answer(mut self, desk: &mut Desk, call: Call, answer: Answer) -> State {
@@ -95,11 +96,27 @@ impl Watching {
                 let news = desk.learn(&pending, &reading);
                 self.read_at = desk.next_look(desk.is_held());
                 self.note(desk, news);
+                self.settle(desk, &reading);
             }
             Answer::Read(Err(failure)) => self.retry(desk, &failure),
             Answer::Wrote(_) | Answer::Confirmed(_) => {}
         }
         State::Watching(self)
+    }
+
+    /// The look after a lost race. Where it shows what the race expected,
+    /// nobody has won: the store refuses this candidate's writes, be it that
+    /// the register is bound to another's session, or that a rule of its table
+    /// keeps it as it is. To race on at once would be to write as fast as the
+    /// store answers, so it is tried less and less often (§4.4.7).
+    fn settle(&mut self, desk: &mut Desk, reading: &Reading) {
+        let Some(expect) = self.lost.take() else {
+            return;
+        };
+        if expect.is_met_by(reading.register.as_ref()) && !desk.config.planted(Bug::RefusalIsRace) {
+            let pause = desk.refused(reading);
+            self.refused_until = desk.now.boot.after(pause);
+        }
     }
 
     /// A request has been written to the leader, or not. Either way look what
@@ -144,6 +161,7 @@ impl Watching {
             // Somebody wrote: what was to be raced for is gone.
             News::LeaderChanged | News::Written if !desk.config.planted(Bug::SwapUnjudged) => {
                 self.race_at = None;
+                self.refused_until = desk.now.boot;
             }
             News::LeaderChanged | News::Written | News::JudgedOver | News::Nothing => {}
         }
@@ -180,7 +198,7 @@ impl Watching {
             desk.sight.judge_unread(now);
         }
         self.plan(desk);
-        if let Some(race_at) = self.race_at
+        if let Some(race_at) = self.race_at()
             && now >= race_at
             && desk.may_stand()
         {
@@ -202,6 +220,10 @@ impl Watching {
             self.read_at = Instant::MAX;
         }
         State::Watching(self)
+    }
+
+    fn race_at(&self) -> Option<Instant> {
+        self.race_at.map(|at| at.max(self.refused_until))
     }
 
     /// Decides when to race for what has just been found free.
@@ -257,7 +279,7 @@ impl Watching {
         };
         let look = self.petition_at(desk).map_or(look, |at| at.min(look));
         // A race that waits for the other election is woken by its news.
-        let race = self.race_at.filter(|_| desk.may_stand());
+        let race = self.race_at().filter(|_| desk.may_stand());
         race.map_or(look, |race| race.min(look))
     }
 }

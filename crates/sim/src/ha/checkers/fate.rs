@@ -1,6 +1,21 @@
 //! What becomes of workloads: nothing is lost, nothing appears that nobody
 //! asked for or twice, nothing is changed, and nothing is taken from whoever
 //! runs it.
+//!
+//! That a holder lets go only of what it has reaped rests on the store's
+//! promise; all else here compares one view with the next and does not. A node
+//! that resumes may run again what its earlier life did not run any more, and a
+//! swap of that life, which lets go of it, may still be on its way. The node
+//! starts nothing before a swap of its own has landed (§7.2), and after that
+//! the earlier one meets a conflict: its version is not there any more. But a
+//! store that gives out an older view under its old version brings that very
+//! version back, and the swap lands. No rule of the machine prevents it: the
+//! life that sent the swap has ended, and the one that runs the workload has
+//! been told that its own swap landed. So this is not claimed while the store
+//! is torn and for the leases after it, like *members*, who says the same of a
+//! node that leaves. What follows is over by then: a request lands within two
+//! leases, and who sees the view ends what is not its own
+//! (`World::mended` looks).
 
 use tenure_core::ha::{Assignment, NodeId, Place, Spec, Target, View};
 use tenure_core::ids::Name;
@@ -57,7 +72,7 @@ impl World {
         if from != writer.id && view.member(from).is_some() {
             return Err(format!("it takes {name} from {from}, which is there"));
         }
-        if from == writer.id && self.works_of(writer.p, from, name) {
+        if from == writer.id && self.must_have_reaped(writer.p, from, name) {
             return Err(format!("it lets go of {name} while it runs it"));
         }
         Ok(())
@@ -66,7 +81,7 @@ impl World {
     fn check_end(&self, writer: Writer, view: &View, name: &Name, then: &Assignment) -> Finding {
         let group = &self.agents[writer.p].config.group;
         if let Some(holder) = then.place.holder() {
-            if holder == writer.id && self.works_of(writer.p, holder, name) {
+            if holder == writer.id && self.must_have_reaped(writer.p, holder, name) {
                 return Err(format!("it forgets {name} while it runs it"));
             }
             let gone = view.member(holder).is_none();
@@ -92,9 +107,12 @@ impl World {
         Err(format!("{name} is lost"))
     }
 
-    fn works_of(&self, p: usize, id: NodeId, name: &Name) -> bool {
+    /// Whether `p` runs under `id` what it must have reaped before it let go of
+    /// it: not claimed while the store's promise is broken (see above).
+    fn must_have_reaped(&self, p: usize, id: NodeId, name: &Name) -> bool {
         let mut works = self.agents[p].works.values();
-        works.any(|work| work.id == id && work.order.name == *name)
+        let runs = works.any(|work| work.id == id && work.order.name == *name);
+        runs && !self.store.torn.excuses(self.now)
     }
 }
 

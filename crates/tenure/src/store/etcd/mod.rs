@@ -91,7 +91,7 @@ impl Etcd {
         Ok(Reading {
             register,
             now: None,
-            bound: false,
+            bound: None,
         })
     }
 

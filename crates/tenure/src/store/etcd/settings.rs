@@ -183,7 +183,7 @@ impl Tls {
 
 /// The text of a file that an option names.
 fn pem(option: &str, path: &Path) -> Result<Vec<u8>, StoreError> {
-    std::fs::read(path).map_err(|error| {
+    crate::small::read(path).map_err(|error| {
         StoreError::broken(format!(
             "{option}={}: expected a file in PEM: {error}",
             path.display()

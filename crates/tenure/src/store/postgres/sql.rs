@@ -30,8 +30,23 @@ const CLOCK: ClockId = ClockId {
 };
 
 const MICROS: &str = "(extract(epoch from clock_timestamp()) * 1000000)::bigint";
-const FIELDS: &str = "r.version, encode(r.value, 'hex') AS value, \
-     (extract(epoch from r.stamp) * 1000000)::bigint AS stamp";
+
+/// The microseconds of a stamp. One that was written by hand may be none that
+/// has such a number (`infinity`, the year 294276), and one statement reads
+/// many rows: such a stamp counts as none, so silence is judged, and the row
+/// costs no other row its answer. The next renewal writes another.
+macro_rules! stamp {
+    () => {
+        "CASE WHEN r.stamp >= '1970-01-01 00:00:00+00' AND r.stamp < '2500-01-01 00:00:00+00' \
+         THEN (extract(epoch from r.stamp) * 1000000)::bigint END"
+    };
+}
+
+const FIELDS: &str = concat!(
+    "r.version, encode(r.value, 'hex') AS value, ",
+    stamp!(),
+    " AS stamp"
+);
 
 /// The statement that makes the table, for those whose database user may not.
 pub fn migration(table: &str) -> String {
@@ -66,6 +81,12 @@ pub(super) fn describe(wanted: &Wanted) -> String {
     )
 }
 
+/// Whether the server keeps this table (`p`), which is named with its schema.
+pub(super) fn persistence(table: &str) -> String {
+    let name = text(table);
+    format!("SELECT relpersistence FROM pg_class WHERE oid = to_regclass({name})::oid")
+}
+
 /// Begins a transaction that makes the table, one at a time.
 pub(super) fn lock(wanted: &Wanted) -> String {
     let (_, name) = wanted.parts();
@@ -78,8 +99,8 @@ pub(super) fn lock(wanted: &Wanted) -> String {
 /// writes a message to the log of the database that says nothing.
 pub(super) fn before_reading(settles: bool) -> String {
     let settle = format!(
-        ", set_config('synchronous_commit', {SAFE}, true), \
-         pg_logical_emit_message(true, 'tenure', '')"
+        ", {}, pg_logical_emit_message(true, 'tenure', '')",
+        replicated()
     );
     format!(
         "SELECT current_setting('transaction_read_only') AS read_only{}; ",
@@ -100,12 +121,20 @@ pub(super) fn read(table: &Table, key: &Key) -> String {
 const SAFE: &str = "CASE WHEN current_setting('synchronous_commit') \
      IN ('on', 'remote_apply') THEN current_setting('synchronous_commit') ELSE 'on' END";
 
-/// What stands before every write: bounds on its time, and the safe setting.
-fn before_writing(within: Duration) -> String {
+/// A commit waits for the standbys, and a warning tells if that wait was
+/// cancelled. Both are set for the one transaction, by its first statement: a
+/// setting of the user, the database, the URL or a proxy counts only between
+/// transactions. Both hold until the commit is over, the wait included.
+fn replicated() -> String {
     format!(
-        "{}, set_config('synchronous_commit', {SAFE}, true); ",
-        bounds(within)
+        "set_config('synchronous_commit', {SAFE}, true), \
+         set_config('client_min_messages', 'warning', true)"
     )
+}
+
+/// What stands before every write: bounds on its time, and the safe settings.
+fn before_writing(within: Duration) -> String {
+    format!("{}, {}; ", bounds(within), replicated())
 }
 
 /// Bounds on the time of a transaction.
@@ -151,16 +180,19 @@ pub(super) fn write(table: &Table, write: &Write, within: Duration) -> Change {
     };
     let statement = format!(
         "{}WITH r AS ({change} RETURNING t.version, t.stamp) \
-         SELECT {MICROS} AS now, r.version, \
-         (extract(epoch from r.stamp) * 1000000)::bigint AS stamp FROM r",
-        before_writing(within)
+         SELECT {MICROS} AS now, r.version, {} AS stamp FROM r",
+        before_writing(within),
+        stamp!()
     );
     // Only if it was written: of a value that is too long to travel along, any
     // will do, and followers read.
     let (state, written) = if write.value.len() <= NOTIFY_MAX {
         (
-            " || ' ' || coalesce((extract(epoch from r.stamp) * 1000000)::bigint::text, '-') \
-             || ' ' || encode(r.value, 'hex')",
+            concat!(
+                " || ' ' || coalesce((",
+                stamp!(),
+                ")::text, '-') || ' ' || encode(r.value, 'hex')"
+            ),
             format!(" AND r.value = {value}"),
         )
     } else {
@@ -330,7 +362,7 @@ pub(super) fn reading(rows: &[SimpleQueryRow]) -> Result<Reading, StoreError> {
     Ok(Reading {
         register: register(row)?,
         now: now(row)?,
-        bound: false,
+        bound: None,
     })
 }
 

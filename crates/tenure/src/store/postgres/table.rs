@@ -70,14 +70,16 @@ fn area(key: &str) -> Option<&str> {
 /// The table that was found first, for as long as the process lives.
 pub(super) type Found = OnceLock<Table>;
 
-/// Finds the table, or makes it; once.
+/// Finds the table, or makes it; once. On each later connection looks whether
+/// it is a permanent one still: a crash of the server would have emptied it,
+/// and ended the connections.
 pub(super) async fn find(
     found: &Found,
     settings: &Settings,
     connected: &Connected,
 ) -> Result<(), StoreError> {
-    if found.get().is_some() {
-        return Ok(());
+    if let Some(table) = found.get() {
+        return still_permanent(settings, connected, table).await;
     }
     let wanted = &settings.table;
     let name = match existing(settings, connected).await? {
@@ -112,12 +114,7 @@ async fn existing(
     match (names.as_slice(), text(0, 1)) {
         ([], _) => Ok(None),
         // What was acknowledged is gone from it after a crash of the server.
-        ([name], Some(sql::COLUMNS)) if text(0, 2) != Some("p") => {
-            Err(StoreError::broken(format!(
-                "expected table {name} to be a permanent one, found one that the server empties \
-                 after a crash; end all candidates and run: ALTER TABLE {name} SET LOGGED;"
-            )))
-        }
+        ([name], Some(sql::COLUMNS)) if text(0, 2) != Some("p") => Err(emptied(name)),
         ([name], Some(sql::COLUMNS)) => Ok(Some((*name).to_owned())),
         ([name], columns) => Err(StoreError::broken(format!(
             "expected table {name} with columns {}, found {}; it belongs to something else: name \
@@ -134,6 +131,29 @@ async fn existing(
             several.first().copied().unwrap_or_default()
         ))),
     }
+}
+
+/// Refuses a table that was made one which the server empties after a crash.
+/// One that is gone is refused by the statements that name it.
+async fn still_permanent(
+    settings: &Settings,
+    connected: &Connected,
+    table: &Table,
+) -> Result<(), StoreError> {
+    let answer = connected.ask(&sql::persistence(&table.name)).await;
+    let answer = answer.map_err(|error| classify::reading(&settings.to_string(), &error))?;
+    let row = answer.last().and_then(|rows| rows.first());
+    match row.and_then(|row| row.get(0)) {
+        Some("p") | None => Ok(()),
+        Some(_) => Err(emptied(&table.name)),
+    }
+}
+
+fn emptied(name: &str) -> StoreError {
+    StoreError::broken(format!(
+        "expected table {name} to be a permanent one, found one that the server empties after a \
+         crash; end all candidates and run: ALTER TABLE {name} SET LOGGED;"
+    ))
 }
 
 /// Makes the table if nobody else has meanwhile; its name. Two processes that

@@ -18,6 +18,7 @@ use tokio_rustls::TlsConnector;
 
 use super::settings::Trust;
 use crate::error::StoreError;
+use crate::small;
 
 /// Makes TLS connections to a server.
 #[derive(Clone)]
@@ -59,7 +60,8 @@ fn authorities(path: &Path) -> Result<RootCertStore, StoreError> {
         ))
     };
     let mut roots = RootCertStore::empty();
-    for certificate in CertificateDer::pem_file_iter(path).map_err(|error| fail(&error))? {
+    let text = small::read(path).map_err(|error| fail(&error))?;
+    for certificate in CertificateDer::pem_slice_iter(&text) {
         let certificate = certificate.map_err(|error| fail(&error))?;
         roots.add(certificate).map_err(|error| fail(&error))?;
     }

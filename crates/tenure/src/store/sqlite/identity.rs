@@ -37,6 +37,8 @@ pub(super) struct Found {
     pub(super) identity: Identity,
     /// How many names the file has.
     pub(super) links: u64,
+    /// It is a plain file.
+    plain: bool,
 }
 
 /// What the path leads to now.
@@ -49,12 +51,19 @@ pub(super) fn look(path: &Path) -> io::Result<Found> {
     Ok(Found {
         identity,
         links: file.nlink(),
+        plain: file.is_file(),
     })
 }
 
-/// Refuses a file that goes by a second name.
+/// Refuses what is no plain file, and a file that goes by a second name.
 pub(super) fn refuse_second_name(path: &Path, found: &Found) -> Result<(), StoreError> {
     let place = path.display();
+    if !found.plain {
+        return Err(StoreError::broken(format!(
+            "expected {place} to be a plain file, or nothing yet, found a directory, a device or \
+             a pipe; name another path"
+        )));
+    }
     if found.links > 1 {
         return Err(StoreError::broken(format!(
             "expected {place} to have one name, found {} hard links to it: SQLite would look for \
@@ -126,6 +135,17 @@ mod tests {
         assert!(is_listed(mounts, Path::new("/")));
         assert!(!is_listed(mounts, Path::new("/data/my")));
         assert!(!is_listed(mounts, Path::new("/host.db")));
+    }
+
+    #[test]
+    fn what_is_no_plain_file_is_refused() {
+        let directory = tempfile::tempdir().expect("a directory");
+        fs::create_dir(directory.path().join("within")).expect("a directory");
+        for path in [directory.path(), Path::new("/dev/null")] {
+            let found = look(path).expect("it is there");
+            let refused = refuse_second_name(path, &found).expect_err("no file");
+            assert!(refused.to_string().contains("plain file"), "{refused}");
+        }
     }
 
     #[test]

@@ -267,7 +267,7 @@ impl Job {
                     Reading {
                         register,
                         now,
-                        bound: false,
+                        bound: None,
                     },
                 )),
                 Err(error) => Err((Self::Read { key, reply }, error)),

@@ -2,6 +2,8 @@
 //! out since its backup is given out again, and everything that was in the
 //! backup is there.
 
+mod elections;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -135,7 +137,7 @@ fn restoring() -> Restoring {
         members: Membership::founded([(server, StorageId::from_u128(55))]),
         times: 1,
         term_step: TERM_STEP,
-        longest_lease: Duration::ZERO,
+        longest_lease: None,
         holder: 0xabc,
         wall: WallTime::from_millis(1_000),
     }
@@ -372,68 +374,6 @@ fn ids_that_would_not_fit_json_are_refused() {
     last = last.with_version(ClusterVersion::new(1_000).expect("a version"));
     let newer = last.restored(&restoring()).err();
     assert!(matches!(newer, Some(NotRestorable::Newer(_))), "{newer:?}");
-}
-
-#[test]
-fn an_election_is_held_for_the_longest_lease_in_a_raised_term() {
-    let mut log = Log::new();
-    let vacant = record("idle", 7, 10, None);
-    let led = record("pay", 9, 30, Some(1));
-    log.put("elections/idle", vacant.encode());
-    log.bind("elections/pay", led.encode(), vacant.encode());
-    log.put("elections/notes", bytes("no record"));
-    // A record of another election is none of this one.
-    log.put("elections/other", led.encode());
-    let before: Vec<_> = ["idle", "pay"]
-        .map(|it| {
-            let held = log.state.registers().read(&key(&format!("elections/{it}")));
-            held.expect("it is there").version.clone()
-        })
-        .into();
-    let restored = log.restored();
-    assert_eq!((restored.elections, restored.groups), (2, 0));
-    assert_eq!(restored.lease, Duration::from_secs(30));
-    let unread = ["elections/notes", "elections/other"].map(key);
-    assert_eq!(restored.unread, unread);
-    let state = restored.state;
-    for (index, (election, term)) in [("idle", 7), ("pay", 9)].into_iter().enumerate() {
-        let at = format!("elections/{election}");
-        let record = held(&state, &at);
-        let holder = record.holder().expect("held");
-        assert_eq!(record.term.get(), term + TERM_STEP);
-        assert_eq!(holder.id, LeaderId::from_u128(0xabc));
-        assert_eq!(record.lease, Duration::from_secs(30));
-        assert!(record.sequence >= 17 + JUMP && record.renewal == record.sequence);
-        let register = state.registers().read(&key(&at)).expect("a register");
-        // As young as it can be, and of a version that nobody knows.
-        assert_eq!(register.stamp, Some(state.store_time()));
-        assert!(register.version.to_u64() > before[index].to_u64().map(|it| it + JUMP / 2));
-        assert_eq!(state.bound(&key(&at)), None, "bound to no session");
-    }
-    let how = Restoring {
-        longest_lease: Duration::from_secs(90),
-        ..restoring()
-    };
-    let longer = log.restored_by(&how).expect("restorable").state;
-    let lease = held(&longer, "elections/idle").lease;
-    assert_eq!(lease, Duration::from_secs(90));
-    // One that nobody can have set is not read, and counts for nothing.
-    log.put(
-        "elections/odd",
-        record("odd", 1, u64::MAX >> 35, None).encode(),
-    );
-    let restored = log.restored();
-    assert_eq!(restored.lease, Duration::from_secs(30));
-    assert_eq!(restored.elections, 2);
-    assert!(restored.unread.contains(&key("elections/odd")));
-    // There must be a term to lead in.
-    let highest = Record {
-        term: Term::MAX,
-        ..record("full", 1, 1, None)
-    };
-    log.put("elections/full", highest.encode());
-    let refused = log.restored_by(&restoring()).err();
-    assert_eq!(refused, Some(NotRestorable::Term(key("elections/full"))));
 }
 
 #[test]

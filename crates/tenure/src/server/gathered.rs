@@ -1,0 +1,95 @@
+//! Keep-alives that a leader proposes together.
+//!
+//! A keep-alive takes an entry, and each entry costs every server a message,
+//! a write and a sync. Nobody is in a hurry for it: a session lives for many
+//! times [`GATHER`], and its client counts from when it asked. So the first
+//! one waits for others. A thousand sessions of 10 s then cost some 80 writes
+//! a second in place of 300.
+//!
+//! The order of requests stays: all that is gathered goes before the next
+//! request of another kind, which may be of the same session.
+
+use std::time::Duration;
+
+use tenure_core::alpo::{Ask, Operation};
+use tenure_core::time::Instant;
+
+/// How long a keep-alive waits for others.
+const GATHER: Duration = Duration::from_millis(10);
+
+/// What waits, in the order in which it came.
+#[derive(Debug, Default)]
+pub(super) struct Gathered {
+    asks: Vec<(u64, Ask)>,
+    until: Option<Instant>,
+}
+
+impl Gathered {
+    /// Keeps `ask` if it can wait, else gives it back. The clock is read only
+    /// for what is kept.
+    pub(super) fn keep(
+        &mut self,
+        now: impl FnOnce() -> Instant,
+        token: u64,
+        ask: Ask,
+    ) -> Result<(), Ask> {
+        if !matches!(&ask, Ask::Command(it, _) if matches!(it.operation, Operation::KeepAlive)) {
+            return Err(ask);
+        }
+        self.until.get_or_insert_with(|| now().after(GATHER));
+        self.asks.push((token, ask));
+        Ok(())
+    }
+
+    /// When what is gathered is due; none if nothing is.
+    pub(super) const fn due(&self) -> Option<Instant> {
+        self.until
+    }
+
+    /// Takes all of it.
+    pub(super) fn take(&mut self) -> Vec<(u64, Ask)> {
+        self.until = None;
+        std::mem::take(&mut self.asks)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tenure_core::alpo::{Claim, Command};
+
+    use super::*;
+
+    fn ask(operation: Operation) -> Ask {
+        let command = Command {
+            session: 1,
+            serial: 1,
+            outstanding: 1,
+            operation,
+        };
+        Ask::Command(command, Claim::of_secret([0; 16]))
+    }
+
+    #[test]
+    fn keep_alives_wait_for_each_other_and_nothing_else_does() {
+        let mut gathered = Gathered::default();
+        let at = |ms| Instant::ZERO.after(Duration::from_millis(ms));
+        assert!(gathered.keep(|| at(1), 7, ask(Operation::Close)).is_err());
+        assert_eq!(gathered.due(), None);
+        for (ms, token) in [(2, 8), (5, 9), (11, 10)] {
+            assert!(
+                gathered
+                    .keep(|| at(ms), token, ask(Operation::KeepAlive))
+                    .is_ok()
+            );
+        }
+        assert_eq!(gathered.due(), Some(at(12)), "the first one's time");
+        let tokens: Vec<u64> = gathered
+            .take()
+            .into_iter()
+            .map(|(token, _)| token)
+            .collect();
+        assert_eq!(tokens, [8, 9, 10], "in their order");
+        assert_eq!(gathered.due(), None);
+        assert!(gathered.take().is_empty());
+    }
+}

@@ -1,0 +1,104 @@
+//! Small files that a person has named: certificates, tokens, settings.
+
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::path::Path;
+
+use rustix::fs::{Mode, OFlags};
+
+/// The largest that is read, in bytes.
+pub const SMALL_BYTES_MAX: u64 = 1024 * 1024;
+
+/// What is in a small file. A device or a pipe may never end, nor even open,
+/// so only plain files are read (a symbolic link to one is followed).
+///
+/// # Errors
+/// If it is no plain file, is longer than [`SMALL_BYTES_MAX`], or cannot be
+/// read.
+pub fn read(path: &Path) -> io::Result<Vec<u8>> {
+    read_open(&open(path)?)
+}
+
+/// The same, as text.
+///
+/// # Errors
+/// Those of [`read`], and if it is not UTF-8.
+pub fn read_text(path: &Path) -> io::Result<String> {
+    let text = String::from_utf8(read(path)?);
+    text.map_err(|_| wrong("expected text in UTF-8, found other bytes".into()))
+}
+
+/// Opens a plain file, to look at it before it is read: what a path leads to
+/// may change in between.
+///
+/// # Errors
+/// If it is no plain file, or cannot be opened.
+pub fn open(path: &Path) -> io::Result<File> {
+    // Without `NONBLOCK` the opening of a pipe waits for a writer; plain files
+    // do not heed it.
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
+    if file.metadata()?.is_file() {
+        Ok(file)
+    } else {
+        let found = "expected a plain file, found a directory, a device or a pipe";
+        Err(wrong(found.into()))
+    }
+}
+
+/// What is in a file that [`open`] has opened.
+///
+/// # Errors
+/// If it is longer than [`SMALL_BYTES_MAX`], or cannot be read.
+pub fn read_open(file: &File) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    file.take(SMALL_BYTES_MAX + 1).read_to_end(&mut bytes)?;
+    // It may have grown since its length was asked for.
+    if bytes.len() as u64 > SMALL_BYTES_MAX {
+        return Err(wrong(format!(
+            "expected a file of at most {SMALL_BYTES_MAX} bytes, found a longer one"
+        )));
+    }
+    Ok(bytes)
+}
+
+fn wrong(why: String) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, why)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_plain_files_up_to_a_bound_are_read() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = |name| directory.path().join(name);
+        std::fs::write(path("plain"), "text").expect("a file");
+        std::os::unix::fs::symlink("plain", path("link")).expect("a link");
+        assert_eq!(read_text(&path("link")).expect("text"), "text");
+        let most = usize::try_from(SMALL_BYTES_MAX).expect("it fits");
+        std::fs::write(path("most"), vec![b'x'; most]).expect("a file");
+        assert_eq!(read(&path("most")).expect("bytes").len(), most);
+        std::fs::write(path("more"), vec![b'x'; most + 1]).expect("a file");
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            path("pipe"),
+            rustix::fs::FileType::Fifo,
+            Mode::RUSR,
+            0,
+        )
+        .expect("a pipe");
+        for (name, words) in [
+            (path("more"), "at most 1048576 bytes"),
+            (path("pipe"), "expected a plain file"),
+            (path(""), "expected a plain file"),
+            ("/dev/zero".into(), "expected a plain file"),
+        ] {
+            let why = read(&name).expect_err("no small file").to_string();
+            assert!(why.contains(words), "{}: {why}", name.display());
+        }
+        let gone = read(&path("gone")).expect_err("nothing");
+        assert_eq!(gone.kind(), io::ErrorKind::NotFound);
+    }
+}
