@@ -18,6 +18,10 @@
 //! time, which takes a slow reader long. So a change of what lies unread in a
 //! pipe counts, too.
 //!
+//! A process that was stopped itself finds that nothing has moved for long. So
+//! a second look, [`SECOND_LOOK`] after the first that found this, decides: by
+//! then the thread that writes has run.
+//!
 //! Left out: making the descriptor non-blocking. It is shared with the command
 //! and with whoever started us, who expect it as it was.
 
@@ -31,6 +35,9 @@ use tenure::core::time::Instant;
 
 /// After how long without movement a line is dropped.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
+/// How long after it was first found that stderr has not moved a line may be
+/// dropped for it.
+const SECOND_LOOK: Duration = Duration::from_millis(200);
 /// How many bytes of lines may wait. What comes on top is waited for by the
 /// main thread, and dropped and counted on any other.
 pub(crate) const QUEUE_MAX: usize = 4 << 20;
@@ -55,6 +62,8 @@ struct State {
     writing: bool,
     /// When stderr was seen to move last; means something while anything waits.
     moved_at: Instant,
+    /// When it was first found that it has not moved since.
+    doubted_at: Option<Instant>,
     /// How many bytes lay unread in it then, where the kernel can tell.
     unread: Option<u64>,
     dropped: u64,
@@ -72,6 +81,7 @@ pub(crate) fn start(missing: Missing) {
             bytes: 0,
             writing: false,
             moved_at: Instant::ZERO,
+            doubted_at: None,
             unread: None,
             dropped: 0,
             missing,
@@ -133,22 +143,29 @@ impl State {
     }
 
     /// Whether what waits has waited for longer than [`PATIENCE`] without any
-    /// of it getting through.
+    /// of it getting through, seen by two looks.
     fn is_stuck(&mut self) -> bool {
-        let now = clock::boot();
+        self.is_stuck_at(clock::boot(), unread)
+    }
+
+    fn is_stuck_at(&mut self, now: Instant, unread: impl FnOnce() -> Option<u64>) -> bool {
         if !self.waits() || now.since(self.moved_at) < PATIENCE {
             return false;
         }
         let unread = unread();
-        if unread == self.unread {
-            return true;
+        if unread != self.unread {
+            self.moved(now, unread);
+            return false;
         }
-        (self.unread, self.moved_at) = (unread, now);
-        false
+        now.since(*self.doubted_at.get_or_insert(now)) >= SECOND_LOOK
     }
 
     fn moves(&mut self) {
-        (self.unread, self.moved_at) = (unread(), clock::boot());
+        self.moved(clock::boot(), unread());
+    }
+
+    fn moved(&mut self, now: Instant, unread: Option<u64>) {
+        (self.unread, self.moved_at, self.doubted_at) = (unread, now, None);
     }
 
     fn fits(&self, more: usize) -> bool {
@@ -233,4 +250,50 @@ impl Queue {
 /// not tell, and then only a write that ends is movement.
 fn unread() -> Option<u64> {
     rustix::io::ioctl_fionread(io::stderr()).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn waiting(since: Instant) -> State {
+        State {
+            lines: VecDeque::from([b"one\n".to_vec()]),
+            bytes: 4,
+            writing: false,
+            moved_at: since,
+            doubted_at: None,
+            unread: Some(4),
+            dropped: 0,
+            missing: |lines| lines.to_string(),
+        }
+    }
+
+    #[test]
+    fn a_stop_of_this_process_is_not_taken_for_a_reader_that_hangs() {
+        let begun = Instant::ZERO.after(Duration::from_secs(100));
+        let mut state = waiting(begun);
+        // It was stopped for a minute; the first look is the first thing it does.
+        let back = begun.after(Duration::from_secs(60));
+        assert!(!state.is_stuck_at(back, || Some(4)));
+        let soon = back.after(Duration::from_millis(1));
+        assert!(!state.is_stuck_at(soon, || Some(4)));
+        // The thread that writes has run.
+        state.moved(soon, Some(0));
+        assert!(!state.is_stuck_at(soon.after(SECOND_LOOK), || Some(0)));
+    }
+
+    #[test]
+    fn a_reader_that_hangs_is_seen_by_the_second_look() {
+        let begun = Instant::ZERO.after(Duration::from_secs(100));
+        let mut state = waiting(begun);
+        assert!(!state.is_stuck_at(begun.after(PATIENCE / 2), || Some(4)));
+        assert!(!state.is_stuck_at(begun.after(PATIENCE), || Some(4)));
+        assert!(state.is_stuck_at(begun.after(PATIENCE + SECOND_LOOK), || Some(4)));
+        // A page that was read is movement, and doubt begins anew.
+        let read = begun.after(PATIENCE + 2 * SECOND_LOOK);
+        assert!(!state.is_stuck_at(read, || Some(3)));
+        assert!(!state.is_stuck_at(read.after(PATIENCE), || Some(3)));
+        assert!(state.is_stuck_at(read.after(PATIENCE + SECOND_LOOK), || Some(3)));
+    }
 }
