@@ -10,7 +10,7 @@ use crate::healed::{end_of_log, equal, write};
 use crate::load::Load;
 use crate::network::{CLIENTS, Edge, Edges, Network};
 use crate::room::{can, within};
-use crate::servers::{Servers, TENURE, until};
+use crate::servers::{Servers, TENURE, until, until_within};
 
 /// Ends the load and judges it: all that was asked was done.
 async fn assert_all_done(servers: &Servers, load: Load) {
@@ -120,6 +120,45 @@ fn a_leader_that_is_cut_off_costs_time_only() {
             .await;
             eprintln!("  back after {:?}; {next} had led", begun.elapsed());
             assert_all_done(&servers, load).await;
+        },
+    );
+}
+
+/// A connection that lived through a cut waits, to send again, for as long as
+/// the cut was: here 11 s from the healing. It has to be given up before.
+#[test]
+fn two_servers_that_were_cut_apart_elect_at_once_when_healed() {
+    within(
+        "drills::two_servers_that_were_cut_apart_elect_at_once_when_healed",
+        async |room| {
+            let mut servers = Servers::found(3, Network::best(room, 3).await).await;
+            let leader = servers.leader().await;
+            servers.kill(leader);
+            let rest: Vec<u64> = servers
+                .ids()
+                .into_iter()
+                .filter(|it| *it != leader)
+                .collect();
+            let (one, two) = (rest[0], rest[1]);
+            let cut = Edge {
+                cut: true,
+                ..Edge::default()
+            };
+            servers
+                .network
+                .apply(&Edges::from([((one, two), cut), ((two, one), cut)]));
+            // Between the times at which TCP sends again, 12.6 and 25.4 s after
+            // a first message that is lost.
+            tokio::time::sleep(Duration::from_secs(14)).await;
+            assert_eq!(servers.leads().await, None, "one of two led");
+            servers.network.apply(&Edges::new());
+            let begun = Instant::now();
+            until_within(Duration::from_secs(6), "a leader", async || {
+                servers.leads().await
+            })
+            .await;
+            eprintln!("  healed: a leader {:?} later", begun.elapsed());
+            write(&servers.url()).await;
         },
     );
 }
