@@ -1,5 +1,6 @@
 //! A leader whose own disk stalls while those of the others are well: held up
-//! for seconds it stays and answers, held up for good it hands over.
+//! for seconds it stays and answers, held up for good it hands over. Followers
+//! whose disks stall go on answering, and the leader stays.
 #![allow(clippy::print_stderr, reason = "what is left out is said")]
 
 mod common;
@@ -129,5 +130,53 @@ async fn a_leader_stays_while_its_disk_stalls_and_leaves_when_it_hangs() {
         last + 1,
         "nothing is lost and nothing is done twice"
     );
+    client.close().await;
+}
+
+/// The thread that syncs is relieved: a follower is heard and answers while its
+/// disk stalls, again and again.
+#[tokio::test]
+async fn followers_answer_while_their_disks_stall() {
+    if !traceable() {
+        eprintln!("\n*** LEFT OUT: strace cannot trace a process here\n");
+        return;
+    }
+    let cluster = Cluster::start_with(&["--election-timeout", TIMEOUT]);
+    let client = Client::open(&cluster.url()).expect("a client").within(SOON);
+    for round in 0..2 {
+        for _ in 0..QUICK {
+            client.append(b"quick".to_vec()).await.expect("appended");
+        }
+        let (leader, term) = (cluster.leader(), cluster.term());
+        let followers: Vec<usize> = (1..=3).filter(|id| *id != leader).collect();
+        let stalls: Vec<Stall> = followers
+            .iter()
+            .map(|id| Stall::of(cluster.servers[id - 1].id(), STALL))
+            .collect();
+        let began = clock::boot();
+        let appending = client.append(b"stalled".to_vec());
+        let looking = async {
+            while clock::boot().since(began) < STALL * 4 / 5 {
+                for id in &followers {
+                    let asked = clock::boot();
+                    metric(&cluster.clients[id - 1], "disk_waits_seconds ");
+                    let took = clock::boot().since(asked);
+                    assert!(
+                        took < STALL / 5,
+                        "round {round}: {id} answered after {took:?}"
+                    );
+                }
+                tokio::task::yield_now().await;
+            }
+        };
+        let (appended, ()) = tokio::join!(appending, looking);
+        appended.expect("appended");
+        assert!(
+            clock::boot().since(began) >= STALL * 4 / 5,
+            "nothing stalled"
+        );
+        assert_eq!((cluster.leader(), cluster.term()), (leader, term));
+        drop(stalls);
+    }
     client.close().await;
 }

@@ -56,6 +56,13 @@ pub(super) enum Event {
     Stop,
 }
 
+impl Event {
+    /// What becomes of the batch of this number.
+    pub(super) fn written(result: Result<u64, WalError>) -> Self {
+        result.map_or_else(Self::DiskFailed, Self::Persisted)
+    }
+}
+
 /// A connection of another server to this one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Visit {

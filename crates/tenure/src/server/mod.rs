@@ -77,6 +77,7 @@ mod streams;
 mod tokens;
 mod translate;
 mod trust;
+mod turns;
 mod view;
 mod watchers;
 
@@ -110,6 +111,7 @@ use shared::{Face, Shared};
 use silence::Silence;
 use tokens::Tokens;
 use trust::Guests;
+use turns::Turns;
 use watchers::Watchers;
 
 /// Why a server could not be started.
@@ -214,20 +216,28 @@ impl Server {
             .enable_all()
             .build()
             .map_err(StartError::System)?;
-        std::thread::Builder::new()
-            .name("tenure-server".into())
-            .spawn(move || {
-                // All of its tasks run on this thread, so all that they say
-                // is said by it.
-                let _speaks = parts.config.span.clone().entered();
-                if let Some(concern) = parts.config.concern() {
-                    tracing::warn!("{concern}");
-                }
-                let ended = runtime.block_on(run(parts));
-                drop(runtime);
-                tell.send_replace(Some(Arc::new(ended)));
-            })
-            .map_err(StartError::System)?;
+        let turns = Turns::new(runtime, Arc::clone(&inbox), tell);
+        let (first, second) = (Arc::clone(&turns), Arc::clone(&turns));
+        let span = parts.config.span.clone();
+        let spawn = |name: &str| std::thread::Builder::new().name(name.into());
+        let standby = spawn("tenure-standby").spawn(move || {
+            let _speaks = span.entered();
+            second.stand_by();
+        });
+        standby.map_err(StartError::System)?;
+        let server = spawn("tenure-server").spawn(move || {
+            // All of its tasks run on these threads, so all that they say is
+            // said by it.
+            let _speaks = parts.config.span.clone().entered();
+            if let Some(concern) = parts.config.concern() {
+                tracing::warn!("{concern}");
+            }
+            first.begin(run(parts));
+        });
+        if let Err(error) = server {
+            turns.give_up();
+            return Err(StartError::System(error));
+        }
         Ok(Self {
             inbox,
             shared,
@@ -322,7 +332,7 @@ fn face(config: &Config, found: &Found, start: Start) -> Face {
     }
 }
 
-async fn run(parts: Parts) -> Ended {
+async fn run(parts: Parts) -> Result<Owner, Ended> {
     let Parts {
         config,
         shared,
@@ -344,7 +354,7 @@ async fn run(parts: Parts) -> Ended {
             tokio::spawn(listen::serve(clients, door, guard));
             peers
         }
-        (Err(error), _) | (_, Err(error)) => return Ended::Fault(error.to_string()),
+        (Err(error), _) | (_, Err(error)) => return Err(Ended::Fault(error.to_string())),
     };
     tokio::spawn(peers::accept(
         accept,
@@ -365,28 +375,16 @@ async fn run(parts: Parts) -> Ended {
     let (identity, wal, recovered) = match found {
         Found::Log(identity, wal, recovered) => (identity, *wal, *recovered),
         Found::Blank(storage, directory) => {
-            match join(&config, storage, directory, &mut links, &shared, &inbox).await {
-                Ok(joined) => joined,
-                Err(ended) => return ended,
-            }
+            join(&config, storage, directory, &mut links, &shared, &inbox).await?
         }
     };
-    match own(
-        &config,
-        identity,
-        wal,
-        recovered,
-        links,
-        (shared, inbox, watchers),
-    ) {
-        Ok(owner) => {
-            if known {
-                warn_of_peers(&config, &owner.node);
-            }
-            owner.run().await
-        }
-        Err(ended) => ended,
+    let surroundings = (shared, inbox, watchers);
+    let mut owner = own(&config, identity, wal, recovered, links, surroundings)?;
+    if known {
+        warn_of_peers(&config, &owner.node);
     }
+    owner.begin();
+    Ok(owner)
 }
 
 /// Flags may name servers that the log does not know.
@@ -439,12 +437,7 @@ fn own(
         .map_err(|error| Ended::Fault(error.to_string()))?;
     let report = {
         let inbox = Arc::clone(&inbox);
-        move |result| {
-            inbox.put(match result {
-                Ok(number) => Event::Persisted(number),
-                Err(error) => Event::DiskFailed(error),
-            });
-        }
+        move |result| inbox.put(Event::written(result))
     };
     let writer = Writer::start(wal, report)?;
     let members = node.members().clone();

@@ -2,8 +2,10 @@
 //!
 //! A round takes everything that has happened since the last one, tells the
 //! machine, and carries out what it asks for. Nothing here waits: the disk
-//! has a thread (but where nothing can be done without it anyway:
-//! `Owner::persist`), each peer a queue, each client a stream. And nothing here decides: whether an answer may leave, and when, is the machine's business.
+//! has a thread (small batches are written by the thread of the event loop,
+//! which is relieved if that takes long: `turns`), each peer a queue, each
+//! client a stream. And nothing here decides: whether an answer may leave, and
+//! when, is the machine's business.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::path::PathBuf;
@@ -32,7 +34,7 @@ use super::silence::Silence;
 use super::watchers::Watchers;
 use crate::clock;
 use crate::transport::{Greeting, Settled};
-use crate::wal::{Submitted, WalError, Writer};
+use crate::wal::{Here, Writer};
 
 /// Entries of a batch that a server may write on its own thread.
 const SMALL: usize = 16;
@@ -43,6 +45,14 @@ const PATIENCE: u32 = 4;
 
 /// The token of that hand-over; those of clients are far above it.
 const STOPPING: u64 = 0;
+
+/// What the thread of the event loop is to do.
+pub(super) enum Step {
+    /// Write this.
+    Write(Here),
+    /// End the server.
+    End(Ended),
+}
 
 /// The machine and what surrounds it.
 pub(super) struct Owner {
@@ -58,8 +68,6 @@ pub(super) struct Owner {
     gathered: Gathered,
     next_token: u64,
     pub(super) members: Membership,
-    /// Whether the other voters are a majority by themselves.
-    dispensable: bool,
     /// Whether others know the members without this server.
     pub(super) removal: Removal,
     /// Why others do not let this server in.
@@ -68,7 +76,7 @@ pub(super) struct Owner {
     pub(super) lost: String,
     /// Batches that are not known to be durable, and since when.
     syncing: VecDeque<(u64, Instant)>,
-    /// A leader's small batch, until the others have been told of it.
+    /// A small batch that this thread writes, when the others have been told.
     own: Option<Batch>,
     /// Those who wait until a snapshot up to this entry is, which is in this
     /// batch or in an earlier one.
@@ -109,7 +117,6 @@ impl Owner {
             gathered: Gathered::default(),
             // A small number would do; this one is never mistaken for a count.
             next_token: 1 << 32,
-            dispensable: dispensable(&members, config.id),
             members,
             removal: Removal::default(),
             refusals: Refusals::default(),
@@ -126,27 +133,37 @@ impl Owner {
         }
     }
 
-    /// Runs until the server is told to stop or cannot go on.
-    pub(super) async fn run(mut self) -> Ended {
-        let mut events = Vec::new();
+    /// Says how it stands before anything happens.
+    pub(super) fn begin(&mut self) {
         if let Some(why) = &self.shared.copies().set_back {
             tracing::warn!("this server takes part in nothing: {why}");
         }
         self.rise();
         self.after_round(false, true);
+    }
+
+    /// Runs until there is something to write on this thread, or until the
+    /// server is told to stop or cannot go on. `wrote` is the number of the
+    /// batch that this thread has just written.
+    pub(super) async fn run(&mut self, wrote: Option<u64>) -> Step {
+        let mut events: Vec<Event> = wrote.map(Event::Persisted).into_iter().collect();
         loop {
-            self.wait().await;
-            self.inbox.take(&mut events);
             if let Some(ended) = self.round(&mut events) {
-                return self.end(ended);
+                return Step::End(ended);
             }
-            while self.own.is_some() {
+            if self.own.is_some() && self.members.len() > 1 {
                 // What was said to others leaves before this thread waits.
                 tokio::task::yield_now().await;
-                if let Some(ended) = self.write_own() {
-                    return self.end(ended);
+            }
+            if let Some(batch) = self.own.take() {
+                match self.writer.here(batch) {
+                    Ok(Some(here)) => return Step::Write(here),
+                    Ok(None) => {}
+                    Err(failed) => failed.log(),
                 }
             }
+            self.wait().await;
+            self.inbox.take(&mut events);
         }
     }
 
@@ -310,11 +327,7 @@ impl Owner {
         let (mut applied, mut told) = (false, false);
         while let Some(output) = self.node.poll() {
             match output {
-                Output::Persist(batch) => {
-                    if let Err(error) = self.persist(batch) {
-                        return Some(Ended::Disk(error));
-                    }
-                }
+                Output::Persist(batch) => self.persist(batch),
                 Output::Send { envelope, storage } => self.peers.send(&envelope, storage),
                 Output::Answer { token, answer } => self.answer(token, answer),
                 Output::Applied { .. } => applied = true,
@@ -329,60 +342,26 @@ impl Owner {
         None
     }
 
-    /// Makes a batch durable, or has it made so.
-    ///
-    /// A sync may take seconds, and where the other voters are a majority by
-    /// themselves the cluster needs no word of this disk meanwhile, only of
-    /// this server: the log's thread has it. In a cluster of one or two nothing
-    /// can be acknowledged without this disk. There who follows has nothing to
-    /// do but to answer when it is done, and who is alone answers nobody before:
-    /// for a small batch they need no other thread. A leader needs none either,
-    /// but tells the other first, whose disk works at the same time as its own:
-    /// [`write_own`](Self::write_own).
-    fn persist(&mut self, batch: Batch) -> Result<(), WalError> {
-        let number = batch.number;
-        self.syncing.push_back((number, clock::boot()));
+    /// Has a batch made durable: a small one by this thread, after this round,
+    /// if the disk is quick; others by the log's thread, in their order.
+    fn persist(&mut self, batch: Batch) {
+        self.syncing.push_back((batch.number, clock::boot()));
         self.shared.metrics.waits(self.syncing.front());
-        self.handed = number;
+        self.handed = batch.number;
         if let Some(earlier) = self.own.take() {
             self.submit(earlier);
         }
-        if self.dispensable {
-            self.submit(batch);
-            return Ok(());
-        }
         let small = batch.entries.len() <= SMALL && batch.snapshot.is_none();
-        let leads = self.node.status() == Status::Leader && self.members.len() > 1;
-        if small && leads && self.writer.is_quick() {
+        if small && self.writer.is_quick() {
             self.own = Some(batch);
-        } else if small && !leads {
-            if self.writer.write_here(batch)? == Submitted::Durable {
-                self.happened(Event::Persisted(number));
-            }
         } else {
             self.submit(batch);
-        }
-        Ok(())
-    }
-
-    /// Writes what a leader has kept for itself.
-    fn write_own(&mut self) -> Option<Ended> {
-        let batch = self.own.take()?;
-        let number = batch.number;
-        match self.writer.write_here(batch) {
-            Ok(Submitted::Durable) => {
-                self.happened(Event::Persisted(number));
-                self.carry_out()
-            }
-            Ok(Submitted::Queued) => None,
-            Err(error) => Some(Ended::Disk(error)),
         }
     }
 
     fn submit(&self, batch: Batch) {
-        if self.writer.submit(batch).is_err() {
-            // Its last report says why, and is on its way.
-            tracing::debug!("the log has failed");
+        if let Err(failed) = self.writer.submit(batch) {
+            failed.log();
         }
     }
 
@@ -439,7 +418,6 @@ impl Owner {
         }
         if *self.node.members() != self.members {
             self.members = self.node.members().clone();
-            self.dispensable = dispensable(&self.members, self.node.id());
             let known = self.members.iter().map(|(id, it)| (id, it.storage));
             let mut face = self.shared.face();
             face.hello.known = known.collect();
@@ -544,7 +522,8 @@ impl Owner {
         }
     }
 
-    fn end(mut self, ended: Ended) -> Ended {
+    /// Ends all but the log, which it gives back.
+    pub(super) fn end(mut self, ended: &Ended) -> Writer {
         for (_, reply) in self.waiting.drain() {
             let answer = Answer::Interrupted;
             reply.send(Told { answer, at: None });
@@ -563,17 +542,8 @@ impl Owner {
         if let Some(silence) = &self.silence {
             silence.let_go();
         }
-        // What was handed over is written before the directory is free again.
-        drop(self.writer.finish());
-        ended
+        self.writer
     }
-}
-
-/// Whether the voters other than `own` are a majority by themselves.
-fn dispensable(members: &Membership, own: ServerId) -> bool {
-    let all = members.voters().count();
-    let others = members.voters().filter(|id| *id != own).count();
-    others > all / 2
 }
 
 /// The servers that `members` and `heard` name, without `own`.

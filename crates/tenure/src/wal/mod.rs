@@ -39,4 +39,4 @@ pub use error::{Fault, WalError};
 pub use inspect::{Report, inspect, verify, verify_on};
 pub use log::{Options, Wal, identity};
 pub use tenure_core::wal::{FORMAT_VERSION, Item, Record, SegmentStart, Tail};
-pub use writer::{Ended, Submitted, Writer};
+pub use writer::{Ended, Here, Writer};

@@ -6,10 +6,8 @@
 //! and the least delay; under load it is many and the most throughput.
 //!
 //! Waking a thread and being woken by it takes as long as a quick disk takes
-//! to sync. Whoever has nothing else to do meanwhile (a server that follows,
-//! and whose answer waits for this very write) may therefore write on its own
-//! thread, as long as nothing waits and the disk has been quick: see
-//! [`Writer::write_here`].
+//! to sync. The owner of the machine may therefore write on its own thread, as
+//! long as nothing waits and the disk has been quick: see [`Writer::here`].
 
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -53,19 +51,25 @@ struct Shared {
     quick: AtomicU32,
 }
 
-/// What became of a batch.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Submitted {
-    /// It is durable, and so is everything before it.
-    Durable,
-    /// The thread has it, and will report.
-    Queued,
+/// A batch that is to be written on the thread of its owner.
+#[derive(Debug)]
+#[must_use = "the disk counts as busy until it is written"]
+pub struct Here {
+    batch: Batch,
+    shared: Arc<Shared>,
 }
 
 /// The thread has ended, because the log failed: the batch is handed back.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("the log failed, and its thread has ended")]
 pub struct Ended(pub Box<Batch>);
+
+impl Ended {
+    /// Says so. The thread's last report says why, and is on its way.
+    pub(crate) fn log(&self) {
+        tracing::debug!("{self}");
+    }
+}
 
 impl Writer {
     /// Starts the thread. `report` is called on it, with the number of the
@@ -110,29 +114,26 @@ impl Writer {
             .map_err(|refused| Ended(Box::new(refused.0)))
     }
 
-    /// Whether [`write_here`](Self::write_here) would write now.
+    /// Whether [`here`](Self::here) would give a batch back now.
     pub fn is_quick(&self) -> bool {
-        let waiting = self.shared.waiting.load(Ordering::Acquire);
-        let quick = self.shared.quick.load(Ordering::Acquire);
-        waiting == 0 && quick >= QUICK_BEFORE
+        self.shared.is_quick()
     }
 
-    /// Writes a batch and waits until it is durable, if that is likely to
+    /// Makes a batch ready to be written on this thread, if that is likely to
     /// take no longer than to have it done: nothing else waits, and the last
-    /// 64 syncs took at most 2 ms each. Otherwise hands it over like
-    /// [`submit`](Self::submit). After one slow sync the thread has the next
+    /// 64 syncs took at most 2 ms each. Otherwise the log's thread has it, like
+    /// by [`submit`](Self::submit). After one slow sync the thread has the next
     /// 64, so that a disk which has become slow holds its owner up once.
     ///
     /// # Errors
-    /// [`WalError`] if the log has failed.
-    pub fn write_here(&self, batch: Batch) -> Result<Submitted, WalError> {
-        if self.is_quick() {
-            self.shared.write(&[batch])?;
-            return Ok(Submitted::Durable);
+    /// [`Ended`] if the log has failed.
+    pub fn here(&self, batch: Batch) -> Result<Option<Here>, Ended> {
+        if !self.is_quick() {
+            return self.submit(batch).map(|()| None);
         }
-        // If the thread has ended, its last report says why.
-        let _ = self.submit(batch);
-        Ok(Submitted::Queued)
+        self.shared.waiting.fetch_add(1, Ordering::AcqRel);
+        let shared = Arc::clone(&self.shared);
+        Ok(Some(Here { batch, shared }))
     }
 
     /// Waits until everything is written, or the log has failed, and gives
@@ -148,10 +149,34 @@ impl Writer {
     }
 }
 
+impl Here {
+    /// The number of the batch.
+    pub const fn number(&self) -> u64 {
+        self.batch.number
+    }
+
+    /// Writes the batch and waits until it is durable. `locked` is called when
+    /// nothing else can be written before it any more.
+    ///
+    /// # Errors
+    /// [`WalError`] if the log has failed, before or now.
+    pub fn write(self, locked: impl FnOnce()) -> Result<(), WalError> {
+        let written = self.shared.write(&[self.batch], locked);
+        self.shared.waiting.fetch_sub(1, Ordering::AcqRel);
+        written
+    }
+}
+
 impl Shared {
-    fn write(&self, batches: &[Batch]) -> Result<(), WalError> {
-        let began = clock::boot();
+    fn is_quick(&self) -> bool {
+        let waiting = self.waiting.load(Ordering::Acquire);
+        waiting == 0 && self.quick.load(Ordering::Acquire) >= QUICK_BEFORE
+    }
+
+    fn write(&self, batches: &[Batch], locked: impl FnOnce()) -> Result<(), WalError> {
         let mut wal = self.wal.lock().unwrap_or_else(PoisonError::into_inner);
+        locked();
+        let began = clock::boot();
         wal.append(batches)?;
         drop(wal);
         if clock::boot().since(began) <= QUICK {
@@ -177,7 +202,7 @@ fn serve(shared: &Shared, queue: Receiver<Batch>, mut report: impl FnMut(Result<
             batches.push(next);
         }
         let number = batches.last().map_or(0, |batch| batch.number);
-        if let Err(error) = shared.write(&batches) {
+        if let Err(error) = shared.write(&batches, || ()) {
             // Whoever hears of the failure must find the door closed.
             drop(queue);
             return report(Err(error));

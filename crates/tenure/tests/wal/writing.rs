@@ -2,7 +2,7 @@
 
 use std::sync::mpsc::channel;
 
-use tenure::wal::{Submitted, Wal, WalError, Writer, verify_on};
+use tenure::wal::{Wal, WalError, Writer, verify_on};
 use tenure_core::alpo::Batch;
 
 use super::memory::{Failure, Memory};
@@ -78,6 +78,19 @@ fn a_failure_is_reported_once_and_ends_the_thread() {
     ));
 }
 
+#[derive(PartialEq, Debug)]
+enum Written {
+    Durable,
+    Queued,
+}
+
+fn write_here(writer: &Writer, batch: Batch) -> Result<Written, WalError> {
+    match writer.here(batch).expect("the log has not failed") {
+        Some(here) => here.write(|| ()).map(|()| Written::Durable),
+        None => Ok(Written::Queued),
+    }
+}
+
 #[test]
 fn a_quick_disk_is_waited_for_unless_something_waits_already() {
     let disk = Memory::new();
@@ -96,7 +109,7 @@ fn a_quick_disk_is_waited_for_unless_something_waits_already() {
     };
     // Nobody knows yet that it is quick.
     let mut queued = 0;
-    while writer.write_here(next()).expect("a sound disk") == Submitted::Queued {
+    while write_here(&writer, next()).expect("a sound disk") == Written::Queued {
         queued += 1;
         assert_eq!(reported.recv().expect("a report").ok(), Some(queued));
         release.send(()).expect("the thread waits");
@@ -104,12 +117,22 @@ fn a_quick_disk_is_waited_for_unless_something_waits_already() {
         assert!(queued < 10_000, "a disk in memory is never quick");
     }
     assert!(queued >= 64, "after {queued}");
-    assert_eq!(writer.write_here(next()).ok(), Some(Submitted::Durable));
+    assert_eq!(write_here(&writer, next()).ok(), Some(Written::Durable));
+
+    // What is handed over while one is written here comes after it.
+    let here = writer.here(next()).expect("a sound disk");
+    let written = here.expect("it is quick").write(|| {
+        writer.submit(next()).expect("a sound disk");
+        assert!(reported.try_recv().is_err(), "it has overtaken");
+    });
+    written.expect("a sound disk");
+    assert!(reported.recv().expect("a report").is_ok());
+    release.send(()).expect("the thread waits");
 
     // The thread is held up with one of them: the next one queues behind it.
     writer.submit(next()).expect("a sound disk");
     assert!(reported.recv().expect("a report").is_ok());
-    assert_eq!(writer.write_here(next()).ok(), Some(Submitted::Queued));
+    assert_eq!(write_here(&writer, next()).ok(), Some(Written::Queued));
     drop(release);
     drop(writer.finish());
     let (_, recovered) = verify_on(&disk).expect("a sound log");
@@ -128,12 +151,12 @@ fn a_failure_of_a_write_here_is_told_at_once_and_everything_after_fails() {
     })
     .expect("a thread");
     let mut number = 1;
-    while writer.write_here(batch(number)).expect("a sound disk") == Submitted::Queued {
+    while write_here(&writer, batch(number)).expect("a sound disk") == Written::Queued {
         assert_eq!(reported.recv(), Ok(Ok(number)));
         number += 1;
     }
     disk.fail_at(disk.steps() + 1, Failure::Refused);
-    assert!(writer.write_here(batch(number + 1)).is_err());
+    assert!(write_here(&writer, batch(number + 1)).is_err());
     writer
         .submit(batch(number + 1))
         .expect("it has not noticed");

@@ -1,0 +1,242 @@
+//! The threads of a server, of which one at a time runs the event loop.
+//!
+//! The event loop writes a small batch itself: another thread would have to be
+//! woken for it and to wake the event loop, which takes longer than a quick
+//! disk takes to sync. But any sync may take seconds, in which a server must
+//! be heard and must answer. So there are two threads. The one that is to
+//! write leaves the machine here first. If the write takes longer than
+//! [`PATIENCE`], the other thread takes the machine and goes on with the event
+//! loop; the first reports its write as the log's own thread does, and stands
+//! by in its turn.
+//!
+//! Why no write overtakes another: the log is locked before the machine can be
+//! taken, and what is written later goes through the log's own thread, which
+//! waits for that lock ([`Here::write`]). Why no write is begun here beside
+//! another: as long as one is under way the disk counts as busy, and after one
+//! that took long it counts as slow ([`Writer::here`]).
+//!
+//! The thread that stands by looks every [`LOOK`] while batches are written
+//! here. When none was for a while it sleeps, until the next one wakes it.
+//!
+//! [`Here::write`]: crate::wal::Here::write
+//! [`Writer::here`]: crate::wal::Writer::here
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tenure_core::time::Instant;
+use tokio::runtime::Runtime;
+use tokio::sync::watch;
+
+use super::ended::Ended;
+use super::inbox::{Event, Inbox};
+use super::owner::{Owner, Step};
+use crate::clock;
+
+/// How long a write may hold up the event loop.
+const PATIENCE: Duration = Duration::from_millis(10);
+/// How often the thread that stands by looks how long one takes.
+const LOOK: Duration = Duration::from_millis(5);
+/// After so many looks without a write it sleeps.
+const LOOKS_MAX: u32 = 200;
+
+/// What the threads of a server share.
+pub(super) struct Turns {
+    state: Mutex<State>,
+    changed: Condvar,
+    inbox: Arc<Inbox>,
+    tell: watch::Sender<Option<Arc<Ended>>>,
+}
+
+struct State {
+    /// What drives the tasks; none after the end.
+    runtime: Option<Arc<Runtime>>,
+    /// The machine while its thread writes, and since when.
+    left: Option<(Box<Owner>, Instant)>,
+    /// How often it was left here.
+    turn: u64,
+    /// Threads that write.
+    writing: usize,
+    /// The thread that stands by sleeps.
+    sleeps: bool,
+    over: bool,
+}
+
+impl Turns {
+    pub(super) fn new(
+        runtime: Runtime,
+        inbox: Arc<Inbox>,
+        tell: watch::Sender<Option<Arc<Ended>>>,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            state: Mutex::new(State {
+                runtime: Some(Arc::new(runtime)),
+                left: None,
+                turn: 0,
+                writing: 0,
+                sleeps: false,
+                over: false,
+            }),
+            changed: Condvar::new(),
+            inbox,
+            tell,
+        })
+    }
+
+    /// What the first thread does: makes the machine, and runs it.
+    pub(super) fn begin(&self, start: impl Future<Output = Result<Owner, Ended>>) {
+        let _panics = Panics(self);
+        match self.block_on(start) {
+            Ok(owner) => self.drive(Box::new(owner)),
+            Err(ended) => self.told(ended),
+        }
+        self.stand_by();
+    }
+
+    /// What the second thread does, and the first after it was relieved.
+    pub(super) fn stand_by(&self) {
+        let _panics = Panics(self);
+        while let Some(owner) = self.relieved() {
+            self.drive(owner);
+        }
+    }
+
+    /// Runs the event loop until the server ends, or until the other thread
+    /// has taken the machine.
+    fn drive(&self, mut owner: Box<Owner>) {
+        let mut wrote = None;
+        loop {
+            let here = match self.block_on(owner.run(wrote.take())) {
+                Step::Write(here) => here,
+                Step::End(ended) => return self.end(*owner, ended),
+            };
+            let number = here.number();
+            let mut turn = 0;
+            let result = here.write(|| turn = self.leave(owner));
+            let Some(back) = self.take_back(turn) else {
+                self.inbox.put(Event::written(result.map(|()| number)));
+                return self.written();
+            };
+            self.written();
+            match result {
+                Ok(()) => (owner, wrote) = (back, Some(number)),
+                Err(error) => return self.end(*back, Ended::Disk(error)),
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
+        let runtime = self.lock().runtime.clone();
+        runtime
+            .expect("nothing runs after the end")
+            .block_on(future)
+    }
+
+    /// Leaves the machine to whoever comes first, and gives the turn's number.
+    fn leave(&self, owner: Box<Owner>) -> u64 {
+        let now = clock::boot();
+        let mut state = self.lock();
+        state.left = Some((owner, now));
+        state.turn += 1;
+        state.writing += 1;
+        let turn = state.turn;
+        if std::mem::take(&mut state.sleeps) {
+            self.changed.notify_all();
+        }
+        turn
+    }
+
+    /// The machine, if it is still there from this turn.
+    fn take_back(&self, turn: u64) -> Option<Box<Owner>> {
+        let mut state = self.lock();
+        let left = if state.turn == turn {
+            state.left.take()
+        } else {
+            None
+        };
+        left.map(|(owner, _)| owner)
+    }
+
+    /// A write that began with [`leave`](Self::leave) is over.
+    fn written(&self) {
+        let mut state = self.lock();
+        state.writing -= 1;
+        if state.over {
+            self.changed.notify_all();
+        }
+    }
+
+    /// Waits until a write takes too long and gives the machine, or until the
+    /// server has ended.
+    fn relieved(&self) -> Option<Box<Owner>> {
+        let mut state = self.lock();
+        let (mut turn, mut looks) = (state.turn, 0);
+        while !state.over {
+            let late = |since: &Instant| clock::boot().since(*since) >= PATIENCE;
+            if let Some((owner, _)) = state.left.take_if(|(_, since)| late(since)) {
+                return Some(owner);
+            }
+            if state.turn != turn || state.left.is_some() {
+                (turn, looks) = (state.turn, 0);
+            }
+            looks += 1;
+            state = if looks > LOOKS_MAX {
+                state.sleeps = true;
+                looks = 0;
+                let woken = self.changed.wait(state);
+                woken.unwrap_or_else(PoisonError::into_inner)
+            } else {
+                let woken = self.changed.wait_timeout(state, LOOK);
+                woken.unwrap_or_else(PoisonError::into_inner).0
+            };
+        }
+        None
+    }
+
+    fn end(&self, owner: Owner, ended: Ended) {
+        let writer = self.block_on(async { owner.end(&ended) });
+        let mut state = self.lock();
+        state.over = true;
+        self.changed.notify_all();
+        // What was handed over is written before the directory is free again.
+        while state.writing > 0 {
+            let woken = self.changed.wait(state);
+            state = woken.unwrap_or_else(PoisonError::into_inner);
+        }
+        drop(state);
+        drop(writer.finish());
+        self.told(ended);
+    }
+
+    fn told(&self, ended: Ended) {
+        let mut state = self.lock();
+        state.over = true;
+        let runtime = state.runtime.take();
+        self.changed.notify_all();
+        drop(state);
+        // All tasks end here, and with them what they listen on.
+        drop(runtime);
+        self.tell.send_replace(Some(Arc::new(ended)));
+    }
+
+    /// Ends the thread that stands by.
+    pub(super) fn give_up(&self) {
+        self.lock().over = true;
+        self.changed.notify_all();
+    }
+}
+
+/// A thread that panics takes the other with it, so that it is noticed.
+struct Panics<'a>(&'a Turns);
+
+impl Drop for Panics<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.give_up();
+        }
+    }
+}
