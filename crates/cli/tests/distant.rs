@@ -208,6 +208,7 @@ fn cluster(round_trip: Duration) -> (Servers, String) {
         peers: format!("1={one},2={two},3={three}"),
         clients: clients.into(),
         servers: Vec::new(),
+        args: Vec::new(),
     };
     let forwarded: Vec<_> = cluster
         .clients

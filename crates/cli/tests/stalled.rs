@@ -7,6 +7,8 @@ mod common;
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use common::poll_until;
@@ -29,7 +31,13 @@ struct Stall(Child);
 
 impl Stall {
     fn of(pid: u32, span: Duration) -> Self {
-        let inject = format!("inject=fdatasync:delay_enter={}", span.as_micros());
+        Self::of_some(pid, span, "1+")
+    }
+
+    /// Of each thread's syncs those that `which` names, as strace does.
+    fn of_some(pid: u32, span: Duration, which: &str) -> Self {
+        let span = span.as_micros();
+        let inject = format!("inject=fdatasync:delay_enter={span}:when={which}");
         let strace = Command::new("strace")
             .args(["-f", "-q", "-o", "/dev/null"])
             .args(["-e", "trace=fdatasync", "-e", &inject])
@@ -179,4 +187,70 @@ async fn followers_answer_while_their_disks_stall() {
         drop(stalls);
     }
     client.close().await;
+}
+
+/// Threads relieve each other all the time, on all servers, while one after the
+/// other is killed: nothing is lost, done twice, or written in another order.
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_lost_where_threads_relieve_each_other_often() {
+    const CLIENTS: u64 = 4;
+    const ROUNDS: usize = 3;
+    if !traceable() {
+        eprintln!("\n*** LEFT OUT: strace cannot trace a process here\n");
+        return;
+    }
+    let mut cluster = Cluster::start_with(&["--election-timeout", TIMEOUT]);
+    let url = cluster.url();
+    let over = Arc::new(AtomicBool::new(false));
+    let writers: Vec<_> = (0..CLIENTS)
+        .map(|client| {
+            let (url, over) = (url.clone(), Arc::clone(&over));
+            tokio::spawn(async move { write_until(&url, client, &over).await })
+        })
+        .collect();
+    let restart = |cluster: &mut Cluster, id| tokio::task::block_in_place(|| cluster.restart(id));
+    for round in 0..ROUNDS {
+        // After this many quick ones a server writes on its own thread again.
+        let stall = |server: &Child| Stall::of_some(server.id(), STALL / 100, "70+70");
+        let stalls: Vec<Stall> = cluster.servers.iter().map(stall).collect();
+        tokio::time::sleep(STALL / 2).await;
+        drop(stalls);
+        restart(&mut cluster, round + 1);
+    }
+    over.store(true, Ordering::Relaxed);
+    let mut written = Vec::new();
+    for writer in writers {
+        written.push(writer.await.expect("it writes"));
+    }
+    assert!(written.iter().all(|count| *count > 200), "{written:?}");
+    // What was written is read back from the disks.
+    tokio::task::block_in_place(|| cluster.restart_all());
+    let client = Client::open(&url).expect("a client").within(SOON);
+    let (mut found, mut from) = (vec![0; written.len()], 1);
+    loop {
+        let entries = client.read_log(from, 1_000).await.expect("the log");
+        let Some(last) = entries.last() else { break };
+        from = last.number + 1;
+        for entry in &entries {
+            let text = String::from_utf8_lossy(&entry.data);
+            let (client, count) = text.split_once(' ').expect("two numbers");
+            let found = &mut found[client.parse::<usize>().expect("a client")];
+            assert_eq!(count.parse(), Ok(*found), "of client {client}");
+            *found += 1;
+        }
+    }
+    assert_eq!(found, written);
+}
+
+/// Appends one entry after the other, and gives how many.
+async fn write_until(url: &str, client: u64, over: &AtomicBool) -> u64 {
+    let log = Client::open(url).expect("a client").within(SOON);
+    let mut count = 0;
+    while !over.load(Ordering::Relaxed) {
+        let text = format!("{client} {count}");
+        log.append(text.into_bytes()).await.expect("appended");
+        count += 1;
+    }
+    log.close().await;
+    count
 }

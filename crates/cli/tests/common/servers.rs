@@ -144,6 +144,8 @@ pub(crate) struct Cluster {
     pub(crate) peers: String,
     pub(crate) clients: Vec<String>,
     pub(crate) servers: Vec<Child>,
+    /// What each server is started with besides.
+    pub(crate) args: Vec<String>,
 }
 
 impl Cluster {
@@ -174,11 +176,9 @@ impl Cluster {
             peers,
             clients: clients.into(),
             servers: Vec::new(),
+            args: args.iter().copied().map(str::to_owned).collect(),
         };
-        let start = |id| {
-            let mut command = cluster.command(binary, id);
-            command.args(args).stdout(Stdio::null()).spawn()
-        };
+        let start = |id| cluster.command(binary, id).stdout(Stdio::null()).spawn();
         cluster.servers = (1..=3).map(|id| start(id).expect("a server")).collect();
         led(&cluster.url());
         cluster
@@ -199,7 +199,8 @@ impl Cluster {
             .args(["serve", "--quiet", "--insecure", "--id", &id.to_string()])
             .args(["--peers", &self.peers, "--listen", &self.clients[id - 1]])
             .arg("--data")
-            .arg(data);
+            .arg(data)
+            .args(&self.args);
         command
     }
 

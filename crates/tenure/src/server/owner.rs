@@ -34,7 +34,7 @@ use super::silence::Silence;
 use super::watchers::Watchers;
 use crate::clock;
 use crate::transport::{Greeting, Settled};
-use crate::wal::{Here, Writer};
+use crate::wal::{Ended as LogEnded, Here, Writer};
 
 /// Entries of a batch that a server may write on its own thread.
 const SMALL: usize = 16;
@@ -155,12 +155,9 @@ impl Owner {
                 // What was said to others leaves before this thread waits.
                 tokio::task::yield_now().await;
             }
-            if let Some(batch) = self.own.take() {
-                match self.writer.here(batch) {
-                    Ok(Some(here)) => return Step::Write(here),
-                    Ok(None) => {}
-                    Err(failed) => failed.log(),
-                }
+            let here = self.own.take().map(|batch| self.writer.here(batch));
+            if let Some(here) = here.and_then(|it| it.unwrap_or_else(log_failed)) {
+                return Step::Write(here);
             }
             self.wait().await;
             self.inbox.take(&mut events);
@@ -360,9 +357,8 @@ impl Owner {
     }
 
     fn submit(&self, batch: Batch) {
-        if let Err(failed) = self.writer.submit(batch) {
-            failed.log();
-        }
+        let submitted = self.writer.submit(batch);
+        submitted.unwrap_or_else(|failed| drop(log_failed(failed)));
     }
 
     fn answer(&mut self, token: u64, answer: Answer) {
@@ -544,6 +540,12 @@ impl Owner {
         }
         self.writer
     }
+}
+
+/// The last report of the log's thread says why, and is on its way.
+fn log_failed(failed: LogEnded) -> Option<Here> {
+    tracing::debug!("{failed}");
+    None
 }
 
 /// The servers that `members` and `heard` name, without `own`.

@@ -64,13 +64,6 @@ pub struct Here {
 #[error("the log failed, and its thread has ended")]
 pub struct Ended(pub Box<Batch>);
 
-impl Ended {
-    /// Says so. The thread's last report says why, and is on its way.
-    pub(crate) fn log(&self) {
-        tracing::debug!("{self}");
-    }
-}
-
 impl Writer {
     /// Starts the thread. `report` is called on it, with the number of the
     /// last batch that is durable after each sync, or once with the error
