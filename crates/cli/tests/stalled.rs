@@ -95,18 +95,17 @@ async fn a_leader_stays_while_its_disk_stalls_and_leaves_when_it_hangs() {
     let pid = cluster.servers[leader - 1].id();
     let stall = Stall::of(pid, STALL);
     let began = clock::boot();
-    let mut appended = 0;
+    let (mut appended, mut slowest) = (0, Duration::ZERO);
     while clock::boot().since(began) < STALL + STALL / 5 {
         let asked = clock::boot();
         let number = client.append(b"stalled".to_vec()).await.expect("appended");
-        assert!(
-            clock::boot().since(asked) < STALL / 2,
-            "{:?}",
-            clock::boot().since(asked)
-        );
+        let took = clock::boot().since(asked);
+        slowest = slowest.max(took);
         assert_eq!(number, last + 1);
         (last, appended) = (number, appended + 1);
     }
+    // Others wait for this machine, too, but none for the disk.
+    assert!(slowest < STALL / 10, "{slowest:?}");
     assert!(
         appended > 20,
         "{appended} entries in {:?}",

@@ -18,6 +18,8 @@ use tenure_sim::cluster::{Bug, Options, Report, run, sweep};
 
 /// A bug must be caught within so many runs.
 const RUNS_MAX: u64 = 5_000;
+/// `StaleMatches`, the classical one, within these.
+const SOON_MAX: u64 = 500;
 const SEED: u64 = 1;
 /// Which seed caught which bug, a line each.
 const CAUGHT: &str = include_str!("../caught.txt");
@@ -75,6 +77,7 @@ fn every_planted_bug_is_caught() {
     for (bug, report) in found.into_inner().unwrap() {
         let seed = report.seed;
         match &report.violation {
+            Some(_) if bug == Bug::StaleMatches && seed > SOON_MAX => missed.push(bug),
             Some(violation) => {
                 println!("| `{bug:?}` | {} | {seed} |", violation.check);
                 writeln!(lines, "{bug:?} {seed}").unwrap();

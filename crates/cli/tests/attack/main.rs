@@ -17,7 +17,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use common::servers::{SOON, free, led, objects};
+use common::servers::{SOON, free, led, metric, objects};
 use common::{TENURE, poll_until};
 use serde_json::Value;
 use stranger::{
@@ -42,6 +42,16 @@ enum By {
     Nothing,
     Secret,
     Certificates,
+    /// Those that name no number are taken for a server's, too.
+    AnyServer,
+    /// Servers have an authority of their own, and clients another.
+    Authorities,
+}
+
+impl By {
+    const fn has_tls(self) -> bool {
+        !matches!(self, Self::Nothing | Self::Secret)
+    }
 }
 
 struct Place {
@@ -75,7 +85,7 @@ impl Place {
             clients: clients.into(),
             servers: Vec::new(),
         };
-        if by == By::Certificates {
+        if by.has_tls() {
             for server in 1..=4 {
                 let (name, server) = (format!("server-{server}"), server.to_string());
                 place.tenure(&[
@@ -88,6 +98,9 @@ impl Place {
                 ]);
             }
             place.tenure(&["certs", &place.path("certs"), "--name", "client"]);
+            let clients = ["certs", &place.path("clients"), "--name"];
+            place.tenure(&[&clients[..], &["client"]].concat());
+            place.tenure(&[&clients[..], &["server-2", "--server", "2"]].concat());
         }
         std::fs::write(place.path("secret"), "a secret of all servers\n").expect("written");
         place.close("secret");
@@ -149,14 +162,25 @@ impl Place {
             By::Secret => {
                 serve.args(["--peer-secret-file", &self.path("secret")]);
             }
-            By::Certificates => {
+            By::Certificates | By::AnyServer | By::Authorities => {
                 serve
                     .arg("--tls-cert")
                     .arg(self.file(&format!("server-{number}.pem")));
                 serve
                     .arg("--tls-key")
                     .arg(self.file(&format!("server-{number}.key")));
+            }
+        }
+        match self.by {
+            By::Nothing | By::Secret => {}
+            By::Certificates => drop(serve.arg("--tls-ca").arg(self.file("ca.pem"))),
+            By::AnyServer => {
                 serve.arg("--tls-ca").arg(self.file("ca.pem"));
+                serve.arg("--tls-any-server");
+            }
+            By::Authorities => {
+                serve.args(["--tls-ca", &self.path("clients/ca.pem")]);
+                serve.arg("--tls-peer-ca").arg(self.file("ca.pem"));
             }
         }
         let log = File::options()
@@ -178,12 +202,15 @@ impl Place {
 
     fn url(&self) -> String {
         let url = format!("tenure://{}", self.clients[..3].join(","));
-        if self.by != By::Certificates {
+        if !self.by.has_tls() {
             return url;
         }
-        let [ca, cert, key] = ["ca.pem", "client.pem", "client.key"].map(|it| self.file(it));
-        let [ca, cert, key] = [ca.display(), cert.display(), key.display()];
-        format!("{url}?ca={ca}&cert={cert}&key={key}")
+        let own = match self.by {
+            By::Authorities => self.path("clients"),
+            _ => self.path("certs"),
+        };
+        let ca = self.path("certs/ca.pem");
+        format!("{url}?ca={ca}&cert={own}/client.pem&key={own}/client.key")
     }
 
     fn tenure(&self, args: &[&str]) -> String {
@@ -458,11 +485,13 @@ fn without_a_secret_a_stranger_stops_and_misleads_nobody() {
     let mut place = Place::found(By::Nothing);
     let (foreign, before) = (Foreign::listen(), place.seen());
     for form in [Form::First, Form::Second] {
-        run(attack(
-            &place,
-            &plain(form, Prover::default()),
-            &foreign.address(),
-        ));
+        let stranger = plain(form, Prover::default());
+        for told in run(attack(&place, &stranger, &foreign.address())) {
+            // All members speak the second form, so nobody is met in the first.
+            assert_eq!(told.is_welcome(), form == Form::Second, "{told:?}");
+            let refused = form == Form::First;
+            assert!(!refused || told.refusal().contains("tenure-2"), "{told:?}");
+        }
     }
     assert_eq!(place.seen(), before);
     foreign.nobody_came();
@@ -472,6 +501,9 @@ fn without_a_secret_a_stranger_stops_and_misleads_nobody() {
         let warnings = place.warnings(number);
         assert!((1..=8).contains(&warnings), "{warnings} warnings");
     }
+    let unheeded = |client: &String| metric(client, "messages_unheeded_total ");
+    let unheeded: f64 = place.clients[..3].iter().map(unheeded).sum();
+    assert!(unheeded > 0.0, "no message was counted as not heeded");
     place.takes_in_a_fourth();
 }
 
@@ -536,6 +568,37 @@ fn neither_a_clients_certificate_nor_another_servers_passes_for_a_server() {
     assert_eq!(place.seen(), before);
     foreign.nobody_came();
     place.takes_in_a_fourth();
+}
+
+/// A client's certificate is none of a server even where no number is asked
+/// for, and the clients' authority makes no server where servers have their own.
+#[test]
+fn no_other_purpose_and_no_other_authority_makes_a_server() {
+    for (by, file) in [
+        (By::AnyServer, "certs/client"),
+        (By::Authorities, "clients/server-2"),
+    ] {
+        let mut place = Place::found(by);
+        let (foreign, before) = (Foreign::listen(), place.seen());
+        let tls = Tls::open(TlsFiles {
+            certificate: place.path(&format!("{file}.pem")).into(),
+            key: place.path(&format!("{file}.key")).into(),
+            authority: place.file("ca.pem"),
+        });
+        let tls = tls.expect("files");
+        let stranger = Stranger {
+            tls: Some(&tls),
+            ..plain(Form::Second, Prover::default())
+        };
+        let mut told = run(attack(&place, &stranger, &foreign.address()));
+        told.extend(run(pass_for_members(&place, &stranger, &foreign.address())));
+        for told in told {
+            assert!(!told.is_welcome(), "{told:?}");
+        }
+        assert_eq!(place.seen(), before);
+        foreign.nobody_came();
+        place.takes_in_a_fourth();
+    }
 }
 
 /// Somebody is where a server was that is down, and says to those who dial it

@@ -40,7 +40,8 @@ pub(super) async fn found(
     loop {
         inbox.more().await;
         inbox.take(&mut events);
-        for event in events.drain(..) {
+        let mut rest = std::mem::take(&mut events).into_iter();
+        while let Some(event) = rest.next() {
             match event {
                 Event::Greeted { greeting, dialled } => {
                     shared.face().meet(&greeting, dialled, 0);
@@ -57,6 +58,8 @@ pub(super) async fn found(
                         if let Some(text) = differ(&wanted, founding.hello().server, &founded.1) {
                             tracing::warn!("{text}");
                         }
+                        // The request to stop may be among them.
+                        inbox.put_all(rest);
                         return Ok(founded);
                     }
                 }

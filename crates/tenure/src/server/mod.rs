@@ -224,14 +224,14 @@ impl Server {
             let _speaks = span.entered();
             second.stand_by();
         });
-        standby.map_err(StartError::System)?;
+        if let Err(error) = standby {
+            turns.give_up();
+            return Err(StartError::System(error));
+        }
         let server = spawn("tenure-server").spawn(move || {
             // All of its tasks run on these threads, so all that they say is
             // said by it.
             let _speaks = parts.config.span.clone().entered();
-            if let Some(concern) = parts.config.concern() {
-                tracing::warn!("{concern}");
-            }
             first.begin(run(parts));
         });
         if let Err(error) = server {
@@ -343,6 +343,9 @@ async fn run(parts: Parts) -> Result<Owner, Ended> {
         tls,
         tokens,
     } = parts;
+    if let Some(concern) = config.concern() {
+        tracing::warn!("{concern}");
+    }
     let watchers = Arc::new(Watchers::new(config.watches));
     let door = Door::new(&config, &shared, &inbox, &watchers, tokens);
     let accept = match (

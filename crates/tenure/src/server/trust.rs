@@ -223,7 +223,10 @@ impl Face {
             let told = told.filter(|(id, _)| self.means(*id, greeting, applied));
             let told: Vec<_> = told.collect();
             let told = told.into_iter();
-            return told.fold(false, |news, (id, it)| self.learn(id, it) || news);
+            return told.fold(false, |news, (id, it)| {
+                let first_hand = id == server && self.book.learn_first_hand(id, it);
+                self.learn(id, it) || first_hand || news
+            });
         }
         let Some(contact) = greeting.book.get(server) else {
             return false;
@@ -577,5 +580,11 @@ mod tests {
         assert!(!book.learn_one(id(2), &contact(MAX_NUMBER + 1, "h:1")));
         assert!(!book.learn_one(id(2), &contact(u64::MAX, "h:1")));
         assert!(book.learn_one(id(2), &contact(MAX_NUMBER, "h:1")));
+        // Its own word goes before what was passed on of it, and stays.
+        assert!(!book.learn_one(id(2), &contact(7, "h:2")));
+        assert!(book.learn_first_hand(id(2), &contact(7, "h:2")));
+        assert!(!book.learn_first_hand(id(2), &contact(7, "h:2")));
+        assert!(!book.learn_one(id(2), &contact(MAX_NUMBER, "h:1")));
+        assert_eq!(book.get(id(2)).map(|it| it.peer.as_str()), Some("h:2"));
     }
 }

@@ -32,13 +32,14 @@ use super::ended::Ended;
 use super::inbox::{Event, Inbox};
 use super::owner::{Owner, Step};
 use crate::clock;
+use crate::wal::WalError;
 
 /// How long a write may hold up the event loop.
 const PATIENCE: Duration = Duration::from_millis(10);
 /// How often the thread that stands by looks how long one takes.
 const LOOK: Duration = Duration::from_millis(5);
 /// After so many looks without a write it sleeps.
-const LOOKS_MAX: u32 = 200;
+const LOOKS_MAX: u32 = 40;
 
 /// What the threads of a server share.
 pub(super) struct Turns {
@@ -111,16 +112,21 @@ impl Turns {
                 Step::End(ended) => return self.end(*owner, ended),
             };
             let number = here.number();
-            let mut turn = 0;
-            let result = here.write(|| turn = self.leave(owner));
+            let (mut turn, mut writing) = (0, None);
+            let result = here.write(|| {
+                turn = self.leave(owner);
+                writing = Some(Writing(self));
+            });
             let Some(back) = self.take_back(turn) else {
                 self.inbox.put(Event::written(result.map(|()| number)));
-                return self.written();
+                return;
             };
-            self.written();
             match result {
                 Ok(()) => (owner, wrote) = (back, Some(number)),
-                Err(error) => return self.end(*back, Ended::Disk(error)),
+                Err(error) => {
+                    drop(writing);
+                    return self.end(*back, Ended::Disk(error));
+                }
             }
         }
     }
@@ -161,15 +167,6 @@ impl Turns {
         left.map(|(owner, _)| owner)
     }
 
-    /// A write that began with [`leave`](Self::leave) is over.
-    fn written(&self) {
-        let mut state = self.lock();
-        state.writing -= 1;
-        if state.over {
-            self.changed.notify_all();
-        }
-    }
-
     /// Waits until a write takes too long and gives the machine, or until the
     /// server has ended.
     fn relieved(&self) -> Option<Box<Owner>> {
@@ -197,11 +194,11 @@ impl Turns {
         None
     }
 
-    fn end(&self, owner: Owner, ended: Ended) {
+    fn end(&self, owner: Owner, mut ended: Ended) {
         let writer = self.block_on(async { owner.end(&ended) });
+        // Connections close at once, however long the disk takes.
+        drop(self.close());
         let mut state = self.lock();
-        state.over = true;
-        self.changed.notify_all();
         // What was handed over is written before the directory is free again.
         while state.writing > 0 {
             let woken = self.changed.wait(state);
@@ -209,34 +206,72 @@ impl Turns {
         }
         drop(state);
         drop(writer.finish());
+        let mut events = Vec::new();
+        self.inbox.take(&mut events);
+        for event in events {
+            if let (Ended::Stopped, Event::DiskFailed(error)) = (&ended, event) {
+                ended = Ended::Disk(error);
+            }
+        }
         self.told(ended);
     }
 
     fn told(&self, ended: Ended) {
-        let mut state = self.lock();
-        state.over = true;
-        let runtime = state.runtime.take();
-        self.changed.notify_all();
-        drop(state);
         // All tasks end here, and with them what they listen on.
-        drop(runtime);
+        drop(self.close());
         self.tell.send_replace(Some(Arc::new(ended)));
     }
 
-    /// Ends the thread that stands by.
-    pub(super) fn give_up(&self) {
-        self.lock().over = true;
+    /// Ends the thread that stands by, and gives what drives the tasks.
+    fn close(&self) -> Option<Arc<Runtime>> {
+        let mut state = self.lock();
+        state.over = true;
         self.changed.notify_all();
+        state.runtime.take()
+    }
+
+    /// Ends what was begun, where a thread could not be started.
+    pub(super) fn give_up(&self) {
+        // Dropped, it would wait, which the caller's thread may not do.
+        if let Some(runtime) = self.close().and_then(Arc::into_inner) {
+            runtime.shutdown_background();
+        }
     }
 }
 
-/// A thread that panics takes the other with it, so that it is noticed.
+/// A write that began with [`Turns::leave`], until it is over.
+struct Writing<'a>(&'a Turns);
+
+impl Drop for Writing<'_> {
+    fn drop(&mut self) {
+        let mut state = self.0.lock();
+        state.writing -= 1;
+        if state.over {
+            self.0.changed.notify_all();
+        }
+    }
+}
+
+/// A thread that panics takes the other with it, and it is told at once.
 struct Panics<'a>(&'a Turns);
 
 impl Drop for Panics<'_> {
     fn drop(&mut self) {
-        if std::thread::panicking() {
-            self.0.give_up();
+        if !std::thread::panicking() {
+            return;
         }
+        let turns = self.0;
+        turns.lock().over = true;
+        turns.changed.notify_all();
+        // The other may run the event loop, and wait for what is not written.
+        let cause = "a thread panicked; this is a bug".to_owned();
+        let failed = WalError::Poisoned { cause };
+        turns.inbox.put(Event::DiskFailed(failed));
+        let fault = || Arc::new(Ended::Fault("its thread panicked; this is a bug".into()));
+        turns.tell.send_if_modified(|told| {
+            let first = told.is_none();
+            told.get_or_insert_with(fault);
+            first
+        });
     }
 }

@@ -90,6 +90,26 @@ impl Book {
         newer && room
     }
 
+    /// Takes where a server says itself that it is, also over what was passed
+    /// on of it with a later edition: that one is kept, so that nothing older
+    /// comes back.
+    pub fn learn_first_hand(&mut self, id: ServerId, contact: &Contact) -> bool {
+        let Some(known) = self.contacts.get_mut(&id) else {
+            return self.learn_one(id, contact);
+        };
+        let edition = known.edition.max(contact.edition);
+        if edition > MAX_NUMBER {
+            return false;
+        }
+        let told = Contact {
+            edition,
+            ..contact.clone()
+        };
+        let news = *known != told;
+        *known = told;
+        news
+    }
+
     /// The same where there is no room: one that `keeps` does not name makes
     /// room for one that is `wanted`, or for one that is newer. The one with
     /// the oldest edition goes first.

@@ -41,10 +41,19 @@ pub struct Writer {
     shared: Arc<Shared>,
 }
 
+/// The log, and what went wrong with it.
+#[derive(Debug)]
+struct Log {
+    wal: Wal,
+    /// After one failure nothing is written, whichever thread had it: what
+    /// comes later would make the owner count what failed as durable.
+    failed: Option<String>,
+}
+
 /// What the thread and its owner share.
 #[derive(Debug)]
 struct Shared {
-    wal: Mutex<Wal>,
+    log: Mutex<Log>,
     /// Batches that were handed over and not reported yet.
     waiting: AtomicUsize,
     /// How many syncs in a row were quick.
@@ -78,7 +87,7 @@ impl Writer {
         let (queue, batches) = channel();
         let directory = wal.directory();
         let shared = Arc::new(Shared {
-            wal: Mutex::new(wal),
+            log: Mutex::new(Log { wal, failed: None }),
             waiting: AtomicUsize::new(0),
             quick: AtomicU32::new(0),
         });
@@ -137,8 +146,8 @@ impl Writer {
             std::panic::resume_unwind(panic);
         }
         let shared = Arc::into_inner(self.shared).expect("the thread has ended");
-        let wal = shared.wal.into_inner();
-        wal.unwrap_or_else(PoisonError::into_inner)
+        let log = shared.log.into_inner();
+        log.unwrap_or_else(PoisonError::into_inner).wal
     }
 }
 
@@ -167,18 +176,25 @@ impl Shared {
     }
 
     fn write(&self, batches: &[Batch], locked: impl FnOnce()) -> Result<(), WalError> {
-        let mut wal = self.wal.lock().unwrap_or_else(PoisonError::into_inner);
+        let poisoned = |cause: String| WalError::Poisoned { cause };
+        let panicked = |_| poisoned("a thread panicked while it wrote".into());
+        let mut log = self.log.lock().map_err(panicked)?;
         locked();
+        if let Some(cause) = &log.failed {
+            return Err(poisoned(cause.clone()));
+        }
         let began = clock::boot();
-        wal.append(batches)?;
-        drop(wal);
-        if clock::boot().since(began) <= QUICK {
-            let quick = self.quick.load(Ordering::Acquire);
-            self.quick.store(quick.saturating_add(1), Ordering::Release);
+        let written = log.wal.append(batches);
+        if let Err(error) = &written {
+            log.failed = Some(error.to_string());
+        }
+        // While the log is locked, or one thread's word would undo another's.
+        if written.is_ok() && clock::boot().since(began) <= QUICK {
+            self.quick.fetch_add(1, Ordering::AcqRel);
         } else {
             self.quick.store(0, Ordering::Release);
         }
-        Ok(())
+        written
     }
 }
 
