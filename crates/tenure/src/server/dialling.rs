@@ -86,7 +86,10 @@ impl Teller {
         self.told(None);
         tracing::debug!(server = server.get(), "connected");
         let dialled = true;
-        self.inbox.put(Event::Greeted { greeting, dialled });
+        self.inbox.put(Event::Greeted {
+            greeting: Box::new(greeting),
+            dialled,
+        });
         true
     }
 

@@ -25,8 +25,9 @@ pub(super) enum Event {
     DiskFailed(WalError),
     /// Another server, which was not refused, has introduced itself.
     Greeted {
-        /// What it said.
-        greeting: Greeting,
+        /// What it said. It is long, and all that happens is as long as the
+        /// longest.
+        greeting: Box<Greeting>,
         /// Whether it was dialled, at an address that this server was told.
         dialled: bool,
     },

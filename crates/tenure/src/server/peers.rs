@@ -385,7 +385,10 @@ async fn serve(
         return;
     }
     let dialled = false;
-    inbox.put(Event::Greeted { greeting, dialled });
+    inbox.put(Event::Greeted {
+        greeting: Box::new(greeting),
+        dialled,
+    });
     if blank {
         // It has nothing more to say, and comes again when it has founded or
         // been admitted; until then this tells it that nothing has changed.
