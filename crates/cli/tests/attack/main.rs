@@ -10,6 +10,7 @@
 mod common;
 mod place;
 mod stranger;
+mod thief;
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};

@@ -17,7 +17,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(40);
 /// another reign was helped.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(3);
 
-fn attacked() -> String {
+pub(crate) fn attacked() -> String {
     std::env::var("TENURE_ATTACKED").unwrap_or_else(|_| TENURE.to_owned())
 }
 
