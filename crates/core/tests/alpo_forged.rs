@@ -3,9 +3,9 @@
 
 use tenure_core::Machine;
 use tenure_core::alpo::{
-    Body, ClusterId, Compare, Config, Entry, Envelope, Fault, HardState, Identity, Input, Limits,
-    MAX_NUMBER, MAX_TERM_LEAP, Mark, Membership, Node, Objection, Output, Payload, Position,
-    Recovered, Reply, Request, ServerId, State, StorageId,
+    Body, ClusterId, ClusterVersion, Compare, Config, Entry, Envelope, Fault, HardState, Identity,
+    Input, Limits, MAX_NUMBER, MAX_TERM_LEAP, Mark, Membership, Node, Objection, Output, Payload,
+    Position, Recovered, Reply, Request, ServerId, State, StorageId,
 };
 use tenure_core::ids::Term;
 use tenure_core::rng::Rng;
@@ -214,7 +214,16 @@ fn a_contradiction_is_believed_of_members_alone() {
         commit: 0,
         round: 1,
     };
-    for (request, term_of_it) in [(heartbeat(end, None), 4), (conflict, 5)] {
+    let mut newer = entry(4, 5, 40);
+    newer.payload = Payload::Version(ClusterVersion::new(99).expect("a version"));
+    let unknown = Request::Append {
+        prev: end,
+        entries: vec![newer],
+        commit: 0,
+        round: 1,
+    };
+    let requests = [(heartbeat(end, None), 4), (conflict, 5), (unknown, 5)];
+    for (request, term_of_it) in requests {
         let mut node = passive();
         // Server 2 leads term 4, and entry 3 is committed.
         let mut led = asked(2, 4, heartbeat(end, None));

@@ -41,15 +41,16 @@ pub(crate) fn restore(context: &Context, args: &Restore) -> Result<ExitCode, Fai
         secret::keep(&args.data, &shared);
     }
     let (id, data, last) = (server.get(), args.data.display(), summary.last);
-    let life = made.last.id / JUMP;
+    let (life, step) = (made.last.id / JUMP, args.term_step);
     let next =
         format!("tenure serve --id {id} --peers {id}=HOST:PORT --data {data} --listen HOST:PORT");
     let text = format!(
         "{file}: cluster {} up to entry {} of term {}\n\
          {data}: server {id} of the new cluster {}, which begins with it at entry {}\n\
          {}\n\
-         its numbers are of life {life} of this data; a later restore, of whatever backup of it, \
-         must come to a higher one: add --times where it does not\n\
+         its numbers are of life {life} of this data, with --term-step {step}; a later restore, of \
+         whatever backup of it, must come to a higher life (add --times where it does not) and \
+         have no smaller --term-step\n\
          next: {next}\n\
          then grow it with tenure member add; the servers of the old cluster do not belong to it \
          and must stay off",
@@ -73,6 +74,7 @@ pub(crate) fn restore(context: &Context, args: &Restore) -> Result<ExitCode, Fai
         "begins_id": made.last.id,
         "begins_term": made.last.term.get(),
         "life": life,
+        "term_step": step,
         "elections": made.elections,
         "groups": made.groups,
         "held_ms": u64::try_from(made.lease.as_millis()).unwrap_or(u64::MAX),

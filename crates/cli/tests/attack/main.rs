@@ -20,7 +20,9 @@ use place::{By, PATIENCE, Place, TIMEOUT};
 use stranger::{
     Response, Stranger, book, forged, greeting, heartbeat, nobody, request, settings, vote,
 };
-use tenure::core::alpo::{ClusterId, Envelope, MAX_NUMBER, Position, StorageId};
+use tenure::core::alpo::{
+    ClusterId, ClusterVersion, Envelope, MAX_NUMBER, Payload, Position, StorageId,
+};
 use tenure::core::ids::Term;
 use tenure::transport::{Answer, Form, PeerSecret, Prover, Tls, TlsFiles, introduced};
 
@@ -50,6 +52,8 @@ async fn attack(place: &Place, stranger: &Stranger<'_>, foreign: &str) -> Vec<Re
     let (leads, end) = (place.status(), place.end());
     let term = leads.iter().filter_map(|it| it["term"].as_u64()).max();
     let term = term.expect("a term");
+    // Of a release that understands more.
+    let later = Payload::Version(ClusterVersion::new(99).expect("a version"));
     let mut told = Vec::new();
     for number in 1..=3_u64 {
         let to = &place.peers[number as usize - 1];
@@ -60,7 +64,8 @@ async fn attack(place: &Place, stranger: &Stranger<'_>, foreign: &str) -> Vec<Re
         // last term there is, and one that would be voted for without a poll.
         for forgery in [
             request(77, number, term, heartbeat(end)),
-            request(77, number, term, forged(end, term)),
+            request(77, number, term, forged(end, term, Payload::NoOp)),
+            request(77, number, term + 1, forged(end, term + 1, later.clone())),
             request(77, number, Term::MAX.get(), vote(end, true)),
             request(77, number, MAX_NUMBER, vote(end, true)),
             request(
@@ -139,7 +144,12 @@ async fn pass_for_members(place: &Place, stranger: &Stranger<'_>, foreign: &str)
             lies.settled = nobody(end.id + 1_000);
             let messages: Vec<Envelope> = vec![
                 request(other, number, term + 1, heartbeat(end)),
-                request(other, number, term + 1, forged(end, term + 1)),
+                request(
+                    other,
+                    number,
+                    term + 1,
+                    forged(end, term + 1, Payload::NoOp),
+                ),
                 request(other, number, term + 2, vote(end, true)),
             ];
             let to = &place.peers[number as usize - 1];

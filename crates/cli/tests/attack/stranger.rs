@@ -177,12 +177,12 @@ pub(crate) fn vote(last: Position, transfer: bool) -> Request {
 }
 
 /// An entry that nobody has proposed, after `last`.
-pub(crate) fn forged(last: Position, in_term: u64) -> Request {
+pub(crate) fn forged(last: Position, in_term: u64, payload: Payload) -> Request {
     let entry = Entry {
         id: last.id + 1,
         term: term(in_term),
         time: u64::MAX >> 3,
-        payload: Payload::NoOp,
+        payload,
     };
     Request::Append {
         prev: last,

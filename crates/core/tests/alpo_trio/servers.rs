@@ -5,7 +5,7 @@ use std::time::Duration;
 use tenure_core::Machine;
 use tenure_core::alpo::{
     Answer, Ask, Body, ClusterId, Config, Event, Fault, Identity, Input, Limits, Membership, Node,
-    Output, Position, Recovered, Request, ServerId, Snapshot, State, StorageId,
+    Output, Position, Recovered, Refusal, Request, ServerId, Snapshot, State, StorageId,
 };
 use tenure_core::rng::Rng;
 use tenure_core::time::{ClockId, Instant, Now, WallTime};
@@ -200,6 +200,14 @@ fn brings_entries(body: &Body) -> bool {
         return false;
     };
     matches!(request, Request::Append { entries, .. } if !entries.is_empty())
+}
+
+/// What refuses a change for which these have not answered.
+pub(crate) fn unheard(servers: &[u64]) -> Refusal {
+    let servers = servers.iter().filter_map(|id| ServerId::new(*id));
+    Refusal::TooFewHeard {
+        servers: servers.collect(),
+    }
 }
 
 pub(crate) fn storage(id: ServerId) -> StorageId {

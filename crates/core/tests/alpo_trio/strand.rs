@@ -8,9 +8,9 @@
 
 use std::time::Duration;
 
-use tenure_core::alpo::{Answer, Ask, Change, Config, Limits, Refusal, ServerId};
+use tenure_core::alpo::{Answer, Ask, Change, Config, Limits, ServerId};
 
-use super::servers::{Servers, storage};
+use super::servers::{Servers, storage, unheard};
 
 fn remove(server: u64) -> Ask {
     let server = ServerId::new(server).expect("a number");
@@ -28,7 +28,7 @@ fn nobody_is_taken_out_who_is_needed_while_another_is_silent() {
     servers.cut_off(Some(1));
     servers.pass(Duration::from_secs(2));
     servers.ask(0, remove(3));
-    let refused = Answer::Refused(Refusal::TooFewHeard);
+    let refused = Answer::Refused(unheard(&[2]));
     assert_eq!(servers.answers.last(), Some(&refused));
     assert_eq!(voters(&servers), 3, "nothing was appended");
     // When it is back, either can go.
@@ -56,7 +56,7 @@ fn nobody_is_taken_out_who_is_needed_while_another_lacks_the_last_change() {
     let done = matches!(servers.answers.last(), Some(Answer::Done(_)));
     assert!(done, "{:?}", servers.answers);
     servers.ask(0, remove(2));
-    let refused = Answer::Refused(Refusal::TooFewHeard);
+    let refused = Answer::Refused(unheard(&[3]));
     assert_eq!(servers.answers.last(), Some(&refused));
     // With the change on its disk it is one to count on.
     servers.starve(None);

@@ -11,6 +11,7 @@
 //! it went on; but no fault twice in a minute, however they alternate.
 
 use std::collections::BTreeMap;
+use std::fmt::Debug;
 use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -21,6 +22,9 @@ use tenure_core::time::Instant;
 const SILENCE: Duration = Duration::from_secs(60);
 /// How many of those who connect, and causes, are remembered.
 const MOST: usize = 64;
+/// How many of these may be of one of them: it chooses what it says, and must
+/// not keep others out of the log.
+const MOST_EACH: usize = 8;
 
 /// What was said of whom, and when it was last seen. They are told apart by
 /// addresses, or by what else names them.
@@ -33,7 +37,7 @@ impl<K> Default for Complaints<K> {
     }
 }
 
-impl<K: Ord + Copy> Complaints<K> {
+impl<K: Ord + Copy + Debug> Complaints<K> {
     /// Whether it is to be said now that `why` is wrong with `who`.
     pub(super) fn is_news(&self, who: K, why: &str, now: Instant) -> bool {
         let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -42,11 +46,19 @@ impl<K: Ord + Copy> Complaints<K> {
             *seen = now;
             return false;
         }
-        let room = told.len() < MOST;
-        if room {
-            told.insert((who, why.to_owned()), now);
+        let each = told.keys().filter(|(known, _)| *known == who).count();
+        if told.len() >= MOST || each >= MOST_EACH {
+            return false;
         }
-        room
+        told.insert((who, why.to_owned()), now);
+        if told.len() == MOST || each + 1 == MOST_EACH {
+            tracing::warn!(
+                ?who,
+                "this is the last of many refusals that is said; more are counted, and said \
+                 again after a minute without them"
+            );
+        }
+        true
     }
 }
 
@@ -142,6 +154,11 @@ mod tests {
         let who = |n: u32| IpAddr::from(n.to_be_bytes());
         let said = (0..1_000).filter(|n| complaints.is_news(who(*n), "garbage", at(1)));
         assert_eq!(said.count(), MOST);
+        // One that says something else each time leaves room for the others.
+        let alone = Complaints::default();
+        let said = (0..1_000).filter(|n: &u32| alone.is_news(who(1), &n.to_string(), at(1)));
+        assert_eq!(said.count(), MOST_EACH);
+        assert!(alone.is_news(who(2), "expired", at(1)));
         assert!(complaints.is_news(who(5_000), "garbage", at(100)));
     }
 }

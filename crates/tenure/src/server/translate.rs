@@ -321,11 +321,20 @@ fn not_leader(hint: Option<tenure_core::alpo::ServerId>, shared: &Shared) -> v1:
     }
 }
 
-fn too_few_heard() -> v1::Error {
+fn too_few_heard(servers: Few) -> v1::Error {
+    let found = if servers.named().next().is_none() {
+        String::new()
+    } else {
+        format!(", found that these servers have not: {servers}")
+    };
     error(
         Cause::Members,
-        "expected an answer, within an election timeout, of a majority of those who would \
-         vote then; start those that do not answer, or remove them first",
+        format!(
+            "expected an answer, within an election timeout, of a majority of those who would \
+             vote then{found}; start those that do not answer, or remove them first (one that \
+             runs and is connected may have a disk that hangs: it answers once it has synced \
+             the new term)"
+        ),
     )
 }
 
@@ -389,7 +398,7 @@ fn refused(refusal: Refusal, shared: &Shared) -> v1::Error {
                  `tenure member list` shows the members as they are"
             ),
         ),
-        Refusal::TooFewHeard => too_few_heard(),
+        Refusal::TooFewHeard { servers } => too_few_heard(servers),
         Refusal::Unsynced { servers } => unsynced(servers),
         Refusal::Behind => error(
             Cause::Members,

@@ -19,7 +19,7 @@ use std::time::Duration;
 use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::server::WebPkiClientVerifier;
+use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use tenure_core::alpo::ServerId;
 use tenure_core::time::Instant;
@@ -368,6 +368,10 @@ fn both(files: &TlsFiles, rules: &PeerRules) -> Result<Both, String> {
             .with_single_cert(own.certificates.clone(), own.key.clone_key());
         let mut config = config.map_err(|error| own.unfit(&error))?;
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        // A session that is resumed shows no certificate: one that has expired
+        // would be believed for as long as its holder comes again.
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.send_tls13_tickets = 0;
         Ok::<_, String>(Arc::new(config))
     };
     let verifier =

@@ -8,7 +8,7 @@
 //!
 //! A contradiction (two leaders of one term, another entry than a committed
 //! one, another state than the majority's) ends a server, since then something
-//! is truly lost. So it is believed only of a *member*, by this server's own
+//! is truly lost; so does an entry that only a later release understands. So it is believed only of a *member*, by this server's own
 //! log and with the disk that the log names. Anybody else is refused, and
 //! people are told ([`Node::admit`]): a server that is none, or not yet by the
 //! old log that this one reads, cannot stop it by a message. That costs
@@ -27,6 +27,7 @@ use super::super::message::{Asker, Body, Compare, Envelope, Reply, Request};
 use super::Node;
 use super::server::Server;
 use super::types::Fault;
+use super::upgrade::version_of;
 
 /// Why a message is not heeded.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -134,9 +135,16 @@ impl Server {
                     let known = self.log.term_at(entry.id);
                     entry.id <= self.commit && known.is_some_and(|known| known != entry.term)
                 };
-                let entry = entries.iter().find(conflicts)?;
-                let (id, leader) = (entry.id, other);
-                Some(Fault::CommittedConflict { id, leader })
+                if let Some(entry) = entries.iter().find(conflicts) {
+                    let (id, leader) = (entry.id, other);
+                    return Some(Fault::CommittedConflict { id, leader });
+                }
+                let mine = self.config.version;
+                let newest = entries.iter().map(version_of).max()?;
+                (newest > mine).then_some(Fault::Version {
+                    cluster: newest,
+                    mine,
+                })
             }
             Request::Heartbeat { compare, .. } => {
                 let agreed = compare.agreed?;

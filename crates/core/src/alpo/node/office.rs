@@ -167,7 +167,7 @@ impl Leader {
         let judged = self.next_members(server, it.change, it.of);
         let judged = judged.and_then(|members| match self.fitness(server, &it, &members) {
             Ok(()) if confirmed => Ok(members),
-            Ok(()) => Err(Refusal::TooFewHeard),
+            Ok(()) => Err(self.unheard(server, &it, &members)),
             Err(refusal) => Err(refusal),
         });
         match judged {
@@ -183,7 +183,8 @@ impl Leader {
                 // This process may have slept since it asked: what it hears
                 // now is old.
                 None if over && !server.planted(Bug::ChangesOverlap) => {
-                    server.answer(it.token, Answer::Refused(Refusal::TooFewHeard));
+                    let refusal = self.unheard(server, &it, &members);
+                    server.answer(it.token, Answer::Refused(refusal));
                 }
                 None => self.adopt(server, members, it.token),
                 Some(servers) if over => {
@@ -224,8 +225,18 @@ impl Leader {
         if self.hears_majority(server, members, heard) {
             Ok(())
         } else {
-            Err(Refusal::TooFewHeard)
+            Err(self.unheard(server, it, members))
         }
+    }
+
+    /// The refusal that names the voters there would be that have not answered
+    /// since, or lack the last change of members.
+    fn unheard(&self, server: &Server, it: &Changing, members: &Membership) -> Refusal {
+        let since = server.members.since();
+        let able = |peer: &Progress| peer.round >= it.round && peer.matched >= since;
+        let silent = |id: &ServerId| *id != server.id() && !self.peers.get(id).is_some_and(able);
+        let servers = members.voters().filter(silent).collect();
+        Refusal::TooFewHeard { servers }
     }
 
     /// Those of the voters there would be whose disks have not synced since
@@ -280,7 +291,7 @@ impl Leader {
                 let peer = self.peers.get(&learner);
                 peer.is_some_and(|peer| peer.round < it.round && (heard(peer) || !it.awake))
             }
-            (Refusal::TooFewHeard, _) => {
+            (Refusal::TooFewHeard { .. }, _) => {
                 let members = server.members.now().after(it.change);
                 !it.awake || members.is_ok_and(|it| self.hears_majority(server, &it, heard))
             }

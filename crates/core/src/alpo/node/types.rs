@@ -215,7 +215,10 @@ pub enum Refusal {
     Behind,
     /// Of the voters there would be, no majority has answered since, within a
     /// timeout.
-    TooFewHeard,
+    TooFewHeard {
+        /// Those of them that have not, if any is known.
+        servers: Few,
+    },
     /// Of the voters there would be, no majority has synced its disk since,
     /// within a timeout.
     Unsynced {
@@ -485,7 +488,8 @@ impl fmt::Display for Fault {
             Self::Version { cluster, mine } => write!(
                 f,
                 "expected a log of version {mine} at most, found one of version {cluster}: \
-                 this release is too old for the cluster; start the one that ran here before"
+                 this release is too old for the cluster; start the one that ran here before \
+                 (if none did, somebody forged it)"
             ),
             Self::Exhausted { term, last } => write!(
                 f,

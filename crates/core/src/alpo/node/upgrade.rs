@@ -55,14 +55,18 @@ impl Leader {
     }
 }
 
+/// The version that a server must speak to go on after this entry.
+pub(super) fn version_of(entry: &Entry) -> ClusterVersion {
+    match entry.payload {
+        Payload::Version(version) => version,
+        _ => entry.payload.since(),
+    }
+}
+
 impl Server {
     /// Stops if this entry says, or is, more than this server understands.
     pub(super) fn is_too_old_for(&mut self, entry: &Entry) -> bool {
-        let version = match entry.payload {
-            Payload::Version(version) => version,
-            _ => entry.payload.since(),
-        };
-        self.is_too_old(version)
+        self.is_too_old(version_of(entry))
     }
 
     /// Stops if there may be entries before this state that this server does
