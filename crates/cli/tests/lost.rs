@@ -56,7 +56,14 @@ fn sqlite(path: &Path, statement: &str) {
 fn delete(shared: &Shared) {
     const STATEMENT: &str = "DELETE FROM tenure_register";
     match shared {
-        Shared::Sqlite(_) => sqlite(&shared.file(), STATEMENT),
+        // One that begins as a reader may not wait for a writer that waits
+        // for it, and is told BUSY.
+        Shared::Sqlite(_) => {
+            sqlite(
+                &shared.file(),
+                &format!("BEGIN IMMEDIATE; {STATEMENT}; COMMIT"),
+            );
+        }
         Shared::Postgres(server) => drop(server.sql(STATEMENT)),
         Shared::Etcd(servers) => drop(servers.ctl(&["del", "tenure/elections/payroll"])),
         Shared::Cluster(_) => delete_by_library(&shared.url()),
