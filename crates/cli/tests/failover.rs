@@ -319,8 +319,9 @@ fn a_stopped_guardian_costs_the_leadership_and_another_takes_over() {
 #[cfg(debug_assertions)]
 #[test]
 fn a_supervisor_stopped_between_winning_and_starting_starts_nothing() {
-    // The go-ahead that leaves after the stop is older than the lease. (Whoever
-    // is stopped while it holds a lock on a file of SQLite keeps all others out.)
+    // The supervisor sends the go-ahead after the stop, when its lease is over.
+    // With SQLite it could be stopped while it holds the lock on the file, and
+    // would keep all others out.
     let shared = Shared::postgres();
     let ledger = Ledger::new();
     let url = shared.url();

@@ -103,7 +103,8 @@ fn sql(shared: &Shared, statement: &str) {
     connection
         .busy_timeout(Duration::from_secs(5))
         .expect("a timeout");
-    // One that begins as a reader may not wait for a writer that waits for it.
+    // A statement alone begins as a reader. SQLite answers BUSY at once to a
+    // reader that would write while a writer waits for it to end.
     let whole = format!("BEGIN IMMEDIATE; {statement}; COMMIT");
     connection.execute_batch(&whole).expect("a change");
 }

@@ -56,8 +56,8 @@ fn sqlite(path: &Path, statement: &str) {
 fn delete(shared: &Shared) {
     const STATEMENT: &str = "DELETE FROM tenure_register";
     match shared {
-        // One that begins as a reader may not wait for a writer that waits
-        // for it, and is told BUSY.
+        // A statement alone begins as a reader. SQLite answers BUSY at once to
+        // a reader that would write while a writer waits for it to end.
         Shared::Sqlite(_) => {
             sqlite(
                 &shared.file(),

@@ -82,6 +82,9 @@ fn a_leader_of_the_lost_cluster_is_over_before_anybody_leads_in_the_restored_one
 
     let (backup, data) = (path("backup"), path("new"));
     let restored = objects(&["restore", &backup, "--data", &data, "--id", "1", "--json"]);
+    // What a later restore must not go below.
+    let (life, step) = (&restored[0]["life"], &restored[0]["term_step"]);
+    assert_eq!((life, step), (&1.into(), &1_000_000.into()));
     assert_eq!(restored[0]["elections"], 1, "{restored:?}");
     assert_eq!(restored[0]["held_ms"], 4_000, "{restored:?}");
     let _server = Server::start(&peer, &listen, &data);

@@ -181,7 +181,7 @@ fn without_a_secret_a_stranger_stops_and_misleads_nobody() {
     for form in [Form::First, Form::Second] {
         let stranger = plain(form, Prover::default());
         for told in run(attack(&place, &stranger, &foreign.address())) {
-            // All members speak the second form, so nobody is met in the first.
+            // All members speak the second form, so they refuse the first.
             assert_eq!(told.is_welcome(), form == Form::Second, "{told:?}");
             let refused = form == Form::First;
             assert!(!refused || told.refusal().contains("tenure-2"), "{told:?}");

@@ -13,8 +13,8 @@ use crate::common::servers::{SOON, free, led, objects};
 use crate::common::{TENURE, poll_until};
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(40);
-/// Long enough that nobody stands because the machine is busy: whoever leads
-/// another reign was helped.
+/// Long enough that no server stands because the machine is busy: if another
+/// one leads, the attack did it.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(3);
 
 pub(crate) fn attacked() -> String {

@@ -51,11 +51,13 @@ impl<K: Ord + Copy + Debug> Complaints<K> {
             return false;
         }
         told.insert((who, why.to_owned()), now);
-        if told.len() == MOST || each + 1 == MOST_EACH {
+        let last = told.len() == MOST || each + 1 == MOST_EACH;
+        drop(told);
+        if last {
             tracing::warn!(
                 ?who,
-                "this is the last of many refusals that is said; more are counted, and said \
-                 again after a minute without them"
+                "many different refusals within a minute: others are counted and not logged, until \
+                 a minute has passed without those that were"
             );
         }
         true

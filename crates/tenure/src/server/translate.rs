@@ -323,19 +323,17 @@ fn not_leader(hint: Option<tenure_core::alpo::ServerId>, shared: &Shared) -> v1:
 
 fn too_few_heard(servers: Few) -> v1::Error {
     let found = if servers.named().next().is_none() {
-        String::new()
+        "found that this server was too late to judge their answers; try again".to_owned()
     } else {
-        format!(", found that these servers have not: {servers}")
-    };
-    error(
-        Cause::Members,
         format!(
-            "expected an answer, within an election timeout, of a majority of those who would \
-             vote then{found}; start those that do not answer, or remove them first (one that \
-             runs and is connected may have a disk that hangs: it answers once it has synced \
-             the new term)"
-        ),
-    )
+            "found that these servers have not answered: {servers}; start them, or remove them \
+             first (one that runs and is connected may have a disk that hangs: it answers once \
+             it has synced the new term)"
+        )
+    };
+    let expected = "expected an answer, within an election timeout, of a majority of those who \
+                    would vote then";
+    error(Cause::Members, format!("{expected}, {found}"))
 }
 
 fn unsynced(servers: Few) -> v1::Error {

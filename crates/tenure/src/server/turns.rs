@@ -252,7 +252,8 @@ impl Drop for Writing<'_> {
     }
 }
 
-/// A thread that panics takes the other with it, and it is told at once.
+/// A thread that panics ends the other one, and the server tells of the panic
+/// at once.
 struct Panics<'a>(&'a Turns);
 
 impl Drop for Panics<'_> {

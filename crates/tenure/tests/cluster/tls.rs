@@ -65,8 +65,8 @@ async fn ask(tls: &Tls, server: &Server) -> Result<(String, Vec<u8>), std::io::E
     let Line::Tls(stream) = line else {
         panic!("expected TLS");
     };
-    // Nobody is let in for a certificate that was shown on another connection:
-    // it may have expired since.
+    // The server asks for the certificate on each connection: it may have
+    // expired since the last one.
     let handshake = stream.get_ref().1.handshake_kind();
     assert_eq!(format!("{handshake:?}"), "Some(Full)");
     let certificates = stream.get_ref().1.peer_certificates();

@@ -232,9 +232,8 @@ impl Leader {
     /// The refusal that names the voters there would be that have not answered
     /// since, or lack the last change of members.
     fn unheard(&self, server: &Server, it: &Changing, members: &Membership) -> Refusal {
-        let since = server.members.since();
-        let able = |peer: &Progress| peer.round >= it.round && peer.matched >= since;
-        let silent = |id: &ServerId| *id != server.id() && !self.peers.get(id).is_some_and(able);
+        let able = able(server, |peer| peer.round >= it.round);
+        let silent = |id: &ServerId| *id != server.id() && !self.peers.get(id).is_some_and(&able);
         let servers = members.voters().filter(silent).collect();
         Refusal::TooFewHeard { servers }
     }
@@ -330,9 +329,8 @@ impl Leader {
         members: &Membership,
         heard: impl Fn(&Progress) -> bool,
     ) -> bool {
-        let knows_members = server.members.since();
-        let able = self.peers.iter();
-        let able = able.filter(|(_, peer)| heard(peer) && peer.matched >= knows_members);
+        let able = able(server, heard);
+        let able = self.peers.iter().filter(|(_, peer)| able(peer));
         let able = able.map(|(id, _)| *id);
         quorum::is_majority(members, able.chain([server.id()]))
     }
@@ -482,4 +480,11 @@ impl Progress {
             (*offset, *first) = (wanted, None);
         }
     }
+}
+
+/// Who could vote after a change of members: it was heard, and has the last
+/// change on its disk.
+fn able(server: &Server, heard: impl Fn(&Progress) -> bool) -> impl Fn(&Progress) -> bool {
+    let since = server.members.since();
+    move |peer| heard(peer) && peer.matched >= since
 }

@@ -489,7 +489,7 @@ impl fmt::Display for Fault {
                 f,
                 "expected a log of version {mine} at most, found one of version {cluster}: \
                  this release is too old for the cluster; start the one that ran here before \
-                 (if none did, somebody forged it)"
+                 (if that is this one, the entry was forged: find out by whom)"
             ),
             Self::Exhausted { term, last } => write!(
                 f,
