@@ -168,7 +168,8 @@ pub enum Reply {
     NoVote,
     /// To [`Request::Vote`]: you have my vote. Durable before it is said.
     Granted,
-    /// To [`Request::Vote`]: it is given already.
+    /// To [`Request::Vote`]: it is given already. To [`Request::Poll`]: it is
+    /// on its way to the disk.
     Taken {
         /// The rank of the one who has it.
         owner: Rank,

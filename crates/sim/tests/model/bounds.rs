@@ -234,6 +234,8 @@ impl Bounds {
             append_bytes: if self.one_by_one { 1 } else { 1_024 },
             lease_reads: self.lease.is_some(),
             fast_detection: self.lease.is_none(),
+            // Time goes by in leaps; a disk that is behind is not one that hangs.
+            disk_lag: Duration::from_secs(3_600),
             planted: self.planted,
             ..Config::default()
         }

@@ -23,8 +23,9 @@ use tenure_core::alpo::{
 use tenure_core::rng::Rng;
 use tenure_core::time::{ClockId, Instant, Now};
 
-/// Past every wait: patience is at most 2.01 timeouts, a cycle at most two.
-const FAR: Duration = Duration::from_secs(4);
+/// Past every wait: patience is at most 2.01 timeouts and, where syncs take
+/// long, 32 more; a cycle at most two.
+const FAR: Duration = Duration::from_secs(40);
 /// Past stickiness, which is 1.01 timeouts.
 const UNSTICK: Duration = Duration::from_secs(2);
 /// The disk of the first founder; the others' follow.

@@ -97,6 +97,7 @@ impl Candidate {
         };
         let storage = server.identity.storage;
         server.vote_for(rank, storage);
+        server.stood = server.stood.saturating_add(1);
         server.tell(Event::Standing { term });
         Some(Self::begin(server, Phase::Standing, transfer, cycles))
     }
@@ -147,6 +148,8 @@ impl Candidate {
             return true;
         }
         let longest = (server.config.timeout / 4) * (1 << self.cycles.min(DOUBLINGS));
+        // Those disks are hardly quicker than its own.
+        let longest = longest.max(server.round_of_votes());
         let voters = server.members.now().iter();
         let voters = voters.map(|(id, member)| (id, member.storage));
         let silent = voters.filter(|voter| !self.answered.contains(voter));

@@ -14,6 +14,7 @@
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::hash::{Hash, Hasher};
+use core::time::Duration;
 
 use crate::ids::Term;
 
@@ -73,6 +74,8 @@ pub(super) struct Disk {
     held: VecDeque<(u64, Message)>,
     /// Entries in the batch before: the next may well have as many.
     usual: usize,
+    /// How long the batch waited that became durable last.
+    took: Duration,
 }
 
 impl Disk {
@@ -92,6 +95,13 @@ impl Disk {
     /// Since when the oldest batch waits that is not durable, if any does.
     pub(super) fn since(&self) -> Option<Instant> {
         self.under_way.front().map(|batch| batch.since)
+    }
+
+    /// How long the batch waited that became durable last, or how long the
+    /// oldest has waited by `now` that is not: about what the next takes.
+    pub(super) fn pace(&self, now: Instant) -> Duration {
+        let waits = self.since().map(|since| now.since(since));
+        self.took.max(waits.unwrap_or_default())
     }
 
     /// Bytes of entries that are not known to be durable.
@@ -218,12 +228,13 @@ impl Disk {
 
     /// Batches up to `number` are durable: what may go now. Messages of an
     /// earlier term promise nothing that still matters and are dropped.
-    pub(super) fn persisted(&mut self, number: u64, term: Term) -> Vec<Message> {
+    pub(super) fn persisted(&mut self, number: u64, term: Term, now: Instant) -> Vec<Message> {
         assert!(number <= self.sent, "a batch came back that never went out");
         self.durable = self.durable.max(number);
         while let Some(batch) = self.under_way.pop_front_if(|it| it.number <= number) {
             self.durable_id = self.durable_id.max(batch.last);
             self.waiting -= batch.bytes;
+            self.took = now.since(batch.since);
         }
         let mut free = Vec::new();
         for (wanted, message) in core::mem::take(&mut self.held) {
@@ -260,6 +271,8 @@ impl Disk {
             held: _,
             // Memory, and nothing that decides.
             usual: _,
+            // A wait, like those of the roles.
+            took: _,
         } = self;
         // Only how far batches are ahead of the disk matters.
         let ahead = |number: u64| number.saturating_sub(*durable);

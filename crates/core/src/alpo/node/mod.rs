@@ -143,6 +143,7 @@ impl Node {
             left_at: None,
             verified: 0,
             vetoed: false,
+            stood: 0,
             told: None,
             fresh_at: None,
             time,
@@ -253,7 +254,7 @@ impl Node {
         if request.asker() == Asker::Candidate && self.server.planted(Bug::AnyoneCalms) {
             self.calm();
         }
-        if let Some(refusal) = self.refuse_to_be_disturbed(&request) {
+        if let Some(refusal) = self.refuse_to_be_disturbed(&asked, &request) {
             return self.server.reply(&asked, refusal);
         }
         if asked.term > term {
@@ -368,13 +369,13 @@ impl Node {
     /// Restarts the wait of a passive server.
     fn calm(&mut self) {
         if let Role::Passive(passive) = &mut self.role {
-            passive.deadline = self.server.patience();
+            passive.deadline = self.server.patience_with_votes();
         }
     }
 
     fn persisted(&mut self, number: u64) {
-        let term = self.server.term();
-        for message in self.server.disk.persisted(number, term) {
+        let (term, now) = (self.server.term(), self.server.now);
+        for message in self.server.disk.persisted(number, term, now) {
             // Who has stepped back in the meantime asks nothing any more.
             if self.may_say(&message.0.body) {
                 self.server.outbox.push_back(message.into());

@@ -43,14 +43,15 @@ struct Incoming {
 
 impl Passive {
     pub(super) fn new(server: &mut Server) -> Self {
-        Self::until(server.patience())
+        Self::until(server.patience_with_votes())
     }
 
-    /// One that has just stepped back for a better candidate.
+    /// One that has just stepped back for a better candidate, which needs the
+    /// time of a round of votes.
     pub(super) fn deferring(server: &mut Server) -> Self {
         let least = server.config.drift.lengthen(server.config.timeout);
         Self {
-            owed: server.now.after(least),
+            owed: server.now.after(least).after(server.round_of_votes()),
             ..Self::new(server)
         }
     }

@@ -21,6 +21,9 @@ use super::disk::Disk;
 use super::members::Members;
 use super::types::{Answer, Event, Fault, Output};
 
+/// A disk whose sync takes longer than so many timeouts is not waited for.
+const LONGEST_SYNC: u32 = 16;
+
 #[derive(Clone, Debug)]
 pub(super) struct Server {
     pub(super) config: Config,
@@ -53,6 +56,8 @@ pub(super) struct Server {
     /// A better log vetoed this server's candidacy, and nobody has reigned
     /// since (H7).
     pub(super) vetoed: bool,
+    /// How often it has stood, and nobody has reigned since.
+    pub(super) stood: u32,
     /// In this term, up to where its leader has said that the log is
     /// committed, which may be further than this server has come. Told to
     /// people only; nothing that is decided rests on it.
@@ -202,6 +207,27 @@ impl Server {
         self.now.after(least).after(more)
     }
 
+    /// How long a round of votes may take because of disks: the candidate's
+    /// own vote is a sync, and after that the others' are. Whoever would stand
+    /// sooner takes from another the term in which it would have won.
+    ///
+    /// This server's own disk is its best guess at all of them. Where that is
+    /// wrong, candidacies are in vain, and from the third one on it guesses
+    /// more: a timeout, then twice as long each time.
+    pub(super) fn round_of_votes(&self) -> Duration {
+        let timeout = self.config.timeout;
+        let own = 2 * self.disk.pace(self.now).min(timeout * LONGEST_SYNC);
+        let more = self.stood.checked_sub(3);
+        let more = more.map_or(0, |more| 2u32.saturating_pow(more).min(LONGEST_SYNC));
+        own.max(timeout * more)
+    }
+
+    /// A wait of one that has had a part in an election: beyond its patience
+    /// it leaves time for the votes of others.
+    pub(super) fn patience_with_votes(&mut self) -> Instant {
+        self.patience().after(self.round_of_votes())
+    }
+
     /// A short wait, up to `most`.
     pub(super) fn soon(&mut self, most: Duration) -> Instant {
         let wait = self.rng.span(most);
@@ -256,6 +282,7 @@ impl Server {
             self.tell(Event::Led { leader, term });
         }
         self.vetoed = false;
+        self.stood = 0;
         let sticky = self.config.drift.lengthen(self.config.timeout);
         self.sticky_until = self.now.after(sticky);
     }

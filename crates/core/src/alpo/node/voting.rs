@@ -19,7 +19,7 @@ impl Node {
     /// was away cannot depose a leader that a majority hears: polls always,
     /// votes if a leader is heard of. An election that the leader itself
     /// asked for is no disturbance.
-    pub(super) fn refuse_to_be_disturbed(&self, request: &Request) -> Option<Reply> {
+    pub(super) fn refuse_to_be_disturbed(&self, asked: &Asked, request: &Request) -> Option<Reply> {
         let leads = matches!(self.role, Role::Leader(_)) && !self.server.planted(Bug::NotSticky);
         let led = (leads || self.server.is_led()).then_some(Reply::Led {
             leader: self.server.leader,
@@ -32,12 +32,23 @@ impl Node {
             } else if !self.server.eligible(*last) {
                 let last = self.server.log.last();
                 Reply::LogIncomplete { last }
+            } else if let Some(owner) = self.syncs_vote_for_another(asked) {
+                Reply::Taken { owner }
             } else {
                 Reply::WouldGrant
             }),
             Request::Vote { transfer, .. } if !transfer => led,
             _ => None,
         }
+    }
+
+    /// Whose candidacy waits for this disk, if not that of the asker. The
+    /// answer leaves when the vote does: whoever took it for a promise would
+    /// stand in the next term while the other takes office in this one.
+    fn syncs_vote_for_another(&self, asked: &Asked) -> Option<Rank> {
+        let vote = self.server.hard.vote?;
+        let syncs = !self.server.disk.hard_is_durable() && asked.term == self.server.term();
+        (syncs && !vote.is_of(asked.by, asked.storage)).then_some(vote.rank)
     }
 
     pub(super) fn vote(&mut self, asked: &Asked, last: Position) {
