@@ -5,14 +5,15 @@
 
 mod common;
 
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use common::poll_until;
-use common::servers::{Cluster, SOON, metric};
+use common::servers::{Cluster, Heard, SOON, answer, call, led, metric};
+use common::{TENURE, poll_until};
 use rustix::process::{Pid, Signal, kill_process};
 use tenure::clock;
 use tenure::log::Client;
@@ -21,6 +22,7 @@ use tenure::log::Client;
 /// how long the sync takes.
 const TIMEOUT: &str = "1s";
 const STALL: Duration = Duration::from_secs(5);
+const FOR_EVER: Duration = Duration::from_secs(3_600);
 
 /// Whose disks have been quick for so long that a server that ever waits for
 /// one itself would do so.
@@ -36,11 +38,7 @@ impl Stall {
 
     /// Of each thread's syncs those that `which` names, as strace does.
     fn of_some(pid: u32, span: Duration, which: &str) -> Self {
-        let span = span.as_micros();
-        let inject = format!("inject=fdatasync:delay_enter={span}:when={which}");
-        let strace = Command::new("strace")
-            .args(["-f", "-q", "-o", "/dev/null"])
-            .args(["-e", "trace=fdatasync", "-e", &inject])
+        let strace = held_up(span, which)
             .args(["-p", &pid.to_string()])
             .stderr(Stdio::null())
             .spawn();
@@ -60,15 +58,45 @@ impl Drop for Stall {
     }
 }
 
+/// What holds up syncs, of the log (`fdatasync`) and of small files (`fsync`).
+fn held_up(span: Duration, which: &str) -> Command {
+    let span = span.as_micros();
+    let inject = format!("inject=fsync,fdatasync:delay_enter={span}:when={which}");
+    let mut strace = Command::new("strace");
+    strace.args(["-f", "-q", "-o", "/dev/null"]).args([
+        "-e",
+        "trace=fsync,fdatasync",
+        "-e",
+        &inject,
+    ]);
+    strace
+}
+
 /// Whether all threads of a process are traced.
 fn is_traced(pid: u32) -> bool {
     let threads = std::fs::read_dir(format!("/proc/{pid}/task")).expect("it runs");
-    threads.filter_map(Result::ok).all(|thread| {
-        let status = std::fs::read_to_string(thread.path().join("status"));
-        let status = status.unwrap_or_default();
-        let tracer = status.lines().find_map(|it| it.strip_prefix("TracerPid:"));
-        tracer.is_some_and(|pid| pid.trim() != "0")
-    })
+    let mut threads = threads.filter_map(Result::ok);
+    threads.all(|thread| status(&thread.path(), "TracerPid:").is_some_and(|pid| pid != "0"))
+}
+
+/// What the system says of a process or a thread.
+fn status(of: &Path, name: &str) -> Option<String> {
+    let text = std::fs::read_to_string(of.join("status")).ok()?;
+    let found = text.lines().find_map(|line| line.strip_prefix(name));
+    found.map(|it| it.trim().to_owned())
+}
+
+/// Stops a server whose disk hangs, and gives how it ended. Its end is known
+/// only when strace is gone, which sleeps as long as the disk hangs.
+fn stopped(server: Heard) -> ExitStatus {
+    let process = PathBuf::from(format!("/proc/{}", server.id()));
+    let tracer = status(&process, "TracerPid:").expect("it runs");
+    let tracer = tracer.parse().ok().and_then(Pid::from_raw).expect("strace");
+    server.stop();
+    let ended = || status(&process, "State:").filter(|it| it.starts_with('Z'));
+    poll_until(SOON, ended).expect("it ends");
+    kill_process(tracer, Signal::KILL).expect("strace");
+    server.ended()
 }
 
 fn traceable() -> bool {
@@ -117,7 +145,7 @@ async fn a_leader_stays_while_its_disk_stalls_and_leaves_when_it_hangs() {
     // For good. Nobody waits for it: what is appended goes on.
     let address = &cluster.clients[leader - 1];
     assert_eq!(metric(address, "disk_handovers_total "), 0.0);
-    let _stall = Stall::of(pid, Duration::from_secs(3_600));
+    let _stall = Stall::of(pid, FOR_EVER);
     let began = clock::boot();
     while cluster.leader() == leader {
         assert!(
@@ -239,6 +267,47 @@ async fn nothing_is_lost_where_threads_relieve_each_other_often() {
         }
     }
     assert_eq!(found, written);
+}
+
+/// Its disk hangs while a cluster is founded: a server is heard, says what it
+/// waits for, and stops when it is told to. Nothing is lost by that.
+#[test]
+fn a_blank_server_answers_and_stops_while_its_disk_hangs() {
+    if !traceable() {
+        eprintln!("\n*** LEFT OUT: strace cannot trace a process here\n");
+        return;
+    }
+    let mut cluster = Cluster::apart();
+    let first = Heard::start(cluster.loud(TENURE, 1));
+    let listens = || TcpStream::connect(&cluster.clients[0]).ok();
+    poll_until(SOON, listens).expect("it listens");
+    // It listens before it has started, and answers after that.
+    let healthy = || answer(call(&cluster.clients[0], "GET /healthz", ""));
+    assert!(healthy().starts_with("HTTP/1.1 200"));
+    let stall = Stall::of(first.id(), FOR_EVER);
+    cluster.servers.extend([2, 3].map(|id| cluster.serve(id)));
+    first.says(1, &["WARN", "has not written the files of a new cluster"]);
+    let asked = clock::boot();
+    assert!(healthy().starts_with("HTTP/1.1 200"));
+    let took = clock::boot().since(asked);
+    assert!(took < STALL / 5, "{took:?}");
+    assert_eq!(stopped(first).code(), Some(0));
+    drop(stall);
+
+    // While it starts.
+    let mut hung = held_up(FOR_EVER, "1+");
+    let command = cluster.loud(TENURE, 1);
+    // With -D it is the server that is waited for.
+    hung.arg("-D")
+        .arg(command.get_program())
+        .args(command.get_args());
+    let hung = Heard::start(hung);
+    let begun = cluster.directory.path().join("1/starts.tmp");
+    poll_until(SOON, || begun.exists().then_some(())).expect("it starts");
+    assert_eq!(stopped(hung).code(), Some(0));
+
+    cluster.servers.insert(0, cluster.serve(1));
+    led(&cluster.url());
 }
 
 /// Appends one entry after the other, and gives how many.

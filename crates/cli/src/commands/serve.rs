@@ -8,6 +8,7 @@ use tenure::core::alpo::{MAX_NUMBER, ServerId};
 use tenure::server::{Config, Ended, Server, StartError};
 use tenure::transport::TlsFiles;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::oneshot;
 
 use super::secret;
 use crate::args::Serve;
@@ -24,16 +25,18 @@ pub(crate) async fn serve(context: &Context, args: &Serve) -> Result<ExitCode, F
         signal(SignalKind::terminate())?,
         signal(SignalKind::interrupt())?,
     ];
-    let server = Server::start(settings).map_err(|error| match error {
-        StartError::Config(text) => usage(text),
-        other => Failure::Other(other.into()),
-    })?;
+    let [terminate, interrupt] = &mut stop;
+    let server = tokio::select! {
+        server = start(settings) => server?,
+        // The disk may hang, and there is nothing yet to hand over.
+        _ = terminate.recv() => return Ok(ExitCode::SUCCESS),
+        _ = interrupt.recv() => return Ok(ExitCode::SUCCESS),
+    };
     let listening = server.address();
     context.output.announce(
         &format!("server {id} listens on {listening}, data in {data}"),
         &serde_json::json!({ "id": id, "listen": listening.to_string(), "data": data }),
     );
-    let [terminate, interrupt] = &mut stop;
     let ended = loop {
         tokio::select! {
             ended = server.ended() => break ended,
@@ -47,6 +50,20 @@ pub(crate) async fn serve(context: &Context, args: &Serve) -> Result<ExitCode, F
         Ended::Replaced(text) => Err(usage(text.as_str())),
         other => Err(Failure::Other(anyhow::anyhow!("{other}"))),
     }
+}
+
+/// Starts a server, on a thread of its own: it reads the whole log.
+async fn start(settings: Config) -> Result<Server, Failure> {
+    let (tell, started) = oneshot::channel();
+    std::thread::Builder::new()
+        .name("tenure-start".into())
+        .spawn(move || drop(tell.send(Server::start(settings))))?;
+    let panicked = |_| anyhow::anyhow!("the thread that starts it panicked; this is a bug");
+    let started = started.await.map_err(panicked)?;
+    started.map_err(|error| match error {
+        StartError::Config(text) => usage(text),
+        other => Failure::Other(other.into()),
+    })
 }
 
 /// Files and connections that a server needs beside those of clients: of other

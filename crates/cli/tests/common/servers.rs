@@ -2,10 +2,11 @@
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use super::{TENURE, poll_until, ports};
@@ -117,6 +118,21 @@ impl Heard {
         Self { child, said }
     }
 
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Asks it to stop.
+    pub(crate) fn stop(&self) {
+        let id = i32::try_from(self.id()).ok().and_then(Pid::from_raw);
+        kill_process(id.expect("a process id"), Signal::TERM).expect("it runs");
+    }
+
+    /// How it has ended.
+    pub(crate) fn ended(mut self) -> ExitStatus {
+        self.child.wait().expect("its status")
+    }
+
     /// How many lines have all of these words.
     pub(crate) fn count(&self, words: &[&str]) -> usize {
         let said = self.said.lock().expect("whole");
@@ -168,16 +184,24 @@ impl Cluster {
         Self::start_all(TENURE, "127.0.0.1", args)
     }
 
-    fn start_all(binary: &str, host: &str, args: &[&str]) -> Self {
+    /// None of which is started.
+    pub(crate) fn apart() -> Self {
+        Self::apart_at("127.0.0.1", &[])
+    }
+
+    fn apart_at(host: &str, args: &[&str]) -> Self {
         let [one, two, three, clients @ ..] = free::<6>().map(|it| it.replace("127.0.0.1", host));
-        let peers = format!("1={one},2={two},3={three}");
-        let mut cluster = Self {
+        Self {
             directory: tempfile::tempdir().expect("a directory"),
-            peers,
+            peers: format!("1={one},2={two},3={three}"),
             clients: clients.into(),
             servers: Vec::new(),
             args: args.iter().copied().map(str::to_owned).collect(),
-        };
+        }
+    }
+
+    fn start_all(binary: &str, host: &str, args: &[&str]) -> Self {
+        let mut cluster = Self::apart_at(host, args);
         let start = |id| cluster.command(binary, id).stdout(Stdio::null()).spawn();
         cluster.servers = (1..=3).map(|id| start(id).expect("a server")).collect();
         led(&cluster.url());
@@ -191,12 +215,19 @@ impl Cluster {
             .expect("a server")
     }
 
-    /// What starts a server, as any release of tenure.
+    /// What starts a server, as any release of tenure, which says errors only.
     pub(crate) fn command(&self, binary: &str, id: usize) -> Command {
+        let mut command = self.loud(binary, id);
+        command.arg("--quiet");
+        command
+    }
+
+    /// The same, and it says everything.
+    pub(crate) fn loud(&self, binary: &str, id: usize) -> Command {
         let data = self.directory.path().join(id.to_string());
         let mut command = Command::new(binary);
         command
-            .args(["serve", "--quiet", "--insecure", "--id", &id.to_string()])
+            .args(["serve", "--insecure", "--id", &id.to_string()])
             .args(["--peers", &self.peers, "--listen", &self.clients[id - 1]])
             .arg("--data")
             .arg(data)

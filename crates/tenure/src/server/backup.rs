@@ -208,14 +208,15 @@ pub fn restore_with(
     let holder = u128::from_le_bytes(bits);
     let nobodys = StorageId::from_u128(0);
     anew(state.clone(), (server, nobodys), holder, options)?;
-    let (storage, directory) = match data::open(dir, server, wal::Options::default())? {
-        data::Found::Blank(storage, directory) => (storage, directory),
-        data::Found::Log(identity, ..) => return Err(used(identity.server)),
+    let found = data::open(dir, server, wal::Options::default(), Duration::ZERO)?;
+    let (storage, vacant) = match found {
+        data::Found::Blank(storage, vacant) => (storage, vacant),
+        data::Found::Log(log) => return Err(used(log.identity.server)),
     };
     let (identity, restored) = anew(state, (server, storage), holder, options)?;
     let members = restored.state.members().clone();
     let last = restored.state.applied();
-    let mut wal = data::found(dir, directory, &identity, &members, wal::Options::default())?;
+    let mut wal = vacant.fill(identity, &members)?.wal;
     wal.append(&[Batch {
         number: 1,
         hard: Some(HardState {

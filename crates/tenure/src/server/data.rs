@@ -14,7 +14,9 @@
 use std::fs;
 use std::io::Write as _;
 use std::os::unix::fs::MetadataExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
 
 use sha2::{Digest as _, Sha256};
 
@@ -23,6 +25,7 @@ use tenure_core::alpo::{Identity, Membership, Recovered, State};
 use tenure_core::time::ClockId;
 
 use super::config::limits;
+use super::silence::Silence;
 use crate::clock;
 use crate::transport::{Book, Contact};
 use crate::wal::{self, Directory, LOCK, Wal, WalError};
@@ -40,9 +43,79 @@ pub(super) const VERSION: &str = "tenure 1";
 #[derive(Debug)]
 pub(super) enum Found {
     /// Nothing but a storage number: the server is blank.
-    Blank(StorageId, Directory),
+    Blank(StorageId, Vacant),
     /// A log.
-    Log(Identity, Box<Wal>, Box<Recovered>),
+    Log(Box<Log>),
+}
+
+/// A log, and what its server needs beside it to start.
+#[derive(Debug)]
+pub(super) struct Log {
+    /// Whose it is.
+    pub(super) identity: Identity,
+    pub(super) wal: Wal,
+    /// What it holds.
+    pub(super) recovered: Recovered,
+    /// The state before its first entry.
+    pub(super) blank: State,
+    /// What its directory owes; not less than what the settings owe.
+    pub(super) silence: Arc<Silence>,
+}
+
+/// The directory of a server that has no log yet. It is locked as long as
+/// this lives.
+#[derive(Debug)]
+pub(super) struct Vacant {
+    directory: Directory,
+    path: PathBuf,
+    options: wal::Options,
+    /// What the settings owe ([`Silence`]).
+    owes: Duration,
+}
+
+impl Vacant {
+    /// Where it is.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Makes a promise to found a cluster with these durable.
+    pub(super) fn promise(&self, table: &Table) -> Result<(), WalError> {
+        let table = table.iter().map(|(id, storage)| (*id, *storage));
+        write_table(&self.path, PROMISED, table)
+    }
+
+    /// Makes the log of a server that has just become part of a cluster. Whom
+    /// the cluster was founded with is durable before it.
+    pub(super) fn fill(self, identity: Identity, members: &Membership) -> Result<Log, WalError> {
+        let table = members.iter().map(|(id, member)| (id, member.storage));
+        write_table(&self.path, FOUNDERS, table)?;
+        let disk = self.directory.with_spares_of(self.options.segment_bytes);
+        let wal = Wal::create_on(Box::new(disk), &identity, self.options)?;
+        Log::of(&self.path, identity, (wal, Recovered::default()), self.owes)
+    }
+}
+
+impl Log {
+    /// Raises what `dir` owes to `owes`, durably: before the machine can
+    /// answer anybody.
+    fn of(
+        dir: &Path,
+        identity: Identity,
+        (wal, mut recovered): (Wal, Recovered),
+        owes: Duration,
+    ) -> Result<Self, WalError> {
+        let blank = blank(dir, identity.cluster)?;
+        let silence = Silence::open(dir, owes)?;
+        recovered.silence = silence.owed();
+        Ok(Self {
+            identity,
+            wal,
+            recovered,
+            blank,
+            silence,
+        })
+    }
 }
 
 /// The log's time, as the clock of a store that all of a cluster share.
@@ -54,36 +127,34 @@ pub(super) fn clock(cluster: ClusterId) -> ClockId {
     }
 }
 
-/// Opens the data directory of `server`, or makes one.
-pub(super) fn open(dir: &Path, server: ServerId, options: wal::Options) -> Result<Found, WalError> {
+/// Opens the data directory of `server`, or makes one. Its settings owe a
+/// silence of `owes`.
+pub(super) fn open(
+    dir: &Path,
+    server: ServerId,
+    options: wal::Options,
+    owes: Duration,
+) -> Result<Found, WalError> {
     if let Some(mut identity) = wal::identity(dir)? {
         // Whose it is must be the number that was asked for; the rest is its
         // own.
         identity.server = server;
-        let (wal, recovered) = Wal::open(dir, &identity, options)?;
-        return Ok(Found::Log(identity, Box::new(wal), Box::new(recovered)));
+        let opened = Wal::open(dir, &identity, options)?;
+        let log = Log::of(dir, identity, opened, owes)?;
+        return Ok(Found::Log(Box::new(log)));
     }
     let directory = Directory::lock(dir)?;
     let storage = match read_storage(dir)? {
         Some(storage) => storage,
         None => draw_storage(dir)?,
     };
-    Ok(Found::Blank(storage, directory))
-}
-
-/// Makes the log of a server that has just become part of a cluster. Whom the
-/// cluster was founded with is durable before it.
-pub(super) fn found(
-    dir: &Path,
-    directory: Directory,
-    identity: &Identity,
-    members: &Membership,
-    options: wal::Options,
-) -> Result<Wal, WalError> {
-    let table = members.iter().map(|(id, member)| (id, member.storage));
-    write_table(dir, FOUNDERS, table)?;
-    let disk = directory.with_spares_of(options.segment_bytes);
-    Wal::create_on(Box::new(disk), identity, options)
+    let vacant = Vacant {
+        directory,
+        path: dir.to_owned(),
+        options,
+        owes,
+    };
+    Ok(Found::Blank(storage, vacant))
 }
 
 /// With whom this directory has promised to found a cluster; nothing, if it
@@ -95,15 +166,6 @@ pub(super) fn read_promise(dir: &Path) -> Result<Option<Table>, WalError> {
     let expected = "the servers with which this one has agreed to found a cluster; stop all of \
                     them, and empty --data of each that has founded nothing";
     read_table(dir, PROMISED, expected).map(|table| Some(table.into_iter().collect()))
-}
-
-/// Makes a promise durable.
-pub(super) fn write_promise(dir: &Path, table: &Table) -> Result<(), WalError> {
-    write_table(
-        dir,
-        PROMISED,
-        table.iter().map(|(id, storage)| (*id, *storage)),
-    )
 }
 
 fn write_table(
@@ -138,7 +200,7 @@ fn read_table(
 }
 
 /// The state before the first entry of the log.
-pub(super) fn blank(dir: &Path, cluster: ClusterId) -> Result<State, WalError> {
+fn blank(dir: &Path, cluster: ClusterId) -> Result<State, WalError> {
     let expected = "the servers that founded the cluster; restore the file, or replace this \
                     server by an empty one";
     let founded = Membership::founded(read_table(dir, FOUNDERS, expected)?);

@@ -7,87 +7,232 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use tenure_core::alpo::{
-    Answer, Founding, Hello, Identity, LogId, Membership, Refusal, ServerId, Stranger,
+    Answer, Founding, Hello, Identity, LogId, Membership, Refusal, ServerId, Stranger, Table,
 };
+use tokio::sync::oneshot;
+use tokio::time::Instant;
 
-use super::data;
+use super::data::{Log, Vacant};
 use super::ended::Ended;
 use super::inbox::{Event, Inbox, Told};
 use super::peers::Peers;
 use super::refusals::Refusals;
 use super::shared::Shared;
+use crate::wal::WalError;
 
-/// Waits until this server is part of a cluster. The members are none if it
-/// has to learn them from its leader.
+/// After this long without an answer of the disk it is said.
+const SLOW: Duration = Duration::from_secs(2);
+
+/// Waits until this server is part of a cluster, and gives its log, which
+/// knows no members if it has to learn them from its leader.
+///
+/// The disk may take for ever to write a promise or a log. So a thread of its
+/// own writes them, and meanwhile this server answers, and stops when it is
+/// told to. Nobody hears what is not durable.
 pub(super) async fn found(
-    founding: &mut Founding,
+    founding: Founding,
     peers: &mut Peers,
-    (shared, data): (&Shared, &Path),
+    shared: &Shared,
     inbox: &Arc<Inbox>,
-) -> Result<(Identity, Membership), Ended> {
+    vacant: Vacant,
+) -> Result<Log, Ended> {
     let wanted = founding.missing().into_iter();
     let wanted = Membership::founded(wanted.map(|id| (id, founding.hello().storage)));
     peers.greeted(&wanted);
+    let mut newcomer = Newcomer {
+        founding,
+        peers,
+        shared,
+        wanted,
+        complaints: Complaints::default(),
+        disk: Disk::Idle(vacant),
+    };
     // Alone it needs nobody else.
-    if let Some(founded) = founding.complete() {
-        return Ok(founded);
+    if let Some(founded) = newcomer.founding.complete() {
+        newcomer.fill(founded)?;
     }
-    let (mut events, mut complaints) = (Vec::new(), Complaints::default());
+    let mut events = Vec::new();
     loop {
-        inbox.more().await;
-        inbox.take(&mut events);
-        let mut rest = std::mem::take(&mut events).into_iter();
-        while let Some(event) = rest.next() {
-            match event {
-                Event::Greeted { greeting, dialled } => {
-                    shared.face().meet(&greeting, dialled, 0);
-                    peers.greeted(&wanted);
-                    let mut founded = hear(founding, &greeting.hello, &mut complaints, shared)?;
-                    if let Some(table) = founding.due().filter(|_| founded.is_none()) {
-                        // Durable before anybody hears of it.
-                        data::write_promise(data, &table)?;
-                        founded = founding.promise(table);
-                        shared.say(founding.hello());
-                        peers.start_again(&wanted);
-                    }
-                    if let Some(founded) = founded {
-                        if let Some(text) = differ(&wanted, founding.hello().server, &founded.1) {
-                            tracing::warn!("{text}");
-                        }
-                        // The request to stop may be among them.
-                        inbox.put_all(rest);
-                        return Ok(founded);
-                    }
+        tokio::select! {
+            () = inbox.more() => {
+                inbox.take(&mut events);
+                for event in events.drain(..) {
+                    newcomer.handle(event)?;
                 }
-                Event::Connected(visit) => peers.connected(visit, &wanted),
-                Event::Closed(visit, _) => {
-                    peers.closed(visit);
-                }
-                Event::Asked(_, reply) => {
-                    let answer = Answer::Refused(Refusal::NotLeader { leader: None });
-                    reply.send(Told { answer, at: None });
-                }
-                Event::Look(look) => look(None),
-                Event::Stop => return Err(Ended::Stopped),
-                // A leader that has admitted it says so again when it is part
-                // of the cluster.
-                Event::Received(..) | Event::Persisted(_) => {}
-                // Who is blank has promised nothing.
-                Event::SetBack(_) => {}
-                Event::Refused { by, why } => {
-                    if complaints.refusals.hear(by, why) {
-                        complaints.tell(founding, shared);
-                    }
-                }
-                // Whoever asked sees that nobody will answer.
-                Event::Snapshot(teller) => drop(teller),
-                Event::DiskFailed(error) => return Err(Ended::Disk(error)),
+            }
+            written = newcomer.disk.written() => match written? {
+                Written::Promise(table, vacant) => newcomer.promised(table, vacant)?,
+                Written::Log(log) => return Ok(*log),
             }
         }
+    }
+}
+
+/// A blank server, and all that it needs to become part of a cluster.
+struct Newcomer<'a> {
+    founding: Founding,
+    peers: &'a mut Peers,
+    shared: &'a Shared,
+    /// Whom it looks for.
+    wanted: Membership,
+    complaints: Complaints,
+    disk: Disk,
+}
+
+impl Newcomer<'_> {
+    fn handle(&mut self, event: Event) -> Result<(), Ended> {
+        match event {
+            Event::Greeted { greeting, dialled } => {
+                self.shared.face().meet(&greeting, dialled, 0);
+                self.peers.greeted(&self.wanted);
+                self.hear(&greeting.hello)?;
+            }
+            Event::Connected(visit) => self.peers.connected(visit, &self.wanted),
+            Event::Closed(visit, _) => {
+                self.peers.closed(visit);
+            }
+            Event::Asked(_, reply) => {
+                let answer = Answer::Refused(Refusal::NotLeader { leader: None });
+                reply.send(Told { answer, at: None });
+            }
+            Event::Look(look) => look(None),
+            Event::Stop => return Err(Ended::Stopped),
+            // A leader that has admitted it says so again when it is part of
+            // the cluster.
+            Event::Received(..) | Event::Persisted(_) => {}
+            // A blank server has promised nothing.
+            Event::SetBack(_) => {}
+            Event::Refused { by, why } => {
+                if self.complaints.refusals.hear(by, why) {
+                    self.complaints.tell(&self.founding, self.shared);
+                }
+            }
+            // The one that asked sees that nobody will answer.
+            Event::Snapshot(teller) => drop(teller),
+            Event::DiskFailed(error) => return Err(Ended::Disk(error)),
+        }
+        Ok(())
+    }
+
+    /// What another server says. While the disk writes, this server has made
+    /// up its mind: after a promise it greets all others again, and hears then
+    /// what it has missed.
+    fn hear(&mut self, hello: &Hello) -> Result<(), Ended> {
+        if !matches!(self.disk, Disk::Idle(_)) {
+            return Ok(());
+        }
+        let founded = hear(&mut self.founding, hello, &mut self.complaints, self.shared)?;
+        if let Some(founded) = founded {
+            return self.fill(founded);
+        }
+        match self.founding.due() {
+            Some(table) => self.disk.begin(|vacant| {
+                vacant.promise(&table)?;
+                Ok(Written::Promise(table, vacant))
+            }),
+            None => Ok(()),
+        }
+    }
+
+    /// A promise is durable: others may hear of it.
+    fn promised(&mut self, table: Table, vacant: Vacant) -> Result<(), Ended> {
+        self.disk = Disk::Idle(vacant);
+        let founded = self.founding.promise(table);
+        self.shared.say(self.founding.hello());
+        self.peers.start_again(&self.wanted);
+        founded.map_or(Ok(()), |founded| self.fill(founded))
+    }
+
+    /// Makes the log of a server that is part of a cluster now.
+    fn fill(&mut self, (identity, members): (Identity, Membership)) -> Result<(), Ended> {
+        let own = self.founding.hello().server;
+        if let Some(text) = differ(&self.wanted, own, &members) {
+            tracing::warn!("{text}");
+        }
+        self.disk.begin(move |vacant| {
+            let log = vacant.fill(identity, &members)?;
+            Ok(Written::Log(Box::new(log)))
+        })
+    }
+}
+
+/// What the disk has written.
+enum Written {
+    Promise(Table, Vacant),
+    Log(Box<Log>),
+}
+
+/// The directory of a blank server, or the thread that writes in it. The
+/// directory stays locked until that thread is done.
+enum Disk {
+    Idle(Vacant),
+    Writing {
+        done: oneshot::Receiver<Result<Written, WalError>>,
+        path: PathBuf,
+        /// When to say that it takes long, if it was not said yet.
+        slow: Option<Instant>,
+    },
+    /// The directory has become a log's.
+    Gone,
+}
+
+impl Disk {
+    /// Writes, on a thread of its own. It must be idle.
+    fn begin(
+        &mut self,
+        write: impl FnOnce(Vacant) -> Result<Written, WalError> + Send + 'static,
+    ) -> Result<(), Ended> {
+        let Self::Idle(vacant) = std::mem::replace(self, Self::Gone) else {
+            return Err(Ended::Fault("it wrote twice at once; this is a bug".into()));
+        };
+        let path = vacant.path().to_owned();
+        let (tell, done) = oneshot::channel();
+        let thread = std::thread::Builder::new().name("tenure-founding".into());
+        let span = tracing::Span::current();
+        let begun = thread.spawn(move || {
+            let _speaks = span.entered();
+            // Nobody waits any more for one that was stopped.
+            let _ = tell.send(write(vacant));
+        });
+        begun.map_err(|error| Ended::Fault(format!("no thread to write with: {error}")))?;
+        let slow = Some(Instant::now() + SLOW);
+        *self = Self::Writing { done, path, slow };
+        Ok(())
+    }
+
+    /// Waits until what was begun is written, and says so if that takes long.
+    /// May be dropped and called again.
+    async fn written(&mut self) -> Result<Written, Ended> {
+        let Self::Writing { done, path, slow } = self else {
+            return std::future::pending().await;
+        };
+        let done = tokio::select! {
+            done = &mut *done => done,
+            () = until(*slow) => {
+                *slow = None;
+                tracing::warn!(
+                    "the disk of {} has not written the files of a new cluster for {SLOW:?}, and \
+                     this server waits for it",
+                    path.display()
+                );
+                done.await
+            }
+        };
+        *self = Self::Gone;
+        let panicked = |_| Ended::Fault("the thread that writes panicked; this is a bug".into());
+        Ok(done.map_err(panicked)??)
+    }
+}
+
+async fn until(due: Option<Instant>) {
+    match due {
+        Some(due) => tokio::time::sleep_until(due).await,
+        None => std::future::pending().await,
     }
 }
 

@@ -85,9 +85,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 
-use tenure_core::alpo::{
-    Founding, Hello, Identity, MAX_NUMBER, Membership, Node, Recovered, Start, Table,
-};
+use tenure_core::alpo::{Founding, Hello, MAX_NUMBER, Membership, Node, Start, StorageId, Table};
 use tenure_core::rng::Rng;
 use tokio::sync::watch;
 
@@ -101,14 +99,13 @@ pub use tokens::{check_tokens, draw_token, fingerprint};
 
 use crate::clock;
 use crate::transport::{Book, Contact, Details, Settings, Tls};
-use crate::wal::{Directory, Wal, WalError, Writer};
-use data::Found;
+use crate::wal::{WalError, Writer};
+use data::{Found, Log, Vacant};
 use door::Door;
 use inbox::{Event, Inbox};
 use owner::Owner;
 use peers::Peers;
 use shared::{Face, Shared};
-use silence::Silence;
 use tokens::Tokens;
 use trust::Guests;
 use turns::Turns;
@@ -193,7 +190,8 @@ impl Server {
         let peers = listen(config.listens_for_peers())?;
         let clients = listen(&config.listen)?;
         let address = clients.local_addr().map_err(StartError::System)?;
-        let found = data::open(&config.data, config.id, config.wal)?;
+        let owes = config.node.silence();
+        let found = data::open(&config.data, config.id, config.wal, owes)?;
         // Before anybody can be greeted.
         let start = data::count_start(&config.data)?;
         let set_back = data::read_set_back(&config.data)?;
@@ -289,7 +287,7 @@ fn listen(address: &str) -> Result<TcpListener, StartError> {
 fn face(config: &Config, found: &Found, start: Start) -> Face {
     let (storage, identity) = match found {
         Found::Blank(storage, _) => (*storage, None),
-        Found::Log(identity, ..) => (identity.storage, Some(*identity)),
+        Found::Log(log) => (log.identity.storage, Some(log.identity)),
     };
     let mut book = Book::from_flags(&config.peers);
     book.learn(&data::read_book(&config.data));
@@ -375,14 +373,14 @@ async fn run(parts: Parts) -> Result<Owner, Ended> {
         Arc::clone(&inbox),
     );
     let known = matches!(found, Found::Log(..));
-    let (identity, wal, recovered) = match found {
-        Found::Log(identity, wal, recovered) => (identity, *wal, *recovered),
-        Found::Blank(storage, directory) => {
-            join(&config, storage, directory, &mut links, &shared, &inbox).await?
+    let log = match found {
+        Found::Log(log) => *log,
+        Found::Blank(storage, vacant) => {
+            join(&config, storage, vacant, &mut links, &shared, &inbox).await?
         }
     };
     let surroundings = (shared, inbox, watchers);
-    let mut owner = own(&config, identity, wal, recovered, links, surroundings)?;
+    let mut owner = own(&config, log, links, surroundings)?;
     if known {
         warn_of_peers(&config, &owner.node);
     }
@@ -401,39 +399,38 @@ fn warn_of_peers(config: &Config, node: &Node) {
 /// A blank server becomes part of a cluster.
 async fn join(
     config: &Config,
-    storage: tenure_core::alpo::StorageId,
-    directory: Directory,
+    storage: StorageId,
+    vacant: Vacant,
     links: &mut Peers,
     shared: &Shared,
     inbox: &Arc<Inbox>,
-) -> Result<(Identity, Wal, Recovered), Ended> {
+) -> Result<Log, Ended> {
     tracing::info!(%storage, "this server is blank and looks for the others");
     let founding = Founding::new(config.id, storage, config.peers.keys().copied());
-    let mut founding = founding.resumed(data::read_promise(&config.data)?);
+    let founding = founding.resumed(data::read_promise(&config.data)?);
     shared.say(founding.hello());
-    let founded = founding::found(&mut founding, links, (shared, &config.data), inbox);
-    let (identity, members) = founded.await?;
-    let wal = data::found(&config.data, directory, &identity, &members, config.wal)?;
-    tracing::info!(cluster = %identity.cluster, "this server is part of a cluster");
-    Ok((identity, wal, Recovered::default()))
+    let log = founding::found(founding, links, shared, inbox, vacant).await?;
+    tracing::info!(cluster = %log.identity.cluster, "this server is part of a cluster");
+    Ok(log)
 }
 
 /// Starts the machine and the disk's thread.
 fn own(
     config: &Config,
-    identity: Identity,
-    wal: Wal,
-    mut recovered: Recovered,
+    log: Log,
     links: Peers,
     (shared, inbox, watchers): (Arc<Shared>, Arc<Inbox>, Arc<Watchers>),
 ) -> Result<Owner, Ended> {
+    let Log {
+        identity,
+        wal,
+        recovered,
+        blank,
+        silence,
+    } = log;
     let mut seed = [0; 8];
     getrandom::fill(&mut seed).map_err(|error| Ended::Fault(error.to_string()))?;
     let rng = Rng::from_seed(u64::from_le_bytes(seed));
-    let blank = data::blank(&config.data, identity.cluster)?;
-    // Durable before the machine can answer anybody.
-    let silence = Silence::open(&config.data, config.node.silence())?;
-    recovered.silence = silence.owed();
     let now = clock::boot();
     tokio::spawn(Arc::clone(&silence).wait_out(now));
     let node = Node::start(config.node.clone(), identity, recovered, blank, rng, now)
@@ -455,11 +452,11 @@ fn own(
         face.admit(members);
         face.stands_at(&node);
         face.edition += 1;
-        data::write_book(&config.data, &face.book);
         face.edition
     };
     let mut owner = Owner::new(node, shared, inbox, links, writer, watchers, config);
     owner.silence = Some(silence);
+    owner.keep_book();
     let members = owner.node.members().clone();
     owner.peers.start_again(&members);
     owner.shared.edition.send_replace(edition);

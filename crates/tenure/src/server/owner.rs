@@ -303,7 +303,7 @@ impl Owner {
     }
 
     /// Keeps what is known of addresses, off this thread.
-    fn keep_book(&self) {
+    pub(super) fn keep_book(&self) {
         let (dir, book) = (self.data.clone(), self.shared.face().book.clone());
         tokio::task::spawn_blocking(move || data::write_book(&dir, &book));
     }
