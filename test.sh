@@ -68,7 +68,7 @@ step 'what only the next release knows'
 cargo test -p tenure-core --features next-version --test alpo_trio --locked
 
 step 'bugs planted in the protocol, which its scripts notice'
-cargo test -p tenure-core --features planted-bugs --lib --test alpo_scripts --test alpo_founding --locked
+cargo test -p tenure-core --features planted-bugs --lib --test alpo_scripts --test alpo_founding --test ha_scripts --locked
 
 step 'documentation'
 RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps --locked

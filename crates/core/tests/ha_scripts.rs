@@ -45,3 +45,16 @@ fn every_script_cites_a_clause_and_no_workload_ever_runs_twice() {
     }
     assert!(count >= 21, "only {count} scripts");
 }
+
+/// A judge that waits twice breaks no rule, and only a script can tell of it:
+/// healed worlds have more time than that. (The simulator catches all others.)
+#[cfg(feature = "planted-bugs")]
+#[test]
+fn a_judge_that_waits_twice_is_seen_in_a_script() {
+    use tenure_core::ha::Bug;
+    let home = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/scripts/ha");
+    let name = "two_observers_write_the_same_death";
+    let text = fs::read_to_string(home.join(name)).expect("a script");
+    let told = goldenscript::generate(&mut ha_stage::Stage::with(Bug::WaitsTwice), &text);
+    assert_ne!(told.expect("it goes on"), text);
+}

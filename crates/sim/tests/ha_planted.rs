@@ -10,6 +10,8 @@ use tenure_sim::ha::{Bug, Check, Options, Report, sweep};
 
 const RUNS_MAX: u64 = 5_000;
 const SEED: u64 = 1;
+/// Breaks no rule: the script `two_observers_write_the_same_death` tells of it.
+const SCRIPTED: [Bug; 1] = [Bug::WaitsTwice];
 
 /// The first run that a checker objects to, or `only` this one.
 fn hunt(bug: Bug, only: Option<Check>) -> Report {
@@ -26,7 +28,8 @@ fn hunt(bug: Bug, only: Option<Check>) -> Report {
 fn every_planted_bug_is_caught() {
     println!("{:<20} {:<14} {:>5}", "bug", "caught by", "runs");
     let mut missed = Vec::new();
-    for bug in Bug::ALL {
+    let all = Bug::ALL.iter().filter(|bug| !SCRIPTED.contains(bug));
+    for bug in all {
         let report = hunt(*bug, None);
         let name = format!("{bug:?}");
         match &report.violation {

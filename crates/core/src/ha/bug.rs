@@ -41,6 +41,9 @@ bugs! {
     InstancesForgotten,
     /// What was being moved when its node died is forgotten.
     MovesForgotten,
+    /// A judge that is told by its watch that its own verdict has landed
+    /// waits for others a second time.
+    WaitsTwice,
     /// All groups share a view.
     GroupsMixed,
     /// A view does not raise the epoch.

@@ -230,7 +230,7 @@ impl Judge {
                 let version = register.version.clone();
                 match record.dead {
                     Some(judge) => {
-                        own_verdict = judge == desk.me;
+                        own_verdict = judge == desk.me && !desk.config.plant.is(Bug::WaitsTwice);
                         Beat::Dead { version }
                     }
                     None => Beat::Alive { version, record },

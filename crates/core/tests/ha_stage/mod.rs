@@ -12,7 +12,8 @@ use tenure_core::Machine as _;
 use tenure_core::cas::{Reading, Register, Registers, Write};
 use tenure_core::election::{Call, Failure, FailureClass, Grant};
 use tenure_core::ha::{
-    Event, Heartbeat, Input, KeyPage, Keys, Node, NodeId, Order, Output, Place, Run, Target, View,
+    Event, Heartbeat, Input, KeyPage, Keys, Node, NodeId, Order, Output, Place, Plant, Run, Target,
+    View,
 };
 use tenure_core::ids::{Key, Version};
 use tenure_core::time::{Instant, Now, WallTime};
@@ -75,6 +76,8 @@ pub(crate) struct Stage {
     seed: u64,
     tickets: u64,
     trace: String,
+    /// The mistake that all nodes make, if any.
+    plant: Plant,
 }
 
 impl Default for Stage {
@@ -89,11 +92,21 @@ impl Default for Stage {
             seed: 0,
             tickets: 0,
             trace: String::new(),
+            plant: Plant::NONE,
         }
     }
 }
 
 impl Stage {
+    /// One whose nodes make a mistake.
+    #[cfg(feature = "planted-bugs")]
+    pub(crate) fn with(bug: tenure_core::ha::Bug) -> Self {
+        Self {
+            plant: Plant::of(Some(bug)),
+            ..Self::default()
+        }
+    }
+
     fn say(&mut self, line: &str) {
         let seconds = self.at.as_micros() as f64 / 1e6;
         let _ = writeln!(self.trace, "{seconds}s {line}");

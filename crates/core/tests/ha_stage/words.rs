@@ -88,6 +88,7 @@ impl Stage {
             args.name("group")?.unwrap_or(Name::new("shop")?),
             Name::new(name)?,
         );
+        config.plant = self.plant;
         config.quorum = args.parsed("quorum")?.unwrap_or(0);
         config.ha = args.key("ha") != Some("no");
         config.spread = args.key("spread") == Some("yes");
