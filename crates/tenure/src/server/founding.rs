@@ -14,8 +14,8 @@ use std::time::Duration;
 use tenure_core::alpo::{
     Answer, Founding, Hello, Identity, LogId, Membership, Refusal, ServerId, Stranger, Table,
 };
+use tenure_core::time::Instant;
 use tokio::sync::oneshot;
-use tokio::time::Instant;
 
 use super::data::{Log, Vacant};
 use super::ended::Ended;
@@ -23,6 +23,7 @@ use super::inbox::{Event, Inbox, Told};
 use super::peers::Peers;
 use super::refusals::Refusals;
 use super::shared::Shared;
+use crate::clock;
 use crate::wal::WalError;
 
 /// After this long without an answer of the disk it is said.
@@ -200,7 +201,7 @@ impl Disk {
             let _ = tell.send(write(vacant));
         });
         begun.map_err(|error| Ended::Fault(format!("no thread to write with: {error}")))?;
-        let slow = Some(Instant::now() + SLOW);
+        let slow = Some(clock::boot().after(SLOW));
         *self = Self::Writing { done, path, slow };
         Ok(())
     }
@@ -231,7 +232,7 @@ impl Disk {
 
 async fn until(due: Option<Instant>) {
     match due {
-        Some(due) => tokio::time::sleep_until(due).await,
+        Some(due) => tokio::time::sleep(due.since(clock::boot())).await,
         None => std::future::pending().await,
     }
 }
