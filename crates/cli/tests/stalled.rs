@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use common::servers::{Cluster, Heard, SOON, answer, call, led, metric};
+use common::servers::{Cluster, Heard, SOON, answer, call, led, metric, ready};
 use common::{TENURE, poll_until};
 use rustix::process::{Pid, Signal, kill_process};
 use tenure::clock;
@@ -88,7 +88,7 @@ fn status(of: &Path, name: &str) -> Option<String> {
 
 /// Stops a server whose disk hangs, and gives how it ended. Its end is known
 /// only when strace is gone, which sleeps as long as the disk hangs.
-fn stopped(server: Heard) -> ExitStatus {
+fn stopped(server: &mut Heard) -> ExitStatus {
     let process = PathBuf::from(format!("/proc/{}", server.id()));
     let tracer = status(&process, "TracerPid:").expect("it runs");
     let tracer = tracer.parse().ok().and_then(Pid::from_raw).expect("strace");
@@ -278,7 +278,7 @@ fn a_blank_server_answers_and_stops_while_its_disk_hangs() {
         return;
     }
     let mut cluster = Cluster::apart();
-    let first = Heard::start(cluster.loud(TENURE, 1));
+    let mut first = Heard::start(cluster.loud(TENURE, 1));
     let listens = || TcpStream::connect(&cluster.clients[0]).ok();
     poll_until(SOON, listens).expect("it listens");
     // It listens before it has started, and answers after that.
@@ -291,7 +291,7 @@ fn a_blank_server_answers_and_stops_while_its_disk_hangs() {
     assert!(healthy().starts_with("HTTP/1.1 200"));
     let took = clock::boot().since(asked);
     assert!(took < STALL / 5, "{took:?}");
-    assert_eq!(stopped(first).code(), Some(0));
+    assert_eq!(stopped(&mut first).code(), Some(0));
     drop(stall);
 
     // While it starts.
@@ -301,13 +301,43 @@ fn a_blank_server_answers_and_stops_while_its_disk_hangs() {
     hung.arg("-D")
         .arg(command.get_program())
         .args(command.get_args());
-    let hung = Heard::start(hung);
+    let mut hung = Heard::start(hung);
     let begun = cluster.directory.path().join("1/starts.tmp");
     poll_until(SOON, || begun.exists().then_some(())).expect("it starts");
-    assert_eq!(stopped(hung).code(), Some(0));
+    assert_eq!(stopped(&mut hung).code(), Some(0));
 
     cluster.servers.insert(0, cluster.serve(1));
     led(&cluster.url());
+}
+
+/// A server ends when it is told to, though its disk hangs for ever.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_ends_though_its_disk_hangs() {
+    if !traceable() {
+        eprintln!("\n*** LEFT OUT: strace cannot trace a process here\n");
+        return;
+    }
+    let mut cluster = Cluster::start();
+    let client = Client::open(&cluster.url()).expect("a client").within(SOON);
+    cluster.kill(1);
+    let mut server = Heard::start(cluster.loud(TENURE, 1));
+    tokio::task::block_in_place(|| ready(&cluster.clients[0]));
+    let stall = Stall::of(server.id(), FOR_EVER);
+    let waits =
+        || tokio::task::block_in_place(|| metric(&cluster.clients[0], "disk_waits_seconds ")) > 0.0;
+    while !waits() {
+        client.append(b"hangs".to_vec()).await.expect("appended");
+    }
+    let ended = tokio::task::block_in_place(|| {
+        let ended = stopped(&mut server);
+        server.says(1, &["WARN", "the disk has not written", "ends without"]);
+        ended
+    });
+    assert_eq!(ended.code(), Some(0));
+    drop(stall);
+    cluster.servers[0] = cluster.serve(1);
+    tokio::task::block_in_place(|| ready(&cluster.clients[0]));
+    client.close().await;
 }
 
 /// Appends one entry after the other, and gives how many.

@@ -93,6 +93,15 @@ pub fn id() -> Option<ClockId> {
     })
 }
 
+/// Waits until `at`, for ever if there is none. A timer may be late after the
+/// machine was suspended, since it stands still meanwhile.
+pub(crate) async fn until(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep(at.since(boot())).await,
+        None => std::future::pending().await,
+    }
+}
+
 /// The hash of a boot id as the kernel writes it, a random UUID and a newline.
 /// What stands in for one (an empty file, zeroes, `/dev/null` mounted over it)
 /// is the same everywhere, and is none.

@@ -243,6 +243,21 @@ async fn what_a_store_refuses_is_told_and_not_hammered() {
     }
 }
 
+/// Who may read and not write is told so, and soon: nothing mends it.
+#[tokio::test]
+async fn a_repair_that_is_refused_ends_long_before_its_patience() {
+    let memory = Memory::new();
+    let store: Arc<dyn Store> = Arc::new(Faulty::new(memory, Ok).refusing());
+    let (within, patience) = (Duration::from_millis(300), Duration::from_secs(3_600));
+    let above = tenure::Term::new(7).expect("a term");
+    let payroll = name("payroll");
+    let repair = election::repair(store, &payroll, above, within, patience);
+    let repaired = tokio::time::timeout(WITHIN, repair).await.expect("an end");
+    let said = repaired.expect_err("it cannot be raised").to_string();
+    assert!(said.contains("found it refused"), "{said}");
+    assert!(!said.contains("3600s"), "{said}");
+}
+
 /// The leader renews every 800 ms: a write that takes longer is never in time.
 #[tokio::test]
 async fn a_request_that_renewals_outrun_ends_in_time_and_says_why() {

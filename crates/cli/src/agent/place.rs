@@ -50,6 +50,21 @@ pub(crate) fn root(given: Option<&Path>) -> Result<PathBuf, Failure> {
     Ok(state.join("tenure/nodes"))
 }
 
+/// The longest name of a file that file systems take, in bytes.
+const FILE_NAME_MAX: usize = 255;
+
+/// Refuses a name that is too long for the name of a file.
+pub(crate) fn fits(flag: &str, name: &str) -> Result<(), Failure> {
+    let found = file_name(name).len();
+    if found <= FILE_NAME_MAX {
+        return Ok(());
+    }
+    Err(usage(format!(
+        "{flag}: expected a name that fits into {FILE_NAME_MAX} bytes, of which each byte takes \
+         three that is no letter or digit of ASCII and none of -_., found {found}"
+    )))
+}
+
 /// A name as the name of a file.
 fn file_name(name: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
@@ -298,6 +313,14 @@ mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
     use super::*;
+
+    #[test]
+    fn a_name_that_is_too_long_for_a_file_is_refused() {
+        assert!(fits("--name", &"a".repeat(255)).is_ok());
+        assert!(fits("--name", &"é".repeat(42)).is_ok());
+        let refused = fits("--name", &"é".repeat(43)).expect_err("258 bytes");
+        assert!(refused.to_string().contains("found 258"), "{refused}");
+    }
 
     #[test]
     fn names_stay_apart_as_files() {

@@ -23,6 +23,7 @@ pub(crate) async fn deploy(context: &Context, args: &args::Deploy) -> Result<Exi
         let wrong = |why: String| usage(format!("{}: {why}", workload.name));
         // The agent makes it once more; here it is only looked at.
         let _ = workload.deployment().map_err(wrong)?;
+        agent::place::fits("its name", &workload.name)?;
     }
     match (workloads.as_slice(), args.no_wait) {
         ([_], _) | (_, true) => {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::ToSocketAddrs as _;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use tenure::core::alpo::{MAX_NUMBER, ServerId};
 use tenure::server::{Config, Ended, Server, StartError};
@@ -52,14 +53,29 @@ pub(crate) async fn serve(context: &Context, args: &Serve) -> Result<ExitCode, F
     }
 }
 
+/// After this long it is said that a start takes long.
+const SLOW: Duration = Duration::from_secs(2);
+
 /// Starts a server, on a thread of its own: it reads the whole log.
 async fn start(settings: Config) -> Result<Server, Failure> {
+    let data = settings.data.display().to_string();
     let (tell, started) = oneshot::channel();
     std::thread::Builder::new()
         .name("tenure-start".into())
         .spawn(move || drop(tell.send(Server::start(settings))))?;
     let panicked = |_| anyhow::anyhow!("the thread that starts it panicked; this is a bug");
-    let started = started.await.map_err(panicked)?;
+    tokio::pin!(started);
+    let started = match tokio::time::timeout(SLOW, &mut started).await {
+        Ok(started) => started,
+        Err(_) => {
+            tracing::warn!(
+                "the data directory {data} is not open after {SLOW:?}: its disk is slow or hangs, \
+                 or its log is long; this server takes part when it has been read"
+            );
+            started.await
+        }
+    };
+    let started = started.map_err(panicked)?;
     started.map_err(|error| match error {
         StartError::Config(text) => usage(text),
         other => Failure::Other(other.into()),

@@ -68,6 +68,15 @@ pub(super) fn fell(election: &str, fallen: Fallen) {
     } else {
         format!("term {shown}")
     };
+    if floor.get() > Fallen::ASKED_MAX {
+        // No such term is ever reached: nobody leads above it on purpose.
+        tracing::warn!(
+            "{election}: expected a term of at most 2^62, remembered {floor}, found {found}: the \
+             record with that term was written by hand; if candidates go on leading above it, \
+             stop them all, and tenure forget {election} (fences begin again at 1)"
+        );
+        return;
+    }
     tracing::warn!(
         "{election}: expected term {floor} or a higher one in the store, found {found}: a \
          register, table or file was lost, or an older copy came back; candidates that remember \

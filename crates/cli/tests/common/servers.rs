@@ -85,6 +85,16 @@ pub(crate) fn led(url: &str) {
     poll_until(SOON, || leads().then_some(())).expect("a leader");
 }
 
+/// Waits until the server at this address follows, or leads.
+pub(crate) fn ready(address: &str) {
+    let listens = || TcpStream::connect(address).ok();
+    let ready = || {
+        let said = answer(call(address, "GET /readyz", ""));
+        said.contains("200 OK").then_some(())
+    };
+    poll_until(SOON, || listens().and_then(|_| ready())).expect("it is ready");
+}
+
 /// Waits until all servers of `url` have raised the cluster's version to the
 /// second: from then on everybody has to prove a secret, and sessions have
 /// owners.
@@ -129,7 +139,7 @@ impl Heard {
     }
 
     /// How it has ended.
-    pub(crate) fn ended(mut self) -> ExitStatus {
+    pub(crate) fn ended(&mut self) -> ExitStatus {
         self.child.wait().expect("its status")
     }
 
@@ -254,14 +264,7 @@ impl Cluster {
     pub(crate) fn restart(&mut self, id: usize) {
         self.kill(id);
         self.servers[id - 1] = self.serve(id);
-        let address = &self.clients[id - 1];
-        let listens = || TcpStream::connect(address).ok();
-        let ready = || {
-            answer(call(address, "GET /readyz", ""))
-                .contains("200 OK")
-                .then_some(())
-        };
-        poll_until(SOON, || listens().and_then(|_| ready())).expect("it is ready");
+        ready(&self.clients[id - 1]);
     }
 
     pub(crate) fn url(&self) -> String {

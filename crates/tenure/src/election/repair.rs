@@ -24,6 +24,7 @@ use super::ask::AskError;
 use super::observe::{confirm, decoded, look, on_background};
 use super::request::Asking;
 use super::{Election, StartError};
+use crate::clock;
 use crate::error::StoreError;
 use crate::store::Store;
 
@@ -131,10 +132,13 @@ pub async fn repair(
         }
         let builder = Election::builder(Arc::clone(&store), election.as_str());
         let stand = builder.name(NAME).floor(above).start()?;
-        let mut trouble = None;
+        let (mut trouble, begun) = (None, clock::boot());
         let raised = tokio::select! {
-            raised = tokio::time::timeout(patience, risen(&stand, above, &mut trouble)) => {
-                raised.ok().flatten().ok_or_else(|| unheard(above, patience, trouble))
+            raised = tokio::time::timeout(patience, risen(&stand, above, within, &mut trouble)) => {
+                raised.ok().flatten().ok_or_else(|| {
+                    let waited = clock::boot().since(begun).min(patience);
+                    unheard(above, waited, trouble)
+                })
             }
             error = unasked(store.as_ref(), &election, above, within) => Err(error),
         };
@@ -179,10 +183,21 @@ fn unheard(above: Term, waited: Duration, trouble: Option<Failure>) -> RepairErr
 }
 
 /// The term above `above` that this candidate, or another, is elected in. What
-/// a person must mend, and what is not over, is left in `trouble`.
-async fn risen(stand: &Election, above: Term, trouble: &mut Option<Failure>) -> Option<Term> {
+/// a person must mend, and what is not over, is left in `trouble`; where it
+/// lasts for `within`, nothing more is waited for.
+async fn risen(
+    stand: &Election,
+    above: Term,
+    within: Duration,
+    trouble: &mut Option<Failure>,
+) -> Option<Term> {
     let mut events = stand.events();
-    while let Some(event) = events.next().await {
+    let mut give_up_at = None;
+    loop {
+        let event = tokio::select! {
+            event = events.next() => event?,
+            () = clock::until(give_up_at) => return None,
+        };
         let term = match event {
             Event::Elected { fence, .. } => fence.term,
             Event::LeaderChanged(seen) => match seen.leader {
@@ -191,10 +206,11 @@ async fn risen(stand: &Election, above: Term, trouble: &mut Option<Failure>) -> 
             },
             Event::Trouble { failure, .. } if failure.class == FailureClass::Broken => {
                 *trouble = Some(failure);
+                give_up_at = give_up_at.or_else(|| Some(clock::boot().after(within)));
                 continue;
             }
             Event::Recovered => {
-                *trouble = None;
+                (*trouble, give_up_at) = (None, None);
                 continue;
             }
             _ => continue,
@@ -203,7 +219,6 @@ async fn risen(stand: &Election, above: Term, trouble: &mut Option<Failure>) -> 
             return Some(term);
         }
     }
-    None
 }
 
 /// Deletes the register of `election`, if nobody holds the office; waits for

@@ -214,7 +214,7 @@ impl Disk {
         };
         let done = tokio::select! {
             done = &mut *done => done,
-            () = until(*slow) => {
+            () = clock::until(*slow) => {
                 *slow = None;
                 tracing::warn!(
                     "the disk of {} has not written the files of a new cluster for {SLOW:?}, and \
@@ -227,13 +227,6 @@ impl Disk {
         *self = Self::Gone;
         let panicked = |_| Ended::Fault("the thread that writes panicked; this is a bug".into());
         Ok(done.map_err(panicked)??)
-    }
-}
-
-async fn until(due: Option<Instant>) {
-    match due {
-        Some(due) => tokio::time::sleep(due.since(clock::boot())).await,
-        None => std::future::pending().await,
     }
 }
 

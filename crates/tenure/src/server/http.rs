@@ -195,7 +195,16 @@ fn parse<T: DeserializeOwned>(body: &Sent) -> Result<T, v1::Error> {
         Err(why) => return Err(invalid(format!("the request: {why}"))),
     };
     let body: &[u8] = if body.is_empty() { b"{}" } else { body };
-    serde_json::from_slice(body).map_err(|why| invalid(format!("the request's JSON: {why}")))
+    let invalid = |why: serde_json::Error| {
+        // It quotes a field's name, or a value, as long as that is.
+        let (line, column) = (why.line(), why.column());
+        let why = why.to_string();
+        invalid(format!(
+            "the request's JSON, at line {line} and column {column}: {}",
+            cut(&why)
+        ))
+    };
+    serde_json::from_slice(body).map_err(invalid)
 }
 
 /// Messages of a stream, an object a line.

@@ -223,7 +223,7 @@ impl Server {
             second.stand_by();
         });
         if let Err(error) = standby {
-            turns.give_up();
+            turns.shut();
             return Err(StartError::System(error));
         }
         let server = spawn("tenure-server").spawn(move || {
@@ -233,7 +233,7 @@ impl Server {
             first.begin(run(parts));
         });
         if let Err(error) = server {
-            turns.give_up();
+            turns.shut();
             return Err(StartError::System(error));
         }
         Ok(Self {

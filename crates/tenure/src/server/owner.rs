@@ -195,16 +195,10 @@ impl Owner {
     async fn wait(&self) {
         let deadlines = [self.node.deadline(), self.gathered.due(), self.stopping];
         let deadline = deadlines.into_iter().flatten().min();
-        let until = async {
-            match deadline {
-                Some(at) => tokio::time::sleep(at.since(clock::boot())).await,
-                None => std::future::pending().await,
-            }
-        };
         tokio::select! {
             biased;
             () = self.inbox.more() => {}
-            () = until => {}
+            () = clock::until(deadline) => {}
         }
     }
 

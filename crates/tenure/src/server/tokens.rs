@@ -43,6 +43,7 @@ use super::metrics::Barred;
 use super::shared::Shared;
 use super::translate::error;
 use crate::api::v1::{self, Cause, command, request};
+use crate::error::cut;
 use crate::transport::Renewed;
 
 /// The most tokens a file may name.
@@ -439,15 +440,15 @@ impl Granted {
 fn denied(name: &str, need: Need<'_>) -> v1::Error {
     let right = match need {
         Need::Token => "any right".to_owned(),
-        Need::Read(key) => format!("the right to read {key:?}"),
+        Need::Read(key) => format!("the right to read {:?}", cut(key)),
         Need::Swap(swap) => match election(&swap.key) {
             Some(name) => format!(
                 "the right to write {:?}, or to campaign in {name:?} with a record of it",
-                swap.key
+                cut(&swap.key)
             ),
-            None => format!("the right to write {:?}", swap.key),
+            None => format!("the right to write {:?}", cut(&swap.key)),
         },
-        Need::Delete(key) => format!("the right to write {key:?}"),
+        Need::Delete(key) => format!("the right to write {:?}", cut(key)),
         Need::Session => "the right to change anything".to_owned(),
         Need::ReadLog => "the right to read the log".to_owned(),
         Need::Append => "the right to append to the log".to_owned(),

@@ -18,9 +18,21 @@ use crate::api::v1::{self, Cause, answer, command, request};
 pub(super) fn error(cause: Cause, message: impl Into<String>) -> v1::Error {
     v1::Error {
         cause: cause.into(),
-        message: message.into(),
+        message: bounded(message.into()),
         ..v1::Error::default()
     }
+}
+
+/// At most so many bytes of a message: it quotes what was sent, though not
+/// every library that judges a request says when it does.
+const MESSAGE_MAX: usize = 1_000;
+
+fn bounded(mut message: String) -> String {
+    if message.len() > MESSAGE_MAX {
+        message.truncate(message.floor_char_boundary(MESSAGE_MAX));
+        message.push('…');
+    }
+    message
 }
 
 /// There is more under way than there may be.

@@ -21,6 +21,7 @@
 //! [`Here::write`]: crate::wal::Here::write
 //! [`Writer::here`]: crate::wal::Writer::here
 
+use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -32,10 +33,12 @@ use super::ended::Ended;
 use super::inbox::{Event, Inbox};
 use super::owner::{Owner, Step};
 use crate::clock;
-use crate::wal::WalError;
+use crate::wal::{WalError, Writer};
 
 /// How long a write may hold up the event loop.
 const PATIENCE: Duration = Duration::from_millis(10);
+/// How long a server that ends waits for its disk.
+const DISK_PATIENCE: Duration = Duration::from_secs(10);
 /// How often the thread that stands by looks how long one takes.
 const LOOK: Duration = Duration::from_millis(5);
 /// After so many looks without a write it sleeps.
@@ -197,15 +200,15 @@ impl Turns {
     fn end(&self, owner: Owner, mut ended: Ended) {
         let writer = self.block_on(async { owner.end(&ended) });
         // Connections close at once, however long the disk takes.
-        drop(self.close());
-        let mut state = self.lock();
+        self.shut();
         // What was handed over is written before the directory is free again.
-        while state.writing > 0 {
-            let woken = self.changed.wait(state);
-            state = woken.unwrap_or_else(PoisonError::into_inner);
+        if !self.written(writer) {
+            tracing::warn!(
+                "the disk has not written within {DISK_PATIENCE:?} what waits for it: this server \
+                 ends without. Nothing of that was counted as being on this disk. The directory \
+                 stays locked until the disk has written or the process is gone"
+            );
         }
-        drop(state);
-        drop(writer.finish());
         let mut events = Vec::new();
         self.inbox.take(&mut events);
         for event in events {
@@ -216,9 +219,41 @@ impl Turns {
         self.told(ended);
     }
 
+    /// Waits until all is written; gives up after [`DISK_PATIENCE`]. Then the
+    /// thread that writes has the directory, and with it its lock, until it is
+    /// done.
+    fn written(&self, writer: Writer) -> bool {
+        let end = clock::boot().after(DISK_PATIENCE);
+        let left = || end.since(clock::boot());
+        let mut state = self.lock();
+        while state.writing > 0 {
+            if left().is_zero() {
+                return false;
+            }
+            let woken = self.changed.wait_timeout(state, left());
+            state = woken.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        drop(state);
+        let (tell, done) = channel();
+        let thread = std::thread::Builder::new().name("tenure-end".into());
+        let finished = thread.spawn(move || {
+            drop(writer.finish());
+            let _ = tell.send(());
+        });
+        match (done.recv_timeout(left()), finished) {
+            (Ok(()), _) => true,
+            (Err(RecvTimeoutError::Disconnected), Ok(thread)) => {
+                if let Err(panic) = thread.join() {
+                    std::panic::resume_unwind(panic);
+                }
+                true
+            }
+            _ => false,
+        }
+    }
+
     fn told(&self, ended: Ended) {
-        // All tasks end here, and with them what they listen on.
-        drop(self.close());
+        self.shut();
         self.tell.send_replace(Some(Arc::new(ended)));
     }
 
@@ -230,9 +265,9 @@ impl Turns {
         state.runtime.take()
     }
 
-    /// Ends what was begun, where a thread could not be started.
-    pub(super) fn give_up(&self) {
-        // Dropped, it would wait, which the caller's thread may not do.
+    /// Ends all tasks, and with them what they listen on. What a task has
+    /// begun on a thread of its own is not waited for: it may hang on a disk.
+    pub(super) fn shut(&self) {
         if let Some(runtime) = self.close().and_then(Arc::into_inner) {
             runtime.shutdown_background();
         }

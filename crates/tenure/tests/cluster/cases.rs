@@ -419,8 +419,16 @@ async fn every_error_over_http_is_json() {
     let servers = Servers::found(1, 0);
     let address = servers.running[&1].address();
     let large = " ".repeat(4 * 1024 * 1024 + 1);
+    // What is wrong with these is as long as they are.
+    let long = "k".repeat(1_000_000);
+    let unknown = format!(r#"{{"{long}": 1}}"#);
+    let key = format!(r#"{{"key": "{long}"}}"#);
+    let number = format!(r#"{{"entries": "{long}"}}"#);
     for (request, body, code, cause) in [
-        ("POST /v1/log/append", &*large, 413, "TOO_LARGE"),
+        ("POST /v1/log/append", &*unknown, 400, "INVALID"),
+        ("POST /v1/log/append", &*number, 400, "INVALID"),
+        ("POST /v1/registers/read", &*key, 400, "INVALID"),
+        ("POST /v1/log/append", &large, 413, "TOO_LARGE"),
         ("POST /v1/log/push", "{}", 404, "INVALID"),
         ("GET /v2", "", 404, "INVALID"),
         ("GET /v1/log/append", "", 405, "INVALID"),
@@ -442,7 +450,8 @@ async fn every_error_over_http_is_json() {
         let (_, json) = text.split_once("\r\n\r\n").expect("a body");
         let error: serde_json::Value = serde_json::from_str(json).expect("JSON");
         assert_eq!(error["error"]["cause"], cause, "{request}: {error}");
-        assert!(error["error"]["message"].is_string(), "{error}");
+        let message = error["error"]["message"].as_str().expect("a message");
+        assert!(message.len() <= 1_000, "{request}: {} bytes", message.len());
     }
 }
 

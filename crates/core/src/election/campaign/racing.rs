@@ -46,8 +46,13 @@ impl Racing {
         };
         let Some(term) = floor.next() else {
             // Two hundred million years of elections: a damaged register.
-            let why = "the register holds the largest possible term";
-            desk.write_failed(&Failure::new(FailureClass::Broken, why));
+            let why = alloc::format!(
+                "expected a term after which there is one, found {floor}: the record was written \
+                 by hand; stop every candidate and delete it (`tenure forget {}`), and fences \
+                 begin again at 1",
+                desk.config.election
+            );
+            desk.write_failed(&Failure::new(FailureClass::Broken, &why));
             return State::Watching(Watching::looking_again(now.boot.after(desk.config.lease)));
         };
         let known = desk.sight.record().cloned();
