@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -405,7 +406,9 @@ impl Partial {
         partial.push(name);
         partial.push(format!(".{}.partial", std::process::id()));
         let path = target.with_file_name(partial);
-        let file = File::create_new(&path).map_err(|error| {
+        let mut private = fs::OpenOptions::new();
+        private.write(true).create_new(true).mode(0o600);
+        let file = private.open(&path).map_err(|error| {
             let directory = target.parent().filter(|it| !it.as_os_str().is_empty());
             let directory = directory.unwrap_or_else(|| Path::new("."));
             let advice = match error.kind() {

@@ -13,7 +13,7 @@
 
 use std::fs;
 use std::io::Write as _;
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -127,6 +127,19 @@ pub(super) fn clock(cluster: ClusterId) -> ClockId {
     }
 }
 
+/// Says so if others than its owner may read the directory. One that is made
+/// here is the owner's alone; one that was there stays as it is.
+fn warn_if_others_may_read(dir: &Path) {
+    let mode = fs::metadata(dir).map_or(0, |it| it.mode() & 0o777);
+    if mode & 0o077 != 0 {
+        let dir = dir.display();
+        tracing::warn!(
+            "{dir}: expected a directory that only its owner may enter (mode 0700), found mode \
+             {mode:04o}: other accounts of this machine can read what it holds; chmod 700 {dir}"
+        );
+    }
+}
+
 /// Opens the data directory of `server`, or makes one. Its settings owe a
 /// silence of `owes`.
 pub(super) fn open(
@@ -135,6 +148,7 @@ pub(super) fn open(
     options: wal::Options,
     owes: Duration,
 ) -> Result<Found, WalError> {
+    warn_if_others_may_read(dir);
     if let Some(mut identity) = wal::identity(dir)? {
         // Whose it is must be the number that was asked for; the rest is its
         // own.
@@ -311,7 +325,9 @@ pub(super) fn write_set_back(dir: &Path, said: &str) {
 /// Writes a small file so that it is there whole or not at all.
 pub(super) fn write(dir: &Path, name: &str, text: &str) -> std::io::Result<()> {
     let unfinished = dir.join(format!("{name}.tmp"));
-    let mut file = fs::File::create(&unfinished)?;
+    let mut private = fs::OpenOptions::new();
+    private.write(true).create(true).truncate(true).mode(0o600);
+    let mut file = private.open(&unfinished)?;
     file.write_all(text.as_bytes())?;
     file.sync_all()?;
     let path = dir.join(name);

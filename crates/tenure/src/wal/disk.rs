@@ -12,7 +12,7 @@
 use std::fmt::Arguments;
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -216,6 +216,15 @@ impl DiskFile for Owned {
     }
 }
 
+/// Makes the directory, for its owner alone, and those above it as any other
+/// program would.
+fn make_private(path: &Path) -> io::Result<()> {
+    if let Some(above) = path.parent().filter(|it| !it.as_os_str().is_empty()) {
+        std::fs::create_dir_all(above)?;
+    }
+    std::fs::DirBuilder::new().mode(0o700).create(path)
+}
+
 impl Directory {
     /// For reading only; takes no lock.
     ///
@@ -234,7 +243,7 @@ impl Directory {
     pub fn lock(path: &Path) -> Result<Self, WalError> {
         let not_made = |error| WalError::disk(path.into(), None, "make the directory", error);
         if !path.try_exists().map_err(not_made)? {
-            std::fs::create_dir_all(path).map_err(not_made)?;
+            make_private(path).map_err(not_made)?;
             // Its own name must be durable too.
             if let Some(parent) = path.canonicalize().map_err(not_made)?.parent() {
                 File::open(parent)
@@ -247,6 +256,7 @@ impl Directory {
             .create(true)
             .truncate(false)
             .write(true)
+            .mode(0o600)
             .open(&file)
             .map_err(|error| WalError::disk(file.clone(), None, "open the lock file", error))?;
         match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
@@ -368,6 +378,7 @@ impl Disk for Directory {
             .write(true)
             .create(true)
             .truncate(true)
+            .mode(0o600)
             .open(self.path(name))?;
         if bytes > 0 {
             let reserve = || rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, bytes);
