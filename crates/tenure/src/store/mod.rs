@@ -71,7 +71,7 @@ pub use open::{default_url, open, open_existing};
 #[cfg(feature = "postgres")]
 pub use postgres::Postgres;
 #[cfg(feature = "sqlite")]
-pub use sqlite::Sqlite;
+pub use sqlite::{FileMode, Sqlite};
 #[cfg(feature = "tenure")]
 pub use tenure::Tenure;
 pub use watch::{Feed, Selector, Sighting, Watch};

@@ -85,9 +85,13 @@ async fn opened(url: &str, missing: Missing) -> Result<Arc<dyn Store>, StoreErro
 #[cfg(feature = "sqlite")]
 async fn open_sqlite(rest: &str, missing: Missing) -> Result<Arc<dyn Store>, StoreError> {
     let path = rest.strip_prefix("//").unwrap_or(rest);
+    let (path, mode) = match path.split_once("?mode=") {
+        Some((path, mode)) => (path, super::FileMode::parse(mode)?),
+        None => (path, super::FileMode::default()),
+    };
     if path.is_empty() || path.contains('?') {
         return Err(StoreError::broken(format!(
-            "expected sqlite:///path/to/file.db without options, found sqlite:{rest}"
+            "expected sqlite:///path/to/file.db, with no option but mode=, found sqlite:{rest}"
         )));
     }
     // Opening waits for the disk; not on the caller's executor, which need not
@@ -96,7 +100,7 @@ async fn open_sqlite(rest: &str, missing: Missing) -> Result<Arc<dyn Store>, Sto
     let opening = drive::background().spawn_blocking(move || match missing {
         Missing::Made => {
             make_default_directory(&path)?;
-            super::Sqlite::open(path)
+            super::Sqlite::open_with(path, mode)
         }
         Missing::Missed => super::Sqlite::existing(path),
     });

@@ -45,6 +45,7 @@ use rustix::fs::{Access, access};
 use tenure_core::time::Instant;
 
 use super::identity::{self, Found, Identity};
+use super::mode::FileMode;
 use super::{place, table};
 use crate::clock;
 use crate::error::StoreError;
@@ -71,6 +72,8 @@ pub(super) enum Purpose {
 #[derive(Debug)]
 pub(super) struct Place {
     path: PathBuf,
+    /// What a file that is made here may be used for by others.
+    mode: FileMode,
     /// The file was in use: should it be missing, somebody took it away.
     met: AtomicBool,
     /// It has been told that the file has got a second name.
@@ -78,9 +81,10 @@ pub(super) struct Place {
 }
 
 impl Place {
-    pub(super) fn new(path: PathBuf) -> Arc<Self> {
+    pub(super) fn new(path: PathBuf, mode: FileMode) -> Arc<Self> {
         Arc::new(Self {
             path,
+            mode,
             met: AtomicBool::new(false),
             named: AtomicBool::new(false),
         })
@@ -88,6 +92,15 @@ impl Place {
 
     pub(super) fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Makes an empty file, which is an empty database. SQLite gives its
+    /// journal the same mode.
+    fn create(&self) -> bool {
+        let made = self.mode.create(&self.path);
+        // Never closed: that would take away the locks of a connection that
+        // another thread may have opened meanwhile.
+        made.map(std::mem::forget).is_ok()
     }
 
     fn look(&self) -> Result<Found, StoreError> {
@@ -161,13 +174,17 @@ impl Link {
         let mut link = Self::new(place, Purpose::Write);
         loop {
             wait_for_locks(until);
-            if identity::look(&place.path).is_err() {
-                // SQLite makes it with this and is done with it.
+            if identity::look(&place.path).is_err() && !place.create() {
+                // SQLite says why.
                 drop(link.connect(OpenFlags::SQLITE_OPEN_CREATE)?);
             }
             match link.begin(true) {
                 Err(StoreError::Unavailable(_)) if clock::boot() < until => {}
-                result => return result.map(|()| link),
+                result => {
+                    result?;
+                    place.mode.warn_if_wider(&place.path);
+                    return Ok(link);
+                }
             }
             // With nothing open: two who both keep the file from the other
             // while they wait would wait in vain. Not in step, either.

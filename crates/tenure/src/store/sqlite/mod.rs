@@ -23,6 +23,7 @@
 
 mod identity;
 mod link;
+mod mode;
 mod place;
 mod table;
 mod watcher;
@@ -36,6 +37,8 @@ use std::time::Duration;
 use self::link::{Link, Place, Purpose};
 use self::worker::{Job, Worker};
 use super::hub::Hub;
+pub use mode::FileMode;
+
 use super::{
     BoxFuture, Clock, Features, Key, Page, Reading, Selector, Store, Version, Watch, Write,
     Written, refuse_oversized,
@@ -70,7 +73,15 @@ impl Sqlite {
     /// another shape), [`StoreError::Unavailable`] if it is locked, open in an
     /// older release, or the disk is full.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, StoreError> {
-        let place = Self::place(path)?;
+        Self::open_with(path, FileMode::default())
+    }
+
+    /// The same, where a file that is made gets another mode.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_with(path: impl AsRef<Path>, mode: FileMode) -> Result<Self, StoreError> {
+        let place = Self::place(path, mode)?;
         let writer = Link::make(&place)?;
         Self::start(place, writer)
     }
@@ -82,14 +93,15 @@ impl Sqlite {
     /// # Errors
     /// [`StoreError::Unavailable`] if no thread can be started.
     pub fn existing(path: impl AsRef<Path>) -> Result<Self, StoreError> {
-        let place = Self::place(path)?;
+        // It makes no file.
+        let place = Self::place(path, FileMode::default())?;
         let writer = Link::new(&place, Purpose::Write);
         Self::start(place, writer)
     }
 
-    fn place(path: impl AsRef<Path>) -> Result<Arc<Place>, StoreError> {
+    fn place(path: impl AsRef<Path>, mode: FileMode) -> Result<Arc<Place>, StoreError> {
         let path = std::path::absolute(path.as_ref()).map_err(StoreError::broken)?;
-        Ok(Place::new(path))
+        Ok(Place::new(path, mode))
     }
 
     fn start(place: Arc<Place>, writer: Link) -> Result<Self, StoreError> {
