@@ -102,6 +102,17 @@ pub(super) struct Followed {
     pub(super) told: bool,
 }
 
+impl Followed {
+    fn new(key: Key, known: Option<&Known>) -> Self {
+        let held = known.and_then(|known| known.register.as_ref());
+        Self {
+            key,
+            told: known.is_some(),
+            version: held.map(|held| held.version.clone()),
+        }
+    }
+}
+
 impl Hub {
     /// A new follower. What is known is told at once; the backend fetches
     /// the rest when it is told that the interest has changed.
@@ -139,13 +150,7 @@ impl Hub {
                 keys.insert(key.clone(), Some(known));
             }
         }
-        let followed = |(key, known): (Key, Option<&Known>)| Followed {
-            key,
-            told: known.is_some(),
-            version: known
-                .and_then(|known| known.register.as_ref())
-                .map(|held| held.version.clone()),
-        };
+        let followed = |(key, known)| Followed::new(key, known);
         Interest {
             keys: keys.into_iter().map(followed).collect(),
             prefixes,
@@ -185,14 +190,28 @@ impl Hub {
         self.tell(key, None, Some((at, true)), None)
     }
 
-    /// Whether nobody follows this register, or this version of it, or what
-    /// came after it, has been told of.
+    /// Whether somebody follows this register, and knows another version of
+    /// it than this, or none.
     #[cfg(feature = "postgres")]
-    pub(super) fn knows(&self, key: &Key, version: &Version) -> bool {
+    pub(super) fn concerns(&self, key: &Key, version: &Version) -> bool {
         let inner = self.lock();
-        let is_followed = inner.feeds.iter().any(|feed| feed.selector().selects(key));
-        let age = inner.known.get(key).and_then(|known| known.age.as_ref());
-        !is_followed || age.is_some_and(|age| *age >= (version.clone(), false))
+        let held = inner.known.get(key).and_then(|it| it.register.as_ref());
+        held.is_none_or(|held| held.version != *version)
+            && inner.feeds.iter().any(|feed| feed.selector().selects(key))
+    }
+
+    /// The same as [`interest`](Self::interest) for those of these keys that
+    /// somebody follows.
+    #[cfg(feature = "postgres")]
+    pub(super) fn interest_in(&self, keys: &BTreeSet<Key>) -> Interest {
+        let inner = self.lock();
+        let is_followed = |key: &&Key| inner.feeds.iter().any(|feed| feed.selector().selects(key));
+        let followed = |key: &Key| Followed::new(key.clone(), inner.known.get(key));
+        Interest {
+            keys: keys.iter().filter(is_followed).map(followed).collect(),
+            prefixes: Vec::new(),
+            drawn: inner.told,
+        }
     }
 
     /// A state of a register that was read after `interest` was drawn up.
