@@ -114,17 +114,15 @@ impl Followed {
 }
 
 impl Hub {
-    /// A new follower. What is known is told at once; the backend fetches
-    /// the rest when it is told that the interest has changed.
+    /// A new follower. What is known is told at once, or when the line is up
+    /// and it is known to be current; the backend fetches the rest when it is
+    /// told that the interest has changed.
     pub(super) fn follow(&self, selector: Selector) -> Watch {
-        let (feed, watch) = Watch::new(selector);
+        let (mut feed, watch) = Watch::new(selector);
         let mut inner = self.lock();
-        for (key, known) in &inner.known {
-            if feed.selector().selects(key) && inner.line == Line::Up {
-                feed.send(Sighting::State(key.clone(), known.register.clone()));
-            }
-        }
+        feed.owed = Some(inner.told);
         if inner.line == Line::Up {
+            pay(&mut feed, &inner.known);
             feed.send(Sighting::Live);
         }
         inner.feeds.push(feed);
@@ -293,12 +291,15 @@ impl Hub {
     /// The line is up: what is known is current from here on.
     pub(super) fn up(&self) {
         let mut inner = self.lock();
-        if inner.line != Line::Up {
-            inner.line = Line::Up;
-            inner
-                .feeds
-                .iter()
-                .for_each(|feed| feed.send(Sighting::Live));
+        let Inner {
+            feeds, known, line, ..
+        } = &mut *inner;
+        if *line != Line::Up {
+            *line = Line::Up;
+            for feed in feeds {
+                pay(feed, known);
+                feed.send(Sighting::Live);
+            }
         }
     }
 
@@ -316,6 +317,18 @@ impl Hub {
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Tells a follower of what was known before it began.
+fn pay(feed: &mut Feed, known: &BTreeMap<Key, Known>) {
+    let Some(began) = feed.owed.take() else {
+        return;
+    };
+    for (key, known) in known {
+        if known.told <= began && feed.selector().selects(key) {
+            feed.send(Sighting::State(key.clone(), known.register.clone()));
+        }
     }
 }
 
@@ -366,6 +379,8 @@ impl Inner {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     fn register(version: u64) -> Register {
@@ -442,6 +457,19 @@ mod tests {
             .collect();
         assert!(hub.lock().known.len() <= 1, "what nobody follows");
         drop(watches);
+    }
+
+    #[tokio::test]
+    async fn a_follower_that_comes_while_the_line_is_down_hears_of_what_is_known() {
+        let (hub, key, _watch) = followed();
+        assert!(hub.publish(&key, register(5)));
+        let mut late = hub.follow(Selector::Key(key.clone()));
+        // It is fetched, and nothing has changed.
+        assert!(hub.fetched(&hub.interest(), &key, Some(register(5))));
+        hub.up();
+        assert_eq!(late.next().await, Sighting::Live);
+        let heard = tokio::time::timeout(Duration::from_secs(20), late.next()).await;
+        assert_eq!(heard, Ok(Sighting::State(key, Some(register(5)))));
     }
 
     #[test]
