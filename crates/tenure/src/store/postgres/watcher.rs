@@ -167,7 +167,7 @@ impl Desk {
         };
         *pause = PAUSE_MIN;
         // At a fixed time: hints, which anybody can send, put it off no more.
-        let mut prove_at = tokio::time::Instant::now() + PROVE_EVERY;
+        let mut prove_at = clock::boot().after(PROVE_EVERY);
         loop {
             tokio::select! {
                 came = listener.connected.inbox.next() => {
@@ -183,12 +183,12 @@ impl Desk {
                         return End::Broken(error.to_string());
                     }
                 }
-                () = tokio::time::sleep_until(prove_at) => {
+                () = tokio::time::sleep(prove_at.since(clock::boot())) => {
                     if self.hub.is_idle() {
                         return End::Idle;
                     }
                     match self.prove(&listener).await {
-                        Ok(true) => prove_at = tokio::time::Instant::now() + PROVE_EVERY,
+                        Ok(true) => prove_at = clock::boot().after(PROVE_EVERY),
                         Ok(false) => return End::Broken("a proof did not come".into()),
                         Err(error) => return End::Broken(error.to_string()),
                     }
