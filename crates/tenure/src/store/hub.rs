@@ -102,18 +102,27 @@ pub(super) struct Followed {
     pub(super) told: bool,
 }
 
-impl Hub {
-    /// A new follower. What is known is told at once; the backend fetches
-    /// the rest when it is told that the interest has changed.
-    pub(super) fn follow(&self, selector: Selector) -> Watch {
-        let (feed, watch) = Watch::new(selector);
-        let mut inner = self.lock();
-        for (key, known) in &inner.known {
-            if feed.selector().selects(key) && inner.line == Line::Up {
-                feed.send(Sighting::State(key.clone(), known.register.clone()));
-            }
+impl Followed {
+    fn new(key: Key, known: Option<&Known>) -> Self {
+        let held = known.and_then(|known| known.register.as_ref());
+        Self {
+            key,
+            told: known.is_some(),
+            version: held.map(|held| held.version.clone()),
         }
+    }
+}
+
+impl Hub {
+    /// A new follower. What is known is told at once, or when the line is up
+    /// and it is known to be current; the backend fetches the rest when it is
+    /// told that the interest has changed.
+    pub(super) fn follow(&self, selector: Selector) -> Watch {
+        let (mut feed, watch) = Watch::new(selector);
+        let mut inner = self.lock();
+        feed.owed = Some(inner.told);
         if inner.line == Line::Up {
+            pay(&mut feed, &inner.known);
             feed.send(Sighting::Live);
         }
         inner.feeds.push(feed);
@@ -139,13 +148,7 @@ impl Hub {
                 keys.insert(key.clone(), Some(known));
             }
         }
-        let followed = |(key, known): (Key, Option<&Known>)| Followed {
-            key,
-            told: known.is_some(),
-            version: known
-                .and_then(|known| known.register.as_ref())
-                .map(|held| held.version.clone()),
-        };
+        let followed = |(key, known)| Followed::new(key, known);
         Interest {
             keys: keys.into_iter().map(followed).collect(),
             prefixes,
@@ -185,14 +188,28 @@ impl Hub {
         self.tell(key, None, Some((at, true)), None)
     }
 
-    /// Whether nobody follows this register, or this version of it, or what
-    /// came after it, has been told of.
+    /// Whether somebody follows this register, and knows another version of
+    /// it than this, or none.
     #[cfg(feature = "postgres")]
-    pub(super) fn knows(&self, key: &Key, version: &Version) -> bool {
+    pub(super) fn concerns(&self, key: &Key, version: &Version) -> bool {
         let inner = self.lock();
-        let is_followed = inner.feeds.iter().any(|feed| feed.selector().selects(key));
-        let age = inner.known.get(key).and_then(|known| known.age.as_ref());
-        !is_followed || age.is_some_and(|age| *age >= (version.clone(), false))
+        let held = inner.known.get(key).and_then(|it| it.register.as_ref());
+        held.is_none_or(|held| held.version != *version)
+            && inner.feeds.iter().any(|feed| feed.selector().selects(key))
+    }
+
+    /// The same as [`interest`](Self::interest) for those of these keys that
+    /// somebody follows.
+    #[cfg(feature = "postgres")]
+    pub(super) fn interest_in(&self, keys: &BTreeSet<Key>) -> Interest {
+        let inner = self.lock();
+        let is_followed = |key: &&Key| inner.feeds.iter().any(|feed| feed.selector().selects(key));
+        let followed = |key: &Key| Followed::new(key.clone(), inner.known.get(key));
+        Interest {
+            keys: keys.iter().filter(is_followed).map(followed).collect(),
+            prefixes: Vec::new(),
+            drawn: inner.told,
+        }
     }
 
     /// A state of a register that was read after `interest` was drawn up.
@@ -274,12 +291,15 @@ impl Hub {
     /// The line is up: what is known is current from here on.
     pub(super) fn up(&self) {
         let mut inner = self.lock();
-        if inner.line != Line::Up {
-            inner.line = Line::Up;
-            inner
-                .feeds
-                .iter()
-                .for_each(|feed| feed.send(Sighting::Live));
+        let Inner {
+            feeds, known, line, ..
+        } = &mut *inner;
+        if *line != Line::Up {
+            *line = Line::Up;
+            for feed in feeds {
+                pay(feed, known);
+                feed.send(Sighting::Live);
+            }
         }
     }
 
@@ -297,6 +317,18 @@ impl Hub {
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Tells a follower of what was known before it began.
+fn pay(feed: &mut Feed, known: &BTreeMap<Key, Known>) {
+    let Some(began) = feed.owed.take() else {
+        return;
+    };
+    for (key, known) in known {
+        if known.told <= began && feed.selector().selects(key) {
+            feed.send(Sighting::State(key.clone(), known.register.clone()));
+        }
     }
 }
 
@@ -347,6 +379,8 @@ impl Inner {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     fn register(version: u64) -> Register {
@@ -423,6 +457,19 @@ mod tests {
             .collect();
         assert!(hub.lock().known.len() <= 1, "what nobody follows");
         drop(watches);
+    }
+
+    #[tokio::test]
+    async fn a_follower_that_comes_while_the_line_is_down_hears_of_what_is_known() {
+        let (hub, key, _watch) = followed();
+        assert!(hub.publish(&key, register(5)));
+        let mut late = hub.follow(Selector::Key(key.clone()));
+        // It is fetched, and nothing has changed.
+        assert!(hub.fetched(&hub.interest(), &key, Some(register(5))));
+        hub.up();
+        assert_eq!(late.next().await, Sighting::Live);
+        let heard = tokio::time::timeout(Duration::from_secs(20), late.next()).await;
+        assert_eq!(heard, Ok(Sighting::State(key, Some(register(5)))));
     }
 
     #[test]

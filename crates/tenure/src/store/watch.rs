@@ -55,6 +55,9 @@ pub struct Watch {
 pub struct Feed {
     selector: Selector,
     shared: Arc<Shared>,
+    /// When it began, by the hub's time, if what was known then has yet to be
+    /// told.
+    pub(super) owed: Option<u64>,
 }
 
 #[derive(Debug, Default)]
@@ -78,6 +81,7 @@ impl Watch {
             Feed {
                 selector,
                 shared: Arc::clone(&shared),
+                owed: None,
             },
             Self { shared },
         )

@@ -13,31 +13,21 @@ use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_postgres::config::Host;
 use tokio_postgres::error::{DbError, Severity};
 use tokio_postgres::{AsyncMessage, Client, Config, SimpleQueryMessage, SimpleQueryRow};
 use tokio_stream::StreamExt as _;
 
+use super::hints::Inbox;
 use super::settings::{Server, Settings};
 use super::{classify, tls};
 use crate::drive;
 use crate::error::StoreError;
 use crate::store::dial::{self, Connection};
 
-/// How many notices wait for the watcher. When more come the connection is
-/// closed, and what was missed is fetched after it has been opened again.
-const NOTICES_MAX: usize = 4096;
 /// How many addresses of one host are tried.
 const ADDRESSES_MAX: usize = 16;
-
-/// What comes over a connection unasked.
-#[derive(Debug)]
-pub(super) struct Notice {
-    pub(super) channel: String,
-    pub(super) payload: String,
-}
 
 /// An open connection.
 #[derive(Clone, Debug)]
@@ -45,7 +35,8 @@ pub(super) struct Connected {
     client: Arc<Client>,
     task: Arc<Task>,
     pub(super) heard: Arc<Heard>,
-    notices: Arc<Mutex<Option<mpsc::Receiver<Notice>>>>,
+    /// What comes unasked.
+    pub(super) inbox: Arc<Inbox>,
 }
 
 /// Ends a task when it is dropped. A task whose handle is merely forgotten
@@ -56,6 +47,15 @@ struct Task(JoinHandle<()>);
 impl Drop for Task {
     fn drop(&mut self) {
         self.0.abort();
+    }
+}
+
+/// Tells a listener of the end of its connection, however it comes.
+struct Ends(Arc<Inbox>);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        self.0.end();
     }
 }
 
@@ -118,12 +118,6 @@ impl Connected {
     /// Ends the connection; those who wait on it learn at once.
     pub(super) fn end(&self) {
         self.task.0.abort();
-    }
-
-    /// What comes unasked, for the first who asks.
-    pub(super) fn notices(&self) -> Option<mpsc::Receiver<Notice>> {
-        let mut notices = self.notices.lock().unwrap_or_else(PoisonError::into_inner);
-        notices.take()
     }
 
     /// Carries out some statements; the rows of each. Sends at the first
@@ -199,22 +193,16 @@ async fn connect(
     let connected = config.connect(tls).await;
     let (client, mut connection) =
         connected.map_err(|error| classify::connecting(server, &error))?;
-    let (send, notices) = mpsc::channel(NOTICES_MAX);
-    let heard = Arc::<Heard>::default();
-    let hears = Arc::clone(&heard);
+    let (heard, inbox) = (Arc::<Heard>::default(), Arc::<Inbox>::default());
+    let (hears, ends) = (Arc::clone(&heard), Ends(Arc::clone(&inbox)));
     let serve = async move {
+        let Ends(inbox) = &ends;
         loop {
             let message = poll_fn(|context| connection.poll_message(context)).await;
             hears.one_more();
             match message {
                 Some(Ok(AsyncMessage::Notification(notice))) => {
-                    let notice = Notice {
-                        channel: notice.channel().to_owned(),
-                        payload: notice.payload().to_owned(),
-                    };
-                    if send.try_send(notice).is_err() && !send.is_closed() {
-                        return tracing::warn!("too many notices; opening the connection again");
-                    }
+                    inbox.put(notice.payload());
                 }
                 Some(Ok(AsyncMessage::Notice(notice))) => {
                     // Counted before the messages after it are handed out:
@@ -235,6 +223,6 @@ async fn connect(
         client: Arc::new(client),
         task,
         heard,
-        notices: Arc::new(Mutex::new(Some(notices))),
+        inbox,
     })
 }

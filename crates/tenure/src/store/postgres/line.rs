@@ -184,7 +184,7 @@ impl Line {
         let (raised, settles) = (self.doubts.raised(), self.doubts.are_open());
         let statement = sql::before_reading(settles) + &statement(self.table()?);
         let asked = self.send(&connected, statement, None)?;
-        let Some(answer) = self.answer(asked, until).await else {
+        let Some(answer) = answer(asked.answer, until).await else {
             return Err(StoreError::unavailable(self.silence(within, until)));
         };
         let mut statements = answer.rows.map_err(|error| {
@@ -213,12 +213,14 @@ impl Line {
     /// Carries out a change and, right behind it, tells others of it: in a
     /// transaction of its own, so that the lock under which a server takes
     /// notifications is not held while the disk and the standbys are waited
-    /// for.
-    pub(super) async fn write(
+    /// for. What came of it is heeded before its notification comes round, as
+    /// a rule, so that this process need not read what it wrote itself.
+    pub(super) async fn write<T>(
         &self,
         change: impl FnOnce(&Table) -> Option<Change>,
+        heed: impl FnOnce(&[SimpleQueryRow]) -> Result<T, StoreError>,
         within: Duration,
-    ) -> Result<Vec<SimpleQueryRow>, StoreError> {
+    ) -> Result<T, StoreError> {
         let until = clock::boot().after(within);
         let connected = self.connected(until).await?;
         let Some(change) = change(self.table()?) else {
@@ -227,11 +229,33 @@ impl Line {
         let raised = self.doubts.raised();
         let asked = self.send(&connected, change.statement, Some(change.notification))?;
         let mut open = Open(Some(&self.doubts));
-        let Some(answer) = self.answer(asked, until).await else {
+        let Some(answer) = answer(asked.answer, until).await else {
             return Err(StoreError::unknown(self.silence(within, until)));
         };
+        let rows = self.outcome(&connected, answer, &mut open);
+        let heeded = rows.and_then(|rows| {
+            // What changed nothing has waited for nothing.
+            if !rows.is_empty() {
+                self.doubts.settle(raised);
+            }
+            heed(&rows)
+        });
+        // A process that ends when it has its answer takes its connection
+        // along, and what the server has not read yet.
+        let left = until.since(clock::boot());
+        let _ = timeout(left, asked.behind).await;
+        heeded
+    }
+
+    /// What came of a write. It stays in doubt unless that is certain.
+    fn outcome(
+        &self,
+        connected: &Connected,
+        answer: Answer,
+        open: &mut Open<'_>,
+    ) -> Result<Vec<SimpleQueryRow>, StoreError> {
         let mut statements = answer.rows.map_err(|error| {
-            self.leave_if_read_only(&connected, &error);
+            self.leave_if_read_only(connected, &error);
             let error = classify::writing(&self.settings.to_string(), &error);
             if !matches!(error, StoreError::Unknown(_)) {
                 // It was rolled back.
@@ -240,15 +264,10 @@ impl Line {
             error
         })?;
         if answer.warned {
-            return Err(StoreError::unknown(self.doubt(&connected)));
+            return Err(StoreError::unknown(self.doubt(connected)));
         }
         open.0 = None;
-        let rows = statements.pop().unwrap_or_default();
-        // What changed nothing has waited for nothing.
-        if !rows.is_empty() {
-            self.doubts.settle(raised);
-        }
-        Ok(rows)
+        Ok(statements.pop().unwrap_or_default())
     }
 
     /// How long a round trip takes: the quickest of some.
@@ -296,10 +315,7 @@ impl Line {
 
     /// The open connection, or a new one.
     async fn connected(&self, until: Instant) -> Result<Connected, StoreError> {
-        let connected = self.dialer.connected(until).await?;
-        // Nobody listens here.
-        drop(connected.notices());
-        Ok(connected)
+        self.dialer.connected(until).await
     }
 
     /// Sends statements, and others right behind them. What is sent is
@@ -366,17 +382,12 @@ impl Line {
             behind: is_behind,
         })
     }
+}
 
-    /// The answer; `None` if none came in time.
-    async fn answer(&self, asked: Asked, until: Instant) -> Option<Answer> {
-        let left = until.since(clock::boot());
-        let answer = timeout(left, asked.answer).await.ok()?.ok()?;
-        // A process that ends when it has its answer takes its connection
-        // along, and what the server has not read yet.
-        let left = until.since(clock::boot());
-        let _ = timeout(left, asked.behind).await;
-        Some(answer)
-    }
+/// The answer; `None` if none came in time.
+async fn answer(asked: oneshot::Receiver<Answer>, until: Instant) -> Option<Answer> {
+    let left = until.since(clock::boot());
+    timeout(left, asked).await.ok()?.ok()
 }
 
 /// Returns when nothing has come for too long.

@@ -24,6 +24,7 @@
 
 mod classify;
 mod connect;
+mod hints;
 mod line;
 mod settings;
 mod sql;
@@ -107,13 +108,15 @@ impl Postgres {
         refuse_oversized(&write)?;
         let Shared { line, hub, .. } = &*self.shared;
         let change = |table: &_| Some(sql::write(table, &write, within));
-        let rows = line.write(change, within).await?;
-        let Some((register, now)) = sql::written(&rows, &write.value)? else {
-            return Err(StoreError::Conflict);
+        let heed = |rows: &[_]| {
+            let Some((register, now)) = sql::written(rows, &write.value)? else {
+                return Err(StoreError::Conflict);
+            };
+            let version = register.version.clone();
+            hub.publish(&write.key, register);
+            Ok(Written { version, now })
         };
-        let version = register.version.clone();
-        hub.publish(&write.key, register);
-        Ok(Written { version, now })
+        line.write(change, heed, within).await
     }
 
     async fn remove(
@@ -125,11 +128,14 @@ impl Postgres {
         let Shared { line, hub, .. } = &*self.shared;
         // A version that is not a number is none of this store's: a conflict.
         let change = |table: &_| sql::delete(table, key, expected, within);
-        if line.write(change, within).await?.is_empty() {
-            return Err(StoreError::Conflict);
-        }
-        hub.publish_gone(key, expected.clone());
-        Ok(())
+        let heed = |rows: &[_]| {
+            if rows.is_empty() {
+                return Err(StoreError::Conflict);
+            }
+            hub.publish_gone(key, expected.clone());
+            Ok(())
+        };
+        line.write(change, heed, within).await
     }
 
     async fn page(

@@ -18,9 +18,9 @@ use crate::error::StoreError;
 use crate::store::hub::Interest;
 use crate::store::{Key, PAGE_MAX, Page, Reading, Register, Version};
 
-/// The longest value that travels in a notification, in bytes: as
-/// hexadecimal, with key and version, it must stay below PostgreSQL's 8,000.
-const NOTIFY_MAX: usize = 3_000;
+/// The longest value, in bytes, that is sent a second time, to be compared
+/// with the one in the table.
+const COMPARED_MAX: usize = 3_000;
 
 /// The name of the database server's clock. It is one clock as far as anybody
 /// can tell; that it may step is why it is not trusted by default.
@@ -62,7 +62,7 @@ pub(super) const COLUMNS: &str =
     "key text, version bigint, value bytea, stamp timestamp with time zone";
 
 /// The tables of this name on the search path, in its order, or the one in
-/// the schema that is named: what each is called, its columns, and whether the server keeps it (`p`).
+/// the schema that is named: what each is called, its columns, and what it is.
 pub(super) fn describe(wanted: &Wanted) -> String {
     let (schema, name) = wanted.parts();
     let schemas = schema.map_or_else(
@@ -73,7 +73,7 @@ pub(super) fn describe(wanted: &Wanted) -> String {
         "SELECT format('%I.%I', n.nspname, c.relname), \
          (SELECT string_agg(attname || ' ' || format_type(atttypid, atttypmod), ', ' \
          ORDER BY attnum) FROM pg_attribute \
-         WHERE attrelid = c.oid AND attnum > 0 AND NOT attisdropped), c.relpersistence \
+         WHERE attrelid = c.oid AND attnum > 0 AND NOT attisdropped), {WHAT} \
          FROM unnest({schemas}) WITH ORDINALITY s(name, at) \
          JOIN pg_namespace n ON n.nspname = s.name \
          JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = '{name}' \
@@ -81,10 +81,31 @@ pub(super) fn describe(wanted: &Wanted) -> String {
     )
 }
 
-/// Whether the server keeps this table (`p`), which is named with its schema.
-pub(super) fn persistence(table: &str) -> String {
+/// An ordinary table that the server keeps, in the words of [`WHAT`].
+pub(super) const ORDINARY: &str = "an ordinary table";
+/// One that the server empties after a crash, or at the end of a session.
+pub(super) const EMPTIED: &str = "one that the server empties";
+
+/// What a relation is. Behind all but an ordinary table another may stand that
+/// the server empties, or that is somewhere else. The catalogues that are read
+/// are open to every user. (`relhassubclass` and `relhasrules` may be set
+/// where there is nothing any more.)
+const WHAT: &str = "CASE WHEN c.relkind = 'v' THEN 'a view' \
+     WHEN c.relkind = 'm' THEN 'a materialized view' \
+     WHEN c.relkind = 'f' THEN 'a foreign table' \
+     WHEN c.relkind = 'p' THEN 'a partitioned table' \
+     WHEN c.relkind <> 'r' THEN 'no table' \
+     WHEN EXISTS (SELECT FROM pg_catalog.pg_inherits WHERE inhparent = c.oid) \
+     THEN 'a table with others that inherit from it' \
+     WHEN EXISTS (SELECT FROM pg_catalog.pg_rewrite WHERE ev_class = c.oid) \
+     THEN 'a table with rules' \
+     WHEN c.relpersistence <> 'p' THEN 'one that the server empties' \
+     ELSE 'an ordinary table' END";
+
+/// What this relation is now, which is named with its schema.
+pub(super) fn what(table: &str) -> String {
     let name = text(table);
-    format!("SELECT relpersistence FROM pg_class WHERE oid = to_regclass({name})::oid")
+    format!("SELECT {WHAT} FROM pg_class c WHERE c.oid = to_regclass({name})::oid")
 }
 
 /// Begins a transaction that makes the table, one at a time.
@@ -149,7 +170,8 @@ fn bounds(within: Duration) -> String {
     )
 }
 
-/// A write, and the notification that goes out right behind it.
+/// A write, and the notification that goes out right behind it: the key and
+/// the version, never the value, since anybody may listen (`hints.rs`).
 #[derive(Debug)]
 pub(super) struct Change {
     pub(super) statement: String,
@@ -184,23 +206,16 @@ pub(super) fn write(table: &Table, write: &Write, within: Duration) -> Change {
         before_writing(within),
         stamp!()
     );
-    // Only if it was written: of a value that is too long to travel along, any
-    // will do, and followers read.
-    let (state, written) = if write.value.len() <= NOTIFY_MAX {
-        (
-            concat!(
-                " || ' ' || coalesce((",
-                stamp!(),
-                ")::text, '-') || ' ' || encode(r.value, 'hex')"
-            ),
-            format!(" AND r.value = {value}"),
-        )
+    // Only if it was written: nobody has to read for a write that was refused.
+    // Of a long value any will do.
+    let written = if write.value.len() <= COMPARED_MAX {
+        format!(" AND r.value = {value}")
     } else {
-        ("", String::new())
+        String::new()
     };
     let told = format!("{} || ' ' || r.version", hexadecimal(&write.key));
     let notification = format!(
-        "{}; SELECT pg_notify('{}', {told}{state}), pg_notify('{}', {told}) FROM {} r \
+        "{}; SELECT pg_notify('{}', {told}), pg_notify('{}', {told}) FROM {} r \
          WHERE r.key = {key}{written}",
         bounds(within),
         table.channel_of(&write.key),
@@ -227,7 +242,8 @@ pub(super) fn delete(
         before_writing(within),
         text(key.as_str()),
     );
-    let told = format!("{} || ' gone {version}'", hexadecimal(key));
+    // A version that no register has, and so nobody knows.
+    let told = format!("{} || ' 0'", hexadecimal(key));
     let notification = format!(
         "{}; SELECT pg_notify('{}', {told}), pg_notify('{}', {told}) \
          WHERE NOT EXISTS (SELECT FROM {name} r WHERE r.key = {})",
@@ -265,7 +281,7 @@ pub(super) fn list(table: &Table, prefix: &str, after: Option<&Key>) -> String {
     )
 }
 
-/// What has changed among the followed keys, of which there is one at least.
+/// What has changed among these keys, of which there is one at least.
 /// By key and version: the order of versions is not the order of commits, so
 /// "everything above the last one" would miss some.
 pub(super) fn changed(table: &Table, interest: &Interest) -> String {

@@ -71,15 +71,15 @@ fn area(key: &str) -> Option<&str> {
 pub(super) type Found = OnceLock<Table>;
 
 /// Finds the table, or makes it; once. On each later connection looks whether
-/// it is a permanent one still: a crash of the server would have emptied it,
-/// and ended the connections.
+/// it is a permanent one still, and no view or parent of others that are not:
+/// a crash of the server would have emptied it, and ended the connections.
 pub(super) async fn find(
     found: &Found,
     settings: &Settings,
     connected: &Connected,
 ) -> Result<(), StoreError> {
     if let Some(table) = found.get() {
-        return still_permanent(settings, connected, table).await;
+        return still_ordinary(settings, connected, table).await;
     }
     let wanted = &settings.table;
     let name = match existing(settings, connected).await? {
@@ -113,9 +113,10 @@ async fn existing(
     let names: Vec<_> = (0..rows.len()).filter_map(|row| text(row, 0)).collect();
     match (names.as_slice(), text(0, 1)) {
         ([], _) => Ok(None),
-        // What was acknowledged is gone from it after a crash of the server.
-        ([name], Some(sql::COLUMNS)) if text(0, 2) != Some("p") => Err(emptied(name)),
-        ([name], Some(sql::COLUMNS)) => Ok(Some((*name).to_owned())),
+        ([name], Some(sql::COLUMNS)) => {
+            expect_ordinary(name, text(0, 2))?;
+            Ok(Some((*name).to_owned()))
+        }
         ([name], columns) => Err(StoreError::broken(format!(
             "expected table {name} with columns {}, found {}; it belongs to something else: name \
              another with ?table=",
@@ -133,27 +134,37 @@ async fn existing(
     }
 }
 
-/// Refuses a table that was made one which the server empties after a crash.
-/// One that is gone is refused by the statements that name it.
-async fn still_permanent(
+/// Refuses a table that was made another one than it was. One that is gone is
+/// refused by the statements that name it.
+async fn still_ordinary(
     settings: &Settings,
     connected: &Connected,
     table: &Table,
 ) -> Result<(), StoreError> {
-    let answer = connected.ask(&sql::persistence(&table.name)).await;
+    let answer = connected.ask(&sql::what(&table.name)).await;
     let answer = answer.map_err(|error| classify::reading(&settings.to_string(), &error))?;
     let row = answer.last().and_then(|rows| rows.first());
     match row.and_then(|row| row.get(0)) {
-        Some("p") | None => Ok(()),
-        Some(_) => Err(emptied(&table.name)),
+        None => Ok(()),
+        found => expect_ordinary(&table.name, found),
     }
 }
 
-fn emptied(name: &str) -> StoreError {
-    StoreError::broken(format!(
-        "expected table {name} to be a permanent one, found one that the server empties after a \
-         crash; end all candidates and run: ALTER TABLE {name} SET LOGGED;"
-    ))
+/// What was acknowledged must be in the table after a crash of the server.
+fn expect_ordinary(name: &str, found: Option<&str>) -> Result<(), StoreError> {
+    match found {
+        Some(sql::ORDINARY) => Ok(()),
+        Some(sql::EMPTIED) => Err(StoreError::broken(format!(
+            "expected table {name} to be a permanent one, found one that the server empties after \
+             a crash; end all candidates and run: ALTER TABLE {name} SET LOGGED;"
+        ))),
+        other => Err(StoreError::broken(format!(
+            "expected {name} to be an ordinary table without children or rules, found {}: what \
+             stands behind it may be emptied by a crash of the server, or be elsewhere; name an \
+             ordinary table with ?table=, or end all candidates and put one in its place",
+            other.unwrap_or("none")
+        ))),
+    }
 }
 
 /// Makes the table if nobody else has meanwhile; its name. Two processes that

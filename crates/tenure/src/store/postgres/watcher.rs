@@ -1,19 +1,22 @@
 //! Noticing what other processes write: LISTEN, or polling.
 //!
-//! Every write is followed by a notification, and a small value travels along,
-//! so a follower needs no read. It is told on the channel of its key, to which
-//! only those listen who follow it or its neighbours (`table.rs`), and once
-//! more, by key and version alone, on a channel that is common to all keys.
-//! Followers of prefixes that span several channels listen to that one. So do,
-//! for one release, all others as well: processes of the release before tell
-//! of their writes nowhere else. What is told there and known already is
-//! passed over.
+//! Every write is followed by a notification, which is a hint that a key has
+//! changed (`hints.rs`): the listener reads from the table what is hinted at,
+//! all in one statement, and tells of nothing else. While it reads the next
+//! hints gather, so one reading is under way at a time.
+//!
+//! A change is hinted at on the channel of its key, to which only those listen
+//! who follow it or its neighbours (`table.rs`), and once more on a channel
+//! that is common to all keys. Followers of prefixes that span several channels
+//! listen to that one. So do, for one release, all others as well: processes
+//! of the release before tell of their writes nowhere else.
 //!
 //! Whether notifications get through is not taken on trust: behind a
 //! transaction-pooling proxy LISTEN succeeds and nothing ever arrives. So the
 //! listener is *proven* by a notification on a channel of its own, sent over
 //! the other connection (over its own it could arrive by luck), at first and
-//! then every few seconds. If the proof does not come, we poll: one statement
+//! then every few seconds. Its payload is drawn at random each time, and nobody
+//! else can send it. If the proof does not come, we poll: one statement
 //! for all that is followed. Now and then we listen again, because one proof
 //! may also come late on a bad day.
 
@@ -22,22 +25,24 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_core::time::Instant;
-use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use super::classify;
-use super::connect::{Connected, Notice};
+use super::connect::Connected;
+use super::hints::{Came, Hints};
 use super::line::Line;
 use super::settings::{Noticing, Settings};
 use super::sql;
 use crate::clock;
 use crate::error::StoreError;
-use crate::store::hub::Hub;
+use crate::store::hub::{Hub, Interest};
 use crate::store::watcher::{Tie, Watcher};
-use crate::store::{Key, Register, Selector, Version};
+use crate::store::{Key, Selector};
 
-/// How long a proof may take.
+/// How long nothing at all may come while a proof is due.
 const PROOF_WITHIN: Duration = Duration::from_secs(1);
+/// How long a proof may take behind other notifications.
+const PROOF_BEHIND: Duration = Duration::from_secs(5);
 /// How long to poll before listening is tried again. Behind a proxy each try
 /// costs a second in which nothing is noticed.
 const LISTEN_AGAIN: Duration = Duration::from_secs(300);
@@ -77,7 +82,6 @@ struct Desk {
 /// A connection that listens.
 struct Listener {
     connected: Connected,
-    notices: mpsc::Receiver<Notice>,
     /// The channel on which it is proven.
     own: String,
     channels: BTreeSet<String>,
@@ -162,16 +166,15 @@ impl Desk {
             Err(error) => return End::Broken(error.to_string()),
         };
         *pause = PAUSE_MIN;
+        // At a fixed time: hints, which anybody can send, put it off no more.
+        let mut prove_at = clock::boot().after(PROVE_EVERY);
         loop {
             tokio::select! {
-                notice = listener.notices.recv() => match notice {
-                    Some(notice) => {
-                        if let Err(error) = self.take(&notice).await {
-                            return End::Broken(error.to_string());
-                        }
+                came = listener.connected.inbox.next() => {
+                    if let Err(error) = self.heed(came).await {
+                        return End::Broken(error.to_string());
                     }
-                    None => return End::Broken("the connection has ended".into()),
-                },
+                }
                 () = self.store.rung() => {
                     if self.hub.is_idle() || self.store.is_over() {
                         return End::Idle;
@@ -180,12 +183,12 @@ impl Desk {
                         return End::Broken(error.to_string());
                     }
                 }
-                () = tokio::time::sleep(PROVE_EVERY) => {
+                () = tokio::time::sleep(prove_at.since(clock::boot())) => {
                     if self.hub.is_idle() {
                         return End::Idle;
                     }
-                    match self.prove(&mut listener).await {
-                        Ok(true) => {}
+                    match self.prove(&listener).await {
+                        Ok(true) => prove_at = clock::boot().after(PROVE_EVERY),
                         Ok(false) => return End::Broken("a proof did not come".into()),
                         Err(error) => return End::Broken(error.to_string()),
                     }
@@ -199,18 +202,15 @@ impl Desk {
         // Over the line first, so that the table is there.
         self.line.read(|_| "SELECT 1".into(), FETCH_WITHIN).await?;
         let connected = self.line.apart().await?;
-        let notices = connected
-            .notices()
-            .ok_or_else(|| StoreError::unavailable("expected a connection of our own"))?;
+        connected.inbox.open(&self.hub);
         let token = getrandom::u64().map_err(StoreError::unavailable)?;
         let mut listener = Listener {
             connected,
-            notices,
             own: format!("tenure_proof_{token:016x}"),
             channels: BTreeSet::new(),
         };
         listener.on(&self.wanted(&listener.own)?).await?;
-        if !self.prove(&mut listener).await? {
+        if !self.prove(&listener).await? {
             return Ok(None);
         }
         self.fetch().await?;
@@ -243,21 +243,26 @@ impl Desk {
     }
 
     /// Sends a token round; whether it came back.
-    async fn prove(&self, listener: &mut Listener) -> Result<bool, StoreError> {
+    async fn prove(&self, listener: &Listener) -> Result<bool, StoreError> {
         let token = getrandom::u64().map_err(StoreError::unavailable)?;
         let payload = format!("proof {token:016x}");
         let notify = format!("NOTIFY {}, '{payload}'", listener.own);
+        let Connected { inbox, heard, .. } = &listener.connected;
+        inbox.expect(payload);
         self.line.read(|_| notify, FETCH_WITHIN).await?;
-        let came = async {
-            while let Some(notice) = listener.notices.recv().await {
-                if notice.payload == payload {
-                    return Ok(true);
-                }
-                self.take(&notice).await?;
+        let last = clock::boot().after(PROOF_BEHIND);
+        loop {
+            let before = heard.messages();
+            let within = PROOF_WITHIN.min(last.since(clock::boot()));
+            match timeout(within, inbox.next()).await {
+                Ok(Came::Proof) => return Ok(true),
+                Ok(other) => self.heed(other).await?,
+                // A flood of others goes before it, and is no sign of a mute
+                // line; but nor does it prove anything.
+                Err(_) if heard.messages() != before && clock::boot() < last => {}
+                Err(_) => return Ok(false),
             }
-            Err(StoreError::unavailable("the connection has ended"))
-        };
-        timeout(PROOF_WITHIN, came).await.unwrap_or(Ok(false))
+        }
     }
 
     async fn poll(&self, until: Instant) -> End {
@@ -275,27 +280,22 @@ impl Desk {
         End::Polled
     }
 
-    /// Hands a notification on; one without a value is fetched.
-    async fn take(&self, notice: &Notice) -> Result<(), StoreError> {
-        match parse(&notice.payload) {
-            Some((key, news)) => {
-                // What is told on the common channel was told on that of its
-                // key before, if this process listens there.
-                let is_common = self.line.table()?.channel == notice.channel;
-                let told = match news {
-                    News::Written(register) => self.hub.publish(&key, register),
-                    News::Gone(version) => self.hub.publish_gone(&key, version),
-                    News::Named(version) => is_common && self.hub.knows(&key, &version),
-                };
-                if told {
-                    return Ok(());
-                }
-                // Late, or the versions have gone back: a read tells.
-                self.fetch().await
+    /// Reads what is hinted at.
+    async fn heed(&self, came: Came) -> Result<(), StoreError> {
+        let keys = match came {
+            // One that came late.
+            Came::Proof => return Ok(()),
+            Came::End => return Err(StoreError::unavailable("the connection has ended")),
+            Came::Hints(Hints::All) => return self.fetch().await,
+            Came::Hints(Hints::Keys(keys)) => keys,
+        };
+        for _ in 0..FETCHES_MAX {
+            let interest = self.hub.interest_in(&keys);
+            if self.fetch_keys(&interest).await?.settled {
+                break;
             }
-            // A proof that came late, or a stranger on the channel.
-            None => Ok(()),
         }
+        Ok(())
     }
 
     /// Fetches until nothing is told meanwhile that might be newer; for lack
@@ -313,23 +313,12 @@ impl Desk {
     /// nothing was told meanwhile that contradicts it.
     async fn fetch_once(&self) -> Result<bool, StoreError> {
         let interest = self.hub.interest();
-        let mut settled = true;
-        if !interest.keys.is_empty() {
-            let changed = |table: &_| sql::changed(table, &interest);
-            let mut untold: Vec<&Key> = interest
-                .keys
-                .iter()
-                .filter(|key| !key.told)
-                .map(|known| &known.key)
-                .collect();
-            for row in self.line.read(changed, FETCH_WITHIN).await? {
-                let key = sql::key(&row)?;
-                untold.retain(|other| **other != key);
-                settled &= self.hub.fetched(&interest, &key, sql::register(&row)?);
-            }
-            for key in untold {
-                settled &= self.hub.fetched(&interest, key, None);
-            }
+        let Fetched {
+            mut settled,
+            absent,
+        } = self.fetch_keys(&interest).await?;
+        for key in absent {
+            settled &= self.hub.fetched(&interest, key, None);
         }
         for prefix in &interest.prefixes {
             let mut after: Option<Key> = None;
@@ -347,40 +336,33 @@ impl Desk {
         }
         Ok(settled)
     }
-}
 
-/// What a notification tells of its key.
-enum News {
-    /// It was written, and is this now.
-    Written(Register),
-    /// It was deleted when it had this version.
-    Gone(Version),
-    /// It was written, and got this version; the value did not travel along.
-    Named(Version),
-}
-
-/// The key of a notification, and what it tells.
-fn parse(payload: &str) -> Option<(Key, News)> {
-    let mut words = payload.split(' ');
-    let key = sql::unhex(words.next()?)?;
-    let key = Key::new(std::str::from_utf8(&key).ok()?).ok()?;
-    let version = words.next()?;
-    if version == "gone" {
-        let version = words.next()?.parse().ok()?;
-        return Some((key, News::Gone(Version::from_u64(version))));
+    /// One statement for these keys.
+    async fn fetch_keys<'a>(&self, interest: &'a Interest) -> Result<Fetched<'a>, StoreError> {
+        let untold = interest.keys.iter().filter(|key| !key.told);
+        let mut fetched = Fetched {
+            settled: true,
+            absent: untold.map(|known| &known.key).collect(),
+        };
+        if interest.keys.is_empty() {
+            return Ok(fetched);
+        }
+        let changed = |table: &_| sql::changed(table, interest);
+        for row in self.line.read(changed, FETCH_WITHIN).await? {
+            let key = sql::key(&row)?;
+            fetched.absent.retain(|other| **other != key);
+            fetched.settled &= self.hub.fetched(interest, &key, sql::register(&row)?);
+        }
+        Ok(fetched)
     }
-    let version = Version::from_u64(version.parse().ok()?);
-    let (Some(stamp), Some(value)) = (words.next(), words.next()) else {
-        return Some((key, News::Named(version)));
-    };
-    let stamp = stamp.parse().ok().map(sql::store_time);
-    let value = sql::unhex(value)?.into();
-    Some((
-        key,
-        News::Written(Register {
-            value,
-            version,
-            stamp,
-        }),
-    ))
+}
+
+/// What came of fetching keys.
+struct Fetched<'a> {
+    /// Nothing was told meanwhile that contradicts it.
+    settled: bool,
+    /// Those that do not exist, of which nobody has been told yet. Whoever
+    /// follows such a key has to be told once; of one that is merely hinted at
+    /// there is nothing to tell.
+    absent: Vec<&'a Key>,
 }

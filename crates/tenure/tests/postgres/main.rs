@@ -1,13 +1,17 @@
 //! The PostgreSQL store against private servers: hosts that are mute, a server
 //! that stops to take writes, replication that does not happen, impatient
-//! calls, and tables of one name in two schemas.
+//! calls, forged notifications (`hints.rs`), and which tables are taken
+//! (`tables.rs`).
 
-#[path = "common/ports.rs"]
+#[path = "../common/ports.rs"]
 mod ports;
-#[path = "common/postgres.rs"]
+#[path = "../common/postgres.rs"]
 mod postgres;
-#[path = "common/stopped.rs"]
+#[path = "../common/stopped.rs"]
 mod stopped;
+
+mod hints;
+mod tables;
 
 use std::net::TcpListener;
 use std::sync::Arc;
@@ -47,7 +51,7 @@ async fn value(store: &Arc<dyn Store>, key: &Key) -> Option<Vec<u8>> {
     reading.register.map(|held| held.value.to_vec())
 }
 
-async fn until(watch: &mut Watch, wanted: impl Fn(&Sighting) -> bool) {
+async fn until(watch: &mut Watch, mut wanted: impl FnMut(&Sighting) -> bool) {
     let seen = async { while !wanted(&watch.next().await) {} };
     let seen = tokio::time::timeout(WITHIN, seen).await;
     seen.expect("to hear of it");
@@ -325,55 +329,6 @@ async fn a_connection_on_which_nothing_comes_is_given_up() {
     assert!(value(&store, &key("key")).await.is_some());
 }
 
-#[tokio::test]
-async fn a_table_is_resolved_once_and_two_of_one_name_are_refused() {
-    let server = Postgres::start();
-    let store = opened(&server.url()).await;
-    put(&store, &key("key"), Expect::Absent, b"x").await;
-    // The user's own schema comes first on the search path.
-    server.sql("CREATE SCHEMA tenure");
-    let late = opened(&server.url()).await;
-    assert!(
-        value(&late, &key("key")).await.is_some(),
-        "made another table"
-    );
-    server.sql("CREATE TABLE tenure.tenure_register (LIKE public.tenure_register INCLUDING ALL)");
-    assert!(
-        value(&store, &key("key")).await.is_some(),
-        "went over to it"
-    );
-    let refused = opened(&server.url()).await.read(&key("key"), WITHIN).await;
-    let Err(StoreError::Broken(why)) = refused else {
-        panic!("{refused:?}");
-    };
-    let why = why.to_string();
-    for words in [
-        "tenure.tenure_register and public.tenure_register",
-        "?table=",
-    ] {
-        assert!(why.contains(words), "{words}: {why}");
-    }
-    // Named with its schema it is one again.
-    let url = |schema| format!("{}?table={schema}.tenure_register", server.url());
-    assert!(
-        value(&opened(&url("public")).await, &key("key"))
-            .await
-            .is_some()
-    );
-    assert!(
-        value(&opened(&url("tenure")).await, &key("key"))
-            .await
-            .is_none()
-    );
-    // A schema whose name needs quotes.
-    server.sql("CREATE SCHEMA \"It's\"; DROP TABLE tenure.tenure_register");
-    server.sql("ALTER TABLE public.tenure_register SET SCHEMA \"It's\"");
-    let odd = format!("{}?options=-c%20search_path%3D%22It%27s%22", server.url());
-    let odd = opened(&odd).await;
-    assert!(value(&odd, &key("key")).await.is_some());
-    put(&odd, &key("other"), Expect::Absent, b"y").await;
-}
-
 /// A setting of a user or a database must not give it other keys than the rest.
 #[tokio::test]
 async fn a_connection_that_reads_backslashes_in_strings_has_the_same_registers() {
@@ -390,38 +345,6 @@ async fn a_connection_that_reads_backslashes_in_strings_has_the_same_registers()
     let other = Key::new("elections/other").expect("a key");
     put(&odd, &other, Expect::Absent, b"\xfe").await;
     assert_eq!(value(&plain, &other).await.as_deref(), Some(&b"\xfe"[..]));
-}
-
-#[tokio::test]
-async fn a_table_that_a_crash_empties_is_refused() {
-    let server = Postgres::start();
-    let key = Key::new("key").expect("a key");
-    let user = opened(&server.url()).await;
-    put(&user, &key, Expect::Absent, b"x").await;
-    server.sql("ALTER TABLE tenure_register SET UNLOGGED");
-    // One that uses it notices when it connects again, as after a crash.
-    server.sql(
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()",
-    );
-    let give_up = clock::boot().after(WITHIN);
-    let why = loop {
-        match user.read(&key, WITHIN).await {
-            Err(StoreError::Broken(why)) => break why.to_string(),
-            // It hears that its connection has ended.
-            Err(StoreError::Unavailable(_)) => {}
-            other => panic!("{other:?}"),
-        }
-        assert!(clock::boot() < give_up, "it was not noticed");
-    };
-    assert!(why.contains("SET LOGGED"), "{why}");
-    let refused = opened(&server.url()).await.read(&key, WITHIN).await;
-    let Err(StoreError::Broken(why)) = refused else {
-        panic!("{refused:?}");
-    };
-    assert!(why.to_string().contains("SET LOGGED"), "{why}");
-    server.sql("ALTER TABLE tenure_register SET LOGGED");
-    assert!(value(&user, &key).await.is_some());
-    assert!(value(&opened(&server.url()).await, &key).await.is_some());
 }
 
 /// What stands in a row by hand costs neither the others of its page nor the
@@ -468,30 +391,4 @@ async fn a_stamp_that_is_no_number_counts_as_none() {
     put(&store, &key("a/0"), Expect::Version(version), b"z").await;
     let reading = store.read(&key("a/0"), WITHIN).await.expect("a read");
     assert!(reading.register.expect("it is there").stamp.is_some());
-}
-
-#[tokio::test]
-async fn what_a_process_of_the_release_before_tells_is_heard_and_it_hears_us() {
-    let server = Postgres::start();
-    let (store, other) = (opened(&server.url()).await, opened(&server.url()).await);
-    let key = key("elections/payroll");
-    let mut watch = store.watch(Selector::Key(key.clone()));
-    until(&mut watch, |seen| *seen == Sighting::Live).await;
-    // As it tells: key, version, time and value, on the one channel.
-    let hexadecimal = |text: &str| -> String { text.bytes().map(|b| format!("{b:02x}")).collect() };
-    let (name, value) = (hexadecimal(key.as_str()), hexadecimal("theirs"));
-    server.sql(&format!(
-        "NOTIFY tenure_register, '{name} 7 1000000 {value}'"
-    ));
-    let theirs = |seen: &Sighting| match seen {
-        Sighting::State(_, Some(held)) => *held.value == *b"theirs",
-        _ => false,
-    };
-    until(&mut watch, theirs).await;
-    let listening = server.listen("tenure_register");
-    put(&other, &key, Expect::Absent, b"ours").await;
-    let heard = listening.heard();
-    assert!(heard.contains(&format!("{name} ")), "{heard}");
-    // By name and version alone: it reads then.
-    assert!(!heard.contains(&hexadecimal("ours")), "{heard}");
 }
