@@ -174,7 +174,9 @@ impl World {
             }
             Ok(Some((identity, members))) => self.founded(to, &identity, &members),
             Err(Stranger::Promised { .. }) => {
-                if self.beginning.founded.is_none() {
+                // One whose disk failed just after it had founded the cluster
+                // is blank again, and nobody else has heard of that.
+                if !self.hosts.iter().any(|host| host.disk.has_log()) {
                     self.begin_anew();
                 }
                 Ok(())
@@ -262,6 +264,7 @@ impl World {
     /// that they have said is on its way.
     fn begin_anew(&mut self) {
         self.stats.begun_anew += 1;
+        self.beginning.founded = None;
         for server in 0..self.swarm.founders {
             self.crash(server, None);
             self.storages += 1;
