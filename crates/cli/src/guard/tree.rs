@@ -7,9 +7,9 @@
 //! reaping them until no child is left is the end of it all: a descendant
 //! that is not a child has an ancestor that is.
 //!
-//! Each round KILLs our own children first, the newest before all others: one
-//! that forks a successor and ends lives for a fraction of a millisecond, and
-//! what was read last is most likely still there. With each it KILLs the
+//! Each round KILLs our own children before all others, piece by piece as the
+//! kernel lists them, and in each piece the newest first: one that forks a
+//! successor and ends lives for a fraction of a millisecond. With each it KILLs the
 //! process *group* of that child. The kernel does that at one stroke, which no
 //! fork can slip through, and what has ended but was not reaped still names its
 //! group: whoever flees within a session is caught by the dead it leaves.
@@ -39,8 +39,8 @@
 //! CMD's own group is reached.
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::sync::OnceLock;
+use std::{fs, io};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{
@@ -140,8 +140,7 @@ pub(super) fn strike(root: i32) -> Struck {
     Struck { below, alive }
 }
 
-/// KILLs our children and their groups, each as soon as it is read, the newest
-/// first.
+/// KILLs our children and their groups, each as soon as it is read.
 fn kill_children(me: i32, spare: &BTreeSet<i32>) -> Vec<i32> {
     let mut groups = Groups::new();
     let mut found = Vec::new();
@@ -153,11 +152,8 @@ fn kill_children(me: i32, spare: &BTreeSet<i32>) -> Vec<i32> {
         }
     };
     if lists_children() {
-        for list in lists(me) {
-            let newest_first = list.split_ascii_whitespace().rev();
-            newest_first
-                .filter_map(|pid| pid.parse().ok())
-                .for_each(&mut kill);
+        for list in list_files(me) {
+            let _ = each_piece(list, |pids| pids.into_iter().rev().for_each(&mut kill));
         }
     } else {
         scan(me).into_iter().for_each(kill);
@@ -245,9 +241,8 @@ pub(super) fn children(of: i32) -> Vec<i32> {
         return scan(of);
     }
     let mut found = Vec::new();
-    for list in lists(of) {
-        let pids = list.split_ascii_whitespace();
-        found.extend(pids.filter_map(|pid| pid.parse::<i32>().ok()));
+    for list in list_files(of) {
+        let _ = each_piece(list, |pids| found.extend(pids));
     }
     found
 }
@@ -258,11 +253,33 @@ fn lists_children() -> bool {
     *LISTED.get_or_init(|| fs::exists("/proc/thread-self/children").unwrap_or(false))
 }
 
-/// The children of each thread of a process, the oldest first.
-fn lists(of: i32) -> impl Iterator<Item = String> {
+/// The lists of the children of each thread of a process.
+fn list_files(of: i32) -> impl Iterator<Item = fs::File> {
     let tasks = fs::read_dir(format!("/proc/{of}/task"));
     let tasks = tasks.into_iter().flatten().flatten();
-    tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok())
+    tasks.filter_map(|task| fs::File::open(task.path().join("children")).ok())
+}
+
+/// Hands over a list of children piece by piece, each as soon as the kernel
+/// gives it, the oldest first.
+fn each_piece(mut list: impl io::Read, mut take: impl FnMut(Vec<i32>)) -> io::Result<()> {
+    let mut bytes = [0; 4096];
+    let mut kept = 0;
+    loop {
+        let count = list.read(&mut bytes[kept..])?;
+        let filled = kept + count;
+        // Each number is followed by a space.
+        let whole = bytes[..filled].iter().rposition(|byte| *byte == b' ');
+        let whole = whole.map_or(0, |space| space + 1);
+        let text = std::str::from_utf8(&bytes[..whole]).unwrap_or_default();
+        let pids = text.split_ascii_whitespace();
+        take(pids.filter_map(|pid| pid.parse().ok()).collect());
+        if count == 0 {
+            return Ok(());
+        }
+        bytes.copy_within(whole..filled, 0);
+        kept = filled - whole;
+    }
 }
 
 /// The same by asking every process of the machine for its parent: for
