@@ -141,6 +141,8 @@ pub(super) struct Keeper {
     gone: bool,
     /// It was stopped when it should have ended everything.
     woken: bool,
+    /// And again after that.
+    stopped_again: bool,
     /// It did not end everything in time, and was killed.
     hung: bool,
     /// What was below it when that was last looked at.
@@ -174,6 +176,7 @@ impl Keeper {
             exited: false,
             gone: false,
             woken: false,
+            stopped_again: false,
             hung: false,
             below: BTreeSet::new(),
         })
@@ -311,6 +314,7 @@ impl Keeper {
         }
         if self.is_stopped() {
             // Awake it ends everything at once, and reaps what it has let lie.
+            self.stopped_again |= self.woken;
             self.woken = true;
             let _ = kill_process(self.guardian, Signal::CONT);
         }
