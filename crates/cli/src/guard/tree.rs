@@ -9,8 +9,8 @@
 //!
 //! Each round KILLs our own children before all others, piece by piece as the
 //! kernel lists them, and in each piece the newest first: one that forks a
-//! successor and ends lives for a fraction of a millisecond. With each it KILLs the
-//! process *group* of that child. The kernel does that at one stroke, which no
+//! successor and ends lives for a fraction of a millisecond. With each it KILLs
+//! the process *group* of that child. The kernel does that at one stroke, which no
 //! fork can slip through, and what has ended but was not reaped still names its
 //! group: whoever flees within a session is caught by the dead it leaves.
 //! Last come those below children that live, from the top down: a process under
@@ -34,9 +34,8 @@
 //!
 //! Left out: a program that forks faster than it can be read and killed, with a
 //! session for each process, could keep ahead in theory (a cgroup ends even
-//! that); a process in
-//! uninterruptible sleep ends when the kernel lets it; without /proc only
-//! CMD's own group is reached.
+//! that); a process in uninterruptible sleep ends when the kernel lets it;
+//! without /proc only CMD's own group is reached.
 
 use std::collections::BTreeSet;
 use std::sync::OnceLock;
@@ -54,7 +53,7 @@ const REAPED_BESIDE: usize = 256;
 
 /// What a round of killing has seen.
 pub(super) struct Seen {
-    /// Our children, in which order ever.
+    /// Our children, in no order.
     children: Vec<i32>,
     /// Those of them that had ended, and wait to be reaped.
     dead: Vec<i32>,
