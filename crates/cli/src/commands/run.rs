@@ -271,6 +271,10 @@ impl Runner {
                 Some(event) = events.next() => {
                     course.follow(&event, guardian);
                     self.log(&event);
+                    if let Happened::Ousted { term, .. } = event {
+                        // Its end is awaited here, and would have been seen first.
+                        tracing::warn!("{name}: the work of term {term} has not been seen to end yet");
+                    }
                 }
             }
         }

@@ -61,6 +61,21 @@ use super::wire::{Order, Report, Start};
 /// How long to wait between rounds of killing that had no effect.
 const RETRY: Duration = Duration::from_millis(5);
 
+/// How many of the dead are reaped before orders and the clock are looked at
+/// again: a millisecond's worth.
+const REAPED_AT_ONCE: usize = 256;
+
+/// What is left to reap.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Left {
+    /// No child: everything has ended.
+    Nothing,
+    /// Children that have not ended.
+    Children,
+    /// Perhaps children that have ended.
+    Unreaped,
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Phase {
     /// For the supervisor's first word.
@@ -97,6 +112,8 @@ struct Guardian {
     /// CMD was not started, and the supervisor was told.
     refused: bool,
     fault: bool,
+    /// Nothing was alive when everything was killed last.
+    quiet: bool,
 }
 
 /// Guards until nothing is left.
@@ -140,12 +157,14 @@ fn run() -> io::Result<u8> {
         let left = guardian.reap();
         guardian.look_at_clock(clock::boot());
         if guardian.phase == Phase::Ending {
-            if !left {
+            if left == Left::Nothing {
                 return Ok(guardian.finish());
             }
             guardian.kill();
         }
-        guardian.sleep(&mut alarm, &children)?;
+        if left != Left::Unreaped {
+            guardian.sleep(&mut alarm, &children)?;
+        }
     }
 }
 
@@ -166,6 +185,7 @@ impl Guardian {
             started: false,
             refused: false,
             fault: false,
+            quiet: false,
         }
     }
 
@@ -353,16 +373,23 @@ impl Guardian {
         }
     }
 
-    /// Reaps what has ended; false once no child is left.
-    fn reap(&mut self) -> bool {
-        loop {
+    /// Reaps what has ended, but not so much that orders or the clock would
+    /// wait for it: after a stop there may be thousands.
+    fn reap(&mut self) -> Left {
+        let most = if self.quiet {
+            usize::MAX
+        } else {
+            REAPED_AT_ONCE
+        };
+        for _ in 0..most {
             match wait(WaitOptions::NOHANG) {
                 Ok(Some((pid, status))) if Some(pid) == self.cmd => self.cmd_ended(status),
                 Ok(Some(_)) | Err(Errno::INTR) => {}
-                Ok(None) => return true,
-                Err(_) => return false,
+                Ok(None) => return Left::Children,
+                Err(_) => return Left::Nothing,
             }
         }
+        Left::Unreaped
     }
 
     fn cmd_ended(&mut self, status: WaitStatus) {
@@ -385,11 +412,12 @@ impl Guardian {
     }
 
     fn kill(&mut self) {
+        tree::hurry();
         if let Some(leaf) = &self.leaf {
             leaf.kill();
         }
         self.signal(Signal::KILL);
-        tree::kill_below(tree::me(), &BTreeSet::new());
+        self.quiet = !tree::kill_below(&BTreeSet::new()).alive();
     }
 
     fn sleep(&mut self, alarm: &mut Alarm, children: &UnixStream) -> io::Result<()> {

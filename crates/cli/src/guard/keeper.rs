@@ -1,13 +1,15 @@
 //! The supervisor's side: a thread that keeps the guardian honest.
 //!
 //! It passes orders on, turns reports into events, and knows the same
-//! `kill_at` as the guardian. [`SLACK`] after that time it stops trusting: it
-//! KILLs the guardian, whereupon the kernel KILLs CMD (the parent-death
-//! signal) and hands everything CMD has started to this process, which is a
-//! subreaper too and ends it. The same follows when the guardian dies on its
-//! own. So a guardian that was stopped, hangs or is killed delays the end by
-//! [`SLACK`] and a few milliseconds, which is why `tenure run` refuses a
-//! margin between `kill_at` and the end of the lease below [`MARGIN_MIN`].
+//! `kill_at` as the guardian. At that time it wakes a guardian that is stopped,
+//! whereupon the guardian ends everything. [`SLACK`] later it stops trusting:
+//! it KILLs what is below the guardian, and then the guardian itself, whereupon
+//! the kernel KILLs CMD (the parent-death signal) and hands everything that CMD
+//! has started to this process, which is a subreaper too and ends it. The same
+//! follows when the guardian dies on its own. So a guardian that hangs delays
+//! the end by [`SLACK`] and some milliseconds, one that was stopped or killed
+//! by some milliseconds, which is why `tenure run` refuses a margin between
+//! `kill_at` and the end of the lease below [`MARGIN_MIN`].
 //!
 //! It is a thread with plain poll(2), not a task, so that an application or
 //! a runtime that hangs cannot hold it up.
@@ -32,7 +34,8 @@ use std::time::Duration;
 
 use rustix::event::PollFlags;
 use rustix::process::{
-    Pid, Signal, WaitOptions, WaitStatus, getpid, kill_process, set_child_subreaper, waitpid,
+    Pid, Signal, WaitId, WaitIdOptions, WaitOptions, WaitStatus, getpid, kill_process,
+    set_child_subreaper, waitid, waitpid,
 };
 use tenure::clock;
 use tenure::core::time::Instant;
@@ -55,6 +58,10 @@ pub(crate) const SLACK: Duration = Duration::from_millis(100);
 pub(crate) const MARGIN_MIN: Duration = Duration::from_millis(200);
 /// How long to wait between rounds of killing that had no effect.
 const RETRY: Duration = Duration::from_millis(5);
+/// How many dead a guardian may leave to us if it is killed.
+const MANY: usize = 1000;
+/// How long a guardian may take to reap more than that, when nothing lives.
+const REAPING: Duration = Duration::from_secs(5);
 /// Bytes that may wait for a guardian that does not read. Beyond that only
 /// what matters is sent on: times and ends, not forwarded signals.
 const BACKLOG: usize = 64 << 10;
@@ -132,7 +139,14 @@ pub(super) struct Keeper {
     cmd: Option<i32>,
     exited: bool,
     gone: bool,
+    /// It was stopped when it should have ended everything.
+    woken: bool,
+    /// And again after that.
+    stopped_again: bool,
+    /// It did not end everything in time, and was killed.
     hung: bool,
+    /// What was below it when that was last looked at.
+    below: BTreeSet<i32>,
 }
 
 impl Keeper {
@@ -161,7 +175,10 @@ impl Keeper {
             cmd: None,
             exited: false,
             gone: false,
+            woken: false,
+            stopped_again: false,
             hung: false,
+            below: BTreeSet::new(),
         })
     }
 
@@ -173,7 +190,7 @@ impl Keeper {
             self.hear_guardian();
         }
         let orderly = status.is_some_and(|status| status.exit_status() == Some(0));
-        let last = if self.gone && orderly {
+        let last = if self.gone && orderly && !self.woken {
             Event::Gone
         } else {
             self.end_orphans();
@@ -197,8 +214,9 @@ impl Keeper {
             if let Some(ended) = self.reap_guardian() {
                 return ended;
             }
-            self.look_at_clock(clock::boot());
-            if self.sleep().is_err() {
+            let now = clock::boot();
+            self.look_at_clock(now);
+            if self.sleep(now).is_err() {
                 // Without a way to wait there is no way to keep time.
                 self.hung = true;
                 let _ = kill_process(self.guardian, Signal::KILL);
@@ -291,18 +309,63 @@ impl Keeper {
     }
 
     fn look_at_clock(&mut self, now: Instant) {
-        if now >= self.give_up_at() && !self.hung {
+        if self.hung || now < self.over_at() {
+            return;
+        }
+        if self.is_stopped() {
+            // Awake it ends everything at once, and reaps what it has let lie.
+            self.stopped_again |= self.woken;
+            self.woken = true;
+            let _ = kill_process(self.guardian, Signal::CONT);
+        }
+        if now >= self.give_up_at() && self.take_over(now) {
             self.hung = true;
             let _ = kill_process(self.guardian, Signal::KILL);
         }
     }
 
+    /// KILLs what is below a guardian that has not done so in time; true if it
+    /// is its own turn.
+    ///
+    /// Not before it: what it has not reaped would come to us in one step of
+    /// the kernel's, whose time grows with the square of the number (15 s for
+    /// 16,000) and in which nothing else can be found or killed.
+    fn take_over(&mut self, now: Instant) -> bool {
+        let struck = tree::strike(self.guardian.as_raw_nonzero().get());
+        let late = now.since(self.give_up_at());
+        let over = !struck.alive && struck.below.is_subset(&self.below);
+        self.below = struck.below;
+        if over {
+            self.below.len() < MANY || late >= REAPING
+        } else {
+            late >= SLACK
+        }
+    }
+
+    /// When the guardian is to end everything.
+    fn over_at(&self) -> Instant {
+        self.kill_at.min(self.stop_by)
+    }
+
     fn give_up_at(&self) -> Instant {
-        self.kill_at.min(self.stop_by).after(SLACK)
+        let slack = self.over_at().after(SLACK);
+        // One that was woken has much to end perhaps, and gets done with it
+        // sooner if nobody looks through the same thousands of processes.
+        if self.woken {
+            slack.after(SLACK)
+        } else {
+            slack
+        }
+    }
+
+    fn is_stopped(&self) -> bool {
+        let look = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        matches!(waitid(WaitId::Pid(self.guardian), look), Ok(Some(_)))
     }
 
     /// Ends what the guardian left to us.
     fn end_orphans(&mut self) {
+        tree::hurry();
         let leaf = Leaf::find(self.guardian.as_raw_nonzero().get());
         loop {
             if let Some(leaf) = &leaf {
@@ -335,13 +398,24 @@ impl Keeper {
     fn blame(&self, status: Option<WaitStatus>) -> String {
         match status.and_then(Status::of) {
             _ if self.hung => "the guardian did not answer in time and was killed".into(),
+            _ if self.woken => {
+                "the guardian was stopped beyond its time and had to be woken".into()
+            }
             Some(status) => format!("the guardian {status}"),
             None => "the guardian was reaped by somebody else".into(),
         }
     }
 
-    fn sleep(&mut self) -> io::Result<()> {
-        let at = Some(self.give_up_at()).filter(|at| *at < Instant::MAX && !self.hung);
+    /// Until there is news since `now`, when the clock was looked at.
+    fn sleep(&mut self, now: Instant) -> io::Result<()> {
+        // A stop between the two is told by a SIGCHLD.
+        let late = now >= self.give_up_at();
+        let at = if now < self.over_at() {
+            self.over_at()
+        } else {
+            self.give_up_at()
+        };
+        let at = Some(at).filter(|at| *at < Instant::MAX && !late);
         self.alarm.set(at)?;
         let mut fds = vec![(self.children.as_fd(), PollFlags::IN)];
         if self.orders.is_some() {
@@ -350,6 +424,7 @@ impl Keeper {
         if self.channel_open {
             fds.push(self.channel.interest());
         }
-        poll::wait(&mut self.alarm, &fds, None)
+        let retry = (late && !self.hung).then_some(RETRY);
+        poll::wait(&mut self.alarm, &fds, retry)
     }
 }

@@ -18,8 +18,8 @@
 //!   at the first, KILL at the second or as soon as the supervisor is gone.
 //! * The **shim** (`shim.rs`) asks the kernel for a KILL should the guardian
 //!   die, and then becomes CMD.
-//! * The supervisor's **keeper** (`keeper.rs`), a thread, takes over when the
-//!   guardian dies or does nothing after `kill_at`.
+//! * The supervisor's **keeper** (`keeper.rs`), a thread, wakes a guardian that
+//!   is stopped at `kill_at`, and takes over when it dies or does nothing then.
 //!
 //! Why it is safe: times are only ever moved later by the supervisor, which
 //! moves them only after a renewal that succeeded. Whichever *one* of the two

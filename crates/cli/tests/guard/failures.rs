@@ -4,11 +4,12 @@
 //! own behind, and each case is tried with a cgroup where one can be had, and
 //! without.
 
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 
+use rustix::fs::{CWD, FileType, Mode, mknodat};
 use rustix::process::Signal;
 use tenure::clock;
 use tenure::core::time::Instant;
@@ -94,6 +95,44 @@ fn guardian_stopped() {
         stage.scene.expect("Lost");
         stage.scene.assert_nothing_left();
     });
+}
+
+/// Four processes that move on every tenth of a second, each step in a session
+/// of its own, and two that leave 4,500 dead behind each when they are told to.
+const HOPPERS: &str = r#"trap '' TERM; exec 8<&0 9>"$LIFE"
+    hop='sleep 0.1; setsid sh -c "$hop" & :'; export hop
+    for i in 1 2 3 4; do setsid sh -c "$hop" & done
+    flood() { read go <&8; n=0; while [ $n -lt 4500 ]; do (: &); n=$((n+1)); done; echo flooded; }
+    flood & flood & :"#;
+
+/// How late the last of the hoppers may end. It was seconds when the guardian
+/// was killed before what was below it, and that is what this is about.
+const LATE: std::time::Duration = std::time::Duration::from_secs(1);
+
+#[test]
+fn guardian_stopped_with_thousands_of_dead() {
+    let path = std::env::temp_dir().join(format!("guard-life-{}", std::process::id()));
+    let _ = std::fs::remove_file(&path);
+    mknodat(CWD, &path, FileType::Fifo, Mode::RWXU, 0).expect("a pipe");
+    let life = path.to_str().expect("a path");
+    let mut scene = Scene::with(&[("TENURE_CGROUP", "off"), ("LIFE", life)]);
+    // Whatever CMD starts has the other end, and closes it when it ends.
+    let opened = std::thread::spawn(move || std::fs::File::open(path));
+    let cmd = scene.script(ms(600_000), ms(700_000), HOPPERS);
+    let mut life = opened.join().expect("a thread").expect("opened");
+    send(cmd.guardian, Signal::STOP);
+    let stdin = scene.stdin.as_mut().expect("piped");
+    stdin.write_all(b"go\ngo\n").expect("they read");
+    for _ in 0..2 {
+        scene.line("flooded");
+    }
+    let killed = clock::boot();
+    scene.say("kill", &[]);
+    assert_eq!(life.read(&mut [0]).expect("nothing is said"), 0);
+    let late = clock::boot().since(killed);
+    assert!(late < LATE, "the last of them lived {late:?} too long");
+    scene.expect("Lost");
+    scene.assert_nothing_left();
 }
 
 #[test]
