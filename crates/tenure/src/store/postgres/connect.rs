@@ -203,6 +203,8 @@ async fn connect(
             match message {
                 Some(Ok(AsyncMessage::Notification(notice))) => {
                     inbox.put(notice.payload());
+                    // A flood of them leaves the thread to others in between.
+                    tokio::task::consume_budget().await;
                 }
                 Some(Ok(AsyncMessage::Notice(notice))) => {
                     // Counted before the messages after it are handed out:
