@@ -28,6 +28,8 @@ pub(super) struct Copies {
     /// Whether a disk is to be set back in this world.
     pub(super) wanted: bool,
     taken: Option<Taken>,
+    /// The server whose disk was put back and that has not met others since.
+    returned: Option<usize>,
 }
 
 /// A copy.
@@ -53,7 +55,14 @@ impl Copies {
             wanted: fits && !swarm.blank && rng.chance(60),
             rng,
             taken: None,
+            returned: None,
         }
+    }
+
+    /// Whether this server starts on a disk that was just put back. It must
+    /// meet the others before those that remember forget.
+    pub(super) fn returns(&self, server: usize) -> bool {
+        self.returned == Some(server)
     }
 }
 
@@ -113,6 +122,7 @@ impl World {
         host.starts = taken.starts.unwrap_or(host.starts);
         self.stats.set_back += 1;
         self.note(server, "is set back");
+        self.copies.returned = Some(server);
         // At once: whoever remembers might have forgotten by later.
         self.after(1, Event::Restart { server });
     }
@@ -149,6 +159,9 @@ impl World {
     pub(super) fn meets_all(&mut self, server: usize) {
         if !self.copies.wanted && !self.clones.wanted {
             return;
+        }
+        if self.copies.returns(server) {
+            self.copies.returned = None;
         }
         let random = u128::from(self.copies.rng.next_u64());
         let planted = self.planted();

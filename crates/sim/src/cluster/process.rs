@@ -231,11 +231,13 @@ impl World {
     /// What a server reads back; `None` if it does not start, for now or for
     /// ever.
     fn recover(&mut self, server: usize) -> Result<Option<Recovered>, Violation> {
+        let spoils = self.swarm.kinds.disks && !self.healed && self.rng.chance(10);
+        let spoils = spoils && !self.copies.returns(server);
         let host = &mut self.hosts[server];
         let format = Format::new(host.identity(), crc32c_append);
         #[cfg(feature = "planted-bugs")]
         let format = format.with_bug(self.swarm.config.planted);
-        if self.swarm.kinds.disks && !self.healed && self.rng.chance(10) {
+        if spoils {
             host.disk.spoil_start(&mut self.rng);
         }
         let found = host.disk.open(format, self.swarm.log);
