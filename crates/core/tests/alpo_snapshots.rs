@@ -4,10 +4,11 @@ use std::collections::VecDeque;
 
 use tenure_core::Machine;
 use tenure_core::alpo::{
-    Ask, Body, Claim, ClusterId, Command, Config, Envelope, Event, Identity, Input, Limits,
-    Membership, Node, Opening, Operation, Output, Position, Recovered, Request, ServerId, Snapshot,
-    State, StorageId,
+    Ask, Body, Claim, ClusterId, Command, Config, Entry, Envelope, Event, Identity, Input, Limits,
+    Membership, Node, Opening, Operation, Output, Payload, Position, Recovered, Request, ServerId,
+    Snapshot, State, StorageId,
 };
+use tenure_core::ids::Term;
 use tenure_core::rng::Rng;
 use tenure_core::time::{ClockId, Instant, Now, WallTime};
 
@@ -311,4 +312,53 @@ fn servers_take_their_snapshots_one_after_the_other() {
         taken.windows(2).all(|two| two[1] - two[0] >= 12),
         "{taken:?}"
     );
+}
+
+/// The newest snapshot could not be read, and the server starts from an older
+/// one. What that snapshot held was committed, and the log names it: a
+/// snapshot below it could not be written.
+#[test]
+fn a_server_whose_newest_snapshot_is_lost_takes_none_below_it() {
+    let server = ServerId::new(1).expect("not zero");
+    let storage = StorageId::from_u128(1);
+    // There is another voter, so nothing is committed before it is heard.
+    let other = (ServerId::new(2).expect("not zero"), StorageId::from_u128(2));
+    let members = Membership::founded([(server, storage), other]);
+    let blank = State::founded(Limits::default(), ClockId::default(), members);
+    let first = Term::new(1).expect("in range");
+    let entries: Vec<_> = (1..=24)
+        .map(|id| Entry {
+            id,
+            term: first,
+            time: id,
+            payload: Payload::NoOp,
+        })
+        .collect();
+    let recovered = Recovered {
+        entries,
+        committed: 20,
+        ..Recovered::default()
+    };
+    let identity = Identity {
+        cluster: ClusterId::from_u128(1),
+        server,
+        storage,
+    };
+    let rng = Rng::from_seed(1);
+    let node = Node::start(
+        Config::default(),
+        identity,
+        recovered,
+        blank,
+        rng,
+        at(0).boot,
+    );
+    let mut node = node.expect("nothing to read");
+    assert_eq!(node.state().applied(), Position::new(first, 20));
+    node.handle(at(0), Input::Compact);
+    let mut taken = std::iter::from_fn(|| node.poll()).filter_map(|output| match output {
+        Output::Persist(batch) => batch.snapshot,
+        _ => None,
+    });
+    assert_eq!(taken.next().map(|it| it.last.id), Some(20));
 }

@@ -133,6 +133,11 @@ pub struct Recovered {
     pub snapshot: Option<Snapshot>,
     /// The entries after it, without gaps.
     pub entries: Entries,
+    /// Up to here the log is known to be committed: where the newest snapshot
+    /// ends, even if that one could not be read and an older one is given
+    /// here. 0 if there was none. A server that knew less might take its next
+    /// snapshot below one that its log names already.
+    pub committed: LogId,
     /// The longest silence that this disk may owe a leader of before, as it
     /// was kept beside the log; none if nobody ever read by a lease that
     /// counted on it. See [`Config::silence`](super::Config::silence).

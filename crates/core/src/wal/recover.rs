@@ -561,6 +561,7 @@ pub fn assemble<D: Disk + ?Sized>(
                     hard,
                     snapshot: Some(snapshot),
                     entries,
+                    committed: newest.id,
                     // Not in the log: whoever opened it knows.
                     silence: Duration::ZERO,
                 };
@@ -577,6 +578,7 @@ pub fn assemble<D: Disk + ?Sized>(
         hard,
         snapshot: None,
         entries: core::mem::take(&mut log.entries),
+        committed: newest.id,
         silence: Duration::ZERO,
     };
     Ok((recovered, problem))

@@ -261,6 +261,10 @@ fn the_last_two_snapshots_are_kept_and_the_log_from_the_older_on() {
     let (report, recovered) = verify_on(&copy).expect("the older one");
     assert_eq!(report.snapshot, Some(Position::new(term(1), 14)));
     assert_eq!(recovered.entries.len(), 6);
+    assert_eq!(
+        recovered.committed, 19,
+        "what the newest held was committed"
+    );
     assert!(report.spare_used.is_some());
     let copy = disk.copy();
     copy.delete(&names[1]);

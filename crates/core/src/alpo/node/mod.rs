@@ -104,6 +104,7 @@ impl Node {
             mut hard,
             snapshot,
             entries,
+            committed,
             silence,
         } = recovered;
         let state = match &snapshot {
@@ -155,6 +156,7 @@ impl Node {
         if server.commit == 0 {
             server.unsaved = server.stagger();
         }
+        server.commit_to(committed.min(server.log.last().id), |_, _| ());
         server.refuse_to_be_too_old();
         server.owe(silence);
         let mut passive = Passive::new(&mut server);
