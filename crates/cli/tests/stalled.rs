@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use common::servers::{Cluster, Heard, SOON, answer, call, led, metric, ready};
+use common::servers::{Cluster, Heard, SOON, answer, call, call_with, led, metric, ready};
 use common::{TENURE, poll_until};
 use rustix::process::{Pid, Signal, kill_process};
 use tenure::clock;
@@ -38,10 +38,32 @@ impl Stall {
 
     /// Of each thread's syncs those that `which` names, as strace does.
     fn of_some(pid: u32, span: Duration, which: &str) -> Self {
-        let strace = held_up(span, which)
-            .args(["-p", &pid.to_string()])
-            .stderr(Stdio::null())
-            .spawn();
+        Self::by(held_up(span, which), pid)
+    }
+
+    /// What looks at this file, or reads it.
+    fn of_file(pid: u32, span: Duration, file: &Path) -> Self {
+        let inject = format!("inject=%file:delay_enter={}", span.as_micros());
+        let mut strace = Command::new("strace");
+        strace
+            .args([
+                "-f",
+                "-q",
+                "-o",
+                "/dev/null",
+                "-e",
+                "trace=%file",
+                "-e",
+                &inject,
+                "-P",
+            ])
+            .arg(file);
+        Self::by(strace, pid)
+    }
+
+    fn by(mut strace: Command, pid: u32) -> Self {
+        strace.args(["-p", &pid.to_string()]).stderr(Stdio::null());
+        let strace = strace.spawn();
         let stall = Self(strace.expect("strace"));
         let attached = poll_until(SOON, || is_traced(pid).then_some(()));
         attached.expect("strace has attached");
@@ -351,4 +373,44 @@ async fn write_until(url: &str, client: u64, over: &AtomicBool) -> u64 {
     }
     log.close().await;
     count
+}
+
+/// The file system of a server's tokens hangs: what was read stays in use, and
+/// nothing waits for it.
+#[test]
+fn a_server_goes_on_while_the_file_of_its_tokens_hangs() {
+    const TOKEN: &str = "of-the-test";
+    if !traceable() {
+        eprintln!("\n*** LEFT OUT: strace cannot trace a process here\n");
+        return;
+    }
+    let mut cluster = Cluster::apart();
+    let tokens = cluster.directory.path().join("tokens.toml");
+    let sha256 = tenure::server::fingerprint(TOKEN);
+    let text = format!("[tokens.test]\nsha256 = \"{sha256}\"\nadmin = true\n");
+    std::fs::write(&tokens, text).expect("written");
+    let mut command = cluster.loud(TENURE, 1);
+    command.arg("--tokens").arg(&tokens);
+    let mut server = Heard::start(command);
+    cluster.servers.extend([2, 3].map(|id| cluster.serve(id)));
+    let address = &cluster.clients[0];
+    poll_until(SOON, || TcpStream::connect(address).ok()).expect("it listens");
+    ready(address);
+    let header = format!("Authorization: Bearer {TOKEN}\r\n");
+    let known = || answer(call_with(address, "GET /v1/cluster/status", &header, ""));
+    assert!(known().starts_with("HTTP/1.1 200"));
+
+    let stall = Stall::of_file(server.id(), FOR_EVER, &tokens);
+    let said = || (server.count(&["WARN", "the tokens could not be looked at"]) > 0).then_some(());
+    let slowest = std::cell::Cell::new(Duration::ZERO);
+    let calls = || {
+        let asked = clock::boot();
+        assert!(known().starts_with("HTTP/1.1 200"));
+        slowest.set(slowest.get().max(clock::boot().since(asked)));
+        said()
+    };
+    poll_until(SOON, calls).expect("it says that the file hangs");
+    assert!(slowest.get() < STALL / 5, "{slowest:?}");
+    assert_eq!(stopped(&mut server).code(), Some(0));
+    drop(stall);
 }

@@ -45,7 +45,11 @@ pub(crate) fn of(args: &Serve, settings: &Config) -> Result<Option<PeerSecret>, 
 /// The secret of a cluster that is on this machine alone.
 fn by_itself(settings: &Config) -> Result<Option<PeerSecret>, Failure> {
     let own = settings.data.join(NAME);
-    let read = |file: &Path| PeerSecret::read(file).map(Some).map_err(usage);
+    let read = |file: &Path| {
+        let others = |why| usage(format!("{}: {why}", file.display()));
+        check_owner(&fs::metadata(file).map_err(others)?).map_err(others)?;
+        PeerSecret::read(file).map(Some).map_err(usage)
+    };
     // Wherever its servers are by now: the others ask for the proof.
     // A link that leads nowhere is refused, too.
     if fs::symlink_metadata(&own).is_ok() {
@@ -119,6 +123,19 @@ fn check_private(found: &fs::Metadata, not: u32, what: &str) -> io::Result<()> {
     Err(io::Error::other(format!(
         "a {what} of user {owner} with mode {mode:03o}, where one of user {me} without the rights \
          {not:03o} was expected"
+    )))
+}
+
+/// Refuses a directory's copy that another user could have placed there: who
+/// knows the secret can be a server.
+fn check_owner(found: &fs::Metadata) -> io::Result<()> {
+    let (owner, me) = (found.uid(), geteuid().as_raw());
+    if owner == me || owner == 0 {
+        return Ok(());
+    }
+    Err(io::Error::other(format!(
+        "expected a secret of user {me} (this process) or of root, found one of user {owner}: run \
+         this server as that user, or, if that user has placed it there, use another --data"
     )))
 }
 
@@ -212,6 +229,20 @@ mod tests {
                 refused(&path, "of user 65534");
             }
         }
+    }
+
+    #[test]
+    fn a_copy_that_another_user_could_have_placed_is_refused() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let copy = dir.path().join(NAME);
+        assert!(keep(dir.path(), &[b'x'; 32]));
+        assert!(check_owner(&fs::metadata(&copy).expect("there")).is_ok());
+        // Only root can give files away.
+        if geteuid().is_root() {
+            std::os::unix::fs::chown(&copy, Some(65_534), None).expect("given away");
+        }
+        let refused = check_owner(&fs::metadata(&copy).expect("there"));
+        assert_eq!(refused.is_err(), geteuid().is_root());
     }
 
     #[test]

@@ -204,8 +204,10 @@ fn broken_promise(server: ServerId, promised: StorageId, found: StorageId) -> St
     format!(
         "expected the data directory {promised} for server {id}, with which this server has \
          agreed to found a cluster, found {found}. If two servers have number {id}, stop one of \
-         them. If that directory is gone and `tenure status` shows no leader at any server of \
-         this new cluster, stop them all, empty each --data, and start them again",
+         them. If that directory is gone, start all other servers of this new cluster: they may \
+         have founded it before, and then they take these in. Only if all of them run and no \
+         --data has a file that ends in .wal, stop them all, empty each --data, and start them \
+         again",
         id = server.get()
     )
 }

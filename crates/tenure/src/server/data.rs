@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::process::geteuid;
 use sha2::{Digest as _, Sha256};
 
 use tenure_core::alpo::{ClusterId, MAX_NUMBER, ServerId, Start, StorageId, Table};
@@ -130,7 +131,18 @@ pub(super) fn clock(cluster: ClusterId) -> ClockId {
 /// Says so if others than its owner may read the directory. One that is made
 /// here is the owner's alone; one that was there stays as it is.
 fn warn_if_others_may_read(dir: &Path) {
-    let mode = fs::metadata(dir).map_or(0, |it| it.mode() & 0o777);
+    let Ok(found) = fs::metadata(dir) else {
+        return;
+    };
+    let (mode, owner, me) = (found.mode() & 0o777, found.uid(), geteuid().as_raw());
+    // Whose root is may do everything anyway.
+    if owner != me && owner != 0 {
+        tracing::warn!(
+            "{}: expected a directory of user {me} (this process) or of root, found one of user \
+             {owner}, who can read and change what it holds",
+            dir.display()
+        );
+    }
     if mode & 0o077 != 0 {
         let dir = dir.display();
         tracing::warn!(

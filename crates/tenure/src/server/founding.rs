@@ -53,6 +53,8 @@ pub(super) async fn found(
         complaints: Complaints::default(),
         disk: Disk::Idle(vacant),
     };
+    // Nobody may come to be heard of it.
+    newcomer.complaints.tell(&newcomer.founding, shared);
     // Alone it needs nobody else.
     if let Some(founded) = newcomer.founding.complete() {
         newcomer.fill(founded)?;
@@ -338,7 +340,16 @@ impl Complaints {
             if missing.is_empty() {
                 "a new cluster waits until its servers have agreed on each other's disks".to_owned()
             } else {
-                format!("a new cluster waits for {}", names(missing.into_iter()))
+                let missing = names(missing.into_iter());
+                if founding.hello().known.is_empty() {
+                    format!("a new cluster waits for {missing}")
+                } else {
+                    // Flags do not say any more who the founders are.
+                    format!(
+                        "a new cluster waits for {missing}, with which this server has agreed to \
+                         found it; --peers must say where they are"
+                    )
+                }
             }
         } else {
             texts.join("; ")
