@@ -183,7 +183,7 @@ pub(crate) enum Command {
     /// together; after that the data directory says who belongs to it.
     #[cfg(feature = "tenure")]
     #[command(after_help = SERVE_EXAMPLES)]
-    Serve(Serve),
+    Serve(Box<Serve>),
     /// Append to the log of a cluster, read it, follow it.
     #[cfg(feature = "tenure")]
     Log(Log),

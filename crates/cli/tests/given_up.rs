@@ -37,9 +37,18 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
 
 /// The headers of a request without a body, or of one whose body is to come.
 fn headers(stream: u32, method: u8, path: &str, flags: u8) -> Vec<u8> {
-    let mut block = vec![method, 0x86, 0x01, 1, b'x', 0x04];
-    block.push(u8::try_from(path.len()).expect("short"));
-    block.extend(path.as_bytes());
+    let mut block = vec![method, 0x86];
+    // The authority, the path, and the content type: 31 in HPACK's table.
+    let kind = "application/json";
+    for (name, value) in [
+        (&[1][..], "localhost"),
+        (&[4], path),
+        (&[15, 31 - 15], kind),
+    ] {
+        block.extend(name);
+        block.push(u8::try_from(value.len()).expect("short"));
+        block.extend(value.as_bytes());
+    }
     frame(HEADERS, flags | END_HEADERS, stream, &block)
 }
 

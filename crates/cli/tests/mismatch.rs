@@ -66,7 +66,7 @@ fn an_address_where_another_server_is_is_named_once_and_counted() {
     first.says(1, &wanted);
     let metrics = || {
         let mut stream = TcpStream::connect(&listen[0]).expect("it listens");
-        let request = "GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+        let request = "GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
         stream.write_all(request.as_bytes()).expect("sent");
         let mut text = String::new();
         stream.read_to_string(&mut text).expect("answered");

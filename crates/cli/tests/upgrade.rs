@@ -237,7 +237,7 @@ fn compared(cluster: &Cluster) -> (u64, u64) {
         let Ok(mut stream) = TcpStream::connect(address) else {
             continue;
         };
-        let request = b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+        let request = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
         let mut text = String::new();
         let asked = stream.write_all(request);
         if asked

@@ -31,6 +31,11 @@ pub(crate) struct Serve {
     /// What clients are told to connect to, if that is not --listen.
     #[arg(long, env = "TENURE_ADVERTISE_CLIENT", value_name = "HOST:PORT")]
     pub(crate) advertise: Option<String>,
+    /// A host name that clients reach this server by over HTTP, beside those in its addresses, the
+    /// machine's own and localhost; may be repeated. Without tokens, HTTP under other names is
+    /// refused: it may be a web page's.
+    #[arg(long, env = "TENURE_HOST", value_name = "HOST", value_delimiter = ',')]
+    pub(crate) host: Vec<String>,
     /// The least time without a word from the leader before another stands.
     #[arg(long, env = "TENURE_ELECTION_TIMEOUT", value_name = "DURATION")]
     pub(crate) election_timeout: Option<String>,
@@ -83,6 +88,7 @@ impl Serve {
     pub(crate) fn or(&self, file: &Self) -> Self {
         let (typed, file) = (self.clone(), file.clone());
         let mut peers = [typed.peers, file.peers].into_iter();
+        let mut hosts = [typed.host, file.host].into_iter();
         Self {
             id: typed.id.or(file.id),
             peers: peers.find(|it| !it.is_empty()).unwrap_or_default(),
@@ -90,6 +96,7 @@ impl Serve {
             data: typed.data.or(file.data),
             listen: typed.listen.or(file.listen),
             advertise: typed.advertise.or(file.advertise),
+            host: hosts.find(|it| !it.is_empty()).unwrap_or_default(),
             election_timeout: typed.election_timeout.or(file.election_timeout),
             heartbeat: typed.heartbeat.or(file.heartbeat),
             lease_reads: typed.lease_reads || file.lease_reads,

@@ -154,6 +154,7 @@ fn settings(args: &Serve) -> Result<Config, Failure> {
     let mut settings = Config::new(id, peers, data, listen);
     settings.advertise.clone_from(&args.advertise);
     settings.tokens.clone_from(&args.tokens);
+    settings.hosts.clone_from(&args.host);
     if let Some(each) = args.sessions_each {
         settings.sessions_each = each;
     }

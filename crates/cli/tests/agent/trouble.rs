@@ -425,7 +425,7 @@ fn metrics(address: &str) -> String {
     use std::io::{Read as _, Write as _};
     let mut stream = std::net::TcpStream::connect(address).expect("it listens");
     stream
-        .write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+        .write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
         .expect("asked");
     let mut page = String::new();
     stream.read_to_string(&mut page).expect("answered");

@@ -52,8 +52,8 @@ pub(crate) fn call_with(address: &str, head: &str, headers: &str, body: &str) ->
     stream.set_read_timeout(Some(SOON)).expect("a timeout");
     let length = body.len();
     let request = format!(
-        "{head} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {length}\r\n{headers}\r\n\
-         {body}"
+        "{head} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\
+         Content-Type: application/json\r\nContent-Length: {length}\r\n{headers}\r\n{body}"
     );
     stream.write_all(request.as_bytes()).expect("it reads");
     stream

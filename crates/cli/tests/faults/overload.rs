@@ -268,8 +268,7 @@ fn what_is_too_large_is_refused_by_name() {
             let mut stream = tokio::net::TcpStream::connect(&place.client)
                 .await
                 .expect("it listens");
-            let head =
-                "POST /v1/log/append HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\n\r\n";
+            let head = "POST /v1/log/append HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 99999999999\r\n\r\n";
             stream.write_all(head.as_bytes()).await.expect("sent");
             let mut answer = [0; 12];
             let body = vec![b'x'; 1 << 20];
@@ -359,8 +358,9 @@ async fn almost(address: String) -> Option<tokio::net::TcpStream> {
     /// How long a refusal is waited for.
     const SOON: Duration = Duration::from_secs(2);
     let mut stream = tokio::net::TcpStream::connect(address).await.ok()?;
-    let head =
-        format!("POST /v1/log/append HTTP/1.1\r\nHost: x\r\nContent-Length: {BYTES}\r\n\r\n");
+    let head = format!(
+        "POST /v1/log/append HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {BYTES}\r\n\r\n"
+    );
     stream.write_all(head.as_bytes()).await.ok()?;
     stream.write_all(&vec![b' '; BYTES - 1]).await.ok()?;
     match timeout(SOON, stream.read(&mut [0; 64])).await {

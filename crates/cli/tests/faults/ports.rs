@@ -135,7 +135,7 @@ fn whoever_is_slow_to_speak_is_cut_off() {
             (&clients, b"G", HEADERS_WITHIN),
             (
                 &clients,
-                b"GET /leader HTTP/1.1\r\nHost: x\r\nX-",
+                b"GET /leader HTTP/1.1\r\nHost: localhost\r\nX-",
                 HEADERS_WITHIN,
             ),
             (&clients, h2, HEADERS_WITHIN),

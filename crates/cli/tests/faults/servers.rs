@@ -366,7 +366,8 @@ impl Servers {
         let address = self.network.place(server).client;
         let talk = async {
             let mut stream = tokio::net::TcpStream::connect(address).await?;
-            let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+            let request =
+                format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
             stream.write_all(request.as_bytes()).await?;
             let mut text = String::new();
             stream.read_to_string(&mut text).await?;

@@ -218,7 +218,7 @@ fn changes(town: &Town) -> f64 {
     let address = url.trim_start_matches("tenure://");
     let address = address.split(',').next().expect("an address");
     let mut stream = std::net::TcpStream::connect(address).expect("it listens");
-    let request = "GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+    let request = "GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
     stream.write_all(request.as_bytes()).expect("asked");
     let mut page = String::new();
     stream.read_to_string(&mut page).expect("answered");

@@ -27,6 +27,10 @@ pub struct Config {
     pub listen: String,
     /// What clients are told to connect to, if that is not `listen`.
     pub advertise: Option<String>,
+    /// What else this server is called, beside its addresses, the name of its
+    /// machine and `localhost`. Without tokens, HTTP is answered under these
+    /// names alone: web pages cannot take one of them.
+    pub hosts: Vec<String>,
     /// How the protocol is set; the same on all servers of a cluster where it
     /// matters.
     pub node: NodeConfig,
@@ -82,6 +86,7 @@ impl Config {
             data: data.into(),
             listen: listen.into(),
             advertise: None,
+            hosts: Vec::new(),
             node: NodeConfig {
                 checksum: crc32c::crc32c_append,
                 timeout: Duration::from_millis(250),

@@ -12,6 +12,7 @@ use tokio::sync::oneshot;
 use super::config::Config;
 use super::house::House;
 use super::inbox::{Event, Inbox, Reply, Told};
+use super::pages::Pages;
 use super::shared::Shared;
 use super::tokens::{Caller, Tokens};
 use super::watchers::Watchers;
@@ -25,6 +26,8 @@ pub(super) struct Door {
     pub(super) watchers: Arc<Watchers>,
     pub(super) house: Arc<House>,
     pub(super) tokens: Tokens,
+    /// What keeps web pages out; with tokens there is no need.
+    pub(super) pages: Option<Arc<Pages>>,
     pub(super) started: tenure_core::time::Instant,
     under_way: Arc<AtomicUsize>,
     most: usize,
@@ -60,6 +63,7 @@ impl Door {
             watchers: Arc::clone(watchers),
             house: Arc::default(),
             tokens,
+            pages: Pages::new(config).map(Arc::new),
             started: crate::clock::boot(),
             under_way: Arc::default(),
             most: config.requests,

@@ -38,6 +38,9 @@ use tenure_core::alpo::Operation;
 /// The largest request that is read.
 pub(super) const BODY_MAX: usize = 4 * 1024 * 1024;
 
+/// What everybody may ask, whoever they are.
+pub(super) const PROBES: [&str; 3] = ["/healthz", "/readyz", "/leader"];
+
 /// All paths.
 pub(super) fn routes(door: Door) -> Router {
     Router::new()

@@ -250,6 +250,13 @@ async fn note(State(door): State<Door>, mut request: Request, next: Next) -> Res
         Err(refused) if is_grpc(&request) => return grpc::status(refused).into_http(),
         Err(refused) => return http::failed(refused),
     };
+    if let Some(pages) = &door.pages
+        && let Err(refused) = pages.judge(&request, &door.shared.metrics)
+    {
+        let mut response = http::failed(refused.error);
+        *response.status_mut() = refused.status;
+        return response;
+    }
     let address = request.extensions().get::<Address>();
     let address = address.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |it| it.0);
     let caller = door.caller(request.headers(), address);

@@ -91,6 +91,8 @@ pub(super) enum Barred {
     Unauthenticated,
     /// Its token has not the right.
     Denied,
+    /// It may have come from a web page, and there are no tokens.
+    CrossOrigin,
 }
 
 /// One of these.

@@ -65,6 +65,7 @@ mod listen;
 mod metrics;
 mod misfit;
 mod owner;
+mod pages;
 mod peers;
 mod refusals;
 mod removal;

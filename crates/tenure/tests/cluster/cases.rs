@@ -358,7 +358,7 @@ async fn metrics_tell_who_leads_and_what_was_done() {
     let mut stream = tokio::net::TcpStream::connect(address)
         .await
         .expect("it listens");
-    let request = "GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+    let request = "GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
     stream.write_all(request.as_bytes()).await.expect("sent");
     let mut text = String::new();
     stream.read_to_string(&mut text).await.expect("answered");
@@ -397,7 +397,7 @@ async fn fields_that_nobody_knows_are_refused() {
     servers.append("one").await;
     let body = r#"{"entries": ["dHdv"], "numbred": {"session": 1}}"#;
     let request = format!(
-        "POST /v1/log/append HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\
+        "POST /v1/log/append HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\
          Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
         body.len()
     );
@@ -435,7 +435,8 @@ async fn every_error_over_http_is_json() {
         ("POST /healthz", "", 405, "INVALID"),
     ] {
         let head = format!(
-            "{request} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {}\r\n\r\n",
+            "{request} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\
+             Content-Type: application/json\r\nContent-Length: {}\r\n\r\n",
             body.len()
         );
         let stream = tokio::net::TcpStream::connect(address).await;

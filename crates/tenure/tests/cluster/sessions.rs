@@ -110,7 +110,7 @@ async fn post(servers: &Servers, path: &str, body: &str) -> (u16, String) {
     let stream = tokio::net::TcpStream::connect(address).await;
     let mut stream = stream.expect("it listens");
     let request = format!(
-        "POST /v1/{path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n\
+        "POST /v1/{path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
          Content-Length: {}\r\nConnection: close\r\n\r\n{body}",
         body.len()
     );

@@ -170,7 +170,7 @@ async fn status(servers: &Servers, number: u64) -> v1::StatusResponse {
 async fn get(servers: &Servers, number: u64, path: &str) -> String {
     let stream = TcpStream::connect(servers.running[&number].address()).await;
     let mut stream = stream.expect("it listens");
-    let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).await.expect("sent");
     let mut text = String::new();
     stream.read_to_string(&mut text).await.expect("answered");

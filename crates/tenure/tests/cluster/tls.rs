@@ -58,7 +58,7 @@ async fn ask(tls: &Tls, server: &Server) -> Result<(String, Vec<u8>), std::io::E
     let address = server.address().to_string();
     let stream = TcpStream::connect(&address).await?;
     let mut line = tls.connect(stream, &address).await?;
-    let request = "GET /readyz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+    let request = "GET /readyz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
     line.write_all(request.as_bytes()).await?;
     let mut answer = String::new();
     line.read_to_string(&mut answer).await?;
@@ -286,7 +286,7 @@ async fn a_client_without_tls_is_told_that_servers_speak_it() {
     assert!(said.contains("ca=FILE"), "{said}");
     // By HTTP, too.
     let mut stream = TcpStream::connect(address).await.expect("it listens");
-    let request = "GET /readyz HTTP/1.1\r\nHost: x\r\n\r\n";
+    let request = "GET /readyz HTTP/1.1\r\nHost: localhost\r\n\r\n";
     stream.write_all(request.as_bytes()).await.expect("sent");
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await.expect("told");

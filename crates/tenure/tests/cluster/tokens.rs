@@ -189,7 +189,7 @@ async fn http(servers: &Servers, method: &str, path: &str, token: Option<&str>) 
     let mut stream = stream.expect("it listens");
     let token = token.map(|it| format!("Authorization: Bearer {it}\r\n"));
     let request = format!(
-        "{method} {path} HTTP/1.1\r\nHost: x\r\n{}Content-Length: 0\r\nConnection: close\r\n\r\n",
+        "{method} {path} HTTP/1.1\r\nHost: localhost\r\n{}Content-Length: 0\r\nConnection: close\r\n\r\n",
         token.unwrap_or_default()
     );
     stream.write_all(request.as_bytes()).await.expect("sent");
