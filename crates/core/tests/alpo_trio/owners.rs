@@ -71,10 +71,13 @@ fn an_opening_that_is_not_committed_yet_names_its_owner_already() {
     servers.cut_off(Some(0));
     assert_eq!(ask(&mut servers, opening(u64::MAX)), []);
     let session = servers.nodes[0].log().last().id;
+    // Not that it is another's: this leader may have been deposed, and the
+    // session be the one of whoever asks.
+    let elsewhere = || [refused(Refusal::NotLeader { leader: None })];
     let stranger = append(session, 1, "stranger", Claim::NONE);
-    assert_eq!(ask(&mut servers, stranger), [refused(Refusal::NotOwner)]);
+    assert_eq!(ask(&mut servers, stranger), elsewhere());
     let other = append(session, 1, "other", OTHERS);
-    assert_eq!(ask(&mut servers, other), [refused(Refusal::NotOwner)]);
+    assert_eq!(ask(&mut servers, other), elsewhere());
     assert_eq!(ask(&mut servers, append(session, 1, "mine", MINE)), []);
     servers.answers.clear();
     servers.cut_off(None);
@@ -87,6 +90,34 @@ fn an_opening_that_is_not_committed_yet_names_its_owner_already() {
     // Not even what was answered before is told.
     let stranger = append(session, 1, "mine", Claim::NONE);
     assert_eq!(ask(&mut servers, stranger), [refused(Refusal::NotOwner)]);
+}
+
+/// A leader that was deposed and does not know it has given the number of a
+/// session, uncommitted, to somebody else than the leader after it.
+#[test]
+fn the_owner_of_a_session_is_not_refused_it_by_a_leader_of_before() {
+    let mut servers = trio(ClusterVersion::SECOND);
+    servers.cut_off(Some(0));
+    // The leader after it begins with an entry of its own.
+    for _ in 0..2 {
+        assert_eq!(ask(&mut servers, opening(u64::MAX)), []);
+    }
+    let session = servers.nodes[0].log().last().id;
+    servers.elect(1);
+    let mut theirs = opening(u64::MAX);
+    if let Ask::Open(opening) = &mut theirs {
+        opening.owner.secret = OTHERS.secret;
+    }
+    servers.answers.clear();
+    servers.ask(1, theirs);
+    let opened = [Answer::Done(Outcome::Opened(session))];
+    assert_eq!(std::mem::take(&mut servers.answers), opened);
+    let rightful = append(session, 1, "rightful", OTHERS);
+    let elsewhere = [refused(Refusal::NotLeader { leader: None })];
+    assert_eq!(ask(&mut servers, rightful.clone()), elsewhere);
+    servers.ask(1, rightful);
+    let done = [Answer::Done(Outcome::Appended(1))];
+    assert_eq!(std::mem::take(&mut servers.answers), done);
 }
 
 #[test]

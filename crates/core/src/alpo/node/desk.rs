@@ -15,7 +15,7 @@ use super::super::bug::Bug;
 use super::super::config::Config;
 use super::super::entry::{ClusterVersion, Command, Entry, Operation, Outcome, Payload, SessionId};
 use super::super::ids::LogId;
-use super::super::owner::{Claim, Opener, Opening, Owner};
+use super::super::owner::{Claim, Opener, Opening};
 use super::super::state::{MAX_WINDOW, Standing};
 use super::server::Server;
 use super::types::{Answer, Ask, Refusal};
@@ -88,27 +88,34 @@ impl Desk {
         (held >= most).then_some(Refusal::Quota { opener, held, most })
     }
 
-    /// Whose the session is, as far as it is there when an entry that is
-    /// appended now is applied. The entry that opened it comes before that one
-    /// in this very log: it is applied, or it is in the tail.
-    fn owner(server: &Server, session: SessionId) -> Option<Owner> {
+    /// Whether somebody who claims so may use the session.
+    ///
+    /// What opened it is applied, or it is in the tail of this very log, and
+    /// then it is applied before what is appended now. Only what is applied
+    /// says for certain whose it is. An uncommitted entry may be that of a
+    /// leader which was deposed and does not know it: the leader after it has
+    /// given the same number to somebody else, who is told to ask elsewhere.
+    /// The rightful owner of an uncommitted one cannot know its number yet.
+    fn judge_owner(server: &Server, session: SessionId, claim: &Claim) -> Option<Refusal> {
         if let Some(open) = server.state.sessions().get(session) {
-            return Some(*open.owner());
+            return (!open.owner().admits(claim)).then_some(Refusal::NotOwner);
         }
         if session <= server.state.applied().id {
             return None;
         }
         match server.log.get(session)?.payload {
-            Payload::OpenOwned { owner, .. } => Some(owner),
+            Payload::OpenOwned { owner, .. } if !owner.admits(claim) => {
+                Some(Refusal::NotLeader { leader: None })
+            }
             _ => None,
         }
     }
 
     pub(super) fn judge(&self, server: &Server, command: &Command, claim: &Claim) -> Admission {
-        let owner = Self::owner(server, command.session);
-        let admits = owner.is_none_or(|owner| owner.admits(claim));
-        if !admits && !server.planted(Bug::SessionWithoutOwner) {
-            return Admission::Answer(Answer::Refused(Refusal::NotOwner));
+        if let Some(refused) = Self::judge_owner(server, command.session, claim)
+            && !server.planted(Bug::SessionWithoutOwner)
+        {
+            return Admission::Answer(Answer::Refused(refused));
         }
         let sessions = server.state.sessions();
         match sessions.standing(command.session, command.serial, &command.operation) {
