@@ -1,5 +1,6 @@
 //! What servers, backups and SQLite stores write is for their owner alone, and
-//! what others have written is not believed.
+//! what others have written is not believed. What is in a file that was named
+//! by mistake is not said.
 
 mod common;
 
@@ -54,13 +55,17 @@ fn data_and_backups_are_for_their_owner_alone() {
 }
 
 /// Under this umask, as the user of a service may have it.
-fn once(url: &str, umask: &str) -> Output {
+fn under(umask: &str, args: &[&str]) -> Output {
     let script = format!("umask {umask}; exec \"$@\"");
     Command::new("sh")
-        .args(["-c", &script, "sh", TENURE, "run", "x", "--once"])
-        .args(["--store", url, "--", "true"])
+        .args(["-c", &script, "sh", TENURE])
+        .args(args)
         .output()
         .expect("tenure runs")
+}
+
+fn once(url: &str, umask: &str) -> Output {
+    under(umask, &["run", "x", "--once", "--store", url, "--", "true"])
 }
 
 #[test]
@@ -204,5 +209,104 @@ fn a_place_that_others_may_change_is_warned_of() {
         let told = said(&theirs);
         let words = "expected a file of root, found one of user 65534";
         assert!(told.contains(words), "{told}");
+    }
+}
+
+#[test]
+fn a_secret_in_a_file_that_was_named_by_mistake_is_not_said() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("file");
+    let named = file.to_str().expect("a path");
+    let data = directory.path().join("data");
+    let data = data.to_str().expect("a path");
+    let serve = [
+        "serve",
+        "--insecure",
+        "--id",
+        "1",
+        "--peers",
+        "1=127.0.0.1:1",
+        "--data",
+        data,
+        "--listen",
+        "127.0.0.1:0",
+    ];
+    let tokens = [&serve[..], &["--tokens", named]].concat();
+    let settings = [&serve[..], &["--config", named]].concat();
+    let add = ["token", "x", "--admin", "--tokens", named];
+    let deploy = ["deploy", "--group", "g", "--file", named];
+    // A token as it is, a password of a script, and values of the wrong kind.
+    for (text, place, commands) in [
+        (
+            "5ecre7\n",
+            "line 1, column",
+            &[&tokens[..], &settings, &add, &deploy][..],
+        ),
+        (
+            "# a\nPASSWORD=5ecre7\n",
+            "line 2, column",
+            &[&tokens, &settings, &add, &deploy],
+        ),
+        (
+            "\ntokens = \"5ecre7\"\n",
+            "line 2, column 10",
+            &[&tokens, &add],
+        ),
+        (
+            "[serve]\nid = \"5ecre7\"\n",
+            "line 2, column 6",
+            &[&settings],
+        ),
+        ("workload = \"5ecre7\"\n", "line 1, column 12", &[&deploy]),
+        (
+            "[tokens.a]\nsha256 = \"5ecre7\"\n",
+            "found 6 characters",
+            &[&tokens, &add],
+        ),
+    ] {
+        fs::write(&file, text).expect("a file");
+        for command in commands {
+            let refused = tenure(command);
+            assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+            let told = said(&refused);
+            assert!(told.contains(place), "{text}: {told}");
+            assert!(told.contains("expected"), "{text}: {told}");
+            assert!(!told.contains("5ecre7"), "{text}: {told}");
+        }
+    }
+}
+
+#[test]
+fn a_file_of_tokens_is_its_owners_to_write() {
+    let mut cluster = Cluster::start();
+    let path = |name: &str| cluster.directory.path().join(name);
+    let (tokens, out) = (path("tokens.toml"), path("x.token"));
+    let [tokens_named, out_named] = [&tokens, &out].map(|it| it.to_str().expect("a path"));
+    let made = [
+        "token",
+        "x",
+        "--admin",
+        "--tokens",
+        tokens_named,
+        "--out",
+        out_named,
+    ];
+    let made = under("000", &made);
+    assert!(made.status.success(), "{made:?}");
+    assert_eq!((mode(&tokens), mode(&out)), (0o600, 0o600));
+    cluster.kill(1);
+    let words = ["WARN", "expected a file that only its owner may write"];
+    // One that a group reads, as it is installed for a service, is all right.
+    for (wanted, warned) in [(0o640, false), (0o620, true), (0o602, true)] {
+        set_mode(&tokens, wanted);
+        let mut serve = cluster.loud(TENURE, 1);
+        serve.args(["--tokens", tokens_named]);
+        let server = Heard::start(serve);
+        ready(&cluster.clients[0]);
+        if warned {
+            let found = format!("found mode {wanted:04o}");
+            server.says(1, &[&words[..], &[&found]].concat());
+        }
+        assert_eq!(server.count(&words), usize::from(warned), "{wanted:o}");
     }
 }
