@@ -79,9 +79,15 @@ impl File {
         };
         let text = tenure::small::read_text(path)
             .map_err(|error| usage(format!("--config {}: {error}", path.display())))?;
-        toml::from_str(&text)
-            .map_err(|error| usage(format!("--config {}: {error}", path.display())))
+        parse(&text).map_err(|why| usage(format!("--config {}: {why}", path.display())))
     }
+}
+
+/// What a file of settings says, or what is wrong with it: without a value
+/// that is in it, since the wrong file may hold a secret.
+pub(crate) fn parse<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, String> {
+    toml::from_str(text)
+        .map_err(|error| tenure::small::misread(text, error.span(), error.message()))
 }
 
 /// The store's URL, if one was named.

@@ -1,7 +1,8 @@
 //! Logs, on stderr: quiet by default except what matters.
 //!
 //! Nothing waits for their reader, and what could not be written is counted:
-//! `stderr.rs`.
+//! `stderr.rs`. A line for people is one line, whatever others have written
+//! into the names and the words in it.
 
 use std::backtrace::BacktraceStatus;
 use std::fmt;
@@ -9,8 +10,11 @@ use std::io::IsTerminal as _;
 
 use serde_json::json;
 use tenure::clock;
+use tenure::error::plain;
+use tracing::field::Field;
+use tracing_subscriber::field::MakeExt as _;
 use tracing_subscriber::filter::EnvFilter;
-use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::format::{Writer, debug_fn};
 use tracing_subscriber::fmt::time::FormatTime;
 
 use crate::args::{Common, LogFormat};
@@ -44,6 +48,15 @@ struct Calendar;
 impl FormatTime for Calendar {
     fn format_time(&self, out: &mut Writer<'_>) -> fmt::Result {
         out.write_str(&timestamp(clock::wall()))
+    }
+}
+
+/// Writes the message or a field of a line for people.
+fn in_one_line(out: &mut Writer<'_>, field: &Field, value: &dyn fmt::Debug) -> fmt::Result {
+    let text = plain(&format!("{value:?}"));
+    match field.name() {
+        "message" => out.write_str(&text),
+        name => write!(out, "{name}={text}"),
     }
 }
 
@@ -86,7 +99,10 @@ pub(crate) fn start(common: &Common, format: LogFormat) {
         stderr::say(format!("thread '{name}' {panic}\n{trace}").as_bytes());
     }));
     match format {
-        LogFormat::Human => log.with_ansi(std::io::stderr().is_terminal()).init(),
+        LogFormat::Human => log
+            .with_ansi(std::io::stderr().is_terminal())
+            .fmt_fields(debug_fn(in_one_line).delimited(" "))
+            .init(),
         LogFormat::Json => log.json().flatten_event(true).init(),
     }
 }

@@ -12,6 +12,7 @@ use tenure::clock;
 use tenure::core::election::Record;
 use tenure::core::time::WallTime;
 use tenure::election::Observation;
+use tenure::error::plain;
 
 use crate::args::LogFormat;
 use crate::stderr;
@@ -38,7 +39,7 @@ impl Output {
         let line = if self.json {
             object.to_string()
         } else {
-            text.to_owned()
+            plain_lines(text)
         };
         writeln!(out, "{line}")?;
         out.flush()
@@ -131,7 +132,7 @@ impl Output {
     /// Says on stderr what is being waited for, unless only objects are read.
     pub(crate) fn note(self, text: &str) {
         if !self.json {
-            stderr::say(format!("{text}\n").as_bytes());
+            stderr::say(format!("{}\n", plain_lines(text)).as_bytes());
         }
     }
 
@@ -144,27 +145,16 @@ impl Output {
         } else if self.json {
             json!({ "error": text }).to_string()
         } else {
-            format!("tenure: {text}")
+            format!("tenure: {}", plain_lines(text))
         };
         stderr::say(format!("{line}\n").as_bytes());
     }
 }
 
-/// Text of others in which no character moves the cursor or ends the line, so
-/// that none of it can pass for a row of ours.
-fn plain(text: &str) -> String {
-    let mut plain = String::with_capacity(text.len());
-    for character in text.chars() {
-        match character {
-            // Controls, and what turns the direction of what is written.
-            c if c.is_control() => plain.extend(c.escape_default()),
-            '\u{200e}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => {
-                plain.extend(character.escape_default());
-            }
-            c => plain.push(c),
-        }
-    }
-    plain
+/// The same in a text of several lines of ours. No text of others that comes
+/// here ends a line: names cannot, and words of servers come as [`plain`].
+fn plain_lines(text: &str) -> String {
+    text.split('\n').map(plain).collect::<Vec<_>>().join("\n")
 }
 
 /// Who leads, in a sentence.

@@ -1,8 +1,11 @@
-//! What servers, backups and SQLite stores write is for their owner alone.
+//! What servers, backups and SQLite stores write is for their owner alone, and
+//! what others have written is not believed. What is in a file that was named
+//! by mistake is not said.
 
 mod common;
 
-use std::os::unix::fs::PermissionsExt as _;
+use std::fs;
+use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -10,13 +13,13 @@ use common::TENURE;
 use common::servers::{Cluster, Heard, ready, tenure};
 
 fn mode(path: &Path) -> u32 {
-    let found = std::fs::metadata(path).expect("it is there");
+    let found = fs::metadata(path).expect("it is there");
     found.permissions().mode() & 0o777
 }
 
 fn set_mode(path: &Path, mode: u32) {
-    let wanted = std::fs::Permissions::from_mode(mode);
-    std::fs::set_permissions(path, wanted).expect("it is ours");
+    let wanted = fs::Permissions::from_mode(mode);
+    fs::set_permissions(path, wanted).expect("it is ours");
 }
 
 #[test]
@@ -25,7 +28,7 @@ fn data_and_backups_are_for_their_owner_alone() {
     for id in 1..=3 {
         let data = cluster.directory.path().join(id.to_string());
         assert_eq!(mode(&data), 0o700, "{data:?}");
-        let files: Vec<_> = std::fs::read_dir(&data).expect("its files").collect();
+        let files: Vec<_> = fs::read_dir(&data).expect("its files").collect();
         assert!(files.len() > 3, "{files:?}");
         for file in files {
             let path = file.expect("a file").path();
@@ -52,13 +55,17 @@ fn data_and_backups_are_for_their_owner_alone() {
 }
 
 /// Under this umask, as the user of a service may have it.
-fn once(url: &str, umask: &str) -> Output {
+fn under(umask: &str, args: &[&str]) -> Output {
     let script = format!("umask {umask}; exec \"$@\"");
     Command::new("sh")
-        .args(["-c", &script, "sh", TENURE, "run", "x", "--once"])
-        .args(["--store", url, "--", "true"])
+        .args(["-c", &script, "sh", TENURE])
+        .args(args)
         .output()
         .expect("tenure runs")
+}
+
+fn once(url: &str, umask: &str) -> Output {
+    under(umask, &["run", "x", "--once", "--store", url, "--", "true"])
 }
 
 #[test]
@@ -90,4 +97,216 @@ fn a_sqlite_file_is_for_whom_its_url_says() {
     assert_eq!(mode(&path("a")), 0o644);
     let wrong = once(&format!("{url}?mode=0666"), "022");
     assert_eq!(wrong.status.code(), Some(2), "{wrong:?}");
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Who may give files away.
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+const NOBODY: u32 = 65_534;
+
+/// Puts something there.
+type Plant = fn(&Path);
+
+/// What somebody else may have put beside a database, and what is said of it.
+/// Only root can make a file of another user; anybody can make the others.
+fn planted() -> Vec<(&'static str, Plant)> {
+    fn file(path: &Path, mode: u32) {
+        fs::write(path, "").expect("a file");
+        set_mode(path, mode);
+    }
+    let mut planted: Vec<(_, Plant)> = vec![
+        ("with mode 0666", |path| file(path, 0o666)),
+        ("found a symbolic link", |path| {
+            symlink("/dev/null", path).expect("a link");
+        }),
+        ("found a directory", |path| {
+            fs::create_dir(path).expect("a directory");
+        }),
+    ];
+    if is_root() {
+        planted.push(("found a file of user 65534", |path| {
+            file(path, 0o600);
+            chown(path, Some(NOBODY), None).expect("given away");
+        }));
+    }
+    planted
+}
+
+fn remove(path: &Path) {
+    let removed = fs::remove_file(path).or_else(|_| fs::remove_dir(path));
+    removed.expect("it goes");
+}
+
+#[test]
+fn what_others_put_beside_a_database_is_not_believed() {
+    for (words, plant) in planted() {
+        for end in ["-journal", "-wal", "-shm"] {
+            let directory = tempfile::tempdir().expect("a directory");
+            let database = directory.path().join("t.db");
+            let beside = directory.path().join(format!("t.db{end}"));
+            let url = format!("sqlite://{}", database.display());
+            let refused = || {
+                let told = once(&url, "022");
+                assert_eq!(told.status.code(), Some(2), "{words}: {told:?}");
+                let told = said(&told);
+                let name = format!("expected {} to be", beside.display());
+                for word in [&name, words, "remove it", "a directory of your own"] {
+                    assert!(told.contains(word), "{end}: {word}: {told}");
+                }
+            };
+            // Before the database is there, and when it is.
+            plant(&beside);
+            refused();
+            assert!(!database.exists(), "{words}");
+            remove(&beside);
+            assert_eq!(once(&url, "022").status.code(), Some(0), "{words}");
+            let _ = fs::remove_file(&beside);
+            plant(&beside);
+            refused();
+            remove(&beside);
+            assert_eq!(once(&url, "022").status.code(), Some(0), "{words}");
+            let seen = tenure(&["leader", "x", "--json", "--store", &url]);
+            let shown = String::from_utf8_lossy(&seen.stdout).into_owned();
+            assert!(shown.contains("\"term\":2"), "{shown}");
+        }
+    }
+}
+
+#[test]
+fn a_place_that_others_may_change_is_warned_of() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("t.db");
+    let url = format!("sqlite://{}", path.display());
+    let words = "expected a directory in which only user";
+    let quiet = once(&url, "022");
+    assert!(quiet.status.success(), "{quiet:?}");
+    assert!(!said(&quiet).contains("WARN"), "{}", said(&quiet));
+    set_mode(directory.path(), 0o1777);
+    let warned = said(&once(&url, "022"));
+    assert!(warned.contains(words), "{warned}");
+    assert!(warned.contains("with mode 1777"), "{warned}");
+    set_mode(directory.path(), 0o700);
+    // Left by a release that made its files wider.
+    set_mode(&directory.path().join("t.db-journal"), 0o644);
+    let warned = said(&once(&url, "022"));
+    assert!(
+        warned.contains("expected mode 0600, found 0644"),
+        "{warned}"
+    );
+    set_mode(&directory.path().join("t.db-journal"), 0o600);
+    if is_root() {
+        for file in ["t.db", "t.db-journal"] {
+            chown(directory.path().join(file), Some(NOBODY), None).expect("given away");
+        }
+        let theirs = once(&url, "022");
+        assert!(theirs.status.success(), "{theirs:?}");
+        let told = said(&theirs);
+        let words = "expected a file of root, found one of user 65534";
+        assert!(told.contains(words), "{told}");
+    }
+}
+
+#[test]
+fn a_secret_in_a_file_that_was_named_by_mistake_is_not_said() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("file");
+    let named = file.to_str().expect("a path");
+    let data = directory.path().join("data");
+    let data = data.to_str().expect("a path");
+    let serve = [
+        "serve",
+        "--insecure",
+        "--id",
+        "1",
+        "--peers",
+        "1=127.0.0.1:1",
+        "--data",
+        data,
+        "--listen",
+        "127.0.0.1:0",
+    ];
+    let tokens = [&serve[..], &["--tokens", named]].concat();
+    let settings = [&serve[..], &["--config", named]].concat();
+    let add = ["token", "x", "--admin", "--tokens", named];
+    let deploy = ["deploy", "--group", "g", "--file", named];
+    // A token as it is, a password of a script, and values of the wrong kind.
+    for (text, place, commands) in [
+        (
+            "5ecre7\n",
+            "line 1, column",
+            &[&tokens[..], &settings, &add, &deploy][..],
+        ),
+        (
+            "# a\nPASSWORD=5ecre7\n",
+            "line 2, column",
+            &[&tokens, &settings, &add, &deploy],
+        ),
+        (
+            "\ntokens = \"5ecre7\"\n",
+            "line 2, column 10",
+            &[&tokens, &add],
+        ),
+        (
+            "[serve]\nid = \"5ecre7\"\n",
+            "line 2, column 6",
+            &[&settings],
+        ),
+        ("workload = \"5ecre7\"\n", "line 1, column 12", &[&deploy]),
+        (
+            "[tokens.a]\nsha256 = \"5ecre7\"\n",
+            "found 6 characters",
+            &[&tokens, &add],
+        ),
+    ] {
+        fs::write(&file, text).expect("a file");
+        for command in commands {
+            let refused = tenure(command);
+            assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+            let told = said(&refused);
+            assert!(told.contains(place), "{text}: {told}");
+            assert!(told.contains("expected"), "{text}: {told}");
+            assert!(!told.contains("5ecre7"), "{text}: {told}");
+        }
+    }
+}
+
+#[test]
+fn a_file_of_tokens_is_its_owners_to_write() {
+    let mut cluster = Cluster::start();
+    let path = |name: &str| cluster.directory.path().join(name);
+    let (tokens, out) = (path("tokens.toml"), path("x.token"));
+    let [tokens_named, out_named] = [&tokens, &out].map(|it| it.to_str().expect("a path"));
+    let made = [
+        "token",
+        "x",
+        "--admin",
+        "--tokens",
+        tokens_named,
+        "--out",
+        out_named,
+    ];
+    let made = under("000", &made);
+    assert!(made.status.success(), "{made:?}");
+    assert_eq!((mode(&tokens), mode(&out)), (0o600, 0o600));
+    cluster.kill(1);
+    let words = ["WARN", "expected a file that only its owner may write"];
+    // One that a group reads, as it is installed for a service, is all right.
+    for (wanted, warned) in [(0o640, false), (0o620, true), (0o602, true)] {
+        set_mode(&tokens, wanted);
+        let mut serve = cluster.loud(TENURE, 1);
+        serve.args(["--tokens", tokens_named]);
+        let server = Heard::start(serve);
+        ready(&cluster.clients[0]);
+        if warned {
+            let found = format!("found mode {wanted:04o}");
+            server.says(1, &[&words[..], &[&found]].concat());
+        }
+        assert_eq!(server.count(&words), usize::from(warned), "{wanted:o}");
+    }
 }

@@ -49,6 +49,29 @@ impl StoreError {
     }
 }
 
+/// Text of others in which no character moves the cursor, ends the line or
+/// turns the direction of what is written, so that none of it can pass for
+/// words of this program.
+///
+/// The words of a server in an error are given in this form.
+#[must_use]
+pub fn plain(text: &str) -> String {
+    let mut plain = String::with_capacity(text.len());
+    for character in text.chars() {
+        match character {
+            // Controls, those of C1 among them.
+            c if c.is_control() => plain.extend(c.escape_default()),
+            // What turns the direction, and what ends a line elsewhere.
+            '\u{61c}'
+            | '\u{200e}'..='\u{200f}'
+            | '\u{2028}'..='\u{202e}'
+            | '\u{2066}'..='\u{2069}' => plain.extend(character.escape_default()),
+            c => plain.push(c),
+        }
+    }
+    plain
+}
+
 /// What is quoted of a request in an answer to it: no more than this, since
 /// the request may be of megabytes.
 #[cfg(feature = "tenure")]
@@ -79,6 +102,14 @@ mod tests {
     fn what_is_quoted_is_cut() {
         assert_eq!(cut("short"), "short");
         assert_eq!(cut(&"ä".repeat(3_000_000)), "ä".repeat(200));
+    }
+
+    #[test]
+    fn no_character_of_others_moves_the_cursor_or_ends_a_line() {
+        let text = "a\n\u{1b}[31m\u{9b}2J\u{202e}\u{2066}\u{61c}\u{2028}\té\\";
+        let shown = r"a\n\u{1b}[31m\u{9b}2J\u{202e}\u{2066}\u{61c}\u{2028}\té\";
+        assert_eq!(plain(text), shown);
+        assert_eq!(plain(&plain(text)), shown);
     }
 
     #[test]

@@ -1,10 +1,14 @@
 //! Small files that a person has named: certificates, tokens, settings.
 
+use std::borrow::Cow;
 use std::fs::File;
 use std::io::{self, Read as _};
+use std::ops::Range;
 use std::path::Path;
 
 use rustix::fs::{Mode, OFlags};
+
+use crate::error::plain;
 
 /// The largest that is read, in bytes.
 pub const SMALL_BYTES_MAX: u64 = 1024 * 1024;
@@ -62,6 +66,36 @@ pub fn read_open(file: &File) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// What is wrong with a file of settings, and where: for errors of TOML, whose
+/// own words quote the file. A file that was named by mistake may be a secret,
+/// so no value that is in it is said; names of settings are.
+pub fn misread(text: &str, at: Option<Range<usize>>, why: &str) -> String {
+    let why = plain(&without_value(why));
+    let Some(before) = at.and_then(|at| text.get(..at.start)) else {
+        return why;
+    };
+    let line = before.matches('\n').count() + 1;
+    let column = before.rsplit('\n').next().unwrap_or_default();
+    format!("line {line}, column {}: {why}", column.chars().count() + 1)
+}
+
+/// The same sentence without the value that was found, which serde quotes.
+fn without_value(why: &str) -> Cow<'_, str> {
+    const QUOTING: [&str; 3] = ["invalid type: ", "invalid value: ", "unknown variant "];
+    let Some(begin) = QUOTING.iter().find(|begin| why.starts_with(**begin)) else {
+        return why.into();
+    };
+    let rest = &why[begin.len()..];
+    let parts = rest.rsplit_once(", expected ");
+    let (found, expected) = parts.unwrap_or((rest, "something else"));
+    let kind = found.split(['"', '`']).next().unwrap_or_default();
+    format!(
+        "{}, expected {expected}",
+        format!("{begin}{kind}").trim_end()
+    )
+    .into()
+}
+
 fn wrong(why: String) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, why)
 }
@@ -69,6 +103,33 @@ fn wrong(why: String) -> io::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_value_of_a_misread_file_is_said() {
+        for (why, said) in [
+            (
+                "invalid type: string \"se, expected cret\", expected a map",
+                "invalid type: string, expected a map",
+            ),
+            (
+                "invalid type: integer `1234`, expected a string",
+                "invalid type: integer, expected a string",
+            ),
+            (
+                "unknown variant `secret`, expected one of `read`, `append`",
+                "unknown variant, expected one of `read`, `append`",
+            ),
+            ("unknown field `date`", "unknown field `date`"),
+            ("missing field `sha256`", "missing field `sha256`"),
+        ] {
+            let text = "é\nab c";
+            let there = format!("line 2, column 3: {said}");
+            assert_eq!(misread(text, Some(5..6), why), there);
+            assert_eq!(misread(text, None, why), said);
+        }
+        assert_eq!(misread("", Some(0..0), "no"), "line 1, column 1: no");
+        assert_eq!(misread("", Some(7..9), "no"), "no");
+    }
 
     #[test]
     fn only_plain_files_up_to_a_bound_are_read() {

@@ -12,7 +12,7 @@ use crate::agent::spec::{File, Workload};
 use crate::agent::{self, Ask, Deployed, NotDone};
 use crate::failure::{Failure, usage};
 use crate::output::Output;
-use crate::{Context, args};
+use crate::{Context, args, config};
 
 pub(crate) async fn deploy(context: &Context, args: &args::Deploy) -> Result<ExitCode, Failure> {
     let workloads = match &args.file {
@@ -202,7 +202,7 @@ fn filed(path: &Path) -> Result<Vec<Workload>, Failure> {
     let text =
         std::fs::read_to_string(path).map_err(|error| usage(format!("--file {shown}: {error}")))?;
     let file: File =
-        toml::from_str(&text).map_err(|error| usage(format!("--file {shown}: {error}")))?;
+        config::parse(&text).map_err(|error| usage(format!("--file {shown}: {error}")))?;
     if file.workload.is_empty() {
         return Err(usage(format!(
             "--file {shown}: expected at least one [[workload]], found none"

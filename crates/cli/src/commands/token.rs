@@ -32,7 +32,9 @@ pub(crate) fn token(context: &Context, args: &Token) -> Result<ExitCode, Failure
     }
     if let Some(file) = &args.tokens {
         let mut options = fs::OpenOptions::new();
-        let mut file = options.append(true).create(true).open(file)?;
+        // Who may write it gives himself every right, and who may read it
+        // learns who has which.
+        let mut file = options.append(true).create(true).mode(0o600).open(file)?;
         // A server that reads half of it keeps what it had, and reads again.
         let gap = if known { "\n" } else { "" };
         file.write_all(format!("{gap}{table}").as_bytes())?;
@@ -109,7 +111,7 @@ fn check(file: &Path, name: &str, table: &str) -> Result<bool, Failure> {
     };
     // What is wrong with the file already is said before what is added to it.
     check_tokens(&text).map_err(wrong)?;
-    let parsed: toml::Table = toml::from_str(&text).map_err(|why| wrong(why.to_string()))?;
+    let parsed: toml::Table = crate::config::parse(&text).map_err(wrong)?;
     let tokens = parsed.get("tokens").and_then(toml::Value::as_table);
     if tokens.is_some_and(|tokens| tokens.contains_key(name)) {
         return Err(wrong(format!(

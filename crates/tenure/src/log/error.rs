@@ -6,7 +6,7 @@
 //! its disk may still be done after everybody stopped waiting for it.
 
 use crate::api::v1;
-use crate::error::StoreError;
+use crate::error::{StoreError, plain};
 
 /// How a call failed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -62,7 +62,7 @@ impl Error {
             if error.message.is_empty() {
                 format!("the server says {}", error.cause().as_str_name())
             } else {
-                error.message.clone()
+                plain(&error.message)
             }
         };
         match error.cause() {
@@ -150,7 +150,8 @@ pub(super) fn of_changing(status: &tonic::Status) -> Error {
     }
 }
 
-/// The text of a status and of what lies behind it.
+/// The text of a status and of what lies behind it, in one line: whoever
+/// answers at the address of a server has written it.
 pub(super) fn sentence(status: &tonic::Status) -> String {
     let mut text = status.message().to_owned();
     if text.is_empty() {
@@ -162,7 +163,7 @@ pub(super) fn sentence(status: &tonic::Status) -> String {
             text = format!("{text}: {below}");
         }
     }
-    text
+    plain(&text)
 }
 
 /// The innermost cause of an error: what the operating system said.
@@ -177,6 +178,28 @@ pub(super) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_server_says_nothing_but_text() {
+        let words = "no\n2026-01-01 INFO elected\u{1b}[2J\u{9b}31m\u{202e}";
+        let shown = r"no\n2026-01-01 INFO elected\u{1b}[2J\u{9b}31m\u{202e}";
+        let bare = tonic::Status::internal(words);
+        assert_eq!(sentence(&bare), shown);
+        for cause in [v1::Cause::Busy, v1::Cause::TooOld, v1::Cause::Invalid] {
+            let error = v1::Error {
+                cause: cause.into(),
+                message: words.into(),
+                ..v1::Error::default()
+            };
+            let told = Error::from_wire(&error).to_string();
+            assert!(told.ends_with(shown), "{told}");
+            let told = of_reading(&carrying(&error)).to_string();
+            assert!(told.ends_with(shown), "{told}");
+        }
+        for told in [of_reading(&bare), of_changing(&bare)] {
+            assert!(told.to_string().ends_with(shown), "{told}");
+        }
+    }
 
     #[test]
     fn perhaps_is_never_read_as_no() {

@@ -28,6 +28,7 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -136,7 +137,8 @@ impl Table {
     }
 
     fn parse(text: &str) -> Result<Self, String> {
-        let file: File = toml::from_str(text).map_err(|why| why.to_string())?;
+        let file: File = toml::from_str(text)
+            .map_err(|why| crate::small::misread(text, why.span(), why.message()))?;
         if file.tokens.len() > TOKENS_MAX {
             let found = file.tokens.len();
             return Err(format!(
@@ -149,8 +151,8 @@ impl Table {
             let Some(fingerprint) = parse_fingerprint(&rights.sha256) else {
                 return Err(format!(
                     "tokens.{name}: expected sha256 to be the 64 hexadecimal digits that `tenure \
-                     token` prints, found {:?}",
-                    rights.sha256
+                     token` prints, found {} characters that are not",
+                    rights.sha256.chars().count()
                 ));
             };
             if let Some(other) = names.insert(fingerprint, name.clone()) {
@@ -262,6 +264,18 @@ fn begins(prefixes: &[String], text: &str) -> bool {
     prefixes.iter().any(|prefix| text.starts_with(&**prefix))
 }
 
+/// Says so if others than its owner may write the file.
+fn warn_if_others_may_write(file: &Path) {
+    let mode = std::fs::metadata(file).map_or(0, |it| it.mode() & 0o777);
+    if mode & 0o022 != 0 {
+        let file = file.display();
+        tracing::warn!(
+            "{file}: expected a file that only its owner may write, found mode {mode:04o}: who \
+             may write it can give any token every right; chmod go-w {file}"
+        );
+    }
+}
+
 /// The tokens that a server knows.
 #[derive(Clone, Debug)]
 pub(super) struct Tokens(Option<Arc<Renewed<Arc<Table>>>>);
@@ -272,6 +286,7 @@ impl Tokens {
         let Some(file) = file else {
             return Ok(Self(None));
         };
+        warn_if_others_may_write(&file);
         let files = vec![file.clone()];
         let make = move || Table::read(&file).map(Arc::new);
         Renewed::open("tokens", files, make).map(|it| Self(Some(Arc::new(it))))

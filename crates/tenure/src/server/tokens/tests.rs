@@ -122,7 +122,7 @@ fn a_file_that_makes_no_sense_is_refused_with_what_was_found() {
     let one = fingerprint("one");
     for (text, said) in [
         ("[tokens.a]", "missing field `sha256`"),
-        ("[tokens.a]\nsha256 = \"12\"", "found \"12\""),
+        ("[tokens.a]\nsha256 = \"12\"", "found 2 characters"),
         (
             &format!("[tokens.a]\nsha256 = \"{}\"", "é".repeat(32)),
             "64 hexadecimal digits",
@@ -133,7 +133,7 @@ fn a_file_that_makes_no_sense_is_refused_with_what_was_found() {
         ),
         (
             &format!("[tokens.a]\nsha256 = \"{one}\"\nlog = \"all\""),
-            "unknown variant",
+            "line 3, column 7: unknown variant, expected",
         ),
         (
             &format!("[tokens.a]\nsha256 = \"{one}\"\n[tokens.b]\nsha256 = \"{one}\""),

@@ -8,7 +8,7 @@ use std::error::Error;
 
 use tonic::{Code, ConnectError, Status};
 
-use crate::error::StoreError;
+use crate::error::{StoreError, plain};
 
 /// The causes behind an error, outermost first.
 fn causes<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
@@ -31,10 +31,11 @@ pub(super) fn text(error: &(dyn Error + 'static)) -> String {
 
 /// What a status says, in one line.
 fn said(server: &str, status: &Status) -> String {
-    match status.source() {
+    let words = match status.source() {
         Some(cause) => format!("{server}: {}", text(cause)),
         None => format!("{server}: {} ({})", status.message(), status.code()),
-    }
+    };
+    plain(&words)
 }
 
 /// Whether our token is no longer good; the next connection gets another.

@@ -5,7 +5,7 @@ use std::error::Error as _;
 use tokio_postgres::Error;
 use tokio_postgres::error::{DbError, SqlState};
 
-use crate::error::StoreError;
+use crate::error::{StoreError, plain};
 use crate::store::REPAIR;
 
 /// The error with its causes, in one line.
@@ -27,7 +27,7 @@ fn describe(error: &DbError) -> String {
     for more in [error.detail(), error.hint()].into_iter().flatten() {
         text = format!("{text}; {more}");
     }
-    text
+    plain(&text)
 }
 
 /// An error while connecting: nothing was asked yet.

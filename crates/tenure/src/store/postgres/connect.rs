@@ -23,7 +23,7 @@ use super::hints::Inbox;
 use super::settings::{Server, Settings};
 use super::{classify, tls};
 use crate::drive;
-use crate::error::StoreError;
+use crate::error::{StoreError, plain};
 use crate::store::dial::{self, Connection};
 
 /// How many addresses of one host are tried.
@@ -97,7 +97,7 @@ impl Heard {
                 .last_warning
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner);
-            warning.message().clone_into(&mut last);
+            *last = plain(warning.message());
             drop(last);
             self.warnings.fetch_add(1, Ordering::AcqRel);
         }
@@ -210,7 +210,7 @@ async fn connect(
                     // Counted before the messages after it are handed out:
                     // whoever gets the answer of a write finds its warning.
                     hears.warned(&notice);
-                    tracing::warn!("the database says: {}", notice.message());
+                    tracing::warn!("the database says: {}", plain(notice.message()));
                 }
                 Some(Ok(_)) => {}
                 Some(Err(error)) => {

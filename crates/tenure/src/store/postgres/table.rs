@@ -196,9 +196,10 @@ async fn make(settings: &Settings, connected: &Connected) -> Result<String, Stor
 fn refused(wanted: &Wanted, why: &str) -> StoreError {
     StoreError::broken(format!(
         "expected table {}, found none, and could not create it: {why}; have somebody who may \
-         run:\n{};",
+         run: {};",
         wanted.name,
-        sql::migration(&wanted.name)
+        // In one line, as all that is logged.
+        sql::migration(&wanted.name).replace('\n', " ")
     ))
 }
 

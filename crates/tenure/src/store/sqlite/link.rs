@@ -46,7 +46,7 @@ use tenure_core::time::Instant;
 
 use super::identity::{self, Found, Identity};
 use super::mode::FileMode;
-use super::{place, table};
+use super::{beside, place, table};
 use crate::clock;
 use crate::error::StoreError;
 use crate::store::{REPAIR, no_store};
@@ -174,6 +174,7 @@ impl Link {
         let mut link = Self::new(place, Purpose::Write);
         loop {
             wait_for_locks(until);
+            beside::check(&place.path, place.mode, true)?;
             if identity::look(&place.path).is_err() && !place.create() {
                 // SQLite says why.
                 drop(link.connect(OpenFlags::SQLITE_OPEN_CREATE)?);
@@ -183,6 +184,7 @@ impl Link {
                 result => {
                     result?;
                     place.mode.warn_if_wider(&place.path);
+                    beside::warn(&place.path, place.mode);
                     return Ok(link);
                 }
             }
@@ -195,7 +197,10 @@ impl Link {
 
     /// The connection, to the file that the path leads to now.
     pub(super) fn connection(&mut self) -> Result<&mut Connection, StoreError> {
-        if !self.is_current() {
+        if self.is_current() {
+            // SQLite looks for a write-ahead log at each transaction.
+            beside::check(&self.place.path, self.place.mode, false)?;
+        } else {
             self.begin(false)?;
         }
         let open = self.open.as_mut();
@@ -264,12 +269,15 @@ impl Link {
             let found = self.place.look()?;
             place::check(&self.place.path)?;
             identity::refuse_second_name(&self.place.path, &found)?;
+            let beside = || beside::check(&self.place.path, self.place.mode, true);
+            beside()?;
             let connection = self.connect(OpenFlags::empty())?;
             // The same before and after: so it is what was opened in between.
             if self.place.look()?.identity != found.identity {
                 continue;
             }
             self.prepare(&connection, make)?;
+            beside()?;
             self.open = Some(Open {
                 connection,
                 identity: found.identity,

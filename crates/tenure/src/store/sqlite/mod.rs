@@ -21,6 +21,7 @@
 //! clock are one machine's, so all who open the file must be on it; file
 //! systems that machines share are refused.
 
+mod beside;
 mod identity;
 mod link;
 mod mode;

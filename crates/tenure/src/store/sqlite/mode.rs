@@ -38,7 +38,7 @@ impl FileMode {
         }
     }
 
-    const fn bits(self) -> u32 {
+    pub(super) const fn bits(self) -> u32 {
         match self {
             Self::Owner => 0o600,
             Self::GroupReads => 0o640,
