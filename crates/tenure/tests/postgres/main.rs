@@ -1,7 +1,7 @@
 //! The PostgreSQL store against private servers: hosts that are mute, a server
 //! that stops to take writes, replication that does not happen, impatient
-//! calls, forged notifications (`hints.rs`), and which tables are taken
-//! (`tables.rs`).
+//! calls, forged notifications (`hints.rs`), which tables are taken (`tables.rs`),
+//! and tables whose versions do not rise (`versions.rs`).
 
 #[path = "../common/ports.rs"]
 mod ports;
@@ -12,6 +12,7 @@ mod stopped;
 
 mod hints;
 mod tables;
+mod versions;
 
 use std::net::TcpListener;
 use std::sync::Arc;

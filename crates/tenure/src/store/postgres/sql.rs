@@ -62,7 +62,8 @@ pub(super) const COLUMNS: &str =
     "key text, version bigint, value bytea, stamp timestamp with time zone";
 
 /// The tables of this name on the search path, in its order, or the one in
-/// the schema that is named: what each is called, its columns, and what it is.
+/// the schema that is named: what each is called, its columns, what it is, and
+/// the triggers that it has beside those for which it is refused.
 pub(super) fn describe(wanted: &Wanted) -> String {
     let (schema, name) = wanted.parts();
     let schemas = schema.map_or_else(
@@ -73,7 +74,8 @@ pub(super) fn describe(wanted: &Wanted) -> String {
         "SELECT format('%I.%I', n.nspname, c.relname), \
          (SELECT string_agg(attname || ' ' || format_type(atttypid, atttypmod), ', ' \
          ORDER BY attnum) FROM pg_attribute \
-         WHERE attrelid = c.oid AND attnum > 0 AND NOT attisdropped), {WHAT} \
+         WHERE attrelid = c.oid AND attnum > 0 AND NOT attisdropped), {WHAT}, \
+         (SELECT string_agg(g.tgname, ', ' ORDER BY g.tgname) FROM {TRIGGERS}) \
          FROM unnest({schemas}) WITH ORDINALITY s(name, at) \
          JOIN pg_namespace n ON n.nspname = s.name \
          JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = '{name}' \
@@ -85,8 +87,22 @@ pub(super) fn describe(wanted: &Wanted) -> String {
 pub(super) const ORDINARY: &str = "an ordinary table";
 /// One that the server empties after a crash, or at the end of a session.
 pub(super) const EMPTIED: &str = "one that the server empties";
+/// One whose versions somebody else gives out, or nobody.
+pub(super) const UNCOUNTED: &str = "one without an identity";
+/// One whose versions may go back, or come again.
+pub(super) const FALLING: &str = "one with an identity that does not rise";
+/// What stands before the name of a trigger that may change rows.
+pub(super) const CHANGED_BY: &str = "trigger ";
 
-/// What a relation is. Behind all but an ordinary table another may stand that
+/// The triggers that somebody made for a table and that are not disabled.
+const TRIGGERS: &str = "pg_catalog.pg_trigger g WHERE g.tgrelid = c.oid \
+     AND NOT g.tgisinternal AND g.tgenabled <> 'D'";
+
+/// What a relation is. The versions of its rows must rise with each write, or
+/// several candidates would each find the version that they expect: so they
+/// come from an identity that rises (whose sequence keeps no numbers for
+/// single sessions), and no trigger comes before a row (bit 1 of `tgtype` is
+/// "for each row", 2 "before", 64 "instead of"). Behind all but an ordinary table another may stand that
 /// the server empties, or that is somewhere else. The catalogues that are read
 /// are open to every user. (`relhassubclass` and `relhasrules` may be set
 /// where there is nothing any more.)
@@ -100,6 +116,20 @@ const WHAT: &str = "CASE WHEN c.relkind = 'v' THEN 'a view' \
      WHEN EXISTS (SELECT FROM pg_catalog.pg_rewrite WHERE ev_class = c.oid) \
      THEN 'a table with rules' \
      WHEN c.relpersistence <> 'p' THEN 'one that the server empties' \
+     WHEN NOT EXISTS (SELECT FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid \
+     AND a.attname = 'version' AND a.attidentity <> '') THEN 'one without an identity' \
+     WHEN EXISTS (SELECT FROM pg_catalog.pg_depend d \
+     JOIN pg_catalog.pg_sequence q ON q.seqrelid = d.objid \
+     WHERE d.classid = 'pg_catalog.pg_class'::regclass AND d.deptype = 'i' \
+     AND d.refclassid = 'pg_catalog.pg_class'::regclass AND d.refobjid = c.oid \
+     AND (q.seqcycle OR q.seqincrement < 1 OR q.seqcache <> 1)) \
+     THEN 'one with an identity that does not rise' \
+     WHEN EXISTS (SELECT FROM pg_catalog.pg_trigger g WHERE g.tgrelid = c.oid \
+     AND NOT g.tgisinternal AND g.tgenabled <> 'D' \
+     AND (g.tgtype & 1) <> 0 AND (g.tgtype & 66) <> 0) \
+     THEN concat('trigger ', (SELECT min(g.tgname::text) FROM pg_catalog.pg_trigger g \
+     WHERE g.tgrelid = c.oid AND NOT g.tgisinternal AND g.tgenabled <> 'D' \
+     AND (g.tgtype & 1) <> 0 AND (g.tgtype & 66) <> 0)) \
      ELSE 'an ordinary table' END";
 
 /// What this relation is now, which is named with its schema.
@@ -178,6 +208,20 @@ pub(super) struct Change {
     pub(super) notification: String,
 }
 
+/// What stands in an error of the server for a version that did not rise.
+pub(super) const NOT_ABOVE: &str = "tenure: version ";
+
+/// The version of the row that was written. If it is not above the one before,
+/// the statement fails and its transaction is rolled back: the next candidate
+/// would find the version that it expects, and lead beside this one. The
+/// server has no plain way to fail within an expression but a cast.
+fn above(version: i64) -> String {
+    format!(
+        "CASE WHEN r.version > {version} THEN r.version \
+         ELSE concat('{NOT_ABOVE}', r.version, ' after {version}')::bigint END"
+    )
+}
+
 pub(super) fn write(table: &Table, write: &Write, within: Duration) -> Change {
     let key = text(write.key.as_str());
     let value = bytes(&write.value);
@@ -186,23 +230,29 @@ pub(super) fn write(table: &Table, write: &Write, within: Duration) -> Change {
         (Stamp::Keep, Expect::Absent) => "NULL",
         (Stamp::Keep, Expect::Version(_)) => "t.stamp",
     };
-    let change = match &write.expect {
-        Expect::Absent => format!(
-            "INSERT INTO {} AS t (key, value, stamp) VALUES ({key}, {value}, {stamp}) \
+    let (change, version) = match &write.expect {
+        Expect::Absent => (
+            format!(
+                "INSERT INTO {} AS t (key, value, stamp) VALUES ({key}, {value}, {stamp}) \
              ON CONFLICT (key) DO NOTHING",
-            table.name
+                table.name
+            ),
+            "r.version".to_owned(),
         ),
-        Expect::Version(version) => format!(
-            "UPDATE {} AS t SET value = {value}, version = DEFAULT, stamp = {stamp} \
-             WHERE t.key = {key} AND t.version = {}",
-            table.name,
+        Expect::Version(version) => {
             // No row has a negative version: not ours, so a conflict.
-            version.to_u64().map_or(-1, u64::cast_signed)
-        ),
+            let version = version.to_u64().map_or(-1, u64::cast_signed);
+            let update = format!(
+                "UPDATE {} AS t SET value = {value}, version = DEFAULT, stamp = {stamp} \
+                 WHERE t.key = {key} AND t.version = {version}",
+                table.name
+            );
+            (update, above(version))
+        }
     };
     let statement = format!(
         "{}WITH r AS ({change} RETURNING t.version, t.stamp) \
-         SELECT {MICROS} AS now, r.version, {} AS stamp FROM r",
+         SELECT {MICROS} AS now, {version} AS version, {} AS stamp FROM r",
         before_writing(within),
         stamp!()
     );
