@@ -1,7 +1,8 @@
 //! The PostgreSQL store against private servers: hosts that are mute, a server
 //! that stops to take writes, replication that does not happen, impatient
-//! calls, forged notifications (`hints.rs`), which tables are taken (`tables.rs`),
-//! and tables whose versions do not rise (`versions.rs`).
+//! calls, forged notifications (`hints.rs`), which tables are taken
+//! (`tables.rs`), tables whose versions do not rise (`versions.rs`), and what
+//! others put on the search path (`shadows.rs`).
 
 #[path = "../common/ports.rs"]
 mod ports;
@@ -11,6 +12,7 @@ mod postgres;
 mod stopped;
 
 mod hints;
+mod shadows;
 mod tables;
 mod versions;
 
