@@ -1,7 +1,8 @@
 //! The PostgreSQL store against private servers: hosts that are mute, a server
 //! that stops to take writes, replication that does not happen, impatient
-//! calls, forged notifications (`hints.rs`), and which tables are taken
-//! (`tables.rs`).
+//! calls, forged notifications (`hints.rs`), which tables are taken
+//! (`tables.rs`), tables whose versions do not rise (`versions.rs`), and what
+//! others put on the search path (`shadows.rs`).
 
 #[path = "../common/ports.rs"]
 mod ports;
@@ -11,7 +12,9 @@ mod postgres;
 mod stopped;
 
 mod hints;
+mod shadows;
 mod tables;
+mod versions;
 
 use std::net::TcpListener;
 use std::sync::Arc;

@@ -74,7 +74,7 @@ async fn a_table_that_a_crash_empties_is_refused() {
 }
 
 /// Ends all connections but ours, as a crash of the server does.
-fn cut(server: &Postgres) {
+pub(crate) fn cut(server: &Postgres) {
     server.sql(
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()",
     );
@@ -82,7 +82,7 @@ fn cut(server: &Postgres) {
 
 /// Why a call is refused for good, when the user has heard that its connection
 /// has ended.
-async fn refusal(user: &Arc<dyn Store>) -> String {
+pub(crate) async fn refusal(user: &Arc<dyn Store>) -> String {
     let give_up = clock::boot().after(WITHIN);
     loop {
         match user.read(&key("key"), WITHIN).await {

@@ -5,6 +5,7 @@ use std::error::Error as _;
 use tokio_postgres::Error;
 use tokio_postgres::error::{DbError, SqlState};
 
+use super::sql;
 use crate::error::{StoreError, plain};
 use crate::store::REPAIR;
 
@@ -74,6 +75,14 @@ pub(super) fn writing(server: &str, error: &Error) -> StoreError {
 fn answer(server: &str, error: &Error) -> String {
     let text = format!("{server}: {}", text(error));
     let code = error.as_db_error().map(DbError::code);
+    if code == Some(&SqlState::INVALID_TEXT_REPRESENTATION) && text.contains(sql::NOT_ABOVE) {
+        return format!(
+            "{text}; expected the table to give each write a version above the one before, found \
+             that it did not; nothing was written: take away what sets the column version (a \
+             trigger, a default); if its sequence was set back, set it above all versions in the \
+             table with setval()"
+        );
+    }
     if code == Some(&SqlState::UNDEFINED_TABLE) {
         return format!(
             "{text}; expected the table that this process has used, found it gone: put it back; \

@@ -4,6 +4,15 @@
 //! could end a literal. Times are whole microseconds of the server's
 //! `clock_timestamp()`: when the statement ran, not when its transaction
 //! began.
+//!
+//! *Every function, operator and type is named with its schema*, `pg_catalog`.
+//! One without is looked for on the search path, and whoever may create
+//! something in a schema there could put one beside it that fits better: it
+//! would run with all rights of the candidate. A `SET search_path` would not
+//! do, for behind a transaction-pooling proxy it holds for nobody or for
+//! others. So nothing is written that the server looks up by itself, such as
+//! `IN`, `BETWEEN` or `IS DISTINCT FROM`. (`extract`, `bigint` and `timestamp
+//! with time zone` are words of the grammar, and mean the server's own.)
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -29,7 +38,8 @@ const CLOCK: ClockId = ClockId {
     namespace: 0,
 };
 
-const MICROS: &str = "(extract(epoch from clock_timestamp()) * 1000000)::bigint";
+const MICROS: &str = "(extract(epoch from pg_catalog.clock_timestamp()) \
+     OPERATOR(pg_catalog.*) 1000000)::bigint";
 
 /// The microseconds of a stamp. One that was written by hand may be none that
 /// has such a number (`infinity`, the year 294276), and one statement reads
@@ -37,13 +47,14 @@ const MICROS: &str = "(extract(epoch from clock_timestamp()) * 1000000)::bigint"
 /// costs no other row its answer. The next renewal writes another.
 macro_rules! stamp {
     () => {
-        "CASE WHEN r.stamp >= '1970-01-01 00:00:00+00' AND r.stamp < '2500-01-01 00:00:00+00' \
-         THEN (extract(epoch from r.stamp) * 1000000)::bigint END"
+        "CASE WHEN r.stamp OPERATOR(pg_catalog.>=) '1970-01-01 00:00:00+00' \
+         AND r.stamp OPERATOR(pg_catalog.<) '2500-01-01 00:00:00+00' \
+         THEN (extract(epoch from r.stamp) OPERATOR(pg_catalog.*) 1000000)::bigint END"
     };
 }
 
 const FIELDS: &str = concat!(
-    "r.version, encode(r.value, 'hex') AS value, ",
+    "r.version, pg_catalog.encode(r.value, 'hex') AS value, ",
     stamp!(),
     " AS stamp"
 );
@@ -51,9 +62,11 @@ const FIELDS: &str = concat!(
 /// The statement that makes the table, for those whose database user may not.
 pub fn migration(table: &str) -> String {
     format!(
-        "CREATE TABLE {table} (\n  key text COLLATE \"C\" PRIMARY KEY,\n  \
-         version bigint GENERATED ALWAYS AS IDENTITY,\n  value bytea NOT NULL,\n  \
-         stamp timestamptz\n)"
+        "CREATE TABLE {table} (\n  \
+         key pg_catalog.text COLLATE pg_catalog.\"C\" PRIMARY KEY,\n  \
+         version bigint GENERATED ALWAYS AS IDENTITY,\n  \
+         value pg_catalog.bytea NOT NULL,\n  \
+         stamp timestamp with time zone\n)"
     )
 }
 
@@ -62,22 +75,28 @@ pub(super) const COLUMNS: &str =
     "key text, version bigint, value bytea, stamp timestamp with time zone";
 
 /// The tables of this name on the search path, in its order, or the one in
-/// the schema that is named: what each is called, its columns, and what it is.
+/// the schema that is named: what each is called, its columns, what it is, and
+/// the triggers that it has beside those for which it is refused.
 pub(super) fn describe(wanted: &Wanted) -> String {
     let (schema, name) = wanted.parts();
     let schemas = schema.map_or_else(
-        || "current_schemas(false)".to_owned(),
-        |schema| format!("ARRAY['{schema}']::name[]"),
+        || "pg_catalog.current_schemas(false)".to_owned(),
+        |schema| format!("ARRAY['{schema}']::pg_catalog.name[]"),
     );
     format!(
-        "SELECT format('%I.%I', n.nspname, c.relname), \
-         (SELECT string_agg(attname || ' ' || format_type(atttypid, atttypmod), ', ' \
-         ORDER BY attnum) FROM pg_attribute \
-         WHERE attrelid = c.oid AND attnum > 0 AND NOT attisdropped), {WHAT} \
-         FROM unnest({schemas}) WITH ORDINALITY s(name, at) \
-         JOIN pg_namespace n ON n.nspname = s.name \
-         JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = '{name}' \
-         AND c.relkind IN ('r', 'p', 'v', 'm', 'f') ORDER BY s.at"
+        "SELECT pg_catalog.format('%I.%I', n.nspname, c.relname), \
+         (SELECT pg_catalog.string_agg(pg_catalog.concat(a.attname, ' ', \
+         pg_catalog.format_type(a.atttypid, a.atttypmod)), ', ' ORDER BY a.attnum) \
+         FROM pg_catalog.pg_attribute a WHERE a.attrelid OPERATOR(pg_catalog.=) c.oid \
+         AND a.attnum OPERATOR(pg_catalog.>) 0 AND NOT a.attisdropped), {WHAT}, \
+         (SELECT pg_catalog.string_agg(g.tgname::pg_catalog.text, ', ' ORDER BY g.tgname) \
+         FROM {TRIGGERS}) \
+         FROM pg_catalog.unnest({schemas}) WITH ORDINALITY s(name, at) \
+         JOIN pg_catalog.pg_namespace n ON n.nspname OPERATOR(pg_catalog.=) s.name \
+         JOIN pg_catalog.pg_class c ON c.relnamespace OPERATOR(pg_catalog.=) n.oid \
+         AND c.relname OPERATOR(pg_catalog.=) '{name}' \
+         AND c.relkind OPERATOR(pg_catalog.=) \
+         ANY ('{{r,p,v,m,f}}'::pg_catalog.\"char\"[]) ORDER BY s.at"
     )
 }
 
@@ -85,33 +104,87 @@ pub(super) fn describe(wanted: &Wanted) -> String {
 pub(super) const ORDINARY: &str = "an ordinary table";
 /// One that the server empties after a crash, or at the end of a session.
 pub(super) const EMPTIED: &str = "one that the server empties";
+/// One whose versions somebody else gives out, or nobody.
+pub(super) const UNCOUNTED: &str = "one without an identity";
+/// One whose versions may go back, or come again.
+pub(super) const FALLING: &str = "one with an identity that does not rise";
+/// What stands before the name of a trigger that may change rows.
+pub(super) const CHANGED_BY: &str = "trigger ";
 
-/// What a relation is. Behind all but an ordinary table another may stand that
-/// the server empties, or that is somewhere else. The catalogues that are read
-/// are open to every user. (`relhassubclass` and `relhasrules` may be set
-/// where there is nothing any more.)
-const WHAT: &str = "CASE WHEN c.relkind = 'v' THEN 'a view' \
-     WHEN c.relkind = 'm' THEN 'a materialized view' \
-     WHEN c.relkind = 'f' THEN 'a foreign table' \
-     WHEN c.relkind = 'p' THEN 'a partitioned table' \
-     WHEN c.relkind <> 'r' THEN 'no table' \
-     WHEN EXISTS (SELECT FROM pg_catalog.pg_inherits WHERE inhparent = c.oid) \
+/// The triggers that somebody made for a table and that are not disabled.
+macro_rules! triggers {
+    () => {
+        "pg_catalog.pg_trigger g WHERE g.tgrelid OPERATOR(pg_catalog.=) c.oid \
+         AND NOT g.tgisinternal AND g.tgenabled OPERATOR(pg_catalog.<>) 'D'"
+    };
+}
+const TRIGGERS: &str = triggers!();
+
+/// The first of those that run before a row is written, or instead of it: bit
+/// 1 of `tgtype` is "for each row", 2 "before", 64 "instead of".
+macro_rules! changed_by {
+    () => {
+        concat!(
+            "(SELECT pg_catalog.min(g.tgname::pg_catalog.text) FROM ",
+            triggers!(),
+            " AND (g.tgtype OPERATOR(pg_catalog.&) 1) OPERATOR(pg_catalog.<>) 0 \
+             AND (g.tgtype OPERATOR(pg_catalog.&) 66) OPERATOR(pg_catalog.<>) 0)"
+        )
+    };
+}
+
+/// What a relation is. The versions of its rows must rise with each write, or
+/// several candidates would each find the version that they expect: so they
+/// come from an identity that rises (whose sequence keeps no numbers for
+/// single sessions), and no trigger comes before a row. Behind all but an
+/// ordinary table another may stand that the server empties, or that is
+/// somewhere else. The catalogues that are read are open to every user.
+/// (`relhassubclass` and `relhasrules` may be set where there is nothing any
+/// more.)
+const WHAT: &str = concat!(
+    "CASE WHEN c.relkind OPERATOR(pg_catalog.=) 'v' THEN 'a view' \
+     WHEN c.relkind OPERATOR(pg_catalog.=) 'm' THEN 'a materialized view' \
+     WHEN c.relkind OPERATOR(pg_catalog.=) 'f' THEN 'a foreign table' \
+     WHEN c.relkind OPERATOR(pg_catalog.=) 'p' THEN 'a partitioned table' \
+     WHEN c.relkind OPERATOR(pg_catalog.<>) 'r' THEN 'no table' \
+     WHEN EXISTS (SELECT FROM pg_catalog.pg_inherits i \
+     WHERE i.inhparent OPERATOR(pg_catalog.=) c.oid) \
      THEN 'a table with others that inherit from it' \
-     WHEN EXISTS (SELECT FROM pg_catalog.pg_rewrite WHERE ev_class = c.oid) \
+     WHEN EXISTS (SELECT FROM pg_catalog.pg_rewrite w \
+     WHERE w.ev_class OPERATOR(pg_catalog.=) c.oid) \
      THEN 'a table with rules' \
-     WHEN c.relpersistence <> 'p' THEN 'one that the server empties' \
-     ELSE 'an ordinary table' END";
+     WHEN c.relpersistence OPERATOR(pg_catalog.<>) 'p' THEN 'one that the server empties' \
+     WHEN NOT EXISTS (SELECT FROM pg_catalog.pg_attribute a \
+     WHERE a.attrelid OPERATOR(pg_catalog.=) c.oid \
+     AND a.attname OPERATOR(pg_catalog.=) 'version' \
+     AND a.attidentity OPERATOR(pg_catalog.<>) '') THEN 'one without an identity' \
+     WHEN EXISTS (SELECT FROM pg_catalog.pg_depend d \
+     JOIN pg_catalog.pg_sequence q ON q.seqrelid OPERATOR(pg_catalog.=) d.objid \
+     WHERE d.classid OPERATOR(pg_catalog.=) c.tableoid \
+     AND d.refclassid OPERATOR(pg_catalog.=) c.tableoid \
+     AND d.refobjid OPERATOR(pg_catalog.=) c.oid AND d.deptype OPERATOR(pg_catalog.=) 'i' \
+     AND (q.seqcycle OR q.seqincrement OPERATOR(pg_catalog.<) 1 \
+     OR q.seqcache OPERATOR(pg_catalog.<>) 1)) \
+     THEN 'one with an identity that does not rise' WHEN ",
+    changed_by!(),
+    " IS NOT NULL THEN pg_catalog.concat('trigger ', ",
+    changed_by!(),
+    ") ELSE 'an ordinary table' END"
+);
 
 /// What this relation is now, which is named with its schema.
 pub(super) fn what(table: &str) -> String {
     let name = text(table);
-    format!("SELECT {WHAT} FROM pg_class c WHERE c.oid = to_regclass({name})::oid")
+    format!(
+        "SELECT {WHAT} FROM pg_catalog.pg_class c WHERE c.oid OPERATOR(pg_catalog.=) \
+         pg_catalog.to_regclass({name})::pg_catalog.oid"
+    )
 }
 
 /// Begins a transaction that makes the table, one at a time.
 pub(super) fn lock(wanted: &Wanted) -> String {
     let (_, name) = wanted.parts();
-    format!("BEGIN; SELECT pg_advisory_xact_lock(hashtext('{name}'))")
+    format!("BEGIN; SELECT pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtext('{name}'))")
 }
 
 /// What stands before every read: whether the server takes no writes, which
@@ -120,11 +193,11 @@ pub(super) fn lock(wanted: &Wanted) -> String {
 /// writes a message to the log of the database that says nothing.
 pub(super) fn before_reading(settles: bool) -> String {
     let settle = format!(
-        ", {}, pg_logical_emit_message(true, 'tenure', '')",
+        ", {}, pg_catalog.pg_logical_emit_message(true, 'tenure', '')",
         replicated()
     );
     format!(
-        "SELECT current_setting('transaction_read_only') AS read_only{}; ",
+        "SELECT pg_catalog.current_setting('transaction_read_only') AS read_only{}; ",
         if settles { settle.as_str() } else { "" }
     )
 }
@@ -132,15 +205,16 @@ pub(super) fn before_reading(settles: bool) -> String {
 pub(super) fn read(table: &Table, key: &Key) -> String {
     format!(
         "SELECT {MICROS} AS now, {FIELDS} FROM (VALUES (1)) one(x) \
-         LEFT JOIN {} r ON r.key = {}",
+         LEFT JOIN {} r ON r.key OPERATOR(pg_catalog.=) {}",
         table.name,
         text(key.as_str())
     )
 }
 
 /// The safe setting for a commit. A stronger one than `on` is left as it is.
-const SAFE: &str = "CASE WHEN current_setting('synchronous_commit') \
-     IN ('on', 'remote_apply') THEN current_setting('synchronous_commit') ELSE 'on' END";
+const SAFE: &str = "CASE WHEN pg_catalog.current_setting('synchronous_commit') \
+     OPERATOR(pg_catalog.=) ANY ('{on,remote_apply}'::pg_catalog.text[]) \
+     THEN pg_catalog.current_setting('synchronous_commit') ELSE 'on' END";
 
 /// A commit waits for the standbys, and a warning tells if that wait was
 /// cancelled. Both are set for the one transaction, by its first statement: a
@@ -148,8 +222,8 @@ const SAFE: &str = "CASE WHEN current_setting('synchronous_commit') \
 /// transactions. Both hold until the commit is over, the wait included.
 fn replicated() -> String {
     format!(
-        "set_config('synchronous_commit', {SAFE}, true), \
-         set_config('client_min_messages', 'warning', true)"
+        "pg_catalog.set_config('synchronous_commit', {SAFE}, true), \
+         pg_catalog.set_config('client_min_messages', 'warning', true)"
     )
 }
 
@@ -165,8 +239,8 @@ fn bounds(within: Duration) -> String {
     // those who wait behind us in the pipeline go on.
     let lock = (millis / 4).max(1);
     format!(
-        "SELECT set_config('statement_timeout', '{millis}', true), \
-         set_config('lock_timeout', '{lock}', true)"
+        "SELECT pg_catalog.set_config('statement_timeout', '{millis}', true), \
+         pg_catalog.set_config('lock_timeout', '{lock}', true)"
     )
 }
 
@@ -178,45 +252,69 @@ pub(super) struct Change {
     pub(super) notification: String,
 }
 
+/// What stands in an error of the server for a version that did not rise.
+pub(super) const NOT_ABOVE: &str = "tenure: version ";
+
+/// The version of the row that was written. If it is not above the one before,
+/// the statement fails and its transaction is rolled back: the next candidate
+/// would find the version that it expects, and lead beside this one. The
+/// server has no plain way to fail within an expression but a cast.
+fn above(version: i64) -> String {
+    format!(
+        "CASE WHEN r.version OPERATOR(pg_catalog.>) '{version}'::bigint THEN r.version \
+         ELSE pg_catalog.concat('{NOT_ABOVE}', r.version, ' after {version}')::bigint END"
+    )
+}
+
 pub(super) fn write(table: &Table, write: &Write, within: Duration) -> Change {
     let key = text(write.key.as_str());
     let value = bytes(&write.value);
     let stamp = match (write.stamp, &write.expect) {
-        (Stamp::Now, _) => "clock_timestamp()",
+        (Stamp::Now, _) => "pg_catalog.clock_timestamp()",
         (Stamp::Keep, Expect::Absent) => "NULL",
         (Stamp::Keep, Expect::Version(_)) => "t.stamp",
     };
-    let change = match &write.expect {
-        Expect::Absent => format!(
-            "INSERT INTO {} AS t (key, value, stamp) VALUES ({key}, {value}, {stamp}) \
+    let (change, version) = match &write.expect {
+        Expect::Absent => (
+            format!(
+                "INSERT INTO {} AS t (key, value, stamp) VALUES ({key}, {value}, {stamp}) \
              ON CONFLICT (key) DO NOTHING",
-            table.name
+                table.name
+            ),
+            "r.version".to_owned(),
         ),
-        Expect::Version(version) => format!(
-            "UPDATE {} AS t SET value = {value}, version = DEFAULT, stamp = {stamp} \
-             WHERE t.key = {key} AND t.version = {}",
-            table.name,
+        Expect::Version(version) => {
             // No row has a negative version: not ours, so a conflict.
-            version.to_u64().map_or(-1, u64::cast_signed)
-        ),
+            let version = version.to_u64().map_or(-1, u64::cast_signed);
+            let update = format!(
+                "UPDATE {} AS t SET value = {value}, version = DEFAULT, stamp = {stamp} \
+                 WHERE t.key OPERATOR(pg_catalog.=) {key} \
+                 AND t.version OPERATOR(pg_catalog.=) '{version}'::bigint",
+                table.name
+            );
+            (update, above(version))
+        }
     };
     let statement = format!(
         "{}WITH r AS ({change} RETURNING t.version, t.stamp) \
-         SELECT {MICROS} AS now, r.version, {} AS stamp FROM r",
+         SELECT {MICROS} AS now, {version} AS version, {} AS stamp FROM r",
         before_writing(within),
         stamp!()
     );
     // Only if it was written: nobody has to read for a write that was refused.
     // Of a long value any will do.
     let written = if write.value.len() <= COMPARED_MAX {
-        format!(" AND r.value = {value}")
+        format!(" AND r.value OPERATOR(pg_catalog.=) {value}")
     } else {
         String::new()
     };
-    let told = format!("{} || ' ' || r.version", hexadecimal(&write.key));
+    let told = format!(
+        "pg_catalog.concat({}, ' ', r.version)",
+        hexadecimal(&write.key)
+    );
     let notification = format!(
-        "{}; SELECT pg_notify('{}', {told}), pg_notify('{}', {told}) FROM {} r \
-         WHERE r.key = {key}{written}",
+        "{}; SELECT pg_catalog.pg_notify('{}', {told}), pg_catalog.pg_notify('{}', {told}) FROM {} r \
+         WHERE r.key OPERATOR(pg_catalog.=) {key}{written}",
         bounds(within),
         table.channel_of(&write.key),
         table.channel,
@@ -238,15 +336,16 @@ pub(super) fn delete(
     let version = expected.to_u64()?.cast_signed();
     let name = &table.name;
     let statement = format!(
-        "{}DELETE FROM {name} t WHERE t.key = {} AND t.version = {version} RETURNING t.version",
+        "{}DELETE FROM {name} t WHERE t.key OPERATOR(pg_catalog.=) {} \
+         AND t.version OPERATOR(pg_catalog.=) '{version}'::bigint RETURNING t.version",
         before_writing(within),
         text(key.as_str()),
     );
     // A version that no register has, and so nobody knows.
-    let told = format!("{} || ' 0'", hexadecimal(key));
+    let told = format!("pg_catalog.concat({}, ' 0')", hexadecimal(key));
     let notification = format!(
-        "{}; SELECT pg_notify('{}', {told}), pg_notify('{}', {told}) \
-         WHERE NOT EXISTS (SELECT FROM {name} r WHERE r.key = {})",
+        "{}; SELECT pg_catalog.pg_notify('{}', {told}), pg_catalog.pg_notify('{}', {told}) \
+         WHERE NOT EXISTS (SELECT FROM {name} r WHERE r.key OPERATOR(pg_catalog.=) {})",
         bounds(within),
         table.channel_of(key),
         table.channel,
@@ -260,7 +359,10 @@ pub(super) fn delete(
 
 /// A key as it stands in notifications.
 fn hexadecimal(key: &Key) -> String {
-    format!("encode({}, 'hex')", bytes(key.as_str().as_bytes()))
+    format!(
+        "pg_catalog.encode({}, 'hex')",
+        bytes(key.as_str().as_bytes())
+    )
 }
 
 pub(super) fn list(table: &Table, prefix: &str, after: Option<&Key>) -> String {
@@ -270,11 +372,12 @@ pub(super) fn list(table: &Table, prefix: &str, after: Option<&Key>) -> String {
         text(prefix)
     };
     let after = after.map_or(String::new(), |after| {
-        format!("AND r.key > {}", text(after.as_str()))
+        format!("AND r.key OPERATOR(pg_catalog.>) {}", text(after.as_str()))
     });
     format!(
         "SELECT {MICROS} AS now, r.key, {FIELDS} FROM {} r \
-         WHERE r.key >= {prefix} AND starts_with(r.key, {prefix}) {after} \
+         WHERE r.key OPERATOR(pg_catalog.>=) {prefix} \
+         AND pg_catalog.starts_with(r.key, {prefix}) {after} \
          ORDER BY r.key LIMIT {}",
         table.name,
         PAGE_MAX + 1
@@ -298,13 +401,18 @@ pub(super) fn changed(table: &Table, interest: &Interest) -> String {
     }
     format!(
         "SELECT w.key, {FIELDS} FROM (VALUES {known}) w(key, seen) \
-         LEFT JOIN {} r ON r.key = w.key WHERE r.version IS DISTINCT FROM w.seen",
+         LEFT JOIN {} r ON r.key OPERATOR(pg_catalog.=) w.key \
+         WHERE (r.version OPERATOR(pg_catalog.=) w.seen) IS NOT TRUE \
+         AND (r.version IS NOT NULL OR w.seen IS NOT NULL)",
         table.name
     )
 }
 
 fn text(text: &str) -> String {
-    format!("convert_from({}, 'UTF8')", bytes(text.as_bytes()))
+    format!(
+        "pg_catalog.convert_from({}, 'UTF8')",
+        bytes(text.as_bytes())
+    )
 }
 
 /// A literal that means the same whatever `standard_conforming_strings` says
@@ -316,7 +424,7 @@ fn bytes(bytes: &[u8]) -> String {
     for byte in bytes {
         let _ = write!(literal, "{byte:02x}");
     }
-    literal.push_str("'::bytea");
+    literal.push_str("'::pg_catalog.bytea");
     literal
 }
 

@@ -115,6 +115,12 @@ async fn existing(
         ([], _) => Ok(None),
         ([name], Some(sql::COLUMNS)) => {
             expect_ordinary(name, text(0, 2))?;
+            if let Some(triggers) = text(0, 3) {
+                tracing::warn!(
+                    "{settings}: table {name} has triggers that run within each write ({triggers}): \
+                     one that is slow, or fails, costs leaders their leases"
+                );
+            }
             Ok(Some((*name).to_owned()))
         }
         ([name], columns) => Err(StoreError::broken(format!(
@@ -150,10 +156,32 @@ async fn still_ordinary(
     }
 }
 
-/// What was acknowledged must be in the table after a crash of the server.
+/// What was acknowledged must be in the table after a crash of the server, and
+/// no version may be seen twice.
 fn expect_ordinary(name: &str, found: Option<&str>) -> Result<(), StoreError> {
+    let trigger = found.and_then(|found| found.strip_prefix(sql::CHANGED_BY));
+    if let Some(trigger) = trigger {
+        return Err(StoreError::broken(format!(
+            "expected table {name} to keep rows as they are written, found trigger {trigger} that \
+             may change them first, their versions too, so that several would lead in one term; \
+             make it an AFTER trigger, or end all candidates and drop it"
+        )));
+    }
     match found {
         Some(sql::ORDINARY) => Ok(()),
+        Some(sql::UNCOUNTED) => Err(StoreError::broken(format!(
+            "expected the column version of table {name} to be an identity, found that it is none: \
+             several writes would have one version, and several candidates lead in one term; end \
+             all candidates and run: ALTER TABLE {name} ALTER COLUMN version DROP DEFAULT, ALTER \
+             COLUMN version SET NOT NULL, ALTER COLUMN version ADD GENERATED ALWAYS AS IDENTITY; \
+             SELECT setval(pg_get_serial_sequence('{}', 'version'), max(version)) FROM {name};",
+            name.replace('\'', "''")
+        ))),
+        Some(sql::FALLING) => Err(StoreError::broken(format!(
+            "expected the identity of the column version of table {name} to rise with each write, \
+             found that it falls, cycles or keeps numbers for sessions; end all candidates and run: \
+             ALTER TABLE {name} ALTER COLUMN version SET INCREMENT BY 1 SET NO CYCLE SET CACHE 1;"
+        ))),
         Some(sql::EMPTIED) => Err(StoreError::broken(format!(
             "expected table {name} to be a permanent one, found one that the server empties after \
              a crash; end all candidates and run: ALTER TABLE {name} SET LOGGED;"
