@@ -1,8 +1,9 @@
 //! The PostgreSQL store against private servers: hosts that are mute, a server
 //! that stops to take writes, replication that does not happen, impatient
-//! calls, forged notifications (`hints.rs`), which tables are taken
-//! (`tables.rs`), tables whose versions do not rise (`versions.rs`), and what
-//! others put on the search path (`shadows.rs`).
+//! calls, forged notifications (`hints.rs`), how the table is made
+//! (`making.rs`) and which are taken (`tables.rs`), tables whose versions do
+//! not rise (`versions.rs`), and what others put on the search path
+//! (`shadows.rs`).
 
 #[path = "../common/ports.rs"]
 mod ports;
@@ -12,6 +13,7 @@ mod postgres;
 mod stopped;
 
 mod hints;
+mod making;
 mod shadows;
 mod tables;
 mod versions;

@@ -20,7 +20,8 @@
 //!
 //! Left out on purpose: reading from standbys (a read must see every
 //! acknowledged write; connections insist on a server that takes writes), and
-//! advisory locks (they do not survive a pooling proxy).
+//! advisory locks (they do not survive a pooling proxy, and anybody can take
+//! them).
 
 mod classify;
 mod connect;

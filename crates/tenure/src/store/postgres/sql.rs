@@ -181,10 +181,9 @@ pub(super) fn what(table: &str) -> String {
     )
 }
 
-/// Begins a transaction that makes the table, one at a time.
-pub(super) fn lock(wanted: &Wanted) -> String {
-    let (_, name) = wanted.parts();
-    format!("BEGIN; SELECT pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtext('{name}'))")
+/// Makes the table, in one transaction that ends with the last statement.
+pub(super) fn create(wanted: &Wanted, within: Duration) -> String {
+    before_writing(within) + &migration(&wanted.name)
 }
 
 /// What stands before every read: whether the server takes no writes, which

@@ -13,12 +13,19 @@
 //! a `table=` with a schema, the same for all, is the way out.
 
 use std::sync::OnceLock;
+use std::time::Duration;
+
+use tokio_postgres::error::SqlState;
 
 use super::connect::Connected;
 use super::settings::{Settings, Wanted};
 use super::{classify, sql};
 use crate::error::StoreError;
 use crate::store::{Key, Selector, no_store};
+
+/// How long the server may take to make the table. A quarter of it may be
+/// waited for a transaction that makes one of the same name.
+const MAKE_WITHIN: Duration = Duration::from_secs(8);
 
 /// The table, once it has been found.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -195,27 +202,32 @@ fn expect_ordinary(name: &str, found: Option<&str>) -> Result<(), StoreError> {
     }
 }
 
-/// Makes the table if nobody else has meanwhile; its name. Two processes that
-/// create at once would otherwise fail on the catalogue, and two with
-/// different search paths would make two: so what exists is looked for again
-/// under the lock. A transaction that is not ended ends with its connection.
+/// Makes the table if nobody else has meanwhile; its name. Of processes that
+/// create at once all but one fail on the catalogue, and take the one that is
+/// there then. No advisory lock is held for it: anybody who may connect can
+/// take any of those, and keep it. Two with different search paths may make
+/// two tables at once; whoever can reach both finds that when it looks again,
+/// and is refused.
 async fn make(settings: &Settings, connected: &Connected) -> Result<String, StoreError> {
     let wanted = &settings.table;
-    let server = settings.to_string();
-    let ask = async |statements: &str| {
-        let done = connected.ask(statements).await;
-        done.map(|_| ())
-            .map_err(|error| classify::writing(&server, &error))
-    };
-    ask(&sql::lock(wanted)).await?;
-    if existing(settings, connected).await?.is_none() {
-        let create = sql::migration(&wanted.name);
-        ask(&create).await.map_err(|error| match error {
+    if let Err(error) = connected.ask(&sql::create(wanted, MAKE_WITHIN)).await {
+        let taken = [
+            SqlState::UNIQUE_VIOLATION,
+            SqlState::DUPLICATE_TABLE,
+            SqlState::DUPLICATE_OBJECT,
+        ];
+        let is_taken = error.code().is_some_and(|code| taken.contains(code));
+        let meanwhile = if is_taken {
+            existing(settings, connected).await?
+        } else {
+            None
+        };
+        let server = format!("{settings}: making the table {}", wanted.name);
+        return meanwhile.ok_or_else(|| match classify::writing(&server, &error) {
             StoreError::Broken(why) => refused(wanted, &why.to_string()),
             other => other,
-        })?;
+        });
     }
-    ask("COMMIT").await?;
     existing(settings, connected).await?.ok_or_else(|| {
         StoreError::unavailable(format!("table {} was made and is not there", wanted.name))
     })
