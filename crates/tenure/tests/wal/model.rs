@@ -72,6 +72,7 @@ impl Model {
             } else {
                 it.entries.retain(|entry| entry.id > snapshot.last.id);
             }
+            it.committed = snapshot.last.id;
             it.snapshot = Some(snapshot.clone());
         }
         if let Some(from) = batch.truncate {
