@@ -133,6 +133,9 @@ pub(crate) enum Command {
     #[command(after_help = LEADER_EXAMPLES)]
     Leader(Leader),
     /// Print a line per change of leader, or of a group, beginning with the state now.
+    ///
+    /// Waits for a store that is not there. Exits with 2 at a register that this
+    /// version cannot read.
     Watch(Watch),
     /// List all elections of the store.
     List,

@@ -29,7 +29,7 @@ fn missing(lines: u64) -> String {
     format!(
         "{} of this log were dropped: nobody had read stderr for {:?}",
         crate::output::counted(usize::try_from(lines).unwrap_or(usize::MAX), "line"),
-        stderr::PATIENCE
+        crate::movement::PATIENCE
     )
 }
 

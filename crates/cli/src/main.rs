@@ -10,6 +10,7 @@ mod config;
 mod failure;
 mod guard;
 mod log;
+mod movement;
 mod output;
 mod program;
 mod stderr;

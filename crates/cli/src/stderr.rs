@@ -8,19 +8,15 @@
 //! * Nothing waits here but the main thread, and that only for a reader that
 //!   goes on reading: what is merely slow loses nothing until [`QUEUE_MAX`]
 //!   bytes wait, and from then on slows the main thread down.
-//! * Once stderr has not moved for [`PATIENCE`], lines are dropped and counted.
-//!   What waits already is kept, in order. When stderr moves again, a line says
-//!   how many are missing.
+//! * Once stderr has not moved for [`PATIENCE`](crate::movement::PATIENCE),
+//!   lines are dropped and counted. What waits already is kept, in order. When
+//!   stderr moves again, a line says how many are missing.
 //! * At the end of the program what waits is written, for as long as stderr
 //!   moves.
 //!
 //! "Moves" is not only a write that ends: the kernel may make room a page at a
 //! time, which takes a slow reader long. So a change of what lies unread in a
 //! pipe counts, too.
-//!
-//! A process that was stopped itself finds that nothing has moved for long. So
-//! a second look, [`SECOND_LOOK`] after the first that found this, decides: by
-//! then the thread that writes has run.
 //!
 //! Left out: making the descriptor non-blocking. It is shared with the command
 //! and with whoever started us, who expect it as it was.
@@ -31,13 +27,9 @@ use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use tenure::clock;
-use tenure::core::time::Instant;
 
-/// After how long without movement a line is dropped.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
-/// How long after it was first found that stderr has not moved a line may be
-/// dropped for it.
-const SECOND_LOOK: Duration = Duration::from_millis(200);
+use crate::movement::Movement;
+
 /// How many bytes of lines may wait. What comes on top is waited for by the
 /// main thread, and dropped and counted on any other.
 pub(crate) const QUEUE_MAX: usize = 4 << 20;
@@ -60,12 +52,7 @@ struct State {
     /// Of the lines above, and of the one that is being written.
     bytes: usize,
     writing: bool,
-    /// When stderr was seen to move last; means something while anything waits.
-    moved_at: Instant,
-    /// When it was first found that it has not moved since.
-    doubted_at: Option<Instant>,
-    /// How many bytes lay unread in it then, where the kernel can tell.
-    unread: Option<u64>,
+    movement: Movement,
     dropped: u64,
     missing: Missing,
 }
@@ -80,9 +67,7 @@ pub(crate) fn start(missing: Missing) {
             lines: VecDeque::new(),
             bytes: 0,
             writing: false,
-            moved_at: Instant::ZERO,
-            doubted_at: None,
-            unread: None,
+            movement: Movement::NONE,
             dropped: 0,
             missing,
         }),
@@ -142,30 +127,13 @@ impl State {
         self.writing || !self.lines.is_empty()
     }
 
-    /// Whether what waits has waited for longer than [`PATIENCE`] without any
-    /// of it getting through, seen by two looks.
+    /// Whether lines wait and stderr does not move.
     fn is_stuck(&mut self) -> bool {
-        self.is_stuck_at(clock::boot(), unread)
-    }
-
-    fn is_stuck_at(&mut self, now: Instant, unread: impl FnOnce() -> Option<u64>) -> bool {
-        if !self.waits() || now.since(self.moved_at) < PATIENCE {
-            return false;
-        }
-        let unread = unread();
-        if unread != self.unread {
-            self.moved(now, unread);
-            return false;
-        }
-        now.since(*self.doubted_at.get_or_insert(now)) >= SECOND_LOOK
+        self.waits() && self.movement.has_stopped(clock::boot(), unread)
     }
 
     fn moves(&mut self) {
-        self.moved(clock::boot(), unread());
-    }
-
-    fn moved(&mut self, now: Instant, unread: Option<u64>) {
-        (self.unread, self.moved_at, self.doubted_at) = (unread, now, None);
+        self.movement = Movement::at(clock::boot(), unread());
     }
 
     fn fits(&self, more: usize) -> bool {
@@ -250,50 +218,4 @@ impl Queue {
 /// not tell, and then only a write that ends is movement.
 fn unread() -> Option<u64> {
     rustix::io::ioctl_fionread(io::stderr()).ok()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn waiting(since: Instant) -> State {
-        State {
-            lines: VecDeque::from([b"one\n".to_vec()]),
-            bytes: 4,
-            writing: false,
-            moved_at: since,
-            doubted_at: None,
-            unread: Some(4),
-            dropped: 0,
-            missing: |lines| lines.to_string(),
-        }
-    }
-
-    #[test]
-    fn a_stop_of_this_process_is_not_taken_for_a_reader_that_hangs() {
-        let begun = Instant::ZERO.after(Duration::from_secs(100));
-        let mut state = waiting(begun);
-        // It was stopped for a minute; the first look is the first thing it does.
-        let back = begun.after(Duration::from_secs(60));
-        assert!(!state.is_stuck_at(back, || Some(4)));
-        let soon = back.after(Duration::from_millis(1));
-        assert!(!state.is_stuck_at(soon, || Some(4)));
-        // The thread that writes has run.
-        state.moved(soon, Some(0));
-        assert!(!state.is_stuck_at(soon.after(SECOND_LOOK), || Some(0)));
-    }
-
-    #[test]
-    fn a_reader_that_hangs_is_seen_by_the_second_look() {
-        let begun = Instant::ZERO.after(Duration::from_secs(100));
-        let mut state = waiting(begun);
-        assert!(!state.is_stuck_at(begun.after(PATIENCE / 2), || Some(4)));
-        assert!(!state.is_stuck_at(begun.after(PATIENCE), || Some(4)));
-        assert!(state.is_stuck_at(begun.after(PATIENCE + SECOND_LOOK), || Some(4)));
-        // A page that was read is movement, and doubt begins anew.
-        let read = begun.after(PATIENCE + 2 * SECOND_LOOK);
-        assert!(!state.is_stuck_at(read, || Some(3)));
-        assert!(!state.is_stuck_at(read.after(PATIENCE), || Some(3)));
-        assert!(state.is_stuck_at(read.after(PATIENCE + SECOND_LOOK), || Some(3)));
-    }
 }

@@ -41,6 +41,8 @@ use crate::guard::SLACK;
 
 /// How long to wait between attempts to start a steward.
 const RETRY: Duration = Duration::from_secs(1);
+/// How long what is to start waits for a steward.
+const STARTED_WITHIN: Duration = Duration::from_secs(10);
 
 /// The host that the manager is given.
 pub(super) struct Link {
@@ -77,10 +79,11 @@ pub(super) fn link(
     }
     let life = found.state.life.as_ref();
     let kill_at = life.map_or(Instant::ZERO, |life| life.times.grant().kill_at);
+    let background = drive::background();
     let porter = Porter {
         door: Door::open(&directory)?,
         directory,
-        wire: found.wire,
+        wire: found.wire.driven_by(background)?,
         ordered: Arc::clone(&orders),
         say: say.clone(),
         complete,
@@ -96,7 +99,7 @@ pub(super) fn link(
         settings,
         quitting: false,
     };
-    let porter = drive::background().spawn(porter.carry());
+    let porter = background.spawn(porter.carry());
     let link = Link {
         frame,
         orders: Arc::clone(&orders),
@@ -337,27 +340,67 @@ impl Porter {
         }
         self.ending.clear();
         self.lose.send_modify(|lost| *lost += 1);
-        loop {
-            match start(&self.directory, &self.door).await {
-                Ok(found) => {
-                    self.wire = found.wire;
-                    break;
-                }
-                Err(error) => {
-                    tracing::error!("expected to start a steward: {error}");
-                    if self.ordered.is_quitting() {
-                        return false;
-                    }
-                    tokio::time::sleep(RETRY).await;
-                }
-            }
-        }
+        let Some(found) = self.another().await else {
+            return false;
+        };
+        self.wire = found.wire;
         (self.heard, self.unheard) = (self.sent, None);
         let text = self.settings.clone();
         self.wire.queue(&Order::Settings { text });
         let text = self.notes.clone();
         self.wire.queue(&Order::Notes { text });
         true
+    }
+}
+
+impl Porter {
+    /// Starts another steward; `None` if none can be started and the agent
+    /// wants to end.
+    ///
+    /// What is to start meanwhile has failed once it has waited for
+    /// [`STARTED_WITHIN`], so that the group can have another node start it.
+    async fn another(&self) -> Option<Found> {
+        let mut patience = clock::boot().after(STARTED_WITHIN);
+        loop {
+            let mut starting = std::pin::pin!(start(&self.directory, &self.door));
+            let failed = loop {
+                tokio::select! {
+                    started = &mut starting => match started {
+                        Ok(found) => return Some(found),
+                        Err(error) => break error,
+                    },
+                    () = tokio::time::sleep(RETRY) => {}
+                }
+                if self.ordered.is_quitting() {
+                    return None;
+                }
+                if clock::boot() >= patience {
+                    patience = clock::boot().after(STARTED_WITHIN);
+                    tracing::error!(
+                        "no steward could be started within {STARTED_WITHIN:?}: the file system \
+                         of {} is slow or hangs; nothing can start on this node",
+                        self.directory.display()
+                    );
+                    self.give_up_starts();
+                }
+            };
+            tracing::error!("expected to start a steward: {failed}");
+            if self.ordered.is_quitting() {
+                return None;
+            }
+            if clock::boot() >= patience {
+                self.give_up_starts();
+            }
+            tokio::time::sleep(RETRY).await;
+        }
+    }
+
+    fn give_up_starts(&self) {
+        for run in self.ordered.give_up_starts() {
+            let (run, why) = (Run(run), "no steward could be started for it");
+            let failed = Some(why.into());
+            let _ = self.say.send(Report::Ended { run, failed });
+        }
     }
 }
 

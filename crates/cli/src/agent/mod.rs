@@ -31,6 +31,7 @@ mod metrics;
 mod node;
 mod orders;
 pub(crate) mod place;
+mod queue;
 mod refused;
 mod retire;
 mod run;

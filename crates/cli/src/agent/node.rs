@@ -130,7 +130,7 @@ pub(crate) async fn run(context: &Context, options: Options) -> Result<ExitCode,
         agent.complete(done);
     }
     let ended = agent.live(&mut stop).await;
-    door.remove(CONTROL);
+    door.remove(CONTROL).await;
     drop(lock);
     ended
 }

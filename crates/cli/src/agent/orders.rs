@@ -8,7 +8,8 @@
 //!   that waits has times of its own.
 //! * of each run its start, or the harder one of its ends. A run whose start
 //!   still waits is not started and then ended, but neither: it has ended.
-//! * at most [`STARTS_MAX`] starts. One more has failed.
+//! * at most [`STARTS_MAX`] starts. One more has failed, and so have all that
+//!   waited for too long (`link.rs`): another node may be able to.
 //!
 //! What is neither started nor failed here was given to a steward, which takes
 //! no more than that; so the queue is bounded.
@@ -81,6 +82,19 @@ impl Orders {
             }
             news.await;
         }
+    }
+
+    /// Takes back the starts that wait; which runs these were.
+    pub(super) fn give_up_starts(&self) -> Vec<u64> {
+        let mut given_up = Vec::new();
+        self.lock().retain(|it| match it {
+            Order::Begin(begin) => {
+                given_up.push(begin.run);
+                false
+            }
+            _ => true,
+        });
+        given_up
     }
 
     /// Whether the agent wants to end.

@@ -27,6 +27,7 @@ use std::time::Duration;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use rustix::process::geteuid;
+use tokio::sync::oneshot;
 
 use crate::failure::{Failure, usage};
 
@@ -34,6 +35,8 @@ use crate::failure::{Failure, usage};
 pub(super) const CONTROL: &str = "control.sock";
 /// Where a restarted agent finds its steward.
 pub(super) const STEWARD: &str = "steward.sock";
+/// After how long without an answer a file system is slow.
+const SLOW: Duration = Duration::from_secs(2);
 
 /// Where the agents of this user keep their directories.
 pub(crate) fn root(given: Option<&Path>) -> Result<PathBuf, Failure> {
@@ -234,12 +237,16 @@ impl Lock {
     }
 
     /// Tells people when the file, or a directory above it, was removed or
-    /// replaced. What the agent holds is not in danger, so it goes on.
+    /// replaced, or when its file system does not answer. What the agent holds
+    /// is not in danger, so it goes on.
+    ///
+    /// Each look has a thread of its own: whoever looked here would hang with
+    /// the file system.
     pub(super) async fn watch(self: Arc<Self>, every: Duration) {
         let mut told = false;
         loop {
             tokio::time::sleep(every).await;
-            let lost = !self.is_in_place();
+            let lost = !self.looked_at().await;
             if lost && !told {
                 tracing::error!(
                     "expected {} to be the file that this agent has locked, found that it, or a \
@@ -251,6 +258,29 @@ impl Lock {
             }
             told = lost;
         }
+    }
+
+    /// Whether the file is in place, however long the answer takes.
+    async fn looked_at(self: &Arc<Self>) -> bool {
+        let (tell, mut told) = oneshot::channel();
+        let lock = Arc::clone(self);
+        let thread = std::thread::Builder::new().name("tenure-lock".into());
+        if thread.spawn(move || tell.send(lock.is_in_place())).is_err() {
+            // There is another look soon.
+            return true;
+        }
+        if let Ok(in_place) = tokio::time::timeout(SLOW, &mut told).await {
+            return in_place.unwrap_or(true);
+        }
+        let directory = self.path.parent().unwrap_or(&self.path).display();
+        tracing::warn!(
+            "{directory} has not answered for {SLOW:?}: its file system is slow or hangs. What \
+             runs here goes on without what it prints; nothing else can start on this node, and \
+             `tenure drain` hands on what runs"
+        );
+        let in_place = told.await.unwrap_or(true);
+        tracing::warn!("{directory} answers again");
+        in_place
     }
 }
 
@@ -302,9 +332,16 @@ impl Door {
         tokio::net::UnixStream::connect(self.path(socket)).await
     }
 
-    pub(super) fn remove(&self, socket: &str) {
-        // Whoever comes next removes what could not be.
-        let _ = fs::remove_file(self.path(socket));
+    /// Removes a socket. Whoever comes next removes what could not be, because
+    /// the file system failed or took longer than [`SLOW`].
+    pub(super) async fn remove(&self, socket: &str) {
+        let (Ok(directory), socket) = (self.0.try_clone().map(Self), socket.to_owned()) else {
+            return;
+        };
+        let (tell, told) = oneshot::channel();
+        let removes = move || tell.send(fs::remove_file(directory.path(&socket)));
+        let _ = std::thread::Builder::new().spawn(removes);
+        let _ = tokio::time::timeout(SLOW, told).await;
     }
 }
 

@@ -18,15 +18,15 @@
 //! again.
 
 use std::io::Write as _;
-use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tenure::clock;
 use tenure::core::time::Instant;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
+use super::spool::Spools;
 use super::wire::{Begin, Phase, Restart, RunState};
-use super::{place, spool};
 use crate::guard::{Event, Guardian, SLACK, Start, Status};
 
 /// Between what an instance is told and told to stop at once.
@@ -60,7 +60,7 @@ pub(super) enum Said {
 }
 
 pub(super) struct Run {
-    begin: Begin,
+    begin: Arc<Begin>,
     instances: Vec<UnboundedSender<Word>>,
     live: u32,
     started: u32,
@@ -74,7 +74,7 @@ pub(super) struct Run {
 
 impl Run {
     /// Starts all instances.
-    pub(super) fn new(directory: &Path, begin: Begin, told: &UnboundedSender<Told>) -> Self {
+    pub(super) fn new(spools: &Spools, begin: Begin, told: &UnboundedSender<Told>) -> Self {
         let grant = begin.times.grant();
         let mut run = Self {
             instances: Vec::new(),
@@ -85,7 +85,7 @@ impl Run {
             phase: Phase::Starting,
             asked: false,
             failed: None,
-            begin,
+            begin: Arc::new(begin),
         };
         for instance in 0..run.begin.instances {
             let (words, heard) = unbounded_channel();
@@ -96,9 +96,13 @@ impl Run {
                 argv: run.begin.argv.iter().map(Into::into).collect(),
                 env: run.env(instance),
             };
-            let guardian = run.guardian(directory, instance);
-            let told = told.clone();
-            tokio::spawn(keep(run.begin.run, guardian, start, heard, told));
+            let kept = Kept {
+                instance,
+                spools: spools.clone(),
+                begin: Arc::clone(&run.begin),
+                told: told.clone(),
+            };
+            tokio::spawn(kept.keep(start, heard));
         }
         run
     }
@@ -108,24 +112,6 @@ impl Run {
         let given = given.map(|(key, value)| (key.into(), value.into()));
         let own = ("TENURE_INSTANCE".into(), instance.to_string().into());
         given.chain([own]).collect()
-    }
-
-    fn guardian(&self, directory: &Path, instance: u32) -> std::io::Result<Guardian> {
-        let logs = place::logs(directory, &self.begin.name);
-        let output = spool::begin(&logs, instance, self.begin.log)?;
-        let mut output = std::fs::File::from(output);
-        // Fits into the empty pipe.
-        let _ = writeln!(
-            output,
-            "tenure: {} instance {instance} starts with fence {}",
-            crate::output::timestamp(clock::wall()),
-            self.begin.fence
-        );
-        Guardian::stand_by_to(output.into(), &self.begin.name)
-    }
-
-    pub(super) fn name(&self) -> &str {
-        &self.begin.name
     }
 
     pub(super) fn is_over(&self) -> bool {
@@ -278,71 +264,93 @@ impl Run {
     }
 }
 
-/// Feeds one guardian until nothing of its instance is left.
-async fn keep(
-    run: u64,
-    guardian: std::io::Result<Guardian>,
-    start: Start,
-    mut words: UnboundedReceiver<Word>,
+/// One instance of a run.
+struct Kept {
+    instance: u32,
+    spools: Spools,
+    begin: Arc<Begin>,
     told: UnboundedSender<Told>,
-) {
-    // The steward hears as long as it lives.
-    let tell = |fate| drop(told.send((run, fate)));
-    let mut guardian = match guardian {
-        Ok(guardian) => guardian,
-        Err(error) => {
-            tell(Fate::Failed(format!(
-                "no process could be started: {error}"
-            )));
-            return tell(Fate::Gone);
-        }
-    };
-    let mut kill_at = start.kill_at;
-    // How CMD ended that was told to: only the last word says by whom. With a
-    // guardian that was killed the kernel kills it, too.
-    let mut told_to_end = None;
-    guardian.start(start);
-    loop {
-        let event = tokio::select! {
-            biased;
-            event = guardian.event() => event,
-            Some(word) = words.recv() => {
-                match word {
-                    Word::Extend(drain, kill) => {
-                        kill_at = kill_at.max(kill);
-                        guardian.extend(drain, kill);
-                    }
-                    Word::Stop(grace) => guardian.stop(grace),
-                    Word::Kill => guardian.kill(),
-                }
-                continue;
+}
+
+impl Kept {
+    async fn guardian(&self) -> std::io::Result<Guardian> {
+        let (name, log) = (&self.begin.name, self.begin.log);
+        let output = self.spools.begin(name, self.instance, log).await?;
+        let mut output = std::fs::File::from(output);
+        // Fits into the empty pipe.
+        let _ = writeln!(
+            output,
+            "tenure: {} instance {} starts with fence {}",
+            crate::output::timestamp(clock::wall()),
+            self.instance,
+            self.begin.fence
+        );
+        Guardian::stand_by_to(output.into(), name)
+    }
+
+    fn tell(&self, fate: Fate) {
+        // The steward hears as long as it lives.
+        let _ = self.told.send((self.begin.run, fate));
+    }
+
+    /// Feeds the guardian until nothing of the instance is left.
+    async fn keep(self, start: Start, mut words: UnboundedReceiver<Word>) {
+        let mut guardian = match self.guardian().await {
+            Ok(guardian) => guardian,
+            Err(error) => {
+                self.tell(Fate::Failed(format!(
+                    "no process could be started: {error}"
+                )));
+                return self.tell(Fate::Gone);
             }
         };
-        let last = event.is_last();
-        match event {
-            Event::Ready => {}
-            Event::Started { .. } => tell(Fate::Started),
-            Event::Refused { why } => tell(Fate::Failed(why.to_string())),
-            Event::Exited {
-                status,
-                asked: true,
-            } => told_to_end = Some(status),
-            Event::Exited { status, .. } => tell(Fate::Exited(status, false)),
-            Event::Lost { why } => tell(Fate::Failed(why)),
-            Event::Gone => {
-                if let Some(status) = told_to_end {
-                    tell(Fate::Exited(status, true));
+        let mut kill_at = start.kill_at;
+        // How CMD ended that was told to: only the last word says by whom. With a
+        // guardian that was killed the kernel kills it, too.
+        let mut told_to_end = None;
+        guardian.start(start);
+        loop {
+            let event = tokio::select! {
+                biased;
+                event = guardian.event() => event,
+                Some(word) = words.recv() => {
+                    match word {
+                        Word::Extend(drain, kill) => {
+                            kill_at = kill_at.max(kill);
+                            guardian.extend(drain, kill);
+                        }
+                        Word::Stop(grace) => guardian.stop(grace),
+                        Word::Kill => guardian.kill(),
+                    }
+                    continue;
+                }
+            };
+            let last = event.is_last();
+            match event {
+                Event::Ready => {}
+                Event::Started { .. } => self.tell(Fate::Started),
+                Event::Refused { why } => self.tell(Fate::Failed(why.to_string())),
+                Event::Exited {
+                    status,
+                    asked: true,
+                } => told_to_end = Some(status),
+                Event::Exited { status, .. } => self.tell(Fate::Exited(status, false)),
+                Event::Lost { why } => self.tell(Fate::Failed(why)),
+                Event::Gone => {
+                    if let Some(status) = told_to_end {
+                        self.tell(Fate::Exited(status, true));
+                    }
+                }
+                Event::Blind => {
+                    self.tell(Fate::Failed("the keeper of its guardian has failed".into()));
+                    // The guardian hears that too, and has killed it by then.
+                    let left = kill_at.after(SLACK).since(clock::boot());
+                    tokio::time::sleep(left).await;
                 }
             }
-            Event::Blind => {
-                tell(Fate::Failed("the keeper of its guardian has failed".into()));
-                // The guardian hears that too, and has killed it by then.
-                let left = kill_at.after(SLACK).since(clock::boot());
-                tokio::time::sleep(left).await;
+            if last {
+                return self.tell(Fate::Gone);
             }
-        }
-        if last {
-            return tell(Fate::Gone);
         }
     }
 }

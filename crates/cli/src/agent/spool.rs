@@ -1,25 +1,47 @@
 //! The output of a workload, in files of bounded size.
 //!
-//! Each instance writes into a pipe, whose other end is a thread here: it
-//! copies what comes into `N.log`, and when that is full renames it to
-//! `N.log.1`, and so on; the oldest is deleted. So an instance that floods its
-//! output takes a bounded part of the disk and slows itself down, not the
-//! agent: the pipe is full when the disk is slow. If the disk is full the
-//! output is dropped, and how much is said when there is room again.
+//! Each instance writes into a pipe, and two threads keep what it writes:
 //!
-//! It is a thread and not a task because files block, and a disk that hangs
-//! must hang nothing but this.
+//! ```text
+//!   CMD ──pipe──► tenure-output ──queue, at most 256 KiB──► tenure-log ──► N.log
+//! ```
+//!
+//! When `N.log` is full it is renamed to `N.log.1`, and so on; the oldest is
+//! deleted. So an instance that floods its output takes a bounded part of the
+//! disk and slows itself down, not the agent: while the disk is slow, the queue
+//! and the pipe are full.
+//!
+//! Output is dropped, and a line says how much once there is room again,
+//!
+//! * if the disk is full;
+//! * if the disk has not moved for [`PATIENCE`](crate::movement::PATIENCE). An
+//!   instance must not stand still because nobody can keep what it prints.
+//!
+//! These are threads and not tasks because files block, and a disk that hangs
+//! must hang nothing but this. An instance whose log cannot be opened within
+//! [`OPENED_WITHIN`] is not started: another node may have a disk that answers.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, Write as _};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
+use tokio::sync::{Notify, Semaphore, oneshot};
+
+use super::place;
+use super::queue::Queue;
 use super::wire::LogLimits;
 
 /// The most workloads whose output is kept after they have gone.
 const KEPT: usize = 256;
+/// How many logs may be opened at a time. More wait for their turn.
+const OPENINGS_MAX: usize = 64;
+/// How long it may take until the log of an instance is open.
+const OPENED_WITHIN: Duration = Duration::from_secs(2);
 
 /// The file of an instance.
 pub(crate) fn file(logs: &Path, instance: u32) -> PathBuf {
@@ -33,34 +55,193 @@ pub(crate) fn older(path: &Path, age: u32) -> PathBuf {
     name.into()
 }
 
-/// Begins to keep the output of an instance; returns where it is to write.
-pub(super) fn begin(logs: &Path, instance: u32, limits: LogLimits) -> io::Result<OwnedFd> {
-    let mut directory = fs::DirBuilder::new();
-    directory.recursive(true).mode(0o700).create(logs)?;
-    let mut spool = Spool::open(file(logs, instance), limits)?;
-    let (read, write) = io::pipe()?;
-    std::thread::Builder::new()
-        .name("tenure-output".into())
-        .spawn(move || spool.copy(read))?;
-    Ok(write.into())
+/// Keeps the output of the workloads of a node. Clones are the same one.
+#[derive(Clone)]
+pub(super) struct Spools(Arc<Shared>);
+
+struct Shared {
+    /// The directory of the node.
+    directory: PathBuf,
+    /// A thread that works on the files of the node, but for writing output,
+    /// has one of these until that is done: a disk that hangs takes no more
+    /// threads.
+    turns: Arc<Semaphore>,
+    directories: Mutex<Directories>,
+    /// One has been deleted.
+    deleted: Condvar,
+    /// An instance writes no more.
+    over: Notify,
 }
 
-/// Deletes the output of workloads that ended longest ago, beyond [`KEPT`].
-pub(super) fn prune(directory: &Path, live: impl Fn(&Path) -> bool) {
-    let entries = fs::read_dir(directory.join("logs")).into_iter().flatten();
-    let mut old: Vec<_> = entries
-        .flatten()
-        .map(|entry| entry.path())
-        .filter(|path| !live(path))
-        .map(|path| {
-            let changed = fs::metadata(&path).and_then(|found| found.modified());
-            (changed.ok(), path)
-        })
-        .collect();
-    old.sort();
-    let surplus = old.len().saturating_sub(KEPT);
-    for (_, path) in old.drain(..surplus) {
-        let _ = fs::remove_dir_all(path);
+#[derive(Default)]
+struct Directories {
+    /// Those that instances write into, and how many of each.
+    live: BTreeMap<PathBuf, usize>,
+    /// Those that are being deleted. None of them is made again until then.
+    dying: BTreeSet<PathBuf>,
+}
+
+impl Spools {
+    pub(super) fn new(directory: PathBuf) -> Self {
+        Self(Arc::new(Shared {
+            directory,
+            turns: Arc::new(Semaphore::new(OPENINGS_MAX)),
+            directories: Mutex::default(),
+            deleted: Condvar::new(),
+            over: Notify::new(),
+        }))
+    }
+
+    /// Begins to keep the output of an instance. Returns where it is to write.
+    ///
+    /// # Errors
+    /// Why its log cannot be opened; also if that takes longer than
+    /// [`OPENED_WITHIN`].
+    pub(super) async fn begin(
+        &self,
+        workload: &str,
+        instance: u32,
+        limits: LogLimits,
+    ) -> io::Result<OwnedFd> {
+        let logs = place::logs(&self.0.directory, workload);
+        let path = file(&logs, instance);
+        let (read, write) = io::pipe()?;
+        let queue = Arc::new(Queue::default());
+        let reads = Arc::clone(&queue);
+        let reader = std::thread::Builder::new().name("tenure-output".into());
+        // It ends with the other end of the pipe.
+        reader.spawn(move || reads.read(read))?;
+        let opened = async {
+            let turn = Arc::clone(&self.0.turns).acquire_owned().await;
+            let turn = turn.map_err(io::Error::other)?;
+            let (tell, told) = oneshot::channel();
+            let live = Live::of(Arc::clone(&self.0), logs.clone());
+            let thread = std::thread::Builder::new().name("tenure-log".into());
+            thread.spawn(move || {
+                let opened = live.open(file(&live.logs, instance), limits);
+                drop(turn);
+                match opened {
+                    // Nobody hears it who has given up: then nothing starts.
+                    Ok(mut spool) => {
+                        if tell.send(Ok(())).is_ok() {
+                            while let Some((dropped, chunk)) = queue.next() {
+                                spool.lost += dropped;
+                                spool.keep(&chunk);
+                            }
+                        }
+                    }
+                    Err(error) => drop(tell.send(Err(error))),
+                }
+            })?;
+            told.await.map_err(io::Error::other)?
+        };
+        match tokio::time::timeout(OPENED_WITHIN, opened).await {
+            Ok(opened) => opened.map(|()| write.into()),
+            Err(_) => Err(io::Error::new(
+                io::ErrorKind::TimedOut,
+                format!(
+                    "expected to open {} within {OPENED_WITHIN:?}, found no answer: its file \
+                     system is slow or hangs",
+                    path.display()
+                ),
+            )),
+        }
+    }
+
+    /// Waits until all output of instances that have ended is written.
+    pub(super) async fn finish(&self) {
+        loop {
+            let over = self.0.over.notified();
+            if self.0.lock().live.is_empty() {
+                return;
+            }
+            over.await;
+        }
+    }
+
+    /// Deletes the output of workloads that ended longest ago, beyond
+    /// [`KEPT`], on a thread of its own.
+    pub(super) fn prune(&self) {
+        let Ok(turn) = Arc::clone(&self.0.turns).try_acquire_owned() else {
+            return;
+        };
+        let shared = Arc::clone(&self.0);
+        let thread = std::thread::Builder::new().name("tenure-prune".into());
+        // Without a thread it is done at the next start.
+        let _ = thread.spawn(move || {
+            shared.prune();
+            drop(turn);
+        });
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Directories> {
+        let locked = self.directories.lock();
+        locked.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn prune(&self) {
+        let entries = fs::read_dir(self.directory.join("logs"));
+        let mut old: Vec<_> = entries
+            .into_iter()
+            .flatten()
+            .flatten()
+            .map(|entry| entry.path())
+            .filter(|path| !self.lock().live.contains_key(path))
+            .map(|path| {
+                let changed = fs::metadata(&path).and_then(|found| found.modified());
+                (changed.ok(), path)
+            })
+            .collect();
+        old.sort();
+        let surplus = old.len().saturating_sub(KEPT);
+        for (_, path) in old.drain(..surplus) {
+            let mut directories = self.lock();
+            if directories.live.contains_key(&path) || !directories.dying.insert(path.clone()) {
+                continue;
+            }
+            drop(directories);
+            let _ = fs::remove_dir_all(&path);
+            self.lock().dying.remove(&path);
+            self.deleted.notify_all();
+        }
+    }
+}
+
+/// An instance writes into this directory.
+struct Live {
+    shared: Arc<Shared>,
+    logs: PathBuf,
+}
+
+impl Live {
+    fn of(shared: Arc<Shared>, logs: PathBuf) -> Self {
+        *shared.lock().live.entry(logs.clone()).or_default() += 1;
+        Self { shared, logs }
+    }
+
+    fn open(&self, path: PathBuf, limits: LogLimits) -> io::Result<Spool> {
+        let (shared, dying) = (&self.shared, |it: &mut Directories| {
+            it.dying.contains(&self.logs)
+        });
+        drop(shared.deleted.wait_while(shared.lock(), dying));
+        let mut directory = fs::DirBuilder::new();
+        directory.recursive(true).mode(0o700).create(&self.logs)?;
+        Spool::open(path, limits)
+    }
+}
+
+impl Drop for Live {
+    fn drop(&mut self) {
+        let live = &mut self.shared.lock().live;
+        if let Some(count) = live.get_mut(&self.logs) {
+            *count -= 1;
+            if *count == 0 {
+                live.remove(&self.logs);
+            }
+        }
+        self.shared.over.notify_one();
     }
 }
 
@@ -88,18 +269,6 @@ impl Spool {
     fn file(path: &Path) -> io::Result<File> {
         let mut options = OpenOptions::new();
         options.append(true).create(true).mode(0o600).open(path)
-    }
-
-    fn copy(&mut self, mut from: io::PipeReader) {
-        let mut bytes = vec![0; 64 << 10];
-        loop {
-            match from.read(&mut bytes) {
-                Ok(0) => return,
-                Ok(count) => self.keep(&bytes[..count]),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(_) => return,
-            }
-        }
     }
 
     fn keep(&mut self, bytes: &[u8]) {
@@ -155,7 +324,97 @@ impl Spool {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Read as _;
+
+    use tenure::clock;
+
+    use super::super::queue::{CHUNK, QUEUE_MAX};
     use super::*;
+
+    const LIMITS: LogLimits = LogLimits {
+        bytes: 100_000,
+        files: 1,
+    };
+
+    #[tokio::test]
+    async fn what_is_written_is_kept_to_the_last_byte() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let spools = Spools::new(directory.path().to_owned());
+        let end = spools.begin("w", 0, LIMITS).await.expect("it is opened");
+        let text = "x".repeat(90_000);
+        File::from(end).write_all(text.as_bytes()).expect("written");
+        spools.finish().await;
+        let logs = place::logs(directory.path(), "w");
+        assert!(fs::read_to_string(file(&logs, 0)).expect("kept") == text);
+    }
+
+    /// A named pipe that nobody reads stands for a file whose disk hangs: it
+    /// cannot be opened.
+    #[tokio::test]
+    async fn a_log_that_cannot_be_opened_in_time_is_a_start_that_failed() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let (logs, path) = fifo(directory.path());
+        let spools = Spools::new(directory.path().to_owned());
+        let failed = spools.begin("w", 0, LIMITS).await.expect_err("it hangs");
+        assert_eq!(failed.kind(), io::ErrorKind::TimedOut, "{failed}");
+        assert!(failed.to_string().contains("0.log"), "{failed}");
+        assert!(spools.0.lock().live.contains_key(&logs), "its thread waits");
+        // It answers, and nothing of that start is left.
+        let reader = File::open(path).expect("opened");
+        spools.finish().await;
+        drop(reader);
+    }
+
+    /// One that is open and takes nothing more stands for a disk that hangs
+    /// later: who writes goes on, and is told what is missing.
+    #[tokio::test]
+    async fn output_is_dropped_while_the_disk_hangs() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let (_, path) = fifo(directory.path());
+        let opening = std::thread::spawn(|| File::open(path).expect("opened"));
+        let spools = Spools::new(directory.path().to_owned());
+        let end = spools.begin(
+            "w",
+            0,
+            LogLimits {
+                bytes: 1 << 40,
+                files: 0,
+            },
+        );
+        let mut end = File::from(end.await.expect("it is opened"));
+        let mut reader = opening.join().expect("it is read");
+        let (begun, all) = (clock::boot(), 64 * CHUNK);
+        end.write_all(&vec![b'x'; all]).expect("written");
+        let took = clock::boot().since(begun);
+        assert!(took < Duration::from_secs(60), "it waited for {took:?}");
+        drop(end);
+        // The disk answers again.
+        let mut kept = String::new();
+        reader.read_to_string(&mut kept).expect("read");
+        spools.finish().await;
+        let said = kept
+            .split("tenure: ")
+            .nth(1)
+            .expect("a line says what is lost");
+        let lost: usize = said
+            .split(' ')
+            .next()
+            .and_then(|it| it.parse().ok())
+            .expect("a number");
+        let there = kept.bytes().filter(|byte| *byte == b'x').count();
+        assert_eq!(there + lost, all);
+        assert!(there >= QUEUE_MAX, "{there}");
+    }
+
+    /// A named pipe where the log of instance 0 of `w` is to be.
+    fn fifo(directory: &Path) -> (PathBuf, PathBuf) {
+        let logs = place::logs(directory, "w");
+        fs::create_dir_all(&logs).expect("a directory");
+        let path = file(&logs, 0);
+        let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+        rustix::fs::mkfifoat(rustix::fs::CWD, &path, mode).expect("a pipe");
+        (logs, path)
+    }
 
     #[test]
     fn a_flood_takes_a_bounded_part_of_the_disk_and_its_end_is_kept() {

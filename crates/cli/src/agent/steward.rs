@@ -44,10 +44,10 @@ use tenure::core::time::Instant;
 use tokio::net::UnixListener;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use super::place::{self, Door, STEWARD};
+use super::place::{Door, STEWARD};
 use super::run::{Run, Said, Told};
 use super::spec::CONFIG;
-use super::spool;
+use super::spool::Spools;
 use super::wire::{Begin, Life, News, Order, State, Wire};
 use crate::guard::SLACK;
 
@@ -148,13 +148,13 @@ fn run(directory: &Path) -> io::Result<()> {
         // Whoever waits for the end of our output waits no longer.
         rustix::stdio::dup2_stdout(std::fs::File::options().write(true).open("/dev/null")?)?;
         Steward::new(directory.to_owned(), listener).serve().await;
-        door.remove(STEWARD);
+        door.remove(STEWARD).await;
         Ok(())
     })
 }
 
 struct Steward {
-    directory: PathBuf,
+    spools: Spools,
     listener: UnixListener,
     agent: Option<Wire>,
     /// Of the last beat, and what the agent wants to know again.
@@ -182,7 +182,7 @@ impl Steward {
     fn new(directory: PathBuf, listener: UnixListener) -> Self {
         let (tell, told) = unbounded_channel();
         Self {
-            directory,
+            spools: Spools::new(directory),
             listener,
             agent: None,
             life: None,
@@ -222,6 +222,7 @@ impl Steward {
         if let Some(agent) = &mut self.agent {
             let _ = tokio::time::timeout(SLACK, agent.flush()).await;
         }
+        let _ = tokio::time::timeout(SLACK, self.spools.finish()).await;
     }
 
     async fn next(&mut self) -> Happened {
@@ -350,13 +351,8 @@ impl Steward {
             let failed = Some(format!("expected a new run, found {run} once more"));
             return self.say(&News::Ended { run, failed });
         }
-        let live: Vec<PathBuf> = self
-            .runs
-            .values()
-            .map(|it| place::logs(&self.directory, it.name()))
-            .collect();
-        spool::prune(&self.directory, |path| live.iter().any(|it| it == path));
-        let begun = Run::new(&self.directory, begin, &self.tell);
+        self.spools.prune();
+        let begun = Run::new(&self.spools, begin, &self.tell);
         self.runs.insert(run, begun);
     }
 

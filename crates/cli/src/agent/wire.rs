@@ -18,6 +18,7 @@ use tenure::core::election::Grant;
 use tenure::core::time::Instant;
 use tokio::io::Interest;
 use tokio::net::UnixStream;
+use tokio::runtime::Handle;
 
 /// The longest message. A config takes up to 100 KiB of it, twice escaped.
 pub(super) const LINE_MAX: usize = 4 << 20;
@@ -194,6 +195,17 @@ impl Wire {
             inbox: Vec::new(),
             outbox: Vec::new(),
         }
+    }
+
+    /// The same connection, driven by another runtime: one whose thread is held
+    /// up hears nothing, and tells nobody else that something has come.
+    pub(super) fn driven_by(self, runtime: &Handle) -> io::Result<Self> {
+        let stream = self.stream.into_std()?;
+        let _entered = runtime.enter();
+        Ok(Self {
+            stream: UnixStream::from_std(stream)?,
+            ..self
+        })
     }
 
     /// The process at the other end.

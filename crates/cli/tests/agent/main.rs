@@ -11,6 +11,7 @@ mod drain;
 mod ends;
 mod errands;
 mod groups;
+mod hung;
 mod life;
 mod namesakes;
 mod pressure;

@@ -303,6 +303,11 @@ fn pid(process: &Child) -> Pid {
 }
 
 impl Agent {
+    /// The number of its process.
+    pub(crate) fn number(&self) -> u32 {
+        self.process.id()
+    }
+
     pub(crate) fn signal(&self, signal: Signal) {
         kill_process(pid(&self.process), signal).expect("it runs");
     }

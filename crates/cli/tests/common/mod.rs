@@ -13,6 +13,7 @@ pub(crate) mod ports;
 #[path = "../../../tenure/tests/common/postgres.rs"]
 pub(crate) mod postgres;
 pub(crate) mod servers;
+pub(crate) mod stalls;
 #[path = "../../../tenure/tests/common/stopped.rs"]
 pub(crate) mod stopped;
 

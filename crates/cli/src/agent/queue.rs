@@ -1,0 +1,127 @@
+//! What an instance has written and the disk has not taken yet: a queue
+//! between the thread that reads its pipe and the one that writes its log.
+
+use std::collections::VecDeque;
+use std::io::{self, Read as _};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tenure::clock;
+
+use crate::movement::Movement;
+
+/// How many bytes are read from an instance at once.
+pub(super) const CHUNK: usize = 64 << 10;
+/// How many bytes of an instance may wait for the disk.
+pub(super) const QUEUE_MAX: usize = 4 * CHUNK;
+/// How often the thread that reads looks whether the disk still moves.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// What an instance has written and the disk has not taken yet.
+#[derive(Default)]
+pub(super) struct Queue {
+    state: Mutex<Waiting>,
+    /// There is something to write, or nothing more comes.
+    news: Condvar,
+    /// Something has been written.
+    room: Condvar,
+}
+
+struct Waiting {
+    /// Each with how many bytes were dropped before it.
+    chunks: VecDeque<(u64, Vec<u8>)>,
+    /// Of the chunks above, and of the one that is being written.
+    bytes: usize,
+    /// The length of the one that is being written.
+    writing: usize,
+    movement: Movement,
+    dropped: u64,
+    ended: bool,
+}
+
+impl Default for Waiting {
+    fn default() -> Self {
+        Self {
+            chunks: VecDeque::new(),
+            bytes: 0,
+            writing: 0,
+            movement: Movement::NONE,
+            dropped: 0,
+            ended: false,
+        }
+    }
+}
+
+impl Waiting {
+    fn push(&mut self, chunk: &[u8]) {
+        if self.bytes == 0 {
+            self.movement = Movement::at(clock::boot(), None);
+        }
+        self.bytes += chunk.len();
+        let dropped = std::mem::take(&mut self.dropped);
+        self.chunks.push_back((dropped, chunk.to_vec()));
+    }
+}
+
+impl Queue {
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes in what comes from an instance until it has closed its end.
+    pub(super) fn read(&self, mut from: io::PipeReader) {
+        let mut bytes = vec![0; CHUNK];
+        loop {
+            match from.read(&mut bytes) {
+                Ok(0) => break,
+                Ok(count) => self.put(&bytes[..count]),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => break,
+            }
+        }
+        let mut state = self.lock();
+        if state.dropped > 0 {
+            // The last word says how much is missing.
+            state.push(&[]);
+        }
+        state.ended = true;
+        self.news.notify_one();
+    }
+
+    /// Waits for room while the disk moves.
+    fn put(&self, chunk: &[u8]) {
+        let mut state = self.lock();
+        while state.bytes > 0 && state.bytes + chunk.len() > QUEUE_MAX {
+            if state.movement.has_stopped(clock::boot(), || None) {
+                state.dropped += chunk.len() as u64;
+                return;
+            }
+            let waited = self.room.wait_timeout(state, LOOK);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        state.push(chunk);
+        self.news.notify_one();
+    }
+
+    /// The next piece to write, and how many bytes were dropped before it.
+    /// `None` at the end. To ask says that the piece before is written.
+    pub(super) fn next(&self) -> Option<(u64, Vec<u8>)> {
+        let mut state = self.lock();
+        if state.writing > 0 {
+            state.bytes -= std::mem::take(&mut state.writing);
+            state.movement = Movement::at(clock::boot(), None);
+            self.room.notify_one();
+        }
+        loop {
+            if let Some((dropped, chunk)) = state.chunks.pop_front() {
+                state.writing = chunk.len();
+                return Some((dropped, chunk));
+            }
+            if state.ended {
+                return None;
+            }
+            let waited = self.news.wait(state);
+            state = waited.unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
