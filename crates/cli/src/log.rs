@@ -19,7 +19,7 @@ use tracing_subscriber::fmt::time::FormatTime;
 
 use crate::args::{Common, LogFormat};
 use crate::output::timestamp;
-use crate::stderr;
+use crate::stderr::{self, Lines};
 
 /// What others than this program say is left out.
 const OTHERS_QUIET: &str = ",h2=info,hyper=info,hyper_util=info,tower=info,rustls=info,tonic=info";
@@ -76,7 +76,10 @@ pub(crate) fn start(common: &Common, format: LogFormat) {
     };
     let log = tracing_subscriber::fmt()
         .with_env_filter(EnvFilter::new(format!("{level}{own}")))
-        .with_writer(|| stderr::Lines)
+        .with_writer(move || match format {
+            LogFormat::Human => Lines::Plain,
+            LogFormat::Json => Lines::Json,
+        })
         .with_target(false)
         // A reader that has gone away must not end an office: the complaint
         // would go to the same place, and panic there.

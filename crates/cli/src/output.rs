@@ -12,7 +12,7 @@ use tenure::clock;
 use tenure::core::election::Record;
 use tenure::core::time::WallTime;
 use tenure::election::Observation;
-use tenure::error::plain;
+use tenure::error::{plain, plain_json};
 
 use crate::args::LogFormat;
 use crate::stderr;
@@ -37,7 +37,7 @@ impl Output {
     pub(crate) fn line(self, text: &str, object: &Value) -> io::Result<()> {
         let mut out = io::stdout().lock();
         let line = if self.json {
-            object.to_string()
+            plain_json(&object.to_string())
         } else {
             plain_lines(text)
         };
@@ -65,7 +65,7 @@ impl Output {
                 Ok(text) => json!({ "number": number, "data": text }),
                 Err(_) => json!({ "number": number, "data_base64": STANDARD.encode(data) }),
             };
-            writeln!(out, "{object}")?;
+            writeln!(out, "{}", plain_json(&object.to_string()))?;
         } else {
             out.write_all(data)?;
             out.write_all(b"\n")?;
@@ -141,9 +141,9 @@ impl Output {
     pub(crate) fn error(self, text: &str) {
         let line = if self.log == LogFormat::Json {
             let at = timestamp(clock::wall());
-            json!({ "timestamp": at, "level": "ERROR", "message": text }).to_string()
+            plain_json(&json!({ "timestamp": at, "level": "ERROR", "message": text }).to_string())
         } else if self.json {
-            json!({ "error": text }).to_string()
+            plain_json(&json!({ "error": text }).to_string())
         } else {
             format!("tenure: {}", plain_lines(text))
         };
@@ -251,13 +251,24 @@ fn civil(days: u64) -> (u64, u64, u64) {
 
 #[cfg(test)]
 mod tests {
-    use super::{WallTime, plain, timestamp};
+    use super::{WallTime, plain, plain_json, timestamp};
 
     #[test]
     fn what_others_say_stays_on_its_line() {
         let host = "a\nweb  1  ha\u{1b}[2J\0\u{202e}\u{9b}é\\".to_owned();
         let shown = r"a\nweb  1  ha\u{1b}[2J\u{0}\u{202e}\u{9b}é\";
         assert_eq!(plain(&host), shown);
+        let object = super::json!({ "host": host }).to_string();
+        let shown = plain_json(&object);
+        assert!(
+            shown.is_ascii()
+                || shown
+                    .chars()
+                    .all(|it| it == 'é' || it.is_ascii_graphic() || it == ' '),
+            "{shown}"
+        );
+        let back: super::Value = serde_json::from_str(&shown).expect("JSON");
+        assert_eq!(back["host"], host);
     }
 
     #[test]

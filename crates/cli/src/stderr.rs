@@ -27,6 +27,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use tenure::clock;
+use tenure::error::plain_json;
 
 use crate::movement::Movement;
 
@@ -109,11 +110,21 @@ impl Drop for Finish {
 }
 
 /// A writer of log lines; each write is a whole one.
-pub(crate) struct Lines;
+pub(crate) enum Lines {
+    /// As they are.
+    Plain,
+    /// JSON, without characters that a terminal obeys.
+    Json,
+}
 
 impl Write for Lines {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        say(bytes);
+        match (self, std::str::from_utf8(bytes)) {
+            (Self::Json, Ok(line)) => {
+                say(format!("{}\n", plain_json(line.trim_end())).as_bytes());
+            }
+            _ => say(bytes),
+        }
         Ok(bytes.len())
     }
 

@@ -58,18 +58,37 @@ impl StoreError {
 pub fn plain(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     for character in text.chars() {
-        match character {
-            // Controls, those of C1 among them.
-            c if c.is_control() => plain.extend(c.escape_default()),
-            // What turns the direction, and what ends a line elsewhere.
-            '\u{61c}'
-            | '\u{200e}'..='\u{200f}'
-            | '\u{2028}'..='\u{202e}'
-            | '\u{2066}'..='\u{2069}' => plain.extend(character.escape_default()),
-            c => plain.push(c),
+        if moves(character) {
+            plain.extend(character.escape_default());
+        } else {
+            plain.push(character);
         }
     }
     plain
+}
+
+/// The text of a JSON value with the same characters written as `\uXXXX`, which
+/// means the same: JSON itself escapes only the first 32 of them.
+#[must_use]
+pub fn plain_json(text: &str) -> String {
+    let mut plain = String::with_capacity(text.len());
+    for character in text.chars() {
+        if moves(character) {
+            // All of them are below U+10000.
+            plain.push_str(&format!("\\u{:04x}", u32::from(character)));
+        } else {
+            plain.push(character);
+        }
+    }
+    plain
+}
+
+/// Whether a character does more than take its place in a line.
+fn moves(character: char) -> bool {
+    // Controls, those of C1 among them; what turns the direction, and what ends
+    // a line elsewhere.
+    character.is_control()
+        || matches!(character, '\u{61c}' | '\u{200e}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// What is quoted of a request in an answer to it: no more than this, since

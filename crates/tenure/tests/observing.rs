@@ -273,13 +273,16 @@ async fn a_request_that_renewals_outrun_ends_in_time_and_says_why() {
     let ended = tokio::time::timeout(Duration::from_secs(15), both).await;
     let (asked, repaired) = ended.expect("an end");
     let why = asked.expect_err("it is too far").to_string();
-    for words in [
-        "a round trip to the store takes",
-        "renews every 8",
-        "--timeout",
-    ] {
+    for words in ["a round trip to the store takes", "--timeout"] {
         assert!(why.contains(words), "{words}: {why}");
     }
+    // As it was seen, on a machine that may have been busy.
+    let every = why.split("renews every ").nth(1);
+    let millis = every.and_then(|it| it.split("ms").next()?.parse::<f64>().ok());
+    assert!(
+        millis.is_some_and(|it| (790.0..2_000.0).contains(&it)) || why.contains("renews every 1."),
+        "{why}"
+    );
     let why = repaired.expect_err("it is too far").to_string();
     assert!(why.contains("nothing was asked"), "{why}");
     assert!(reign.is_valid());
