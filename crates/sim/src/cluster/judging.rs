@@ -19,6 +19,7 @@ use tenure_core::alpo::Founding;
 
 use super::checkers::committed::matching;
 use super::checkers::{Check, Verdict, broken};
+use super::host::Host;
 use super::swarm::SECOND;
 use super::world::{Event, World};
 
@@ -53,7 +54,10 @@ impl World {
     /// The network is whole again, but perhaps for one server.
     pub(super) fn mended(&mut self) -> Verdict {
         self.network.heal();
-        let mute = self.swarm.mute && !self.hosts.iter().any(|host| host.dead);
+        // One that is still blank may turn out to have another disk than the
+        // cluster was founded with, and then it takes no part: two faults.
+        let out = |host: &Host| host.dead || host.founding.is_some();
+        let mute = self.swarm.mute && !self.hosts.iter().any(out);
         if mute {
             // It answers whoever asks, and can ask nobody. A leader to whom
             // that happens goes on appending for a while, so its log is the
@@ -243,7 +247,7 @@ impl World {
     }
 }
 
-pub(super) fn describe(host: &super::host::Host) -> String {
+pub(super) fn describe(host: &Host) -> String {
     match &host.node {
         None => format!("{} down", host.id),
         Some(node) => format!(
