@@ -2,8 +2,8 @@
 //! that stops to take writes, replication that does not happen, impatient
 //! calls, forged notifications (`hints.rs`), how the table is made
 //! (`making.rs`) and which are taken (`tables.rs`), tables whose versions do
-//! not rise (`versions.rs`), and what others put on the search path
-//! (`shadows.rs`).
+//! not rise (`versions.rs`), what others put on the search path
+//! (`shadows.rs`), and who holds up notifications (`notified.rs`).
 
 #[path = "../common/ports.rs"]
 mod ports;
@@ -14,6 +14,7 @@ mod stopped;
 
 mod hints;
 mod making;
+mod notified;
 mod shadows;
 mod tables;
 mod versions;

@@ -91,7 +91,10 @@ impl Heard {
         // 01000 has no meaning of its own, and the words are in any language.
         // So every such warning counts; that may be one too many.
         let code = warning.code().code();
-        let may_tell = code == "01000" || code.starts_with("57");
+        // But for the one of a queue of notifications that fills, which anybody
+        // may bring about; the name of the routine is the same in all languages.
+        let of_the_queue = warning.routine() == Some("asyncQueueFillWarning");
+        let may_tell = (code == "01000" && !of_the_queue) || code.starts_with("57");
         if may_tell && warning.parsed_severity() == Some(Severity::Warning) {
             let mut last = self
                 .last_warning

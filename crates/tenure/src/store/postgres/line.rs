@@ -34,6 +34,7 @@ use tokio_postgres::error::SqlState;
 
 use super::classify;
 use super::connect::{self, Connected, Heard};
+use super::lost::{self, Lost};
 use super::settings::Settings;
 use super::sql::{self, Change};
 use super::table::{self, Found, Table};
@@ -59,6 +60,7 @@ pub(super) struct Line {
     distance: Distance,
     due: Arc<AtomicUsize>,
     doubts: Arc<Doubts>,
+    lost: Arc<Lost>,
 }
 
 /// Writes of which it is not known whether they were replicated.
@@ -155,6 +157,7 @@ impl Line {
             distance: Distance::default(),
             due: Arc::default(),
             doubts: Arc::default(),
+            lost: Arc::default(),
         }
     }
 
@@ -339,6 +342,7 @@ impl Line {
         let (ended, is_behind) = oneshot::channel();
         let (connected, dialer) = (connected.clone(), Arc::clone(&self.dialer));
         let (distance, doubts) = (self.distance.clone(), Arc::clone(&self.doubts));
+        let lost = Arc::clone(&self.lost);
         drive::background().spawn(async move {
             let _held = (due, ended);
             let warnings = connected.heard.warnings();
@@ -358,6 +362,9 @@ impl Line {
                     && let Err(error) = connected.ask(&behind).await
                 {
                     tracing::debug!("telling of a change: {}", classify::text(&error));
+                    if lost::is_late(&error) {
+                        lost.take_in(behind, &dialer);
+                    }
                 }
             };
             // Each sends when it is first polled: one behind the other.

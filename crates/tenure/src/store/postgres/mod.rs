@@ -27,6 +27,7 @@ mod classify;
 mod connect;
 mod hints;
 mod line;
+mod lost;
 mod settings;
 mod sql;
 mod table;

@@ -231,12 +231,35 @@ fn before_writing(within: Duration) -> String {
     format!("{}, {}; ", bounds(within), replicated())
 }
 
+/// How long a notification may wait for the lock under which a server takes
+/// them. It is one for all its databases: whoever may connect to any of them
+/// can hold it for seconds, and calls wait behind the notification.
+const NOTIFIED_WITHIN: Duration = Duration::from_millis(100);
+
+/// What stands before a notification, which is a hint that may be lost.
+fn before_notifying(within: Duration) -> String {
+    bounds_with(within, (within / 4).min(NOTIFIED_WITHIN))
+}
+
+/// A notification on a channel of our own, by which a listener is proven.
+pub(super) fn proof(channel: &str, payload: &str) -> String {
+    let millis = NOTIFIED_WITHIN.as_millis();
+    format!(
+        "SELECT pg_catalog.set_config('lock_timeout', '{millis}', true); \
+         NOTIFY {channel}, '{payload}'"
+    )
+}
+
 /// Bounds on the time of a transaction.
 fn bounds(within: Duration) -> String {
-    let millis = within.as_millis().max(1);
     // Whoever holds the row holds it for one commit; if it is longer, let
     // those who wait behind us in the pipeline go on.
-    let lock = (millis / 4).max(1);
+    bounds_with(within, within / 4)
+}
+
+fn bounds_with(within: Duration, lock: Duration) -> String {
+    let millis = within.as_millis().max(1);
+    let lock = lock.as_millis().max(1);
     format!(
         "SELECT pg_catalog.set_config('statement_timeout', '{millis}', true), \
          pg_catalog.set_config('lock_timeout', '{lock}', true)"
@@ -314,7 +337,7 @@ pub(super) fn write(table: &Table, write: &Write, within: Duration) -> Change {
     let notification = format!(
         "{}; SELECT pg_catalog.pg_notify('{}', {told}), pg_catalog.pg_notify('{}', {told}) FROM {} r \
          WHERE r.key OPERATOR(pg_catalog.=) {key}{written}",
-        bounds(within),
+        before_notifying(within),
         table.channel_of(&write.key),
         table.channel,
         table.name
@@ -345,7 +368,7 @@ pub(super) fn delete(
     let notification = format!(
         "{}; SELECT pg_catalog.pg_notify('{}', {told}), pg_catalog.pg_notify('{}', {told}) \
          WHERE NOT EXISTS (SELECT FROM {name} r WHERE r.key OPERATOR(pg_catalog.=) {})",
-        bounds(within),
+        before_notifying(within),
         table.channel_of(key),
         table.channel,
         text(key.as_str()),

@@ -31,6 +31,7 @@ use super::classify;
 use super::connect::Connected;
 use super::hints::{Came, Hints};
 use super::line::Line;
+use super::lost;
 use super::settings::{Noticing, Settings};
 use super::sql;
 use crate::clock;
@@ -246,10 +247,19 @@ impl Desk {
     async fn prove(&self, listener: &Listener) -> Result<bool, StoreError> {
         let token = getrandom::u64().map_err(StoreError::unavailable)?;
         let payload = format!("proof {token:016x}");
-        let notify = format!("NOTIFY {}, '{payload}'", listener.own);
+        let notify = sql::proof(&listener.own, &payload);
         let Connected { inbox, heard, .. } = &listener.connected;
         inbox.expect(payload);
-        self.line.read(|_| notify, FETCH_WITHIN).await?;
+        match self.line.read(|_| notify, FETCH_WITHIN).await {
+            // Others hold the lock of all notifications. That says nothing of
+            // this line; what is told late meanwhile is read at once.
+            Err(StoreError::Unavailable(why)) if why.to_string().contains(lost::LATE) => {
+                tracing::debug!("{why}");
+                self.fetch().await?;
+                return Ok(true);
+            }
+            read => drop(read?),
+        }
         let last = clock::boot().after(PROOF_BEHIND);
         loop {
             let before = heard.messages();
