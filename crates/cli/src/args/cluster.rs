@@ -134,7 +134,8 @@ pub(crate) enum SessionCommand {
     /// End a session in place of its owner.
     ///
     /// What it holds gets its last wills, as if it had expired. Its client
-    /// notices by its next command.
+    /// notices by its next command. A session that holds registers is refused
+    /// unless its holder is said to be gone.
     Close(SessionId),
 }
 
@@ -142,6 +143,10 @@ pub(crate) enum SessionCommand {
 pub(crate) struct SessionId {
     /// Its number.
     pub(crate) id: u64,
+    /// The process that holds registers by it has ended. If it lives, two hold
+    /// them until the session would have expired.
+    #[arg(long)]
+    pub(crate) holder_is_gone: bool,
 }
 
 #[derive(Debug, Args)]

@@ -22,7 +22,8 @@ pub(crate) async fn session(context: &Context, args: &args::Session) -> Result<E
         }
         args::SessionCommand::Close(args) => {
             let id = args.id;
-            client.end_session(id).await.map_err(failure)?;
+            let ended = client.end_session(id, args.holder_is_gone).await;
+            ended.map_err(failure)?;
             let text = format!("session {id} was closed");
             context.output.line(&text, &json!({ "closed": id }))?;
         }

@@ -88,6 +88,7 @@ impl Error {
             cause @ (v1::Cause::TooLarge
             | v1::Cause::Members
             | v1::Cause::NotHandedOver
+            | v1::Cause::Held
             | v1::Cause::Invalid
             | v1::Cause::Denied
             | v1::Cause::Unauthenticated) => Self::Refused {

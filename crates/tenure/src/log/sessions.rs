@@ -32,12 +32,20 @@ impl Client {
     /// and what it holds gets its last wills. Takes the right admin where the
     /// cluster has tokens.
     ///
+    /// `holder_is_gone`: the process that holds registers by this session has
+    /// ended. Without that a session that holds some is refused: its holder may
+    /// be stopped or cut off, and would believe in them beside the next one.
+    ///
     /// # Errors
+    /// [`Error::Refused`] with `HELD` if it holds registers;
     /// [`Error::Unavailable`] if there is no such session, or nobody leads in
     /// time; [`Error::Unknown`] if it may have ended.
-    pub async fn end_session(&self, session: u64) -> Result<(), Error> {
+    pub async fn end_session(&self, session: u64, holder_is_gone: bool) -> Result<(), Error> {
         let ended = self.to_leader(of_changing, move |channel| {
-            let request = v1::EndSessionRequest { session };
+            let request = v1::EndSessionRequest {
+                session,
+                holder_is_gone,
+            };
             let mut client = SessionsClient::new(channel);
             Box::pin(async move { client.end(request).await })
         });

@@ -48,9 +48,11 @@ pub(super) fn status(error: v1::Error) -> Status {
         }
         Cause::Interrupted => Code::Aborted,
         Cause::SessionExpired => Code::NotFound,
-        Cause::OutOfOrder | Cause::OtherContent | Cause::Members | Cause::NotHandedOver => {
-            Code::FailedPrecondition
-        }
+        Cause::OutOfOrder
+        | Cause::OtherContent
+        | Cause::Members
+        | Cause::NotHandedOver
+        | Cause::Held => Code::FailedPrecondition,
         Cause::TooOld | Cause::Compacted | Cause::Restored => Code::OutOfRange,
         Cause::TooLarge | Cause::Invalid => Code::InvalidArgument,
         Cause::Denied | Cause::NotOwner => Code::PermissionDenied,
@@ -199,7 +201,7 @@ impl Sessions for Door {
         request: Request<v1::EndSessionRequest>,
     ) -> Result<Response<v1::EndSessionResponse>, Status> {
         let (caller, request) = taken(request)?;
-        respond(self.end_session(&caller, request.session).await)
+        respond(self.end_session(&caller, request).await)
     }
 }
 

@@ -148,9 +148,11 @@ pub(super) fn failed(error: v1::Error) -> Response {
         Cause::SessionExpired | Cause::TooOld | Cause::Compacted | Cause::Restored => {
             StatusCode::GONE
         }
-        Cause::OutOfOrder | Cause::OtherContent | Cause::Members | Cause::NotHandedOver => {
-            StatusCode::CONFLICT
-        }
+        Cause::OutOfOrder
+        | Cause::OtherContent
+        | Cause::Members
+        | Cause::NotHandedOver
+        | Cause::Held => StatusCode::CONFLICT,
         Cause::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
         Cause::Invalid => StatusCode::BAD_REQUEST,
         Cause::Denied | Cause::NotOwner => StatusCode::FORBIDDEN,
@@ -320,8 +322,8 @@ async fn sessions(
             Ok(request) => respond(door.list_sessions(&caller, request).await),
             Err(error) => failed(error),
         },
-        "end" => match parse::<v1::EndSessionRequest>(&body) {
-            Ok(request) => respond(door.end_session(&caller, request.session).await),
+        "end" => match parse(&body) {
+            Ok(request) => respond(door.end_session(&caller, request).await),
             Err(error) => failed(error),
         },
         other => unknown("sessions", other, "open, keep_alive, close, list, end"),

@@ -266,7 +266,7 @@ async fn nobody_touches_the_session_of_anothers_token() {
     let seen = listed.iter().find(|it| it.session == number);
     let seen = seen.expect("it is among them");
     assert_eq!((&*seen.token, seen.secret, seen.bound), ("run", true, 1));
-    let barred = named(&servers, "x").end_session(number).await;
+    let barred = named(&servers, "x").end_session(number, true).await;
     assert!(matches!(
         barred,
         Err(Error::Refused {
@@ -274,7 +274,22 @@ async fn nobody_touches_the_session_of_anothers_token() {
             ..
         })
     ));
-    root.end_session(number).await.expect("it is closed");
+    let held = root.end_session(number, false).await;
+    assert!(
+        matches!(
+            held,
+            Err(Error::Refused {
+                cause: Cause::Held,
+                ..
+            })
+        ),
+        "{held:?}"
+    );
+    session
+        .keep_alive(PATIENCE)
+        .await
+        .expect("it was left alone");
+    root.end_session(number, true).await.expect("it is closed");
     let over = session.keep_alive(PATIENCE).await;
     assert!(over.is_err() && session.is_over(), "{over:?}");
     let key = tenure::store::Key::new("run/a").expect("a key");
@@ -285,7 +300,7 @@ async fn nobody_touches_the_session_of_anothers_token() {
         .register
         .expect("it is there");
     assert_eq!(&*freed.value, b"free");
-    assert!(root.end_session(number).await.is_err(), "it is gone");
+    assert!(root.end_session(number, true).await.is_err(), "it is gone");
 }
 
 #[tokio::test]

@@ -420,6 +420,10 @@ pub struct SessionInfo {
 pub struct EndSessionRequest {
     #[prost(uint64, tag = "1")]
     pub session: u64,
+    /// The process that holds registers by it has ended: else a session that
+    /// holds some is left alone.
+    #[prost(bool, tag = "2")]
+    pub holder_is_gone: bool,
 }
 #[derive(serde::Serialize, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -891,6 +895,9 @@ pub enum Cause {
     /// The session is another's: its secret was not given, or this is not the
     /// token that opened it. Not done.
     NotOwner = 21,
+    /// The session holds registers, which somebody may believe to be his until
+    /// it would have expired. Not done.
+    Held = 22,
 }
 impl Cause {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -920,6 +927,7 @@ impl Cause {
             Self::Restored => "RESTORED",
             Self::OtherContent => "OTHER_CONTENT",
             Self::NotOwner => "NOT_OWNER",
+            Self::Held => "HELD",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -946,6 +954,7 @@ impl Cause {
             "RESTORED" => Some(Self::Restored),
             "OTHER_CONTENT" => Some(Self::OtherContent),
             "NOT_OWNER" => Some(Self::NotOwner),
+            "HELD" => Some(Self::Held),
             _ => None,
         }
     }
