@@ -98,3 +98,29 @@ async fn a_log_that_others_put_beside_a_file_in_use_is_not_read() {
     written.expect("a write, as nothing happened before");
     assert_eq!(value(&store).await.as_deref(), Some(&b"1"[..]));
 }
+
+/// A link that leads to nothing yet: what is made is made as any database.
+#[tokio::test]
+async fn a_database_made_through_a_link_is_its_owners_alone() {
+    use std::os::unix::fs::{MetadataExt as _, symlink};
+
+    let directory = tempfile::tempdir().expect("a directory");
+    let (link, file) = (directory.path().join("link"), directory.path().join("file"));
+    symlink("file", &link).expect("a link");
+    let store = Sqlite::open(&link).expect("a store");
+    put(&store, b"one").await;
+    let found = std::fs::symlink_metadata(&file).expect("it was made");
+    assert_eq!(found.mode() & 0o7777, 0o600);
+}
+
+#[tokio::test]
+async fn a_database_that_is_locked_is_said_to_be_locked() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("tenure.db");
+    drop(Sqlite::open(&path).expect("a store"));
+    let other = Connection::open(&path).expect("to open it");
+    other.execute_batch("BEGIN EXCLUSIVE").expect("locked");
+    let refused = Sqlite::open(&path).expect_err("it is locked").to_string();
+    assert!(refused.contains("locked"), "{refused}");
+    assert!(!refused.contains("WAL"), "{refused}");
+}

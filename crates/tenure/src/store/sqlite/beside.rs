@@ -112,11 +112,17 @@ pub(super) fn warn(path: &Path, mode: FileMode) {
             );
         }
     }
-    let directory = directory(&real);
-    let Ok(found) = fs::metadata(directory).as_ref().map(Rights::from) else {
-        return;
-    };
-    if let Some(who) = who_else_makes_files(found, database, mode) {
+    // Of a link the directory that it lies in as well: who makes files there
+    // may put another in its place.
+    let named = fs::canonicalize(path.parent().unwrap_or(path)).ok();
+    let named = named.filter(|it| it != directory(&real));
+    for directory in named.iter().map(PathBuf::as_path).chain([directory(&real)]) {
+        let Ok(found) = fs::metadata(directory).as_ref().map(Rights::from) else {
+            continue;
+        };
+        let Some(who) = who_else_makes_files(found, database, mode) else {
+            continue;
+        };
         let shown = directory.display();
         tracing::warn!(
             "{place}: expected a directory in which only user {} makes files, found {shown} with \

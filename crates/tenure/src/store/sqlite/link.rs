@@ -46,7 +46,7 @@ use tenure_core::time::Instant;
 
 use super::identity::{self, Found, Identity};
 use super::mode::FileMode;
-use super::{beside, place, table};
+use super::{beside, links, place, table};
 use crate::clock;
 use crate::error::StoreError;
 use crate::store::{REPAIR, no_store};
@@ -97,7 +97,9 @@ impl Place {
     /// Makes an empty file, which is an empty database. SQLite gives its
     /// journal the same mode.
     fn create(&self) -> bool {
-        let made = self.mode.create(&self.path);
+        // Not through a link: SQLite would make what it leads to, as wide as
+        // the umask lets it.
+        let made = self.mode.create(&links::target(&self.path));
         // Never closed: that would take away the locks of a connection that
         // another thread may have opened meanwhile.
         made.map(std::mem::forget).is_ok()
@@ -170,6 +172,7 @@ impl Link {
     /// about to end.
     pub(super) fn make(place: &Arc<Place>) -> Result<Self, StoreError> {
         place::check(&place.path)?;
+        links::check(&place.path)?;
         let until = clock::boot().after(BUSY_WAIT);
         let mut link = Self::new(place, Purpose::Write);
         loop {
@@ -268,6 +271,9 @@ impl Link {
         for _ in 0..TRIES {
             let found = self.place.look()?;
             place::check(&self.place.path)?;
+            if self.purpose == Purpose::Write {
+                links::check(&self.place.path)?;
+            }
             identity::refuse_second_name(&self.place.path, &found)?;
             let beside = || beside::check(&self.place.path, self.place.mode, true);
             beside()?;
@@ -398,7 +404,8 @@ fn to_rollback_journal(connection: &Connection) -> rusqlite::Result<bool> {
     });
     match asked {
         Ok(mode) => Ok(mode.eq_ignore_ascii_case("persist")),
-        Err(error) if is_busy(&error) => Ok(false),
+        // Readers of a write-ahead log are not held up by writers.
+        Err(error) if is_busy(&error) && mode(connection).is_ok_and(|it| is_wal(&it)) => Ok(false),
         Err(error) => Err(error),
     }
 }

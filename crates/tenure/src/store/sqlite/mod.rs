@@ -24,6 +24,7 @@
 mod beside;
 mod identity;
 mod link;
+mod links;
 mod mode;
 mod place;
 mod table;
