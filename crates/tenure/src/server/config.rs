@@ -193,6 +193,15 @@ impl Config {
             let address = address.as_deref();
             address.map_or(Ok(()), |address| check_address(flag, address))?;
         }
+        let odd = |host: &&String| {
+            let plain = |it: char| it.is_ascii_alphanumeric() || "-_.".contains(it);
+            host.is_empty() || !host.chars().all(plain)
+        };
+        if let Some(host) = self.hosts.iter().find(odd) {
+            return Err(format!(
+                "--host: expected the name of a host, without scheme and port, found {host:?}"
+            ));
+        }
         // With port 0 each is given one of its own.
         if self.listen == self.listens_for_peers() && !self.listen.ends_with(":0") {
             return Err(format!(

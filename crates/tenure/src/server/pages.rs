@@ -19,10 +19,9 @@
 //! is needed, since a page has none.
 
 use std::collections::BTreeSet;
-use std::net::IpAddr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 use axum::extract::Request;
-use axum::http::uri::Authority;
 use axum::http::{HeaderMap, HeaderName, Method, StatusCode, Version, header};
 
 use super::config::Config;
@@ -32,6 +31,10 @@ use super::translate::{error, invalid};
 use crate::api::v1::{self, Cause};
 use crate::election::host_name;
 use crate::error::cut;
+
+/// How the paths of gRPC begin: of our services, and of those that every
+/// server has (health, reflection).
+const GRPC: [&str; 2] = ["/tenure.v1.", "/grpc."];
 
 /// What a server that has no tokens asks of calls over HTTP.
 #[derive(Debug)]
@@ -78,16 +81,22 @@ impl Pages {
     fn check(&self, request: &Request) -> Result<(), Refused> {
         let headers = request.headers();
         let origin = text(headers, &header::ORIGIN);
-        let grpc = request.version() == Version::HTTP_2 && kind(headers, "application/grpc");
-        if http::PROBES.contains(&request.uri().path()) || (grpc && origin.is_none()) {
+        let path = request.uri().path();
+        let grpc = request.version() == Version::HTTP_2
+            && GRPC.iter().any(|begin| path.starts_with(begin))
+            && kind(headers, "application/grpc");
+        if http::PROBES.contains(&path) || (grpc && origin.is_none()) {
             return Ok(());
         }
         let host = match request.uri().authority() {
             Some(authority) => Some(authority.as_str()),
             None => text(headers, &header::HOST),
         };
-        if let Some(host) = host {
-            self.check_host(host)?;
+        match host {
+            Some(host) => self.check_host(host)?,
+            // Programs of before HTTP/1.1 send none; no browser is so old.
+            None if request.version() == Version::HTTP_10 => {}
+            None => return Err(denied("expected Host, found none".to_owned())),
         }
         if let Some(origin) = origin {
             check_origin(origin, host)?;
@@ -106,10 +115,11 @@ impl Pages {
     }
 
     fn check_host(&self, host: &str) -> Result<(), Refused> {
-        let name = host.parse::<Authority>().map(|it| plain(it.host()));
-        let own = name.as_ref().is_ok_and(|name| {
-            self.names.contains(name) || name.trim_matches(['[', ']']).parse::<IpAddr>().is_ok()
-        });
+        let own = match named(host) {
+            Some(Named::Address) => true,
+            Some(Named::Name(name)) => self.names.contains(&plain(name)),
+            None => false,
+        };
         if own {
             return Ok(());
         }
@@ -121,6 +131,35 @@ impl Pages {
             cut(&names.join(", ")),
             cut(host)
         )))
+    }
+}
+
+/// What stands in `Host`, beside a port.
+enum Named<'a> {
+    Address,
+    Name(&'a str),
+}
+
+/// `None` if it is neither an address nor a name, with a port or without.
+fn named(host: &str) -> Option<Named<'_>> {
+    let port = |it: &str| {
+        it.is_empty()
+            || it
+                .strip_prefix(':')
+                .is_some_and(|it| it.parse::<u16>().is_ok())
+    };
+    if let Some((address, rest)) = host.strip_prefix('[').and_then(|it| it.split_once(']')) {
+        let address = address.parse::<Ipv6Addr>().is_ok() && port(rest);
+        return address.then_some(Named::Address);
+    }
+    let end = host.find(':').unwrap_or(host.len());
+    let (name, rest) = host.split_at(end);
+    if !port(rest) {
+        return None;
+    }
+    match name.parse::<Ipv4Addr>() {
+        Ok(_) => Some(Named::Address),
+        Err(_) => Some(Named::Name(name)),
     }
 }
 
@@ -228,6 +267,16 @@ mod tests {
             "",
             "a b",
             "x@",
+            "localhost@evil.example",
+            "localhost:7400.evil.example",
+            "127.0.0.1.evil.example",
+            "127.0.0.1:7400.evil.example",
+            "[::1].evil.example",
+            "[::1]:7400.evil.example",
+            "[::1",
+            "::1",
+            "localhost:",
+            "localhost:99999",
         ] {
             assert_eq!(post(&[("host", host), json]), Some(403), "{host}");
             let status = judged("GET", "/v1/cluster/status", &[("host", host)]);
@@ -245,6 +294,7 @@ mod tests {
         }
         assert_eq!(post(&[host]), Some(415), "a POST without content");
         assert_eq!(post(&[host, host, json]), Some(403), "two hosts");
+        assert_eq!(post(&[json]), Some(403), "no host");
     }
 
     #[test]
@@ -259,6 +309,11 @@ mod tests {
                 ("origin", "http://evil.example"),
             ];
             assert_eq!(judged("POST", path, &headers), Some(403));
+            // What only says that it is gRPC is judged as any other.
+            for path in ["/v1/log/append", "/v1/cluster/status", "/metrics"] {
+                let evil = [kind, ("host", "evil.example")];
+                assert_eq!(judged("POST", path, &evil), Some(403), "{path}");
+            }
         }
     }
 }
