@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use tokio::net::UnixStream;
 
 use super::place::{self, CONTROL, Door};
 use super::spec::Workload;
@@ -121,7 +122,7 @@ pub(crate) async fn ask(
 ) -> Result<(String, Value), NotDone> {
     // Which of several would be drained is not for the alphabet to say.
     let alone = matches!(ask, Ask::Drain { node: None });
-    let mut wire = connect(root, group, via, alone).await?;
+    let mut wire = connect(root, group, via, (alone, within), &mut note).await?;
     let within_ms = Some(u64::try_from(within.as_millis()).unwrap_or(u64::MAX));
     wire.queue(&Request { within_ms, ask });
     loop {
@@ -155,19 +156,13 @@ async fn connect(
     root: &Path,
     group: &str,
     via: Option<&str>,
-    alone: bool,
+    (alone, within): (bool, Duration),
+    note: &mut impl FnMut(&str),
 ) -> Result<Wire, Failure> {
     let directory = place::of_group(root, group);
-    let nodes = place::nodes(root, group, via)?;
     let (mut mute, mut found) = (Vec::new(), Vec::new());
-    for node in nodes {
-        let Ok(door) = Door::open(&node) else {
-            continue;
-        };
-        let Ok(stream) = door.connect(CONTROL).await else {
-            continue;
-        };
-        let mut wire = Wire::new(stream);
+    for (node, stream) in reached(root, group, via, within, note).await? {
+        let mut wire = Wire::new(UnixStream::from_std(stream)?);
         let greeting = tokio::time::timeout(GREETING, wire.next::<Answer>()).await;
         if matches!(greeting, Ok(Ok(Some(Answer::Hello)))) {
             if !alone {
@@ -206,4 +201,30 @@ async fn connect(
          one with `tenure node --group {group}`, or ask where one runs",
         directory.display()
     )))
+}
+
+/// The agents' sockets that can be reached, by the directories of their nodes.
+async fn reached(
+    root: &Path,
+    group: &str,
+    via: Option<&str>,
+    within: Duration,
+    note: &mut impl FnMut(&str),
+) -> Result<Vec<(PathBuf, std::os::unix::net::UnixStream)>, Failure> {
+    let slow = || {
+        let root = root.display();
+        note(&format!(
+            "waiting: {root} does not answer: its file system is slow or hangs"
+        ));
+    };
+    let (below, group, via) = (root.to_owned(), group.to_owned(), via.map(str::to_owned));
+    let look = move || {
+        let nodes = place::nodes(&below, &group, via.as_deref())?;
+        let reach = |node: PathBuf| {
+            let stream = Door::open(&node).ok()?.reach(CONTROL).ok()?;
+            Some((node, stream))
+        };
+        Ok(nodes.into_iter().filter_map(reach).collect())
+    };
+    place::answered(root, within, slow, look).await
 }

@@ -109,9 +109,7 @@ async fn kill(wire: &mut Wire) {
 }
 
 pub(super) async fn start(directory: &Path, door: &Door) -> io::Result<Found> {
-    let directory = directory.to_owned();
-    let spawned = tokio::task::spawn_blocking(move || steward::spawn(&directory)).await;
-    spawned.map_err(io::Error::other)??;
+    steward::spawn(directory).await?;
     let mut wire = Wire::new(door.connect(STEWARD).await?);
     match greeting(&mut wire, GREETING).await? {
         // It is a child of this very process, and reads its clock.

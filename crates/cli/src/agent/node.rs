@@ -70,10 +70,9 @@ pub(crate) async fn run(context: &Context, options: Options) -> Result<ExitCode,
     ];
     let config = checked(&options.builder)?;
     let (group, name) = (config.group.as_str(), config.name.as_str());
-    place::private(&options.root)?;
-    let directory = place::of_node(&options.root, group, name);
-    place::private(&directory)?;
-    let lock = Arc::new(Lock::take(&directory)?);
+    let Some((directory, lock)) = take(&options.root, group, name, &mut stop).await? else {
+        return Ok(ExitCode::SUCCESS);
+    };
     tokio::spawn(Arc::clone(&lock).watch(config.lease));
     let metered = match &options.metrics {
         Some(address) => Some(metrics::listen(address).await?),
@@ -133,6 +132,36 @@ pub(crate) async fn run(context: &Context, options: Options) -> Result<ExitCode,
     door.remove(CONTROL).await;
     drop(lock);
     ended
+}
+
+/// Takes the directory of this node, whenever its file system answers; `None`
+/// if it is asked to stop before.
+async fn take(
+    root: &Path,
+    group: &str,
+    name: &str,
+    [terminate, interrupt]: &mut [Signal; 2],
+) -> Result<Option<(PathBuf, Arc<Lock>)>, Failure> {
+    let (below, directory) = (root.to_owned(), place::of_node(root, group, name));
+    let slow = || {
+        tracing::warn!(
+            "{} has not answered: its file system is slow or hangs; this agent begins when it does",
+            root.display()
+        );
+    };
+    let look = move || {
+        place::private(&below)?;
+        place::private(&directory)?;
+        let lock = Lock::take(&directory)?;
+        Ok(Some((directory, Arc::new(lock))))
+    };
+    tokio::select! {
+        taken = place::answered(root, Duration::MAX, slow, look) => return taken,
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    tracing::info!("asked to stop before it had begun");
+    Ok(None)
 }
 
 /// Settings that hold, also for guardians: one that hangs takes up a part of

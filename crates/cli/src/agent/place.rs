@@ -136,14 +136,52 @@ pub(crate) fn logs(directory: &Path, workload: &str) -> PathBuf {
     directory.join("logs").join(file_name(workload))
 }
 
+/// Does what looks at files below `root` on a thread of its own, since their
+/// file system may hang. Once that has taken [`SLOW`], `slow` is called.
+///
+/// # Errors
+/// Those of `look`, and that it has taken longer than `within`.
+pub(crate) async fn answered<T: Send + 'static>(
+    root: &Path,
+    within: Duration,
+    slow: impl FnOnce(),
+    look: impl FnOnce() -> Result<T, Failure> + Send + 'static,
+) -> Result<T, Failure> {
+    let (tell, mut told) = oneshot::channel();
+    let thread = std::thread::Builder::new().name("tenure-files".into());
+    thread.spawn(move || drop(tell.send(look())))?;
+    let lost = |_| Failure::Other(anyhow::anyhow!("the thread that looked has panicked"));
+    if let Ok(told) = tokio::time::timeout(SLOW.min(within), &mut told).await {
+        return told.map_err(lost)?;
+    }
+    slow();
+    match tokio::time::timeout(within.saturating_sub(SLOW), told).await {
+        Ok(told) => told.map_err(lost)?,
+        Err(_) => Err(Failure::Other(anyhow::anyhow!(
+            "expected {} to answer within {within:?}, found that it does not: its file system \
+             hangs; nothing was asked here: ask on another machine",
+            root.display()
+        ))),
+    }
+}
+
 /// Makes a directory that only this user can enter, or checks that it is one.
 pub(super) fn private(directory: &Path) -> Result<(), Failure> {
     let shown = directory.display();
-    DirBuilder::new()
+    let made = DirBuilder::new()
         .recursive(true)
         .mode(0o700)
-        .create(directory)
-        .map_err(|error| usage(format!("expected to make the directory {shown}: {error}")))?;
+        .create(directory);
+    made.map_err(|error| {
+        let text = format!("expected to make the directory {shown}: {error}");
+        match error.kind() {
+            // These may pass without a person.
+            io::ErrorKind::ReadOnlyFilesystem
+            | io::ErrorKind::StorageFull
+            | io::ErrorKind::QuotaExceeded => Failure::Other(anyhow::Error::msg(text)),
+            _ => usage(text),
+        }
+    })?;
     let found = fs::metadata(directory)?;
     let (owner, mode) = (found.uid(), found.mode() & 0o777);
     let me = geteuid().as_raw();
@@ -183,24 +221,33 @@ impl Lock {
     /// Takes the lock of a directory.
     pub(super) fn take(directory: &Path) -> Result<Self, Failure> {
         let path = directory.join("agent.lock");
+        let named = |error: io::Error| {
+            Failure::Other(anyhow::anyhow!(
+                "{}: {error}",
+                directory.join("agent.lock").display()
+            ))
+        };
         let mut file = OpenOptions::new()
             .read(true)
             .write(true)
             .create(true)
             .truncate(false)
             .mode(0o600)
-            .open(&path)?;
+            .open(&path)
+            .map_err(named)?;
         if let Err(error) = flock(&file, FlockOperation::NonBlockingLockExclusive) {
             if error != Errno::WOULDBLOCK {
                 return Err(io::Error::from(error).into());
             }
             let mut holder = String::new();
             let _ = file.read_to_string(&mut holder);
-            return Err(taken(&format!(
-                "process {}, which holds {}",
-                holder.trim(),
-                path.display()
-            )));
+            let holder = match holder.trim() {
+                // It has just taken it.
+                "" => "another process",
+                holder => &format!("process {holder}"),
+            };
+            let path = path.display();
+            return Err(taken(&format!("{holder}, which holds {path}")));
         }
         let opened = File::open(directory)?;
         // Some file systems lock no directories; there the file alone counts.
@@ -225,8 +272,8 @@ impl Lock {
                 lock.path.display()
             )));
         }
-        lock.file.set_len(0)?;
-        writeln!(&lock.file, "{}", std::process::id())?;
+        lock.file.set_len(0).map_err(named)?;
+        writeln!(&lock.file, "{}", std::process::id()).map_err(named)?;
         Ok(lock)
     }
 
@@ -276,7 +323,7 @@ impl Lock {
         tracing::warn!(
             "{directory} has not answered for {SLOW:?}: its file system is slow or hangs. What \
              runs here goes on without what it prints; nothing else can start on this node, and \
-             `tenure drain` hands on what runs"
+             `tenure drain`, asked for on another machine, hands on what runs"
         );
         let in_place = told.await.unwrap_or(true);
         tracing::warn!("{directory} answers again");
@@ -330,6 +377,13 @@ impl Door {
 
     pub(super) async fn connect(&self, socket: &str) -> io::Result<tokio::net::UnixStream> {
         tokio::net::UnixStream::connect(self.path(socket)).await
+    }
+
+    /// The same on a thread that may be held up.
+    pub(super) fn reach(&self, socket: &str) -> io::Result<std::os::unix::net::UnixStream> {
+        let stream = std::os::unix::net::UnixStream::connect(self.path(socket))?;
+        stream.set_nonblocking(true)?;
+        Ok(stream)
     }
 
     /// Removes a socket. Whoever comes next removes what could not be, because

@@ -33,8 +33,8 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use rustix::process::{Signal, set_parent_process_death_signal, setsid};
@@ -43,6 +43,7 @@ use tenure::clock;
 use tenure::core::time::Instant;
 use tokio::net::UnixListener;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::oneshot;
 
 use super::place::{Door, STEWARD};
 use super::run::{Run, Said, Told};
@@ -62,13 +63,13 @@ const FIRST: Duration = Duration::from_secs(10);
 const BACKLOG: usize = 64 << 10;
 
 /// Starts a steward for the node of this directory, and waits until it can be
-/// reached. Blocks for some milliseconds.
+/// reached.
 ///
 /// A thread of its own starts it, and reaps it: the steward is told of the end
 /// of the *thread* that started it (`run`), and may live longer than the agent.
-pub(super) fn spawn(directory: &Path) -> io::Result<()> {
+pub(super) async fn spawn(directory: &Path) -> io::Result<()> {
     let directory = directory.to_owned();
-    let (tell, told) = mpsc::channel();
+    let (tell, told) = oneshot::channel();
     let reaper = std::thread::Builder::new().name("tenure-reaper".into());
     reaper.spawn(move || match begin(&directory) {
         Ok(mut child) => {
@@ -80,7 +81,7 @@ pub(super) fn spawn(directory: &Path) -> io::Result<()> {
             let _ = tell.send(Err(error));
         }
     })?;
-    told.recv().map_err(io::Error::other)?
+    told.await.map_err(io::Error::other)?
 }
 
 fn begin(directory: &Path) -> io::Result<Child> {

@@ -209,7 +209,7 @@ pub(crate) struct Ps {
 }
 
 /// What `tenure logs` takes.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 #[command(
     after_help = "--store and --json are for other commands: this one prints files of this \
 machine, as they are."

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use crate::agent::{place, spool};
+use crate::agent::{WITHIN, place, spool};
 use crate::failure::{Failure, usage};
 use crate::output::Output;
 use crate::{Context, args};
@@ -24,7 +24,10 @@ pub(crate) async fn logs(context: &Context, args: &args::Logs) -> Result<ExitCod
             "expected no --json: what workloads print is printed as it is",
         ));
     }
-    let path = find(args)?;
+    let root = place::root(args.via.state.state.as_deref())?;
+    let (below, via) = (root.clone(), args.clone());
+    let find = move || find(&below, &via);
+    let path = place::answered(&root, WITHIN, || (), find).await?;
     let older = ages(&path);
     let mut files: Vec<PathBuf> = older.rev().map(|age| spool::older(&path, age)).collect();
     files.push(path.clone());
@@ -47,11 +50,10 @@ fn ages(path: &Path) -> std::ops::RangeInclusive<u32> {
     1..=last
 }
 
-fn find(args: &args::Logs) -> Result<PathBuf, Failure> {
-    let root = place::root(args.via.state.state.as_deref())?;
+fn find(root: &Path, args: &args::Logs) -> Result<PathBuf, Failure> {
     let group = args.via.group.group.as_str();
-    let directory = place::of_group(&root, group);
-    let nodes = place::nodes(&root, group, args.via.via.as_deref())?;
+    let directory = place::of_group(root, group);
+    let nodes = place::nodes(root, group, args.via.via.as_deref())?;
     let files = nodes.iter().map(|node| {
         let logs = place::logs(node, &args.workload);
         spool::file(&logs, args.instance)

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use rustix::process::geteuid;
 use tenure::server::Config;
 use tenure::small;
-use tenure::transport::PeerSecret;
+use tenure::transport::{PeerSecret, Unread};
 
 use crate::agent::place;
 use crate::args::Serve;
@@ -34,12 +34,21 @@ pub(crate) fn of(args: &Serve, settings: &Config) -> Result<Option<PeerSecret>, 
     let secret = match &args.peer_secret_file {
         Some(file) => {
             let read = PeerSecret::read(file);
-            Some(read.map_err(|why| usage(format!("--peer-secret-file: {why}")))?)
+            Some(read.map_err(|error| unread("--peer-secret-file: ", &error))?)
         }
         None if settings.tls.is_some() => None,
         None => by_itself(settings)?,
     };
     Ok(secret.map(|secret| secret.or_none(optional)))
+}
+
+fn unread(flag: &str, error: &Unread) -> Failure {
+    let text = format!("{flag}{error}");
+    match error {
+        Unread::Wrong(_) => usage(text),
+        // It may answer at the next start.
+        Unread::Late(_) => Failure::Other(anyhow::Error::msg(text)),
+    }
 }
 
 /// The secret of a cluster that is on this machine alone.
@@ -48,7 +57,8 @@ fn by_itself(settings: &Config) -> Result<Option<PeerSecret>, Failure> {
     let read = |file: &Path| {
         let others = |why| usage(format!("{}: {why}", file.display()));
         check_owner(&fs::metadata(file).map_err(others)?).map_err(others)?;
-        PeerSecret::read(file).map(Some).map_err(usage)
+        let read = PeerSecret::read(file);
+        read.map(Some).map_err(|error| unread("", &error))
     };
     // Wherever its servers are by now: the others ask for the proof.
     // A link that leads nowhere is refused, too.

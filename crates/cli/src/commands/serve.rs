@@ -69,8 +69,9 @@ async fn start(settings: Config) -> Result<Server, Failure> {
         Ok(started) => started,
         Err(_) => {
             tracing::warn!(
-                "the data directory {data} is not open after {SLOW:?}: its disk is slow or hangs, \
-                 or its log is long; this server takes part when it has been read"
+                "this server has not begun after {SLOW:?}: the disk of the data directory {data}, \
+                 or of a file that the settings name, is slow or hangs, or the log is long; it \
+                 takes part when all has been read"
             );
             started.await
         }

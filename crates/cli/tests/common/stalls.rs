@@ -2,7 +2,7 @@
 
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -47,6 +47,35 @@ impl Stall {
         Self::by(strace, pid)
     }
 
+    /// A command that meets a file that hangs from its start on.
+    pub(crate) fn from_the_start(file: &Path, command: &Command) -> Command {
+        let mut strace = Command::new("strace");
+        strace.args(Self::words(file)).arg(command.get_program());
+        strace.args(command.get_args());
+        strace
+    }
+
+    /// What stands before such a command. It is a child of the test, and not
+    /// of strace.
+    pub(crate) fn words(file: &Path) -> Vec<String> {
+        let inject = format!("inject=%file:delay_enter={}", FOR_EVER.as_micros());
+        let file = file.display().to_string();
+        let words = [
+            "-D",
+            "-f",
+            "-q",
+            "-o",
+            "/dev/null",
+            "-e",
+            "trace=%file",
+            "-e",
+            &inject,
+            "-P",
+            &file,
+        ];
+        words.map(str::to_owned).into()
+    }
+
     pub(crate) fn by(mut strace: Command, pid: u32) -> Self {
         strace.args(["-p", &pid.to_string()]).stderr(Stdio::null());
         let strace = strace.spawn();
@@ -64,6 +93,17 @@ impl Drop for Stall {
         let _ = kill_process(pid.expect("a process id"), Signal::TERM);
         let _ = self.0.wait();
     }
+}
+
+/// Waits until a process has ended whose tracer sleeps, for as long as its file
+/// hangs, and ends the tracer: only then its end is known to its parent.
+pub(crate) fn gone(pid: u32) {
+    let process = PathBuf::from(format!("/proc/{pid}"));
+    let tracer = status(&process, "TracerPid:").expect("it runs");
+    let ended = || status(&process, "State:").filter(|it| it.starts_with('Z'));
+    poll_until(SOON, ended).expect("it ends");
+    let tracer = tracer.parse().ok().and_then(Pid::from_raw).expect("strace");
+    kill_process(tracer, Signal::KILL).expect("strace");
 }
 
 /// What holds up syncs, of the log (`fdatasync`) and of small files (`fsync`).

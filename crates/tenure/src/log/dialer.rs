@@ -40,7 +40,7 @@ impl Dialer {
     pub(super) fn new(config: &Config) -> Result<Self, Error> {
         let tls = config.tls.clone().map(ClientTls::open).transpose();
         Ok(Self {
-            tls: tls.map_err(Error::invalid)?.map(Arc::new),
+            tls: tls?.map(Arc::new),
             bearer: Bearer::new(config.token.as_ref())?,
             distance: Distance::default(),
         })

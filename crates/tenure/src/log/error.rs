@@ -7,6 +7,7 @@
 
 use crate::api::v1;
 use crate::error::{StoreError, plain};
+use crate::transport::Unread;
 
 /// How a call failed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -95,6 +96,15 @@ impl Error {
                 cause,
                 message: message(),
             },
+        }
+    }
+}
+
+impl From<Unread> for Error {
+    fn from(unread: Unread) -> Self {
+        match unread {
+            Unread::Wrong(why) => Self::invalid(why),
+            Unread::Late(why) => Self::Unavailable(why),
         }
     }
 }

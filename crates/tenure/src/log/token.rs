@@ -68,7 +68,7 @@ impl Bearer {
                     vec![file.clone()],
                     move || read(&file),
                 );
-                Some(Source::File(Arc::new(renewed.map_err(Error::invalid)?)))
+                Some(Source::File(Arc::new(renewed?)))
             }
         };
         Ok(Self(source))

@@ -99,7 +99,7 @@ pub use shared::Standing;
 pub use tokens::{check_tokens, draw_token, fingerprint};
 
 use crate::clock;
-use crate::transport::{Book, Contact, Details, Settings, Tls};
+use crate::transport::{Book, Contact, Details, Settings, Tls, Unread};
 use crate::wal::{WalError, Writer};
 use data::{Found, Log, Vacant};
 use door::Door;
@@ -118,6 +118,9 @@ pub enum StartError {
     /// The settings make no sense.
     #[error("{0}")]
     Config(String),
+    /// Files that the settings name did not answer in time.
+    #[error("{0}")]
+    Late(String),
     /// The data directory cannot be used.
     #[error(transparent)]
     Disk(#[from] WalError),
@@ -136,6 +139,15 @@ pub enum StartError {
     /// The log's state cannot be read.
     #[error("the snapshot in the data directory cannot be read: {0}")]
     State(String),
+}
+
+impl From<Unread> for StartError {
+    fn from(unread: Unread) -> Self {
+        match unread {
+            Unread::Wrong(why) => Self::Config(why),
+            Unread::Late(why) => Self::Late(why),
+        }
+    }
 }
 
 fn advice(error: &std::io::Error) -> &'static str {
@@ -186,8 +198,8 @@ impl Server {
         config.validate().map_err(StartError::Config)?;
         let open = |files| Tls::open_with(files, config.rules());
         let tls = config.tls.clone().map(open).transpose();
-        let tls = tls.map_err(StartError::Config)?.map(Arc::new);
-        let tokens = Tokens::open(config.tokens.clone()).map_err(StartError::Config)?;
+        let tls = tls?.map(Arc::new);
+        let tokens = Tokens::open(config.tokens.clone())?;
         let peers = listen(config.listens_for_peers())?;
         let clients = listen(&config.listen)?;
         let address = clients.local_addr().map_err(StartError::System)?;

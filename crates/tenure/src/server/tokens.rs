@@ -45,7 +45,7 @@ use super::shared::Shared;
 use super::translate::error;
 use crate::api::v1::{self, Cause, command, request};
 use crate::error::cut;
-use crate::transport::Renewed;
+use crate::transport::{Renewed, Unread};
 
 /// The most tokens a file may name.
 const TOKENS_MAX: usize = 1_024;
@@ -282,14 +282,16 @@ pub(super) struct Tokens(Option<Arc<Renewed<Arc<Table>>>>);
 
 impl Tokens {
     /// Reads the file; without one everybody may do everything.
-    pub(super) fn open(file: Option<PathBuf>) -> Result<Self, String> {
+    pub(super) fn open(file: Option<PathBuf>) -> Result<Self, Unread> {
         let Some(file) = file else {
             return Ok(Self(None));
         };
-        warn_if_others_may_write(&file);
-        let files = vec![file.clone()];
+        let (files, named) = (vec![file.clone()], file.clone());
         let make = move || Table::read(&file).map(Arc::new);
-        Renewed::open("tokens", files, make).map(|it| Self(Some(Arc::new(it))))
+        let known = Renewed::open("tokens", files, make)?;
+        // It has just answered.
+        warn_if_others_may_write(&named);
+        Ok(Self(Some(Arc::new(known))))
     }
 
     /// Who calls, by what the call carries.

@@ -49,4 +49,5 @@ pub use handshake::{
 pub use link::{Link, LinkEvent, QUEUE_BYTES};
 pub use proven::{PeerSecret, server_name};
 pub(crate) use renewed::Renewed;
+pub use renewed::Unread;
 pub use tls::{ClientTls, ClientTlsFiles, Demand, Line, OwnFiles, PeerRules, Tls, TlsFiles};

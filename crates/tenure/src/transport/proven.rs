@@ -31,6 +31,7 @@ use rustls::{CertificateError, Error, RootCertStore};
 use sha2::Sha256;
 use tenure_core::alpo::ServerId;
 
+use super::renewed::{Unread, in_time};
 use crate::small;
 
 /// The shortest secret.
@@ -143,8 +144,14 @@ impl PeerSecret {
     /// can read. Space around it does not count.
     ///
     /// # Errors
-    /// What was expected of the file, and what was found.
-    pub fn read(file: &Path) -> Result<Self, String> {
+    /// What was expected of the file, and what was found; also if its file
+    /// system does not answer in time.
+    pub fn read(file: &Path) -> Result<Self, Unread> {
+        let path = file.to_owned();
+        in_time("the secret", file, move || Self::read_at_once(&path))
+    }
+
+    fn read_at_once(file: &Path) -> Result<Self, String> {
         let name = file.display();
         let unread = |error: io::Error| format!("{name}: expected a secret, found: {error}");
         let open = small::open(file).map_err(unread)?;

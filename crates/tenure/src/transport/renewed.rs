@@ -9,8 +9,8 @@
 //! of its own. The one that wants to know waits for it for [`WITHIN`] and goes
 //! on with what was in use; until that look is over nobody waits again.
 
-use std::path::PathBuf;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, SystemTime};
 
 use tenure_core::time::Instant;
@@ -25,6 +25,45 @@ const WITHIN: Duration = Duration::from_millis(50);
 const FIRST_WITHIN: Duration = Duration::from_secs(10);
 /// After this long without an end of a look it is said.
 const SLOW: Duration = Duration::from_secs(2);
+
+/// Why files could not be used at a start.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Unread {
+    /// They are not as they should be, and a person must mend them.
+    #[error("{0}")]
+    Wrong(String),
+    /// Their file system did not answer in time. It may do so later.
+    #[error("{0}")]
+    Late(String),
+}
+
+impl From<String> for Unread {
+    fn from(why: String) -> Self {
+        Self::Wrong(why)
+    }
+}
+
+/// Does what reads a file on a thread of its own, and waits so long for it as
+/// for the first look at any file: `what` it is, in the singular, is for
+/// people.
+pub(crate) fn in_time<T: Send + 'static>(
+    what: &str,
+    file: &Path,
+    read: impl FnOnce() -> Result<T, String> + Send + 'static,
+) -> Result<T, Unread> {
+    let (tell, told) = mpsc::channel();
+    let thread = std::thread::Builder::new().name("tenure-files".into());
+    let begun = thread.spawn(move || drop(tell.send(read())));
+    begun.map_err(|error| Unread::Late(format!("no thread: {error}")))?;
+    match told.recv_timeout(FIRST_WITHIN) {
+        Ok(read) => read.map_err(Unread::Wrong),
+        Err(_) => Err(Unread::Late(format!(
+            "expected to read {what} in {} within {FIRST_WITHIN:?}, found no answer: its file \
+             system hangs",
+            file.display()
+        ))),
+    }
+}
 
 /// What is made of files, and made again when they have changed.
 pub(crate) struct Renewed<T>(Arc<Files<T>>);
@@ -66,7 +105,7 @@ impl<T: Clone + Send + 'static> Renewed<T> {
         what: &'static str,
         files: Vec<PathBuf>,
         make: impl Fn() -> Result<T, String> + Send + Sync + 'static,
-    ) -> Result<Self, String> {
+    ) -> Result<Self, Unread> {
         let made = Made {
             looked: clock::boot(),
             look: Look::Over,
@@ -83,13 +122,13 @@ impl<T: Clone + Send + 'static> Renewed<T> {
         let made = renewed.0.look(renewed.0.lock(), FIRST_WITHIN);
         match &made.value {
             Some(Ok(_)) => {}
-            Some(Err(why)) => return Err(why.clone()),
+            Some(Err(why)) => return Err(Unread::Wrong(why.clone())),
             None => {
                 let files: Vec<_> = renewed.0.files.iter().map(|it| it.display()).collect();
-                return Err(format!(
+                return Err(Unread::Late(format!(
                     "expected to read the {what} within {FIRST_WITHIN:?}, found no answer: the \
                      file system of one of {files:?} hangs"
-                ));
+                )));
             }
         }
         drop(made);
@@ -196,8 +235,6 @@ fn stamps(files: &[PathBuf]) -> Vec<Option<SystemTime>> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::mpsc;
-
     use super::*;
 
     /// What is made hangs until the test lets it go on.
@@ -249,6 +286,7 @@ mod tests {
         assert!(
             open()
                 .expect_err("it is not there")
+                .to_string()
                 .contains("No such file")
         );
         std::fs::write(&file, "1").expect("written");

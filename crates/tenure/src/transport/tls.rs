@@ -33,7 +33,7 @@ use super::distrust::{distrust, for_client};
 use super::life::Shown;
 use super::plain;
 use super::proven::Named;
-use super::renewed::Renewed;
+use super::renewed::{Renewed, Unread};
 use crate::{clock, small};
 
 /// How long whoever is not let in may take to read why, and how much of what
@@ -129,7 +129,7 @@ impl Tls {
     ///
     /// # Errors
     /// A sentence that says which file, what was expected and what was found.
-    pub fn open(files: TlsFiles) -> Result<Self, String> {
+    pub fn open(files: TlsFiles) -> Result<Self, Unread> {
         Self::open_with(files, PeerRules::default())
     }
 
@@ -137,7 +137,7 @@ impl Tls {
     ///
     /// # Errors
     /// As there; and if this side's own certificate is not as others expect.
-    pub fn open_with(files: TlsFiles, rules: PeerRules) -> Result<Self, String> {
+    pub fn open_with(files: TlsFiles, rules: PeerRules) -> Result<Self, Unread> {
         let own = [&files.certificate, &files.key, &files.authority];
         let all = own.into_iter().chain(&rules.authority).cloned();
         let all: Vec<PathBuf> = all.collect();
@@ -241,7 +241,7 @@ impl ClientTls {
     ///
     /// # Errors
     /// A sentence that says which file, what was expected and what was found.
-    pub fn open(files: ClientTlsFiles) -> Result<Self, String> {
+    pub fn open(files: ClientTlsFiles) -> Result<Self, Unread> {
         let files = Arc::new(files);
         let named = Arc::clone(&files);
         let mut all = vec![files.authority.clone()];
