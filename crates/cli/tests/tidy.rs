@@ -347,17 +347,6 @@ fn the_simulator_depends_on_the_core_alone() {
 }
 
 #[test]
-fn there_is_one_tls_stack() {
-    let found = dependencies("tenure-cli");
-    let banned = |line: &&String| line.starts_with("ring ") || line.starts_with("openssl ");
-    assert_eq!(
-        found.iter().find(banned),
-        None,
-        "rustls with aws-lc-rs is the one TLS stack"
-    );
-}
-
-#[test]
 fn the_released_binary_has_no_planted_bugs() {
     let listed = Command::new(env!("CARGO"))
         .args([
