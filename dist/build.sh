@@ -2,7 +2,8 @@
 # Builds the released binary, one static file, and tries it: that it needs no
 # shared library, names no directory of this machine, finds hosts by name, and
 # runs a command in office. The same commit, toolchain and C library give the
-# same bytes in any directory; dist/reproduce.sh shows it.
+# same bytes in any directory; dist/reproduce.sh shows it. Beside the binary it
+# writes what that is made of, tenure.cdx.json.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -67,5 +68,7 @@ place="$(mktemp -d)"
 trap 'rm -rf "$place"' EXIT
 term="$("$binary" run try --once --quiet --store "sqlite://$place/t.db" -- sh -c 'echo $TENURE_TERM')"
 [ "$term" = 1 ] || fail "expected to run a command in term 1, found: $term"
+
+dist/sbom.sh "$binary" >"$binary.cdx.json"
 
 echo "$binary: $linked, $(stat -c %s "$binary") bytes, $("$binary" --version)"

@@ -1,8 +1,10 @@
-//! What the project is built from: `deny.toml` is kept.
+//! What the project is built from, and what it says of that: `deny.toml` is
+//! kept, and the bill of materials beside the released binary is complete.
 //!
 //! Left out: advisories, whose database is not in the tree, and packages that
 //! only other platforms take; `cargo deny` looks at both (CONTRIBUTING.md).
 
+mod bill;
 mod deny;
 
 use std::collections::BTreeMap;
