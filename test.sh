@@ -32,6 +32,13 @@ fi
 step 'format'
 cargo fmt --all --check
 
+# The tests keep deny.toml by themselves (crates/cli/tests/supply): to build
+# cargo-deny takes minutes. Where it is, it is asked too.
+if cargo deny --version >/dev/null 2>&1; then
+    step 'licences, bans and sources, by cargo-deny'
+    cargo deny --locked check licenses bans sources
+fi
+
 step 'lints: default, no default, all features'
 cargo clippy --workspace --all-targets --locked -- -D warnings
 cargo clippy -p tenure -p tenure-cli --no-default-features --locked -- -D warnings

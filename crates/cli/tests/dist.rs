@@ -168,6 +168,118 @@ fn every_setting_that_is_shipped_is_a_flag() {
     assert!(names.len() >= 10, "{names:?}");
 }
 
+/// What both units take from whatever they start.
+const SHUT: &[&str] = &[
+    "NoNewPrivileges=yes",
+    "CapabilityBoundingSet=",
+    "AmbientCapabilities=",
+    "ProtectSystem=strict",
+    "ProtectHome=yes",
+    "PrivateTmp=yes",
+    "PrivateDevices=yes",
+    "PrivateMounts=yes",
+    "PrivateUsers=yes",
+    "ProtectClock=yes",
+    "ProtectHostname=yes",
+    "ProtectKernelLogs=yes",
+    "ProtectKernelModules=yes",
+    "ProtectKernelTunables=yes",
+    "RestrictNamespaces=yes",
+    "RestrictRealtime=yes",
+    "RestrictSUIDSGID=yes",
+    "LockPersonality=yes",
+    "RemoveIPC=yes",
+    "SystemCallArchitectures=native",
+    "SystemCallFilter=@system-service",
+    "SystemCallErrorNumber=EPERM",
+    "StateDirectoryMode=0700",
+    "ConfigurationDirectoryMode=0750",
+    "UMask=0077",
+    "KillSignal=SIGTERM",
+    "RestartPreventExitStatus=2",
+    "LimitNOFILE=65536",
+    "StartLimitIntervalSec=0",
+];
+
+/// What each unit needs beside that, and what it must not have: the unit says
+/// why.
+const NEEDS: &[(&str, &[&str], &[&str])] = &[
+    (
+        "tenure.service",
+        &[
+            "User=tenure",
+            "ProtectControlGroups=yes",
+            "ProtectProc=invisible",
+            "MemoryDenyWriteExecute=yes",
+            "SystemCallFilter=~@privileged @resources",
+            "RestrictAddressFamilies=AF_INET AF_INET6 AF_UNIX",
+            "TimeoutStopSec=30s",
+            "OOMScoreAdjust=-500",
+        ],
+        &["ProcSubset", "PrivateNetwork", "KillMode"],
+    ),
+    (
+        "tenure-node.service",
+        &[
+            "User=tenure-node",
+            "KillMode=mixed",
+            "TimeoutStopSec=60s",
+            "TasksMax=infinity",
+            "OOMPolicy=continue",
+            "Delegate=",
+            "SystemCallFilter=~@privileged",
+            "RestrictAddressFamilies=AF_INET AF_INET6 AF_UNIX AF_NETLINK",
+        ],
+        &[
+            "ProcSubset",
+            "ProtectProc",
+            "ProtectControlGroups",
+            "PrivateNetwork",
+            "MemoryDenyWriteExecute",
+        ],
+    ),
+];
+
+/// The settings that a unit lacks, and those that it must not have.
+fn wrongs(unit: &str, needs: &[&str], bars: &[&str]) -> Vec<String> {
+    let lines: Vec<&str> = unit.lines().filter(|it| !it.starts_with('#')).collect();
+    let name = |line: &str| line.split('=').next().map(str::to_owned);
+    let lacks = SHUT.iter().chain(needs).filter(|it| !lines.contains(it));
+    let bars = bars
+        .iter()
+        .filter(|bar| lines.iter().any(|line| name(line).as_deref() == Some(bar)));
+    // A setting that is given once more may take back what was said before.
+    let lists = ["SystemCallFilter", "Environment"];
+    let twice = lines.iter().filter(|line| {
+        let own = name(line).filter(|it| line.contains('=') && !lists.contains(&&**it));
+        own.is_some() && lines.iter().filter(|it| name(it) == own).count() > 1
+    });
+    let wrongs = lacks.map(|it| format!("lacks {it}"));
+    let wrongs = wrongs.chain(bars.map(|it| format!("has {it}=")));
+    wrongs
+        .chain(twice.map(|it| format!("{it} is not alone")))
+        .collect()
+}
+
+#[test]
+fn units_are_shut_as_far_as_the_work_allows() {
+    for (name, needs, bars) in NEEDS {
+        let unit = read(name);
+        let judged = |unit: &str| wrongs(unit, needs, bars);
+        assert_eq!(judged(&unit), Vec::<String>::new(), "{name}");
+        for line in SHUT.iter().chain(*needs) {
+            let without = unit.replacen(&format!("\n{line}\n"), "\n", 1);
+            assert_eq!(judged(&without), [format!("lacks {line}")], "{name}");
+        }
+        for bar in *bars {
+            let with = format!("{unit}{bar}=pid\n");
+            assert_eq!(judged(&with), [format!("has {bar}=")], "{name}");
+        }
+        let again = format!("{unit}NoNewPrivileges=no\n");
+        assert_eq!(judged(&again).len(), 2, "{name}");
+    }
+}
+
 /// Only where systemd is; elsewhere there is nothing to ask.
 #[test]
 fn systemd_takes_the_unit() {
