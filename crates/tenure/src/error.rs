@@ -67,7 +67,7 @@ pub fn plain(text: &str) -> String {
     plain
 }
 
-/// The text of a JSON value with the same characters written as `\uXXXX`, which
+/// The text of a JSON value with the same characters written as `\u` and four digits, which
 /// means the same: JSON itself escapes only the first 32 of them.
 #[must_use]
 pub fn plain_json(text: &str) -> String {
