@@ -171,7 +171,14 @@ fn an_office_bound_to_another_session_is_told_and_does_not_fill_the_log() {
     let (code, said) = fails(&["forget", "payroll", "--store", &url]);
     assert!(code == Some(2) && said.contains(&told), "{said}");
 
-    text(&["session", "close", &session.to_string(), "--store", &url]);
+    let session = session.to_string();
+    let close = ["session", "close", &session, "--store", &url];
+    let (code, said) = fails(&close);
+    assert!(
+        code == Some(1) && said.contains("--holder-is-gone"),
+        "{said}"
+    );
+    text(&[&close[..], &["--holder-is-gone"]].concat());
     text(&["run", "payroll", "--once", "--store", &url, "--", "true"]);
 }
 

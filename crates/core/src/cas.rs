@@ -70,8 +70,8 @@ impl Reading {
             Some(session) => format!(
                 "expected the store to take a write of {key} over the version that it shows, \
                  found it refused: the register is bound to session {session}, which lives, and only that \
-                 session writes it; wait until it ends, or end it (`tenure session close \
-                 {session}`)"
+                 session writes it; wait until it ends; if its process has ended, so may the \
+                 session (`tenure session close {session} --holder-is-gone`)"
             ),
             None => format!(
                 "expected the store to take a write of {key} over the version that it shows, \

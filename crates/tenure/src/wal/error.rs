@@ -96,14 +96,18 @@ pub struct Fault {
 
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{} at byte {}: expected {}, found {}; {}",
+        write!(f, "{}; {}", self.without_advice(), self.advice)
+    }
+}
+
+impl Fault {
+    fn without_advice(&self) -> String {
+        format!(
+            "{} at byte {}: expected {}, found {}",
             self.file.display(),
             self.offset,
             self.expected,
-            self.found,
-            self.advice
+            self.found
         )
     }
 }
@@ -119,6 +123,14 @@ const UPGRADE: &str = "nothing was changed; a later release wrote it: start that
 const CONFIGURE: &str = "check which directory this server was given";
 
 impl WalError {
+    /// What is wrong, for somebody who need not do anything about it.
+    pub(crate) fn without_advice(&self) -> String {
+        match self {
+            Self::Damaged(fault) => fault.without_advice(),
+            other => other.to_string(),
+        }
+    }
+
     pub(crate) fn disk(
         file: PathBuf,
         offset: impl Into<Option<u64>>,

@@ -131,7 +131,11 @@ impl Wal {
             spare_used,
         } = opened;
         if let Some(problem) = spare_used.map(failed) {
-            tracing::warn!("an older snapshot is used, because of the newest: {problem}");
+            tracing::warn!(
+                "the newest snapshot cannot be read, so the one before it is used, with the log \
+                 after it; nothing is lost, but the disk may fail ({})",
+                problem.without_advice()
+            );
         }
         if let Some(torn) = torn {
             tracing::info!("a write that never finished is cut: {torn}");
