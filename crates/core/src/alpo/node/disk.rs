@@ -76,7 +76,12 @@ pub(super) struct Disk {
     usual: usize,
     /// How long the batch waited that became durable last.
     took: Duration,
+    /// The same of the one that was reported before.
+    before: Duration,
 }
+
+/// A sync has stalled that took so many times as long as the one before it.
+const STALLED: u32 = 4;
 
 impl Disk {
     /// After a restart: everything that was read back is durable.
@@ -102,6 +107,13 @@ impl Disk {
     pub(super) fn pace(&self, now: Instant) -> Duration {
         let waits = self.since().map(|since| now.since(since));
         self.took.max(waits.unwrap_or_default())
+    }
+
+    /// Whether all is durable, and the last sync took so much longer than the
+    /// one before it that the next may well be quick again.
+    pub(super) fn has_stalled(&self) -> bool {
+        let before = self.before.saturating_mul(STALLED);
+        self.since().is_none() && self.staged.is_empty() && self.took > before
     }
 
     /// Bytes of entries that are not known to be durable.
@@ -231,10 +243,11 @@ impl Disk {
     pub(super) fn persisted(&mut self, number: u64, term: Term, now: Instant) -> Vec<Message> {
         assert!(number <= self.sent, "a batch came back that never went out");
         self.durable = self.durable.max(number);
+        let before = self.took;
         while let Some(batch) = self.under_way.pop_front_if(|it| it.number <= number) {
             self.durable_id = self.durable_id.max(batch.last);
             self.waiting -= batch.bytes;
-            self.took = now.since(batch.since);
+            (self.before, self.took) = (before, now.since(batch.since));
         }
         let mut free = Vec::new();
         for (wanted, message) in core::mem::take(&mut self.held) {
@@ -273,6 +286,7 @@ impl Disk {
             usual: _,
             // A wait, like those of the roles.
             took: _,
+            before: _,
         } = self;
         // Only how far batches are ahead of the disk matters.
         let ahead = |number: u64| number.saturating_sub(*durable);

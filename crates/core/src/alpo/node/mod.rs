@@ -165,7 +165,7 @@ impl Node {
             // silence: whoever could lead beside it has had its vote, and is
             // not ready (and so answers no read) before this disk knows that
             // there is more than one voter.
-            passive.deadline = now;
+            passive.stand_by(now);
             server.owed_until = now;
         }
         let role = Role::Passive(passive);
@@ -371,7 +371,7 @@ impl Node {
     /// Restarts the wait of a passive server.
     fn calm(&mut self) {
         if let Role::Passive(passive) = &mut self.role {
-            passive.deadline = self.server.patience_with_votes();
+            passive.wait_for_votes(&mut self.server);
         }
     }
 
@@ -382,6 +382,9 @@ impl Node {
             if self.may_say(&message.0.body) {
                 self.server.outbox.push_back(message.into());
             }
+        }
+        if let Role::Passive(passive) = &mut self.role {
+            passive.guess_again(&mut self.server);
         }
         self.settle();
     }
@@ -434,7 +437,7 @@ impl Node {
         self.server.sticky_until = self.server.now;
         let soon = self.server.soon(self.server.config.heartbeat);
         if let Role::Passive(passive) = &mut self.role {
-            passive.deadline = passive.deadline.min(soon);
+            passive.stand_by(soon);
         }
     }
 
@@ -473,7 +476,7 @@ impl Node {
         let now = self.server.now;
         match &mut self.role {
             Role::Passive(passive) => {
-                if now >= passive.deadline.max(self.server.owed_until) {
+                if now >= passive.deadline().max(self.server.owed_until) {
                     // It may have voted for another, whose turn it is until
                     // that vote is on this disk, and the answer has gone.
                     if self.server.may_stand() && self.server.disk.hard_is_durable() {
@@ -548,7 +551,7 @@ impl Machine for Node {
             return None;
         }
         Some(match &self.role {
-            Role::Passive(passive) => passive.deadline.max(self.server.owed_until),
+            Role::Passive(passive) => passive.deadline().max(self.server.owed_until),
             Role::Candidate(candidate) if self.server.planted(Bug::CandidateWaits) => {
                 candidate.retry_at
             }

@@ -6,6 +6,7 @@
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::time::Duration;
 
 use crate::time::Instant;
 
@@ -26,11 +27,34 @@ pub const MAX_SNAPSHOT_BYTES: u64 = 4 * 1024 * 1024 * 1024;
 #[derive(Clone, Debug)]
 pub(super) struct Passive {
     /// When to stand for election.
-    pub(super) deadline: Instant,
+    deadline: Wait,
     /// Not before then, whoever else stands: it stepped back for another, and
     /// that holds beyond the term (H10).
-    pub(super) owed: Instant,
+    owed: Wait,
+    /// The disk was asked for a sync, to see how long one takes by now.
+    probed: bool,
     incoming: Option<Incoming>,
+}
+
+/// How long to wait, and then for a round of votes, as disks were when the wait
+/// began.
+#[derive(Clone, Copy, Debug)]
+struct Wait {
+    until: Instant,
+    votes: Duration,
+}
+
+impl Wait {
+    const fn until(until: Instant) -> Self {
+        Self {
+            until,
+            votes: Duration::ZERO,
+        }
+    }
+
+    fn end(self) -> Instant {
+        self.until.after(self.votes)
+    }
 }
 
 /// A snapshot that is arriving.
@@ -43,30 +67,81 @@ struct Incoming {
 
 impl Passive {
     pub(super) fn new(server: &mut Server) -> Self {
-        Self::until(server.patience_with_votes())
+        let mut passive = Self::until(server.now);
+        passive.wait_for_votes(server);
+        passive
+    }
+
+    /// A wait of one that has had a part in an election: beyond its patience
+    /// it leaves time for the votes of others.
+    pub(super) fn wait_for_votes(&mut self, server: &mut Server) {
+        self.deadline = Wait {
+            until: server.patience(),
+            votes: server.round_of_votes(),
+        };
+        self.probed = false;
+    }
+
+    /// When to stand for election.
+    pub(super) fn deadline(&self) -> Instant {
+        self.deadline.end()
+    }
+
+    /// Stands then, if it would stand later.
+    pub(super) fn stand_by(&mut self, soon: Instant) {
+        if soon < self.deadline() {
+            self.deadline = Wait::until(soon);
+        }
+    }
+
+    /// The same, but not before what it owes to another is over.
+    pub(super) fn hurry(&mut self, soon: Instant) {
+        self.stand_by(soon.max(self.owed.end()));
+    }
+
+    /// A sync has ended. What is left for votes was a guess by this disk, as it
+    /// was when the wait began. A stall that is over says nothing of the next
+    /// sync: a server whose process was stopped, or whose disk hung once, would
+    /// wait for as long again, and twice. So after one that took far longer
+    /// than the one before it the disk is asked once for another, of what it
+    /// has already.
+    pub(super) fn guess_again(&mut self, server: &mut Server) {
+        let votes = server.round_of_votes();
+        for wait in [&mut self.deadline, &mut self.owed] {
+            wait.votes = wait.votes.min(votes);
+        }
+        let long = self.deadline.votes.max(self.owed.votes) > server.config.timeout;
+        if long && server.disk.has_stalled() && !core::mem::replace(&mut self.probed, true) {
+            server.stage_hard(false);
+        }
     }
 
     /// One that has just stepped back for a better candidate, which needs the
     /// time of a round of votes.
     pub(super) fn deferring(server: &mut Server) -> Self {
         let least = server.config.drift.lengthen(server.config.timeout);
+        let owed = Wait {
+            until: server.now.after(least),
+            votes: server.round_of_votes(),
+        };
         Self {
-            owed: server.now.after(least).after(server.round_of_votes()),
+            owed,
             ..Self::new(server)
         }
     }
 
     pub(super) const fn until(deadline: Instant) -> Self {
         Self {
-            deadline,
-            owed: Instant::ZERO,
+            deadline: Wait::until(deadline),
+            owed: Wait::until(Instant::ZERO),
+            probed: false,
             incoming: None,
         }
     }
 
     /// A request of the leader of this term.
     pub(super) fn led(&mut self, server: &mut Server, asked: &Asked, request: Request) {
-        self.deadline = server.patience();
+        self.deadline = Wait::until(server.patience());
         // It is sent again; by then the disk may have caught up.
         let refused = match &request {
             Request::Append { entries, .. } => !entries.is_empty() && server.is_full(),

@@ -222,12 +222,6 @@ impl Server {
         own.max(timeout * more)
     }
 
-    /// A wait of one that has had a part in an election: beyond its patience
-    /// it leaves time for the votes of others.
-    pub(super) fn patience_with_votes(&mut self) -> Instant {
-        self.patience().after(self.round_of_votes())
-    }
-
     /// A short wait, up to `most`.
     pub(super) fn soon(&mut self, most: Duration) -> Instant {
         let wait = self.rng.span(most);
@@ -287,7 +281,7 @@ impl Server {
         self.sticky_until = self.now.after(sticky);
     }
 
-    fn stage_hard(&mut self, binding: bool) {
+    pub(super) fn stage_hard(&mut self, binding: bool) {
         let mut hard = self.hard;
         if self.state.version() < ClusterVersion::SECOND {
             // An earlier release that is started here again must be able to

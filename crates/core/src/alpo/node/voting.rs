@@ -95,8 +95,7 @@ impl Node {
         }
         let soon = self.server.soon(self.server.config.timeout / 4);
         if let Role::Passive(passive) = &mut self.role {
-            let soon = soon.max(passive.owed);
-            passive.deadline = passive.deadline.min(soon);
+            passive.hurry(soon);
         }
     }
 
