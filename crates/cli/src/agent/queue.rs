@@ -59,7 +59,14 @@ impl Waiting {
         }
         self.bytes += chunk.len();
         let dropped = std::mem::take(&mut self.dropped);
-        self.chunks.push_back((dropped, chunk.to_vec()));
+        match self.chunks.back_mut() {
+            // An instance that writes byte by byte must not cost an allocation
+            // for each.
+            Some((_, last)) if dropped == 0 && last.len() + chunk.len() <= CHUNK => {
+                last.extend_from_slice(chunk);
+            }
+            _ => self.chunks.push_back((dropped, chunk.to_vec())),
+        }
     }
 }
 
@@ -123,5 +130,24 @@ impl Queue {
             let waited = self.news.wait(state);
             state = waited.unwrap_or_else(PoisonError::into_inner);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_comes_in_small_pieces_is_put_together() {
+        let mut waiting = Waiting::default();
+        for _ in 0..CHUNK {
+            waiting.push(b"x");
+        }
+        assert_eq!((waiting.chunks.len(), waiting.bytes), (1, CHUNK));
+        waiting.push(b"y");
+        waiting.dropped = 3;
+        waiting.push(b"z");
+        let dropped: Vec<_> = waiting.chunks.iter().map(|(dropped, _)| *dropped).collect();
+        assert_eq!(dropped, [0, 0, 3], "each number stands where it belongs");
     }
 }
