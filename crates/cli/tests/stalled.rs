@@ -304,7 +304,7 @@ fn a_server_goes_on_while_the_file_of_its_tokens_hangs() {
     let known = || answer(call_with(address, "GET /v1/cluster/status", &header, ""));
     assert!(known().starts_with("HTTP/1.1 200"));
 
-    let stall = Stall::of_file(server.id(), FOR_EVER, &tokens);
+    let stall = Stall::of_file(server.id(), &tokens);
     let said = || (server.count(&["WARN", "the tokens could not be looked at"]) > 0).then_some(());
     let slowest = std::cell::Cell::new(Duration::ZERO);
     let calls = || {

@@ -351,51 +351,44 @@ impl Porter {
         self.wire.queue(&Order::Notes { text });
         true
     }
-}
 
-impl Porter {
-    /// Starts another steward; `None` if none can be started and the agent
-    /// wants to end.
+    /// Another steward; `None` if the agent wants to end before one is started.
     ///
-    /// What is to start meanwhile has failed once it has waited for
-    /// [`STARTED_WITHIN`], so that the group can have another node start it.
+    /// Starts that have waited for [`STARTED_WITHIN`] have failed, so that the
+    /// group can have another node start them.
     async fn another(&self) -> Option<Found> {
+        let mut starting = std::pin::pin!(self.start());
         let mut patience = clock::boot().after(STARTED_WITHIN);
-        loop {
-            let mut starting = std::pin::pin!(start(&self.directory, &self.door));
-            let failed = loop {
-                tokio::select! {
-                    started = &mut starting => match started {
-                        Ok(found) => return Some(found),
-                        Err(error) => break error,
-                    },
-                    () = tokio::time::sleep(RETRY) => {}
-                }
-                if self.ordered.is_quitting() {
-                    return None;
-                }
-                if clock::boot() >= patience {
-                    patience = clock::boot().after(STARTED_WITHIN);
-                    tracing::error!(
-                        "no steward could be started within {STARTED_WITHIN:?}: the file system \
-                         of {} is slow or hangs; nothing can start on this node",
-                        self.directory.display()
-                    );
-                    self.give_up_starts();
-                }
-            };
-            tracing::error!("expected to start a steward: {failed}");
-            if self.ordered.is_quitting() {
-                return None;
+        while !self.ordered.is_quitting() {
+            tokio::select! {
+                found = &mut starting => return Some(found),
+                () = tokio::time::sleep(RETRY) => {}
             }
             if clock::boot() >= patience {
+                patience = clock::boot().after(STARTED_WITHIN);
                 self.give_up_starts();
+            }
+        }
+        None
+    }
+
+    /// Tries until a steward is started.
+    async fn start(&self) -> Found {
+        loop {
+            match start(&self.directory, &self.door).await {
+                Ok(found) => return found,
+                Err(error) => tracing::error!("expected to start a steward: {error}"),
             }
             tokio::time::sleep(RETRY).await;
         }
     }
 
     fn give_up_starts(&self) {
+        tracing::error!(
+            "no steward has started within {STARTED_WITHIN:?}, so nothing can start on this node: \
+             look at {}, whose file system may hang",
+            self.directory.display()
+        );
         for run in self.ordered.give_up_starts() {
             let (run, why) = (Run(run), "no steward could be started for it");
             let failed = Some(why.into());

@@ -221,12 +221,8 @@ impl Lock {
     /// Takes the lock of a directory.
     pub(super) fn take(directory: &Path) -> Result<Self, Failure> {
         let path = directory.join("agent.lock");
-        let named = |error: io::Error| {
-            Failure::Other(anyhow::anyhow!(
-                "{}: {error}",
-                directory.join("agent.lock").display()
-            ))
-        };
+        let shown = path.display().to_string();
+        let named = |error: io::Error| Failure::Other(anyhow::anyhow!("{shown}: {error}"));
         let mut file = OpenOptions::new()
             .read(true)
             .write(true)
@@ -287,8 +283,8 @@ impl Lock {
     /// replaced, or when its file system does not answer. What the agent holds
     /// is not in danger, so it goes on.
     ///
-    /// Each look has a thread of its own: whoever looked here would hang with
-    /// the file system.
+    /// Each look has a thread of its own, since it may hang with the file
+    /// system.
     pub(super) async fn watch(self: Arc<Self>, every: Duration) {
         let mut told = false;
         loop {
@@ -309,25 +305,23 @@ impl Lock {
 
     /// Whether the file is in place, however long the answer takes.
     async fn looked_at(self: &Arc<Self>) -> bool {
-        let (tell, mut told) = oneshot::channel();
-        let lock = Arc::clone(self);
-        let thread = std::thread::Builder::new().name("tenure-lock".into());
-        if thread.spawn(move || tell.send(lock.is_in_place())).is_err() {
-            // There is another look soon.
-            return true;
+        let (directory, lock) = (self.path.parent().unwrap_or(&self.path), Arc::clone(self));
+        let (shown, mut slow) = (directory.display(), false);
+        let warn = || {
+            slow = true;
+            tracing::warn!(
+                "{shown} has not answered for {SLOW:?}: its file system is slow or hangs. What \
+                 runs here goes on without what it prints; nothing else can start on this node, \
+                 and `tenure drain`, asked for on another machine, hands on what runs"
+            );
+        };
+        let look = move || Ok(lock.is_in_place());
+        let looked = answered(directory, Duration::MAX, warn, look).await;
+        if slow {
+            tracing::warn!("{shown} answers again");
         }
-        if let Ok(in_place) = tokio::time::timeout(SLOW, &mut told).await {
-            return in_place.unwrap_or(true);
-        }
-        let directory = self.path.parent().unwrap_or(&self.path).display();
-        tracing::warn!(
-            "{directory} has not answered for {SLOW:?}: its file system is slow or hangs. What \
-             runs here goes on without what it prints; nothing else can start on this node, and \
-             `tenure drain`, asked for on another machine, hands on what runs"
-        );
-        let in_place = told.await.unwrap_or(true);
-        tracing::warn!("{directory} answers again");
-        in_place
+        // Without a thread there was no look; the next one is soon.
+        looked.unwrap_or(true)
     }
 }
 
@@ -386,16 +380,15 @@ impl Door {
         Ok(stream)
     }
 
-    /// Removes a socket. Whoever comes next removes what could not be, because
-    /// the file system failed or took longer than [`SLOW`].
+    /// Removes a socket. It stays if the file system fails, or does not answer
+    /// within [`SLOW`]; the next [`listen`](Self::listen) removes it then.
     pub(super) async fn remove(&self, socket: &str) {
-        let (Ok(directory), socket) = (self.0.try_clone().map(Self), socket.to_owned()) else {
+        let Ok(directory) = self.0.try_clone().map(Self) else {
             return;
         };
-        let (tell, told) = oneshot::channel();
-        let removes = move || tell.send(fs::remove_file(directory.path(&socket)));
-        let _ = std::thread::Builder::new().spawn(removes);
-        let _ = tokio::time::timeout(SLOW, told).await;
+        let name = socket.to_owned();
+        let remove = move || Ok(fs::remove_file(directory.path(&name))?);
+        let _ = answered(Path::new(socket), SLOW, || (), remove).await;
     }
 }
 

@@ -305,8 +305,8 @@ impl Kept {
             }
         };
         let mut kill_at = start.kill_at;
-        // How CMD ended that was told to: only the last word says by whom. With a
-        // guardian that was killed the kernel kills it, too.
+        // How CMD ended after it was told to. It is told on with the last event
+        // alone: if the guardian was killed, the kernel has killed CMD as well.
         let mut told_to_end = None;
         guardian.start(start);
         loop {

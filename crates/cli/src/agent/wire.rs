@@ -197,8 +197,8 @@ impl Wire {
         }
     }
 
-    /// The same connection, driven by another runtime: one whose thread is held
-    /// up hears nothing, and tells nobody else that something has come.
+    /// The same connection, driven by another runtime. A runtime whose thread is
+    /// held up reports no news of its connections to any task.
     pub(super) fn driven_by(self, runtime: &Handle) -> io::Result<Self> {
         let stream = self.stream.into_std()?;
         let _entered = runtime.enter();

@@ -136,11 +136,11 @@ pub(crate) enum SessionCommand {
     /// What it holds gets its last wills, as if it had expired. Its client
     /// notices by its next command. A session that holds registers is refused
     /// unless its holder is said to be gone.
-    Close(SessionId),
+    Close(CloseSession),
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct SessionId {
+pub(crate) struct CloseSession {
     /// Its number.
     pub(crate) id: u64,
     /// The process that holds registers by it has ended. If it lives, two hold

@@ -7,7 +7,7 @@ use rustix::process::Signal;
 use tenure::clock;
 
 use super::common::poll_until;
-use super::common::stalls::{FOR_EVER, Stall, gone, traceable};
+use super::common::stalls::{Stall, gone, traceable};
 use super::print;
 use super::town::{PATIENCE, Town};
 
@@ -23,7 +23,7 @@ fn an_agent_goes_on_while_the_file_of_its_lock_hangs() {
     let begun = town.writes("a").pid;
     let _two = town.node("two", &["--quorum", "1"]);
     let lock = town.state().join("town/one/agent.lock");
-    let stall = Stall::of_file(one.number(), FOR_EVER, &lock);
+    let stall = Stall::of_file(one.number(), &lock);
     one.says("has not answered for 2s");
     // Longer than anything runs without a beat.
     let long = clock::boot().after(Duration::from_secs_f64(2.0 * town.lease()));
@@ -46,7 +46,7 @@ fn an_agent_whose_directory_hangs_at_its_start_can_be_stopped() {
     }
     let town = Town::sqlite();
     let words = Stall::words(&town.state().join("town/one/agent.lock"));
-    let mut prefix = vec!["strace"];
+    let mut prefix = vec!["strace", "-D"];
     prefix.extend(words.iter().map(String::as_str));
     let one = town.start_in(&prefix, "one", &["--quorum", "1"]);
     one.says("has not answered");

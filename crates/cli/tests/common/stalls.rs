@@ -27,41 +27,27 @@ impl Stall {
         Self::by(held_up(span, which), pid)
     }
 
-    /// What looks at this file, or reads it.
-    pub(crate) fn of_file(pid: u32, span: Duration, file: &Path) -> Self {
-        let inject = format!("inject=%file:delay_enter={}", span.as_micros());
+    /// What looks at this file, or reads it, hangs.
+    pub(crate) fn of_file(pid: u32, file: &Path) -> Self {
         let mut strace = Command::new("strace");
-        strace
-            .args([
-                "-f",
-                "-q",
-                "-o",
-                "/dev/null",
-                "-e",
-                "trace=%file",
-                "-e",
-                &inject,
-                "-P",
-            ])
-            .arg(file);
+        strace.args(Self::words(file));
         Self::by(strace, pid)
     }
 
-    /// A command that meets a file that hangs from its start on.
+    /// A command for which this file hangs from its start on. It is a child of
+    /// the test, and not of strace.
     pub(crate) fn from_the_start(file: &Path, command: &Command) -> Command {
         let mut strace = Command::new("strace");
-        strace.args(Self::words(file)).arg(command.get_program());
-        strace.args(command.get_args());
+        strace.arg("-D").args(Self::words(file));
+        strace.arg(command.get_program()).args(command.get_args());
         strace
     }
 
-    /// What stands before such a command. It is a child of the test, and not
-    /// of strace.
+    /// How strace is told that this file hangs.
     pub(crate) fn words(file: &Path) -> Vec<String> {
         let inject = format!("inject=%file:delay_enter={}", FOR_EVER.as_micros());
         let file = file.display().to_string();
         let words = [
-            "-D",
             "-f",
             "-q",
             "-o",
