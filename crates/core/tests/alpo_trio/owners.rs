@@ -7,6 +7,8 @@ use tenure_core::alpo::{
     Answer, Ask, Claim, ClusterVersion, Command, Config, Limits, Opener, Opening, Operation,
     Outcome, Owner, Refusal, State,
 };
+use tenure_core::cas::{Expect, Stamp, Write};
+use tenure_core::ids::Key;
 
 use super::servers::Servers;
 
@@ -45,6 +47,13 @@ fn append(session: u64, serial: u64, text: &str, claim: Claim) -> Ask {
         operation: Operation::Append(text.as_bytes().into()),
     };
     Ask::Command(command, claim)
+}
+
+const fn end(session: u64) -> Ask {
+    Ask::End {
+        session,
+        holder_is_gone: false,
+    }
 }
 
 /// Asks, and gives the answers that came at once.
@@ -148,7 +157,7 @@ fn what_comes_behind_an_operators_end_finds_no_session() {
     let session = open(&mut servers);
     servers.cut_off(Some(0));
     assert_eq!(ask(&mut servers, append(session, 1, "a", MINE)), []);
-    assert_eq!(ask(&mut servers, Ask::End(session)), []);
+    assert_eq!(ask(&mut servers, end(session)), []);
     // Its client does not know: the serial of the end, the next, an old one.
     for (serial, text) in [(2, "b"), (3, "c"), (1, "a")] {
         assert_eq!(ask(&mut servers, append(session, serial, text, MINE)), []);
@@ -165,7 +174,44 @@ fn what_comes_behind_an_operators_end_finds_no_session() {
     ];
     assert_eq!(servers.answers, done.map(Answer::Done));
     let gone = [Answer::Done(Outcome::SessionExpired)];
-    assert_eq!(ask(&mut servers, Ask::End(session)), gone);
+    assert_eq!(ask(&mut servers, end(session)), gone);
+}
+
+#[test]
+fn a_session_that_is_about_to_hold_a_register_is_not_ended() {
+    let mut servers = trio(ClusterVersion::SECOND);
+    let session = open(&mut servers);
+    servers.cut_off(Some(0));
+    let command = Command {
+        session,
+        serial: 1,
+        outstanding: 1,
+        operation: Operation::bind(
+            Write {
+                key: Key::new("elections/a").expect("a key"),
+                value: b"held"[..].into(),
+                expect: Expect::Absent,
+                stamp: Stamp::Now,
+            },
+            b"over"[..].into(),
+        ),
+    };
+    assert_eq!(ask(&mut servers, Ask::Command(command, MINE)), []);
+    let held = [refused(Refusal::Held {
+        session,
+        bound: 1,
+        ttl: u64::MAX / 2,
+    })];
+    assert_eq!(ask(&mut servers, end(session)), held);
+    servers.cut_off(None);
+    servers.pass(Duration::from_millis(200));
+    assert_eq!(ask(&mut servers, end(session)), held);
+    let gone = Ask::End {
+        session,
+        holder_is_gone: true,
+    };
+    let ended = [Answer::Done(Outcome::Closed)];
+    assert_eq!(ask(&mut servers, gone), ended);
 }
 
 #[test]
@@ -184,7 +230,7 @@ fn a_quota_counts_what_is_not_committed_yet() {
     servers.pass(Duration::from_millis(200));
     assert_eq!(ask(&mut servers, opening(2)), [refused(full)]);
     let ended = [Answer::Done(Outcome::Closed)];
-    assert_eq!(ask(&mut servers, Ask::End(first)), ended);
+    assert_eq!(ask(&mut servers, end(first)), ended);
     let opened = ask(&mut servers, opening(2));
     assert!(matches!(opened[..], [Answer::Done(Outcome::Opened(_))]));
 }

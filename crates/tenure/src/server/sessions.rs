@@ -10,7 +10,6 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
 use std::ops::RangeInclusive;
-use std::time::Duration;
 
 use sha2::{Digest as _, Sha256};
 use tenure_core::alpo::{
@@ -254,9 +253,7 @@ impl Door {
     /// Ends a session in place of its owner.
     ///
     /// One that holds registers only if the caller says that their holder is
-    /// gone. A holder that lives believes in what it holds until its session
-    /// would have expired, and hears of its end only if it is neither stopped
-    /// nor cut off: the next holder would not be alone.
+    /// gone ([`Refusal::Held`](tenure_core::alpo::Refusal::Held)).
     pub(super) async fn end_session(
         &self,
         caller: &Caller,
@@ -264,10 +261,11 @@ impl Door {
     ) -> Result<v1::EndSessionResponse, v1::Error> {
         caller.may(Need::Admin)?;
         let session = request.session;
-        if !request.holder_is_gone {
-            self.holds_nothing(session).await?;
-        }
-        let told = self.ask(Ask::End(session)).await;
+        let end = Ask::End {
+            session,
+            holder_is_gone: request.holder_is_gone,
+        };
+        let told = self.ask(end).await;
         match done(told, &self.shared) {
             Ok(_) => Ok(v1::EndSessionResponse {}),
             Err(refused) if refused.cause() == Cause::SessionExpired => Err(error(
@@ -276,31 +274,6 @@ impl Door {
             )),
             Err(refused) => Err(refused),
         }
-    }
-
-    /// As of a moment after the call.
-    async fn holds_nothing(&self, session: SessionId) -> Result<(), v1::Error> {
-        self.query(Query::Barrier).await?;
-        let held = move |node: &Node| {
-            let state = node.state();
-            let ttl = state.sessions().get(session).map_or(0, Session::ttl);
-            (state.bound_by(session), ttl)
-        };
-        let (bound, ttl) = self.look(held).await?;
-        if bound == 0 {
-            return Ok(());
-        }
-        let ttl = Duration::from_nanos(ttl);
-        Err(error(
-            Cause::Held,
-            format!(
-                "expected a session that holds nothing, found that session {session} holds {bound} \
-                 register(s): a holder that is stopped or cut off believes in them until {ttl:?} \
-                 after the session was last heard of, and the next one would not be alone. Ask it \
-                 to resign (`tenure resign`), or say that its process has ended \
-                 (`--holder-is-gone`)"
-            ),
-        ))
     }
 }
 

@@ -1,9 +1,11 @@
 //! Between what clients say and what the machine understands.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use tenure_core::alpo::{
     Answer, Ask, ChangeError, Claim, Command, Few, Found, LogTime, MAX_BOUND, MAX_NUMBER, Opener,
-    Operation, Outcome, Query, Refusal,
+    Operation, Outcome, Query, Refusal, SessionId,
 };
 use tenure_core::cas::{Expect, Register, Stamp, Write};
 use tenure_core::ids::{Key, Version};
@@ -359,6 +361,26 @@ fn unsynced(servers: Few) -> v1::Error {
     )
 }
 
+fn not_owner() -> v1::Error {
+    error(
+        Cause::NotOwner,
+        "expected the secret that the session was opened with, or without one the token, found \
+         something else: the session is another's",
+    )
+}
+
+fn held(session: SessionId, bound: u64, ttl: Duration) -> v1::Error {
+    error(
+        Cause::Held,
+        format!(
+            "expected a session that holds nothing, found that session {session} holds {bound} \
+             register(s): a holder that is stopped or cut off believes in them until {ttl:?} after \
+             the session was last heard of, and the next one would not be alone. Ask it to resign \
+             (`tenure resign`), or say that its process has ended (`--holder-is-gone`)"
+        ),
+    )
+}
+
 fn refused(refusal: Refusal, shared: &Shared) -> v1::Error {
     match refusal {
         Refusal::NotLeader { leader } => not_leader(leader, shared),
@@ -366,11 +388,12 @@ fn refused(refusal: Refusal, shared: &Shared) -> v1::Error {
         Refusal::TooLarge => error(Cause::TooLarge, "expected an entry of at most 1 MiB"),
         Refusal::OutOfOrder { expected } => out_of_order(expected),
         Refusal::OtherContent => other_content(),
-        Refusal::NotOwner => error(
-            Cause::NotOwner,
-            "expected the secret that the session was opened with, or without one the token, \
-             found something else: the session is another's",
-        ),
+        Refusal::Held {
+            session,
+            bound,
+            ttl,
+        } => held(session, bound, Duration::from_nanos(ttl)),
+        Refusal::NotOwner => not_owner(),
         Refusal::Quota { opener, held, most } => error(
             Cause::TooManySessions,
             format!(

@@ -16,7 +16,7 @@ use super::super::config::Config;
 use super::super::entry::{ClusterVersion, Command, Entry, Operation, Outcome, Payload, SessionId};
 use super::super::ids::LogId;
 use super::super::owner::{Claim, Opener, Opening};
-use super::super::state::{MAX_WINDOW, Standing};
+use super::super::state::{MAX_WINDOW, Session, Standing};
 use super::server::Server;
 use super::types::{Answer, Ask, Refusal};
 
@@ -135,7 +135,7 @@ impl Desk {
 
     fn judge_new(&self, server: &Server, command: &Command) -> Admission {
         let session = server.state.sessions().get(command.session);
-        let completed = session.map_or(0, super::super::state::Session::completed);
+        let completed = session.map_or(0, Session::completed);
         let empty = VecDeque::new();
         let tail = self.tails.get(&command.session).unwrap_or(&empty);
         let ahead = usize::try_from(command.serial - completed - 1).unwrap_or(usize::MAX);
@@ -181,17 +181,47 @@ impl Desk {
 
     /// The command that ends a session in place of its owner: with the serial
     /// that comes next, whatever is under way.
-    pub(super) fn end(&self, server: &Server, session: SessionId) -> Command {
-        let completed = server.state.sessions().get(session);
-        let completed = completed.map_or(0, super::super::state::Session::completed);
-        let tail = self.tails.get(&session).map_or(0, VecDeque::len) as u64;
-        let serial = completed.saturating_add(tail).saturating_add(1);
-        Command {
+    ///
+    /// A holder that lives believes in the registers that the session holds
+    /// until that would have expired; it hears of the end only if it is neither
+    /// stopped nor cut off, and the next holder would not be alone. So the end
+    /// stands behind no entry that binds a register, unless the holder is said
+    /// to have gone: entries before it are applied, or in the session's tail.
+    /// Those that come behind it find no session.
+    ///
+    /// # Errors
+    /// [`Refusal::Held`].
+    pub(super) fn end(
+        &self,
+        server: &Server,
+        session: SessionId,
+        holder_is_gone: bool,
+    ) -> Result<Command, Refusal> {
+        let open = server.state.sessions().get(session);
+        let tail = self.tails.get(&session).into_iter().flatten();
+        let binds = |id: &&LogId| match server.log.get(**id).map(|entry| &entry.payload) {
+            Some(Payload::Command(it)) => matches!(it.operation, Operation::Bind(_)),
+            _ => false,
+        };
+        let under_way = tail.clone().filter(binds).count();
+        let bound = (server.state.bound_by(session) + under_way) as u64;
+        if bound > 0 && !holder_is_gone {
+            let ttl = open.map_or(0, Session::ttl);
+            return Err(Refusal::Held {
+                session,
+                bound,
+                ttl,
+            });
+        }
+        let completed = open.map_or(0, Session::completed);
+        let serial = completed.saturating_add(tail.count() as u64);
+        let serial = serial.saturating_add(1);
+        Ok(Command {
             session,
             serial,
             outstanding: serial,
             operation: Operation::Close,
-        }
+        })
     }
 
     /// `entry` was appended for `token`.

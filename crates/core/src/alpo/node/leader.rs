@@ -142,10 +142,13 @@ impl Leader {
         }
         match ask {
             Ask::Open(opening) => self.open(server, token, &opening),
-            Ask::End(session) => {
-                let end = self.desk.end(server, session);
-                self.propose(server, token, Payload::Command(end));
-            }
+            Ask::End {
+                session,
+                holder_is_gone,
+            } => match self.desk.end(server, session, holder_is_gone) {
+                Ok(end) => self.propose(server, token, Payload::Command(end)),
+                Err(refusal) => server.answer(token, Answer::Refused(refusal)),
+            },
             Ask::Command(command, claim) => match self.desk.judge(server, &command, &claim) {
                 Admission::Append => self.propose(server, token, Payload::Command(command)),
                 Admission::Attach(id) => self.desk.attach(id, token),

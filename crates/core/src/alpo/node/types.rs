@@ -53,7 +53,13 @@ pub enum Ask {
     /// Do this, once, for who proves this.
     Command(Command, Claim),
     /// End this session, whoever owns it: for operators.
-    End(SessionId),
+    End {
+        /// Which.
+        session: SessionId,
+        /// Whether who holds registers by it has gone. If not, a session that
+        /// holds any is not ended.
+        holder_is_gone: bool,
+    },
     /// Read what is true at some moment between asking and answering.
     Read(Query),
     /// Change the members.
@@ -83,7 +89,7 @@ impl Ask {
         match self {
             Self::Open(_)
             | Self::Command(..)
-            | Self::End(_)
+            | Self::End { .. }
             | Self::Change(_)
             | Self::ChangeOf { .. } => true,
             Self::Read(_) | Self::Transfer(_) => false,
@@ -95,7 +101,7 @@ impl Ask {
         match self {
             Self::Command(command, _) => command.operation.weight(),
             Self::Open(_)
-            | Self::End(_)
+            | Self::End { .. }
             | Self::Read(_)
             | Self::Change(_)
             | Self::ChangeOf { .. }
@@ -189,6 +195,15 @@ pub enum Refusal {
     },
     /// The session is another's.
     NotOwner,
+    /// The session holds registers, and their holder may live.
+    Held {
+        /// Which.
+        session: SessionId,
+        /// How many it holds, or will hold by what is uncommitted.
+        bound: u64,
+        /// The session's time to live, in nanoseconds.
+        ttl: u64,
+    },
     /// The serial was used for another command.
     OtherContent,
     /// Its opener has as many sessions as it may.
