@@ -1,21 +1,20 @@
-//! How many bytes of messages the server holds that have not come in whole.
+//! What has come of the bodies of requests.
 //!
 //! A message is collected until its last byte is there. Whoever sends all of
 //! it but that would make the server keep it, in each of a thousand calls of
-//! a connection, and in as many connections as it likes. So the bytes of
-//! messages that are not whole yet are counted, for each connection and for
-//! all; what goes beyond is refused, and so is a message that takes too long.
-//! What is small is not counted ([`FREE_BYTES`]): small calls get through
-//! while large ones fill the budget, and the number of calls bounds them.
+//! a connection, and in as many connections as it likes. So what comes is
+//! counted ([`Asked`]); what goes beyond the bounds is refused, and so is a
+//! message that takes too long. The beginning of a message has bounds of its
+//! own above those of what follows ([`FREE_BYTES`]): small calls get through
+//! while large ones fill theirs.
 //!
 //! A body of HTTP is one message, and one of gRPC a row of them, each behind
-//! five bytes that say how long it is; a stream that stays open holds nothing
-//! between two of them.
+//! five bytes that say how long it is. What a call has sent is held until it
+//! is over; of a stream that stays open, nothing is held between two messages.
 
 use std::future::Future as _;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -26,55 +25,11 @@ use hyper::body::{Body, Frame, SizeHint};
 use tokio::time::{Sleep, sleep};
 use tonic::Status;
 
-/// Of one connection: two of the largest messages.
-const CONNECTION_BYTES: usize = 16 * 1024 * 1024;
-/// Of all connections of a server.
-const SERVER_BYTES: usize = 256 * 1024 * 1024;
-/// The beginning of a message that is not counted.
+use super::account::Asked;
+use super::grpc::status;
+
+/// The beginning of a message, which has room where the rest has none.
 const FREE_BYTES: usize = 16 * 1024;
-
-/// What one connection holds, and all of them together.
-#[derive(Clone, Debug)]
-pub(super) struct Budget {
-    connection: Arc<AtomicUsize>,
-    server: Arc<AtomicUsize>,
-    /// How long a message may take from its first byte to its last.
-    within: Duration,
-}
-
-impl Budget {
-    /// That of a server, with no connections, whose messages may take so long
-    /// from the first byte to the last.
-    pub(super) fn new(within: Duration) -> Self {
-        Self {
-            connection: Arc::default(),
-            server: Arc::default(),
-            within,
-        }
-    }
-
-    /// That of one more connection.
-    pub(super) fn connection(&self) -> Self {
-        Self {
-            connection: Arc::default(),
-            server: Arc::clone(&self.server),
-            within: self.within,
-        }
-    }
-
-    /// Takes so many bytes more; `false` if that is too many. They are taken
-    /// all the same, until they are given back.
-    fn take(&self, bytes: usize) -> bool {
-        let connection = self.connection.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        let server = self.server.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        connection <= CONNECTION_BYTES && server <= SERVER_BYTES
-    }
-
-    fn give(&self, bytes: usize) {
-        self.connection.fetch_sub(bytes, Ordering::Relaxed);
-        self.server.fetch_sub(bytes, Ordering::Relaxed);
-    }
-}
 
 /// How far the message has come that is being sent.
 #[derive(Debug)]
@@ -134,11 +89,15 @@ impl Message {
     }
 }
 
-/// A body whose bytes are counted until they make a message.
+/// A body whose bytes are counted.
 #[derive(Debug)]
 pub(super) struct Metered<B> {
     body: B,
-    budget: Budget,
+    asked: Arc<Asked>,
+    /// How long a message may take from its first byte to its last.
+    within: Duration,
+    /// Whether what was sent is held until the call is over.
+    keeps: bool,
     message: Message,
     /// What is counted at the moment.
     held: usize,
@@ -147,10 +106,18 @@ pub(super) struct Metered<B> {
 }
 
 impl<B> Metered<B> {
-    pub(super) fn new(body: B, headers: &HeaderMap, budget: Budget) -> Self {
+    pub(super) fn new(
+        body: B,
+        headers: &HeaderMap,
+        asked: Arc<Asked>,
+        within: Duration,
+        keeps: bool,
+    ) -> Self {
         Self {
             body,
-            budget,
+            asked,
+            within,
+            keeps,
             message: Message::new(headers),
             held: 0,
             late: None,
@@ -158,33 +125,34 @@ impl<B> Metered<B> {
     }
 
     fn takes(&mut self, bytes: &[u8]) -> Result<(), Status> {
-        let held = self.message.goes_on(bytes);
-        if held == 0 {
+        let unfinished = self.message.goes_on(bytes);
+        if unfinished == 0 {
             self.late = None;
         } else if self.late.is_none() {
-            self.late = Some(Box::pin(sleep(self.budget.within)));
+            self.late = Some(Box::pin(sleep(self.within)));
         }
-        let counted = held.saturating_sub(FREE_BYTES);
+        let counted = if self.keeps {
+            self.held + bytes.len()
+        } else {
+            unfinished
+        };
         let before = std::mem::replace(&mut self.held, counted);
         if counted <= before {
             if counted < before {
-                self.budget.give(before - counted);
+                self.asked.give(before - counted);
             }
             return Ok(());
         }
-        if self.budget.take(counted - before) {
-            return Ok(());
-        }
-        Err(Status::resource_exhausted(format!(
-            "expected at most {CONNECTION_BYTES} bytes of messages under way on one connection, \
-             and {SERVER_BYTES} on all; send fewer large messages at a time"
-        )))
+        let taken = self.asked.take(counted - before, counted > FREE_BYTES);
+        taken.map_err(status)
     }
 }
 
 impl<B> Drop for Metered<B> {
     fn drop(&mut self) {
-        self.budget.give(self.held);
+        if !self.keeps {
+            self.asked.give(self.held);
+        }
     }
 }
 
@@ -204,7 +172,7 @@ where
             if let Some(late) = &mut self.late {
                 ready!(late.as_mut().poll(context));
                 self.late = None;
-                let why = format!("expected a whole message within {:?}", self.budget.within);
+                let why = format!("expected a whole message within {:?}", self.within);
                 return Poll::Ready(Some(Err(Status::deadline_exceeded(why).into())));
             }
             return Poll::Pending;
@@ -232,6 +200,11 @@ where
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+
+    use prometheus_client::metrics::family::Family;
+
+    use super::super::account::{Account, Connection};
     use super::*;
 
     fn grpc() -> HeaderMap {
@@ -239,8 +212,13 @@ mod tests {
         HeaderMap::from_iter([(kind.0, kind.1.parse().expect("a value"))])
     }
 
-    fn metered(headers: &HeaderMap, budget: &Budget) -> Metered<()> {
-        Metered::new((), headers, budget.clone())
+    fn metered(headers: &HeaderMap, connection: &Connection, keeps: bool) -> Metered<()> {
+        let asked = Asked::begin(connection.alone(), 0, false).expect("room");
+        Metered::new((), headers, asked, Duration::from_secs(30), keeps)
+    }
+
+    fn account() -> Arc<Account> {
+        Account::new(Family::default())
     }
 
     /// A message of gRPC with so many bytes.
@@ -252,61 +230,67 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_whole_is_not_held_however_it_comes() {
+    async fn of_a_stream_what_is_whole_is_not_held_however_it_comes() {
         let all: Vec<u8> = [0, 3, 100_000, 0, 70_000]
             .into_iter()
             .flat_map(message)
             .collect();
         for size in [1, 4, 7, 1_000, 16_384, all.len()] {
-            let budget = Budget::new(Duration::from_secs(30));
-            let mut body = metered(&grpc(), &budget);
-            let mut most = 0;
-            for part in all.chunks(size) {
-                body.takes(part).expect("room");
-                most = most.max(budget.server.load(Ordering::Relaxed));
+            let account = account();
+            let connection = account.connection(Ipv4Addr::LOCALHOST.into());
+            for keeps in [false, true] {
+                let mut body = metered(&grpc(), &connection, keeps);
+                let [before, _] = account.held();
+                let mut most = 0;
+                for part in all.chunks(size) {
+                    body.takes(part).expect("room");
+                    most = most.max(account.held()[0] - before);
+                }
+                let kept = if keeps { all.len() } else { 0 };
+                assert_eq!(body.held, kept, "in parts of {size}");
+                assert_eq!(account.held()[0] - before, kept);
+                assert!(body.late.is_none());
+                assert!(
+                    size == all.len() || most > 80_000,
+                    "{most} in parts of {size}"
+                );
+                drop(body);
+                assert_eq!(account.held(), [0, 0]);
             }
-            assert_eq!(body.held, 0, "in parts of {size}");
-            assert!(body.late.is_none());
-            assert!(
-                size == all.len() || most > 80_000,
-                "{most} in parts of {size}"
-            );
-            assert_eq!(budget.server.load(Ordering::Relaxed), 0);
         }
     }
 
     #[tokio::test]
     async fn messages_that_lack_their_last_byte_are_held_up_to_a_bound() {
-        let server = Budget::new(Duration::from_secs(30));
-        let part = message(8 * 1024 * 1024);
+        let account = account();
+        let part = message(6 * 1024 * 1024);
         let part = &part[..part.len() - 1];
         let mut held = Vec::new();
+        let from = |it| account.connection(Ipv4Addr::new(10, 0, 0, it).into());
         // Two of a connection, and no third; small ones get through.
-        for connection in (0..16).map(|_| server.connection()) {
+        for connection in (1..=9).map(from) {
             for allowed in [true, true, false] {
-                let mut body = metered(&grpc(), &connection);
+                let mut body = metered(&grpc(), &connection, true);
                 let taken = body.takes(part);
                 assert_eq!(taken.is_ok(), allowed, "{}", held.len());
-                assert!(metered(&grpc(), &connection).takes(&message(9_000)).is_ok());
-                assert!(
-                    metered(&HeaderMap::new(), &connection)
-                        .takes(&[7; 9_000])
-                        .is_ok()
-                );
+                let mut small = metered(&grpc(), &connection, true);
+                assert!(small.takes(&message(9_000)).is_ok());
+                let mut small = metered(&HeaderMap::new(), &connection, true);
+                assert!(small.takes(&[7; 9_000]).is_ok());
                 if allowed {
                     held.push(body);
                 }
             }
         }
         // All of them fill the server; another connection is refused.
-        let other = server.connection();
-        let refused = metered(&grpc(), &other).takes(part).expect_err("no room");
+        let other = from(77);
+        let refused = metered(&grpc(), &other, true).takes(part);
+        let refused = refused.expect_err("no room");
         assert_eq!(refused.code(), tonic::Code::ResourceExhausted);
         // One goes, and there is room again.
         held.pop();
-        assert!(metered(&grpc(), &other).takes(part).is_ok());
+        assert!(metered(&grpc(), &other, true).takes(part).is_ok());
         held.clear();
-        assert_eq!(server.server.load(Ordering::Relaxed), 0);
-        assert_eq!(other.connection.load(Ordering::Relaxed), 0);
+        assert_eq!(account.held(), [0, 0]);
     }
 }

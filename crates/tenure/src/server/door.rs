@@ -7,14 +7,16 @@ use std::time::Duration;
 
 use axum::http::HeaderMap;
 use tenure_core::alpo::{Answer, Ask, Node, Refusal};
-use tokio::sync::oneshot;
+use tokio::sync::{Semaphore, oneshot};
 
+use super::account::{Account, Place};
 use super::config::Config;
 use super::house::House;
 use super::inbox::{Event, Inbox, Reply, Told};
 use super::pages::Pages;
 use super::shared::Shared;
 use super::tokens::{Caller, Tokens};
+use super::translate::error;
 use super::watchers::Watchers;
 use crate::api::v1;
 
@@ -29,6 +31,15 @@ pub(super) struct Door {
     /// What keeps web pages out; with tokens there is no need.
     pub(super) pages: Option<Arc<Pages>>,
     pub(super) started: tenure_core::time::Instant,
+    /// What clients make this server hold.
+    pub(super) account: Arc<Account>,
+    /// Leave to read a page of the log or of registers ([`PAGES_MAX`]), after
+    /// a majority has confirmed that this server leads, and at once.
+    pub(super) reads: Arc<[Semaphore; 2]>,
+    /// Leave to make a backup ([`BACKUPS_MAX`]).
+    pub(super) backups: Arc<Semaphore>,
+    /// How long a message may take from its first byte to its last.
+    pub(super) message_within: Duration,
     under_way: Arc<AtomicUsize>,
     most: usize,
     /// Sessions of one token, or of one address, at most.
@@ -48,6 +59,11 @@ impl Drop for Permit {
 /// How long a question may go unanswered: longer than any election, so that
 /// only a server that has come to a stop lets it pass.
 const WITHIN: Duration = Duration::from_secs(60);
+/// Pages of the log or of registers that are read at the same time: each is up
+/// to a megabyte, and what is asked for beyond that waits without it.
+const PAGES_MAX: usize = 32;
+/// Backups that are made at the same time. Each holds a copy of the state.
+const BACKUPS_MAX: usize = 2;
 
 impl Door {
     pub(super) fn new(
@@ -65,6 +81,10 @@ impl Door {
             tokens,
             pages: Pages::new(config).map(Arc::new),
             started: crate::clock::boot(),
+            account: Account::new(shared.metrics.full.clone()),
+            reads: Arc::new([(); 2].map(|()| Semaphore::new(PAGES_MAX))),
+            backups: Arc::new(Semaphore::new(BACKUPS_MAX)),
+            message_within: config.message_within,
             under_way: Arc::default(),
             most: config.requests,
             sessions_each: config.sessions_each,
@@ -74,6 +94,30 @@ impl Door {
     /// Who calls, by what the call carries.
     pub(super) fn caller(&self, headers: &HeaderMap, address: IpAddr) -> Caller {
         self.tokens.caller(headers, address, &self.shared)
+    }
+
+    /// Whether an answer may be made for this caller now: others of its calls
+    /// may have been answered since this one began, and not been read.
+    ///
+    /// # Errors
+    /// BUSY, with who holds how much.
+    pub(super) fn room(caller: &Caller) -> Result<(), v1::Error> {
+        let place = caller.place();
+        place.map_or(Ok(()), |(place, kept)| place.room(*kept))
+    }
+
+    /// Where a caller is counted.
+    ///
+    /// # Errors
+    /// If it did not come by a connection, which cannot be.
+    pub(super) fn place(caller: &Caller) -> Result<&Arc<Place>, v1::Error> {
+        let place = caller.place().map(|(place, _)| place);
+        place.ok_or_else(|| {
+            error(
+                v1::Cause::Unspecified,
+                "nobody noted where the call came from",
+            )
+        })
     }
 
     /// Leave to have one more request under way.

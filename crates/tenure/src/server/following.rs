@@ -11,12 +11,22 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
+use tenure_core::cas::Change;
 use tokio_stream::Stream;
 
+use super::account::{Place, Reserved};
 use super::watchers::News;
 
 /// How many messages may wait, beside those with which a watch begins.
 const WAITING_MAX: usize = 256;
+/// How many bytes of values may wait in more than one message: whoever is
+/// further behind could not go on from where it is either.
+const WAITING_BYTES: usize = 32 * 1024 * 1024;
+/// How many may wait in any case; then there has to be room for more.
+const WAITING_FREE: usize = 16;
+/// What a change that waits counts for. Its value does not: it is shared with
+/// the state, and by all who follow it.
+const CHANGE_BYTES: usize = 128;
 
 /// Why nothing could be put into a queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -29,10 +39,36 @@ pub(super) enum Full {
 
 #[derive(Debug)]
 struct Queue {
-    news: VecDeque<News>,
+    news: VecDeque<Waiting>,
     most: usize,
+    /// Of values that wait.
+    bytes: usize,
+    counted: Arc<Place>,
     state: State,
     reader: Option<Waker>,
+}
+
+/// A message that waits.
+#[derive(Debug)]
+struct Waiting {
+    news: News,
+    bytes: usize,
+    _reserved: Reserved,
+}
+
+impl Waiting {
+    fn new(news: News, counted: &Arc<Place>) -> Self {
+        let changes: &[_] = match &news {
+            News::Changes(changes, _) => changes,
+            News::Initial(..) | News::Gap(_) => &[],
+        };
+        let value = |it: &Change| it.register.as_ref().map_or(0, |it| it.value.len());
+        Self {
+            bytes: changes.iter().map(value).sum(),
+            _reserved: counted.reserve((1 + changes.len()) * CHANGE_BYTES),
+            news,
+        }
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -45,6 +81,15 @@ enum State {
     CutOff,
     /// That was read, or nobody reads any more.
     Over,
+}
+
+impl Queue {
+    fn is_full(&self) -> bool {
+        let waiting = self.news.len();
+        waiting >= self.most
+            || (waiting > 0 && self.bytes >= WAITING_BYTES)
+            || (waiting >= WAITING_FREE && self.counted.may_reserve().is_err())
+    }
 }
 
 fn lock(queue: &Mutex<Queue>) -> MutexGuard<'_, Queue> {
@@ -64,10 +109,14 @@ pub(super) struct Following(Arc<Mutex<Queue>>);
 pub(super) struct CutOff;
 
 /// A queue with what a watch begins with.
-pub(super) fn queue(first: Vec<News>) -> (Telling, Following) {
+pub(super) fn queue(first: Vec<News>, counted: Arc<Place>) -> (Telling, Following) {
+    let first = first.into_iter().map(|it| Waiting::new(it, &counted));
+    let news: VecDeque<_> = first.collect();
     let queue = Arc::new(Mutex::new(Queue {
-        most: first.len() + WAITING_MAX,
-        news: first.into(),
+        most: news.len() + WAITING_MAX,
+        bytes: news.iter().map(|it| it.bytes).sum(),
+        news,
+        counted,
         state: State::Open,
         reader: None,
     }));
@@ -81,15 +130,19 @@ impl Telling {
         if queue.state != State::Open {
             return Err(Full::Gone);
         }
-        let full = queue.news.len() >= queue.most;
+        let full = queue.is_full();
+        let mut thrown = VecDeque::new();
         if full {
             queue.state = State::CutOff;
-            queue.news = VecDeque::new();
+            thrown = std::mem::take(&mut queue.news);
         } else {
+            let news = Waiting::new(news, &queue.counted);
+            queue.bytes += news.bytes;
             queue.news.push_back(news);
         }
         let reader = queue.reader.take();
         drop(queue);
+        drop(thrown);
         if let Some(reader) = reader {
             reader.wake();
         }
@@ -125,8 +178,9 @@ impl Stream for Following {
             queue.state = State::Over;
             return Poll::Ready(Some(Err(CutOff)));
         }
-        if let Some(news) = queue.news.pop_front() {
-            return Poll::Ready(Some(Ok(news)));
+        if let Some(waiting) = queue.news.pop_front() {
+            queue.bytes -= waiting.bytes;
+            return Poll::Ready(Some(Ok(waiting.news)));
         }
         if queue.state != State::Open {
             return Poll::Ready(None);
@@ -146,9 +200,16 @@ impl Drop for Following {
 
 #[cfg(test)]
 mod tests {
+    use prometheus_client::metrics::family::Family;
     use tokio_stream::StreamExt as _;
 
+    use super::super::account::Account;
     use super::*;
+
+    fn counted() -> Arc<Place> {
+        let here = std::net::Ipv4Addr::LOCALHOST.into();
+        Account::new(Family::default()).connection(here).alone()
+    }
 
     fn news() -> News {
         News::Changes([].into(), 1)
@@ -156,7 +217,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_waits_is_read_and_then_the_end() {
-        let (telling, mut following) = queue(vec![news(), news()]);
+        let (telling, mut following) = queue(vec![news(), news()], counted());
         assert_eq!(telling.tell(news()), Ok(()));
         drop(telling);
         for _ in 0..3 {
@@ -170,7 +231,7 @@ mod tests {
 
     #[tokio::test]
     async fn one_that_does_not_read_is_cut_off_at_once_and_told_so() {
-        let (telling, mut following) = queue(vec![news()]);
+        let (telling, mut following) = queue(vec![news()], counted());
         for _ in 0..WAITING_MAX {
             assert_eq!(telling.tell(news()), Ok(()));
         }
@@ -183,7 +244,7 @@ mod tests {
 
     #[tokio::test]
     async fn one_that_has_gone_is_seen_to_have() {
-        let (telling, following) = queue(Vec::new());
+        let (telling, following) = queue(Vec::new(), counted());
         assert!(!telling.is_over());
         drop(following);
         assert!(telling.is_over());

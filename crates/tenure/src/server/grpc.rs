@@ -1,19 +1,20 @@
 //! The services as gRPC.
 
+use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
 
 use prost::Message as _;
-use tenure_core::alpo::Operation;
+use tenure_core::alpo::{Ask, Operation, Query};
 use tokio::sync::mpsc;
 use tokio_stream::Stream;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::metadata::MetadataValue;
 use tonic::{Code, Request, Response, Status, Streaming};
 
+use super::account::{Charge, Place, Reserved, Room, Streams};
 use super::door::Door;
 use super::inbox::{Event, Reply, Sink, Ticket, Told};
-use super::services;
 use super::sessions::Proven;
 use super::tokens::Caller;
 use super::translate::{self, answer};
@@ -38,6 +39,14 @@ const ANSWERS_MAX: usize = 2;
 /// read no longer ones than 16 MiB, and one answer has at most some more than
 /// 1 MiB.
 const ANSWERS_BYTES: usize = 1024 * 1024;
+
+/// About how many bytes an answer is without what was read.
+const ANSWER_BYTES: usize = 128;
+/// The same of a refusal, with its text.
+const REFUSAL_BYTES: usize = 256;
+/// What a page counts for that was asked for over a stream, before it is told:
+/// until then it shares its values with the state.
+const PAGE_BYTES: usize = 128 * 1024;
 
 /// An error as gRPC carries it: with its cause in the trailers.
 pub(super) fn status(error: v1::Error) -> Status {
@@ -73,11 +82,13 @@ fn taken<T>(request: Request<T>) -> Result<(Caller, T), Status> {
 }
 
 fn stream<T: Send + 'static>(
-    messages: Result<services::Stream<T>, v1::Error>,
-) -> Result<Response<Stream_<T>>, Status> {
-    let messages = ReceiverStream::new(messages.map_err(status)?);
-    let messages = tokio_stream::StreamExt::map(messages, |message| message.map_err(status));
-    Ok(Response::new(Box::pin(messages)))
+    streams: Streams,
+    messages: impl Stream<Item = Result<T, Status>> + Send + 'static,
+) -> Response<Stream_<T>> {
+    let mut response: Response<Stream_<T>> = Response::new(Box::pin(messages));
+    // `listen` finds it there.
+    response.extensions_mut().insert(streams);
+    response
 }
 
 fn respond<T>(result: Result<T, v1::Error>) -> Result<Response<T>, Status> {
@@ -127,7 +138,7 @@ impl Registers for Door {
         let (caller, request) = taken(request)?;
         let news = Self::watch(self, caller, request).await.map_err(status)?;
         let messages = tokio_stream::StreamExt::map(news, |it| it.map_err(status));
-        Ok(Response::new(Box::pin(messages)))
+        Ok(stream(Streams::News, messages))
     }
 }
 
@@ -156,7 +167,10 @@ impl Log for Door {
         request: Request<v1::TailRequest>,
     ) -> Result<Response<Self::TailStream>, Status> {
         let (caller, request) = taken(request)?;
-        stream(Self::tail(self, caller, request.from).await)
+        let tail = Self::tail(self, caller, request.from).await;
+        let tail = tail.map_err(status)?;
+        let messages = tokio_stream::StreamExt::map(tail, |it| it.map_err(status));
+        Ok(stream(Streams::Bulk, messages))
     }
 }
 
@@ -271,10 +285,8 @@ impl Cluster for Door {
     ) -> Result<Response<Self::BackupStream>, Status> {
         let (caller, _) = taken(request)?;
         let parts = Self::backup(self, &caller).await.map_err(status)?;
-        let parts = parts
-            .into_iter()
-            .map(|part| Ok(v1::BackupResponse { part }));
-        Ok(Response::new(Box::pin(tokio_stream::iter(parts))))
+        let parts = parts.map(|part| Ok(v1::BackupResponse { part }));
+        Ok(stream(Streams::Bulk, tokio_stream::iter(parts)))
     }
 }
 
@@ -291,15 +303,23 @@ impl Pipeline for Door {
         // is asked when it comes.
         caller.granted().map_err(status)?;
         let (sender, messages) = mpsc::channel(ANSWERS_MAX);
+        let place = Self::place(&caller).map_err(status)?;
         let exchange = Exchange {
             door: self.clone(),
+            room: Room::new(place, Streams::Answers),
+            place: Arc::clone(place),
             caller,
+            pages: Vec::new(),
+            sender,
             sink: Arc::default(),
             under_way: 0,
             proven: Proven::default(),
         };
-        tokio::spawn(exchange.run(requests, sender));
-        Ok(Response::new(Box::pin(ReceiverStream::new(messages))))
+        tokio::spawn(exchange.run(requests));
+        // What was made is counted with its body from here on.
+        let messages = ReceiverStream::new(messages);
+        let messages = tokio_stream::StreamExt::map(messages, |(message, _)| Ok(message));
+        Ok(stream(Streams::Answers, messages))
     }
 }
 
@@ -307,18 +327,20 @@ impl Pipeline for Door {
 struct Exchange {
     door: Door,
     caller: Caller,
+    place: Arc<Place>,
+    /// What its answers wait for.
+    room: Room,
+    sender: mpsc::Sender<(v1::Answers, Charge)>,
     sink: Arc<Sink>,
     under_way: usize,
+    /// One for each page that was asked for and not told.
+    pages: Vec<Reserved>,
     /// Sessions whose secret was shown over this stream.
     proven: Proven,
 }
 
 impl Exchange {
-    async fn run(
-        mut self,
-        mut requests: Streaming<v1::Requests>,
-        sender: mpsc::Sender<Result<v1::Answers, Status>>,
-    ) {
+    async fn run(mut self, mut requests: Streaming<v1::Requests>) {
         let mut open = true;
         let mut refused = Vec::new();
         while open || self.under_way > 0 {
@@ -326,10 +348,19 @@ impl Exchange {
                 answers = self.sink.take() => {
                     self.under_way -= answers.len();
                     let mut answers = answers.into_iter();
-                    while let Some(message) = self.message(&mut answers) {
-                        if sender.send(Ok(message)).await.is_err() {
-                            return;
-                        }
+                    while answers.len() > 0 {
+                        let sent = async {
+                            poll_fn(|context| self.room.poll(context)).await;
+                            self.sender.reserve().await.ok()
+                        };
+                        let sender = self.sender.clone();
+                        let place = tokio::select! {
+                            place = sent => place,
+                            () = sender.closed() => None,
+                        };
+                        let Some(place) = place else { return };
+                        let (message, bytes) = message(&self.door, &mut self.pages, &mut answers);
+                        place.send((message, self.place.charge(bytes)));
                     }
                 }
                 message = requests.message(), if open && self.under_way < STREAM_MAX => {
@@ -338,8 +369,9 @@ impl Exchange {
                             self.ask(message, &mut refused);
                             if !refused.is_empty() {
                                 let answers = std::mem::take(&mut refused);
-                                let message = Ok(v1::Answers { answers });
-                                if sender.send(message).await.is_err() {
+                                let charge = self.place.charge(answers.len() * REFUSAL_BYTES);
+                                let message = (v1::Answers { answers }, charge);
+                                if self.sender.send(message).await.is_err() {
                                     return;
                                 }
                             }
@@ -347,24 +379,9 @@ impl Exchange {
                         Ok(None) | Err(_) => open = false,
                     }
                 }
-                () = sender.closed() => return,
+                () = self.sender.closed() => return,
             }
         }
-    }
-
-    /// The next of these answers in one message. What they hold is shared with
-    /// the state until it is copied here.
-    fn message(&self, answers: &mut impl Iterator<Item = (Ticket, Told)>) -> Option<v1::Answers> {
-        let (clock, shared) = (self.door.clock(), &self.door.shared);
-        let mut message = Vec::new();
-        let mut bytes = 0;
-        while bytes < ANSWERS_BYTES
-            && let Some((ticket, told)) = answers.next()
-        {
-            bytes += told.weight();
-            message.push(answer(ticket, told, shared, clock));
-        }
-        (!message.is_empty()).then_some(v1::Answers { answers: message })
     }
 
     fn ask(&mut self, message: v1::Requests, refused: &mut Vec<v1::Answer>) {
@@ -384,7 +401,8 @@ impl Exchange {
                 Some(what) => match &granted {
                     Ok(granted) => granted
                         .may_ask(&what)
-                        .and_then(|()| translate::pipelined(what, &proof?)),
+                        .and_then(|()| translate::pipelined(what, &proof?))
+                        .and_then(|ask| has_room(&self.place, &self.caller, ask)),
                     Err(unknown) => Err(unknown.clone()),
                 },
                 None => Err(translate::invalid("expected a request, found none")),
@@ -392,7 +410,15 @@ impl Exchange {
             match ask {
                 Ok(ask) => {
                     let deletes = translate::deletes(&ask);
-                    let ticket = Ticket { number, deletes };
+                    let page = is_page(&ask);
+                    if page {
+                        self.pages.push(self.place.reserve(PAGE_BYTES));
+                    }
+                    let ticket = Ticket {
+                        number,
+                        deletes,
+                        page,
+                    };
                     let reply = Reply::Stream(Arc::clone(&self.sink), ticket);
                     events.push(Event::Asked(ask, reply));
                 }
@@ -405,4 +431,41 @@ impl Exchange {
         self.under_way += events.len();
         self.door.inbox.put_all(events);
     }
+}
+
+/// The next of these answers in one message, and about how many bytes it is.
+/// What they hold is shared with the state until it is copied here.
+fn message(
+    door: &Door,
+    pages: &mut Vec<Reserved>,
+    answers: &mut impl Iterator<Item = (Ticket, Told)>,
+) -> (v1::Answers, usize) {
+    let (clock, shared) = (door.clock(), &door.shared);
+    let mut message = Vec::new();
+    let mut bytes = 0;
+    while bytes < ANSWERS_BYTES
+        && let Some((ticket, told)) = answers.next()
+    {
+        if ticket.page {
+            pages.pop();
+        }
+        bytes += told.weight() + ANSWER_BYTES;
+        message.push(answer(ticket, told, shared, clock));
+    }
+    (v1::Answers { answers: message }, bytes)
+}
+
+const fn is_page(ask: &Ask) -> bool {
+    matches!(ask, Ask::Read(Query::List { .. } | Query::Journal { .. }))
+}
+
+/// Whether what it reads may be held until it is told.
+fn has_room(place: &Place, caller: &Caller, ask: Ask) -> Result<Ask, v1::Error> {
+    if is_page(&ask) {
+        place.may_reserve()?;
+    }
+    if matches!(ask, Ask::Read(_)) {
+        Door::room(caller)?;
+    }
+    Ok(ask)
 }

@@ -26,8 +26,8 @@ use axum::routing::{get, post};
 use serde::de::DeserializeOwned;
 use serde_json::json;
 use tokio_stream::StreamExt as _;
-use tokio_stream::wrappers::ReceiverStream;
 
+use super::account::Streams;
 use super::door::Door;
 use super::tokens::Caller;
 use super::translate::{error, invalid};
@@ -214,6 +214,7 @@ fn parse<T: DeserializeOwned>(body: &Sent) -> Result<T, v1::Error> {
 
 /// Messages of a stream, an object a line.
 fn lines<T: serde::Serialize + Send + 'static>(
+    streams: Streams,
     messages: impl tokio_stream::Stream<Item = Result<T, v1::Error>> + Send + 'static,
 ) -> Response {
     let lines = messages.map(|message| {
@@ -227,7 +228,9 @@ fn lines<T: serde::Serialize + Send + 'static>(
         Ok::<_, std::convert::Infallible>(format!("{value}\n"))
     });
     let content = [(header::CONTENT_TYPE, "application/x-ndjson")];
-    (content, Body::from_stream(lines)).into_response()
+    let mut response = (content, Body::from_stream(lines)).into_response();
+    response.extensions_mut().insert(streams);
+    response
 }
 
 type Call = axum::extract::Path<String>;
@@ -263,7 +266,7 @@ async fn registers(
                 Err(error) => return failed(error),
             };
             match Door::watch(&door, caller, request).await {
-                Ok(news) => lines(news),
+                Ok(news) => lines(Streams::News, news),
                 Err(error) => failed(error),
             }
         }
@@ -287,7 +290,7 @@ async fn log(State(door): State<Door>, Extension(caller): Who, call: Call, body:
         },
         "tail" => match parse::<v1::TailRequest>(&body) {
             Ok(request) => match Door::tail(&door, caller, request.from).await {
-                Ok(messages) => lines(ReceiverStream::new(messages)),
+                Ok(messages) => lines(Streams::Bulk, messages),
                 Err(error) => failed(error),
             },
             Err(error) => failed(error),

@@ -95,6 +95,8 @@ pub(super) struct Ticket {
     /// Whether it deletes: a comparison that fails has one outcome for the
     /// machine, but an answer of its own for each call.
     pub(super) deletes: bool,
+    /// Whether it asks for a page of the log or of registers.
+    pub(super) page: bool,
 }
 
 /// An answer with what only the owner can add.

@@ -6,7 +6,6 @@
 //! where there is a clock, and then read again by whoever serves it.
 
 use std::io;
-use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -15,7 +14,7 @@ use axum::http::Request;
 use hyper::service::Service;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
 
-use super::budget::{Budget, Metered};
+use super::account::Connection;
 use super::gate::Pass;
 use super::given_up::GivenUp;
 use crate::transport::Line;
@@ -97,36 +96,29 @@ impl AsyncWrite for Begun {
 }
 
 /// A service whose first request proves the connection that it came by, and
-/// whose requests are counted until they are there.
+/// whose requests carry what is known of that connection.
 #[derive(Clone)]
 pub(super) struct Proving<S> {
     pub(super) service: S,
     pub(super) pass: Arc<Pass>,
-    pub(super) budget: Budget,
+    pub(super) connection: Arc<Connection>,
     pub(super) given_up: Arc<GivenUp>,
-    /// Who is at the other end of the connection.
-    pub(super) address: Address,
 }
-
-/// Where a call comes from.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Address(pub(super) IpAddr);
 
 impl<S, B> Service<Request<B>> for Proving<S>
 where
-    S: Service<Request<Metered<B>>>,
+    S: Service<Request<B>>,
 {
     type Response = S::Response;
     type Error = S::Error;
     type Future = S::Future;
 
-    fn call(&self, request: Request<B>) -> S::Future {
+    fn call(&self, mut request: Request<B>) -> S::Future {
         // If there is no room for it, its connection ends at once.
         self.pass.prove();
-        let (mut parts, body) = request.into_parts();
-        parts.extensions.insert(Arc::clone(&self.given_up));
-        parts.extensions.insert(self.address);
-        let body = Metered::new(body, &parts.headers, self.budget.clone());
-        self.service.call(Request::from_parts(parts, body))
+        let extensions = request.extensions_mut();
+        extensions.insert(Arc::clone(&self.given_up));
+        extensions.insert(Arc::clone(&self.connection));
+        self.service.call(request)
     }
 }

@@ -5,11 +5,14 @@
 //! all, is cut off after a while. Who may come at all, and who has to go when
 //! there are too many, is the [`Gate`]'s business.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::future::poll_fn;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
+use axum::body::Body;
 use axum::extract::{Request, State};
+use axum::http::HeaderMap;
 use axum::middleware::Next;
 use axum::response::Response;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -19,13 +22,17 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 use tonic::service::Routes;
 
-use super::budget::Budget;
+use super::account::{Account, Asked, Connection, Streams};
+use super::budget::Metered;
+use super::charged::Charged;
 use super::config::Config;
 use super::door::Door;
 use super::gate::{Gate, Pass};
 use super::given_up::{GivenUp, UNSEEN_MAX};
-use super::knock::{Address, Proving, begin};
+use super::knock::{Proving, begin};
 use super::metrics::Closed;
+use super::tokens::Caller;
+use super::translate::error;
 use super::{grpc, http};
 use crate::api::DESCRIPTOR;
 use crate::api::v1::cluster_server::{self, ClusterServer};
@@ -33,6 +40,7 @@ use crate::api::v1::log_server::{self, LogServer};
 use crate::api::v1::pipeline_server::{self, PipelineServer};
 use crate::api::v1::registers_server::{self, RegistersServer};
 use crate::api::v1::sessions_server::{self, SessionsServer};
+use crate::api::v1::{self, Cause};
 use crate::transport::{Demand, Line, Tls};
 
 /// How long the headers of a request may take.
@@ -44,6 +52,8 @@ const PING: [Duration; 2] = [Duration::from_secs(10), Duration::from_secs(10)];
 const STREAMS_MAX: u32 = 1_024;
 /// The window of one HTTP/2 stream and of a connection, in bytes.
 const WINDOW_BYTES: [u32; 2] = [4 * 1024 * 1024, 8 * 1024 * 1024];
+/// What the HTTP library keeps of one answer beyond the piece that it sends.
+const SEND_BYTES: usize = 64 * 1024;
 /// Connections by which no request has come yet, at most.
 const NEWCOMERS_MAX: usize = 1_024;
 /// The largest message that is read from a client.
@@ -65,7 +75,6 @@ pub(super) struct Guard {
     connections: usize,
     tls: Option<Arc<Tls>>,
     demand: Demand,
-    message_within: Duration,
 }
 
 impl Guard {
@@ -79,7 +88,6 @@ impl Guard {
             connections: config.connections,
             tls,
             demand,
-            message_within: config.message_within,
         }
     }
 }
@@ -98,6 +106,7 @@ async fn secure(stream: TcpStream, tls: Option<Arc<Tls>>, demand: Demand) -> std
 /// Takes connections of clients until it is dropped.
 pub(super) async fn serve(listener: TcpListener, door: Door, guard: Guard) {
     let shared = Arc::clone(&door.shared);
+    let account = Arc::clone(&door.account);
     let service = TowerToHyperService::new(routes(door));
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder
@@ -110,6 +119,7 @@ pub(super) async fn serve(listener: TcpListener, door: Door, guard: Guard) {
         .keep_alive_interval(PING[0])
         .keep_alive_timeout(PING[1])
         .max_concurrent_streams(STREAMS_MAX)
+        .max_send_buf_size(SEND_BYTES)
         .max_pending_accept_reset_streams(UNSEEN_MAX)
         .initial_stream_window_size(WINDOW_BYTES[0])
         .initial_connection_window_size(WINDOW_BYTES[1]);
@@ -118,7 +128,7 @@ pub(super) async fn serve(listener: TcpListener, door: Door, guard: Guard) {
         service,
         tls: guard.tls,
         demand: guard.demand,
-        budget: Budget::new(guard.message_within),
+        account,
     });
     let gate = Gate::new(NEWCOMERS_MAX.min(guard.connections), guard.connections);
     loop {
@@ -150,7 +160,7 @@ struct Served {
     service: TowerToHyperService<axum::Router>,
     tls: Option<Arc<Tls>>,
     demand: Demand,
-    budget: Budget,
+    account: Arc<Account>,
 }
 
 impl Served {
@@ -179,9 +189,8 @@ impl Served {
         let service = Proving {
             service: self.service.clone(),
             pass: Arc::clone(pass),
-            budget: self.budget.connection(),
+            connection: self.account.connection(address),
             given_up: GivenUp::new(),
-            address: Address(address),
         };
         let serving = self.builder.serve_connection(TokioIo::new(begun), service);
         let error = serving.await.err()?;
@@ -239,7 +248,9 @@ fn routes(door: Door) -> axum::Router {
     http::routes(door).merge(grpc).layer(known)
 }
 
-/// Notes who calls, for the call itself to find, and what is given up.
+/// Notes who calls, for the call itself to find, and what is given up; turns
+/// away before its body is read who is not known, or for what there is no
+/// room; and counts what the call makes the server hold.
 async fn note(State(door): State<Door>, mut request: Request, next: Next) -> Response {
     let given_up = request.extensions_mut().remove::<Arc<GivenUp>>();
     let call = given_up
@@ -247,8 +258,7 @@ async fn note(State(door): State<Door>, mut request: Request, next: Next) -> Res
         .transpose();
     let call = match call {
         Ok(call) => call,
-        Err(refused) if is_grpc(&request) => return grpc::status(refused).into_http(),
-        Err(refused) => return http::failed(refused),
+        Err(refused) => return turn_away(&request, refused),
     };
     if let Some(pages) = &door.pages
         && let Err(refused) = pages.judge(&request, &door.shared.metrics)
@@ -257,15 +267,77 @@ async fn note(State(door): State<Door>, mut request: Request, next: Next) -> Res
         *response.status_mut() = refused.status;
         return response;
     }
-    let address = request.extensions().get::<Address>();
-    let address = address.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |it| it.0);
-    let caller = door.caller(request.headers(), address);
+    let (caller, asked) = match admit(&door, &mut request) {
+        Ok(admitted) => admitted,
+        Err(refused) => return turn_away(&request, refused),
+    };
     request.extensions_mut().insert(caller);
-    let response = next.run(request).await;
+    let keeps = request.uri().path() != EXCHANGE;
+    let (parts, body) = request.into_parts();
+    let within = door.message_within;
+    let body = Metered::new(body, &parts.headers, Arc::clone(&asked), within, keeps);
+    let request = Request::from_parts(parts, Body::new(body));
+    let mut response = next.run(request).await;
+    let streams = response.extensions_mut().remove::<Streams>();
+    let (parts, body) = response.into_parts();
+    let mut body = Charged::new(body, asked, streams);
+    poll_fn(|context| {
+        body.take(context);
+        Poll::Ready(())
+    })
+    .await;
     if let Some(call) = call {
         call.answered();
     }
-    response
+    Response::from_parts(parts, Body::new(body))
+}
+
+/// The one call that sends more than one message.
+const EXCHANGE: &str = "/tenure.v1.Pipeline/Exchange";
+
+fn turn_away(request: &Request, refused: v1::Error) -> Response {
+    if is_grpc(request) {
+        return grpc::status(refused).into_http();
+    }
+    http::failed(refused)
+}
+
+/// Lets a call in: its caller is known if it has to be, and there is room.
+fn admit(door: &Door, request: &mut Request) -> Result<(Caller, Arc<Asked>), v1::Error> {
+    let connection = request.extensions_mut().remove::<Arc<Connection>>();
+    let connection = connection
+        .ok_or_else(|| error(Cause::Unspecified, "nobody noted where the call came from"))?;
+    let mut caller = door.caller(request.headers(), connection.address());
+    connection.recognise(&mut caller);
+    let path = request.uri().path();
+    let ours = ["/tenure.v1.", "/v1/", "/metrics"];
+    if ours.iter().any(|it| path.starts_with(it)) {
+        caller.granted()?;
+    }
+    let kept = has_room_kept(door, path, &caller);
+    let head = path.len() + weight(request.headers());
+    let place = connection.place(&caller);
+    let asked = Asked::begin(Arc::clone(&place), head, kept)?;
+    Ok((caller.seated(place, kept), asked))
+}
+
+/// Whether a call is let in where others are not any more: probes, and what
+/// operators ask for. Without tokens these are told by what they call.
+fn has_room_kept(door: &Door, path: &str, caller: &Caller) -> bool {
+    let operates = ["/tenure.v1.Cluster/", "/v1/cluster/", "/metrics"];
+    let without_tokens = door.pages.is_some();
+    http::PROBES.contains(&path)
+        || path == "/grpc.health.v1.Health/Check"
+        || (without_tokens && operates.iter().any(|it| path.starts_with(it)))
+        || caller.is_admin()
+}
+
+/// About what the headers of a call take.
+fn weight(headers: &HeaderMap) -> usize {
+    let weight = |(name, value): (&axum::http::HeaderName, &axum::http::HeaderValue)| {
+        name.as_str().len() + value.len() + 64
+    };
+    headers.iter().map(weight).sum()
 }
 
 fn is_grpc(request: &Request) -> bool {

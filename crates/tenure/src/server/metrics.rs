@@ -101,6 +101,23 @@ pub(super) struct Bar {
     pub(super) reason: Barred,
 }
 
+/// Where there was no room for what a call makes the server hold.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, EncodeLabelValue)]
+pub(super) enum Full {
+    /// Of its connection.
+    Connection,
+    /// Of its token, or of its address.
+    Caller,
+    /// Of all.
+    Server,
+}
+
+/// One of these.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
+pub(super) struct Of {
+    pub(super) of: Full,
+}
+
 /// The counters and gauges of one server.
 #[derive(Debug)]
 pub(super) struct Metrics {
@@ -109,6 +126,8 @@ pub(super) struct Metrics {
     pub(super) closed: Family<Reason, Counter>,
     undialled: Family<Dial, Counter>,
     barred: Family<Bar, Counter>,
+    pub(super) full: Family<Of, Counter>,
+    held: [Gauge; 2],
     pub(super) given_up: Counter,
     pub(super) reigns: Counter,
     pub(super) elections: Counter,
@@ -161,6 +180,8 @@ impl Metrics {
             closed: Family::default(),
             undialled: Family::default(),
             barred: Family::default(),
+            full: Family::default(),
+            held: Default::default(),
             given_up: Counter::default(),
             reigns: Counter::default(),
             elections: Counter::default(),
@@ -207,6 +228,21 @@ impl Metrics {
             "calls_barred",
             "Calls that their tokens did not allow, by why",
             self.barred.clone(),
+        );
+        registry.register(
+            "calls_without_room",
+            "Calls refused for what clients make this server hold, by who holds too much",
+            self.full.clone(),
+        );
+        registry.register(
+            "held_requests_bytes",
+            "What is held of calls under way",
+            self.held[0].clone(),
+        );
+        registry.register(
+            "held_answers_bytes",
+            "What is held of answers that were not read",
+            self.held[1].clone(),
         );
         for (name, help, counter) in counters {
             registry.register(name, help, counter);
@@ -312,9 +348,13 @@ impl Metrics {
         self.oldest.store(since, Ordering::Relaxed);
     }
 
-    /// Everything as text; `status` is how the server stands now.
-    pub(super) fn text(&self, status: &StatusResponse) -> String {
+    /// Everything as text; `status` is how the server stands now, and `held`
+    /// what it holds for clients of requests and of answers.
+    pub(super) fn text(&self, status: &StatusResponse, held: [usize; 2]) -> String {
         self.seen.look(status);
+        for (gauge, bytes) in self.held.iter().zip(held) {
+            gauge.set(i64::try_from(bytes).unwrap_or(i64::MAX));
+        }
         let waits = match self.oldest.load(Ordering::Relaxed) {
             0 => Duration::ZERO,
             since => clock::boot().since(Instant::from_nanos(since)),

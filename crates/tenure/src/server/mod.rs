@@ -40,8 +40,10 @@
 //! | `tokens` | who may do what |
 //! | `services`, `streams`, `http`, `listen`, `knock` | what clients see: gRPC and HTTP on one port |
 
+mod account;
 mod backup;
 mod budget;
+mod charged;
 mod complaints;
 mod config;
 mod confirm;
@@ -61,6 +63,7 @@ mod house;
 mod http;
 mod inbox;
 mod knock;
+mod level;
 mod listen;
 mod metrics;
 mod misfit;
@@ -177,6 +180,10 @@ impl std::fmt::Debug for Inbox {
     }
 }
 
+/// How many tasks run before the event loop, and what has come over the
+/// network, have their turn: an answer of a megabyte takes one for a while.
+const TASKS_IN_A_ROW: u32 = 16;
+
 /// What the thread of a server starts from.
 struct Parts {
     config: Config,
@@ -225,6 +232,7 @@ impl Server {
         };
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
+            .event_interval(TASKS_IN_A_ROW)
             .build()
             .map_err(StartError::System)?;
         let turns = Turns::new(runtime, Arc::clone(&inbox), tell);

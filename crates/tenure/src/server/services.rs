@@ -5,12 +5,14 @@
 //! before it looks at the rest of the request, so that nobody learns from an
 //! answer what they may not ask.
 
+use std::sync::Arc;
+
 use tenure_core::alpo::{
     Ask, Change, ClusterId, Found, MAX_NUMBER, Node, Operation, Outcome, Part, Query, ServerId,
     StorageId,
 };
 use tenure_core::time::{ClockId, StoreTime};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{SemaphorePermit, oneshot};
 
 use super::config::check_address;
 use super::door::Door;
@@ -23,8 +25,6 @@ use crate::clock;
 use crate::error::cut;
 
 pub(super) type Answered<T> = Result<T, v1::Error>;
-/// Messages to one reader, until the first error.
-pub(super) type Stream<T> = mpsc::Receiver<Answered<T>>;
 
 /// What a call without a swap would write.
 const NOTHING: v1::Swap = v1::Swap {
@@ -34,8 +34,6 @@ const NOTHING: v1::Swap = v1::Swap {
     keep_stamp: false,
     at_end: None,
 };
-/// How many messages may wait for one reader of a stream.
-pub(super) const QUEUE_MAX: usize = 16;
 /// Entries of one call of Append, at most.
 const APPEND_MAX: usize = 4_096;
 
@@ -75,9 +73,12 @@ impl Door {
         caller.may(Need::Read(&request.key))?;
         let query = translate::read(&request.key)?;
         if !request.stale {
-            return self.query(query).await.map(translate::read_response);
+            let found = self.query(query).await?;
+            Self::room(caller)?;
+            return Ok(translate::read_response(found));
         }
         let (found, applied) = self.stale(query).await?;
+        Self::room(caller)?;
         Ok(v1::ReadResponse {
             applied: applied.id,
             age_millis: applied.age_millis(),
@@ -92,12 +93,8 @@ impl Door {
     ) -> Answered<v1::ListResponse> {
         caller.may(Need::Read(&request.prefix))?;
         let query = translate::list(&request)?;
-        let found = if request.stale {
-            self.stale(query).await?.0
-        } else {
-            self.query(query).await?
-        };
-        Ok(translate::list_response(found))
+        let page = self.page(caller, query, request.stale).await?;
+        Ok(page.told(translate::list_response))
     }
 
     pub(super) async fn read_log(
@@ -107,12 +104,26 @@ impl Door {
     ) -> Answered<v1::ReadLogResponse> {
         caller.may(Need::ReadLog)?;
         let query = translate::read_log(&request);
-        let found = if request.stale {
+        let page = self.page(caller, query, request.stale).await?;
+        Ok(page.told(translate::log_response))
+    }
+
+    /// Reads a page, in its turn. It is as large as a thousand other answers,
+    /// and a thousand of them may be asked for at once: so there is room for
+    /// each when its turn comes, and when it is there, or it is refused.
+    async fn page(&self, caller: &Caller, query: Query, stale: bool) -> Answered<Page<'_>> {
+        // Those that a majority has to confirm may wait for long.
+        let [confirmed, at_once] = &*self.reads;
+        let turn = if stale { at_once } else { confirmed }.acquire().await;
+        let turn = turn.map_err(|_| error(Cause::NotReady, "this server stops"))?;
+        Self::room(caller)?;
+        let found = if stale {
             self.stale(query).await?.0
         } else {
             self.query(query).await?
         };
-        Ok(translate::log_response(found))
+        Self::room(caller)?;
+        Ok(Page { found, turn })
     }
 
     pub(super) async fn compare_and_swap(
@@ -295,7 +306,8 @@ impl Door {
     /// What it counts, as text.
     pub(super) async fn metrics(&self, caller: &Caller) -> Answered<v1::MetricsResponse> {
         caller.may(Need::Token)?;
-        let text = self.shared.metrics.text(&self.own_status().await);
+        let (status, held) = (self.own_status().await, self.account.held());
+        let text = self.shared.metrics.text(&status, held);
         Ok(v1::MetricsResponse { text })
     }
 
@@ -366,13 +378,38 @@ fn server(id: u64) -> Answered<ServerId> {
     })
 }
 
+/// A page that was read, before it is copied.
+struct Page<'a> {
+    found: Found,
+    turn: SemaphorePermit<'a>,
+}
+
+impl Page<'_> {
+    fn told<T>(self, response: impl FnOnce(Found) -> T) -> T {
+        let told = response(self.found);
+        // The next is asked for, and the answer to this one counted, before
+        // anything else runs here.
+        drop(self.turn);
+        told
+    }
+}
+
 /// How much of a backup goes into one message.
-const PART_BYTES: usize = 1024 * 1024;
+const PART_BYTES: usize = 256 * 1024;
 
 impl Door {
     /// A consistent copy of everything, as of a moment after the call.
-    pub(super) async fn backup(&self, caller: &Caller) -> Answered<Vec<bytes::Bytes>> {
+    pub(super) async fn backup(
+        &self,
+        caller: &Caller,
+    ) -> Answered<impl Iterator<Item = bytes::Bytes> + Send + use<>> {
         caller.may(Need::Admin)?;
+        let leave = Arc::clone(&self.backups).try_acquire_owned();
+        let leave = leave.map_err(|_| {
+            let text = "as many backups are made as this server makes at a time; try again when \
+                        one of them is done";
+            error(Cause::Busy, text)
+        })?;
         // The leader's state after a confirmed round holds everything that
         // was acknowledged before the call.
         self.query(Query::Barrier).await?;
@@ -384,7 +421,11 @@ impl Door {
         let cluster = identity.map_or(ClusterId::from_u128(0), |it| it.cluster);
         let header = super::backup::header(cluster, last, &image);
         let parts = (0..image.len()).step_by(PART_BYTES);
-        let parts = parts.map(|from| image.slice(from..image.len().min(from + PART_BYTES)));
-        Ok(std::iter::once(header).chain(parts).collect())
+        let parts = parts.map(move |from| {
+            // As long as there is more to come, the copy is there.
+            let _leave = &leave;
+            image.slice(from..image.len().min(from + PART_BYTES))
+        });
+        Ok(std::iter::once(header).chain(parts))
     }
 }

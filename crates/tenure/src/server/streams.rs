@@ -4,17 +4,21 @@
 //! comes without a place is told nothing before a server that has just started
 //! has caught up: it must not be older than what this very server told before.
 
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use tenure_core::alpo::Query;
+use tenure_core::alpo::{Answer, Found, Node};
 use tenure_core::cas::Register;
 use tenure_core::ids::Key;
-use tokio::sync::mpsc;
+use tokio::sync::watch;
 use tokio_stream::StreamExt as _;
 
 use super::door::Door;
 use super::following::CutOff;
-use super::services::{Answered, QUEUE_MAX, Stream};
+use super::inbox::Told;
+use super::services::Answered;
+use super::shared::Progress;
 use super::tokens::{Caller, Need};
 use super::translate::{self, compacted, error, invalid};
 use super::watchers::{After, News, NoWatch, Selector};
@@ -53,8 +57,9 @@ impl Door {
             self.caught_up().await?;
         }
         let watchers = std::sync::Arc::clone(&self.watchers);
+        let place = Self::place(&caller)?.clone();
         let followed = self
-            .look(move |node| watchers.follow(node, selector, after, foreign))
+            .look(move |node| watchers.follow(node, selector, after, foreign, place))
             .await?;
         let (changes, after) = followed.map_err(|why| no_watch(why, &cluster, &told_by))?;
         let (mut cluster, mut over) = (cluster, false);
@@ -71,14 +76,10 @@ impl Door {
     }
 
     /// Follows the plain log from `from` on; 0 for what is new.
-    pub(super) async fn tail(
-        &self,
-        caller: Caller,
-        from: u64,
-    ) -> Answered<Stream<v1::ReadLogResponse>> {
+    pub(super) async fn tail(&self, caller: Caller, from: u64) -> Answered<Tail> {
         caller.may(Need::ReadLog)?;
-        let mut progress = self.shared.progress.subscribe();
-        let mut next = match from {
+        let progress = self.shared.progress.subscribe();
+        let next = match from {
             0 => {
                 self.caught_up().await?;
                 self.look(|node| node.state().journal().next()).await?
@@ -86,36 +87,15 @@ impl Door {
             from => from,
         };
         let door = self.clone();
-        let (sender, messages) = mpsc::channel(QUEUE_MAX);
-        tokio::spawn(async move {
-            loop {
-                let query = Query::Journal {
-                    from: next,
-                    count: usize::MAX,
-                };
-                let read = match caller.may(Need::ReadLog) {
-                    Ok(()) => door.stale_log(query).await,
-                    Err(barred) => Err(barred),
-                };
-                let (count, failed) = match &read {
-                    Ok(response) => (response.entries.len(), false),
-                    Err(_) => (0, true),
-                };
-                next += count as u64;
-                if failed || count > 0 {
-                    let gone = sender.send(read).await.is_err();
-                    if gone || failed {
-                        return;
-                    }
-                } else {
-                    tokio::select! {
-                        changed = progress.changed() => if changed.is_err() { return },
-                        () = sender.closed() => return,
-                    }
-                }
-            }
-        });
-        Ok(messages)
+        Ok(Tail {
+            cursor: Some(Cursor {
+                door,
+                caller,
+                progress,
+                next,
+            }),
+            reading: None,
+        })
     }
 
     /// Waits until the state has all that it had before the process started.
@@ -134,11 +114,89 @@ impl Door {
         }
     }
 
-    /// Entries of the plain log that this server has applied.
-    async fn stale_log(&self, query: Query) -> Answered<v1::ReadLogResponse> {
-        self.stale(query)
-            .await
-            .map(|(found, _)| translate::log_response(found))
+    /// Some entries of the plain log that this server has applied.
+    async fn some_of_log(&self, from: u64) -> Answered<v1::ReadLogResponse> {
+        let look = move |node: &Node| {
+            let journal = node.state().journal();
+            if let Some(gap) = journal.gap(from) {
+                return Found::Restored(gap.to);
+            }
+            let entries = journal.read(from).map_err(|old| old.first);
+            Found::Journal(entries.map(|entries| {
+                let mut left = TAIL_BYTES;
+                let fits = |(_, data): &(u64, &tenure_core::cas::Bytes)| {
+                    let fits = left > 0;
+                    left = left.saturating_sub(data.len() + 64);
+                    fits
+                };
+                let entries = entries.take_while(fits);
+                entries.map(|(number, it)| (number, it.clone())).collect()
+            }))
+        };
+        let answer = Answer::Read(self.look(look).await?);
+        let told = Told { answer, at: None };
+        translate::found(told, &self.shared).map(translate::log_response)
+    }
+}
+
+/// After how many bytes a message of a tail takes nothing more; the first
+/// entry always fits.
+const TAIL_BYTES: usize = 64 * 1024;
+
+/// The plain log from a place on. Nothing of it is read before the next
+/// message is asked for, so one that is not read holds nothing but its place.
+pub(super) struct Tail {
+    cursor: Option<Cursor>,
+    reading: Option<Reading>,
+}
+
+/// What is read next, and from where it goes on then; `None` at the end.
+type Read = Option<(Option<Cursor>, Answered<v1::ReadLogResponse>)>;
+type Reading = Pin<Box<dyn Future<Output = Read> + Send>>;
+
+struct Cursor {
+    door: Door,
+    caller: Caller,
+    progress: watch::Receiver<Progress>,
+    next: u64,
+}
+
+impl Cursor {
+    async fn read(mut self) -> Read {
+        loop {
+            let read = match self.caller.may(Need::ReadLog) {
+                Ok(()) => self.door.some_of_log(self.next).await,
+                Err(barred) => Err(barred),
+            };
+            let Ok(response) = &read else {
+                return Some((None, read));
+            };
+            let count = response.entries.len() as u64;
+            if count > 0 {
+                self.next += count;
+                return Some((Some(self), read));
+            }
+            self.progress.changed().await.ok()?;
+        }
+    }
+}
+
+impl tokio_stream::Stream for Tail {
+    type Item = Answered<v1::ReadLogResponse>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        if let Some(cursor) = self.cursor.take() {
+            self.reading = Some(Box::pin(cursor.read()));
+        }
+        let Some(reading) = &mut self.reading else {
+            return Poll::Ready(None);
+        };
+        let read = ready!(reading.as_mut().poll(context));
+        self.reading = None;
+        Poll::Ready(read.map(|(cursor, read)| {
+            self.cursor = cursor;
+            read
+        }))
     }
 }
 

@@ -40,6 +40,7 @@ use subtle::ConstantTimeEq as _;
 use tenure_core::election::Record;
 use tenure_core::ids::Key;
 
+use super::account::{Holder, Place};
 use super::metrics::Barred;
 use super::shared::Shared;
 use super::translate::error;
@@ -302,7 +303,7 @@ impl Tokens {
         shared: &Arc<Shared>,
     ) -> Caller {
         let Some(known) = &self.0 else {
-            return Caller(Who::Anybody, address);
+            return Caller::new(Who::Anybody, address);
         };
         let mut values = headers.get_all(AUTHORIZATION).iter();
         let (value, more) = (values.next(), values.next());
@@ -312,11 +313,12 @@ impl Tokens {
                 tokens: Arc::clone(known),
                 fingerprint: digest(token),
                 shared: Arc::clone(shared),
+                known: None,
             }),
             (None, None) => Who::Nobody("found none", Arc::clone(shared)),
             _ => Who::Nobody("found something else", Arc::clone(shared)),
         };
-        Caller(who, address)
+        Caller::new(who, address)
     }
 
     /// What the token is called whose fingerprint begins so; its digits if
@@ -343,7 +345,13 @@ fn bearer(value: &[u8]) -> Option<&[u8]> {
 
 /// Who calls.
 #[derive(Clone, Debug)]
-pub(super) struct Caller(Who, IpAddr);
+pub(super) struct Caller {
+    who: Who,
+    address: IpAddr,
+    /// Where what it makes this server hold is counted, and whether it has
+    /// room that is kept.
+    place: Option<(Arc<Place>, bool)>,
+}
 
 #[derive(Clone, Debug)]
 enum Who {
@@ -357,17 +365,100 @@ struct Bearer {
     tokens: Arc<Renewed<Arc<Table>>>,
     fingerprint: Fingerprint,
     shared: Arc<Shared>,
+    /// Whose token it is, by this table.
+    known: Option<(Arc<Table>, Arc<Rights>)>,
+}
+
+impl Bearer {
+    fn rights(&self) -> Option<Arc<Rights>> {
+        let table = self.tokens.current();
+        match &self.known {
+            Some((of, rights)) if Arc::ptr_eq(of, &table) => Some(Arc::clone(rights)),
+            _ => table.find(&self.fingerprint).cloned(),
+        }
+    }
+}
+
+/// Whose token was found last, and in which table.
+#[derive(Debug)]
+pub(super) struct Known {
+    fingerprint: Fingerprint,
+    table: Arc<Table>,
+    rights: Arc<Rights>,
 }
 
 impl Caller {
+    const fn new(who: Who, address: IpAddr) -> Self {
+        Self {
+            who,
+            address,
+            place: None,
+        }
+    }
+
+    /// Looks whose token it is, unless it is that of `last` and the table is
+    /// still the same.
+    pub(super) fn recognise(&mut self, last: &mut Option<Known>) {
+        let Who::Bearer(it) = &mut self.who else {
+            return;
+        };
+        let table = it.tokens.current();
+        let is_last =
+            |last: &Known| last.fingerprint == it.fingerprint && Arc::ptr_eq(&last.table, &table);
+        if !last.as_ref().is_some_and(is_last) {
+            let found = table.find(&it.fingerprint).cloned();
+            *last = found.map(|rights| Known {
+                fingerprint: it.fingerprint,
+                table,
+                rights,
+            });
+        }
+        let known = last.as_ref();
+        it.known = known.map(|last| (Arc::clone(&last.table), Arc::clone(&last.rights)));
+    }
+
+    /// As whom it is counted: as its token, if that is known.
+    pub(super) fn holder(&self) -> Holder {
+        match &self.who {
+            Who::Bearer(Bearer {
+                fingerprint,
+                known: Some((_, rights)),
+                ..
+            }) => Holder::Token(*fingerprint, rights.name.clone()),
+            _ => Holder::address(self.address),
+        }
+    }
+
+    /// Whether it is counted as that one.
+    pub(super) fn is(&self, holder: &Holder) -> bool {
+        match (&self.who, holder) {
+            (Who::Bearer(it), Holder::Token(fingerprint, _)) if it.known.is_some() => {
+                it.fingerprint == *fingerprint
+            }
+            (Who::Bearer(it), Holder::Address(_)) if it.known.is_some() => false,
+            _ => Holder::address(self.address) == *holder,
+        }
+    }
+
+    /// It is counted there.
+    pub(super) fn seated(self, place: Arc<Place>, kept: bool) -> Self {
+        let place = Some((place, kept));
+        Self { place, ..self }
+    }
+
+    /// Where it is counted, and whether it has room that is kept.
+    pub(super) const fn place(&self) -> Option<&(Arc<Place>, bool)> {
+        self.place.as_ref()
+    }
+
     /// Where the call comes from.
     pub(super) const fn address(&self) -> IpAddr {
-        self.1
+        self.address
     }
 
     /// The hash of the token, known or not, that the call carries.
     pub(super) const fn fingerprint(&self) -> Option<&Fingerprint> {
-        match &self.0 {
+        match &self.who {
             Who::Bearer(it) => Some(&it.fingerprint),
             Who::Anybody | Who::Nobody(..) => None,
         }
@@ -375,11 +466,8 @@ impl Caller {
 
     /// Whether its token has the right to operate the cluster.
     pub(super) fn is_admin(&self) -> bool {
-        match &self.0 {
-            Who::Bearer(it) => {
-                let table = it.tokens.current();
-                table.find(&it.fingerprint).is_some_and(|it| it.admin)
-            }
+        match &self.who {
+            Who::Bearer(it) => it.rights().is_some_and(|it| it.admin),
             Who::Anybody | Who::Nobody(..) => false,
         }
     }
@@ -389,13 +477,11 @@ impl Caller {
     /// # Errors
     /// [`Cause::Unauthenticated`] if it is not known.
     pub(super) fn granted(&self) -> Result<Granted, v1::Error> {
-        let (why, shared) = match &self.0 {
+        let (why, shared) = match &self.who {
             Who::Anybody => return Ok(Granted(None)),
             Who::Nobody(why, shared) => (*why, shared),
-            Who::Bearer(it) => match it.tokens.current().find(&it.fingerprint) {
-                Some(rights) => {
-                    return Ok(Granted(Some((Arc::clone(rights), Arc::clone(&it.shared)))));
-                }
+            Who::Bearer(it) => match it.rights() {
+                Some(rights) => return Ok(Granted(Some((rights, Arc::clone(&it.shared))))),
                 None => ("found one that this server does not know", &it.shared),
             },
         };

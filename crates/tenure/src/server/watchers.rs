@@ -12,6 +12,7 @@ use tenure_core::alpo::{LogId, Node};
 use tenure_core::cas::{Change, Register};
 use tenure_core::ids::Key;
 
+use super::account::Place;
 use super::following::{Following, Full, Telling, queue};
 
 /// What to follow.
@@ -136,6 +137,7 @@ impl Watchers {
         selector: Selector,
         after: Option<After>,
         foreign: bool,
+        counted: Arc<Place>,
     ) -> Result<Followed, NoWatch> {
         let registers = node.state().registers();
         let mut inner = self.lock();
@@ -156,7 +158,7 @@ impl Watchers {
             }
             None => initial(node, &selector, revision),
         };
-        let (queue, news) = queue(first);
+        let (queue, news) = queue(first, counted);
         let since = revision.max(after.unwrap_or(0));
         inner.add(Follower {
             selector,

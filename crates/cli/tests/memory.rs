@@ -1,0 +1,511 @@
+//! Clients that make a server hold what they do not read, or do not finish.
+//!
+//! `TENURE_ATTACKED` names another binary to attack: that of before falls.
+
+mod common;
+
+use std::convert::Infallible;
+use std::future::poll_fn;
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::process::{Child, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use common::TENURE;
+use common::servers::{Cluster, SOON, answer, call, free, led, metric, ready};
+use hyper::body::{Body, Frame};
+use tenure::api::v1::log_client::LogClient;
+use tenure::api::v1::registers_client::RegistersClient;
+use tenure::api::v1::{self};
+use tokio::runtime::Runtime;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+use tonic::Code;
+use tonic::body::Body as Content;
+use tonic::codegen::{Bytes, Service as _, http};
+use tonic::transport::{Channel, Endpoint};
+
+const MIB: u64 = 1024 * 1024;
+/// Entries of the log, each of nearly a mebibyte.
+const ENTRIES: u64 = 48;
+const ENTRY_BYTES: usize = 1024 * 1024 - 200;
+
+fn attacked() -> String {
+    std::env::var("TENURE_ATTACKED").unwrap_or_else(|_| TENURE.to_owned())
+}
+
+fn runtime() -> Runtime {
+    let runtime = tokio::runtime::Builder::new_multi_thread();
+    { runtime }
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .expect("a runtime")
+}
+
+/// The memory of a process: what it has, or the most it had.
+fn memory(process: u32, which: &str) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status"));
+    let status = status.expect("it runs");
+    let line = status.lines().find_map(|it| it.strip_prefix(which));
+    let kib = line.and_then(|it| it.trim_start_matches(':').trim().split(' ').next());
+    kib.and_then(|it| it.parse::<u64>().ok()).expect("a number") * 1024
+}
+
+fn resident(process: u32) -> u64 {
+    memory(process, "VmRSS")
+}
+
+/// The most that a process has had beyond `before`.
+fn growth(process: u32, before: u64) -> u64 {
+    memory(process, "VmHWM").saturating_sub(before)
+}
+
+/// A connection of its own, from one of this machine's addresses.
+async fn connect(address: &str, from: u8) -> Channel {
+    let endpoint = Endpoint::from_shared(format!("http://{address}")).expect("an address");
+    let local = std::net::Ipv4Addr::new(127, 0, 0, from);
+    let endpoint = endpoint.local_address(Some(local.into()));
+    endpoint.connect().await.expect("it listens")
+}
+
+/// The same, by which the server may send little at a time.
+async fn narrow(address: &str, from: u8) -> Channel {
+    let endpoint = Endpoint::from_shared(format!("http://{address}")).expect("an address");
+    let local = std::net::Ipv4Addr::new(127, 0, 0, from);
+    let endpoint = endpoint.local_address(Some(local.into()));
+    let endpoint = endpoint.initial_stream_window_size(65_535);
+    endpoint.connect().await.expect("it listens")
+}
+
+/// A body that is not finished.
+struct Half(Option<Bytes>);
+
+impl Body for Half {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: std::pin::Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let half = self.0.take();
+        half.map_or(Poll::Pending, |it| Poll::Ready(Some(Ok(Frame::data(it)))))
+    }
+}
+
+/// Makes a call and reads of its answer nothing but the head.
+async fn head(mut channel: Channel, path: &str, body: Content) -> http::Response<Content> {
+    let request = http::Request::post(format!("http://localhost{path}"))
+        .header("content-type", "application/grpc")
+        .header("te", "trailers")
+        .body(body)
+        .expect("a request");
+    poll_fn(|context| channel.poll_ready(context))
+        .await
+        .expect("it is connected");
+    channel.call(request).await.expect("an answer")
+}
+
+/// Waits for what a test began; fails if it takes too long.
+async fn all<T: 'static>(mut begun: JoinSet<T>) -> Vec<T> {
+    let mut done = Vec::new();
+    let waiting = async {
+        while let Some(one) = begun.join_next().await {
+            done.push(one.expect("no panic"));
+        }
+    };
+    timeout(SOON, waiting).await.expect("all in time");
+    done
+}
+
+fn code(head: &http::Response<Content>) -> Option<Code> {
+    tonic::Status::from_header_map(head.headers()).map(|it| it.code())
+}
+
+/// Asks a server for its health, again and again, each time anew.
+struct Probes {
+    over: Arc<AtomicBool>,
+    asking: JoinHandle<Duration>,
+}
+
+/// For how long the threads of a process have run.
+fn worked(process: u32) -> Duration {
+    let tasks = std::fs::read_dir(format!("/proc/{process}/task")).expect("it runs");
+    let nanos = tasks.filter_map(|task| {
+        // One may have ended since.
+        let text = std::fs::read_to_string(task.ok()?.path().join("schedstat")).ok()?;
+        text.split(' ').next()?.parse::<u64>().ok()
+    });
+    Duration::from_nanos(nanos.sum())
+}
+
+impl Probes {
+    fn start(address: &str, process: u32) -> Self {
+        let over = Arc::new(AtomicBool::new(false));
+        let (address, ended) = (address.to_owned(), Arc::clone(&over));
+        let asking = std::thread::spawn(move || {
+            let mut longest = Duration::ZERO;
+            while !ended.load(Ordering::Relaxed) {
+                for path in ["GET /healthz", "GET /readyz"] {
+                    let before = worked(process);
+                    let said = answer(call(&address, path, ""));
+                    assert!(said.starts_with("HTTP/1.1 200"), "{said}");
+                    longest = longest.max(worked(process).saturating_sub(before));
+                }
+            }
+            longest
+        });
+        Self { over, asking }
+    }
+
+    /// For how long the server has worked, at most, before it came to one.
+    fn end(self) -> Duration {
+        self.over.store(true, Ordering::Relaxed);
+        self.asking.join().expect("each is answered")
+    }
+}
+
+/// What a server may work at before it comes to a probe, in time of its own
+/// threads: what a busy machine adds is not meant. A build for tests takes ten
+/// times as long as the released one, which is to answer within 100 ms.
+const PROMPT: Duration = Duration::from_secs(1);
+
+/// One server, killed when this is dropped.
+struct Alone {
+    server: Child,
+    address: String,
+    directory: tempfile::TempDir,
+}
+
+impl Alone {
+    fn start(tokens: Option<&str>) -> Self {
+        let [peer, address] = free();
+        let directory = tempfile::tempdir().expect("a directory");
+        let mut serve = std::process::Command::new(attacked());
+        serve
+            .args(["serve", "--quiet", "--id", "1", "--listen", &address])
+            .args(["--peers", &format!("1={peer}"), "--data"])
+            .arg(directory.path().join("1"))
+            .stdout(Stdio::null());
+        if let Some(text) = tokens {
+            let file = directory.path().join("tokens.toml");
+            std::fs::write(&file, text).expect("written");
+            serve.arg("--tokens").arg(file);
+        }
+        let server = serve.spawn().expect("a server");
+        let alone = Self {
+            server,
+            address,
+            directory,
+        };
+        ready(&alone.address);
+        alone
+    }
+}
+
+impl Drop for Alone {
+    fn drop(&mut self) {
+        let _ = self.server.kill();
+        let _ = self.server.wait();
+        assert!(self.directory.path().exists());
+    }
+}
+
+/// Fills the log with large entries, each with its number in front.
+async fn fill(address: &str) {
+    let channel = connect(address, 1).await;
+    let mut log = LogClient::new(channel);
+    for number in 1..=ENTRIES {
+        let mut entry = vec![7; ENTRY_BYTES];
+        entry[..8].copy_from_slice(&number.to_be_bytes());
+        let append = v1::AppendRequest {
+            entries: vec![entry.into()],
+            numbered: None,
+        };
+        let appended = log.append(append).await.expect("appended").into_inner();
+        assert_eq!(appended.numbers, [number]);
+    }
+}
+
+type Tail = tonic::Streaming<v1::ReadLogResponse>;
+
+async fn tail(channel: &Channel) -> Tail {
+    let mut log = LogClient::new(channel.clone()).max_decoding_message_size(64 << 20);
+    let tail = log.tail(v1::TailRequest { from: 1 });
+    let tail = timeout(SOON, tail).await.expect("in time");
+    tail.expect("a tail").into_inner()
+}
+
+/// Reads all of the log, slowly: each entry comes once, in order.
+async fn follow(channel: &Channel) {
+    let mut tail = tail(channel).await;
+    let mut next = 1;
+    while next <= ENTRIES {
+        let message = timeout(SOON, tail.message()).await.expect("in time");
+        for entry in message.expect("no error").expect("no end").entries {
+            assert_eq!(entry.number, next);
+            assert_eq!(entry.data[..8], next.to_be_bytes());
+            assert_eq!(entry.data.len(), ENTRY_BYTES);
+            next += 1;
+        }
+    }
+}
+
+/// So many calls of `Log.Read`, of which no answer is read.
+async fn unread(channel: Channel, calls: usize) -> Vec<http::Response<Content>> {
+    let mut begun = JoinSet::new();
+    for _ in 0..calls {
+        let channel = channel.clone();
+        // From entry 1 on: a message of two bytes.
+        let message = Bytes::from_static(&[0, 0, 0, 0, 2, 8, 1]);
+        let body = Content::new(Whole(Some(message)));
+        begun.spawn(async move { head(channel, "/tenure.v1.Log/Read", body).await });
+    }
+    all(begun).await
+}
+
+/// A body of one piece.
+struct Whole(Option<Bytes>);
+
+impl Body for Whole {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: std::pin::Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        Poll::Ready(self.0.take().map(|it| Ok(Frame::data(it))))
+    }
+}
+
+/// Calls that append an entry of which the last bytes do not come.
+fn halves(channel: &Channel, calls: usize) -> JoinSet<http::Response<Content>> {
+    let mut begun = JoinSet::new();
+    let mut half = vec![0, 0, 0, 0x40, 0];
+    half.resize(16_000, 7);
+    let half = Bytes::from(half);
+    for _ in 0..calls {
+        let (channel, body) = (channel.clone(), Content::new(Half(Some(half.clone()))));
+        begun.spawn(async move { head(channel, "/tenure.v1.Log/Append", body).await });
+    }
+    begun
+}
+
+/// A large read of the log, by a client that reads it.
+async fn read(channel: &Channel) {
+    let mut log = LogClient::new(channel.clone());
+    let request = v1::ReadLogRequest {
+        from: 1,
+        limit: 0,
+        stale: false,
+    };
+    let page = log.read(request).await.expect("a page").into_inner();
+    assert_eq!(page.entries[0].data.len(), ENTRY_BYTES);
+}
+
+#[test]
+fn tails_that_are_not_read_hold_little_and_others_get_everything() {
+    let alone = Alone::start(None);
+    runtime().block_on(async {
+        fill(&alone.address).await;
+        let before = resident(alone.server.id());
+        let channel = connect(&alone.address, 1).await;
+        let mut tails = Vec::new();
+        for _ in 0..200 {
+            tails.push(tail(&channel).await);
+        }
+        // The same caller on another connection, and on this one what is no
+        // tail.
+        follow(&narrow(&alone.address, 1).await).await;
+        read(&channel).await;
+        let watch = v1::WatchRequest {
+            key: Some("kept".into()),
+            ..v1::WatchRequest::default()
+        };
+        let mut registers = RegistersClient::new(channel.clone());
+        let watch = registers.watch(watch).await.expect("a watch");
+        let told = timeout(SOON, { watch }.get_mut().message()).await;
+        assert!(told.expect("in time").expect("no error").is_some());
+        let grew = growth(alone.server.id(), before);
+        assert!(grew < 96 * MIB, "{} MiB", grew / MIB);
+        // Each of those goes on when it is read.
+        let mut begun = JoinSet::new();
+        for mut tail in tails.into_iter().take(20) {
+            begun.spawn(async move {
+                let mut next = 1;
+                while next <= ENTRIES {
+                    let message = tail.message().await.expect("no error").expect("no end");
+                    for entry in message.entries {
+                        assert_eq!(entry.number, next);
+                        next += 1;
+                    }
+                }
+            });
+        }
+        all(begun).await;
+        drop(channel);
+        let given = || (metric(&alone.address, "held_answers_bytes ") < 1e6).then_some(());
+        common::poll_until(SOON, given).expect("all is given back");
+    });
+}
+
+#[test]
+fn without_a_token_no_body_is_read() {
+    let sha256 = tenure::server::fingerprint("operator");
+    let tokens = format!("[tokens.operator]\nsha256 = \"{sha256}\"\nadmin = true\n");
+    let alone = Alone::start(Some(&tokens));
+    runtime().block_on(async {
+        let before = resident(alone.server.id());
+        for _ in 0..20 {
+            let channel = connect(&alone.address, 1).await;
+            for head in all(halves(&channel, 1_000)).await {
+                assert_eq!(code(&head), Some(Code::Unauthenticated));
+            }
+        }
+        let grew = growth(alone.server.id(), before);
+        assert!(grew < 64 * MIB, "{} MiB", grew / MIB);
+    });
+    // Over HTTP/1 neither: nothing of it is sent.
+    let mut stream = TcpStream::connect(&alone.address).expect("it listens");
+    stream.set_read_timeout(Some(SOON)).expect("a timeout");
+    let head = "POST /v1/log/append HTTP/1.1\r\nHost: localhost\r\n\
+                Content-Type: application/json\r\nContent-Length: 1000000\r\n\r\n";
+    stream.write_all(head.as_bytes()).expect("it reads");
+    let mut begun = [0; 12];
+    stream.read_exact(&mut begun).expect("an answer");
+    assert_eq!(&begun, b"HTTP/1.1 401");
+}
+
+#[test]
+fn bodies_that_are_not_finished_are_held_up_to_a_bound() {
+    let alone = Alone::start(None);
+    runtime().block_on(async {
+        let before = resident(alone.server.id());
+        let probes = Probes::start(&alone.address, alone.server.id());
+        let mut channels = Vec::new();
+        let mut under_way = Vec::new();
+        for _ in 0..20 {
+            let channel = connect(&alone.address, 1).await;
+            under_way.push(halves(&channel, 1_000));
+            channels.push(channel);
+        }
+        // Those of the last connection find no room.
+        let mut last = under_way.pop().expect("twenty");
+        let refused = timeout(SOON, last.join_next()).await.expect("in time");
+        let refused = refused.expect("a thousand").expect("no panic");
+        assert_eq!(code(&refused), Some(Code::ResourceExhausted));
+        let grew = growth(alone.server.id(), before);
+        assert!(grew < 256 * MIB, "{} MiB", grew / MIB);
+        // Another caller has room.
+        let mut log = LogClient::new(connect(&alone.address, 2).await);
+        let append = v1::AppendRequest {
+            entries: vec![vec![7; 100_000].into()],
+            numbered: None,
+        };
+        log.append(append).await.expect("another caller has room");
+        let slowest = probes.end();
+        assert!(slowest < PROMPT, "{slowest:?}");
+        let counted = metric(&alone.address, "calls_without_room_total{of=\"Caller\"} ");
+        assert!(counted >= 1.0, "{counted}");
+    });
+}
+
+#[test]
+fn answers_that_are_not_read_are_held_up_to_a_bound() {
+    let alone = Alone::start(None);
+    runtime().block_on(async {
+        fill(&alone.address).await;
+        let before = resident(alone.server.id());
+        let probes = Probes::start(&alone.address, alone.server.id());
+        let mut begun = JoinSet::new();
+        for _ in 0..4 {
+            let channel = connect(&alone.address, 1).await;
+            begun.spawn(unread(channel, 1_000));
+        }
+        let heads: Vec<_> = all(begun).await.into_iter().flatten().collect();
+        let slowest = probes.end();
+        let refused = heads.iter().filter_map(code).collect::<Vec<_>>();
+        assert!(refused.iter().all(|it| *it == Code::ResourceExhausted));
+        assert!(refused.len() > 3_000, "{}", refused.len());
+        let grew = growth(alone.server.id(), before);
+        assert!(grew < 128 * MIB, "{} MiB", grew / MIB);
+        assert!(slowest < PROMPT, "{slowest:?}");
+        // The same caller goes on by another connection, and so does a reader.
+        let channel = connect(&alone.address, 1).await;
+        read(&channel).await;
+        follow(&channel).await;
+    });
+}
+
+#[test]
+fn over_http_1_tails_that_are_not_read_hold_little_too() {
+    let alone = Alone::start(None);
+    runtime().block_on(fill(&alone.address));
+    let before = resident(alone.server.id());
+    let tails: Vec<_> = (0..150)
+        .map(|_| call(&alone.address, "POST /v1/log/tail", r#"{"from": 1}"#))
+        .collect();
+    // Each has begun when its head is there.
+    for mut tail in tails.iter() {
+        let mut begun = [0; 12];
+        tail.read_exact(&mut begun).expect("an answer");
+        assert_eq!(&begun, b"HTTP/1.1 200");
+    }
+    runtime().block_on(async { follow(&narrow(&alone.address, 2).await).await });
+    let grew = growth(alone.server.id(), before);
+    assert!(grew < 192 * MIB, "{} MiB", grew / MIB);
+    drop(tails);
+}
+
+/// All of it at once, against the leader of three.
+#[test]
+fn a_leader_that_is_attacked_leads_on() {
+    let mut cluster = Cluster::apart();
+    // So long that nobody stands because the machine is busy.
+    cluster.args = ["--election-timeout", "3s"].map(str::to_owned).into();
+    let start = |id| {
+        cluster
+            .command(&attacked(), id)
+            .stdout(Stdio::null())
+            .spawn()
+    };
+    cluster.servers = (1..=3).map(|id| start(id).expect("a server")).collect();
+    led(&cluster.url());
+    let leader = cluster.leader() - 1;
+    let address = cluster.clients[leader].clone();
+    let process = cluster.servers[leader].id();
+    let runtime = runtime();
+    runtime.block_on(fill(&address));
+    let (term, before) = (cluster.term(), resident(process));
+    let probes = Probes::start(&address, process);
+    let held = runtime.block_on(async {
+        let (mut tails, mut under_way, mut reads) = (Vec::new(), Vec::new(), JoinSet::new());
+        let channel = connect(&address, 1).await;
+        for _ in 0..200 {
+            tails.push(tail(&channel).await);
+        }
+        for _ in 0..4 {
+            reads.spawn(unread(connect(&address, 1).await, 1_000));
+        }
+        for _ in 0..20 {
+            under_way.push(halves(&connect(&address, 3).await, 1_000));
+        }
+        let rightful = connect(&address, 2).await;
+        follow(&rightful).await;
+        read(&rightful).await;
+        (tails, under_way, all(reads).await, rightful)
+    });
+    let slowest = probes.end();
+    let grew = growth(process, before);
+    assert!(grew < 512 * MIB, "{} MiB", grew / MIB);
+    assert!(slowest < PROMPT, "{slowest:?}");
+    assert_eq!(cluster.leader() - 1, leader);
+    assert_eq!(cluster.term(), term);
+    drop(held);
+}

@@ -1,0 +1,140 @@
+//! Who may hold how much, and who is woken.
+
+use std::net::Ipv4Addr;
+use std::sync::atomic::AtomicUsize as Count;
+use std::task::Wake;
+
+use super::*;
+
+#[derive(Default)]
+struct Woken(Count);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+fn account() -> Arc<Account> {
+    Account::new(Family::default())
+}
+
+fn place(account: &Arc<Account>, from: u8) -> Arc<Place> {
+    let address = Ipv4Addr::new(10, 0, 0, from).into();
+    account.connection(address).alone()
+}
+
+fn polled(room: &mut Room, woken: &Arc<Woken>) -> bool {
+    let waker = Arc::clone(woken).into();
+    room.poll(&Context::from_waker(&waker)).is_ready()
+}
+
+#[test]
+fn each_fills_its_own_part_and_is_named() {
+    let account = account();
+    let connection = account.connection(Ipv4Addr::LOCALHOST.into());
+    let one = connection.alone();
+    let _full = one.charge(ANSWERS.connection + 1);
+    let refused = one.room(false).expect_err("its connection is full");
+    assert_eq!(refused.cause(), Cause::Busy);
+    assert!(refused.message.contains("found 9"), "{}", refused.message);
+    assert!(refused.message.contains("for this connection"));
+    assert!(one.room(true).is_ok(), "there is room that is kept");
+    let beside = account.connection(Ipv4Addr::LOCALHOST.into()).alone();
+    assert!(beside.room(false).is_ok(), "another connection of the same");
+    let more: Vec<_> = (0..5)
+        .map(|_| {
+            let connection = account.connection(Ipv4Addr::LOCALHOST.into());
+            connection.alone().charge(ANSWERS.connection)
+        })
+        .collect();
+    let refused = beside.room(false).expect_err("its caller is full");
+    assert!(refused.message.contains("the address 127.0.0.1"));
+    assert!(place(&account, 2).room(false).is_ok(), "another caller");
+    drop(more);
+    assert!(beside.room(false).is_ok());
+    let many: Vec<_> = (1..=24)
+        .map(|it| place(&account, it).charge(4 * MIB))
+        .collect();
+    let refused = place(&account, 77).room(false).expect_err("all are full");
+    assert!(refused.message.contains("all clients"));
+    drop(many);
+    assert_eq!(account.held(), [0, ANSWERS.connection + 1]);
+}
+
+#[test]
+fn requests_are_counted_until_they_are_over() {
+    let account = account();
+    let place = place(&account, 1);
+    let begin = || Asked::begin(Arc::clone(&place), 100, false);
+    let one = begin().expect("room");
+    one.take(15 * MIB, true).expect("room");
+    let refused = one.take(2 * MIB, true).expect_err("too much");
+    assert_eq!(refused.cause(), Cause::Busy);
+    let small = begin().expect("small calls get through");
+    small.take(9_000, false).expect("and so do their bodies");
+    one.give(2 * MIB);
+    drop((one, small));
+    assert_eq!(account.held(), [0, 0]);
+}
+
+#[test]
+fn a_stream_that_waits_is_woken_in_its_turn_and_passes_it_on() {
+    let account = account();
+    let place = place(&account, 1);
+    let [first, second, third] = [(); 3].map(|()| Arc::<Woken>::default());
+    let count = |it: &Arc<Woken>| it.0.load(Ordering::SeqCst);
+    let mut rooms = [(); 3].map(|()| Room::new(&place, Streams::Bulk));
+    let full = place.charge(BULK.connection);
+    for (room, woken) in rooms.iter_mut().zip([&first, &second, &third]) {
+        assert!(!polled(room, woken));
+    }
+    let [one, two, three] = &mut rooms;
+    let mut news = Room::new(&place, Streams::News);
+    assert!(polled(&mut news, &first), "news have room of their own");
+    drop(full);
+    assert_eq!([&first, &second, &third].map(count), [1, 0, 0]);
+    assert!(polled(one, &first), "it goes on");
+    assert_eq!(
+        [&first, &second, &third].map(count),
+        [1, 1, 0],
+        "and the next"
+    );
+    // One that ends instead of going on forgets nobody either.
+    let gone = std::mem::replace(two, Room::new(&place, Streams::Bulk));
+    drop(gone);
+    assert!(polled(three, &third));
+    let full = place.charge(BULK.connection);
+    assert!(!polled(two, &second) && !polled(three, &third));
+    let before = count(&third);
+    let gone = std::mem::replace(two, Room::new(&place, Streams::Bulk));
+    drop(gone);
+    assert_eq!(count(&third), before + 1, "it looks for itself");
+    drop(full);
+}
+
+#[test]
+fn where_little_is_left_only_connections_with_nothing_unread_go_on() {
+    let account = account();
+    let charges: Vec<_> = (1..=2)
+        .map(|it| place(&account, it).charge(32 * MIB))
+        .collect();
+    let [reads, does_not] = [3, 4].map(|it| place(&account, it));
+    let unread = does_not.charge(1);
+    assert!(reads.full(Streams::Bulk).is_none());
+    assert!(does_not.full(Streams::Bulk).is_some());
+    drop(unread);
+    assert!(does_not.full(Streams::Bulk).is_none());
+    drop(charges);
+}
+
+#[test]
+fn callers_that_have_gone_are_forgotten() {
+    let account = account();
+    for number in 0..10 * CALLERS_MIN as u32 {
+        let connection = account.connection(Ipv4Addr::from_bits(number).into());
+        drop(connection.alone());
+    }
+    let callers = account.callers.lock().expect("whole");
+    assert!(callers.known.len() <= CALLERS_MIN);
+}

@@ -1,0 +1,123 @@
+//! Bodies of answers, counted until the system has taken them.
+//!
+//! The HTTP library takes a piece of a body when it could send some of it, and
+//! keeps the rest for as long as the client does not read. So each piece
+//! carries its charge with it ([`Held`]) and gives it back when the library
+//! lets go of it: it was written, or its call or its connection is over. What
+//! a call with one answer made is taken out of its body at once, to be
+//! counted before anything else is made; a stream is asked for its next piece
+//! only when there is room ([`Room`]).
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use axum::body::Body;
+use bytes::Bytes;
+use hyper::body::{Body as _, Frame, SizeHint};
+
+use super::account::{Asked, Charge, Room, Streams};
+
+type Taken = Option<Result<Frame<Bytes>, axum::Error>>;
+
+/// A body whose bytes are counted.
+#[derive(Debug)]
+pub(super) struct Charged {
+    body: Body,
+    asked: Arc<Asked>,
+    /// What has been taken out and not been asked for.
+    taken: Option<Taken>,
+    streams: Option<Streams>,
+    /// What a stream waits for.
+    room: Option<Room>,
+}
+
+/// A piece of a body, with what it is counted for.
+struct Held {
+    bytes: Bytes,
+    _charge: Charge,
+    /// Its call is under way until it has gone.
+    _asked: Arc<Asked>,
+}
+
+impl AsRef<[u8]> for Held {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Charged {
+    pub(super) fn new(body: Body, asked: Arc<Asked>, streams: Option<Streams>) -> Self {
+        let waits = streams.filter(|it| *it != Streams::Answers);
+        let room = waits.map(|it| Room::new(asked.place(), it));
+        Self {
+            body,
+            asked,
+            taken: None,
+            streams,
+            room,
+        }
+    }
+
+    /// Takes the answer out of the body of a call that has one.
+    pub(super) fn take(&mut self, context: &mut Context<'_>) {
+        if self.streams.is_none()
+            && let Poll::Ready(frame) = self.next(context)
+        {
+            self.taken = Some(frame);
+        }
+    }
+
+    fn next(&mut self, context: &mut Context<'_>) -> Poll<Taken> {
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
+        let charged = |frame: Frame<Bytes>| match frame.into_data() {
+            Ok(bytes) => {
+                let held = Held {
+                    _charge: self.asked.place().charge(bytes.len()),
+                    _asked: Arc::clone(&self.asked),
+                    bytes,
+                };
+                Frame::data(Bytes::from_owner(held))
+            }
+            Err(trailers) => trailers,
+        };
+        Poll::Ready(frame.map(|it| it.map(charged)))
+    }
+}
+
+impl hyper::body::Body for Charged {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Taken> {
+        if let Some(taken) = self.taken.take() {
+            return Poll::Ready(taken);
+        }
+        if let Some(room) = &mut self.room {
+            ready!(room.poll(context));
+        }
+        self.next(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.taken {
+            Some(None) => true,
+            Some(Some(_)) => false,
+            None => self.body.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let rest = self.body.size_hint();
+        let taken = match &self.taken {
+            Some(Some(Ok(frame))) => frame.data_ref().map_or(0, |it| it.len() as u64),
+            _ => return rest,
+        };
+        let mut all = SizeHint::new();
+        all.set_lower(taken + rest.lower());
+        if let Some(upper) = rest.upper() {
+            all.set_upper(taken + upper);
+        }
+        all
+    }
+}

@@ -1,0 +1,72 @@
+//! A number of bytes that many count, and who waits for it to fall.
+//!
+//! Counting locks nothing; only who waits, and who wakes somebody, does.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+
+/// A number of bytes, and who waits for it to fall.
+#[derive(Debug, Default)]
+pub(super) struct Level {
+    held: AtomicUsize,
+    waiters: AtomicUsize,
+    waiting: Mutex<Waiters>,
+}
+
+#[derive(Debug, Default)]
+struct Waiters {
+    next: u64,
+    wakers: BTreeMap<u64, Waker>,
+}
+
+impl Level {
+    pub(super) fn held(&self) -> usize {
+        self.held.load(Ordering::SeqCst)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Waiters> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn take(&self, bytes: usize) {
+        self.held.fetch_add(bytes, Ordering::SeqCst);
+    }
+
+    pub(super) fn give(&self, bytes: usize) {
+        self.held.fetch_sub(bytes, Ordering::SeqCst);
+        self.wake_one();
+    }
+
+    /// Wakes who has waited longest. Whoever is woken and has no use for it
+    /// wakes the next ([`Room`](super::account::Room)), so that none is forgotten.
+    pub(super) fn wake_one(&self) {
+        if self.waiters.load(Ordering::SeqCst) == 0 {
+            return;
+        }
+        let mut waiting = self.lock();
+        let first = waiting.wakers.pop_first();
+        self.waiters.store(waiting.wakers.len(), Ordering::SeqCst);
+        drop(waiting);
+        if let Some((_, waker)) = first {
+            waker.wake();
+        }
+    }
+
+    /// Waits, under the number that is returned.
+    pub(super) fn wait(&self, waker: &Waker) -> u64 {
+        let mut waiting = self.lock();
+        let number = waiting.next;
+        waiting.next += 1;
+        waiting.wakers.insert(number, waker.clone());
+        self.waiters.store(waiting.wakers.len(), Ordering::SeqCst);
+        number
+    }
+
+    pub(super) fn forget(&self, number: u64) {
+        let mut waiting = self.lock();
+        waiting.wakers.remove(&number);
+        self.waiters.store(waiting.wakers.len(), Ordering::SeqCst);
+    }
+}
