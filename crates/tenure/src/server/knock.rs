@@ -27,6 +27,8 @@ pub(super) struct Begun {
     from: usize,
     to: usize,
     line: Line,
+    /// How much more is read before others have their turn.
+    left: usize,
 }
 
 /// Reads until it is clear which of the two is spoken.
@@ -43,8 +45,34 @@ pub(super) async fn begin(mut line: Line) -> io::Result<Begun> {
                 from: 0,
                 to,
                 line,
+                left: TURN_BYTES,
             });
         }
+    }
+}
+
+/// How much of one connection is read in a row. The calls in it are let in or
+/// refused before more is read, and those of other connections as well.
+const TURN_BYTES: usize = 64 * 1024;
+
+impl Begun {
+    fn poll_rest(
+        &mut self,
+        context: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.left == 0 {
+            self.left = TURN_BYTES;
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        let before = into.filled().len();
+        let read = Pin::new(&mut self.line).poll_read(context, into);
+        self.left = match read {
+            Poll::Ready(_) => self.left.saturating_sub(into.filled().len() - before),
+            Poll::Pending => TURN_BYTES,
+        };
+        read
     }
 }
 
@@ -56,7 +84,7 @@ impl AsyncRead for Begun {
     ) -> Poll<io::Result<()>> {
         let first = &self.first[self.from..self.to];
         if first.is_empty() {
-            return Pin::new(&mut self.line).poll_read(context, into);
+            return self.poll_rest(context, into);
         }
         let taken = first.len().min(into.remaining());
         into.put_slice(&first[..taken]);

@@ -8,8 +8,7 @@
 use std::sync::Arc;
 
 use tenure_core::alpo::{
-    Ask, Change, ClusterId, Found, MAX_NUMBER, Node, Operation, Outcome, Part, Query, ServerId,
-    StorageId,
+    Ask, Change, ClusterId, Found, MAX_NUMBER, Node, Outcome, Part, Query, ServerId, StorageId,
 };
 use tenure_core::time::{ClockId, StoreTime};
 use tokio::sync::{SemaphorePermit, oneshot};
@@ -173,10 +172,11 @@ impl Door {
                 "expected 1 to {APPEND_MAX} entries, or one with a number, found {count}"
             )));
         }
-        let operations = request.entries.iter().map(translate::append);
-        let operations: Vec<Operation> = operations.collect::<Answered<_>>()?;
+        // All or none begin; and then one at a time is copied.
+        request.entries.iter().try_for_each(translate::fits)?;
         let mut numbers = Vec::with_capacity(count);
-        for operation in operations {
+        for entry in &request.entries {
+            let operation = translate::append(entry)?;
             match self.run(caller, operation, request.numbered.as_ref()).await {
                 Ok((Outcome::Appended(number), _)) => numbers.push(number),
                 Ok(_) => {}

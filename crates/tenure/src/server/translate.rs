@@ -108,13 +108,19 @@ pub(super) fn delete(name: &str, expect: u64) -> Result<Operation, v1::Error> {
 }
 
 pub(super) fn append(data: &Bytes) -> Result<Operation, v1::Error> {
+    fits(data)?;
+    Ok(Operation::Append((&data[..]).into()))
+}
+
+/// Whether this can be an entry.
+pub(super) fn fits(data: &Bytes) -> Result<(), v1::Error> {
     let most = tenure_core::alpo::MAX_ENTRY_BYTES;
     if data.len() > most {
         let found = data.len();
         let text = format!("expected an entry of at most {most} bytes, found {found}");
         return Err(error(Cause::TooLarge, text));
     }
-    Ok(Operation::Append((&data[..]).into()))
+    Ok(())
 }
 
 /// An operation under a number of the client's own.
