@@ -122,9 +122,9 @@ struct Tally {
 /// Who is counted as one.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Holder {
-    /// Whoever has the token with this fingerprint and this name.
+    /// All who have the token with this fingerprint and this name.
     Token([u8; 32], String),
-    /// Whoever calls from this address; of IPv6 from this /64.
+    /// All who call without a token from this address; of IPv6 from this /64.
     Address(IpAddr),
 }
 
@@ -223,7 +223,7 @@ impl Connection {
         caller.recognise(&mut known);
     }
 
-    /// Where whoever has no token is counted.
+    /// Where callers without a token are counted.
     #[cfg(test)]
     pub(super) fn alone(&self) -> Arc<Place> {
         let holder = Holder::address(self.address);

@@ -19,7 +19,7 @@ use super::watchers::News;
 
 /// How many messages may wait, beside those with which a watch begins.
 const WAITING_MAX: usize = 256;
-/// How many bytes of values may wait in more than one message: whoever is
+/// How many bytes of values may wait in more than one message: a client that is
 /// further behind could not go on from where it is either.
 const WAITING_BYTES: usize = 32 * 1024 * 1024;
 /// How many may wait in any case; then there has to be room for more.

@@ -39,7 +39,7 @@ impl Level {
         self.wake_one();
     }
 
-    /// Wakes who has waited longest. Whoever is woken and has no use for it
+    /// Wakes who has waited longest. Who is woken and has no use for it
     /// wakes the next ([`Room`](super::account::Room)), so that none is forgotten.
     pub(super) fn wake_one(&self) {
         if self.waiters.load(Ordering::SeqCst) == 0 {
