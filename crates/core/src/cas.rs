@@ -161,7 +161,8 @@ pub struct Registers {
 const CHANGES_BYTES_MAX: usize = 32 * 1024 * 1024;
 
 impl Change {
-    fn bytes(&self) -> usize {
+    /// Bytes of its value; 0 if it deletes.
+    pub fn bytes(&self) -> usize {
         self.register.as_ref().map_or(0, |it| it.value.len())
     }
 }

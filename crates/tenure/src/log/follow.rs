@@ -6,7 +6,7 @@
 //! asked now and then whether it is still part of a cluster that is led; one
 //! that is not is left for another.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
@@ -153,7 +153,7 @@ impl Client {
             revision: None,
             cluster: String::new(),
             told: 0,
-            initial: Vec::new(),
+            initial: BTreeMap::new(),
             live: false,
             news: news.clone(),
         };
@@ -379,7 +379,7 @@ struct Watching {
     /// Up to where changes were ever told.
     told: u64,
     /// The registers as they were, as far as they have come.
-    initial: Vec<(Key, Register)>,
+    initial: BTreeMap<Key, Register>,
     live: bool,
     news: mpsc::Sender<News>,
 }
@@ -441,8 +441,8 @@ impl Following for Watching {
             };
             let register = changed.register.map(wire::register);
             match register {
-                Some(register) if message.initial => self.initial.push((key, register)),
-                None if message.initial => {}
+                Some(register) if message.initial => drop(self.initial.insert(key, register)),
+                None if message.initial => drop(self.initial.remove(&key)),
                 register if message.revision > known => {
                     self.tell(News::Changed(key, register)).await;
                 }
@@ -458,7 +458,8 @@ impl Following for Watching {
                 return ControlFlow::Break("it lags behind what was told already".into());
             }
             let registers = std::mem::take(&mut self.initial);
-            self.tell(News::Began(registers)).await;
+            self.tell(News::Began(registers.into_iter().collect()))
+                .await;
         }
         self.told = known.max(message.revision);
         self.revision = Some(self.told);

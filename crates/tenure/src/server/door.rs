@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use axum::http::HeaderMap;
 use tenure_core::alpo::{Answer, Ask, Node, Refusal};
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use super::account::{Account, Place};
 use super::config::Config;
 use super::house::House;
-use super::inbox::{Event, Inbox, Reply, Told};
+use super::inbox::{Event, Inbox, Look, Reply, Told};
+use super::looks;
 use super::pages::Pages;
 use super::shared::Shared;
 use super::tokens::{Caller, Tokens};
@@ -40,6 +41,8 @@ pub(super) struct Door {
     pub(super) backups: Arc<Semaphore>,
     /// How long a message may take from its first byte to its last.
     pub(super) message_within: Duration,
+    /// Looks that wait for their turn.
+    in_turn: mpsc::UnboundedSender<Look>,
     under_way: Arc<AtomicUsize>,
     most: usize,
     /// Sessions of one token, or of one address, at most.
@@ -73,7 +76,10 @@ impl Door {
         watchers: &Arc<Watchers>,
         tokens: Tokens,
     ) -> Self {
+        let (in_turn, waiting) = mpsc::unbounded_channel();
+        tokio::spawn(looks::in_turn(waiting, Arc::clone(inbox)));
         Self {
+            in_turn,
             inbox: Arc::clone(inbox),
             shared: Arc::clone(shared),
             watchers: Arc::clone(watchers),
@@ -160,16 +166,47 @@ impl Door {
         &self,
         look: impl FnOnce(&Node) -> T + Send + 'static,
     ) -> Result<T, v1::Error> {
-        let (sender, seen) = oneshot::channel();
-        self.inbox.put(Event::Look(Box::new(move |node| {
-            if let Some(node) = node {
-                let _ = sender.send(look(node));
-            }
-        })));
+        let (look, seen) = noted(look);
+        self.inbox.put(Event::Look(look));
+        self.seen(seen).await
+    }
+
+    /// Looks at the machine when others that ask in this way, and ask for as
+    /// much, have had their turn.
+    ///
+    /// # Errors
+    /// [`v1::Cause::NotReady`] while there is none.
+    pub(super) async fn look_in_turn<T: Send + 'static>(
+        &self,
+        look: impl FnOnce(&Node) -> T + Send + 'static,
+    ) -> Result<T, v1::Error> {
+        let (look, seen) = noted(look);
+        // It is passed on for as long as the server runs.
+        let _ = self.in_turn.send(look);
+        self.seen(seen).await
+    }
+
+    async fn seen<T>(&self, seen: oneshot::Receiver<T>) -> Result<T, v1::Error> {
         seen.await.map_err(|_| v1::Error {
             cause: v1::Cause::NotReady.into(),
             message: self.shared.standing.borrow().waiting.clone(),
             ..v1::Error::default()
         })
     }
+}
+
+/// A look, and where what it sees is found. If nobody waits for that any more,
+/// it is not taken.
+fn noted<T: Send + 'static>(
+    look: impl FnOnce(&Node) -> T + Send + 'static,
+) -> (Look, oneshot::Receiver<T>) {
+    let (sender, seen) = oneshot::channel();
+    let look = move |node: Option<&Node>| {
+        if let Some(node) = node
+            && !sender.is_closed()
+        {
+            let _ = sender.send(look(node));
+        }
+    };
+    (Box::new(look), seen)
 }

@@ -1,7 +1,7 @@
 //! What waits for one follower of registers, and the end of its patience.
 //!
-//! The owner of the machine puts news in and never waits; the follower's
-//! stream takes them out when its connection has room. When too much waits,
+//! Who tells puts news in and never waits; the follower's stream takes them
+//! out when its connection has room. When too much waits,
 //! all of it is thrown away at once, whether the follower reads or not, and
 //! what it reads next is that it was cut off: one that never reads must cost
 //! no more than one that does.
@@ -17,7 +17,38 @@ use tokio_stream::Stream;
 use super::account::{Place, Reserved};
 use super::watchers::News;
 
-/// How many messages may wait, beside those with which a watch begins.
+/// Changes that are told in one message; all who follow the same share it.
+#[derive(Debug)]
+pub(super) struct Batch {
+    pub(super) changes: Vec<Arc<Change>>,
+    /// Up to which revision that is all.
+    pub(super) revision: u64,
+    /// Of the values.
+    bytes: usize,
+}
+
+impl Batch {
+    /// These changes, in the order of effect.
+    pub(super) fn new(changes: Vec<Arc<Change>>, revision: u64) -> Self {
+        Self {
+            bytes: changes.iter().map(|it| it.bytes()).sum(),
+            changes,
+            revision,
+        }
+    }
+
+    /// What of it is new to one who knows all up to `since`, if anything is.
+    pub(super) fn after(batch: &Arc<Self>, since: u64) -> Option<Arc<Self>> {
+        let is_new = |it: &&Arc<Change>| it.revision > since;
+        if batch.changes.first().is_some_and(|it| is_new(&it)) {
+            return Some(Arc::clone(batch));
+        }
+        let new: Vec<_> = batch.changes.iter().filter(is_new).cloned().collect();
+        (!new.is_empty()).then(|| Arc::new(Self::new(new, batch.revision)))
+    }
+}
+
+/// How many messages may wait.
 const WAITING_MAX: usize = 256;
 /// How many bytes of values may wait in more than one message: a client that is
 /// further behind could not go on from where it is either.
@@ -40,7 +71,6 @@ pub(super) enum Full {
 #[derive(Debug)]
 struct Queue {
     news: VecDeque<Waiting>,
-    most: usize,
     /// Of values that wait.
     bytes: usize,
     counted: Arc<Place>,
@@ -58,14 +88,13 @@ struct Waiting {
 
 impl Waiting {
     fn new(news: News, counted: &Arc<Place>) -> Self {
-        let changes: &[_] = match &news {
-            News::Changes(changes, _) => changes,
-            News::Initial(..) | News::Gap(_) => &[],
+        let (count, bytes) = match &news {
+            News::Changes(batch) => (batch.changes.len(), batch.bytes),
+            News::Gap(_) => (0, 0),
         };
-        let value = |it: &Change| it.register.as_ref().map_or(0, |it| it.value.len());
         Self {
-            bytes: changes.iter().map(value).sum(),
-            _reserved: counted.reserve((1 + changes.len()) * CHANGE_BYTES),
+            bytes,
+            _reserved: counted.reserve((1 + count) * CHANGE_BYTES),
             news,
         }
     }
@@ -86,7 +115,7 @@ enum State {
 impl Queue {
     fn is_full(&self) -> bool {
         let waiting = self.news.len();
-        waiting >= self.most
+        waiting >= WAITING_MAX
             || (waiting > 0 && self.bytes >= WAITING_BYTES)
             || (waiting >= WAITING_FREE && self.counted.may_reserve().is_err())
     }
@@ -108,14 +137,11 @@ pub(super) struct Following(Arc<Mutex<Queue>>);
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct CutOff;
 
-/// A queue with what a watch begins with.
-pub(super) fn queue(first: Vec<News>, counted: Arc<Place>) -> (Telling, Following) {
-    let first = first.into_iter().map(|it| Waiting::new(it, &counted));
-    let news: VecDeque<_> = first.collect();
+/// An empty queue.
+pub(super) fn queue(counted: Arc<Place>) -> (Telling, Following) {
     let queue = Arc::new(Mutex::new(Queue {
-        most: news.len() + WAITING_MAX,
-        bytes: news.iter().map(|it| it.bytes).sum(),
-        news,
+        bytes: 0,
+        news: VecDeque::new(),
         counted,
         state: State::Open,
         reader: None,
@@ -147,11 +173,6 @@ impl Telling {
             reader.wake();
         }
         if full { Err(Full::CutOff) } else { Ok(()) }
-    }
-
-    /// Whether the follower has gone.
-    pub(super) fn is_over(&self) -> bool {
-        lock(&self.0).state == State::Over
     }
 }
 
@@ -199,26 +220,29 @@ impl Drop for Following {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use prometheus_client::metrics::family::Family;
     use tokio_stream::StreamExt as _;
 
     use super::super::account::Account;
     use super::*;
 
-    fn counted() -> Arc<Place> {
+    /// Where a follower is counted.
+    pub(in super::super) fn counted() -> Arc<Place> {
         let here = std::net::Ipv4Addr::LOCALHOST.into();
         Account::new(Family::default()).connection(here).alone()
     }
 
     fn news() -> News {
-        News::Changes([].into(), 1)
+        News::Changes(Arc::new(Batch::new(Vec::new(), 1)))
     }
 
     #[tokio::test]
     async fn what_waits_is_read_and_then_the_end() {
-        let (telling, mut following) = queue(vec![news(), news()], counted());
-        assert_eq!(telling.tell(news()), Ok(()));
+        let (telling, mut following) = queue(counted());
+        for _ in 0..3 {
+            assert_eq!(telling.tell(news()), Ok(()));
+        }
         drop(telling);
         for _ in 0..3 {
             assert!(matches!(
@@ -231,7 +255,7 @@ mod tests {
 
     #[tokio::test]
     async fn one_that_does_not_read_is_cut_off_at_once_and_told_so() {
-        let (telling, mut following) = queue(vec![news()], counted());
+        let (telling, mut following) = queue(counted());
         for _ in 0..WAITING_MAX {
             assert_eq!(telling.tell(news()), Ok(()));
         }
@@ -244,10 +268,40 @@ mod tests {
 
     #[tokio::test]
     async fn one_that_has_gone_is_seen_to_have() {
-        let (telling, following) = queue(Vec::new(), counted());
-        assert!(!telling.is_over());
+        let (telling, following) = queue(counted());
         drop(following);
-        assert!(telling.is_over());
         assert_eq!(telling.tell(news()), Err(Full::Gone));
+    }
+
+    #[test]
+    fn one_is_told_what_it_does_not_know() {
+        let change = |revision| {
+            let key = tenure_core::ids::Key::new("k").expect("a key");
+            let register = None;
+            Arc::new(Change {
+                revision,
+                key,
+                register,
+            })
+        };
+        let batch = Arc::new(Batch::new([3, 5, 8].map(change).into(), 9));
+        for (since, wanted) in [
+            (0, &[3, 5, 8][..]),
+            (2, &[3, 5, 8]),
+            (3, &[5, 8]),
+            (7, &[8]),
+            (8, &[]),
+            (100, &[]),
+        ] {
+            let told = Batch::after(&batch, since);
+            let told = told.map(|it| {
+                (
+                    it.changes.iter().map(|it| it.revision).collect(),
+                    it.revision,
+                )
+            });
+            let wanted = (!wanted.is_empty()).then(|| (wanted.to_vec(), 9));
+            assert_eq!(told, wanted, "after {since}");
+        }
     }
 }

@@ -32,16 +32,18 @@
 //! | `inbox`, `door` | how things get to the owner, and who may bring how much |
 //! | `gathered` | keep-alives that are proposed together |
 //! | `house` | a session of the server's own, for clients without one |
-//! | `watchers`, `following` | those who follow registers, and what waits for each |
+//! | `watchers`, `telling`, `following` | those who follow registers, who tells them, and what waits for each |
+//! | `watching`, `beginning`, `looks` | a watch as a client sees it; what it tells first; pages that wait for their turn |
 //! | `backup` | everything in one file, and back |
 //! | `ended` | how a server ended |
 //! | `metrics` | what is counted |
 //! | `trust`, `heed` | who is taken for a server, and what is heeded of it |
 //! | `tokens` | who may do what |
-//! | `services`, `streams`, `http`, `listen`, `knock` | what clients see: gRPC and HTTP on one port |
+//! | `services`, `streams`, `steps`, `http`, `listen`, `knock` | what clients see: gRPC and HTTP on one port |
 
 mod account;
 mod backup;
+mod beginning;
 mod budget;
 mod charged;
 mod complaints;
@@ -65,6 +67,7 @@ mod inbox;
 mod knock;
 mod level;
 mod listen;
+mod looks;
 mod metrics;
 mod misfit;
 mod owner;
@@ -77,13 +80,16 @@ mod sessions;
 mod shared;
 mod silence;
 mod stand;
+mod steps;
 mod streams;
+mod telling;
 mod tokens;
 mod translate;
 mod trust;
 mod turns;
 mod view;
 mod watchers;
+mod watching;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{SocketAddr, TcpListener};
@@ -366,6 +372,8 @@ async fn run(parts: Parts) -> Result<Owner, Ended> {
         tracing::warn!("{concern}");
     }
     let watchers = Arc::new(Watchers::new(config.watches));
+    let cut_off = shared.metrics.watches_cut.clone();
+    tokio::spawn(Arc::clone(&watchers).tell_all(cut_off));
     let door = Door::new(&config, &shared, &inbox, &watchers, tokens);
     let accept = match (
         tokio::net::TcpListener::from_std(peers),

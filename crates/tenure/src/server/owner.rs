@@ -104,7 +104,7 @@ impl Owner {
         config: &Config,
     ) -> Self {
         let members = node.members().clone();
-        watchers.begin(&node);
+        watchers.begin(node.state().registers());
         Self {
             node,
             shared,
@@ -391,8 +391,7 @@ impl Owner {
         if applied {
             self.rise();
             self.settle();
-            let cut_off = self.watchers.applied(&self.node);
-            self.shared.metrics.watches_cut.inc_by(cut_off);
+            self.watchers.applied(self.node.state().registers());
             let progress = Progress {
                 next: self.node.state().journal().next(),
                 applied: self.node.state().applied().id,
@@ -488,7 +487,7 @@ impl Owner {
             NodeEvent::Installed { upto } => {
                 metrics.installed.inc();
                 tracing::info!(term, upto = upto.id, "took over a snapshot from the leader");
-                self.watchers.restart(&self.node);
+                self.watchers.restart(self.node.state().registers());
             }
             NodeEvent::DiskStalls { heir } => {
                 let heir = heir.get();

@@ -1,29 +1,42 @@
 //! Those who follow registers on this server.
 //!
-//! Each has a queue of a bounded length (`following`); one that does not read
-//! what it is sent is cut off with TOO_SLOW and may come again from the last
-//! revision it has seen. Every server tells what it has applied, so followers need not
-//! burden the leader.
+//! Every server tells what it has applied, so followers need not burden the
+//! leader. The owner of the machine only leaves the changes here
+//! ([`Watchers::applied`]), however many follow. A task of its own tells the
+//! followers (`telling`), a few at a time, and each has a queue of a bounded
+//! length (`following`); one that does not read what it is sent is cut off
+//! with TOO_SLOW and may come again from the last revision it has seen.
+//!
+//! Who has to be told of a change is found by its key: the followers of that
+//! key, and those of each prefix of it that anybody follows. Others cost
+//! nothing.
 
-use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::ops::Bound;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use tenure_core::alpo::{LogId, Node};
-use tenure_core::cas::{Change, Register};
+use tenure_core::cas::{Change, Registers};
 use tenure_core::ids::Key;
+use tokio::sync::Notify;
 
 use super::account::Place;
-use super::following::{Following, Full, Telling, queue};
+use super::following::{Batch, Following, Full, Telling, queue};
+
+/// Changes that wait to be told, at most, and the bytes of their values: as
+/// many as the machine remembers. Who was not told of what is dropped begins
+/// again.
+const BACKLOG_MAX: usize = 4_096;
+const BACKLOG_BYTES: usize = 32 * 1024 * 1024;
 
 /// What to follow.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Selector {
     Key(Key),
     Prefix(String),
 }
 
 impl Selector {
-    fn selects(&self, key: &Key) -> bool {
+    pub(super) fn selects(&self, key: &Key) -> bool {
         match self {
             Self::Key(wanted) => wanted == key,
             Self::Prefix(prefix) => key.as_str().starts_with(prefix.as_str()),
@@ -34,42 +47,11 @@ impl Selector {
 /// What a follower is told.
 #[derive(Clone, Debug)]
 pub(super) enum News {
-    /// Registers as they are when the watch begins, and whether that is all.
-    Initial(Vec<(Key, Register)>, u64, bool),
-    /// Changes in the order of effect, up to this revision.
-    Changes(Arc<[Change]>, u64),
+    /// Changes in the order of effect.
+    Changes(Arc<Batch>),
     /// Revisions are missing: it must begin again, at this one.
     Gap(u64),
 }
-
-/// After what to follow.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum After {
-    /// So many changes. One from the future is waited for: this server lags
-    /// behind the one that told it.
-    Revision(u64),
-    /// This entry of the log.
-    Id(LogId),
-}
-
-/// Why nobody can follow from there.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum NoWatch {
-    /// There are too many followers.
-    Full,
-    /// Changes after that are not kept; here it begins now.
-    TooOld(u64),
-    /// This server has only come to this entry.
-    Behind(LogId),
-    /// It was told by a cluster that is lost and was restored from a backup;
-    /// here it begins now.
-    Restored(u64),
-    /// It was told by another cluster.
-    Foreign,
-}
-
-/// A follower's end: what it is told, except changes up to a revision.
-pub(super) type Followed = (Following, u64);
 
 #[derive(Debug)]
 struct Follower {
@@ -85,10 +67,29 @@ struct Follower {
 #[derive(Debug, Default)]
 struct Inner {
     followers: BTreeMap<u64, Follower>,
-    by_key: HashMap<Key, Vec<u64>>,
-    by_prefix: Vec<u64>,
+    by_key: HashMap<Key, BTreeSet<u64>>,
+    by_prefix: BTreeMap<String, BTreeSet<u64>>,
     next: u64,
+    /// Up to where changes were taken from the machine.
     revision: u64,
+    backlog: Backlog,
+}
+
+/// Changes that nobody was told of yet.
+#[derive(Debug, Default)]
+struct Backlog {
+    changes: VecDeque<Arc<Change>>,
+    bytes: usize,
+    /// Changes up to this one were dropped, or never were here.
+    lost: Option<u64>,
+}
+
+/// What is to be told next.
+#[derive(Debug)]
+pub(super) struct Untold {
+    /// Who has not been told up to this revision has missed changes.
+    pub(super) lost: Option<u64>,
+    pub(super) changes: Vec<Arc<Change>>,
 }
 
 /// All followers of one server.
@@ -96,16 +97,30 @@ struct Inner {
 pub(super) struct Watchers {
     inner: Mutex<Inner>,
     most: usize,
+    more: Notify,
 }
 
-/// How many registers go into one message at the beginning.
-const INITIAL_MAX: usize = 500;
+/// A follower's place, until it goes.
+#[derive(Debug)]
+pub(super) struct Seat {
+    watchers: Weak<Watchers>,
+    id: u64,
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        if let Some(watchers) = self.watchers.upgrade() {
+            watchers.lock().remove(self.id);
+        }
+    }
+}
 
 impl Watchers {
     pub(super) fn new(most: usize) -> Self {
         Self {
             inner: Mutex::default(),
             most,
+            more: Notify::new(),
         }
     }
 
@@ -114,160 +129,180 @@ impl Watchers {
     }
 
     /// The machine starts with this state.
-    pub(super) fn begin(&self, node: &Node) {
-        self.lock().revision = node.state().registers().revision();
+    pub(super) fn begin(&self, registers: &Registers) {
+        self.lock().revision = registers.revision();
     }
 
     /// The state was replaced as a whole: everybody begins again who has not
     /// heard of all that is in it.
-    pub(super) fn restart(&self, node: &Node) {
+    pub(super) fn restart(&self, registers: &Registers) {
         let mut inner = self.lock();
-        let revision = node.state().registers().revision();
+        let revision = registers.revision();
         let known = std::mem::replace(&mut inner.revision, revision);
         if known < revision {
-            inner.forget_before(revision);
+            inner.backlog.lose(revision);
+            self.more.notify_one();
         }
     }
 
-    /// A new follower, after `after` or with the state as it is now. A
-    /// `foreign` place was told by another cluster.
-    pub(super) fn follow(
-        &self,
-        node: &Node,
-        selector: Selector,
-        after: Option<After>,
-        foreign: bool,
-        counted: Arc<Place>,
-    ) -> Result<Followed, NoWatch> {
-        let registers = node.state().registers();
-        let mut inner = self.lock();
-        if inner.followers.len() >= self.most {
-            inner.sweep();
-        }
-        if inner.followers.len() >= self.most {
-            return Err(NoWatch::Full);
-        }
-        let revision = registers.revision();
-        let after = after.map(|after| place(node, after, foreign)).transpose()?;
-        let first = match after {
-            Some(after) => {
-                let changes = registers.changes_after(after);
-                let changes = changes.map_err(|_| NoWatch::TooOld(revision))?;
-                let changes = changes.filter(|change| selector.selects(&change.key));
-                vec![News::Changes(changes.cloned().collect(), revision)]
-            }
-            None => initial(node, &selector, revision),
-        };
-        let (queue, news) = queue(first, counted);
-        let since = revision.max(after.unwrap_or(0));
-        inner.add(Follower {
-            selector,
-            since,
-            queue,
-        });
-        Ok((news, after.unwrap_or(0)))
-    }
-
-    /// Entries were applied: tells everybody concerned. How many were cut off
-    /// because they do not read.
-    pub(super) fn applied(&self, node: &Node) -> u64 {
-        let registers = node.state().registers();
+    /// Entries were applied: what has changed is told from here, by
+    /// [`tell_all`](Self::tell_all).
+    pub(super) fn applied(&self, registers: &Registers) {
         let mut inner = self.lock();
         let known = std::mem::replace(&mut inner.revision, registers.revision());
         if known == registers.revision() || inner.followers.is_empty() {
-            return 0;
+            return;
         }
         // A server that catches up applies more at once than is remembered.
         // Who needs none of what is forgotten goes on.
         let oldest = registers.remembered_from();
         if known < oldest {
-            inner.forget_before(oldest);
+            inner.backlog.lose(oldest);
         }
         let Ok(changes) = registers.changes_after(known.max(oldest)) else {
             unreachable!("all after {oldest} are remembered");
         };
-        let mut news: BTreeMap<u64, Vec<Change>> = BTreeMap::new();
         for change in changes {
-            for follower in inner.concerned(change) {
-                news.entry(follower).or_default().push(change.clone());
-            }
+            inner.backlog.push(change);
         }
-        let revision = inner.revision;
+        self.more.notify_one();
+    }
+
+    /// Waits until there is something to tell.
+    pub(super) async fn more(&self) {
+        self.more.notified().await;
+    }
+
+    /// So many of the changes that nobody was told of yet, the oldest first.
+    pub(super) fn untold(&self, most: usize) -> Option<Untold> {
+        let mut inner = self.lock();
+        let Backlog {
+            changes,
+            bytes,
+            lost,
+        } = &mut inner.backlog;
+        let most = most.min(changes.len());
+        let untold = Untold {
+            lost: lost.take(),
+            changes: changes.drain(..most).collect(),
+        };
+        *bytes -= untold.changes.iter().map(|it| it.bytes()).sum::<usize>();
+        (untold.lost.is_some() || !untold.changes.is_empty()).then_some(untold)
+    }
+
+    /// A new follower, which knows all that has changed up to `since`; `None`
+    /// if there are as many as there may be.
+    pub(super) fn follow(
+        self: &Arc<Self>,
+        selector: Selector,
+        since: u64,
+        counted: Arc<Place>,
+    ) -> Option<(Following, Seat)> {
+        let mut inner = self.lock();
+        if inner.followers.len() >= self.most {
+            return None;
+        }
+        let (queue, news) = queue(counted);
+        let id = inner.add(Follower {
+            selector,
+            since,
+            queue,
+        });
+        let watchers = Arc::downgrade(self);
+        Some((news, Seat { watchers, id }))
+    }
+
+    /// What of all that is followed has this key.
+    pub(super) fn selecting(&self, key: &Key) -> Vec<Selector> {
+        let inner = self.lock();
+        let exact = inner.by_key.contains_key(key);
+        let exact = exact.then(|| Selector::Key(key.clone()));
+        exact.into_iter().chain(inner.prefixes(key)).collect()
+    }
+
+    /// Those who follow this.
+    pub(super) fn followers(&self, selector: &Selector) -> Vec<u64> {
+        let inner = self.lock();
+        let ids = match selector {
+            Selector::Key(key) => inner.by_key.get(key),
+            Selector::Prefix(prefix) => inner.by_prefix.get(prefix),
+        };
+        ids.into_iter().flatten().copied().collect()
+    }
+
+    /// Tells these of what is new to them. How many were cut off because they
+    /// do not read.
+    pub(super) fn tell(&self, followers: &[u64], batch: &Arc<Batch>) -> u64 {
+        let mut inner = self.lock();
         let mut cut_off = 0;
-        for (id, changes) in news {
-            let message = News::Changes(changes.into(), revision);
-            let follower = inner.followers.get(&id);
-            let told = follower.map_or(Ok(()), |it| it.queue.tell(message));
-            if let Err(why) = told {
+        for id in followers {
+            let Some(follower) = inner.followers.get(id) else {
+                continue;
+            };
+            let Some(batch) = Batch::after(batch, follower.since) else {
+                continue;
+            };
+            if let Err(why) = follower.queue.tell(News::Changes(batch)) {
                 cut_off += u64::from(why == Full::CutOff);
-                inner.remove(id);
+                inner.remove(*id);
             }
         }
         cut_off
     }
-}
 
-/// The revision after which to follow.
-fn place(node: &Node, after: After, foreign: bool) -> Result<u64, NoWatch> {
-    let state = node.state();
-    let revision = state.registers().revision();
-    let gap = match after {
-        After::Revision(after) => state.gap_of_revision(after),
-        After::Id(id) => state.gap_of_id(id),
-    };
-    // A cluster that was restored from a backup counts on far above it: so
-    // these were told by the one that is lost.
-    if gap.is_some() {
-        return Err(NoWatch::Restored(revision));
-    }
-    // Another cluster counts its own changes: what is equal is an accident.
-    if foreign {
-        return Err(NoWatch::Foreign);
-    }
-    match after {
-        After::Revision(after) => Ok(after),
-        After::Id(id) => {
-            let applied = state.applied().id;
-            if id > applied {
-                return Err(NoWatch::Behind(applied));
+    /// Changes up to `lost` cannot be told any more. Looks at `most` followers,
+    /// from number `from` on, for those who were not told of them: they are to
+    /// begin again. Where to go on, if there are more.
+    pub(super) fn forget_before(&self, lost: u64, from: u64, most: usize) -> Option<u64> {
+        let mut inner = self.lock();
+        let revision = inner.revision;
+        let some = inner.followers.range(from..).take(most);
+        let (ids, late): (Vec<_>, Vec<_>) = some.map(|(id, it)| (*id, it.since < lost)).unzip();
+        for (id, _) in ids.iter().zip(&late).filter(|(_, late)| **late) {
+            if let Some(follower) = inner.followers.get(id) {
+                let _ = follower.queue.tell(News::Gap(revision));
             }
-            let after = state.revision_at(id);
-            after.map_err(|_| NoWatch::TooOld(revision))
+            inner.remove(*id);
         }
+        ids.last()
+            .filter(|_| ids.len() == most)
+            .map(|last| last + 1)
     }
 }
 
-fn initial(node: &Node, selector: &Selector, revision: u64) -> Vec<News> {
-    let registers = node.state().registers();
-    let pair = |(key, register): (&Key, &Register)| (key.clone(), register.clone());
-    let all: Vec<_> = match selector {
-        Selector::Key(key) => {
-            let register = registers.read(key);
-            register.map(|it| pair((key, it))).into_iter().collect()
+impl Backlog {
+    fn push(&mut self, change: &Change) {
+        self.bytes += change.bytes();
+        self.changes.push_back(Arc::new(change.clone()));
+        while self.changes.len() > BACKLOG_MAX || self.bytes > BACKLOG_BYTES {
+            let Some(dropped) = self.changes.pop_front() else {
+                break;
+            };
+            self.bytes -= dropped.bytes();
+            self.lost = Some(dropped.revision);
         }
-        Selector::Prefix(prefix) => registers.list(prefix).map(pair).collect(),
-    };
-    let mut pages: Vec<News> = Vec::new();
-    let mut rest = &all[..];
-    loop {
-        let (page, more) = rest.split_at(rest.len().min(INITIAL_MAX));
-        pages.push(News::Initial(page.to_vec(), revision, more.is_empty()));
-        if more.is_empty() {
-            return pages;
-        }
-        rest = more;
+    }
+
+    /// Nothing up to this revision can be told any more.
+    fn lose(&mut self, revision: u64) {
+        *self = Self {
+            lost: Some(revision),
+            ..Self::default()
+        };
     }
 }
 
 impl Inner {
-    fn add(&mut self, follower: Follower) {
+    fn add(&mut self, follower: Follower) -> u64 {
         let id = self.next;
         self.next += 1;
-        match &follower.selector {
-            Selector::Key(key) => self.by_key.entry(key.clone()).or_default().push(id),
-            Selector::Prefix(_) => self.by_prefix.push(id),
-        }
+        let ids = match &follower.selector {
+            Selector::Key(key) => self.by_key.entry(key.clone()).or_default(),
+            Selector::Prefix(prefix) => self.by_prefix.entry(prefix.clone()).or_default(),
+        };
+        ids.insert(id);
         self.followers.insert(id, follower);
+        id
     }
 
     fn remove(&mut self, id: u64) {
@@ -276,47 +311,95 @@ impl Inner {
         };
         match &follower.selector {
             Selector::Key(key) => {
-                if let Some(ids) = self.by_key.get_mut(key) {
-                    ids.retain(|other| *other != id);
-                    if ids.is_empty() {
-                        self.by_key.remove(key);
-                    }
+                if let Some(ids) = self.by_key.get_mut(key)
+                    && ids.remove(&id)
+                    && ids.is_empty()
+                {
+                    self.by_key.remove(key);
                 }
             }
-            Selector::Prefix(_) => self.by_prefix.retain(|other| *other != id),
-        }
-    }
-
-    /// Changes up to this revision are not remembered: who has not been told
-    /// of them begins again.
-    fn forget_before(&mut self, oldest: u64) {
-        let late = self.followers.iter().filter(|(_, it)| it.since < oldest);
-        for id in late.map(|(id, _)| *id).collect::<Vec<_>>() {
-            if let Some(follower) = self.followers.get(&id) {
-                let _ = follower.queue.tell(News::Gap(self.revision));
+            Selector::Prefix(prefix) => {
+                if let Some(ids) = self.by_prefix.get_mut(prefix)
+                    && ids.remove(&id)
+                    && ids.is_empty()
+                {
+                    self.by_prefix.remove(prefix);
+                }
             }
-            self.remove(id);
         }
     }
 
-    /// Forgets those that have gone without anything happening to what they
-    /// followed.
-    fn sweep(&mut self) {
-        let gone = self.followers.iter().filter(|(_, it)| it.queue.is_over());
-        for id in gone.map(|(id, _)| *id).collect::<Vec<_>>() {
-            self.remove(id);
-        }
+    /// The beginnings of this key that are followed, the longest first.
+    ///
+    /// They are among those that are not after it in order. The last of these
+    /// is one, or it has no more in common with the key than those that are
+    /// left can have: so what it has in common is the next to look for.
+    fn prefixes(&self, key: &Key) -> impl Iterator<Item = Selector> {
+        let key = key.as_str();
+        let mut upto = Bound::Included(key);
+        std::iter::from_fn(move || {
+            loop {
+                let before = (Bound::Unbounded, upto);
+                let (last, _) = self.by_prefix.range::<str, _>(before).next_back()?;
+                let common = common(last, key);
+                if common == last.len() {
+                    upto = Bound::Excluded(&key[..common]);
+                    return Some(Selector::Prefix(last.clone()));
+                }
+                upto = Bound::Included(&key[..common]);
+            }
+        })
+    }
+}
+
+/// How many bytes two texts have in common at the beginning, in whole
+/// characters.
+fn common(one: &str, other: &str) -> usize {
+    let pairs = one.chars().zip(other.chars());
+    let same = pairs.take_while(|(one, other)| one == other);
+    same.map(|(it, _)| it.len_utf8()).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::following::tests::counted;
+    use super::*;
+
+    fn key(text: &str) -> Key {
+        Key::new(text).expect("a key")
     }
 
-    /// Those who follow it and were not told of it when they began.
-    fn concerned(&self, change: &Change) -> Vec<u64> {
-        let exact = self.by_key.get(&change.key).into_iter().flatten().copied();
-        let prefixed = self.by_prefix.iter().copied();
-        let new = |id: &u64| {
-            let follower = self.followers.get(id);
-            follower
-                .is_some_and(|it| it.since < change.revision && it.selector.selects(&change.key))
-        };
-        exact.chain(prefixed).filter(new).collect()
+    #[test]
+    fn a_change_finds_those_who_follow_its_key_and_each_beginning_of_it() {
+        let watchers = Arc::new(Watchers::new(100));
+        let prefixes = [
+            "", "a", "a/", "a/b", "a/b/c", "a/b/ca", "a/a", "a0", "b", "é", "a/é", "a/è/x", "a/b/d",
+        ];
+        let mut seats = Vec::new();
+        for prefix in prefixes {
+            let prefix = Selector::Prefix(prefix.into());
+            seats.extend(watchers.follow(prefix, 0, counted()));
+        }
+        for text in [
+            "a", "a/b", "a/b/c", "a/b/cb", "a/é/1", "a/è", "é", "c", "b/a",
+        ] {
+            let selector = Selector::Key(key(text));
+            seats.extend(watchers.follow(selector, 0, counted()));
+            for text in [text.to_owned(), format!("{text}/more"), format!("{text}é")] {
+                let mut found = watchers.selecting(&key(&text));
+                found.sort();
+                let exact = Selector::Key(key(&text));
+                let exact = (!watchers.followers(&exact).is_empty()).then_some(exact);
+                let begins = prefixes.iter().filter(|it| text.starts_with(**it));
+                let begins = begins.map(|it| Selector::Prefix((*it).into()));
+                let mut wanted: Vec<_> = exact.into_iter().chain(begins).collect();
+                wanted.sort();
+                assert_eq!(found, wanted, "{text}");
+            }
+        }
+        drop(seats);
+        assert_eq!(watchers.selecting(&key("a/b/c")), []);
+        let inner = watchers.lock();
+        assert!(inner.by_key.is_empty() && inner.by_prefix.is_empty());
     }
 }

@@ -237,8 +237,9 @@ pub struct WatchResponse {
     /// The changes up to this revision have been told.
     #[prost(uint64, tag = "2")]
     pub revision: u64,
-    /// Whether these are the registers as they were when the watch began; in
-    /// the last such message `began` is set.
+    /// Whether these are the registers as they are when the watch begins. What
+    /// changes before the last such message, in which `began` is set, is told
+    /// again, and what was told and is deleted has no register.
     #[prost(bool, tag = "3")]
     pub initial: bool,
     #[prost(bool, tag = "4")]
