@@ -15,7 +15,8 @@ mod thief;
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 
-use common::servers::metric;
+use common::poll_until;
+use common::servers::{SOON, metric};
 use place::{By, PATIENCE, Place, TIMEOUT};
 use stranger::{
     Response, Stranger, book, forged, greeting, heartbeat, nobody, request, settings, vote,
@@ -344,4 +345,38 @@ fn an_answer_that_is_not_proven_or_no_members_puts_nobody_out() {
         assert!(!file.exists(), "server {number} was put out");
     }
     place.tenure(&["log", "append", "--store", &place.url(), "more"]);
+}
+
+/// More strangers than there are places, each with a number and a disk of its
+/// own, greet and stay.
+#[test]
+fn strangers_who_stay_keep_no_member_out() {
+    let mut place = Place::found(By::Nothing);
+    let before = place.seen();
+    let (cluster, _) = place.known();
+    let gone = (0..3).find(|it| *it as u64 + 1 != before.leader);
+    let gone = gone.expect("one that follows");
+    place.servers[gone].kill().expect("killed");
+    place.servers[gone].wait().expect("it ended");
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    let stranger = plain(Form::Second, Prover::default());
+    let mut held = Vec::new();
+    for to in (0..3).filter(|it| *it != gone) {
+        for number in 1_000..1_300_u64 {
+            let greeting = greeting(number, number.into(), Some(cluster));
+            let stays = stranger.stay(&place.peers[to], &greeting);
+            held.extend(runtime.block_on(stays));
+        }
+    }
+    assert!(held.len() > 400, "{} were let in", held.len());
+    place.servers[gone] = place.serve(gone + 1, 3);
+    let after = place.seen();
+    assert_eq!((after.leader, &after.log), (before.leader, &before.log));
+    // It hears the others by their connections, and is heard by its own.
+    let connected = || metric(&place.clients[gone], "peers_connected ") >= 2.0;
+    poll_until(SOON, || connected().then_some(())).expect("it is let in");
+    drop(held);
 }

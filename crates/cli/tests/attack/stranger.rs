@@ -69,14 +69,15 @@ impl Stranger<'_> {
         tokio::time::timeout(PATIENCE, said).await.expect("in time")
     }
 
-    async fn said(&self, address: &str, greeting: &Greeting, messages: &[Envelope]) -> Response {
+    /// Says a greeting and stays, if it was let in.
+    pub(crate) async fn stay(&self, address: &str, greeting: &Greeting) -> Result<Line, Response> {
         let stream = TcpStream::connect(address).await.expect("it listens");
         let line = match self.tls {
             None => Ok(Line::Plain(stream)),
             Some(tls) => tls.connect(stream, address).await,
         };
         let Ok(mut line) = line else {
-            return Response::Nothing;
+            return Err(Response::Nothing);
         };
         let greeting = Greeting {
             settings: self.settings,
@@ -84,12 +85,19 @@ impl Stranger<'_> {
         };
         let answered = greet(&mut line, self.form, None, &greeting, &self.prover).await;
         match answered.map(|it| it.answer) {
-            Ok(Answer::Welcome(_)) => {}
+            Ok(Answer::Welcome(_)) => Ok(line),
             Ok(Answer::Refused(why) | Answer::Later(why) | Answer::SetBack(_, why)) => {
-                return Response::Refused(why);
+                Err(Response::Refused(why))
             }
-            Err(_) => return Response::Nothing,
+            Err(_) => Err(Response::Nothing),
         }
+    }
+
+    async fn said(&self, address: &str, greeting: &Greeting, messages: &[Envelope]) -> Response {
+        let mut line = match self.stay(address, greeting).await {
+            Ok(line) => line,
+            Err(response) => return response,
+        };
         let mut bytes = Vec::new();
         for message in messages {
             encode_frame(&mut bytes, message);

@@ -130,8 +130,8 @@ pub(super) enum Holder {
 
 impl Holder {
     pub(super) fn address(address: IpAddr) -> Self {
-        match address {
-            IpAddr::V4(_) => Self::Address(address),
+        match address.to_canonical() {
+            IpAddr::V4(it) => Self::Address(it.into()),
             IpAddr::V6(it) => {
                 let network = it.to_bits() >> 64 << 64;
                 Self::Address(Ipv6Addr::from_bits(network).into())

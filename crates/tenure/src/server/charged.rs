@@ -17,6 +17,7 @@ use bytes::Bytes;
 use hyper::body::{Body as _, Frame, SizeHint};
 
 use super::account::{Asked, Charge, Room, Streams};
+use super::gate::Call;
 
 type Taken = Option<Result<Frame<Bytes>, axum::Error>>;
 
@@ -30,6 +31,8 @@ pub(super) struct Charged {
     streams: Option<Streams>,
     /// What a stream waits for.
     room: Option<Room>,
+    /// Its connection is in use.
+    _under_way: Option<Call>,
 }
 
 /// A piece of a body, with what it is counted for.
@@ -47,7 +50,11 @@ impl AsRef<[u8]> for Held {
 }
 
 impl Charged {
-    pub(super) fn new(body: Body, asked: Arc<Asked>, streams: Option<Streams>) -> Self {
+    pub(super) fn new(
+        body: Body,
+        (asked, _under_way): (Arc<Asked>, Option<Call>),
+        streams: Option<Streams>,
+    ) -> Self {
         let waits = streams.filter(|it| *it != Streams::Answers);
         let room = waits.map(|it| Room::new(asked.place(), it));
         Self {
@@ -56,6 +63,7 @@ impl Charged {
             taken: None,
             streams,
             room,
+            _under_way,
         }
     }
 

@@ -59,8 +59,13 @@ pub struct Config {
     /// more is refused with `TOO_MANY_SESSIONS`. A token with the right admin
     /// has no such bound.
     pub sessions_each: u64,
-    /// Connections of clients; one more is closed at once.
+    /// Connections of clients, of which an eighth is kept for tokens that are
+    /// known, and a 64th for those with the right admin. One more takes the
+    /// place of another, or is closed.
     pub connections: usize,
+    /// A connection of a client without a call for so long is closed, within
+    /// twice as long. 5 minutes if nothing else is said.
+    pub idle: Duration,
     /// Watches and tails under way; one more is refused with BUSY.
     pub watches: usize,
     /// How long a message of a client may take from its first byte to its
@@ -103,6 +108,7 @@ impl Config {
             requests: 65_536,
             sessions_each: 4_096,
             connections: 4_096,
+            idle: Duration::from_secs(300),
             watches: 65_536,
             message_within: Duration::from_secs(30),
             span: tracing::Span::none(),

@@ -123,17 +123,17 @@ impl AsyncWrite for Begun {
     }
 }
 
-/// A service whose first request proves the connection that it came by, and
-/// whose requests carry what is known of that connection.
+/// A service whose requests carry what is known of the connection that they
+/// came by.
 #[derive(Clone)]
-pub(super) struct Proving<S> {
+pub(super) struct Noting<S> {
     pub(super) service: S,
     pub(super) pass: Arc<Pass>,
     pub(super) connection: Arc<Connection>,
     pub(super) given_up: Arc<GivenUp>,
 }
 
-impl<S, B> Service<Request<B>> for Proving<S>
+impl<S, B> Service<Request<B>> for Noting<S>
 where
     S: Service<Request<B>>,
 {
@@ -142,9 +142,8 @@ where
     type Future = S::Future;
 
     fn call(&self, mut request: Request<B>) -> S::Future {
-        // If there is no room for it, its connection ends at once.
-        self.pass.prove();
         let extensions = request.extensions_mut();
+        extensions.insert(Arc::clone(&self.pass));
         extensions.insert(Arc::clone(&self.given_up));
         extensions.insert(Arc::clone(&self.connection));
         self.service.call(request)

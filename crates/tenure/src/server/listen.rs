@@ -2,10 +2,12 @@
 //!
 //! Which of the two a connection speaks is seen from its first bytes, and
 //! HTTP/2 carries both. A client that is slow to ask, or sends no headers at
-//! all, is cut off after a while. Who may come at all, and who has to go when
+//! all, or asks for nothing any more, is cut off after a while. Who may come at all, and who has to go when
 //! there are too many, is the [`Gate`]'s business.
 
 use std::future::poll_fn;
+use std::net::IpAddr;
+use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
@@ -22,14 +24,14 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 use tonic::service::Routes;
 
-use super::account::{Account, Asked, Connection, Streams};
+use super::account::{Account, Asked, Connection, Holder, Streams};
 use super::budget::Metered;
 use super::charged::Charged;
 use super::config::Config;
 use super::door::Door;
-use super::gate::{Gate, Pass};
+use super::gate::{Gate, Pass, Places};
 use super::given_up::{GivenUp, UNSEEN_MAX};
-use super::knock::{Proving, begin};
+use super::knock::{Noting, begin};
 use super::metrics::Closed;
 use super::tokens::Caller;
 use super::translate::error;
@@ -56,6 +58,9 @@ const WINDOW_BYTES: [u32; 2] = [4 * 1024 * 1024, 8 * 1024 * 1024];
 const SEND_BYTES: usize = 64 * 1024;
 /// Connections by which no request has come yet, at most.
 const NEWCOMERS_MAX: usize = 1_024;
+/// One of so many places is kept for those whose tokens are known, and one for
+/// those with the right admin.
+const KEPT_OF: [usize; 2] = [8, 64];
 /// The largest message that is read from a client.
 const MESSAGE_BYTES: usize = 8 * 1024 * 1024;
 
@@ -73,6 +78,7 @@ const HEALTH_OF: [&str; 6] = [
 /// Who is let in.
 pub(super) struct Guard {
     connections: usize,
+    idle: Duration,
     tls: Option<Arc<Tls>>,
     demand: Demand,
 }
@@ -86,6 +92,7 @@ impl Guard {
         };
         Self {
             connections: config.connections,
+            idle: config.idle,
             tls,
             demand,
         }
@@ -128,23 +135,28 @@ pub(super) async fn serve(listener: TcpListener, door: Door, guard: Guard) {
         service,
         tls: guard.tls,
         demand: guard.demand,
+        idle: guard.idle,
         account,
     });
-    let gate = Gate::new(NEWCOMERS_MAX.min(guard.connections), guard.connections);
+    let gate = Gate::new(Places {
+        newcomers: NEWCOMERS_MAX.min(guard.connections),
+        proven: guard.connections,
+        kept: KEPT_OF.map(|it| guard.connections / it),
+    });
     loop {
-        let stream = match listener.accept().await {
-            Ok((stream, _)) => stream,
+        let (stream, address) = match listener.accept().await {
+            Ok((stream, from)) => (stream, from.ip()),
             Err(error) => {
                 tracing::warn!("a client's connection could not be taken: {error}");
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 continue;
             }
         };
-        let pass = Arc::new(gate.enter());
+        let pass = Arc::new(gate.enter(Holder::address(address)));
         let (served, shared) = (Arc::clone(&served), Arc::clone(&shared));
         tokio::spawn(async move {
             let closed = tokio::select! {
-                closed = served.connection(stream, &pass) => closed,
+                closed = served.connection((stream, address), &pass) => closed,
                 () = pass.ousted() => Some(Closed::Full),
             };
             if let Some(reason) = closed {
@@ -160,15 +172,18 @@ struct Served {
     service: TowerToHyperService<axum::Router>,
     tls: Option<Arc<Tls>>,
     demand: Demand,
+    idle: Duration,
     account: Arc<Account>,
 }
 
 impl Served {
     /// Serves one connection to its end, and says why it was closed, if it
     /// was.
-    async fn connection(&self, stream: TcpStream, pass: &Arc<Pass>) -> Option<Closed> {
-        // Without one it has gone.
-        let address = stream.peer_addr().ok()?.ip();
+    async fn connection(
+        &self,
+        (stream, address): (TcpStream, IpAddr),
+        pass: &Arc<Pass>,
+    ) -> Option<Closed> {
         let line = match secure(stream, self.tls.clone(), self.demand).await {
             Ok(line) => line,
             Err(error) => {
@@ -186,14 +201,23 @@ impl Served {
             Ok(Err(_)) => return None,
             Err(_) => return Some(Closed::Slow),
         };
-        let service = Proving {
+        let service = Noting {
             service: self.service.clone(),
             pass: Arc::clone(pass),
             connection: self.account.connection(address),
             given_up: GivenUp::new(),
         };
-        let serving = self.builder.serve_connection(TokioIo::new(begun), service);
-        let error = serving.await.err()?;
+        let mut serving = pin!(self.builder.serve_connection(TokioIo::new(begun), service));
+        let served = tokio::select! {
+            served = serving.as_mut() => served,
+            () = pass.is_idle(self.idle) => {
+                serving.as_mut().graceful_shutdown();
+                // Whoever does not heed it is cut off.
+                let _ = timeout(PING[1], serving).await;
+                return Some(Closed::Idle);
+            }
+        };
+        let error = served.err()?;
         tracing::debug!("a client's connection ended: {error}");
         let known = error.downcast_ref::<hyper::Error>();
         let slow = known.is_some_and(hyper::Error::is_timeout);
@@ -252,6 +276,8 @@ fn routes(door: Door) -> axum::Router {
 /// away before its body is read who is not known, or for what there is no
 /// room; and counts what the call makes the server hold.
 async fn note(State(door): State<Door>, mut request: Request, next: Next) -> Response {
+    let pass = request.extensions_mut().remove::<Arc<Pass>>();
+    let under_way = pass.as_ref().map(Pass::begin);
     let given_up = request.extensions_mut().remove::<Arc<GivenUp>>();
     let call = given_up
         .map(|it| it.begin(&door.shared.metrics.given_up))
@@ -267,7 +293,7 @@ async fn note(State(door): State<Door>, mut request: Request, next: Next) -> Res
         *response.status_mut() = refused.status;
         return response;
     }
-    let (caller, asked) = match admit(&door, &mut request) {
+    let (caller, asked) = match admit(&door, &mut request, pass.as_deref()) {
         Ok(admitted) => admitted,
         Err(refused) => return turn_away(&request, refused),
     };
@@ -280,7 +306,7 @@ async fn note(State(door): State<Door>, mut request: Request, next: Next) -> Res
     let mut response = next.run(request).await;
     let streams = response.extensions_mut().remove::<Streams>();
     let (parts, body) = response.into_parts();
-    let mut body = Charged::new(body, asked, streams);
+    let mut body = Charged::new(body, (asked, under_way), streams);
     poll_fn(|context| {
         body.take(context);
         Poll::Ready(())
@@ -302,13 +328,25 @@ fn turn_away(request: &Request, refused: v1::Error) -> Response {
     http::failed(refused)
 }
 
-/// Lets a call in: its caller is known if it has to be, and there is room.
-fn admit(door: &Door, request: &mut Request) -> Result<(Caller, Arc<Asked>), v1::Error> {
+/// Lets a call in: its connection has a place, its caller is known if it has
+/// to be, and there is room.
+fn admit(
+    door: &Door,
+    request: &mut Request,
+    pass: Option<&Pass>,
+) -> Result<(Caller, Arc<Asked>), v1::Error> {
     let connection = request.extensions_mut().remove::<Arc<Connection>>();
     let connection = connection
         .ok_or_else(|| error(Cause::Unspecified, "nobody noted where the call came from"))?;
     let mut caller = door.caller(request.headers(), connection.address());
     connection.recognise(&mut caller);
+    if !pass.is_none_or(|it| it.prove(caller.rank(), || caller.holder())) {
+        // It ends at once.
+        return Err(error(
+            Cause::Busy,
+            "there are as many connections as there may be",
+        ));
+    }
     let path = request.uri().path();
     let ours = ["/tenure.v1.", "/v1/", "/metrics"];
     if ours.iter().any(|it| path.starts_with(it)) {

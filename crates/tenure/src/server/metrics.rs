@@ -43,6 +43,8 @@ pub(super) struct Outcome {
 pub(super) enum Closed {
     /// There were too many.
     Full,
+    /// It was without a call for long.
+    Idle,
     /// What came was no frame, no greeting, no request, no TLS.
     Garbage,
     /// It took too long to say who it is or what it wants.

@@ -17,10 +17,11 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
+use super::account::Holder;
 use super::complaints::{Complaints, Faults};
 use super::copies;
 use super::dialling::Teller;
-use super::gate::Gate;
+use super::gate::{Gate, Pass, Places, Rank};
 use super::inbox::{Ending, Event, Inbox, Visit};
 use super::metrics::Closed;
 use super::misfit::misfit;
@@ -35,9 +36,10 @@ use crate::transport::{
 
 /// How long a newcomer may take to introduce itself.
 const GREET_WITHIN: Duration = Duration::from_secs(3);
-/// Connections of servers that have greeted, at most; one more is closed. And
-/// of those that have not, of which the oldest goes.
+/// Connections of servers that have greeted, at most, and how many of these
+/// places are kept for members. And of those that have not greeted.
 const GREETED_MAX: usize = 256;
+const KEPT: usize = 128;
 const NEWCOMERS_MAX: usize = 256;
 
 /// How many signs of life a server gives in an election timeout.
@@ -257,7 +259,11 @@ pub(super) async fn accept(
     most: usize,
 ) {
     static NUMBER: AtomicU64 = AtomicU64::new(1);
-    let gate = Gate::new(NEWCOMERS_MAX.min(most), GREETED_MAX);
+    let gate = Gate::new(Places {
+        newcomers: NEWCOMERS_MAX.min(most),
+        proven: GREETED_MAX,
+        kept: [KEPT, 0],
+    });
     let own = shared.face().hello.server;
     let complaints = Arc::new(Complaints::default());
     loop {
@@ -270,7 +276,8 @@ pub(super) async fn accept(
                 continue;
             }
         };
-        let pass = gate.enter();
+        let holder = Holder::address(from.ip());
+        let pass = gate.enter(holder.clone());
         let (shared, inbox, tls) = (Arc::clone(&shared), Arc::clone(&inbox), tls.clone());
         let complaints = Arc::clone(&complaints);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -280,15 +287,17 @@ pub(super) async fn accept(
                 () = pass.ousted() => return shared.metrics.close(Closed::Full),
             };
             let (why, reason) = match met {
-                Ok(Ok((line, introduced))) if pass.prove() => {
+                Ok(Ok((line, introduced))) => {
                     let known = (&*shared, tls.as_deref(), &*complaints);
                     let proven = trust::doubt(known, (&line, from.ip()), &introduced);
+                    if !pass.prove(rank(&shared, &introduced, &proven), || holder) {
+                        return shared.metrics.close(Closed::Full);
+                    }
                     let answer = answer(&shared, &introduced, &proven);
                     copies::tell(&complaints, from.ip(), &answer);
-                    let answer = (answer, proven);
-                    return serve(line, introduced, (number, answer), &shared, &inbox).await;
+                    let (visit, answer) = ((number, &pass), (answer, proven));
+                    return serve(line, introduced, visit, answer, &shared, &inbox).await;
                 }
-                Ok(Ok(_)) => ("there are too many".to_owned(), Closed::Full),
                 Ok(Err(error)) => match suspicion(&error, tls.as_deref()) {
                     Some(why) => {
                         if complaints.is_news(from.ip(), &why, clock::boot()) {
@@ -303,6 +312,17 @@ pub(super) async fn accept(
             shared.metrics.close(reason);
             tracing::debug!("a connection is closed: {why}");
         });
+    }
+}
+
+/// Members have places kept.
+fn rank(shared: &Shared, introduced: &Introduced, proven: &Result<bool, String>) -> Rank {
+    let hello = &introduced.greeting.hello;
+    let is_member = || shared.face().is_member(hello.server, hello.storage);
+    if proven.is_ok() && is_member() {
+        Rank::Known
+    } else {
+        Rank::Stranger
     }
 }
 
@@ -348,7 +368,8 @@ fn answer(shared: &Shared, introduced: &Introduced, proven: &Result<bool, String
 async fn serve(
     mut stream: Line,
     mut introduced: Introduced,
-    (number, (answer, proven)): (u64, (Answer, Result<bool, String>)),
+    (number, pass): (u64, &Pass),
+    (answer, proven): (Answer, Result<bool, String>),
     shared: &Shared,
     inbox: &Inbox,
 ) {
@@ -401,7 +422,7 @@ async fn serve(
         number,
     };
     inbox.put(Event::Connected(visit));
-    let ends = (edition, settled, told);
+    let ends = (edition, settled, told, pass);
     let proven = matches!(proven, Ok(true));
     let ending = listen(stream, (visit, start, proven), ends, shared, inbox).await;
     inbox.put(Event::Closed(visit, ending));
@@ -411,10 +432,11 @@ async fn serve(
 async fn listen(
     stream: Line,
     (visit, start, proven): (Visit, Option<Start>, bool),
-    (mut edition, mut settled, told): (
+    (mut edition, mut settled, told, pass): (
         watch::Receiver<u64>,
         watch::Receiver<Settled>,
         Option<StorageId>,
+        &Pass,
     ),
     shared: &Shared,
     inbox: &Inbox,
@@ -426,6 +448,7 @@ async fn listen(
             _ = edition.changed() => {}
             () = dismissed((&mut settled, told), (visit.server, visit.storage)) => {}
             () = shared.until_proven_only(), if !proven => {}
+            () = pass.ousted() => shared.metrics.close(Closed::Full),
         }
     });
     let mut events = Vec::new();

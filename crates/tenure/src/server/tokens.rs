@@ -41,6 +41,7 @@ use tenure_core::election::Record;
 use tenure_core::ids::Key;
 
 use super::account::{Holder, Place};
+use super::gate::Rank;
 use super::metrics::Barred;
 use super::shared::Shared;
 use super::translate::error;
@@ -464,12 +465,22 @@ impl Caller {
         }
     }
 
+    /// What its connection has proven by this call.
+    pub(super) fn rank(&self) -> Rank {
+        match &self.who {
+            Who::Anybody => Rank::Known,
+            Who::Nobody(..) => Rank::Stranger,
+            Who::Bearer(it) => match it.rights() {
+                Some(rights) if rights.admin => Rank::Admin,
+                Some(_) => Rank::Known,
+                None => Rank::Stranger,
+            },
+        }
+    }
+
     /// Whether its token has the right to operate the cluster.
     pub(super) fn is_admin(&self) -> bool {
-        match &self.who {
-            Who::Bearer(it) => it.rights().is_some_and(|it| it.admin),
-            Who::Anybody | Who::Nobody(..) => false,
-        }
+        self.rank() == Rank::Admin
     }
 
     /// What this caller may do now.

@@ -13,6 +13,7 @@ use tenure::api::v1;
 use tenure::api::v1::log_client::LogClient;
 use tenure::clock;
 use tenure::server::{Ended, Server, StartError};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use crate::cases::{admit, remove};
 use crate::servers::{PATIENCE, Servers, id};
@@ -195,6 +196,38 @@ async fn a_message_that_is_sent_by_half_is_dropped_in_time() {
     };
     let appended = LogClient::new(channel).append(append).await;
     assert_eq!(appended.expect("it is whole").into_inner().numbers, [1]);
+}
+
+#[tokio::test]
+async fn a_connection_without_a_call_is_closed_and_one_with_a_call_is_not() {
+    let mut servers = Servers::found(0, 1);
+    let config = servers.configs.get_mut(&1).expect("it is there");
+    config.idle = Duration::from_millis(200);
+    let address = config.listen.clone();
+    servers.start(1);
+    servers.leader().await;
+
+    let tail = v1::TailRequest { from: 1 };
+    let tail = servers.log(1).await.tail(tail).await.expect("a tail");
+    let mut tail = tail.into_inner();
+    let idle = tokio::net::TcpStream::connect(address).await;
+    let mut idle = idle.expect("it listens");
+    let probe = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    idle.write_all(probe).await.expect("it reads");
+    let mut said = String::new();
+    let ended = tokio::time::timeout(PATIENCE, idle.read_to_string(&mut said)).await;
+    ended.expect("it ends in time").expect("an answer");
+    assert!(said.starts_with("HTTP/1.1 200"), "{said}");
+    let mut cluster = servers.cluster(1).await;
+    let metrics = cluster.metrics(v1::MetricsRequest {}).await;
+    let text = metrics.expect("metrics").into_inner().text;
+    let closed = "tenure_connections_closed_total{reason=\"Idle\"} 1";
+    assert!(text.contains(closed), "{text}");
+
+    servers.append("heard").await;
+    let told = tokio::time::timeout(PATIENCE, tail.message()).await;
+    let told = told.expect("in time").expect("it goes on").expect("no end");
+    assert_eq!(told.entries[0].data, "heard");
 }
 
 #[tokio::test]

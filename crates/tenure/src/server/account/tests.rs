@@ -129,6 +129,15 @@ fn where_little_is_left_only_connections_with_nothing_unread_go_on() {
 }
 
 #[test]
+fn an_address_counts_and_of_ipv6_its_network_however_it_is_written() {
+    let of = |text: &str| Holder::address(text.parse().expect("an address"));
+    assert_eq!(of("::ffff:10.1.2.3"), of("10.1.2.3"));
+    assert_ne!(of("::ffff:10.1.2.4"), of("::ffff:10.1.2.3"));
+    assert_eq!(of("2001:db8::1"), of("2001:db8::2"));
+    assert_ne!(of("2001:db8:0:1::1"), of("2001:db8::1"));
+}
+
+#[test]
 fn callers_that_have_gone_are_forgotten() {
     let account = account();
     for number in 0..10 * CALLERS_MIN as u32 {
