@@ -87,7 +87,9 @@ pub struct Opening {
     pub ttl: super::LogTime,
     /// Whose it is to be. Not noted before the cluster's version is 2.
     pub owner: Owner,
-    /// How many sessions there may be of this opener, this one included.
+    /// How many sessions there may be of this opener, this one included;
+    /// [`u64::MAX`] if they are not counted, and may have the places that are
+    /// kept.
     pub most: u64,
 }
 

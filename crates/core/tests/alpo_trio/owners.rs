@@ -235,6 +235,58 @@ fn a_quota_counts_what_is_not_committed_yet() {
     assert!(matches!(opened[..], [Answer::Done(Outcome::Opened(_))]));
 }
 
+/// Asks for sessions of this opener until one is refused: how many it got.
+fn fill(servers: &mut Servers, opener: u8) -> (u64, Refusal) {
+    for opened in 0.. {
+        let opening = Opening {
+            ttl: u64::MAX / 2,
+            owner: Owner {
+                secret: None,
+                opener: Opener::Token([opener; 16]),
+            },
+            most: 4_000,
+        };
+        match ask(servers, Ask::Open(opening))[..] {
+            [Answer::Done(Outcome::Opened(_))] => {}
+            [Answer::Refused(refusal)] => return (opened, refusal),
+            ref other => panic!("expected a session or a refusal, found {other:?}"),
+        }
+    }
+    unreachable!("there is a bound")
+}
+
+#[test]
+fn whoever_has_fewer_sessions_than_are_left_gets_one_and_operators_have_places_kept() {
+    let limits = Limits {
+        sessions: 4_096,
+        ..Limits::default()
+    };
+    let server = (Config::default(), limits);
+    let mut servers = Servers::start(&[server.clone(), server.clone(), server]);
+    servers.elect(0);
+    servers.pass(Duration::from_secs(1));
+    // Half of them, and then half of what is left, without four.
+    let mut left = 4_092;
+    for opener in 1..=11 {
+        let (opened, refusal) = fill(&mut servers, opener);
+        assert_eq!(opened, left / 2 + left % 2);
+        left -= opened;
+        let (opener, held) = (Opener::Token([opener; 16]), opened);
+        assert_eq!(refusal, Refusal::Scarce { opener, held, left });
+    }
+    // One place, for somebody who has none; the first get none of those that
+    // others leave.
+    assert_eq!(left, 1);
+    assert_eq!(fill(&mut servers, 1).0, 0);
+    assert_eq!(fill(&mut servers, 12).0, 1);
+    assert_eq!(fill(&mut servers, 13).0, 0);
+    for _ in 0..4 {
+        open(&mut servers);
+    }
+    let full = [Answer::Done(Outcome::TooManySessions)];
+    assert_eq!(ask(&mut servers, opening(u64::MAX)), full);
+}
+
 #[test]
 fn a_member_of_version_1_holds_owners_and_digests_back_and_nobody_stops() {
     let mut servers = trio(ClusterVersion::FIRST);

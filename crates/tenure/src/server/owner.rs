@@ -369,7 +369,10 @@ impl Owner {
             Answer::Refused(_) => metrics::Result::Refused,
             Answer::Interrupted => metrics::Result::Interrupted,
         };
-        if answer == Answer::Done(Outcome::TooManySessions) {
+        if matches!(
+            answer,
+            Answer::Done(Outcome::TooManySessions) | Answer::Refused(Refusal::Scarce { .. })
+        ) {
             self.shared.is_full(self.node.state().sessions());
         }
         let requests = &self.shared.metrics.requests;

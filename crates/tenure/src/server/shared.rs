@@ -6,17 +6,20 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tenure_core::alpo::{
     ClusterVersion, Hello, Identity, LogId, Membership, Node, Opener, ServerId, Sessions, StorageId,
 };
 use tenure_core::ids::Term;
+use tenure_core::time::Instant;
 use tokio::sync::watch;
 
 use super::complaints::Complaints;
 use super::copies::Copies;
 use super::metrics::Metrics;
 use super::trust::Guests;
+use crate::clock;
 use crate::transport::{Book, Contact, Details, Greeting, PeerSecret, Prover, Settings, Settled};
 
 /// How a server stands, for whoever asks about its health.
@@ -90,6 +93,15 @@ impl Face {
 
 /// How many of those who hold sessions a refusal names.
 const HOLDERS_MAX: usize = 3;
+/// How long it names the same.
+const HOLDERS_FOR: Duration = Duration::from_secs(1);
+
+/// Who holds most sessions, and since when that is known.
+#[derive(Default, Debug)]
+struct Holders {
+    most: Vec<(Opener, u64)>,
+    at: Option<Instant>,
+}
 
 #[derive(Debug)]
 pub(super) struct Shared {
@@ -98,7 +110,7 @@ pub(super) struct Shared {
     pub(super) copies: Mutex<Copies>,
     /// Servers that say what is not heeded, or what cannot be read.
     pub(super) objections: Complaints<ServerId>,
-    holders: Mutex<Vec<(Opener, u64)>>,
+    holders: Mutex<Holders>,
     /// What this server proves itself with to others.
     pub(super) prover: Prover,
     /// What others are to prove, if they have to.
@@ -193,13 +205,22 @@ impl Shared {
     /// Those who hold most sessions, as of the last refusal of one more.
     pub(super) fn holders(&self) -> Vec<(Opener, u64)> {
         let holders = self.holders.lock();
-        holders.unwrap_or_else(PoisonError::into_inner).clone()
+        let holders = holders.unwrap_or_else(PoisonError::into_inner);
+        holders.most.clone()
     }
 
-    /// There are as many sessions as there may be.
+    /// There are as many sessions as there may be. Who holds most of them is
+    /// looked for once in [`HOLDERS_FOR`]: that may be many.
     pub(super) fn is_full(&self, sessions: &Sessions) {
         let mut holders = self.holders.lock().unwrap_or_else(PoisonError::into_inner);
-        *holders = sessions.holders(HOLDERS_MAX);
+        let now = clock::boot();
+        let is_new = |at: Instant| now.since(at) < HOLDERS_FOR;
+        if !holders.at.is_some_and(is_new) {
+            *holders = Holders {
+                most: sessions.holders(HOLDERS_MAX),
+                at: Some(now),
+            };
+        }
     }
 
     /// Who leads and where clients reach it, as far as that is known.

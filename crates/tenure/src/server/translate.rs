@@ -236,7 +236,12 @@ pub(super) fn done(told: Told, shared: &Shared) -> Result<(Outcome, Option<LogTi
                 Cause::SessionExpired,
                 "there is no such session any more; open another",
             )),
-            Outcome::TooManySessions => Err(error(Cause::TooManySessions, full(&shared.holders()))),
+            Outcome::TooManySessions => Err(too_many(format!(
+                "expected fewer than {} sessions of all clients together, found as many, of which \
+                 {}",
+                super::config::limits().sessions,
+                most_of(&shared.holders())
+            ))),
             Outcome::TooManyBound => Err(error(
                 Cause::TooLarge,
                 format!("expected at most {MAX_BOUND} registers bound to a session"),
@@ -400,14 +405,17 @@ fn refused(refusal: Refusal, shared: &Shared) -> v1::Error {
             ttl,
         } => held(session, bound, Duration::from_nanos(ttl)),
         Refusal::NotOwner => not_owner(),
-        Refusal::Quota { opener, held, most } => error(
-            Cause::TooManySessions,
-            format!(
-                "expected at most {most} sessions of one token or address, found that {} has \
-                 {held}; close some, or let them expire (`tenure session list` shows them)",
-                name_of(&opener)
-            ),
-        ),
+        Refusal::Quota { opener, held, most } => too_many(format!(
+            "expected at most {most} sessions of one token or address, found that {} has {held}",
+            name_of(&opener)
+        )),
+        Refusal::Scarce { opener, held, left } => too_many(format!(
+            "expected one who has fewer sessions than there are places left ({left} of {}, beside \
+             those that are kept for operators), found that {} has {held}; most of them: {}",
+            super::config::limits().sessions,
+            name_of(&opener),
+            most_of(&shared.holders())
+        )),
         Refusal::Window => error(
             Cause::Window,
             "expected at most 1,024 requests of a session under way",
@@ -567,21 +575,17 @@ pub(super) fn name_of(opener: &Opener) -> String {
     }
 }
 
-/// What is said of a cluster that has as many sessions as there may be, of
-/// which these hold most.
-fn full(holders: &[(Opener, u64)]) -> String {
-    let most = super::config::limits().sessions;
+/// Why no session is opened, and what to do.
+fn too_many(why: String) -> v1::Error {
+    let text = "; close some, or let them expire (`tenure session list` shows them)";
+    error(Cause::TooManySessions, why + text)
+}
+
+/// Who holds most of the sessions.
+fn most_of(holders: &[(Opener, u64)]) -> String {
     let named = |(opener, held): &(Opener, u64)| format!("{} has {held}", name_of(opener));
     let named: Vec<_> = holders.iter().map(named).collect();
-    let named = if named.is_empty() {
-        String::new()
-    } else {
-        format!(", of which {}", named.join(", "))
-    };
-    format!(
-        "expected fewer than {most} sessions of all clients together, found as many{named}; close \
-         some, or let them expire (`tenure session list` shows them)"
-    )
+    named.join(", ")
 }
 
 /// An address as people write it; of IPv6 the network.

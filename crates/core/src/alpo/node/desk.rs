@@ -31,6 +31,8 @@ pub(super) struct Desk {
     ending: BTreeSet<SessionId>,
     /// How many sessions each opens by uncommitted entries of this reign.
     opening: BTreeMap<Opener, u64>,
+    /// How many all of them open so.
+    openings: u64,
     /// Asked before the leader was ready, or while it hands over.
     anteroom: VecDeque<(u64, Ask)>,
     /// Bytes of them.
@@ -38,6 +40,10 @@ pub(super) struct Desk {
     /// Bytes of entries that are not applied yet.
     uncommitted: usize,
 }
+
+/// One of so many sessions is kept for those whose sessions are not counted:
+/// operators, and the servers themselves.
+const KEPT_OF: u64 = 1_024;
 
 /// What to do with a request.
 #[derive(Debug)]
@@ -81,11 +87,25 @@ impl Desk {
     }
 
     /// Whether another session may be opened for this opener.
+    ///
+    /// One that has as many as there are places left opens no more: however
+    /// many take all that they get, whoever has fewer than they finds a place.
     pub(super) fn judge_opening(&self, server: &Server, opening: &Opening) -> Option<Refusal> {
         let (opener, most) = (opening.owner.opener, opening.most);
+        if most == u64::MAX {
+            // Only the state bounds it, as it does all of them together.
+            return None;
+        }
         let under_way = self.opening.get(&opener).copied().unwrap_or(0);
-        let held = server.state.sessions().of(&opener) + under_way;
-        (held >= most).then_some(Refusal::Quota { opener, held, most })
+        let sessions = server.state.sessions();
+        let held = sessions.of(&opener) + under_way;
+        if held >= most {
+            return Some(Refusal::Quota { opener, held, most });
+        }
+        let all = server.state.limits().sessions;
+        let taken = sessions.len() as u64 + self.openings;
+        let left = all.saturating_sub(taken).saturating_sub(all / KEPT_OF);
+        (held >= left).then_some(Refusal::Scarce { opener, held, left })
     }
 
     /// Whether somebody who claims so may use the session.
@@ -232,6 +252,7 @@ impl Desk {
         }
         if let Payload::OpenOwned { owner, .. } = &entry.payload {
             *self.opening.entry(owner.opener).or_default() += 1;
+            self.openings += 1;
         }
         if let Payload::Command(command) = &entry.payload
             && server.state.sessions().get(command.session).is_some()
@@ -276,6 +297,7 @@ impl Desk {
             // Those of earlier reigns were never counted, and are applied
             // before the first of this one.
             *count -= 1;
+            self.openings -= 1;
             if *count == 0 {
                 self.opening.remove(&owner.opener);
             }

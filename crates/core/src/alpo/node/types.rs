@@ -215,6 +215,15 @@ pub enum Refusal {
         /// How many it may have.
         most: u64,
     },
+    /// Its opener has as many sessions as there are places left for sessions.
+    Scarce {
+        /// Who.
+        opener: Opener,
+        /// How many it has.
+        held: u64,
+        /// How many places are left, without those that are kept.
+        left: u64,
+    },
     /// The client has too many requests under way.
     Window,
     /// The change of members makes no sense.

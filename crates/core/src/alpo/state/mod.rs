@@ -208,6 +208,11 @@ impl State {
         self.trail.revision_at(id)
     }
 
+    /// How much it may hold.
+    pub const fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
     /// One register as a reader sees it. A bound one is as young as its
     /// session's last sign of life: that renews it.
     pub fn register(&self, key: &Key) -> Option<Register> {
