@@ -178,10 +178,18 @@ fn answers_that_nobody_reads_do_not_pile_up() {
                 let answers = pipeline.exchange(requests).await.expect("a stream");
                 held.push((sender, answers));
             }
-            until("that all is done", async || {
-                let name = "tenure_requests_total{result=\"Done\"}";
-                (servers.metric(1, name).await >= 8_000.0).then_some(())
-            })
+            until(
+                "that all is done, or refused for want of room",
+                async || {
+                    let done = "tenure_requests_total{result=\"Done\"}";
+                    let mut all = servers.metric(1, done).await;
+                    for of in ["Connection", "Caller", "Server"] {
+                        let refused = format!("tenure_calls_without_room_total{{of=\"{of}\"}}");
+                        all += servers.metric(1, &refused).await;
+                    }
+                    (all >= 8_000.0).then_some(())
+                },
+            )
             .await;
             // Eight thousand answers of a megabyte each.
             write(&servers.url()).await;
