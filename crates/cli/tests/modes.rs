@@ -8,9 +8,10 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
 use std::path::Path;
 use std::process::{Command, Output};
+use std::time::Duration;
 
-use common::TENURE;
-use common::servers::{Cluster, Heard, ready, tenure};
+use common::servers::{Cluster, Heard, answer, call_with, ready, tenure};
+use common::{TENURE, poll_until};
 
 fn mode(path: &Path) -> u32 {
     let found = fs::metadata(path).expect("it is there");
@@ -309,4 +310,60 @@ fn a_file_of_tokens_is_its_owners_to_write() {
         }
         assert_eq!(server.count(&words), usize::from(warned), "{wanted:o}");
     }
+}
+
+/// Who writes a group's registers runs commands on its machines, and `write`
+/// stops to include that: whoever relies on it is told at each reading.
+#[test]
+fn a_token_that_writes_groups_by_its_right_write_is_named() {
+    let mut cluster = Cluster::start();
+    cluster.kill(1);
+    let path = |name: &str| cluster.directory.path().join(name);
+    let tokens = path("tokens.toml");
+    let named = tokens.to_str().expect("a path");
+    let sha256 = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08";
+    let old = format!("[tokens.old]\nsha256 = \"{sha256}\"\nwrite = [\"ha/web/\"]\n");
+    fs::write(&tokens, &old).expect("written");
+    // What the command adds is of this release, and so not named.
+    let add = |name, more: &[&str]| {
+        let made = [&["token", name, "--tokens", named][..], more].concat();
+        let made = tenure(&made);
+        assert!(made.status.success(), "{made:?}");
+    };
+    add("writer", &["--write", ""]);
+    add("agent", &["--operate", "web", "--write", "state/"]);
+    let text = fs::read_to_string(&tokens).expect("the tokens");
+    for line in ["operate = []", "operate = [\"web\"]"] {
+        assert_eq!(text.matches(line).count(), 1, "{text}");
+    }
+    set_mode(&tokens, 0o600);
+    let mut serve = cluster.loud(TENURE, 1);
+    serve.args(["--tokens", named]);
+    let server = Heard::start(serve);
+    let words = [
+        "WARN",
+        "the token old may write the registers of groups",
+        "add operate = [\"web\"] to [tokens.old]",
+    ];
+    server.says(1, &words);
+    // They are looked at when somebody calls.
+    fs::write(&tokens, text + "\n# again\n").expect("written");
+    let address = &cluster.clients[0];
+    let again = poll_until(Duration::from_secs(30), || {
+        let head = "GET /v1/cluster/status";
+        answer(call_with(address, head, "Authorization: Bearer x\r\n", ""));
+        (server.count(&words) == 2).then_some(())
+    });
+    again.expect("it is said again");
+    // With that line it is said no more.
+    fs::write(&tokens, old + "operate = [\"web\"]\n").expect("written");
+    let renewed = || (server.count(&["INFO", "tokens were renewed"]) == 2).then_some(());
+    let renewed = poll_until(Duration::from_secs(30), || {
+        let head = "GET /v1/cluster/status";
+        answer(call_with(address, head, "Authorization: Bearer x\r\n", ""));
+        renewed()
+    });
+    renewed.expect("they are read");
+    assert_eq!(server.count(&words), 2);
+    assert_eq!(server.count(&["WARN", "the registers of groups"]), 2);
 }

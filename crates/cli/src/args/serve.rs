@@ -165,6 +165,7 @@ pub(crate) struct Dev {
 Examples:
   tenure token payroll --campaign payroll --tokens tokens.toml --out payroll.token
   tenure token orders --log-right append --tokens tokens.toml --out orders.token
+  tenure token web-agent --operate web --tokens tokens.toml --out web-agent.token
   tenure token operator --admin --tokens tokens.toml --out operator.token
   tenure serve … --tokens tokens.toml
   tenure run payroll --store tenure://h1:7400 --token-file payroll.token -- ./pay")]
@@ -180,6 +181,11 @@ pub(crate) struct Token {
     /// Let it stand in elections whose names begin so; may be repeated.
     #[arg(long, value_name = "PREFIX")]
     pub(crate) campaign: Vec<String>,
+    /// Let it write what the group of this name runs, as an agent does: so it may run commands
+    /// on all machines of the group. With * at the end, all groups that begin so. May be
+    /// repeated.
+    #[arg(long, value_name = "GROUP")]
+    pub(crate) operate: Vec<String>,
     /// What it may do with the plain log. (--log is how to log, everywhere.)
     #[arg(long, value_name = "RIGHT")]
     pub(crate) log_right: Option<LogRight>,

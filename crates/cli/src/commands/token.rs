@@ -10,6 +10,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use serde_json::json;
+use tenure::core::ha::Keys;
 use tenure::server::{check_tokens, draw_token, fingerprint};
 
 use crate::Context;
@@ -80,8 +81,12 @@ fn table(args: &Token, token: &str) -> Result<String, Failure> {
         ("read", &args.read),
         ("write", &args.write),
         ("campaign", &args.campaign),
+        ("operate", &args.operate),
     ] {
-        if !prefixes.is_empty() {
+        // Without it, `write` of these would include it.
+        let groups = |it: &String| it.starts_with(Keys::PREFIX) || Keys::PREFIX.starts_with(&**it);
+        let said = right == "operate" && args.write.iter().any(groups);
+        if said || !prefixes.is_empty() {
             let list: Vec<_> = prefixes.iter().map(|it| toml::Value::from(&**it)).collect();
             text.push_str(&format!("{right} = {}\n", toml::Value::Array(list)));
         }

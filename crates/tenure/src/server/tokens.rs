@@ -14,13 +14,19 @@
 //! write = ["state/payroll/"]
 //! log = "append"              # or "read"
 //!
+//! [tokens.agent]
+//! sha256 = "…"
+//! operate = ["web"]           # the group of this name
+//!
 //! [tokens.operator]
 //! sha256 = "…"
 //! admin = true                # everything
 //! ```
 //!
 //! A prefix is a beginning of text and nothing more: `payroll` is also the
-//! beginning of `payroll-2`, and `""` of everything.
+//! beginning of `payroll-2`, and `""` of everything. `operate` alone holds
+//! whole names: who writes a group's registers runs commands on all of its
+//! machines (`rights`).
 //!
 //! The file is read again when it changes, and streams that are open ask
 //! again with every message: a token that is taken out is good for nothing a
@@ -37,8 +43,6 @@ use axum::http::header::AUTHORIZATION;
 use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
-use tenure_core::election::Record;
-use tenure_core::ids::Key;
 
 use super::account::{Holder, Place};
 use super::gate::Rank;
@@ -46,8 +50,13 @@ use super::metrics::Barred;
 use super::shared::Shared;
 use super::translate::error;
 use crate::api::v1::{self, Cause, command, request};
-use crate::error::cut;
 use crate::transport::{Renewed, Unread};
+
+mod rights;
+
+use rights::{Rights, denied};
+
+pub(super) use rights::Need;
 
 /// The most tokens a file may name.
 const TOKENS_MAX: usize = 1_024;
@@ -88,36 +97,6 @@ type Fingerprint = [u8; 32];
 
 fn digest(token: &[u8]) -> Fingerprint {
     Sha256::digest(token).into()
-}
-
-/// What may be done with the plain log.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum LogRight {
-    #[default]
-    None,
-    Read,
-    Append,
-}
-
-/// What the file says of one token.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Rights {
-    sha256: String,
-    #[serde(default)]
-    read: Vec<String>,
-    #[serde(default)]
-    write: Vec<String>,
-    #[serde(default)]
-    campaign: Vec<String>,
-    #[serde(default)]
-    log: LogRight,
-    #[serde(default)]
-    admin: bool,
-    /// What it is called.
-    #[serde(skip)]
-    name: String,
 }
 
 #[derive(Debug, Deserialize)]
@@ -162,13 +141,8 @@ impl Table {
                     "expected each token once, found that of {other} again as {name}"
                 ));
             }
-            for prefixes in [&rights.read, &rights.write, &rights.campaign] {
-                if prefixes.len() > PREFIXES_MAX {
-                    let found = prefixes.len();
-                    return Err(format!(
-                        "tokens.{name}: expected at most {PREFIXES_MAX} prefixes, found {found}"
-                    ));
-                }
+            if let Err(why) = rights.check() {
+                return Err(format!("tokens.{name}: {why}"));
             }
             rights.name = name;
             table.0.push((fingerprint, Arc::new(rights)));
@@ -200,72 +174,6 @@ fn parse_fingerprint(text: &str) -> Option<Fingerprint> {
     Some(bytes)
 }
 
-/// What a call needs to be allowed.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Need<'a> {
-    /// To be known.
-    Token,
-    /// To read registers: the one of this key, or all that begin so.
-    Read(&'a str),
-    /// To write this.
-    Swap(&'a v1::Swap),
-    /// To delete the register of this key.
-    Delete(&'a str),
-    /// To have a session: whoever may change anything.
-    Session,
-    /// To read the plain log.
-    ReadLog,
-    /// To append to it.
-    Append,
-    /// To operate the cluster.
-    Admin,
-}
-
-impl Rights {
-    fn allow(&self, need: Need<'_>) -> bool {
-        if self.admin {
-            return true;
-        }
-        match need {
-            Need::Token => true,
-            Need::Read(key) => {
-                begins(&self.read, key)
-                    || begins(&self.write, key)
-                    || election(key).is_some_and(|name| begins(&self.campaign, name))
-            }
-            Need::Swap(swap) => begins(&self.write, &swap.key) || self.allow_campaign(swap),
-            Need::Delete(key) => begins(&self.write, key),
-            Need::Session => {
-                self.log == LogRight::Append || !(self.write.is_empty() && self.campaign.is_empty())
-            }
-            Need::ReadLog => self.log >= LogRight::Read,
-            Need::Append => self.log == LogRight::Append,
-            Need::Admin => false,
-        }
-    }
-
-    /// Whoever may campaign writes records of elections and nothing else.
-    fn allow_campaign(&self, swap: &v1::Swap) -> bool {
-        let last = swap.at_end.as_ref().map(|it| &it.value);
-        let mut values = std::iter::once(&swap.value).chain(last);
-        election(&swap.key).is_some_and(|name| {
-            let of_it = |value: &bytes::Bytes| {
-                Record::decode(value).is_ok_and(|it| it.election.as_str() == name)
-            };
-            begins(&self.campaign, name) && values.all(of_it)
-        })
-    }
-}
-
-/// The election whose register has this key.
-fn election(key: &str) -> Option<&str> {
-    key.strip_prefix(Key::ELECTIONS)
-}
-
-fn begins(prefixes: &[String], text: &str) -> bool {
-    prefixes.iter().any(|prefix| text.starts_with(&**prefix))
-}
-
 /// Says so if others than its owner may write the file.
 fn warn_if_others_may_write(file: &Path) {
     let mode = std::fs::metadata(file).map_or(0, |it| it.mode() & 0o777);
@@ -289,7 +197,15 @@ impl Tokens {
             return Ok(Self(None));
         };
         let (files, named) = (vec![file.clone()], file.clone());
-        let make = move || Table::read(&file).map(Arc::new);
+        let make = move || {
+            let table = Table::read(&file)?;
+            for (_, rights) in &table.0 {
+                if let Some(text) = rights.outdated() {
+                    tracing::warn!("{}: {text}", file.display());
+                }
+            }
+            Ok(Arc::new(table))
+        };
         let known = Renewed::open("tokens", files, make)?;
         // It has just answered.
         warn_if_others_may_write(&named);
@@ -549,29 +465,6 @@ impl Granted {
             },
         })
     }
-}
-
-fn denied(name: &str, need: Need<'_>) -> v1::Error {
-    let right = match need {
-        Need::Token => "any right".to_owned(),
-        Need::Read(key) => format!("the right to read {:?}", cut(key)),
-        Need::Swap(swap) => match election(&swap.key) {
-            Some(name) => format!(
-                "the right to write {:?}, or to campaign in {name:?} with a record of it",
-                cut(&swap.key)
-            ),
-            None => format!("the right to write {:?}", cut(&swap.key)),
-        },
-        Need::Delete(key) => format!("the right to write {:?}", cut(key)),
-        Need::Session => "the right to change anything".to_owned(),
-        Need::ReadLog => "the right to read the log".to_owned(),
-        Need::Append => "the right to append to the log".to_owned(),
-        Need::Admin => "the right admin".to_owned(),
-    };
-    error(
-        Cause::Denied,
-        format!("expected a token with {right}, found {name}, which has it not"),
-    )
 }
 
 #[cfg(test)]

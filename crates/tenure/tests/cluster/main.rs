@@ -7,6 +7,7 @@ mod catching_up;
 mod certificates;
 mod copies;
 mod given_up;
+mod groups;
 mod pages;
 mod restored;
 mod servers;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tenure_core::election::Office;
+use tenure_core::election::{Office, Record};
 use tenure_core::ids::{Name, Term};
 use tenure_core::time::WallTime;
 
@@ -94,6 +94,77 @@ fn whoever_may_campaign_writes_records_of_those_elections_only() {
 }
 
 #[test]
+fn groups_are_operated_by_their_names_and_not_by_what_may_be_written() {
+    let writes = |rights: &Rights, key: &str| {
+        let swaps = rights.allow(Need::Swap(&swap(key, bytes::Bytes::new())));
+        assert_eq!(rights.allow(Need::Delete(key)), swaps, "{key:?}");
+        swaps
+    };
+    let agent = rights("operate = [\"web\", \"db-*\"]");
+    for (key, allowed) in [
+        ("ha/web/view", true),
+        ("ha/web/nodes/1", true),
+        ("ha/web/", true),
+        ("ha/web", false),
+        ("ha/web-2/view", false),
+        ("ha/we/view", false),
+        ("ha/db-/view", true),
+        ("ha/db-1/view", true),
+        ("ha/db/view", false),
+        ("ha/", false),
+        ("web/view", false),
+        ("elections/web", false),
+    ] {
+        assert_eq!(writes(&agent, key), allowed, "{key:?}");
+        assert_eq!(agent.allow(Need::Read(key)), allowed, "{key:?}");
+    }
+    assert!(agent.allow(Need::Session) && !agent.allow(Need::Append));
+    assert!(writes(&rights("operate = [\"*\"]"), "ha/any/view"));
+    // What may be written includes no group, unless the file is of before.
+    for prefix in ["", "h", "ha/", "ha/web/"] {
+        let new = rights(&format!("operate = []\nwrite = [\"{prefix}\"]"));
+        assert!(!writes(&new, "ha/web/view"), "{prefix:?}");
+        assert!(new.allow(Need::Read("ha/web/view")), "{prefix:?}");
+        assert!(new.allow(Need::Session) && new.outdated().is_none());
+        let old = rights(&format!("write = [\"{prefix}\"]"));
+        assert!(writes(&old, "ha/web/view"), "{prefix:?}");
+    }
+    assert!(writes(&rights("operate = []\nwrite = [\"\"]"), "hard"));
+    assert!(!rights("operate = []").allow(Need::Session));
+    for text in [
+        "write = [\"state/\"]",
+        "read = [\"ha/\"]",
+        "admin = true\nwrite = [\"ha/\"]",
+    ] {
+        assert_eq!(rights(text).outdated(), None, "{text}");
+    }
+}
+
+#[test]
+fn a_token_of_before_is_told_the_line_that_keeps_its_right() {
+    for (write, line) in [
+        ("[\"\"]", "operate = [\"*\"]"),
+        ("[\"h\"]", "operate = [\"*\"]"),
+        ("[\"ha/\"]", "operate = [\"*\"]"),
+        ("[\"state/\", \"ha/we\"]", "operate = [\"we*\"]"),
+        (
+            "[\"ha/web/\", \"ha/db/view\"]",
+            "operate = [\"web\", \"db\"]",
+        ),
+    ] {
+        let old = rights(&format!("write = {write}"));
+        let said = old.outdated().expect("it relies on write");
+        let wanted = format!("add {line} to [tokens.t]");
+        assert!(said.contains(&wanted), "{said}");
+        // That line, and the one that takes the right away, are as good.
+        for line in [line, "operate = []"] {
+            let new = rights(&format!("write = {write}\n{line}"));
+            assert_eq!(new.outdated(), None, "{line}");
+        }
+    }
+}
+
+#[test]
 fn the_log_has_rights_of_its_own_and_an_admin_has_all() {
     let (reader, appender) = (rights("log = \"read\""), rights("log = \"append\""));
     assert!(reader.allow(Need::ReadLog) && !reader.allow(Need::Append));
@@ -138,6 +209,14 @@ fn a_file_that_makes_no_sense_is_refused_with_what_was_found() {
         (
             &format!("[tokens.a]\nsha256 = \"{one}\"\n[tokens.b]\nsha256 = \"{one}\""),
             "that of a again as b",
+        ),
+        (
+            &format!("[tokens.a]\nsha256 = \"{one}\"\noperate = [\"a/b\"]"),
+            "names of groups",
+        ),
+        (
+            &format!("[tokens.a]\nsha256 = \"{one}\"\noperate = [\"\"]"),
+            "names of groups",
         ),
         (&format!("[token.a]\nsha256 = \"{one}\""), "token"),
     ] {
