@@ -398,7 +398,8 @@ fn untold_rights(server: &str, model: &str) -> Vec<String> {
         .filter(|it| !it.starts_with("//"));
     let lines = lines.map(|it| it.trim_start_matches("pub(super) "));
     let fields = lines.filter_map(|it| it.split_once(": "));
-    let rights = fields.filter(|(name, _)| !["sha256", "name"].contains(name));
+    let rights =
+        fields.filter(|(name, _)| !["sha256", "name"].contains(name) && !name.starts_with("quota"));
     let told = |right: &str| {
         let row =
             |it: &str| it.starts_with("| a token with `") && it.contains(&format!("`{right}"));

@@ -48,6 +48,13 @@ pub struct Register {
     pub stamp: Option<StoreTime>,
 }
 
+impl Register {
+    /// How many bytes it has with its key.
+    pub fn weight(&self, key: &Key) -> usize {
+        key.as_str().len() + self.value.len()
+    }
+}
+
 /// The answer to a read.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Reading {
@@ -139,6 +146,11 @@ pub struct Change {
     pub key: Key,
     /// Its state after the change, `None` if it was deleted.
     pub register: Option<Register>,
+    /// By how many bytes it takes more room than before: of its key and value,
+    /// and of what is kept beside them.
+    pub grown: i64,
+    /// Whether there was none before.
+    pub created: bool,
 }
 
 /// A change log was asked for changes it no longer has: list again.
@@ -154,6 +166,8 @@ pub struct Registers {
     changes_max: usize,
     /// Bytes of the values in the change log.
     changes_bytes: usize,
+    /// Bytes of all keys and values.
+    bytes: u64,
 }
 
 /// Bytes of values that a change log keeps alive, at most: registers that are
@@ -177,13 +191,16 @@ impl Registers {
             changes: VecDeque::new(),
             changes_max,
             changes_bytes: 0,
+            bytes: 0,
         }
     }
 
     /// Registers as they were at `revision`, with a change log that begins
     /// there: earlier changes are [`TooOld`].
     pub fn restored(registers: BTreeMap<Key, Register>, revision: u64, changes_max: usize) -> Self {
+        let weight = |(key, register): (&Key, &Register)| register.weight(key) as u64;
         Self {
+            bytes: registers.iter().map(weight).sum(),
             registers,
             revision,
             changes: VecDeque::new(),
@@ -200,6 +217,11 @@ impl Registers {
     /// How many registers there are.
     pub fn len(&self) -> usize {
         self.registers.len()
+    }
+
+    /// How many bytes their keys and values have.
+    pub const fn bytes(&self) -> u64 {
+        self.bytes
     }
 
     /// Whether there are none.
@@ -256,8 +278,8 @@ impl Registers {
             version: version.clone(),
             stamp,
         };
-        self.registers.insert(key.clone(), register.clone());
-        self.log(key, Some(register));
+        let before = self.registers.insert(key.clone(), register.clone());
+        self.log(key, before, Some(register));
         Ok(version)
     }
 
@@ -273,8 +295,8 @@ impl Registers {
         {
             return Err(Conflict);
         }
-        self.registers.remove(key);
-        self.log(key.clone(), None);
+        let before = self.registers.remove(key);
+        self.log(key.clone(), before, None);
         Ok(())
     }
 
@@ -317,12 +339,25 @@ impl Registers {
         self.revision - self.changes.len() as u64
     }
 
-    fn log(&mut self, key: Key, register: Option<Register>) {
+    /// What is kept beside the register that was changed last has grown by so
+    /// many bytes with the change.
+    pub(crate) fn grown_beside(&mut self, bytes: i64) {
+        if let Some(last) = self.changes.back_mut() {
+            last.grown += bytes;
+        }
+    }
+
+    fn log(&mut self, key: Key, before: Option<Register>, register: Option<Register>) {
         self.revision += 1;
+        let weight = |it: &Option<Register>| it.as_ref().map_or(0, |it| it.weight(&key) as i64);
+        let grown = weight(&register) - weight(&before);
+        self.bytes = self.bytes.saturating_add_signed(grown);
         let change = Change {
             revision: self.revision,
             key,
             register,
+            grown,
+            created: before.is_none(),
         };
         self.changes_bytes += change.bytes();
         self.changes.push_back(change);

@@ -254,6 +254,7 @@ fn whatever_happens_a_register_is_bound_as_long_as_its_session_lives() {
     for seed in 0..200 {
         let mut rng = Rng::from_seed(seed);
         let (mut log, mut model) = (Log::new(), Model::default());
+        let mut counted = (0, 0);
         for step in 0..120 {
             let names = ["a", "b", "c", "d"];
             let name = names[rng.below(4) as usize];
@@ -312,8 +313,27 @@ fn whatever_happens_a_register_is_bound_as_long_as_its_session_lives() {
                 }
             }
             agree(&log, &model, seed);
+            count(&log, &model, &mut counted);
         }
     }
+}
+
+/// The room that registers take is what they and their last wills hold, and
+/// what all changes up to `counted` and since add up to.
+fn count(log: &Log, model: &Model, counted: &mut (u64, i64)) {
+    let registers = log.state.registers();
+    let news = registers.changes_after(counted.0).expect("few changes");
+    let grown: i64 = news.map(|change| change.grown).sum();
+    *counted = (registers.revision(), counted.1 + grown);
+    let values = (model.registers.iter()).map(|(name, value)| name.len() + value.len());
+    let wills = model.bound.values().map(|(_, last)| last.len());
+    let bytes: usize = values.chain(wills).sum();
+    assert_eq!(log.state.register_bytes(), bytes as u64);
+    assert_eq!(counted.1, bytes as i64);
+    let each = registers
+        .list("")
+        .map(|(key, it)| log.state.weight(key, it));
+    assert_eq!(each.sum::<usize>(), bytes);
 }
 
 fn agree(log: &Log, model: &Model, seed: u64) {

@@ -17,10 +17,16 @@ impl Model {
     }
 
     fn happened(&mut self, key: &Key, register: Option<Register>) {
+        let bytes = |it: Option<&Register>| it.map_or(0, |it| it.value.len() + key.as_str().len());
+        let before = self.0.iter().rfind(|change| change.key == *key);
+        let before = before.and_then(|change| change.register.as_ref());
+        let (created, before) = (before.is_none(), bytes(before));
         self.0.push(Change {
             revision: self.0.len() as u64 + 1,
             key: key.clone(),
+            grown: bytes(register.as_ref()) as i64 - before as i64,
             register,
+            created,
         });
     }
 

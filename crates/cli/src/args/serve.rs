@@ -78,6 +78,13 @@ pub(crate) struct Serve {
     /// How many sessions one token may have, or without tokens one address [default: 4096].
     #[arg(long, env = "TENURE_SESSIONS_EACH", value_name = "N")]
     pub(crate) sessions_each: Option<u64>,
+    /// How many bytes the keys and values of all registers may have together [default:
+    /// 2147483648]. A write that needs more is refused.
+    #[arg(long, env = "TENURE_QUOTA_BYTES", value_name = "BYTES")]
+    pub(crate) quota_bytes: Option<u64>,
+    /// How many registers there may be [default: 1048576].
+    #[arg(long, env = "TENURE_QUOTA_REGISTERS", value_name = "N")]
+    pub(crate) quota_registers: Option<u64>,
     /// Listen on other than loopback addresses without TLS.
     #[arg(long, env = "TENURE_INSECURE")]
     pub(crate) insecure: bool,
@@ -110,6 +117,8 @@ impl Serve {
             tls_any_client: typed.tls_any_client || file.tls_any_client,
             tokens: typed.tokens.or(file.tokens),
             sessions_each: typed.sessions_each.or(file.sessions_each),
+            quota_bytes: typed.quota_bytes.or(file.quota_bytes),
+            quota_registers: typed.quota_registers.or(file.quota_registers),
             insecure: typed.insecure || file.insecure,
         }
     }
@@ -192,6 +201,13 @@ pub(crate) struct Token {
     /// Let it do everything.
     #[arg(long)]
     pub(crate) admin: bool,
+    /// How many bytes the registers that it may write may have together, whoever wrote them;
+    /// a write of it that needs more is refused [default: no quota of its own].
+    #[arg(long, value_name = "BYTES")]
+    pub(crate) quota_bytes: Option<u64>,
+    /// How many of these registers there may be [default: no quota of its own].
+    #[arg(long, value_name = "N")]
+    pub(crate) quota_registers: Option<u64>,
     /// Add what servers must know to this file; it is made if there is none.
     #[arg(long, value_name = "FILE")]
     pub(crate) tokens: Option<PathBuf>,

@@ -139,6 +139,8 @@ fn row(server: &ServerStatus, commit: u64, led: bool) -> [String; 11] {
             address,
             if it.confirmed == Some(false) {
                 unconfirmed_for(it)
+            } else if it.waiting.is_empty() {
+                it.full.clone()
             } else {
                 it.waiting.clone()
             },
@@ -230,6 +232,10 @@ fn object(server: &ServerStatus, commit: u64) -> Value {
         "speaks": it.speaks,
         "sessions": it.sessions,
         "registers": it.registers,
+        "register_bytes": it.register_bytes,
+        "quota_bytes": it.quota_bytes,
+        "quota_registers": it.quota_registers,
+        "full": it.full,
         "bound": it.bound,
         "revision": it.revision,
         "log_first": it.log_first,

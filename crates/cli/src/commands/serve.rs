@@ -159,6 +159,8 @@ fn settings(args: &Serve) -> Result<Config, Failure> {
     if let Some(each) = args.sessions_each {
         settings.sessions_each = each;
     }
+    settings.quota_bytes = args.quota_bytes.unwrap_or(settings.quota_bytes);
+    settings.quota_registers = args.quota_registers.unwrap_or(settings.quota_registers);
     settings.listen_peers.clone_from(&args.listen_peers);
     if let Some(timeout) = &args.election_timeout {
         settings.node.timeout = config::duration("--election-timeout", timeout)?;

@@ -98,6 +98,14 @@ fn table(args: &Token, token: &str) -> Result<String, Failure> {
         };
         text.push_str(&format!("log = \"{right}\"\n"));
     }
+    for (key, most) in [
+        ("quota_bytes", args.quota_bytes),
+        ("quota_registers", args.quota_registers),
+    ] {
+        if let Some(most) = most {
+            text.push_str(&format!("{key} = {most}\n"));
+        }
+    }
     if args.admin {
         text.push_str("admin = true\n");
     }

@@ -55,8 +55,8 @@ pub use log::Log;
 pub use membership::{Change, ChangeError, MAX_MEMBERS, Member, Membership, Part};
 pub use message::{Asker, Body, Compare, Envelope, Reply, Request};
 pub use node::{
-    Answer, Ask, Event, Fault, Few, Found, Input, MAX_SNAPSHOT_BYTES, Node, Objection, Output,
-    Query, Refusal, Status, Why,
+    Answer, Ask, Event, Fault, Few, Found, Input, MAX_SNAPSHOT_BYTES, NoRoom, Node, Objection,
+    Output, Query, Refusal, Status, Why,
 };
 pub use owner::{Claim, Fingerprint, Opener, Opening, Owner};
 pub use starts::{Reached, Start, Starts, Trace, Verdict};

@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use tenure_core::alpo::{
-    Answer, Ask, Claim, ClusterVersion, Command, Config, Limits, Opener, Opening, Operation,
-    Outcome, Owner, Refusal, State,
+    Answer, Ask, Claim, ClusterVersion, Command, Config, Limits, NoRoom, Opener, Opening,
+    Operation, Outcome, Owner, Refusal, State,
 };
 use tenure_core::cas::{Expect, Stamp, Write};
 use tenure_core::ids::Key;
@@ -285,6 +285,40 @@ fn whoever_has_fewer_sessions_than_are_left_gets_one_and_operators_have_places_k
     }
     let full = [Answer::Done(Outcome::TooManySessions)];
     assert_eq!(ask(&mut servers, opening(u64::MAX)), full);
+}
+
+/// A command that there is no room for is refused if it is new, and told what
+/// became of it if it is not.
+#[test]
+fn what_is_in_the_log_already_is_not_refused_for_want_of_room() {
+    let mut servers = trio(ClusterVersion::SECOND);
+    let session = open(&mut servers);
+    let no_room = Refusal::NoRoom(NoRoom {
+        token: None,
+        number: false,
+        held: 10,
+        asked: 1,
+        most: 10,
+    });
+    let repeat = |serial, text| match append(session, serial, text, MINE) {
+        Ask::Command(command, claim) => Ask::Repeat(Box::new((command, claim, no_room))),
+        other => other,
+    };
+    assert_eq!(ask(&mut servers, repeat(1, "a")), [refused(no_room)]);
+    // It was not done, and its serial is not used.
+    let done = |number| [Answer::Done(Outcome::Appended(number))];
+    assert_eq!(ask(&mut servers, append(session, 1, "b", MINE)), done(1));
+    assert_eq!(ask(&mut servers, repeat(1, "b")), done(1));
+    let other = [refused(Refusal::OtherContent)];
+    assert_eq!(ask(&mut servers, repeat(1, "c")), other);
+    // What is under way is waited for.
+    servers.cut_off(Some(0));
+    assert_eq!(ask(&mut servers, append(session, 2, "d", MINE)), []);
+    assert_eq!(ask(&mut servers, repeat(2, "d")), []);
+    servers.answers.clear();
+    servers.cut_off(None);
+    servers.pass(Duration::from_millis(200));
+    assert_eq!(servers.answers, [done(2), done(2)].concat());
 }
 
 #[test]

@@ -59,6 +59,11 @@ pub struct Config {
     /// more is refused with `TOO_MANY_SESSIONS`. A token with the right admin
     /// has no such bound.
     pub sessions_each: u64,
+    /// Bytes that the keys and values of all registers may have together; a
+    /// write that needs more is refused while this server leads.
+    pub quota_bytes: u64,
+    /// How many registers there may be; the same.
+    pub quota_registers: u64,
     /// Connections of clients, of which an eighth is kept for tokens that are
     /// known, and a 64th for those with the right admin. One more takes the
     /// place of another, or is closed.
@@ -107,6 +112,8 @@ impl Config {
             tokens: None,
             requests: 65_536,
             sessions_each: 4_096,
+            quota_bytes: 2 * 1024 * 1024 * 1024,
+            quota_registers: 1_048_576,
             connections: 4_096,
             idle: Duration::from_secs(300),
             watches: 65_536,

@@ -16,6 +16,7 @@ use super::inbox::{Event, Inbox, Look, Reply, Told};
 use super::looks;
 use super::pages::Pages;
 use super::shared::Shared;
+use super::space::{Quota, Size};
 use super::tokens::{Caller, Tokens};
 use super::translate::error;
 use super::watchers::Watchers;
@@ -47,6 +48,8 @@ pub(super) struct Door {
     most: usize,
     /// Sessions of one token, or of one address, at most.
     pub(super) sessions_each: u64,
+    /// How much registers may take, while this server leads.
+    pub(super) quota: Size,
 }
 
 /// Counts one request as under way until it is dropped.
@@ -94,6 +97,10 @@ impl Door {
             under_way: Arc::default(),
             most: config.requests,
             sessions_each: config.sessions_each,
+            quota: Size {
+                bytes: config.quota_bytes,
+                registers: config.quota_registers,
+            },
         }
     }
 
@@ -139,12 +146,18 @@ impl Door {
 
     /// Asks the machine and waits for its answer.
     pub(super) async fn ask(&self, ask: Ask) -> Told {
+        self.ask_within(ask, None).await
+    }
+
+    /// The same for a token with this quota.
+    pub(super) async fn ask_within(&self, ask: Ask, quota: Option<Arc<Quota>>) -> Told {
         let Some(_permit) = self.permit() else {
             let answer = Answer::Refused(Refusal::Busy);
             return Told { answer, at: None };
         };
         let (sender, answer) = oneshot::channel();
-        self.inbox.put(Event::Asked(ask, Reply::One(sender)));
+        let event = Event::Asked(ask, quota, Reply::One(sender));
+        self.inbox.put(event);
         Self::answer(answer).await
     }
 

@@ -282,6 +282,8 @@ pub(super) mod tests {
                 revision,
                 key,
                 register,
+                grown: 0,
+                created: false,
             })
         };
         let batch = Arc::new(Batch::new([3, 5, 8].map(change).into(), 9));

@@ -99,7 +99,7 @@ impl Newcomer<'_> {
             Event::Closed(visit, _) => {
                 self.peers.closed(visit);
             }
-            Event::Asked(_, reply) => {
+            Event::Asked(_, _, reply) => {
                 let answer = Answer::Refused(Refusal::NotLeader { leader: None });
                 reply.send(Told { answer, at: None });
             }

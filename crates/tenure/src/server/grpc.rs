@@ -16,7 +16,7 @@ use super::account::{Charge, Place, Reserved, Room, Streams};
 use super::door::Door;
 use super::inbox::{Event, Reply, Sink, Ticket, Told};
 use super::sessions::Proven;
-use super::tokens::Caller;
+use super::tokens::{Caller, Granted};
 use super::translate::{self, answer};
 use crate::api::ERROR_TRAILER;
 use crate::api::v1::cluster_server::Cluster;
@@ -63,6 +63,7 @@ pub(super) fn status(error: v1::Error) -> Status {
         | Cause::NotHandedOver
         | Cause::Held => Code::FailedPrecondition,
         Cause::TooOld | Cause::Compacted | Cause::Restored => Code::OutOfRange,
+        Cause::TooLarge if error.quota => Code::ResourceExhausted,
         Cause::TooLarge | Cause::Invalid => Code::InvalidArgument,
         Cause::Denied | Cause::NotOwner => Code::PermissionDenied,
         Cause::Unauthenticated => Code::Unauthenticated,
@@ -388,6 +389,7 @@ impl Exchange {
         let most = STREAM_MAX + OVER_MAX - self.under_way;
         let mut events = Vec::with_capacity(message.requests.len().min(most));
         let granted = self.caller.granted();
+        let quota = granted.as_ref().ok().and_then(Granted::quota);
         let caller = self.door.proof(&self.caller);
         for request in message.requests {
             let number = request.number;
@@ -420,7 +422,7 @@ impl Exchange {
                         page,
                     };
                     let reply = Reply::Stream(Arc::clone(&self.sink), ticket);
-                    events.push(Event::Asked(ask, reply));
+                    events.push(Event::Asked(ask, quota.clone(), reply));
                 }
                 Err(error) => refused.push(v1::Answer {
                     number,

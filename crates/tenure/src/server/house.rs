@@ -5,8 +5,8 @@
 //! it in a session that it keeps for the purpose. Such a request is done at
 //! most once; a client that does not hear the answer has to look.
 
-use std::sync::Mutex;
 use std::sync::PoisonError;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tenure_core::alpo::{
@@ -17,6 +17,7 @@ use tokio::sync::{Mutex as AsyncMutex, oneshot};
 
 use super::door::Door;
 use super::inbox::{Event, Reply, Told};
+use super::space::Quota;
 
 /// How long the session lives without being used.
 const TTL: Duration = Duration::from_secs(600);
@@ -62,7 +63,12 @@ impl House {
     }
 
     /// Does `operation` under a number of the server's own.
-    pub(super) async fn run(&self, door: &Door, operation: Operation) -> Told {
+    pub(super) async fn run(
+        &self,
+        door: &Door,
+        operation: Operation,
+        quota: Option<&Arc<Quota>>,
+    ) -> Told {
         let Some(_permit) = door.permit() else {
             return refused(Refusal::Busy);
         };
@@ -82,8 +88,8 @@ impl House {
                 open.next += 1;
                 open.under_way += 1;
                 // Under the lock, so that serials arrive in their order.
-                let event = Event::Asked(Ask::Command(command, open.proof), Reply::One(sender));
-                door.inbox.put(event);
+                let (ask, reply) = (Ask::Command(command, open.proof), Reply::House(sender));
+                door.inbox.put(Event::Asked(ask, quota.cloned(), reply));
                 Some(Ok(open.session))
             });
             match sent {
@@ -132,7 +138,12 @@ impl House {
         );
         // A request that was not taken leaves a gap that the next would fall
         // into; and a leader that is none any more may have another session.
-        let over = expired || !matches!(answer, Answer::Done(_));
+        // One that there is no room for leaves none: its serial is used.
+        let used = matches!(
+            answer,
+            Answer::Done(_) | Answer::Refused(Refusal::NoRoom(_))
+        );
+        let over = expired || !used;
         self.with(|open| {
             if let Some(it) = open.as_mut()
                 && it.session == session

@@ -86,7 +86,7 @@ async fn ready(State(door): State<Door>) -> Response {
     };
     answer(
         code,
-        &json!({ "ready": standing.ready, "why": standing.waiting }),
+        &json!({ "ready": standing.ready, "why": standing.waiting, "full": standing.full }),
     )
 }
 
@@ -153,6 +153,7 @@ pub(super) fn failed(error: v1::Error) -> Response {
         | Cause::Members
         | Cause::NotHandedOver
         | Cause::Held => StatusCode::CONFLICT,
+        Cause::TooLarge if error.quota => StatusCode::INSUFFICIENT_STORAGE,
         Cause::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
         Cause::Invalid => StatusCode::BAD_REQUEST,
         Cause::Denied | Cause::NotOwner => StatusCode::FORBIDDEN,
@@ -166,6 +167,9 @@ pub(super) fn failed(error: v1::Error) -> Response {
     if let Some(leader) = error.leader {
         body["error"]["leader"] = leader.into();
         body["error"]["leader_address"] = error.leader_address.into();
+    }
+    if error.quota {
+        body["error"]["quota"] = true.into();
     }
     if error.expected > 0 {
         body["error"]["expected"] = error.expected.into();

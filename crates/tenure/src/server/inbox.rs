@@ -12,6 +12,7 @@ use tenure_core::cas::Register;
 use tenure_core::ids::Key;
 use tokio::sync::{Notify, oneshot};
 
+use super::space::Quota;
 use crate::transport::Greeting;
 use crate::wal::WalError;
 
@@ -45,8 +46,9 @@ pub(super) enum Event {
     Closed(Visit, Ending),
     /// Another server has connected.
     Connected(Visit),
-    /// A client, or an operator, wants something.
-    Asked(Ask, Reply),
+    /// A client, or an operator, wants something; with the quota of its token,
+    /// if that has one.
+    Asked(Ask, Option<Arc<Quota>>, Reply),
     /// Somebody wants to look at the machine; there is none as long as the
     /// server is blank.
     Look(Look),
@@ -131,6 +133,9 @@ impl Told {
 pub(super) enum Reply {
     /// To somebody who waits for just this one.
     One(oneshot::Sender<Told>),
+    /// The same, for a command of the server's own session. Its serial has to
+    /// be used, also if it is refused.
+    House(oneshot::Sender<Told>),
     /// To a stream of answers, as the one to this request.
     Stream(Arc<Sink>, Ticket),
 }
@@ -139,7 +144,7 @@ impl Reply {
     pub(super) fn send(self, told: Told) {
         match self {
             // Whoever asked may have gone.
-            Self::One(sender) => drop(sender.send(told)),
+            Self::One(sender) | Self::House(sender) => drop(sender.send(told)),
             Self::Stream(sink, ticket) => sink.put(ticket, told),
         }
     }

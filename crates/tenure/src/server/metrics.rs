@@ -131,6 +131,8 @@ pub(super) struct Metrics {
     pub(super) full: Family<Of, Counter>,
     held: [Gauge; 2],
     pub(super) given_up: Counter,
+    /// Writes that a quota of registers had no room for.
+    pub(super) no_room: Counter,
     pub(super) reigns: Counter,
     pub(super) elections: Counter,
     pub(super) snapshots: Counter,
@@ -164,6 +166,9 @@ struct Seen {
     snapshot: Gauge,
     sessions: Gauge,
     registers: Gauge,
+    register_bytes: Gauge,
+    quota_bytes: Gauge,
+    quota_registers: Gauge,
     bound: Gauge,
     revision: Gauge,
     log_next: Gauge,
@@ -185,6 +190,7 @@ impl Metrics {
             full: Family::default(),
             held: Default::default(),
             given_up: Counter::default(),
+            no_room: Counter::default(),
             reigns: Counter::default(),
             elections: Counter::default(),
             snapshots: Counter::default(),
@@ -265,8 +271,13 @@ impl Metrics {
     }
 
     /// What is counted and has no reasons.
-    fn counters(&self) -> [(&'static str, &'static str, &Counter); 12] {
+    fn counters(&self) -> [(&'static str, &'static str, &Counter); 13] {
         [
+            (
+                "writes_without_room",
+                "Writes that a quota of registers had no room for",
+                &self.no_room,
+            ),
             (
                 "calls_given_up",
                 "Calls that clients gave up before they were answered",
@@ -373,7 +384,7 @@ impl Metrics {
 }
 
 impl Seen {
-    fn all(&self) -> [(&'static str, &'static str, &Gauge); 16] {
+    fn all(&self) -> [(&'static str, &'static str, &Gauge); 19] {
         [
             ("leads", "Whether this server leads", &self.leads),
             ("ready", "Whether it leads or follows a leader", &self.ready),
@@ -389,6 +400,21 @@ impl Seen {
             ),
             ("sessions", "Open sessions", &self.sessions),
             ("registers", "Registers", &self.registers),
+            (
+                "register_bytes",
+                "Bytes of keys, values and last wills of registers",
+                &self.register_bytes,
+            ),
+            (
+                "quota_bytes",
+                "How much that may be while this server leads",
+                &self.quota_bytes,
+            ),
+            (
+                "quota_registers",
+                "How many registers there may be while this server leads",
+                &self.quota_registers,
+            ),
             (
                 "registers_bound",
                 "Registers that are bound to sessions",
@@ -428,6 +454,9 @@ impl Seen {
             (&self.snapshot, status.snapshot),
             (&self.sessions, status.sessions),
             (&self.registers, status.registers),
+            (&self.register_bytes, status.register_bytes),
+            (&self.quota_bytes, status.quota_bytes),
+            (&self.quota_registers, status.quota_registers),
             (&self.bound, status.bound),
             (&self.revision, status.revision),
             (&self.log_next, status.log_next),

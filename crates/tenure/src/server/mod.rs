@@ -31,6 +31,7 @@
 //! | `complaints` | what is wrong with whoever connects, said once |
 //! | `inbox`, `door` | how things get to the owner, and who may bring how much |
 //! | `gathered` | keep-alives that are proposed together |
+//! | `space` | how much room registers may take |
 //! | `house` | a session of the server's own, for clients without one |
 //! | `watchers`, `telling`, `following` | those who follow registers, who tells them, and what waits for each |
 //! | `watching`, `beginning`, `looks` | a watch as a client sees it; what it tells first; pages that wait for their turn |
@@ -79,6 +80,7 @@ mod services;
 mod sessions;
 mod shared;
 mod silence;
+mod space;
 mod stand;
 mod steps;
 mod streams;

@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use tenure_core::Machine as _;
 use tenure_core::alpo::{
-    Answer, Ask, Batch, Event as NodeEvent, Input, LogId, Membership, Node, Outcome, Output,
-    Refusal, ServerId, Status,
+    Answer, Ask, Batch, Command, Event as NodeEvent, Input, LogId, Membership, Node, Operation,
+    Outcome, Output, Refusal, ServerId, Status,
 };
 use tenure_core::time::Instant;
 use tokio::sync::oneshot;
@@ -31,6 +31,7 @@ use super::refusals::Refusals;
 use super::removal::Removal;
 use super::shared::{Progress, Shared};
 use super::silence::Silence;
+use super::space::{Quota, Size, Space};
 use super::watchers::Watchers;
 use crate::clock;
 use crate::transport::{Greeting, Settled};
@@ -67,6 +68,8 @@ pub(super) struct Owner {
     waiting: HashMap<u64, Reply>,
     gathered: Gathered,
     next_token: u64,
+    /// What registers take.
+    pub(super) space: Space,
     pub(super) members: Membership,
     /// Whether others know the members without this server.
     pub(super) removal: Removal,
@@ -117,6 +120,10 @@ impl Owner {
             gathered: Gathered::default(),
             // A small number would do; this one is never mistaken for a count.
             next_token: 1 << 32,
+            space: Space::new(Size {
+                bytes: config.quota_bytes,
+                registers: config.quota_registers,
+            }),
             members,
             removal: Removal::default(),
             refusals: Refusals::default(),
@@ -239,7 +246,7 @@ impl Owner {
                     self.stand();
                 }
             }
-            Event::Asked(ask, reply) => self.ask(ask, reply),
+            Event::Asked(ask, quota, reply) => self.ask(ask, quota.as_deref(), reply),
             Event::Look(look) => look(Some(&self.node)),
             Event::Snapshot(teller) => return self.snapshot(teller),
             Event::Stop => self.stop(),
@@ -268,7 +275,7 @@ impl Owner {
         }
     }
 
-    fn ask(&mut self, ask: Ask, reply: Reply) {
+    fn ask(&mut self, ask: Ask, quota: Option<&Quota>, reply: Reply) {
         if self.waiting.len() >= self.requests {
             self.shared.metrics.refused();
             let answer = Answer::Refused(Refusal::Busy);
@@ -276,7 +283,27 @@ impl Owner {
         }
         let token = self.next_token;
         self.next_token += 1;
-        self.waiting.insert(token, reply);
+        let ask = match (self.space.admit(&self.node, token, ask, quota), reply) {
+            (Ask::Repeat(it), Reply::House(sender)) => {
+                let (command, claim, refusal) = *it;
+                self.shared.metrics.refused();
+                self.count_refusal(refusal);
+                let answer = Answer::Refused(refusal);
+                Reply::House(sender).send(Told { answer, at: None });
+                let operation = Operation::KeepAlive;
+                Ask::Command(
+                    Command {
+                        operation,
+                        ..command
+                    },
+                    claim,
+                )
+            }
+            (ask, reply) => {
+                self.waiting.insert(token, reply);
+                ask
+            }
+        };
         let ask = if self.node.status() == Status::Leader {
             match self.gathered.keep(clock::boot, token, ask) {
                 Ok(()) => return,
@@ -288,6 +315,12 @@ impl Owner {
         };
         self.propose_gathered();
         self.node.handle(clock::now(), Input::Asked { token, ask });
+    }
+
+    fn count_refusal(&self, refusal: Refusal) {
+        if let Refusal::NoRoom(_) = refusal {
+            self.shared.metrics.no_room.inc();
+        }
     }
 
     fn propose_gathered(&mut self) {
@@ -361,6 +394,7 @@ impl Owner {
             self.to_hand_over = answer == Answer::Refused(Refusal::NotHandedOver);
             return;
         }
+        self.space.over(token);
         let Some(reply) = self.waiting.remove(&token) else {
             return;
         };
@@ -369,6 +403,9 @@ impl Owner {
             Answer::Refused(_) => metrics::Result::Refused,
             Answer::Interrupted => metrics::Result::Interrupted,
         };
+        if let Answer::Refused(refusal) = answer {
+            self.count_refusal(refusal);
+        }
         if matches!(
             answer,
             Answer::Done(Outcome::TooManySessions) | Answer::Refused(Refusal::Scarce { .. })
@@ -391,6 +428,10 @@ impl Owner {
     fn after_round(&mut self, applied: bool, told: bool) {
         self.shared.face().stands_at(&self.node);
         self.shared.acknowledged(&self.node);
+        if self.space.applied(self.node.state()) {
+            // There is more to count, in another round.
+            self.inbox.put(Event::Look(Box::new(|_| ())));
+        }
         if applied {
             self.rise();
             self.settle();

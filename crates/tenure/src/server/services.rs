@@ -355,6 +355,9 @@ impl Door {
             members: face.members.iter().map(member).collect(),
             uptime_millis: u64::try_from(uptime).unwrap_or(u64::MAX),
             waiting: standing.waiting,
+            full: standing.full,
+            quota_bytes: self.quota.bytes,
+            quota_registers: self.quota.registers,
             ..seen
         }
     }

@@ -182,9 +182,12 @@ impl Door {
             Some(numbered) => {
                 let claim = self.claim(caller, &numbered.secret)?;
                 let ask = translate::numbered(numbered, operation, claim)?;
-                self.ask(ask).await
+                self.ask_within(ask, caller.quota()).await
             }
-            None => self.house.run(self, operation).await,
+            None => {
+                let quota = caller.quota();
+                self.house.run(self, operation, quota.as_ref()).await
+            }
         };
         done(told, &self.shared)
     }

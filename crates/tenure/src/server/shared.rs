@@ -47,6 +47,8 @@ pub struct Standing {
     pub term: Term,
     /// What it waits for, or why it stopped, for people.
     pub waiting: String,
+    /// That a quota of registers is nearly taken, for people; empty if not.
+    pub full: String,
 }
 
 /// What was written to the plain log and to registers, for those who follow.
@@ -152,6 +154,7 @@ impl Shared {
             leader: None,
             term: Term::ZERO,
             waiting: "starting".into(),
+            full: String::new(),
         };
         Self {
             edition: watch::Sender::new(face.edition),

@@ -19,6 +19,7 @@ impl Owner {
         if leader != Some(self.node.id()) {
             self.lost.clear();
         }
+        let full = self.space.full(self.node.state());
         let sound = removed.is_none() && set_back.is_none();
         let standing = Standing {
             alive: true,
@@ -30,6 +31,7 @@ impl Owner {
             excluded: out.is_some() || barred,
             leader,
             term: self.node.term(),
+            full,
             waiting: match (out.or(refused), leader) {
                 _ if self.stopping.is_some() => "this server stops".into(),
                 (Some(why), _) => why,
@@ -39,6 +41,11 @@ impl Owner {
         };
         self.shared.standing.send_if_modified(|known| {
             let news = *known != standing;
+            if known.full.is_empty() && !standing.full.is_empty() {
+                tracing::warn!("{}", standing.full);
+            } else if standing.full.is_empty() && !known.full.is_empty() {
+                tracing::info!("registers have room again");
+            }
             *known = standing;
             news
         });

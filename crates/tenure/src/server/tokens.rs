@@ -48,6 +48,7 @@ use super::account::{Holder, Place};
 use super::gate::Rank;
 use super::metrics::Barred;
 use super::shared::Shared;
+use super::space::{QUOTA_PREFIXES_MAX, Quota};
 use super::translate::error;
 use crate::api::v1::{self, Cause, command, request};
 use crate::transport::{Renewed, Unread};
@@ -128,6 +129,7 @@ impl Table {
         }
         let mut names: BTreeMap<Fingerprint, String> = BTreeMap::new();
         let mut table = Self::default();
+        let mut below = 0;
         for (name, mut rights) in file.tokens {
             let Some(fingerprint) = parse_fingerprint(&rights.sha256) else {
                 return Err(format!(
@@ -145,7 +147,15 @@ impl Table {
                 return Err(format!("tokens.{name}: {why}"));
             }
             rights.name = name;
+            rights.quota = rights.limited(&fingerprint);
+            below += rights.quota.as_ref().map_or(0, |it| it.prefixes.len());
             table.0.push((fingerprint, Arc::new(rights)));
+        }
+        if below > QUOTA_PREFIXES_MAX {
+            return Err(format!(
+                "expected at most {QUOTA_PREFIXES_MAX} prefixes of all tokens with a quota \
+                 together, found {below}"
+            ));
         }
         Ok(table)
     }
@@ -399,6 +409,14 @@ impl Caller {
         self.rank() == Rank::Admin
     }
 
+    /// How much the registers may take that it may write, if that is bounded.
+    pub(super) fn quota(&self) -> Option<Arc<Quota>> {
+        match &self.who {
+            Who::Bearer(it) => it.rights()?.quota.clone(),
+            Who::Anybody | Who::Nobody(..) => None,
+        }
+    }
+
     /// What this caller may do now.
     ///
     /// # Errors
@@ -434,6 +452,12 @@ impl Caller {
 pub(super) struct Granted(Option<(Arc<Rights>, Arc<Shared>)>);
 
 impl Granted {
+    /// See [`Caller::quota`].
+    pub(super) fn quota(&self) -> Option<Arc<Quota>> {
+        let (rights, _) = self.0.as_ref()?;
+        rights.quota.clone()
+    }
+
     /// See [`Caller::may`].
     pub(super) fn may(&self, need: Need<'_>) -> Result<(), v1::Error> {
         match &self.0 {

@@ -416,6 +416,7 @@ fn refused(refusal: Refusal, shared: &Shared) -> v1::Error {
             name_of(&opener),
             most_of(&shared.holders())
         )),
+        Refusal::NoRoom(why) => super::space::no_room(&why),
         Refusal::Window => error(
             Cause::Window,
             "expected at most 1,024 requests of a session under way",

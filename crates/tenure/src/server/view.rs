@@ -58,6 +58,7 @@ pub(super) fn status(node: &Node) -> v1::StatusResponse {
         snapshot: node.snapshot().map_or(0, |it| it.last.id),
         sessions: state.sessions().len() as u64,
         registers: state.registers().len() as u64,
+        register_bytes: state.register_bytes(),
         bound: state.bound_len() as u64,
         revision: state.registers().revision(),
         log_first: state.journal().first(),

@@ -13,6 +13,7 @@ mod restored;
 mod servers;
 mod sessions;
 mod silence;
+mod space;
 mod standing;
 mod strangers;
 mod tls;

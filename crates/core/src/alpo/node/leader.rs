@@ -154,6 +154,11 @@ impl Leader {
                 Admission::Attach(id) => self.desk.attach(id, token),
                 Admission::Answer(answer) => server.answer(token, answer),
             },
+            Ask::Repeat(it) => match self.desk.judge(server, &it.0, &it.1) {
+                Admission::Append => server.answer(token, Answer::Refused(it.2)),
+                Admission::Attach(id) => self.desk.attach(id, token),
+                Admission::Answer(answer) => server.answer(token, answer),
+            },
             Ask::Read(query) => self.read(server, token, query),
             Ask::Change(change) => self.change(server, token, change, None),
             Ask::ChangeOf { change, storage } => self.change(server, token, change, Some(storage)),

@@ -54,7 +54,9 @@ use crate::time::{Instant, Now};
 pub use bounds::Objection;
 pub use passive::MAX_SNAPSHOT_BYTES;
 pub use status::Status;
-pub use types::{Answer, Ask, Event, Fault, Few, Found, Input, Output, Query, Refusal, Why};
+pub use types::{
+    Answer, Ask, Event, Fault, Few, Found, Input, NoRoom, Output, Query, Refusal, Why,
+};
 
 use super::bug::Bug;
 use super::config::Config;

@@ -11,9 +11,10 @@ use super::super::entry::{ClusterVersion, Command, Outcome, Serial, SessionId};
 use super::super::ids::{LogId, Position, ServerId, StorageId};
 use super::super::membership::{Change, ChangeError};
 use super::super::message::Envelope;
-use super::super::owner::{Claim, Opener, Opening};
+use super::super::owner::{Claim, Fingerprint, Opener, Opening};
 use super::super::state::Bound;
 
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 /// What happened.
@@ -52,6 +53,10 @@ pub enum Ask {
     Open(Opening),
     /// Do this, once, for who proves this.
     Command(Command, Claim),
+    /// The same if it was asked before, and is in the log or done; refuse it
+    /// with this if it is new. So a command that there is no room for is not
+    /// refused as one that was not done, while an earlier sending is.
+    Repeat(Box<(Command, Claim, Refusal)>),
     /// End this session, whoever owns it: for operators.
     End {
         /// Which.
@@ -89,6 +94,7 @@ impl Ask {
         match self {
             Self::Open(_)
             | Self::Command(..)
+            | Self::Repeat(..)
             | Self::End { .. }
             | Self::Change(_)
             | Self::ChangeOf { .. } => true,
@@ -100,6 +106,7 @@ impl Ask {
     pub(super) fn weight(&self) -> usize {
         match self {
             Self::Command(command, _) => command.operation.weight(),
+            Self::Repeat(it) => it.0.operation.weight(),
             Self::Open(_)
             | Self::End { .. }
             | Self::Read(_)
@@ -108,6 +115,22 @@ impl Ask {
             | Self::Transfer(_) => 0,
         }
     }
+}
+
+/// A quota of registers that a write would go beyond.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NoRoom {
+    /// Whose quota it is: that of the token of this hash; `None` if that of
+    /// all clients together.
+    pub token: Option<Fingerprint>,
+    /// Whether it is about the number of registers, and not about their bytes.
+    pub number: bool,
+    /// How much of it is taken, what is under way included.
+    pub held: u64,
+    /// How much more the write would take.
+    pub asked: u64,
+    /// How much it is.
+    pub most: u64,
 }
 
 /// What to read.
@@ -224,6 +247,8 @@ pub enum Refusal {
         /// How many places are left, without those that are kept.
         left: u64,
     },
+    /// Registers would take more room than they may.
+    NoRoom(NoRoom),
     /// The client has too many requests under way.
     Window,
     /// The change of members makes no sense.

@@ -47,12 +47,19 @@ pub(super) struct Binding {
 pub(super) struct Bindings {
     by_key: BTreeMap<Key, Binding>,
     by_session: BTreeMap<SessionId, BTreeSet<Key>>,
+    /// Bytes of all last wills.
+    bytes: u64,
 }
 
 impl Bindings {
     /// How many registers are bound.
     pub(super) fn len(&self) -> usize {
         self.by_key.len()
+    }
+
+    /// How many bytes their last wills have.
+    pub(super) const fn bytes(&self) -> u64 {
+        self.bytes
     }
 
     /// How many are bound to this session.
@@ -85,7 +92,9 @@ impl Bindings {
     pub(super) fn bind(&mut self, key: Key, session: SessionId, last: Bytes) {
         let held = self.by_session.entry(session).or_default();
         held.insert(key.clone());
-        self.by_key.insert(key, Binding { session, last });
+        self.bytes += last.len() as u64;
+        let before = self.by_key.insert(key, Binding { session, last });
+        self.bytes -= before.map_or(0, |it| it.last.len() as u64);
     }
 
     /// The register is bound no more.
@@ -93,6 +102,7 @@ impl Bindings {
         let Some(binding) = self.by_key.remove(key) else {
             return;
         };
+        self.bytes -= binding.last.len() as u64;
         if let Some(held) = self.by_session.get_mut(&binding.session) {
             held.remove(key);
             if held.is_empty() {
@@ -107,6 +117,7 @@ impl Bindings {
         let held = self.by_session.remove(&session).unwrap_or_default();
         held.into_iter().filter_map(|key| {
             let binding = self.by_key.remove(&key)?;
+            self.bytes -= binding.last.len() as u64;
             Some((key, binding.last))
         })
     }

@@ -199,6 +199,17 @@ impl State {
         &self.registers
     }
 
+    /// How many bytes the registers take: of their keys, their values, and
+    /// what they are to hold when a session ends.
+    pub const fn register_bytes(&self) -> u64 {
+        self.registers.bytes() + self.bindings.bytes()
+    }
+
+    /// How many bytes of these are this register's.
+    pub fn weight(&self, key: &Key, register: &Register) -> usize {
+        register.weight(key) + self.last_will(key).map_or(0, |it| it.len())
+    }
+
     /// The revision of the registers after entry `id`: the changes after it
     /// are those by later entries.
     ///
@@ -441,7 +452,7 @@ impl State {
         let outcome = self.swap(write);
         // Whoever may do more than leave a note takes it over, or up, whole.
         if !note && matches!(outcome, Outcome::Swapped(_)) {
-            self.bindings.release(&write.key);
+            self.release(&write.key);
         }
         outcome
     }
@@ -455,9 +466,19 @@ impl State {
         }
         let outcome = self.swap(write);
         if matches!(outcome, Outcome::Swapped(_)) {
+            let before = self.last_will(&write.key).map_or(0, |it| it.len());
             self.bindings.bind(write.key.clone(), session, last.clone());
+            self.registers
+                .grown_beside(last.len() as i64 - before as i64);
         }
         outcome
+    }
+
+    /// The register was written or deleted, and is bound no more.
+    fn release(&mut self, key: &Key) {
+        let freed = self.last_will(key).map_or(0, |it| it.len());
+        self.bindings.release(key);
+        self.registers.grown_beside(-(freed as i64));
     }
 
     /// The session is over: its registers get their last wills.
@@ -470,6 +491,7 @@ impl State {
                 continue;
             }
             let expect = Expect::Version(held.version.clone());
+            let last = value.len() as i64;
             // It is there as it was just read, so it is written.
             let _ = self.swap(&Write {
                 key,
@@ -477,6 +499,7 @@ impl State {
                 value,
                 stamp: Stamp::Now,
             });
+            self.registers.grown_beside(-last);
         }
     }
 
@@ -509,7 +532,7 @@ impl State {
                 if let Some(before) = before {
                     self.marks.take(key, &before);
                 }
-                self.bindings.release(key);
+                self.release(key);
                 Outcome::Deleted
             }
             Err(_) => Outcome::Conflict,

@@ -533,6 +533,19 @@ pub struct StatusResponse {
     /// what it is by its own log.
     #[prost(bool, tag = "33")]
     pub excluded: bool,
+    /// Bytes of all keys and values of registers, and of what they are to hold
+    /// when a session ends.
+    #[prost(uint64, tag = "34")]
+    pub register_bytes: u64,
+    /// How much that may be, and how many registers, while this server leads.
+    #[prost(uint64, tag = "35")]
+    pub quota_bytes: u64,
+    #[prost(uint64, tag = "36")]
+    pub quota_registers: u64,
+    /// That one of these is nearly taken, in words; empty if not. Writes that
+    /// need more than there is are refused then.
+    #[prost(string, tag = "37")]
+    pub full: ::prost::alloc::string::String,
 }
 /// What decides which of two candidates steps back: the lower one, compared by
 /// the term of the last entry of the log first, then by that entry's id, then
@@ -800,6 +813,10 @@ pub struct Error {
     /// which the log goes on here, or the revision at which a watch can begin.
     #[prost(uint64, tag = "5")]
     pub expected: u64,
+    /// Whether a quota of registers is taken: nothing was done, and the same can
+    /// be done when registers were deleted.
+    #[prost(bool, tag = "6")]
+    pub quota: bool,
 }
 #[derive(serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -865,7 +882,8 @@ pub enum Cause {
     /// The serial was done long ago, and its answer is forgotten.
     TooOld = 6,
     /// More than may be: of bytes, of requests under way, of sessions (of all, or
-    /// of one token or address).
+    /// of one token or address). TOO_LARGE is also the cause where a quota of
+    /// registers is taken; then `quota` is set.
     TooLarge = 7,
     Window = 8,
     TooManySessions = 9,

@@ -1,10 +1,14 @@
 //! What a token allows.
 
+use std::sync::Arc;
+
 use serde::Deserialize;
 use tenure_core::election::Record;
 use tenure_core::ha::Keys;
 use tenure_core::ids::Key;
 
+use super::super::sessions::half;
+use super::super::space::{Quota, Size};
 use super::super::translate::error;
 use super::PREFIXES_MAX;
 use crate::api::v1::{self, Cause};
@@ -34,6 +38,10 @@ pub(super) struct Rights {
     /// Names of groups; with `*` at the end all that begin so. `None` if the
     /// file says nothing: then `write` covers groups too, for this release.
     operate: Option<Vec<String>>,
+    /// How many bytes the registers may take that it may write.
+    quota_bytes: Option<u64>,
+    /// How many there may be.
+    quota_registers: Option<u64>,
     #[serde(default)]
     log: LogRight,
     #[serde(default)]
@@ -41,6 +49,8 @@ pub(super) struct Rights {
     /// What it is called.
     #[serde(skip)]
     pub(super) name: String,
+    #[serde(skip)]
+    pub(super) quota: Option<Arc<Quota>>,
 }
 
 /// What a call needs to be allowed.
@@ -103,6 +113,28 @@ impl Rights {
              add {line} to [tokens.{}] if it is to have that right, and operate = [] if not",
             self.name, self.name
         ))
+    }
+
+    /// How much the registers that it may write may take, if the file says so.
+    pub(super) fn limited(&self, fingerprint: &[u8; 32]) -> Option<Arc<Quota>> {
+        if self.quota_bytes.is_none() && self.quota_registers.is_none() {
+            return None;
+        }
+        let most = Size {
+            bytes: self.quota_bytes.unwrap_or(u64::MAX),
+            registers: self.quota_registers.unwrap_or(u64::MAX),
+        };
+        let elections = self.campaign.iter();
+        let elections = elections.map(|it| format!("{}{it}", Key::ELECTIONS));
+        let groups = self.operate.iter().flatten();
+        let groups = groups.map(|it| match it.strip_suffix('*') {
+            Some(begin) => format!("{}{begin}", Keys::PREFIX),
+            None => format!("{}{it}/", Keys::PREFIX),
+        });
+        let all = self.admin.then(String::new);
+        let prefixes = self.write.iter().cloned().chain(elections);
+        let prefixes = prefixes.chain(groups).chain(all).collect();
+        Some(Arc::new(Quota::new(half(fingerprint), most, prefixes)))
     }
 
     pub(super) fn allow(&self, need: Need<'_>) -> bool {
