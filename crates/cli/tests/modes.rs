@@ -367,3 +367,51 @@ fn a_token_that_writes_groups_by_its_right_write_is_named() {
     assert_eq!(server.count(&words), 2);
     assert_eq!(server.count(&["WARN", "the registers of groups"]), 2);
 }
+
+/// Nor is what was asked for in vain: a log is read by more people than the
+/// registers.
+#[test]
+fn what_strangers_ask_for_is_not_in_the_log() {
+    let mut cluster = Cluster::start();
+    cluster.kill(1);
+    let tokens = cluster.directory.path().join("tokens.toml");
+    let named = tokens.to_str().expect("a path");
+    let out = cluster.directory.path().join("5ecre7-name.token");
+    let made = ["token", "5ecre7-name", "--tokens", named, "--out"];
+    let made = tenure(&[&made[..], &[out.to_str().expect("a path")]].concat());
+    assert!(made.status.success(), "{made:?}");
+    let known = fs::read_to_string(&out).expect("a token");
+    let mut serve = cluster.loud(TENURE, 1);
+    serve.args(["--tokens", named]);
+    let server = Heard::start(serve);
+    ready(&cluster.clients[0]);
+    for (token, status) in [(known.trim(), "403"), ("tenure_5ecre7", "401")] {
+        for call in ["registers/read", "registers/watch", "registers/5ecre7"] {
+            let head = format!("POST /v1/{call}");
+            let token = format!("Authorization: Bearer {token}\r\n");
+            let body = r#"{"key": "elections/5ecre7"}"#;
+            let said = answer(call_with(&cluster.clients[0], &head, &token, body));
+            let status = if call.ends_with('7') && status == "403" {
+                "404"
+            } else {
+                status
+            };
+            assert!(said.contains(status), "{call}: {said}");
+        }
+    }
+    // What was to be said is said before this.
+    let text = fs::read_to_string(&tokens).expect("the tokens");
+    fs::write(&tokens, text + "\n# again\n").expect("written");
+    let renewed = poll_until(Duration::from_secs(30), || {
+        answer(call_with(
+            &cluster.clients[0],
+            "GET /v1/x",
+            "Authorization: Bearer x\r\n",
+            "",
+        ));
+        (server.count(&["INFO", "tokens were renewed"]) == 1).then_some(())
+    });
+    renewed.expect("they are read");
+    assert_eq!(server.count(&["5ecre7"]), 0);
+    assert_eq!(server.count(&[known.trim()]), 0);
+}

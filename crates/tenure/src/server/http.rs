@@ -13,7 +13,9 @@
 //! | `/readyz` | should it get traffic? | it leads, or follows a leader |
 //! | `/leader` | does it lead? | it does |
 //!
-//! These three need no token; whoever asks is no client, and has none.
+//! These three need no token, since who asks is no client. Where there are
+//! tokens, who shows none that is known is told yes or no, and nothing of what
+//! the cluster consists of.
 
 use axum::Extension;
 use axum::Router;
@@ -64,47 +66,39 @@ fn answer(code: StatusCode, body: &serde_json::Value) -> Response {
     (code, content, format!("{body}\n")).into_response()
 }
 
-async fn health(State(door): State<Door>) -> Response {
-    let standing = door.shared.standing.borrow().clone();
-    let code = if standing.alive {
+/// The answer to a probe: whether it is `so`, and for those who are known why.
+fn probed(caller: &Caller, what: &str, so: bool, why: serde_json::Value) -> Response {
+    let code = if so {
         StatusCode::OK
     } else {
         StatusCode::SERVICE_UNAVAILABLE
     };
-    answer(
-        code,
-        &json!({ "alive": standing.alive, "why": standing.waiting }),
-    )
+    let mut body = if caller.is_known() { why } else { json!({}) };
+    body[what] = so.into();
+    answer(code, &body)
 }
 
-async fn ready(State(door): State<Door>) -> Response {
+async fn health(State(door): State<Door>, Extension(caller): Who) -> Response {
     let standing = door.shared.standing.borrow().clone();
-    let code = if standing.ready {
-        StatusCode::OK
-    } else {
-        StatusCode::SERVICE_UNAVAILABLE
-    };
-    answer(
-        code,
-        &json!({ "ready": standing.ready, "why": standing.waiting, "full": standing.full }),
-    )
+    let why = json!({ "why": standing.waiting });
+    probed(&caller, "alive", standing.alive, why)
 }
 
-async fn leader(State(door): State<Door>) -> Response {
+async fn ready(State(door): State<Door>, Extension(caller): Who) -> Response {
+    let standing = door.shared.standing.borrow().clone();
+    let why = json!({ "why": standing.waiting, "full": standing.full });
+    probed(&caller, "ready", standing.ready, why)
+}
+
+async fn leader(State(door): State<Door>, Extension(caller): Who) -> Response {
     let standing = door.shared.standing.borrow().clone();
     let known = door.shared.leader(standing.leader);
-    let code = if standing.leads {
-        StatusCode::OK
-    } else {
-        StatusCode::SERVICE_UNAVAILABLE
-    };
-    let body = json!({
-        "leads": standing.leads,
+    let why = json!({
         "term": standing.term.get(),
         "leader": known.as_ref().map(|(id, _)| id.get()),
         "leader_address": known.map(|(_, address)| address),
     });
-    answer(code, &body)
+    probed(&caller, "leads", standing.leads, why)
 }
 
 async fn metrics(State(door): State<Door>, Extension(caller): Who) -> Response {

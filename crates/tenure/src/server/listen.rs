@@ -348,7 +348,7 @@ fn admit(
         ));
     }
     let path = request.uri().path();
-    let ours = ["/tenure.v1.", "/v1/", "/metrics"];
+    let ours = ["/tenure.v1.", "/v1/", "/metrics", "/grpc.reflection."];
     if ours.iter().any(|it| path.starts_with(it)) {
         caller.granted()?;
     }

@@ -391,6 +391,11 @@ impl Caller {
         }
     }
 
+    /// Whether it is known, or nobody has to be.
+    pub(super) fn is_known(&self) -> bool {
+        self.rank() != Rank::Stranger
+    }
+
     /// What its connection has proven by this call.
     pub(super) fn rank(&self) -> Rank {
         match &self.who {

@@ -8,6 +8,7 @@ mod certificates;
 mod copies;
 mod given_up;
 mod groups;
+mod outsiders;
 mod pages;
 mod restored;
 mod servers;

@@ -103,7 +103,11 @@ impl Decoder for Empty {
     }
 }
 
-async fn call(servers: &Servers, path: &str, token: Option<&str>) -> Result<(), tonic::Status> {
+pub(crate) async fn call(
+    servers: &Servers,
+    path: &str,
+    token: Option<&str>,
+) -> Result<(), tonic::Status> {
     let mut grpc = tonic::client::Grpc::new(servers.channel(1).await);
     grpc.ready().await.expect("it is there");
     let mut request = tonic::Request::new(());
