@@ -92,6 +92,9 @@ pub(crate) struct Status {
     /// versions do not say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) drift_ppm: Option<u32>,
+    /// Where it serves metrics, if it does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) metrics: Option<String>,
     #[serde(default)]
     pub(crate) workloads: BTreeMap<String, Entry>,
     /// How many workloads there was no room for.

@@ -35,7 +35,15 @@ pub(super) async fn listen(address: &str) -> Result<TcpListener, Failure> {
             _ => Failure::Other(anyhow::anyhow!(text)),
         }
     })?;
-    tracing::info!("metrics at http://{}/metrics", listener.local_addr()?);
+    let bound = listener.local_addr()?;
+    tracing::info!("metrics at http://{bound}/metrics");
+    if !bound.ip().is_loopback() {
+        tracing::warn!(
+            "--metrics {address}: other machines reach this address, and whoever does may read the \
+             metrics: they are served without TLS and without tokens. Name a loopback address \
+             (127.0.0.1:PORT), or see to it that only those who collect them get there"
+        );
+    }
     Ok(listener)
 }
 

@@ -7,6 +7,7 @@
 //! everything at once and lets the others find out.
 
 use std::collections::BTreeSet;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -85,7 +86,8 @@ pub(crate) async fn run(context: &Context, options: Options) -> Result<ExitCode,
     let mut found = found::find(&directory, config.lease, clock).await?;
     let past = found.past(&settings, clock);
     let resumes = past.is_some();
-    let mut book = Book::new(head(&config), &found.state.notes);
+    let bound = metered.as_ref().and_then(|it| it.local_addr().ok());
+    let mut book = Book::new(head(&config, bound), &found.state.notes);
     if let Some(past) = &past {
         book.resume(&past.jobs, clock::wall());
     }
@@ -218,7 +220,7 @@ async fn before(
     Ok((builder, done))
 }
 
-fn head(config: &Config) -> Status {
+fn head(config: &Config, metrics: Option<SocketAddr>) -> Status {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     Status {
         host: host.trim().to_owned(),
@@ -226,6 +228,7 @@ fn head(config: &Config) -> Status {
         since: clock::wall().as_millis(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         drift_ppm: Some(config.drift.ppm()),
+        metrics: metrics.map(|it| it.to_string()),
         ..Status::default()
     }
 }

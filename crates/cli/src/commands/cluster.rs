@@ -212,11 +212,7 @@ fn object(server: &ServerStatus, commit: u64) -> Value {
         "last_reign": it.last_reign,
         "leader": it.leader,
         "vote": it.vote,
-        "rank": it.rank.as_ref().map(|rank| json!({
-            "last_log_term": rank.last_log_term,
-            "last_log_id": rank.last_log_id,
-            "server": rank.server,
-        })),
+        "rank": it.rank.as_ref().map(rank_object),
         "last_log_term": it.last_log_term,
         "last_log_id": it.last_log_id,
         "durable": it.durable,
@@ -242,7 +238,24 @@ fn object(server: &ServerStatus, commit: u64) -> Value {
         "log_next": it.log_next,
         "uptime_millis": it.uptime_millis,
         "waiting": it.waiting,
+        "protection": it.protection.as_ref().map(protection_object),
         "members": it.members.iter().map(member_object).collect::<Vec<_>>(),
+    })
+}
+
+fn rank_object(rank: &v1::Rank) -> Value {
+    json!({
+        "last_log_term": rank.last_log_term,
+        "last_log_id": rank.last_log_id,
+        "server": rank.server,
+    })
+}
+
+fn protection_object(protection: &v1::Protection) -> Value {
+    json!({
+        "tls": protection.tls,
+        "tokens": protection.tokens,
+        "insecure": protection.insecure,
     })
 }
 

@@ -208,7 +208,7 @@ fn node(view: &View, member: &Member, beat: &Beat) -> ([String; 7], Value) {
         "type": "node", "group": view.group.as_str(), "node": member.name.as_str(), "id": id,
         "state": state, "ha": member.ha, "draining": member.draining, "workloads": held, "max": member.max,
         "labels": labels, "host": status.host, "pid": status.pid, "version": status.version,
-        "since": since(status.since),
+        "since": since(status.since), "metrics": status.metrics,
         "silent_ms": beat.silence.map(|it| u64::try_from(it.as_millis()).unwrap_or(u64::MAX)),
         "lease_ms": u64::try_from(member.lease.as_millis()).unwrap_or(u64::MAX),
     });

@@ -19,6 +19,7 @@ use crate::{Context, config};
 pub(crate) async fn serve(context: &Context, args: &Serve) -> Result<ExitCode, Failure> {
     let mut settings = settings(&args.or(&context.file.serve))?;
     settings.connections = settings.connections.min(affordable_connections());
+    warn_if_open(&settings);
     let id = settings.id.get();
     let data = settings.data.display().to_string();
     // Signals first: one that comes while the log is read must not be lost.
@@ -183,8 +184,37 @@ fn settings(args: &Serve) -> Result<Config, Failure> {
     } else if !args.insecure {
         refuse_open(&settings)?;
     }
+    // With TLS the flag allows nothing.
+    settings.insecure = args.insecure && settings.tls.is_none();
     settings.peer_secret = secret::of(args, &settings)?;
     Ok(settings)
+}
+
+/// What leaves a server open to strangers is said at each start.
+fn warn_if_open(settings: &Config) {
+    let (tls, tokens) = (settings.tls.is_some(), settings.tokens.is_some());
+    for (open, text) in [
+        (
+            settings.insecure,
+            "--insecure: this server may listen without TLS on addresses that other machines \
+             reach. Leave the flag out once it has --tls-cert, --tls-key and --tls-ca",
+        ),
+        (
+            !tls,
+            "no TLS: who can listen on the network reads all that clients and servers say, and who \
+             can change what is on its way can change it. Give --tls-cert, --tls-key and --tls-ca",
+        ),
+        (
+            !tokens,
+            "no tokens: whoever reaches the clients' port (with TLS: and has a certificate, \
+             if clients need one) may do everything. Make some by `tenure token`, and name their \
+             file by --tokens",
+        ),
+    ] {
+        if open {
+            tracing::warn!("{text}");
+        }
+    }
 }
 
 /// The certificates: all of them, or none.

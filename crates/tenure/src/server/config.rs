@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tenure_core::alpo::{Config as NodeConfig, Limits, MAX_MEMBERS, ServerId};
 
+use crate::api::v1::Protection;
 use crate::transport::{MAX_ADDRESS_BYTES, PeerRules, PeerSecret, TlsFiles};
 use crate::wal;
 
@@ -53,6 +54,9 @@ pub struct Config {
     /// The file of the tokens that clients need; `None` lets everybody do
     /// everything.
     pub tokens: Option<PathBuf>,
+    /// Whether it was allowed to listen without TLS on addresses that other
+    /// machines reach. Its status says so; what it does stays the same.
+    pub insecure: bool,
     /// Requests of clients that may be under way; more are refused with BUSY.
     pub requests: usize,
     /// Sessions that one token may have, or without tokens one address; one
@@ -110,6 +114,7 @@ impl Config {
             peer_secret: None,
             client_certificates: true,
             tokens: None,
+            insecure: false,
             requests: 65_536,
             sessions_each: 4_096,
             quota_bytes: 2 * 1024 * 1024 * 1024,
@@ -119,6 +124,15 @@ impl Config {
             watches: 65_536,
             message_within: Duration::from_secs(30),
             span: tracing::Span::none(),
+        }
+    }
+
+    /// What keeps strangers from it, for its status.
+    pub(super) const fn protection(&self) -> Protection {
+        Protection {
+            tls: self.tls.is_some(),
+            tokens: self.tokens.is_some(),
+            insecure: self.insecure,
         }
     }
 

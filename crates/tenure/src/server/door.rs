@@ -33,6 +33,8 @@ pub(super) struct Door {
     /// What keeps web pages out; with tokens there is no need.
     pub(super) pages: Option<Arc<Pages>>,
     pub(super) started: tenure_core::time::Instant,
+    /// How this server was started.
+    pub(super) protection: v1::Protection,
     /// What clients make this server hold.
     pub(super) account: Arc<Account>,
     /// Leave to read a page of the log or of registers ([`PAGES_MAX`]), after
@@ -90,6 +92,7 @@ impl Door {
             tokens,
             pages: Pages::new(config).map(Arc::new),
             started: crate::clock::boot(),
+            protection: config.protection(),
             account: Account::new(shared.metrics.full.clone()),
             reads: Arc::new([(); 2].map(|()| Semaphore::new(PAGES_MAX))),
             backups: Arc::new(Semaphore::new(BACKUPS_MAX)),

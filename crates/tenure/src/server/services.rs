@@ -358,6 +358,7 @@ impl Door {
             full: standing.full,
             quota_bytes: self.quota.bytes,
             quota_registers: self.quota.registers,
+            protection: Some(self.protection),
             ..seen
         }
     }

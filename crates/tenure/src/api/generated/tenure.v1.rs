@@ -546,6 +546,25 @@ pub struct StatusResponse {
     /// need more than there is are refused then.
     #[prost(string, tag = "37")]
     pub full: ::prost::alloc::string::String,
+    /// How it was started. Absent from servers of earlier releases.
+    #[prost(message, optional, tag = "38")]
+    pub protection: ::core::option::Option<Protection>,
+}
+/// What keeps strangers from a server.
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default, deny_unknown_fields)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Protection {
+    /// Its connections speak TLS.
+    #[prost(bool, tag = "1")]
+    pub tls: bool,
+    /// Clients need a token.
+    #[prost(bool, tag = "2")]
+    pub tokens: bool,
+    /// It was allowed to listen without TLS on addresses that other machines
+    /// reach (--insecure).
+    #[prost(bool, tag = "3")]
+    pub insecure: bool,
 }
 /// What decides which of two candidates steps back: the lower one, compared by
 /// the term of the last entry of the log first, then by that entry's id, then
