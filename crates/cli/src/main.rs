@@ -13,6 +13,7 @@ mod log;
 mod movement;
 mod output;
 mod program;
+mod secrets;
 mod stderr;
 
 use std::process::ExitCode;
@@ -73,7 +74,8 @@ fn main() -> ExitCode {
     log::start(&cli.common, format);
     let _finish = stderr::Finish;
     let output = Output::new(cli.common.json, format);
-    match file.and_then(|file| run(cli, file, output)) {
+    let typed = secrets::refuse_typed(std::env::args_os());
+    match typed.and(file).and_then(|file| run(cli, file, output)) {
         Ok(code) => code,
         Err(failure) => {
             // Whoever closed our stdout does not want to hear about it.

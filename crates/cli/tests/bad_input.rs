@@ -100,7 +100,7 @@ fn servers_that_are_not_there_or_say_no() {
         &["127.0.0.1:1", "refused"],
     );
     let server = common::postgres::Postgres::start();
-    let wrong = server.url_with_wrong_password();
+    let wrong = server.url_of("tenure", "wrong");
     let words = ["password authentication failed", "check the user, password"];
     refused(2, &["leader", "x", "--store", &wrong], &words);
     refused(2, &run(&wrong, &["--", "true"]), &words);
@@ -112,11 +112,11 @@ fn servers_that_are_not_there_or_say_no() {
     server.sql("CREATE TABLE tenure_register (id int)");
     refused(
         2,
-        &["leader", "x", "--store", &server.url()],
+        &["leader", "x", "--store", &server.url_to_type()],
         &["expected table", "id integer", "?table="],
     );
     server.sql("CREATE USER weak PASSWORD 'weak'; REVOKE CREATE ON SCHEMA public FROM PUBLIC");
-    let weak = server.url().replace("tenure:open%20sesame", "weak:weak") + "?table=other";
+    let weak = server.url_of("weak", "weak") + "&table=other";
     refused(
         2,
         &run(&weak, &["--", "true"]),
@@ -534,7 +534,7 @@ fn fill_the_disk(disk: &Path) {
 fn outage(reason: &str, strike: impl FnOnce(&mut common::postgres::Postgres)) {
     let mut server = common::postgres::Postgres::start();
     let ledger = Ledger::new();
-    let url = server.url();
+    let url = server.url_to_type();
     let one = Candidate::start(&url, "one", &ledger, &["--lease", "2s"]);
     let two = Candidate::start(&url, "two", &ledger, &["--lease", "2s"]);
     let before = ledger.await_term_above(0, SOON);

@@ -114,7 +114,7 @@ impl Far {
                 server.sql(&tenure::store::postgres::migration("tenure_register"));
                 let near = format!("127.0.0.1:{}", server.port());
                 let url = server
-                    .url()
+                    .url_to_type()
                     .replace(&near, &forward(near.clone(), round_trip));
                 (Servers::Postgres(Box::new(server)), url)
             }

@@ -194,7 +194,7 @@ fn looking_at_what_is_not_there_makes_nothing() {
     let path = directory.path().join("t.db");
     let server = postgres::Postgres::start();
     let home = directory.path().display().to_string();
-    for url in [url(&path), server.url()] {
+    for url in [url(&path), server.url_to_type()] {
         let looks: [&[&str]; 4] = [
             &["leader", "x"],
             &["list"],
@@ -230,7 +230,7 @@ fn looking_at_what_is_not_there_makes_nothing() {
 fn a_watch_waits_for_what_is_not_there() {
     let server = postgres::Postgres::start();
     let directory = memory_directory();
-    for url in [url(&directory.path().join("t.db")), server.url()] {
+    for url in [url(&directory.path().join("t.db")), server.url_to_type()] {
         let mut watch = Command::new(TENURE)
             .args(["watch", "payroll", "--json", "--store", &url])
             .stdout(Stdio::piped())

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::ops::Range;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use rustix::fs::{Mode, OFlags};
@@ -64,6 +65,32 @@ pub fn read_open(file: &File) -> io::Result<Vec<u8>> {
         )));
     }
     Ok(bytes)
+}
+
+/// What is in a file that only its owner, and at most a group, can read.
+///
+/// # Errors
+/// What was expected of the file, and what was found: also if it is longer
+/// than `bytes_max` bytes.
+pub fn read_secret(path: &Path, bytes_max: u64) -> Result<Vec<u8>, String> {
+    let name = path.display();
+    let unread = |error: io::Error| format!("{name}: expected a secret, found: {error}");
+    let open = open(path).map_err(unread)?;
+    let about = open.metadata().map_err(unread)?;
+    let mode = about.mode() & 0o777;
+    if mode & 0o027 != 0 {
+        return Err(format!(
+            "{name}: expected a secret that only its owner reads (or a group, mode 640), found \
+             mode {mode:03o}; run `chmod 600 {name}`"
+        ));
+    }
+    if about.len() > bytes_max {
+        return Err(format!(
+            "{name}: expected a secret of at most {bytes_max} bytes, found {}",
+            about.len()
+        ));
+    }
+    read_open(&open).map_err(unread)
 }
 
 /// What is wrong with a file of settings, and where: for errors of TOML, whose

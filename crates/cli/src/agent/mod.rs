@@ -24,6 +24,7 @@ mod control;
 mod desk;
 mod drain;
 mod drifts;
+mod env_file;
 mod errand;
 mod found;
 mod link;

@@ -136,6 +136,7 @@ mod tests {
             times: grant(run).into(),
             argv: Vec::new(),
             env: Vec::new(),
+            env_file: None,
             restart: Restart::Always,
             ready_ms: 0,
             grace_ms: 0,

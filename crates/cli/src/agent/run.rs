@@ -17,7 +17,9 @@
 //! agent has had it undeployed: if it were told as an end, it would be started
 //! again.
 
+use std::ffi::OsString;
 use std::io::Write as _;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,6 +27,7 @@ use tenure::clock;
 use tenure::core::time::Instant;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
+use super::env_file;
 use super::spool::Spools;
 use super::wire::{Begin, Phase, Restart, RunState};
 use crate::guard::{Event, Guardian, SLACK, Start, Status};
@@ -107,7 +110,7 @@ impl Run {
         run
     }
 
-    fn env(&self, instance: u32) -> Vec<(std::ffi::OsString, std::ffi::OsString)> {
+    fn env(&self, instance: u32) -> Vec<(OsString, OsString)> {
         let given = self.begin.env.iter();
         let given = given.map(|(key, value)| (key.into(), value.into()));
         let own = ("TENURE_INSTANCE".into(), instance.to_string().into());
@@ -293,8 +296,25 @@ impl Kept {
         let _ = self.told.send((self.begin.run, fate));
     }
 
+    /// The variables of the file that the workload names, if it names one.
+    async fn variables(&self) -> Result<Vec<(OsString, OsString)>, String> {
+        let Some(file) = &self.begin.env_file else {
+            return Ok(Vec::new());
+        };
+        let read = self.spools.look(Path::new(file), env_file::read).await;
+        read.map_err(|why| format!("env-file {why}"))
+    }
+
     /// Feeds the guardian until nothing of the instance is left.
-    async fn keep(self, start: Start, mut words: UnboundedReceiver<Word>) {
+    async fn keep(self, mut start: Start, mut words: UnboundedReceiver<Word>) {
+        match self.variables().await {
+            // Before the others, which count for more.
+            Ok(variables) => drop(start.env.splice(0..0, variables)),
+            Err(why) => {
+                self.tell(Fate::Failed(why));
+                return self.tell(Fate::Gone);
+            }
+        }
         let mut guardian = match self.guardian().await {
             Ok(guardian) => guardian,
             Err(error) => {

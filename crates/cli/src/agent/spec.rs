@@ -11,6 +11,7 @@
 //! needs = ["zone=a"]
 //! restart = "on-failure"
 //! env = { RUST_LOG = "info" }
+//! env-file = "/etc/web/env"           # on the node that has it: secrets
 //! config = { greeting = "hello" }     # the command sees it as JSON
 //! ```
 
@@ -42,6 +43,9 @@ pub(crate) struct Process {
     pub(crate) command: Vec<String>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) env: BTreeMap<String, String>,
+    /// A file of its node with more of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) env_file: Option<String>,
     #[serde(default)]
     pub(crate) restart: Restart,
     #[serde(default = "ready_ms")]
@@ -63,6 +67,9 @@ pub(crate) struct Workload {
     pub(crate) command: Vec<String>,
     #[serde(default)]
     pub(crate) env: BTreeMap<String, String>,
+    /// The path of a file on the node that has it, with more variables.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) env_file: Option<String>,
     /// A node's name or id; otherwise whichever fits.
     #[serde(default)]
     pub(crate) node: Option<String>,
@@ -122,6 +129,13 @@ impl Workload {
         if let Some(key) = self.env.keys().find(|it| it.is_empty() || it.contains('=')) {
             return Err(format!("expected the name of a variable, found {key:?}"));
         }
+        if let Some(file) = &self.env_file
+            && (!file.starts_with('/') || file.contains('\0'))
+        {
+            return Err(format!(
+                "expected the whole path of a file on the nodes (/…) as env-file, found {file:?}"
+            ));
+        }
         if !(1..=INSTANCES_MAX).contains(&self.instances) {
             let found = self.instances;
             let instead = match found {
@@ -153,6 +167,7 @@ impl Workload {
         let process = Process {
             command: self.command.clone(),
             env: self.env.clone(),
+            env_file: self.env_file.clone(),
             restart: self.restart,
             ready_ms,
             config: self.config.clone(),
@@ -214,6 +229,7 @@ impl Frame {
             times: start.grant.into(),
             argv: process.command,
             env,
+            env_file: process.env_file,
             restart: process.restart,
             ready_ms: process.ready_ms,
             grace_ms: self.grace_ms,

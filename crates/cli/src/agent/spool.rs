@@ -148,6 +148,40 @@ impl Spools {
         }
     }
 
+    /// Looks at a file of this node on a thread of its own, in turn with those
+    /// that open logs.
+    ///
+    /// # Errors
+    /// Those of `look`, and that it takes longer than [`OPENED_WITHIN`].
+    pub(super) async fn look<T: Send + 'static>(
+        &self,
+        path: &Path,
+        look: impl FnOnce(&Path) -> Result<T, String> + Send + 'static,
+    ) -> Result<T, String> {
+        let file = path.to_owned();
+        let looked = async {
+            let turn = Arc::clone(&self.0.turns).acquire_owned().await;
+            let turn = turn.map_err(|error| error.to_string())?;
+            let (tell, told) = oneshot::channel();
+            let thread = std::thread::Builder::new().name("tenure-files".into());
+            let begun = thread.spawn(move || {
+                let found = look(&file);
+                drop(turn);
+                drop(tell.send(found));
+            });
+            begun.map_err(|error| error.to_string())?;
+            told.await.map_err(|error| error.to_string())?
+        };
+        let looked = tokio::time::timeout(OPENED_WITHIN, looked).await;
+        looked.unwrap_or_else(|_| {
+            Err(format!(
+                "expected to read {} within {OPENED_WITHIN:?}, found no answer: its file system is \
+                 slow or hangs",
+                path.display()
+            ))
+        })
+    }
+
     /// Waits until all output of instances that have ended is written.
     pub(super) async fn finish(&self) {
         loop {

@@ -91,6 +91,9 @@ pub(super) struct Begin {
     pub(super) times: Times,
     pub(super) argv: Vec<String>,
     pub(super) env: Vec<(String, String)>,
+    /// A file with more of them; those in `env` count for more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) env_file: Option<String>,
     pub(super) restart: Restart,
     /// How long it must run to have been started.
     pub(super) ready_ms: u64,

@@ -169,9 +169,14 @@ pub(crate) struct Deploy {
     /// Its place in the order of starts on one node: lower ones run first.
     #[arg(long, default_value_t = 0, value_name = "N", conflicts_with = "file")]
     pub(crate) order: u32,
-    /// A variable for CMD; may be repeated.
+    /// A variable for CMD; may be repeated. It lies in the store: secrets belong into --env-file.
     #[arg(long, value_name = "KEY=VALUE", conflicts_with = "file")]
     pub(crate) env: Vec<String>,
+    /// A file on the nodes with more variables for CMD, by its whole path: NAME=VALUE a line. It is
+    /// read when CMD starts, and must be closed to others than its owner and group (mode 0600 or
+    /// 0640). Those of --env count for more.
+    #[arg(long, value_name = "FILE", conflicts_with = "file")]
+    pub(crate) env_file: Option<String>,
     /// Return when it is deployed, without waiting until it runs.
     #[arg(long)]
     pub(crate) no_wait: bool,

@@ -12,7 +12,7 @@ use crate::agent::spec::{File, Workload};
 use crate::agent::{self, Ask, Deployed, NotDone};
 use crate::failure::{Failure, usage};
 use crate::output::Output;
-use crate::{Context, args, config};
+use crate::{Context, args, config, secrets};
 
 pub(crate) async fn deploy(context: &Context, args: &args::Deploy) -> Result<ExitCode, Failure> {
     let workloads = match &args.file {
@@ -24,6 +24,7 @@ pub(crate) async fn deploy(context: &Context, args: &args::Deploy) -> Result<Exi
         // The agent makes it once more; here it is only looked at.
         let _ = workload.deployment().map_err(wrong)?;
         agent::place::fits("its name", &workload.name)?;
+        warn_of_secrets(workload);
     }
     match (workloads.as_slice(), args.no_wait) {
         ([_], _) | (_, true) => {
@@ -40,6 +41,22 @@ pub(crate) async fn deploy(context: &Context, args: &args::Deploy) -> Result<Exi
             outcome.end()
         }
         _ => together(context, &args.via, workloads).await,
+    }
+}
+
+/// Says of each variable that looks like a secret where its value will lie.
+fn warn_of_secrets(workload: &Workload) {
+    let secrets = workload.env.iter();
+    let secrets = secrets.filter(|(name, value)| secrets::is_secret(name, value));
+    let names: Vec<&str> = secrets.map(|(name, _)| name.as_str()).collect();
+    if !names.is_empty() {
+        tracing::warn!(
+            "{}: found what looks like a secret in {}: variables of a workload lie in the store, \
+             where all who may read the registers of its group can read them. Put it into a file \
+             on each node that only the user of the agent may read, and name that by --env-file",
+            workload.name,
+            names.join(", ")
+        );
     }
 }
 
@@ -223,6 +240,7 @@ fn typed(args: &args::Deploy) -> Result<Workload, Failure> {
         name: args.name.clone().unwrap_or_default(),
         command: args.command.clone(),
         env,
+        env_file: args.env_file.clone(),
         node: args.node.clone(),
         ha: !args.no_ha,
         instances: args.instances,

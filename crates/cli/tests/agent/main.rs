@@ -15,6 +15,7 @@ mod hung;
 mod life;
 mod namesakes;
 mod pressure;
+mod secrets;
 mod service;
 mod shown;
 mod stamps;

@@ -59,7 +59,7 @@ impl Shared {
     pub(crate) fn url(&self) -> String {
         match self {
             Self::Sqlite(_) => format!("sqlite://{}", self.file().display()),
-            Self::Postgres(server) => server.url(),
+            Self::Postgres(server) => server.url_to_type(),
             Self::Etcd(servers) => servers.url(),
             Self::Cluster(servers) => servers.url(),
         }

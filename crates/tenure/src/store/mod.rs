@@ -53,6 +53,8 @@ pub mod etcd;
 mod hub;
 mod memory;
 mod open;
+#[cfg(any(feature = "etcd", feature = "postgres"))]
+mod password;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 #[cfg(feature = "sqlite")]

@@ -18,8 +18,6 @@
 //! follows, since only TLS protects that.
 
 use std::fmt;
-use std::io;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -152,25 +150,8 @@ impl PeerSecret {
     }
 
     fn read_at_once(file: &Path) -> Result<Self, String> {
-        let name = file.display();
-        let unread = |error: io::Error| format!("{name}: expected a secret, found: {error}");
-        let open = small::open(file).map_err(unread)?;
-        let about = open.metadata().map_err(unread)?;
-        let mode = about.mode() & 0o777;
-        if mode & 0o027 != 0 {
-            return Err(format!(
-                "{name}: expected a secret that only its owner reads (or a group, mode 640), found \
-                 mode {mode:03o}; run `chmod 600 {name}`"
-            ));
-        }
-        if about.len() > SECRET_BYTES_MAX {
-            return Err(format!(
-                "{name}: expected a secret of at most {SECRET_BYTES_MAX} bytes, found {}",
-                about.len()
-            ));
-        }
-        let bytes = small::read_open(&open).map_err(unread)?;
-        Self::new(&bytes).map_err(|why| format!("{name}: {why}"))
+        let bytes = small::read_secret(file, SECRET_BYTES_MAX)?;
+        Self::new(&bytes).map_err(|why| format!("{}: {why}", file.display()))
     }
 
     /// A secret that is known already.

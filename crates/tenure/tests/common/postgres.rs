@@ -7,7 +7,7 @@
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::os::unix::fs::chown;
+use std::os::unix::fs::{OpenOptionsExt as _, chown};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -126,7 +126,7 @@ impl Postgres {
             .arg("--no-sync")
             .arg(format!(
                 "--pwfile={}",
-                password_file(directory.path()).display()
+                password_file(directory.path(), PASSWORD).display()
             ))
             .arg(directory.path().join("data"))
             .current_dir(directory.path())
@@ -176,6 +176,18 @@ impl Postgres {
     /// The store's URL.
     pub(crate) fn url(&self) -> String {
         url(self.port, PASSWORD)
+    }
+
+    /// The same for a command line: without the password, which is in a file.
+    pub(crate) fn url_to_type(&self) -> String {
+        self.url_of("tenure", PASSWORD)
+    }
+
+    /// The same of another user, or with another password.
+    pub(crate) fn url_of(&self, user: &str, password: &str) -> String {
+        let file = password_file(self.directory.path(), password);
+        let (port, file) = (self.port, file.display());
+        format!("postgres://{user}@127.0.0.1:{port}/postgres?password_file={file}")
     }
 
     /// Where it listens on the loopback interface.
@@ -358,9 +370,19 @@ impl Drop for Session {
 
 const PASSWORD: &str = "open sesame";
 
-fn password_file(directory: &Path) -> PathBuf {
-    let file = directory.join("password");
-    fs::write(&file, PASSWORD).expect("to write it");
+/// A file that holds this password, and that only the server's user may read.
+fn password_file(directory: &Path, password: &str) -> PathBuf {
+    let number = password.bytes().map(u64::from).sum::<u64>();
+    let file = directory.join(format!("secret-{number}"));
+    if !file.exists() {
+        let mut made = fs::OpenOptions::new();
+        let made = made.write(true).create(true).truncate(true).mode(0o600);
+        let mut made = made.open(&file).expect("to make it");
+        made.write_all(password.as_bytes()).expect("to write it");
+        if let Some((user, group)) = server_user() {
+            chown(&file, Some(user), Some(group)).expect("to give it away");
+        }
+    }
     file
 }
 

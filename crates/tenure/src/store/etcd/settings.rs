@@ -9,6 +9,7 @@ use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
 
 use super::classify;
 use crate::error::StoreError;
+use crate::store::password;
 
 /// What registers' keys begin with in etcd, if nothing else is asked for.
 const PREFIX: &str = "tenure/";
@@ -49,8 +50,8 @@ struct Tls {
 
 fn wrong(found: impl fmt::Display) -> StoreError {
     StoreError::broken(format!(
-        "expected etcd://[user:password@]host:port[,host:port…][?prefix=tenure/], perhaps with \
-         tls=on, ca=, cert= and key=, found {found}"
+        "expected etcd://[user[:password]@]host:port[,host:port…][?prefix=tenure/], perhaps with \
+         password_file=, tls=on, ca=, cert= and key=, found {found}"
     ))
 }
 
@@ -62,10 +63,10 @@ impl Settings {
         let (address, query) = rest.split_once('?').unwrap_or((rest, ""));
         let address = address.strip_suffix('/').unwrap_or(address);
         let (user, hosts) = match address.rsplit_once('@') {
-            Some((user, hosts)) => (Some(parse_user(user)?), hosts),
+            Some((user, hosts)) => (Some(user), hosts),
             None => (None, address),
         };
-        let (mut prefix, mut tls) = (PREFIX.to_owned(), Tls::default());
+        let (mut prefix, mut tls, mut file) = (PREFIX.to_owned(), Tls::default(), None);
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             let value = unescape(value)?;
@@ -75,6 +76,7 @@ impl Settings {
                 "ca" => tls.authorities = Some(value.into()),
                 "cert" => tls.certificate = Some(value.into()),
                 "key" => tls.key = Some(value.into()),
+                "password_file" => file = Some(PathBuf::from(value)),
                 _ => return Err(wrong(format_args!("the unknown option {name:?}"))),
             }
         }
@@ -91,18 +93,31 @@ impl Settings {
         }
         Ok(Self {
             servers: servers.collect::<Result<_, _>>()?,
-            user,
+            user: parse_user(user, file.as_deref())?,
             prefix,
             shown,
         })
     }
 }
 
-fn parse_user(text: &str) -> Result<(String, String), StoreError> {
-    let (name, password) = text
-        .split_once(':')
-        .ok_or_else(|| wrong("a user without a password"))?;
-    Ok((unescape(name)?, unescape(password)?))
+/// The user's name and password, which may be in a file.
+fn parse_user(
+    text: Option<&str>,
+    file: Option<&Path>,
+) -> Result<Option<(String, String)>, StoreError> {
+    let parts = text.map(|text| {
+        text.split_once(':')
+            .map_or((text, None), |(a, b)| (a, Some(b)))
+    });
+    let (name, password) = match (parts, file) {
+        (None, None) => return Ok(None),
+        (Some((name, Some(password))), None) => (name, unescape(password)?),
+        (Some((name, None)), Some(file)) => (name, password::in_file(file)?),
+        (Some((_, None)), None) => return Err(wrong("a user without a password")),
+        (Some((_, Some(_))), Some(_)) => return Err(wrong("two passwords, one in a file")),
+        (None, Some(_)) => return Err(wrong("a password_file= without a user before @")),
+    };
+    Ok(Some((unescape(name)?, password)))
 }
 
 fn checked_prefix(prefix: String) -> Result<String, StoreError> {
@@ -237,6 +252,32 @@ mod tests {
         let plain = Settings::parse("etcd://h:1/").expect("a URL");
         assert_eq!((plain.prefix.as_str(), plain.user), (PREFIX, None));
         assert_eq!(plain.servers.len(), 1);
+    }
+
+    #[test]
+    fn a_password_may_be_in_a_file() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("password");
+        let file = path.display();
+        std::fs::write(&path, "p:w @\n").expect("written");
+        let mode = |mode| {
+            let wanted = std::os::unix::fs::PermissionsExt::from_mode(mode);
+            std::fs::set_permissions(&path, wanted).expect("a mode");
+        };
+        mode(0o600);
+        let parsed = Settings::parse(&format!("etcd://u@h?password_file={file}")).expect("a URL");
+        assert_eq!(parsed.user, Some(("u".into(), "p:w @".into())));
+        for url in [
+            format!("etcd://u:p@h?password_file={file}"),
+            format!("etcd://h?password_file={file}"),
+            format!("etcd://u@h?password_file={file}.none"),
+        ] {
+            assert!(Settings::parse(&url).is_err(), "{url}");
+        }
+        mode(0o644);
+        let refused = Settings::parse(&format!("etcd://u@h?password_file={file}"));
+        let why = refused.expect_err("others may read it").to_string();
+        assert!(why.contains("found mode 644"), "{why}");
     }
 
     #[test]

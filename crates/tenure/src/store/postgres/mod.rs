@@ -28,6 +28,7 @@ mod connect;
 mod hints;
 mod line;
 mod lost;
+mod passfile;
 mod settings;
 mod sql;
 mod table;

@@ -9,7 +9,9 @@ use std::time::Duration;
 use tokio_postgres::Config;
 use tokio_postgres::config::{Host, LoadBalanceHosts, SslMode, TargetSessionAttrs};
 
+use super::passfile::{Login, PassFile};
 use crate::error::StoreError;
+use crate::store::password;
 
 /// How many hosts a URL may name.
 const SERVERS_MAX: usize = 16;
@@ -140,7 +142,7 @@ impl Settings {
             trust: Trust::Anybody,
             may_create: true,
         };
-        let mut theirs = Vec::new();
+        let (mut theirs, mut file) = (Vec::new(), None);
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
             match key {
@@ -148,6 +150,7 @@ impl Settings {
                 "expiry" => settings.judge_by_store_clock = expiry(value)?,
                 "watch" => settings.noticing = noticing(value)?,
                 "poll" => settings.poll_every = poll(value)?,
+                "password_file" => file = Some(PathBuf::from(value)),
                 "sslrootcert" => settings.trust = Trust::File(PathBuf::from(value)),
                 "sslmode" if value == "verify-full" => {
                     theirs.push("sslmode=require".to_owned());
@@ -162,10 +165,19 @@ impl Settings {
         settings.config = Config::from_str(&address).map_err(|error| {
             StoreError::broken(format!(
                 "expected postgres://user:password@host:port/database, with options of \
-                 PostgreSQL or of tenure (table, expiry, watch, poll, sslrootcert): {}",
+                 PostgreSQL or of tenure (table, expiry, watch, poll, sslrootcert, \
+                 password_file): {}",
                 super::classify::text(&error)
             ))
         })?;
+        if let Some(file) = file {
+            if settings.config.get_password().is_some() {
+                return Err(StoreError::broken(
+                    "expected a password in the URL, or in the file of password_file=, found both",
+                ));
+            }
+            settings.config.password(password::in_file(&file)?);
+        }
         settings.complete();
         settings.servers = servers(&settings)?;
         Ok(settings)
@@ -230,6 +242,10 @@ fn servers(settings: &Settings) -> Result<Vec<Server>, StoreError> {
         )));
     }
     let common = without_hosts(config);
+    let file = match config.get_password() {
+        Some(_) => PassFile::default(),
+        None => PassFile::of_user(),
+    };
     let one = |at: usize| {
         let address = addresses.get(at).copied();
         let port = ports.get(at).or_else(|| ports.first()).copied();
@@ -241,15 +257,39 @@ fn servers(settings: &Settings) -> Result<Vec<Server>, StoreError> {
             Host::Tcp(name) => format!("{name}:{port}"),
             Host::Unix(path) => format!("{}:{port}", path.display()),
         };
+        let mut common = common.clone();
+        if let Some(password) = file.find(&login(config, &host, &port.to_string())) {
+            common.password(password);
+        }
         Server {
             label,
             host,
             address,
             port,
-            common: common.clone(),
+            common,
         }
     };
     Ok((0..count).map(one).collect())
+}
+
+/// Where the client's own libraries take a socket of this machine to be.
+const SOCKETS: [&str; 2] = ["/var/run/postgresql", "/tmp"];
+
+/// What a line of the file of passwords has to say to be about this server.
+fn login<'a>(config: &'a Config, host: &'a Host, port: &'a str) -> Login<'a> {
+    let user = config.get_user().unwrap_or_default();
+    Login {
+        host: match host {
+            Host::Tcp(name) => name,
+            Host::Unix(path) => match path.to_str().unwrap_or_default() {
+                usual if SOCKETS.contains(&usual) => "localhost",
+                other => other,
+            },
+        },
+        port,
+        database: config.get_dbname().unwrap_or(user),
+        user,
+    }
 }
 
 /// The same configuration for no host at all. The client's own has no way to

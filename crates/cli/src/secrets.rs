@@ -1,0 +1,148 @@
+//! Secrets where others can read them.
+//!
+//! Every user of a machine reads the command lines of all processes there
+//! (`ps`), and a process cannot take back what was typed: to change its own
+//! takes `unsafe`, and starting itself again without the secret comes too late
+//! for whoever looks at that moment. So a password on a command line is
+//! refused, and the refusal says where it belongs.
+//!
+//! What a workload is given by `--env` lies in the store, where everybody who
+//! may read the group's registers reads it. A name that looks like that of a
+//! secret is warned of.
+
+use std::ffi::{OsStr, OsString};
+
+use crate::failure::{Failure, usage};
+
+/// Schemes of stores whose URLs may have a password in them.
+const WITH_PASSWORDS: [&str; 3] = ["postgres", "postgresql", "etcd"];
+
+/// Refuses a command line that has a password in the URL of a store. What
+/// comes after `--` is somebody else's.
+pub(crate) fn refuse_typed(mut args: impl Iterator<Item = OsString>) -> Result<(), Failure> {
+    let mut ours = std::iter::from_fn(|| args.next().filter(|arg| arg != "--"));
+    let Some(scheme) = ours.find_map(|arg| password_in(&arg)) else {
+        return Ok(());
+    };
+    let also = match scheme {
+        "etcd" => "",
+        _ => ", or by $PGPASSWORD or a file of passwords ($PGPASSFILE, ~/.pgpass)",
+    };
+    Err(usage(format!(
+        "expected a store URL without a password on the command line, which every user of this \
+         machine can read (`ps`), found one of {scheme}: with a password; give the whole URL by \
+         $TENURE_STORE or by `store` in the file of --config, or the password alone by \
+         ?password_file=FILE in the URL{also}"
+    )))
+}
+
+/// The scheme of the URL in an argument, if it has a password.
+fn password_in(arg: &OsStr) -> Option<&'static str> {
+    let arg = arg.to_str()?;
+    let flag = arg
+        .split_once('=')
+        .filter(|(flag, _)| flag.starts_with("--"));
+    url_with_password(flag.map_or(arg, |(_, value)| value))
+}
+
+fn url_with_password(text: &str) -> Option<&'static str> {
+    let (scheme, rest) = text.split_once("://")?;
+    let scheme = WITH_PASSWORDS.into_iter().find(|it| *it == scheme)?;
+    let (address, query) = rest.split_once('?').unwrap_or((rest, ""));
+    let user = address.rsplit_once('@').map_or("", |(user, _)| user);
+    let mut options = query.split('&');
+    let found = user.split_once(':').is_some_and(|(_, it)| !it.is_empty())
+        || options.any(|option| option.starts_with("password="));
+    found.then_some(scheme)
+}
+
+/// What is in the names of variables that hold secrets.
+const SECRET_NAMES: [&str; 8] = [
+    "PASSWORD",
+    "PASSWD",
+    "PASSPHRASE",
+    "SECRET",
+    "TOKEN",
+    "CREDENTIAL",
+    "APIKEY",
+    "KEY",
+];
+
+/// Whether a variable of a workload looks like a secret: by a word of its
+/// name, or because its value is the URL of a store with a password.
+pub(crate) fn is_secret(name: &str, value: &str) -> bool {
+    let name = name.to_ascii_uppercase();
+    let mut words = name.split(|it: char| !it.is_ascii_alphanumeric());
+    let tells = |word: &str| {
+        SECRET_NAMES
+            .iter()
+            .any(|it| word == *it || word.strip_suffix('S') == Some(it) || ends(word, it))
+    };
+    // What says where the secret is is none.
+    let elsewhere = ["_FILE", "_PATH"].iter().any(|it| name.ends_with(it));
+    (!elsewhere && words.any(tells)) || url_with_password(value).is_some()
+}
+
+/// `PGPASSWORD` and `AUTHTOKEN` end so; `MONKEY` and `CWD` hold nothing.
+fn ends(word: &str, secret: &str) -> bool {
+    secret.len() > 3 && word.ends_with(secret)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_password_on_a_command_line_is_refused() {
+        let typed = |args: &[&str]| refuse_typed(args.iter().map(OsString::from));
+        for args in [
+            &["run", "x", "--store", "postgres://u:p@h/db"][..],
+            &["--store=postgresql://u:p@h1,h2/db?table=x", "list"],
+            &["list", "--store", "postgres:///db?host=h&password=p"],
+            &["bench", "--compare", "etcd://u:p@h", "etcd://h"],
+        ] {
+            let refused = typed(args).expect_err("a password").to_string();
+            assert!(refused.contains("$TENURE_STORE"), "{refused}");
+            assert!(refused.contains("password_file="), "{refused}");
+            assert_eq!(refused.contains("etcd"), !refused.contains("PGPASSFILE"));
+        }
+        for args in [
+            &["run", "x", "--store", "postgres://u@h/db?password_file=p"][..],
+            &["run", "x", "--store", "postgres://u:@h/db"],
+            &["run", "x", "--store", "etcd://[::1]:2379"],
+            &["run", "x", "--store", "tenure://h:7400"],
+            &["run", "x", "--", "psql", "postgres://u:p@h/db"],
+        ] {
+            typed(args).expect("no password of ours");
+        }
+    }
+
+    #[test]
+    fn secrets_are_told_by_their_names() {
+        for name in [
+            "PGPASSWORD",
+            "db_password",
+            "API_KEY",
+            "AWS_SECRET_ACCESS_KEY",
+            "GITHUB_TOKEN",
+            "TOKENS",
+            "AuthToken",
+        ] {
+            assert!(is_secret(name, "x"), "{name}");
+        }
+        for name in [
+            "RUST_LOG",
+            "MONKEY",
+            "KEYBOARD",
+            "PGPASSFILE",
+            "PGPASSWORD_FILE",
+            "PWD",
+            "TOKENIZER",
+            "AUTHOR",
+        ] {
+            assert!(!is_secret(name, "x"), "{name}");
+        }
+        assert!(is_secret("DATABASE_URL", "postgres://u:p@h/db"));
+        assert!(!is_secret("DATABASE_URL", "postgres://u@h/db"));
+    }
+}
