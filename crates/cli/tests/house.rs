@@ -1,15 +1,17 @@
-//! What a server says of how it was started, and passwords that are on no
-//! command line.
+//! What a server says of how it was started, passwords that are on no command
+//! line, and certificates that are revoked while they are in use.
 
 mod common;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
 use std::process::{Command, Output};
+use std::time::Duration;
 
-use common::TENURE;
 use common::postgres::Postgres;
-use common::servers::{Heard, free, led, objects, said, tenure};
+use common::servers::{Heard, SOON, free, led, objects, said, tenure};
+use common::{TENURE, poll_until};
 
 /// The servers of a cluster, each of which is heard.
 struct Place {
@@ -55,7 +57,7 @@ impl Place {
     }
 
     /// The flags of a server with certificates.
-    fn tls(&self, id: usize) -> [String; 6] {
+    fn tls(&self, id: usize) -> [String; 8] {
         let path = |name: &str| self.path(&format!("certs/{name}"));
         let own = |end: &str| path(&format!("server-{id}.{end}"));
         [
@@ -65,6 +67,8 @@ impl Place {
             own("key"),
             "--tls-ca".into(),
             path("ca.pem"),
+            "--tls-crl".into(),
+            path("ca.crl"),
         ]
     }
 
@@ -190,4 +194,120 @@ fn a_password_comes_by_the_environment_or_a_file_and_never_by_the_command_line()
     let wrong = ask(&format!("{bare}?password_file={path}"), &[]);
     assert_eq!(wrong.status.code(), Some(2), "{}", said(&wrong));
     assert!(said(&wrong).contains("found mode 644"), "{}", said(&wrong));
+}
+
+/// Prints what is appended to the log into this file, and what it says beside it.
+fn tail(url: &str, out: &Path) -> std::process::Child {
+    let file = |path: &Path| fs::File::create(path).expect("a file");
+    Command::new(TENURE)
+        .args(["log", "tail", "--from", "1", "-v", "--store", url])
+        .stdout(file(out))
+        .stderr(file(&out.with_extension("err")))
+        .spawn()
+        .expect("tenure runs")
+}
+
+/// A cluster with certificates, and two clients of it that tail the log.
+struct Believed {
+    place: Place,
+    servers: Vec<Heard>,
+    tails: Vec<std::process::Child>,
+    outs: Vec<std::path::PathBuf>,
+}
+
+const CLIENTS: [&str; 2] = ["kept", "lost"];
+
+impl Believed {
+    fn start() -> Self {
+        let place = Place::new::<3>();
+        for id in 1..=3 {
+            let (number, name) = (id.to_string(), format!("server-{id}"));
+            place.certs(&["--server", &number, "--name", &name]);
+        }
+        for name in CLIENTS {
+            place.certs(&["--name", name]);
+        }
+        let start = |id| place.start(id, &flags(&place.tls(id)));
+        let servers = (1..=3).map(start).collect();
+        led(&place.url("kept"));
+        let out = |name: &&str| place.dir.path().join(format!("{name}.out"));
+        let outs: Vec<_> = CLIENTS.iter().map(out).collect();
+        let tails = CLIENTS.iter().zip(&outs);
+        let tails = tails.map(|(name, out)| tail(&place.url(name), out));
+        let tails = tails.collect();
+        Self {
+            place,
+            servers,
+            tails,
+            outs,
+        }
+    }
+
+    fn append(&self, what: &str) {
+        let url = self.place.url("kept");
+        let done = tenure(&["log", "append", what, "--store", &url]);
+        assert!(done.status.success(), "{}", said(&done));
+    }
+
+    /// Waits until a client has this in its output, or on stderr.
+    fn hears(&self, client: usize, end: &str, words: &str) {
+        let file = self.outs[client].with_extension(end);
+        let there = || {
+            fs::read_to_string(&file)
+                .ok()?
+                .contains(words)
+                .then_some(())
+        };
+        poll_until(Duration::from_secs(60), there).unwrap_or_else(|| panic!("{words}: {file:?}"));
+    }
+}
+
+impl Drop for Believed {
+    fn drop(&mut self) {
+        for tail in &mut self.tails {
+            let _ = tail.kill();
+            let _ = tail.wait();
+        }
+    }
+}
+
+#[test]
+fn what_is_revoked_is_good_for_nothing_though_it_is_connected() {
+    let it = Believed::start();
+    it.append("before");
+    (0..2).for_each(|client| it.hears(client, "out", "before"));
+    for name in ["lost.pem", "server-3.pem"] {
+        it.place
+            .certs(&["--revoke", &it.place.path(&format!("certs/{name}"))]);
+    }
+    // A new connection is refused as soon as the file is read again, ...
+    let refused = || {
+        let url = it.place.url("lost");
+        let asked = tenure(&["status", "--store", &url, "--timeout", "2s"]);
+        let shown = String::from_utf8_lossy(&asked.stdout).into_owned();
+        shown.contains("was revoked").then_some(())
+    };
+    poll_until(SOON, refused).expect("it is refused");
+    // ... what is up ends within a minute, between servers as well, ...
+    let ended = |id: usize| it.servers[id - 1].count(&["a connection ends", "was revoked"]);
+    let ends = || (ended(1) + ended(2) > 0).then_some(());
+    poll_until(Duration::from_secs(60), ends).expect("the connections of server 3 end");
+    let kept = it.place.url("kept");
+    let alone = || {
+        let all = objects(&["status", "--json", "--store", &kept]);
+        let others = all.iter().filter(|it| it["id"] != 3);
+        let members = others.filter_map(|it| it["members"].as_array()).flatten();
+        let third = members.filter(|it| it["id"] == 3);
+        let connected: Vec<_> = third.filter_map(|it| it["connected"].as_bool()).collect();
+        (!connected.is_empty() && !connected.contains(&true)).then_some(())
+    };
+    poll_until(Duration::from_secs(60), alone).expect("server 3 is alone");
+    it.servers[0].says(1, &["not connected", "found one that was revoked"]);
+    // ... and the client hears no more.
+    it.hears(1, "err", "revoked");
+    led(&kept);
+    it.append("after");
+    it.hears(0, "out", "after");
+    let lost = fs::read_to_string(&it.outs[1]).expect("text");
+    assert_eq!(lost, "before\n");
 }

@@ -57,6 +57,10 @@ pub(crate) struct Serve {
     /// The authority of servers, if they have one of their own [default: that of --tls-ca].
     #[arg(long, env = "TENURE_TLS_PEER_CA", value_name = "FILE")]
     pub(crate) tls_peer_ca: Option<PathBuf>,
+    /// Lists of revoked certificates (CRLs, PEM) of servers and clients, one of each authority: what
+    /// is on one is refused, and its connections end. Read again when it changes.
+    #[arg(long, env = "TENURE_TLS_CRL", value_name = "FILE")]
+    pub(crate) tls_crl: Option<PathBuf>,
     /// Take servers' certificates that name no number, as earlier releases made them, for those of
     /// any server. The next release does not.
     #[arg(long, env = "TENURE_TLS_ANY_SERVER")]
@@ -111,6 +115,7 @@ impl Serve {
             tls_key: typed.tls_key.or(file.tls_key),
             tls_ca: typed.tls_ca.or(file.tls_ca),
             tls_peer_ca: typed.tls_peer_ca.or(file.tls_peer_ca),
+            tls_crl: typed.tls_crl.or(file.tls_crl),
             tls_any_server: typed.tls_any_server || file.tls_any_server,
             peer_secret_file: typed.peer_secret_file.or(file.peer_secret_file),
             peer_secret_optional: typed.peer_secret_optional || file.peer_secret_optional,
@@ -131,7 +136,8 @@ Example:
   tenure certs certs --server 1 --name server-1 --host 10.0.0.1 --host db-1.internal
   tenure serve --id 1 … --tls-cert certs/server-1.pem --tls-key certs/server-1.key \\
     --tls-ca certs/ca.pem
-  tenure certs certs --name client")]
+  tenure certs certs --name client
+  tenure certs certs --revoke certs/client.pem      # certs/ca.crl, for --tls-crl")]
 pub(crate) struct Certs {
     /// Where to write them.
     pub(crate) dir: PathBuf,
@@ -149,6 +155,10 @@ pub(crate) struct Certs {
     /// How long it is good for.
     #[arg(long, default_value = "365d", value_name = "DURATION")]
     pub(crate) valid: String,
+    /// Make no certificate, but revoke the one in this file: ca.crl lists what was revoked, for
+    /// --tls-crl of servers and crl= of clients. May be repeated.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["name", "server", "host"])]
+    pub(crate) revoke: Vec<PathBuf>,
 }
 
 /// What `tenure dev` takes.

@@ -11,6 +11,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::SystemTime;
 
+use base64::Engine as _;
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa,
     Issuer, KeyPair, KeyUsagePurpose,
@@ -18,11 +19,15 @@ use rcgen::{
 
 use tenure::transport::server_name;
 
+use super::revoke;
 use crate::args::Certs;
 use crate::failure::{Failure, usage};
 use crate::{Context, config};
 
 pub(crate) fn certs(context: &Context, args: &Certs) -> Result<ExitCode, Failure> {
+    if !args.revoke.is_empty() {
+        return revoke::revoke(context, args);
+    }
     let valid = config::duration("--valid", &args.valid)?;
     let is_client = args.server.is_empty();
     let usual = if is_client { "client" } else { "server" };
@@ -36,6 +41,7 @@ pub(crate) fn certs(context: &Context, args: &Certs) -> Result<ExitCode, Failure
     let hosts = hosts(args)?;
     fs::create_dir_all(&args.dir)?;
     let issuer = authority(&args.dir)?;
+    revoke::begin(&args.dir, &issuer)?;
     let mut params = CertificateParams::new(hosts.clone()).map_err(|error| {
         usage(format!(
             "--host: expected names or addresses, found {error}"
@@ -102,7 +108,7 @@ fn hosts(args: &Certs) -> Result<Vec<String>, Failure> {
 }
 
 /// The authority of the directory; made if there is none.
-fn authority(dir: &Path) -> Result<Issuer<'static, KeyPair>, Failure> {
+pub(super) fn authority(dir: &Path) -> Result<Issuer<'static, KeyPair>, Failure> {
     let (pem, key) = (dir.join("ca.pem"), dir.join("ca.key"));
     if pem.exists() || key.exists() {
         let read = |path: &Path| {
@@ -113,32 +119,57 @@ fn authority(dir: &Path) -> Result<Issuer<'static, KeyPair>, Failure> {
                 ))
             })
         };
-        read(&pem)?;
+        let certificate = read(&pem)?;
         let key = KeyPair::from_pem(&read(&key)?)?;
-        return Ok(Issuer::new(params()?, key));
+        let own = name_of(&key);
+        // Those that earlier releases made have one name.
+        let name = if is_called(&certificate, &own) {
+            &own
+        } else {
+            NAME
+        };
+        return Ok(Issuer::new(params(name)?, key));
     }
-    let made = CertifiedIssuer::self_signed(params()?, KeyPair::generate()?)?;
+    let fresh = KeyPair::generate()?;
+    let name = name_of(&fresh);
+    let made = CertifiedIssuer::self_signed(params(&name)?, fresh)?;
     write(&key, &made.key().serialize_pem(), 0o600)?;
     write(&pem, &made.pem(), 0o644)?;
     let key = KeyPair::from_pem(&made.key().serialize_pem())?;
-    Ok(Issuer::new(params()?, key))
+    Ok(Issuer::new(params(&name)?, key))
+}
+
+const NAME: &str = "Tenure authority";
+
+/// What an authority with this key is called: each another name, by which the
+/// list of what it has revoked is found.
+fn name_of(key: &KeyPair) -> String {
+    let print = tenure::server::fingerprint(&key.public_key_pem());
+    format!("{NAME} {}", &print[..16])
+}
+
+/// Whether a certificate in PEM has that name in it.
+fn is_called(certificate: &str, name: &str) -> bool {
+    let lines = certificate.lines().map(str::trim);
+    let body: String = lines.filter(|line| !line.starts_with('-')).collect();
+    let bytes = base64::engine::general_purpose::STANDARD.decode(body);
+    let mut windows = bytes.iter().flat_map(|bytes| bytes.windows(name.len()));
+    windows.any(|window| window == name.as_bytes())
 }
 
 /// What every authority that is made here says of itself, but for its key.
-fn params() -> Result<CertificateParams, Failure> {
+fn params(name: &str) -> Result<CertificateParams, Failure> {
     let mut params = CertificateParams::new(Vec::new())?;
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-    params
-        .distinguished_name
-        .push(DnType::CommonName, "Tenure authority");
+    params.distinguished_name.push(DnType::CommonName, name);
     params.not_before = SystemTime::now().into();
     params.not_after = rcgen::date_time_ymd(2099, 1, 1);
     Ok(params)
 }
 
 /// Replaces a file by a new one that only its owner reads, if it is a key.
-fn write(path: &Path, text: &str, mode: u32) -> Result<(), Failure> {
+pub(super) fn write(path: &Path, text: &str, mode: u32) -> Result<(), Failure> {
     let unfinished = path.with_extension("tmp");
     let mut options = fs::OpenOptions::new();
     options.write(true).create(true).truncate(true).mode(mode);
@@ -147,4 +178,40 @@ fn write(path: &Path, text: &str, mode: u32) -> Result<(), Failure> {
     file.sync_all()?;
     fs::rename(&unfinished, path)?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whether what the authority of the directory signs names it so.
+    fn signs_as(dir: &Path, name: &str) -> bool {
+        let issuer = authority(dir).expect("an authority");
+        let client = CertificateParams::new(Vec::new()).expect("parameters");
+        let key = KeyPair::generate().expect("a key");
+        let signed = client.signed_by(&key, &issuer).expect("signed");
+        is_called(&signed.pem(), name)
+    }
+
+    #[test]
+    fn each_authority_has_a_name_of_its_own_and_those_of_before_keep_theirs() {
+        let dirs = [(); 3].map(|()| tempfile::tempdir().expect("a directory"));
+        let [one, two, old] = dirs.each_ref().map(tempfile::TempDir::path);
+        let made = CertifiedIssuer::self_signed(
+            params(NAME).expect("parameters"),
+            KeyPair::generate().expect("a key"),
+        );
+        let made = made.expect("an authority");
+        write(&old.join("ca.pem"), &made.pem(), 0o644).expect("written");
+        write(&old.join("ca.key"), &made.key().serialize_pem(), 0o600).expect("written");
+        assert!(signs_as(old, NAME) && !signs_as(old, &name_of(made.key())));
+        let named = |dir: &Path| {
+            drop(authority(dir).expect("made"));
+            let key = fs::read_to_string(dir.join("ca.key")).expect("text");
+            let name = name_of(&KeyPair::from_pem(&key).expect("a key"));
+            assert!(signs_as(dir, &name), "{name}");
+            name
+        };
+        assert_ne!(named(one), named(two));
+    }
 }

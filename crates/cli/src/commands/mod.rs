@@ -19,6 +19,8 @@ mod reign;
 pub(crate) mod repair;
 #[cfg(feature = "tenure")]
 pub(crate) mod restore;
+#[cfg(feature = "tenure")]
+mod revoke;
 pub(crate) mod run;
 #[cfg(feature = "tenure")]
 pub(crate) mod secret;

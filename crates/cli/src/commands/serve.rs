@@ -177,6 +177,7 @@ fn settings(args: &Serve) -> Result<Config, Failure> {
     settings.tls = tls(args)?;
     settings.peer_authority.clone_from(&args.tls_peer_ca);
     settings.any_server = args.tls_any_server;
+    settings.revoked.clone_from(&args.tls_crl);
     // First, so that what is no address at all is not called an open one.
     settings.validate().map_err(usage)?;
     if settings.tls.is_some() {
@@ -226,13 +227,16 @@ fn tls(args: &Serve) -> Result<Option<TlsFiles>, Failure> {
             authority: authority.clone(),
         })),
         (None, None, None)
-            if !args.tls_any_client && !args.tls_any_server && args.tls_peer_ca.is_none() =>
+            if !args.tls_any_client
+                && !args.tls_any_server
+                && args.tls_peer_ca.is_none()
+                && args.tls_crl.is_none() =>
         {
             Ok(None)
         }
         _ => Err(usage(
             "expected --tls-cert, --tls-key and --tls-ca together, and --tls-any-client, \
-             --tls-peer-ca and --tls-any-server only with them, found some of them",
+             --tls-peer-ca, --tls-crl and --tls-any-server only with them, found some of them",
         )),
     }
 }

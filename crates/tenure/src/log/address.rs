@@ -52,6 +52,7 @@ struct Files {
     ca: Option<PathBuf>,
     cert: Option<PathBuf>,
     key: Option<PathBuf>,
+    crl: Option<PathBuf>,
 }
 
 impl Files {
@@ -69,8 +70,13 @@ impl Files {
             (None, Some(_)) => return wrong("key= without cert="),
         };
         match (self.ca, own) {
-            (Some(authority), own) => Ok(Some(ClientTlsFiles { authority, own })),
-            (None, None) => Ok(None),
+            (Some(authority), own) => Ok(Some(ClientTlsFiles {
+                authority,
+                own,
+                revoked: self.crl,
+            })),
+            (None, None) if self.crl.is_none() => Ok(None),
+            (None, None) => wrong("crl= without ca="),
             (None, Some(_)) => wrong("cert= and key= without ca="),
         }
     }
@@ -128,11 +134,12 @@ pub(super) fn url(url: &str) -> Result<(Vec<Arc<str>>, Config), Error> {
             "ca" => files.ca = file()?,
             "cert" => files.cert = file()?,
             "key" => files.key = file()?,
+            "crl" => files.crl = file()?,
             "token_file" => config.token = file()?.map(Token::File),
             _ => {
                 return Err(Error::invalid(format!(
-                    "expected the options connections=, ttl=, hold=, ca=, cert=, key= or token_file=, \
-                     found {name:?}"
+                    "expected the options connections=, ttl=, hold=, ca=, cert=, key=, crl= or \
+                     token_file=, found {name:?}"
                 )));
             }
         }
@@ -230,6 +237,7 @@ mod tests {
         let mut files = ClientTlsFiles {
             authority,
             own: None,
+            revoked: None,
         };
         assert_eq!(tls("ttl=5s"), None);
         assert_eq!(tls("ca=/etc/a%20b/ca%26.pem").as_ref(), Some(&files));
@@ -238,7 +246,9 @@ mod tests {
             key: "c.key".into(),
         });
         let all = "key=c.key&ca=/etc/a b/ca%26.pem&ttl=5s&cert=c.pem";
-        assert_eq!(tls(all), Some(files));
+        assert_eq!(tls(all), Some(files.clone()));
+        files.revoked = Some("c.crl".into());
+        assert_eq!(tls(&format!("{all}&crl=c.crl")), Some(files));
         let (_, config) = url("tenure://a:1?token_file=/run/to%20ken").expect("a URL");
         assert_eq!(config.token, Some(Token::File("/run/to ken".into())));
     }

@@ -46,6 +46,9 @@ pub struct Config {
     /// Whether certificates that name no server's number, as earlier releases
     /// made them, are taken for those of any server.
     pub any_server: bool,
+    /// Lists of revoked certificates (CRLs) of servers and of clients, one of
+    /// each authority; `None` if none is revoked.
+    pub revoked: Option<PathBuf>,
     /// What servers without TLS know each other by; `None` lets whoever
     /// reaches their port and says that it is one of them be one.
     pub peer_secret: Option<PeerSecret>,
@@ -111,6 +114,7 @@ impl Config {
             tls: None,
             peer_authority: None,
             any_server: false,
+            revoked: None,
             peer_secret: None,
             client_certificates: true,
             tokens: None,
@@ -142,6 +146,7 @@ impl Config {
             authority: self.peer_authority.clone(),
             any_server: self.any_server,
             own: Some(self.id),
+            revoked: self.revoked.clone(),
         }
     }
 

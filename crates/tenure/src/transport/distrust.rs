@@ -9,10 +9,11 @@
 //! Connections that break, and strangers who speak neither, are not told
 //! here: nobody can mend anything about them.
 
+use std::fmt;
 use std::io;
 use std::path::Path;
 
-use rustls::{AlertDescription, CertificateError, Error};
+use rustls::{AlertDescription, CertRevocationListError, CertificateError, Error};
 
 use super::tls::ClientTlsFiles;
 
@@ -37,6 +38,7 @@ pub fn distrust(error: &io::Error, authority: &Path) -> Option<String> {
                 "expected a certificate of an authority in {authority}, found {found}; {advice}"
             ))
         }
+        Error::InvalidCertRevocationList(why) => Some(unlisted(&authority, why)),
         Error::NoCertificatesPresented => Some(format!(
             "expected a certificate of an authority in {authority}, found none; give whoever \
              connects one"
@@ -44,6 +46,15 @@ pub fn distrust(error: &io::Error, authority: &Path) -> Option<String> {
         Error::AlertReceived(alert) => alerted(*alert),
         _ => None,
     }
+}
+
+/// What it means that a list of revoked certificates cannot be used.
+fn unlisted(authority: &dyn fmt::Display, why: &CertRevocationListError) -> String {
+    format!(
+        "expected a list of what each authority in {authority} has revoked, found one that cannot \
+         be used ({why:?}); put the newest of each into the file of --tls-crl (crl= of clients). Of \
+         two authorities of one name only one can have a list"
+    )
 }
 
 /// What an alert says of the certificate that this side has shown.
@@ -96,6 +107,7 @@ pub(super) fn for_client(error: &io::Error, files: &ClientTlsFiles) -> Option<St
                 files.authority.display()
             ))
         }
+        Error::InvalidCertRevocationList(why) => Some(unlisted(&files.authority.display(), why)),
         Error::InvalidMessage(_) => Some(
             "expected TLS, found something else; leave out ca=, cert= and key= if the servers run \
              without TLS"
@@ -167,6 +179,18 @@ pub(super) fn flaw(error: &CertificateError) -> (String, &'static str) {
             format!("one for another purpose ({error})"),
             "servers need one for both sides (serverAuth and clientAuth)",
         ),
+        CertificateError::Revoked => ("one that was revoked".into(), "replace it"),
+        CertificateError::UnknownRevocationStatus => (
+            "one of an authority that has no list of revoked certificates here".into(),
+            "add its list to the file of --tls-crl (crl= of clients)",
+        ),
+        CertificateError::ExpiredRevocationListContext { next_update, .. } => {
+            let on = date(next_update.as_secs());
+            (
+                format!("a list of revoked certificates that was to be renewed by {on}"),
+                "put the newest list into the file of --tls-crl; the old one stays in use",
+            )
+        }
         other => (format!("one that cannot be used ({other})"), "replace it"),
     }
 }

@@ -16,7 +16,8 @@
 //! exchanged (with random bytes before it), `frames` reads what follows, `link`
 //! dials and writes, `book` is who can be reached where, `tls` makes sure that
 //! it is they, of files that `renewed` reads again, `proven` which of them, and
-//! `distrust` says why it is not sure, `life` for how long others will be.
+//! `distrust` says why it is not sure, `life` for how long others will be, and
+//! `revoked` who is believed no more.
 //! `client` is the other side of the clients' port.
 //! Whatever is not a frame (garbage, another program, another version)
 //! closes the connection and is counted; nothing is ever guessed.
@@ -36,6 +37,7 @@ mod link;
 mod plain;
 mod proven;
 mod renewed;
+mod revoked;
 mod tls;
 
 pub use book::{Book, Contact, MAX_ADDRESS_BYTES};
@@ -50,4 +52,5 @@ pub use link::{Link, LinkEvent, QUEUE_BYTES};
 pub use proven::{PeerSecret, server_name};
 pub(crate) use renewed::Renewed;
 pub use renewed::Unread;
+pub use revoked::{Secured, serial_number};
 pub use tls::{ClientTls, ClientTlsFiles, Demand, Line, OwnFiles, PeerRules, Tls, TlsFiles};

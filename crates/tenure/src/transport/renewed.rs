@@ -68,6 +68,12 @@ pub(crate) fn in_time<T: Send + 'static>(
 /// What is made of files, and made again when they have changed.
 pub(crate) struct Renewed<T>(Arc<Files<T>>);
 
+impl<T> Clone for Renewed<T> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
 struct Files<T> {
     /// What they are, for people.
     what: &'static str,
@@ -137,10 +143,20 @@ impl<T: Clone + Send + 'static> Renewed<T> {
 
     /// What is in use now; what the files make, if they have changed.
     pub(crate) fn current(&self) -> T {
+        self.current_within(WITHIN)
+    }
+
+    /// What is in use now. If the files have changed it is what they make the
+    /// next time, or the time after that: nobody waits for the look.
+    pub(crate) fn latest(&self) -> T {
+        self.current_within(Duration::ZERO)
+    }
+
+    fn current_within(&self, within: Duration) -> T {
         let mut made = self.0.lock();
         let since = clock::boot().since(made.looked);
         match made.look {
-            Look::Over if since >= LOOK_EVERY => made = self.0.look(made, WITHIN),
+            Look::Over if since >= LOOK_EVERY => made = self.0.look(made, within),
             Look::UnderWay if since >= SLOW => {
                 made.look = Look::Slow;
                 tracing::warn!(

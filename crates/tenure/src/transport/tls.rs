@@ -7,7 +7,8 @@
 //! process.
 //!
 //! Connections that are up stay as they are, so an authority that is taken
-//! away takes effect on the next connection.
+//! away takes effect on the next connection. One whose certificate is revoked
+//! ends ([`revoked`](super::revoked)).
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -16,10 +17,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::ServerCertVerifier as _;
 use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::server::NoServerSessionStorage;
+use rustls::server::danger::ClientCertVerifier;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use tenure_core::alpo::ServerId;
 use tenure_core::time::Instant;
@@ -34,6 +38,7 @@ use super::life::Shown;
 use super::plain;
 use super::proven::Named;
 use super::renewed::{Renewed, Unread};
+use super::revoked::{self, Ask, Lists, Secured};
 use crate::{clock, small};
 
 /// How long whoever is not let in may take to read why, and how much of what
@@ -61,6 +66,9 @@ pub struct ClientTlsFiles {
     /// By what the client proves itself; `None` for servers that let anybody
     /// in.
     pub own: Option<OwnFiles>,
+    /// Lists of revoked certificates (CRLs), one of each authority; `None` if
+    /// none is revoked.
+    pub revoked: Option<PathBuf>,
 }
 
 /// A certificate and its key, in PEM.
@@ -83,8 +91,19 @@ struct Both {
     peers: Arc<ServerConfig>,
     client: Arc<ClientConfig>,
     named: Arc<Named>,
+    judges: Arc<Judges>,
     /// What this side shows of itself.
     shown: Arc<Shown>,
+}
+
+/// By whom certificates that were shown are judged again.
+struct Judges {
+    /// Whether any can be revoked.
+    revokes: bool,
+    clients: Arc<dyn ClientCertVerifier>,
+    peers: Arc<dyn ClientCertVerifier>,
+    /// To whom this side connects.
+    servers: Arc<WebPkiServerVerifier>,
 }
 
 /// What is expected of the certificates of other servers.
@@ -98,6 +117,9 @@ pub struct PeerRules {
     pub any_server: bool,
     /// Whose certificate this side's own must be.
     pub own: Option<ServerId>,
+    /// Lists of revoked certificates (CRLs), of servers and of clients: one of
+    /// each authority. `None` if none is revoked.
+    pub revoked: Option<PathBuf>,
 }
 
 /// How often this server's own certificate is looked at, whether it expires.
@@ -139,7 +161,8 @@ impl Tls {
     /// As there; and if this side's own certificate is not as others expect.
     pub fn open_with(files: TlsFiles, rules: PeerRules) -> Result<Self, Unread> {
         let own = [&files.certificate, &files.key, &files.authority];
-        let all = own.into_iter().chain(&rules.authority).cloned();
+        let named = rules.authority.iter().chain(&rules.revoked);
+        let all = own.into_iter().chain(named).cloned();
         let all: Vec<PathBuf> = all.collect();
         let authority = rules.authority.as_ref().unwrap_or(&files.authority).clone();
         let make = move || {
@@ -197,13 +220,24 @@ impl Tls {
         }
         let made = self.current();
         let config = match demand {
-            Demand::Certificate => made.strict,
-            Demand::Server => made.peers,
-            Demand::Nothing => made.lenient,
+            Demand::Certificate => &made.strict,
+            Demand::Server => &made.peers,
+            Demand::Nothing => &made.lenient,
         };
-        let accepting = TlsAcceptor::from(config).accept(stream).into_fallible();
-        match accepting.await {
-            Ok(stream) => Ok(Line::Tls(Box::new(stream.into()))),
+        let acceptor = TlsAcceptor::from(Arc::clone(config));
+        match acceptor.accept(stream).into_fallible().await {
+            Ok(stream) => {
+                let ask = made.judges.revokes.then(|| {
+                    revoked::again(&self.made, made, Both::is, move |made, shown| {
+                        let verifier = match demand {
+                            Demand::Server => &made.judges.peers,
+                            Demand::Certificate | Demand::Nothing => &made.judges.clients,
+                        };
+                        revoked::judge(&**verifier, shown)
+                    })
+                });
+                Ok(Line::secured(stream.into(), ask))
+            }
             Err((error, stream)) => {
                 part(stream).await;
                 Err(error)
@@ -216,8 +250,9 @@ impl Tls {
     /// # Errors
     /// If the other side does not prove that it is that host.
     pub async fn connect(&self, stream: TcpStream, address: &str) -> io::Result<Line> {
-        let connected = connect(self.current().client, stream, address).await;
-        connected.map_err(|error| {
+        let made = self.current();
+        let connected = connect(Arc::clone(&made.client), stream, address).await;
+        let (stream, host) = connected.map_err(|error| {
             let below = error.get_ref();
             match below.and_then(|below| below.downcast_ref::<rustls::Error>()) {
                 Some(rustls::Error::InvalidMessage(_)) => {
@@ -225,15 +260,42 @@ impl Tls {
                 }
                 _ => error,
             }
-        })
+        })?;
+        let ask = made.judges.revokes.then(|| {
+            revoked::again(&self.made, made, Both::is, move |made, shown| {
+                at(&made.judges.servers, shown, &host)
+            })
+        });
+        Ok(Line::secured(stream, ask))
     }
+}
+
+impl Both {
+    /// Whether these files are those.
+    fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.judges, &other.judges)
+    }
+}
+
+/// What is to be said of the certificates that a server at `host` has shown.
+fn at(
+    verifier: &WebPkiServerVerifier,
+    shown: &[CertificateDer<'static>],
+    host: &ServerName<'static>,
+) -> Result<(), rustls::Error> {
+    let Some((own, between)) = shown.split_first() else {
+        return Ok(());
+    };
+    let now = UnixTime::now();
+    let judged = verifier.verify_server_cert(own, between, host, &[], now);
+    judged.map(drop)
 }
 
 /// Makes TLS of the connections of a client, which offers HTTP/2.
 #[derive(Debug)]
 pub struct ClientTls {
     files: Arc<ClientTlsFiles>,
-    made: Renewed<Arc<ClientConfig>>,
+    made: Renewed<(Arc<ClientConfig>, Arc<WebPkiServerVerifier>)>,
 }
 
 impl ClientTls {
@@ -245,6 +307,7 @@ impl ClientTls {
         let files = Arc::new(files);
         let named = Arc::clone(&files);
         let mut all = vec![files.authority.clone()];
+        all.extend(files.revoked.clone());
         if let Some(own) = &files.own {
             all.extend([own.certificate.clone(), own.key.clone()]);
         }
@@ -253,9 +316,10 @@ impl ClientTls {
             let own = files.own.as_ref();
             let own = own.map(|own| Own::read(&own.certificate, &own.key));
             let own = own.transpose()?;
-            let mut config = client(&roots, own.as_ref())?;
+            let servers = Lists::read(files.revoked.as_ref())?.of_servers(&roots)?;
+            let mut config = client(&servers, own.as_ref())?;
             config.alpn_protocols = vec![b"h2".to_vec()];
-            Ok(Arc::new(config))
+            Ok((Arc::new(config), servers))
         };
         let made = Renewed::open("certificates", all, make)?;
         Ok(Self { files: named, made })
@@ -267,8 +331,18 @@ impl ClientTls {
     /// If the other side does not prove that it is that host, or speaks no
     /// TLS; the text says which, and what to do.
     pub async fn connect(&self, stream: TcpStream, address: &str) -> io::Result<ClientLine> {
-        match connect(self.made.current(), stream, address).await {
-            Ok(line) => Ok(ClientLine::new(line, Arc::clone(&self.files))),
+        let made = self.made.current();
+        match connect(Arc::clone(&made.0), stream, address).await {
+            Ok((stream, host)) => {
+                let ask = self.files.revoked.as_ref().map(|_| {
+                    let is = |one: &(_, Arc<_>), other: &(_, Arc<_>)| Arc::ptr_eq(&one.1, &other.1);
+                    revoked::again(&self.made, made, is, move |made, shown| {
+                        at(&made.1, shown, &host)
+                    })
+                });
+                let line = Line::secured(stream, ask);
+                Ok(ClientLine::new(line, Arc::clone(&self.files)))
+            }
             Err(error) => {
                 let text = for_client(&error, &self.files);
                 let text = text.unwrap_or_else(|| format!("expected TLS, found: {error}"));
@@ -278,12 +352,17 @@ impl ClientTls {
     }
 }
 
-async fn connect(config: Arc<ClientConfig>, stream: TcpStream, address: &str) -> io::Result<Line> {
+/// Makes TLS of a connection, and says of which host.
+async fn connect(
+    config: Arc<ClientConfig>,
+    stream: TcpStream,
+    address: &str,
+) -> io::Result<(TlsStream<TcpStream>, ServerName<'static>)> {
     let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
     let host = host.trim_matches(['[', ']']).to_owned();
     let name = ServerName::try_from(host).map_err(io::Error::other)?;
-    let stream = TlsConnector::from(config).connect(name, stream).await?;
-    Ok(Line::Tls(Box::new(stream.into())))
+    let connecting = TlsConnector::from(config).connect(name.clone(), stream);
+    Ok((connecting.await?.into(), name))
 }
 
 /// Lets the other side read why it is not let in. A connection that is closed
@@ -350,21 +429,19 @@ fn both(files: &TlsFiles, rules: &PeerRules) -> Result<Both, String> {
         proves.map_err(|why| format!("{}: {why}", files.certificate.display()))?;
     }
     let provider = Arc::new(aws_lc_rs::default_provider());
-    let server = |roots: &Arc<RootCertStore>, optional: bool| {
-        let verifier =
-            WebPkiClientVerifier::builder_with_provider(Arc::clone(roots), Arc::clone(&provider));
-        let verifier = if optional {
-            verifier.allow_unauthenticated()
-        } else {
-            verifier
-        };
-        let verifier = verifier
-            .build()
-            .map_err(|error| found(&files.authority, "an authority's certificate", &error))?;
+    let lists = Lists::read(rules.revoked.as_ref())?;
+    let judges = Judges {
+        revokes: !lists.is_empty(),
+        clients: lists.of_clients(&clients, (false, false))?,
+        peers: lists.of_clients(&peers, (false, false))?,
+        servers: lists.of_servers(&peers)?,
+    };
+    lists.fit(&*judges.peers, &own.certificates, &files.certificate)?;
+    let server = |verifier: &Arc<dyn ClientCertVerifier>| {
         let config = ServerConfig::builder_with_provider(Arc::clone(&provider))
             .with_safe_default_protocol_versions()
             .map_err(|error| error.to_string())?
-            .with_client_cert_verifier(verifier)
+            .with_client_cert_verifier(Arc::clone(verifier))
             .with_single_cert(own.certificates.clone(), own.key.clone_key());
         let mut config = config.map_err(|error| own.unfit(&error))?;
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
@@ -374,30 +451,31 @@ fn both(files: &TlsFiles, rules: &PeerRules) -> Result<Both, String> {
         config.send_tls13_tickets = 0;
         Ok::<_, String>(Arc::new(config))
     };
-    let verifier =
-        WebPkiClientVerifier::builder_with_provider(Arc::clone(&peers), provider.clone())
-            .build()
-            .map_err(|error| found(authority, "an authority's certificate", &error))?;
+    let verifier = lists.of_clients(&peers, (false, true))?;
     let files = TlsFiles {
         authority: authority.clone(),
         ..files.clone()
     };
     let shown = Shown::new(files, own.certificates.clone(), verifier);
     Ok(Both {
-        strict: server(&clients, false)?,
-        lenient: server(&clients, true)?,
-        peers: server(&peers, false)?,
-        client: Arc::new(client(&peers, Some(&own))?),
+        strict: server(&judges.clients)?,
+        lenient: server(&lists.of_clients(&clients, (true, false))?)?,
+        peers: server(&judges.peers)?,
+        client: Arc::new(client(&judges.servers, Some(&own))?),
+        judges: Arc::new(judges),
         named: Arc::new(named),
         shown: Arc::new(shown),
     })
 }
 
-fn client(roots: &Arc<RootCertStore>, own: Option<&Own<'_>>) -> Result<ClientConfig, String> {
+fn client(
+    verifier: &Arc<WebPkiServerVerifier>,
+    own: Option<&Own<'_>>,
+) -> Result<ClientConfig, String> {
     let config = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
         .with_safe_default_protocol_versions()
         .map_err(|error| error.to_string())?
-        .with_root_certificates(Arc::clone(roots));
+        .with_webpki_verifier(Arc::clone(verifier));
     match own {
         None => Ok(config.with_no_client_auth()),
         Some(own) => config
@@ -429,10 +507,14 @@ pub enum Line {
     /// Without.
     Plain(TcpStream),
     /// With.
-    Tls(Box<TlsStream<TcpStream>>),
+    Tls(Box<Secured>),
 }
 
 impl Line {
+    fn secured(stream: TlsStream<TcpStream>, ask: Option<Ask>) -> Self {
+        Self::Tls(Box::new(Secured::new(stream, ask)))
+    }
+
     /// The side that was connected to, without TLS.
     ///
     /// # Errors
@@ -455,7 +537,7 @@ impl AsyncRead for Line {
     ) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_read(context, buffer),
-            Self::Tls(stream) => Pin::new(stream).poll_read(context, buffer),
+            Self::Tls(stream) => stream.believed()?.poll_read(context, buffer),
         }
     }
 }
@@ -468,21 +550,21 @@ impl AsyncWrite for Line {
     ) -> Poll<io::Result<usize>> {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_write(context, bytes),
-            Self::Tls(stream) => Pin::new(stream).poll_write(context, bytes),
+            Self::Tls(stream) => stream.believed()?.poll_write(context, bytes),
         }
     }
 
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_flush(context),
-            Self::Tls(stream) => Pin::new(stream).poll_flush(context),
+            Self::Tls(stream) => stream.stream().poll_flush(context),
         }
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_shutdown(context),
-            Self::Tls(stream) => Pin::new(stream).poll_shutdown(context),
+            Self::Tls(stream) => stream.stream().poll_shutdown(context),
         }
     }
 
@@ -493,7 +575,7 @@ impl AsyncWrite for Line {
     ) -> Poll<io::Result<usize>> {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_write_vectored(context, parts),
-            Self::Tls(stream) => Pin::new(stream).poll_write_vectored(context, parts),
+            Self::Tls(stream) => stream.believed()?.poll_write_vectored(context, parts),
         }
     }
 

@@ -169,6 +169,7 @@ fn client(servers: &Servers, authority: &Path, own: Option<&TlsFiles>) -> Client
             certificate: own.certificate.clone(),
             key: own.key.clone(),
         }),
+        revoked: None,
     };
     let config = Config::default().within(PATIENCE).tls(files);
     Client::new(&listen.join(","), &config).expect("a client")
