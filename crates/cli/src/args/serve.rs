@@ -89,6 +89,10 @@ pub(crate) struct Serve {
     /// How many registers there may be [default: 1048576].
     #[arg(long, env = "TENURE_QUOTA_REGISTERS", value_name = "N")]
     pub(crate) quota_registers: Option<u64>,
+    /// Note who changed members, rights, leaderships, and sessions of others: lines of JSON in this
+    /// file, or `stderr` [default: nowhere]. At 16 MiB the file is put aside; 7 older ones stay.
+    #[arg(long, env = "TENURE_AUDIT", value_name = "FILE")]
+    pub(crate) audit: Option<PathBuf>,
     /// Listen on other than loopback addresses without TLS.
     #[arg(long, env = "TENURE_INSECURE")]
     pub(crate) insecure: bool,
@@ -124,6 +128,7 @@ impl Serve {
             sessions_each: typed.sessions_each.or(file.sessions_each),
             quota_bytes: typed.quota_bytes.or(file.quota_bytes),
             quota_registers: typed.quota_registers.or(file.quota_registers),
+            audit: typed.audit.or(file.audit),
             insecure: typed.insecure || file.insecure,
         }
     }

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use tenure::core::alpo::{MAX_NUMBER, ServerId};
-use tenure::server::{Config, Ended, Server, StartError};
+use tenure::server::{AuditTo, Config, Ended, Server, StartError};
 use tenure::transport::TlsFiles;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
@@ -119,6 +119,28 @@ fn affordable_connections() -> usize {
     connections
 }
 
+/// Where each server is, by what `--peers` names.
+fn peers(given: &[String]) -> Result<BTreeMap<ServerId, String>, Failure> {
+    let mut peers = BTreeMap::new();
+    for peer in given {
+        let (number_text, address) = peer
+            .split_once('=')
+            .ok_or_else(|| usage(format!("--peers: expected ID=HOST:PORT, found {peer:?}")))?;
+        let parsed = number_text.parse().map_err(|_| {
+            usage(format!(
+                "--peers: expected a number before =, found {peer:?}"
+            ))
+        })?;
+        let server = number(parsed)?;
+        if peers.insert(server, address.to_owned()).is_some() {
+            return Err(usage(format!(
+                "--peers: expected each server once, found {parsed} twice"
+            )));
+        }
+    }
+    Ok(peers)
+}
+
 fn settings(args: &Serve) -> Result<Config, Failure> {
     let missing = |flag: &str, what: &str| {
         usage(format!(
@@ -136,23 +158,7 @@ fn settings(args: &Serve) -> Result<Config, Failure> {
     let data = args.data.as_ref();
     let data = data.ok_or_else(|| missing("data", "a directory"))?;
     let listen = args.listen.as_deref().unwrap_or("127.0.0.1:7400");
-    let mut peers = BTreeMap::new();
-    for peer in &args.peers {
-        let (number_text, address) = peer
-            .split_once('=')
-            .ok_or_else(|| usage(format!("--peers: expected ID=HOST:PORT, found {peer:?}")))?;
-        let parsed = number_text.parse().map_err(|_| {
-            usage(format!(
-                "--peers: expected a number before =, found {peer:?}"
-            ))
-        })?;
-        let server = number(parsed)?;
-        if peers.insert(server, address.to_owned()).is_some() {
-            return Err(usage(format!(
-                "--peers: expected each server once, found {parsed} twice"
-            )));
-        }
-    }
+    let peers = peers(&args.peers)?;
     let mut settings = Config::new(id, peers, data, listen);
     settings.advertise.clone_from(&args.advertise);
     settings.tokens.clone_from(&args.tokens);
@@ -187,6 +193,10 @@ fn settings(args: &Serve) -> Result<Config, Failure> {
     }
     // With TLS the flag allows nothing.
     settings.insecure = args.insecure && settings.tls.is_none();
+    settings.audit = args.audit.clone().map(|file| match file.to_str() {
+        Some("stderr") => AuditTo::Stderr,
+        _ => AuditTo::File(file),
+    });
     settings.peer_secret = secret::of(args, &settings)?;
     Ok(settings)
 }

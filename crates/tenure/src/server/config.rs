@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tenure_core::alpo::{Config as NodeConfig, Limits, MAX_MEMBERS, ServerId};
 
+use super::audit::AuditTo;
 use crate::api::v1::Protection;
 use crate::transport::{MAX_ADDRESS_BYTES, PeerRules, PeerSecret, TlsFiles};
 use crate::wal;
@@ -57,6 +58,8 @@ pub struct Config {
     /// The file of the tokens that clients need; `None` lets everybody do
     /// everything.
     pub tokens: Option<PathBuf>,
+    /// Where it notes who changed what; nowhere if `None`.
+    pub audit: Option<AuditTo>,
     /// Whether it was allowed to listen without TLS on addresses that other
     /// machines reach. Its status says so; what it does stays the same.
     pub insecure: bool,
@@ -118,6 +121,7 @@ impl Config {
             peer_secret: None,
             client_certificates: true,
             tokens: None,
+            audit: None,
             insecure: false,
             requests: 65_536,
             sessions_each: 4_096,

@@ -13,6 +13,7 @@ use tonic::metadata::MetadataValue;
 use tonic::{Code, Request, Response, Status, Streaming};
 
 use super::account::{Charge, Place, Reserved, Room, Streams};
+use super::audit::Entry;
 use super::door::Door;
 use super::inbox::{Event, Reply, Sink, Ticket, Told};
 use super::sessions::Proven;
@@ -395,6 +396,7 @@ impl Exchange {
             let number = request.number;
             // Whatever becomes of the request itself.
             let proof = self.proven.by(&request, caller);
+            let entry = audited(&self.door, &self.caller, request.what.as_ref());
             let ask = match request.what {
                 _ if events.len() >= most => {
                     self.door.shared.metrics.refused();
@@ -420,18 +422,35 @@ impl Exchange {
                         number,
                         deletes,
                         page,
+                        entry,
                     };
                     let reply = Reply::Stream(Arc::clone(&self.sink), ticket);
                     events.push(Event::Asked(ask, quota.clone(), reply));
                 }
-                Err(error) => refused.push(v1::Answer {
-                    number,
-                    what: Some(v1::answer::What::Error(error)),
-                }),
+                Err(error) => {
+                    if let Some(entry) = entry {
+                        entry.ends(Err(&error));
+                    }
+                    refused.push(v1::Answer {
+                        number,
+                        what: Some(v1::answer::What::Error(error)),
+                    });
+                }
             }
         }
         self.under_way += events.len();
         self.door.inbox.put_all(events);
+    }
+}
+
+/// What is to be noted of a request, if it changes a leadership.
+fn audited(door: &Door, caller: &Caller, what: Option<&v1::request::What>) -> Option<Entry> {
+    let Some(v1::request::What::Command(command)) = what else {
+        return None;
+    };
+    match &command.operation {
+        Some(v1::command::Operation::Swap(swap)) => door.shared.audit.begin_swap(caller, swap),
+        _ => None,
     }
 }
 

@@ -12,6 +12,7 @@ use tenure_core::cas::Register;
 use tenure_core::ids::Key;
 use tokio::sync::{Notify, oneshot};
 
+use super::audit::Entry;
 use super::space::Quota;
 use crate::transport::Greeting;
 use crate::wal::WalError;
@@ -90,7 +91,7 @@ pub(super) enum Ending {
 pub(super) type Look = Box<dyn FnOnce(Option<&Node>) + Send>;
 
 /// What is known of a request of a stream when its answer comes.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(super) struct Ticket {
     /// The client's number for it.
     pub(super) number: u64,
@@ -99,6 +100,8 @@ pub(super) struct Ticket {
     pub(super) deletes: bool,
     /// Whether it asks for a page of the log or of registers.
     pub(super) page: bool,
+    /// What is to be noted of it.
+    pub(super) entry: Option<Entry>,
 }
 
 /// An answer with what only the owner can add.

@@ -270,6 +270,16 @@ impl Metrics {
         }
     }
 
+    /// Counts lines about changes that are written nowhere.
+    pub(super) fn count_lost(&self, lost: Counter) {
+        let registry = self.registry.lock();
+        registry.unwrap_or_else(PoisonError::into_inner).register(
+            "audit_lost",
+            "Lines about changes that were not written",
+            lost,
+        );
+    }
+
     /// What is counted and has no reasons.
     fn counters(&self) -> [(&'static str, &'static str, &Counter); 13] {
         [

@@ -40,9 +40,11 @@
 //! | `metrics` | what is counted |
 //! | `trust`, `heed` | who is taken for a server, and what is heeded of it |
 //! | `tokens` | who may do what |
+//! | `audit` | who changed what |
 //! | `services`, `streams`, `steps`, `http`, `listen`, `knock` | what clients see: gRPC and HTTP on one port |
 
 mod account;
+mod audit;
 mod backup;
 mod beginning;
 mod budget;
@@ -96,11 +98,13 @@ mod watching;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
+use std::time::Duration;
 
 use tenure_core::alpo::{Founding, Hello, MAX_NUMBER, Membership, Node, Start, StorageId, Table};
 use tenure_core::rng::Rng;
 use tokio::sync::watch;
 
+pub use audit::AuditTo;
 pub use backup::{
     Made, RestoreError, RestoreOptions, Summary, read as read_backup, restore, restore_with,
 };
@@ -112,6 +116,7 @@ pub use tokens::{check_tokens, draw_token, fingerprint};
 use crate::clock;
 use crate::transport::{Book, Contact, Details, Settings, Tls, Unread};
 use crate::wal::{WalError, Writer};
+use audit::Audit;
 use data::{Found, Log, Vacant};
 use door::Door;
 use inbox::{Event, Inbox};
@@ -188,6 +193,9 @@ impl std::fmt::Debug for Inbox {
     }
 }
 
+/// How long the end of a server waits until who changed what is written.
+const LAST_LINES_WITHIN: Duration = Duration::from_secs(1);
+
 /// How many tasks run before the event loop, and what has come over the
 /// network, have their turn: an answer of a megabyte takes one for a while.
 const TASKS_IN_A_ROW: u32 = 16;
@@ -214,7 +222,9 @@ impl Server {
         let open = |files| Tls::open_with(files, config.rules());
         let tls = config.tls.clone().map(open).transpose();
         let tls = tls?.map(Arc::new);
-        let tokens = Tokens::open(config.tokens.clone())?;
+        let audit = Audit::start(config.audit.clone(), config.id.get());
+        let audit = audit.map_err(StartError::Config)?;
+        let tokens = Tokens::open(config.tokens.clone(), &audit)?;
         let peers = listen(config.listens_for_peers())?;
         let clients = listen(&config.listen)?;
         let address = clients.local_addr().map_err(StartError::System)?;
@@ -224,7 +234,8 @@ impl Server {
         let start = data::count_start(&config.data)?;
         let set_back = data::read_set_back(&config.data)?;
         let secret = config.peer_secret.clone();
-        let shared = Arc::new(Shared::new(face(&config, &found, start), secret));
+        let shared = Shared::new(face(&config, &found, start), secret).audited(audit);
+        let shared = Arc::new(shared);
         shared.copies().set_back = set_back;
         let inbox = Arc::new(Inbox::default());
         let (tell, ended) = watch::channel(None);
@@ -293,6 +304,7 @@ impl Server {
         let mut ended = self.ended.clone();
         loop {
             if let Some(ended) = &*ended.borrow_and_update() {
+                self.shared.audit.finish(LAST_LINES_WITHIN);
                 return Arc::clone(ended);
             }
             if ended.changed().await.is_err() {

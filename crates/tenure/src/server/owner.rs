@@ -509,6 +509,8 @@ impl Owner {
         match event {
             NodeEvent::Led { leader, .. } if *leader == self.node.id() => {
                 metrics.reigns.inc();
+                let about = serde_json::json!({ "term": term });
+                self.shared.audit.note("leads", about, Ok(()));
                 tracing::info!(term, "this server leads");
             }
             NodeEvent::Led { leader, .. } => {

@@ -7,12 +7,14 @@
 
 use std::sync::Arc;
 
+use serde_json::json;
 use tenure_core::alpo::{
     Ask, Change, ClusterId, Found, MAX_NUMBER, Node, Outcome, Part, Query, ServerId, StorageId,
 };
 use tenure_core::time::{ClockId, StoreTime};
 use tokio::sync::{SemaphorePermit, oneshot};
 
+use super::audit;
 use super::config::check_address;
 use super::door::Door;
 use super::inbox::{Event, Told};
@@ -130,6 +132,20 @@ impl Door {
         caller: &Caller,
         request: v1::CompareAndSwapRequest,
     ) -> Answered<v1::CompareAndSwapResponse> {
+        let swap = request.swap.as_ref();
+        let entry = swap.and_then(|swap| self.shared.audit.begin_swap(caller, swap));
+        let done = self.do_compare_and_swap(caller, request).await;
+        if let Some(entry) = entry {
+            entry.ends(done.as_ref().map(|it| it.swapped));
+        }
+        done
+    }
+
+    async fn do_compare_and_swap(
+        &self,
+        caller: &Caller,
+        request: v1::CompareAndSwapRequest,
+    ) -> Answered<v1::CompareAndSwapResponse> {
         caller.may(Need::Swap(request.swap.as_ref().unwrap_or(&NOTHING)))?;
         let swap = request
             .swap
@@ -220,6 +236,18 @@ impl Door {
         caller: &Caller,
         request: v1::AddMemberRequest,
     ) -> Answered<v1::MembersResponse> {
+        let about = || json!({ "id": request.id, "storage": request.storage });
+        let entry = self.shared.audit.begin("member_added", caller, about);
+        let done = self.do_add_member(caller, request).await;
+        audit::end(entry, &done);
+        done
+    }
+
+    async fn do_add_member(
+        &self,
+        caller: &Caller,
+        request: v1::AddMemberRequest,
+    ) -> Answered<v1::MembersResponse> {
         caller.may(Need::Admin)?;
         let storage = disk(&request.storage)?;
         let server = server(request.id)?;
@@ -236,6 +264,18 @@ impl Door {
         caller: &Caller,
         request: v1::PromoteMemberRequest,
     ) -> Answered<v1::MembersResponse> {
+        let about = || json!({ "id": request.id, "storage": request.storage });
+        let entry = self.shared.audit.begin("member_promoted", caller, about);
+        let done = self.do_promote_member(caller, request).await;
+        audit::end(entry, &done);
+        done
+    }
+
+    async fn do_promote_member(
+        &self,
+        caller: &Caller,
+        request: v1::PromoteMemberRequest,
+    ) -> Answered<v1::MembersResponse> {
         caller.may(Need::Admin)?;
         let (server, of) = self.whom(request.id, &request.storage).await?;
         self.change(Change::Promote(server), of).await
@@ -246,12 +286,36 @@ impl Door {
         caller: &Caller,
         request: v1::RemoveMemberRequest,
     ) -> Answered<v1::MembersResponse> {
+        let about = || json!({ "id": request.id, "storage": request.storage });
+        let entry = self.shared.audit.begin("member_removed", caller, about);
+        let done = self.do_remove_member(caller, request).await;
+        audit::end(entry, &done);
+        done
+    }
+
+    async fn do_remove_member(
+        &self,
+        caller: &Caller,
+        request: v1::RemoveMemberRequest,
+    ) -> Answered<v1::MembersResponse> {
         caller.may(Need::Admin)?;
         let (server, of) = self.whom(request.id, &request.storage).await?;
         self.change(Change::Remove(server), of).await
     }
 
     pub(super) async fn transfer(
+        &self,
+        caller: &Caller,
+        to: Option<u64>,
+    ) -> Answered<v1::TransferResponse> {
+        let about = || json!({ "to": to });
+        let entry = self.shared.audit.begin("transferred", caller, about);
+        let done = self.do_transfer(caller, to).await;
+        audit::end(entry, &done);
+        done
+    }
+
+    async fn do_transfer(
         &self,
         caller: &Caller,
         to: Option<u64>,

@@ -17,6 +17,7 @@ use tenure_core::alpo::{
     Session, SessionId,
 };
 
+use super::audit;
 use super::door::Door;
 use super::tokens::{Caller, Need};
 use super::translate::{self, address_of, done, error, invalid};
@@ -261,6 +262,21 @@ impl Door {
         &self,
         caller: &Caller,
         request: v1::EndSessionRequest,
+    ) -> Result<v1::EndSessionResponse, v1::Error> {
+        let about = || {
+            let gone = request.holder_is_gone;
+            serde_json::json!({ "session": request.session, "holder_is_gone": gone })
+        };
+        let entry = self.shared.audit.begin("session_ended", caller, about);
+        let done = self.do_end_session(caller, &request).await;
+        audit::end(entry, &done);
+        done
+    }
+
+    async fn do_end_session(
+        &self,
+        caller: &Caller,
+        request: &v1::EndSessionRequest,
     ) -> Result<v1::EndSessionResponse, v1::Error> {
         caller.may(Need::Admin)?;
         let session = request.session;

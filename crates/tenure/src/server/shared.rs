@@ -15,6 +15,7 @@ use tenure_core::ids::Term;
 use tenure_core::time::Instant;
 use tokio::sync::watch;
 
+use super::audit::Audit;
 use super::complaints::Complaints;
 use super::copies::Copies;
 use super::metrics::Metrics;
@@ -124,6 +125,8 @@ pub(super) struct Shared {
     /// Whether the state has been up to date since the process started.
     pub(super) caught_up: watch::Sender<bool>,
     pub(super) metrics: Metrics,
+    /// Where changes are noted.
+    pub(super) audit: Audit,
     /// The edition of the face.
     pub(super) edition: watch::Sender<u64>,
     /// The members that are committed; told whenever they change, and not
@@ -172,7 +175,14 @@ impl Shared {
             progress: watch::Sender::default(),
             caught_up: watch::Sender::default(),
             metrics: Metrics::new(),
+            audit: Audit::default(),
         }
+    }
+
+    /// The same, of a server that notes changes there.
+    pub(super) fn audited(self, audit: Audit) -> Self {
+        self.metrics.count_lost(audit.lost());
+        Self { audit, ..self }
     }
 
     pub(super) fn face(&self) -> MutexGuard<'_, Face> {

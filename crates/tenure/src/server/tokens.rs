@@ -32,11 +32,13 @@
 //! again with every message: a token that is taken out is good for nothing a
 //! second later.
 
+mod changes;
+
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::http::HeaderMap;
 use axum::http::header::AUTHORIZATION;
@@ -44,7 +46,9 @@ use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 
+use self::changes::Readings;
 use super::account::{Holder, Place};
+use super::audit::Audit;
 use super::gate::Rank;
 use super::metrics::Barred;
 use super::shared::Shared;
@@ -202,19 +206,24 @@ pub(super) struct Tokens(Option<Arc<Renewed<Arc<Table>>>>);
 
 impl Tokens {
     /// Reads the file; without one everybody may do everything.
-    pub(super) fn open(file: Option<PathBuf>) -> Result<Self, Unread> {
+    /// Each change of it is noted.
+    pub(super) fn open(file: Option<PathBuf>, audit: &Audit) -> Result<Self, Unread> {
         let Some(file) = file else {
             return Ok(Self(None));
         };
         let (files, named) = (vec![file.clone()], file.clone());
+        let (audit, read) = (audit.clone(), Mutex::new(Readings::default()));
         let make = move || {
-            let table = Table::read(&file)?;
+            let table = Table::read(&file).map(Arc::new);
+            let mut read = read.lock().unwrap_or_else(PoisonError::into_inner);
+            read.note(&file, &table, &audit);
+            let table = table?;
             for (_, rights) in &table.0 {
                 if let Some(text) = rights.outdated() {
                     tracing::warn!("{}: {text}", file.display());
                 }
             }
-            Ok(Arc::new(table))
+            Ok(table)
         };
         let known = Renewed::open("tokens", files, make)?;
         // It has just answered.
@@ -418,6 +427,14 @@ impl Caller {
     pub(super) fn quota(&self) -> Option<Arc<Quota>> {
         match &self.who {
             Who::Bearer(it) => it.rights()?.quota.clone(),
+            Who::Anybody | Who::Nobody(..) => None,
+        }
+    }
+
+    /// What its token is called, if it is known.
+    pub(super) fn name(&self) -> Option<String> {
+        match &self.who {
+            Who::Bearer(it) => it.rights().map(|it| it.name.clone()),
             Who::Anybody | Who::Nobody(..) => None,
         }
     }

@@ -558,6 +558,10 @@ pub(super) fn answer(ticket: Ticket, told: Told, shared: &Shared, clock: StoreTi
             outcome => answer::What::Swapped(swapped(&outcome, at, clock)),
         }),
     };
+    if let Some(entry) = ticket.entry {
+        let swapped = |what: &_| matches!(what, answer::What::Swapped(it) if it.swapped);
+        entry.ends(what.as_ref().map(swapped));
+    }
     v1::Answer {
         number: ticket.number,
         what: Some(what.unwrap_or_else(answer::What::Error)),

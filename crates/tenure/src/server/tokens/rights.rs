@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use serde::Deserialize;
+use serde_json::{Value, json};
 use tenure_core::election::Record;
 use tenure_core::ha::Keys;
 use tenure_core::ids::Key;
@@ -75,6 +76,25 @@ pub(in crate::server) enum Need<'a> {
 }
 
 impl Rights {
+    /// What it may do, for people: not whose token it is.
+    pub(super) fn shown(&self) -> Value {
+        json!({
+            "name": self.name,
+            "read": self.read,
+            "write": self.write,
+            "campaign": self.campaign,
+            "operate": self.operate,
+            "log": match self.log {
+                LogRight::None => None,
+                LogRight::Read => Some("read"),
+                LogRight::Append => Some("append"),
+            },
+            "admin": self.admin,
+            "quota_bytes": self.quota_bytes,
+            "quota_registers": self.quota_registers,
+        })
+    }
+
     /// What is wrong with them, without a value of the file.
     pub(super) fn check(&self) -> Result<(), String> {
         let operate = self.operate.as_deref().unwrap_or_default();

@@ -1,0 +1,129 @@
+//! A disk that is full or hangs, and files that have grown long enough.
+
+use std::os::unix::fs::PermissionsExt as _;
+
+use super::*;
+
+fn lines(path: &Path) -> Vec<Value> {
+    let text = fs::read_to_string(path).expect("text");
+    let whole = text.lines().filter(|line| !line.is_empty());
+    let parse = |line| serde_json::from_str(line).expect("an object a line");
+    whole.map(parse).collect()
+}
+
+fn to(path: &Path) -> Audit {
+    let to = Some(AuditTo::File(path.to_owned()));
+    Audit::start(to, 7).expect("it begins")
+}
+
+const SOON: Duration = Duration::from_secs(20);
+
+#[test]
+fn a_line_is_an_object_in_a_file_for_its_owner_alone() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("audit");
+    let audit = to(&path);
+    audit.note("leads", json!({ "term": 3 }), Ok(()));
+    audit.note("tokens", json!({}), Err("it says \u{1b}[2J"));
+    audit.finish(SOON);
+    let all = lines(&path);
+    assert_eq!(all[0]["event"], "leads");
+    assert_eq!(
+        (&all[0]["server"], &all[0]["result"]),
+        (&json!(7), &json!("done"))
+    );
+    assert_eq!(all[1]["result"], "refused");
+    assert!(all[0]["at_ms"].as_u64() > Some(1_700_000_000_000));
+    let mode = fs::metadata(&path)
+        .expect("it is there")
+        .permissions()
+        .mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let wrong = Audit::start(Some(AuditTo::File(dir.path().into())), 7);
+    let why = wrong.expect_err("a directory");
+    assert!(why.contains("expected a file"), "{why}");
+}
+
+#[test]
+fn a_full_disk_is_counted_and_said_once_there_is_room_again() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("audit");
+    // Without a thread, so that the same lines meet both of the files.
+    let trail = Trail::new(7);
+    let mut sink = Sink::new(AuditTo::File(path.clone()));
+    let mut full = Sink::new(AuditTo::File("/dev/full".into()));
+    full.file = Some((
+        File::options()
+            .write(true)
+            .open("/dev/full")
+            .expect("it is there"),
+        0,
+    ));
+    let put = |n: u64| {
+        trail.lock().shut = false;
+        trail.put(trail.line("leads", Value::Null, json!({ "term": n })));
+        trail.lock().shut = true;
+    };
+    put(1);
+    put(2);
+    trail.write_all_to(&mut full);
+    assert_eq!(trail.lost.get(), 2);
+    assert!(full.torn && full.complained.is_some());
+    put(3);
+    trail.write_all_to(&mut sink);
+    let all = lines(&path);
+    let said: Vec<_> = all.iter().map(|it| (&it["event"], &it["about"])).collect();
+    let (lost, leads) = (json!("lost"), json!("leads"));
+    assert_eq!(
+        said,
+        [
+            (&lost, &json!({ "lines": 2 })),
+            (&leads, &json!({ "term": 3 }))
+        ]
+    );
+    assert_eq!(trail.lock().lost, 0);
+}
+
+#[test]
+fn a_disk_that_hangs_keeps_nobody_and_holds_no_more_than_the_queue() {
+    let trail = Trail {
+        server: 1,
+        state: Mutex::default(),
+        news: Condvar::new(),
+        done: Condvar::new(),
+        lost: Counter::default(),
+    };
+    // Nobody writes.
+    for n in 0..20_000_u64 {
+        trail.put(trail.line("leads", Value::Null, json!({ "term": n })));
+    }
+    let state = trail.lock();
+    assert!(state.bytes <= QUEUE_BYTES, "{}", state.bytes);
+    assert_eq!(state.lines.len() as u64 + state.lost, 20_000);
+    assert!(state.lost > 1_000);
+    assert_eq!(trail.lost.get(), state.lost);
+}
+
+#[test]
+fn a_file_that_is_long_enough_is_put_aside_and_the_oldest_goes() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("audit");
+    let mut sink = Sink::new(AuditTo::File(path.clone()));
+    for n in 0..OLDER_FILES + 3 {
+        sink.write(&format!("{n}\n")).expect("written");
+        // As if there were as many lines as fit.
+        sink.file.as_mut().expect("open").1 = FILE_BYTES;
+    }
+    let read = |age: u32| {
+        let end = if age == 0 {
+            String::new()
+        } else {
+            format!(".{age}")
+        };
+        fs::read_to_string(dir.path().join(format!("audit{end}"))).ok()
+    };
+    assert_eq!(read(0).as_deref(), Some("9\n"));
+    assert_eq!(read(1).as_deref(), Some("8\n"));
+    assert_eq!(read(OLDER_FILES).as_deref(), Some("2\n"));
+    assert_eq!(read(OLDER_FILES + 1), None);
+}
