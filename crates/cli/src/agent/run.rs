@@ -325,8 +325,8 @@ impl Kept {
             }
         };
         let mut kill_at = start.kill_at;
-        // How CMD ended after it was told to. It is told on with the last event
-        // alone: if the guardian was killed, the kernel has killed CMD as well.
+        // The exit of CMD after it was signalled. It is reported with the last
+        // event alone: if the guardian was killed, the kernel has killed CMD too.
         let mut told_to_end = None;
         guardian.start(start);
         loop {

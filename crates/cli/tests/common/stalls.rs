@@ -43,7 +43,7 @@ impl Stall {
         strace
     }
 
-    /// How strace is told that this file hangs.
+    /// The arguments of strace that make every access to this file hang.
     pub(crate) fn words(file: &Path) -> Vec<String> {
         let inject = format!("inject=%file:delay_enter={}", FOR_EVER.as_micros());
         let file = file.display().to_string();

@@ -22,10 +22,10 @@ use std::task::{Context, Poll};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 
+use super::errors::error;
 use super::level::Level;
 use super::metrics::{Full, Of};
 use super::tokens::{Caller, Known};
-use super::translate::error;
 use crate::api::v1::{self, Cause};
 
 const MIB: usize = 1024 * 1024;

@@ -11,6 +11,7 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use super::account::{Account, Place};
 use super::config::Config;
+use super::errors::error;
 use super::house::House;
 use super::inbox::{Event, Inbox, Look, Reply, Told};
 use super::looks;
@@ -18,7 +19,6 @@ use super::pages::Pages;
 use super::shared::Shared;
 use super::space::{Quota, Size};
 use super::tokens::{Caller, Tokens};
-use super::translate::error;
 use super::watchers::Watchers;
 use crate::api::v1;
 

@@ -22,7 +22,7 @@ use std::time::Duration;
 use prometheus_client::metrics::counter::Counter;
 use tenure_core::time::Instant;
 
-use super::translate::error;
+use super::errors::error;
 use crate::api::v1::{self, Cause};
 use crate::clock;
 

@@ -15,6 +15,7 @@ use tonic::{Code, Request, Response, Status, Streaming};
 use super::account::{Charge, Place, Reserved, Room, Streams};
 use super::audit::Entry;
 use super::door::Door;
+use super::errors::{busy, invalid};
 use super::inbox::{Event, Reply, Sink, Ticket, Told};
 use super::sessions::Proven;
 use super::tokens::{Caller, Granted};
@@ -400,7 +401,7 @@ impl Exchange {
             let ask = match request.what {
                 _ if events.len() >= most => {
                     self.door.shared.metrics.refused();
-                    Err(translate::busy())
+                    Err(busy())
                 }
                 Some(what) => match &granted {
                     Ok(granted) => granted
@@ -409,7 +410,7 @@ impl Exchange {
                         .and_then(|ask| has_room(&self.place, &self.caller, ask)),
                     Err(unknown) => Err(unknown.clone()),
                 },
-                None => Err(translate::invalid("expected a request, found none")),
+                None => Err(invalid("expected a request, found none")),
             };
             match ask {
                 Ok(ask) => {

@@ -31,8 +31,8 @@ use tokio_stream::StreamExt as _;
 
 use super::account::Streams;
 use super::door::Door;
+use super::errors::{error, invalid};
 use super::tokens::Caller;
-use super::translate::{error, invalid};
 use crate::api::v1::{self, Cause};
 use crate::error::cut;
 use tenure_core::alpo::Operation;

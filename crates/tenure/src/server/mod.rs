@@ -57,6 +57,7 @@ mod data;
 mod dialling;
 mod door;
 mod ended;
+mod errors;
 mod following;
 mod founding;
 mod gate;

@@ -25,9 +25,9 @@ use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderName, Method, StatusCode, Version, header};
 
 use super::config::Config;
+use super::errors::{error, invalid};
 use super::http;
 use super::metrics::{Barred, Metrics};
-use super::translate::{error, invalid};
 use crate::api::v1::{self, Cause};
 use crate::election::host_name;
 use crate::error::cut;

@@ -19,8 +19,9 @@ use tenure_core::alpo::{
 
 use super::audit;
 use super::door::Door;
+use super::errors::{address_of, error, invalid};
 use super::tokens::{Caller, Need};
-use super::translate::{self, address_of, done, error, invalid};
+use super::translate::{self, done};
 use crate::api::v1::{self, Cause, request};
 
 /// How long a secret may be, in bytes.

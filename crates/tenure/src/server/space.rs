@@ -24,7 +24,7 @@ use tenure_core::cas::{Change, Stamp, Write};
 use tenure_core::ha::Keys;
 use tenure_core::ids::Key;
 
-use super::translate::{error, name_of};
+use super::errors::{error, name_of};
 use crate::api::v1::{self, Cause};
 
 /// The most prefixes of which the room is counted. Those of one file of tokens

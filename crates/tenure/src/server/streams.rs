@@ -10,12 +10,13 @@ use tenure_core::alpo::{Answer, Found, Node};
 use tokio::sync::watch;
 
 use super::door::Door;
+use super::errors::error;
 use super::inbox::Told;
 use super::services::Answered;
 use super::shared::Progress;
 use super::steps::{Next, Step, Steps};
 use super::tokens::{Caller, Need};
-use super::translate::{self, error};
+use super::translate;
 use crate::api::v1::{self, Cause};
 
 /// How long a watch or a tail without a place waits for a server that has

@@ -49,11 +49,11 @@ use subtle::ConstantTimeEq as _;
 use self::changes::Readings;
 use super::account::{Holder, Place};
 use super::audit::Audit;
+use super::errors::error;
 use super::gate::Rank;
 use super::metrics::Barred;
 use super::shared::Shared;
 use super::space::{QUOTA_PREFIXES_MAX, Quota};
-use super::translate::error;
 use crate::api::v1::{self, Cause, command, request};
 use crate::transport::{Renewed, Unread};
 

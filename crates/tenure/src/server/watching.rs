@@ -13,11 +13,12 @@ use tokio_stream::StreamExt as _;
 use super::account::{Place, Reserved};
 use super::beginning::{After, Beginning, NoWatch, Page, Seen};
 use super::door::Door;
+use super::errors::{compacted, error, invalid, restored};
 use super::following::{CutOff, Following};
 use super::services::Answered;
 use super::steps::{Next, Step, Steps};
 use super::tokens::{Caller, Need};
-use super::translate::{self, compacted, error, invalid};
+use super::translate;
 use super::watchers::{News, Seat, Selector};
 use crate::api::v1::{self, Cause};
 use crate::error::cut;
@@ -204,7 +205,7 @@ fn no_watch(why: NoWatch, names: &Names) -> v1::Error {
             Cause::NotReady,
             format!("this server has only come to entry {applied}; ask another"),
         ),
-        NoWatch::Restored(revision) if told_by.is_empty() => translate::restored(revision),
+        NoWatch::Restored(revision) if told_by.is_empty() => restored(revision),
         NoWatch::Restored(revision) => {
             let text = format!(
                 "expected a watch of cluster {own}, which was restored from a backup, found one \

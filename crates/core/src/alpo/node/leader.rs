@@ -11,7 +11,6 @@
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
-use crate::ids::Term;
 use crate::time::{Instant, nanos};
 
 use super::super::bug::Bug;
@@ -19,15 +18,14 @@ use super::super::durable::Snapshot;
 use super::super::entry::{ClusterVersion, Entry, LogTime, Payload, SessionId};
 use super::super::ids::{LogId, Position, ServerId, StorageId};
 use super::super::message::{Reply, Request};
-use super::super::owner::Opening;
 use super::super::quorum;
 use super::compare::Comparing;
-use super::desk::{Admission, Desk};
+use super::desk::Desk;
 use super::office::Changing;
 use super::progress::{Mode, Progress};
 use super::rounds::Rounds;
 use super::server::Server;
-use super::types::{Answer, Ask, Event, Refusal, Why};
+use super::types::{Answer, Event, Refusal, Why};
 
 /// Entries in one request, at most.
 const APPEND_ENTRIES: usize = 1_024;
@@ -127,77 +125,6 @@ impl Leader {
         server.time = server.time.max(time);
         self.desk.appended(server, &entry, token);
         server.append(entry);
-    }
-
-    /// Somebody wants something.
-    pub(super) fn asked(&mut self, server: &mut Server, token: u64, ask: Ask) {
-        // While it hands over, the heir must not be given ever more; a moment
-        // later it leads, or this server goes on.
-        let handing_over = self.transfer.is_some() && ask.proposes();
-        if !self.is_ready(server) || handing_over {
-            if !self.desk.admit(&server.config, token, ask) {
-                server.answer(token, Answer::Refused(Refusal::Busy));
-            }
-            return;
-        }
-        match ask {
-            Ask::Open(opening) => self.open(server, token, &opening),
-            Ask::End {
-                session,
-                holder_is_gone,
-            } => match self.desk.end(server, session, holder_is_gone) {
-                Ok(end) => self.propose(server, token, Payload::Command(end)),
-                Err(refusal) => server.answer(token, Answer::Refused(refusal)),
-            },
-            Ask::Command(command, claim) => match self.desk.judge(server, &command, &claim) {
-                Admission::Append => self.propose(server, token, Payload::Command(command)),
-                Admission::Attach(id) => self.desk.attach(id, token),
-                Admission::Answer(answer) => server.answer(token, answer),
-            },
-            Ask::Repeat(it) => match self.desk.judge(server, &it.0, &it.1) {
-                Admission::Append => server.answer(token, Answer::Refused(it.2)),
-                Admission::Attach(id) => self.desk.attach(id, token),
-                Admission::Answer(answer) => server.answer(token, answer),
-            },
-            Ask::Read(query) => self.read(server, token, query),
-            Ask::Change(change) => self.change(server, token, change, None),
-            Ask::ChangeOf { change, storage } => self.change(server, token, change, Some(storage)),
-            Ask::Transfer(to) => self.hand_over(server, Some(token), to),
-        }
-    }
-
-    fn open(&mut self, server: &mut Server, token: u64, opening: &Opening) {
-        let Opening { ttl, owner, .. } = *opening;
-        let owned = Payload::OpenOwned { ttl, owner };
-        if owned.since() > server.state.version() {
-            // Not all servers could read whose it is.
-            self.propose(server, token, Payload::Open { ttl });
-        } else if let Some(refusal) = self.desk.judge_opening(server, opening) {
-            server.answer(token, Answer::Refused(refusal));
-        } else {
-            self.propose(server, token, owned);
-        }
-    }
-
-    fn propose(&mut self, server: &mut Server, token: u64, payload: Payload) {
-        let probe = Entry {
-            id: 0,
-            term: Term::ZERO,
-            time: 0,
-            payload,
-        };
-        let weight = probe.weight();
-        let (needed, cluster) = (probe.payload.since(), server.state.version());
-        if needed > cluster {
-            let refusal = Refusal::Version { needed, cluster };
-            server.answer(token, Answer::Refused(refusal));
-        } else if probe.is_too_large() {
-            server.answer(token, Answer::Refused(Refusal::TooLarge));
-        } else if !self.desk.has_room(server, weight) || self.is_held_up(server) {
-            server.answer(token, Answer::Refused(Refusal::Busy));
-        } else {
-            self.append(server, probe.payload, Some(token));
-        }
     }
 
     /// An answer of `from` to request `number` of this reign.

@@ -34,6 +34,7 @@ mod members;
 mod office;
 mod passive;
 mod progress;
+mod proposals;
 mod query;
 mod rounds;
 mod server;

@@ -8,9 +8,9 @@ use tenure_core::election::Record;
 use tenure_core::ha::Keys;
 use tenure_core::ids::Key;
 
+use super::super::errors::error;
 use super::super::sessions::half;
 use super::super::space::{Quota, Size};
-use super::super::translate::error;
 use super::PREFIXES_MAX;
 use crate::api::v1::{self, Cause};
 use crate::error::cut;
