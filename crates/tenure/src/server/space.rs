@@ -9,7 +9,9 @@
 //! What goes on where a quota is taken: deletes, keep-alives, writes that take
 //! no more room than what they replace, and all writes to registers of
 //! elections and groups that are there. So leaders renew, hand over and are
-//! replaced, and workloads move.
+//! replaced, and workloads move. The last sixteenth is kept for new registers
+//! of elections and groups: a node that comes back joins its group again,
+//! however much others write.
 //!
 //! A command under way counts as if it were done. So those that are admitted
 //! one after the other do not pass a quota together. What a leader does not
@@ -35,6 +37,9 @@ pub(super) const QUOTA_PREFIXES_MAX: usize = 1_024;
 /// How many registers are counted in one round, at most, of all prefixes.
 const PAGE: usize = 2_048;
 
+/// One part of so many of a quota of all is kept for elections and groups.
+const RESERVED: u64 = 16;
+
 /// An amount of room.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(super) struct Size {
@@ -47,6 +52,14 @@ impl Size {
     const fn add(&mut self, other: Self) {
         self.bytes = self.bytes.saturating_add(other.bytes);
         self.registers = self.registers.saturating_add(other.registers);
+    }
+
+    /// Without what is kept for elections and groups.
+    const fn unreserved(self) -> Self {
+        Self {
+            bytes: self.bytes - self.bytes / RESERVED,
+            registers: self.registers - self.registers / RESERVED,
+        }
     }
 
     const fn take(&mut self, other: Self) {
@@ -91,6 +104,8 @@ struct Wanted {
     key: Key,
     /// By how much the room that is taken would grow.
     size: Size,
+    /// Whether it is of an election or of a group.
+    reserved: bool,
     /// Whether it is done in any case.
     exempt: bool,
 }
@@ -121,11 +136,12 @@ impl Wanted {
             registers: u64::from(replaced.is_none()),
         };
         let kept = [Key::ELECTIONS, Keys::PREFIX];
-        let exempt = held.is_some() && kept.iter().any(|it| key.as_str().starts_with(it));
+        let reserved = kept.iter().any(|it| key.as_str().starts_with(it));
         Some(Self {
             key: key.clone(),
             size,
-            exempt,
+            reserved,
+            exempt: reserved && held.is_some(),
         })
     }
 }
@@ -257,7 +273,12 @@ impl Space {
     ) -> Option<Refusal> {
         let mut held = Size::of(state);
         held.add(self.growing);
-        if let Some(refusal) = judge(None, held, wanted.size, self.most) {
+        let most = if wanted.reserved {
+            self.most
+        } else {
+            self.most.unreserved()
+        };
+        if let Some(refusal) = judge(None, held, wanted.size, most) {
             return Some(refusal);
         }
         let quota = quota?;
@@ -334,7 +355,7 @@ impl Space {
     /// That a quota of all is nearly taken, for people; empty if it is not.
     pub(super) fn full(&self, state: &State) -> String {
         let (held, most) = (Size::of(state), self.most);
-        let nearly = |held: u64, most: u64| held >= most - most / 16;
+        let nearly = |held: u64, most: u64| held >= most - most / 8;
         let mut found = Vec::new();
         if nearly(held.bytes, most.bytes) {
             let (held, most) = (held.bytes, most.bytes);
@@ -386,7 +407,10 @@ pub(super) fn no_room(why: &NoRoom) -> v1::Error {
         ),
         None => (
             "those of all clients".to_owned(),
-            format!("--quota-{flag} of all servers"),
+            format!(
+                "--quota-{flag} of all servers (of which a sixteenth is kept for elections and \
+                 groups)"
+            ),
         ),
     };
     v1::Error {
