@@ -72,10 +72,10 @@ step 'tests, with every store'
 cargo test --workspace --features tenure/full,tenure-cli/full --locked
 
 step 'what only the next release knows'
-cargo test -p tenure-core --features next-version --test alpo_trio --locked
+cargo test -p tenure-alpo --features next-version --test trio --locked
 
 step 'bugs planted in the protocol, which its scripts notice'
-cargo test -p tenure-core --features planted-bugs --lib --test alpo_scripts --test alpo_founding --test ha_scripts --locked
+cargo test -p tenure-core -p tenure-election -p tenure-group -p tenure-alpo --features planted-bugs --lib --test scripts --test founding --locked
 
 step 'documentation'
 RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps --locked

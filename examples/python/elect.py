@@ -4,7 +4,7 @@
 Needs nothing of Tenure's but its .proto file:
 
     pip install grpcio grpcio-tools
-    python -m grpc_tools.protoc -I crates/tenure/proto \
+    python -m grpc_tools.protoc -I crates/api/proto \
         --python_out=. --grpc_python_out=. tenure/v1/tenure.proto
     python elect.py 127.0.0.1:7401,127.0.0.1:7402,127.0.0.1:7403 payroll --name web-1
 

@@ -24,7 +24,7 @@ if ! python3 -m venv "$place/venv" >/dev/null 2>&1 ||
     echo 'skipped: no Python with venv, or PyPI cannot be reached'
     exit 0
 fi
-"$place/venv/bin/python" -m grpc_tools.protoc -I crates/tenure/proto \
+"$place/venv/bin/python" -m grpc_tools.protoc -I crates/api/proto \
     --python_out="$place" --grpc_python_out="$place" tenure/v1/tenure.proto
 
 tenure="${TENURE_BINARY:-}"
@@ -33,6 +33,8 @@ if [ -z "$tenure" ]; then
     tenure="${CARGO_TARGET_DIR:-target}/debug/tenure"
 fi
 port=$((20000 + $$ % 8000))
+# The token of the user is one of this test alone.
+export XDG_STATE_HOME="$place/state"
 "$tenure" dev --port "$port" >"$place/dev.out" 2>&1 &
 pids+=($!)
 servers="127.0.0.1:$port,127.0.0.1:$((port + 1)),127.0.0.1:$((port + 2))"
@@ -48,7 +50,8 @@ within() {
 }
 candidate() {
     PYTHONPATH="$place" "$place/venv/bin/python" examples/python/elect.py "$servers" demo \
-        --name "$1" --lease 5 >"$place/$1.out" 2>&1 &
+        --name "$1" --lease 5 \
+        --token-file "$XDG_STATE_HOME/tenure/token" >"$place/$1.out" 2>&1 &
     pids+=($!)
     started=$!
 }

@@ -8,6 +8,8 @@ mod args;
 mod commands;
 mod config;
 mod failure;
+#[cfg(all(feature = "tenure", any(test, fuzzing)))]
+pub mod fuzzed;
 mod guard;
 mod log;
 mod movement;

@@ -225,7 +225,7 @@ fn all_go(processes: &[(i32, String)]) {
 fn a_stopped_supervisor_loses_its_command_before_the_heir_starts() {
     on_both(|shared| {
         let mut pair = pair(shared, LEASE, true);
-        pair.leader.signal(Signal::STOP);
+        pair.leader.stop();
         let gap = pair.take_over();
         assert!(gap > 0.0, "overlap of {gap} s");
         pair.leader.signal(Signal::CONT);
@@ -245,7 +245,7 @@ fn an_ousted_candidate_stands_again_even_if_its_command_is_never_restarted() {
         let mut alone = Candidate::start_with(&url.url(), "alone", &ledger, &flags, &command);
         let first = ledger.await_term_above(0, SOON);
         let guardian = guardian_of(&alone);
-        alone.signal(Signal::STOP);
+        alone.stop();
         // The guardian ends with its command, and the lease soon after it.
         poll_until(SOON, || is_gone(guardian)).expect("it has ended the command");
         alone.signal(Signal::CONT);

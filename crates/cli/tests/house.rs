@@ -11,7 +11,7 @@ use std::process::{Command, Output};
 use std::time::Duration;
 
 use common::postgres::Postgres;
-use common::servers::{Heard, SOON, free, led, objects, said, tenure};
+use common::servers::{Heard, SOON, answer, call_with, free, led, objects, said, tenure};
 use common::{TENURE, poll_until};
 use serde_json::Value;
 
@@ -459,6 +459,42 @@ fn who_leads_asks_and_resigns_is_noted_and_renewals_are_not() {
     assert_eq!(asked["result"], "done");
     let resigned = noting.soon("election_resigned", 1);
     assert_eq!(resigned["by"]["token"], "clerk");
+}
+
+#[test]
+fn who_writes_over_an_election_or_deletes_it_is_noted() {
+    let noting = Noting::start();
+    // A stream of requests, as commands have.
+    let ran = Command::new(TENURE)
+        .args(["run", "pay", "--once", "-q", "--store"])
+        .args([&noting.url(&noting.boss), "--", "true"])
+        .status();
+    assert!(ran.expect("it runs").success());
+    let (code, why) = noting.ask(&["forget", "pay"], &noting.boss);
+    assert_eq!(code, Some(0), "{why}");
+    let deleted = noting.soon("election_deleted", 1);
+    assert_eq!(deleted["about"]["election"], "pay", "{deleted}");
+    assert_eq!(deleted["result"], "done", "{deleted}");
+    // Calls of HTTP.
+    let token = fs::read_to_string(&noting.boss).expect("a token");
+    let bearer = format!("Authorization: Bearer {}\r\n", token.trim());
+    let asks = |call: &str, body: &str| {
+        let head = format!("POST /v1/registers/{call}");
+        let address = &noting.place.clients[0];
+        answer(call_with(address, &head, &bearer, body))
+    };
+    let junk = r#"{"swap": {"key": "elections/pay", "value": "eA=="}}"#;
+    let told = asks("compare_and_swap", junk);
+    assert!(told.contains(r#""swapped":true"#), "{told}");
+    let over = noting.soon("election_overwritten", 1);
+    assert_eq!(over["about"]["election"], "pay", "{over}");
+    assert_eq!(
+        (&over["by"]["token"], &over["result"]),
+        (&"boss".into(), &"done".into())
+    );
+    let told = asks("delete", r#"{"key": "elections/pay", "expect": "AA=="}"#);
+    assert!(told.contains(r#""deleted":false"#), "{told}");
+    assert_eq!(noting.soon("election_deleted", 2)["result"], "conflict");
 }
 
 #[test]

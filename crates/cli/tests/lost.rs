@@ -101,7 +101,7 @@ fn rises_again(shared: &Shared) {
     ledger.await_term_above(1, SOON);
     let memory = start(shared, "memory", &lost);
     await_in(&memory, "b leads in term 2");
-    memory.signal(Signal::STOP);
+    memory.stop();
     drop(b);
     delete(shared);
     let c = start(shared, "c", &lost);
@@ -130,7 +130,7 @@ fn leads_above_a_term_that_was_had(mut shared: Shared) {
     ledger.await_term_above(1, SOON);
     let memory = start(&shared, "memory", &lost);
     await_in(&memory, "b leads in term 2");
-    memory.signal(Signal::STOP);
+    memory.stop();
     drop(b);
     copy.put_back(&mut shared);
     let c = start(&shared, "c", &lost);

@@ -7,6 +7,7 @@ mod attacked;
 mod common;
 
 use std::convert::Infallible;
+use std::future::poll_fn;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::process::Stdio;
@@ -297,6 +298,99 @@ fn over_http_1_tails_that_are_not_read_hold_little_too() {
     let grew = growth(alone.server.id(), before);
     assert!(grew < 192 * MIB, "{} MiB", grew / MIB);
     drop(tails);
+}
+
+/// So many tails over HTTP/1 from one address, of which nothing is read.
+fn tails_of(address: &str, from: u8, count: usize) -> Vec<TcpStream> {
+    let begin = |_| {
+        let tail = runtime().block_on(async {
+            let socket = tokio::net::TcpSocket::new_v4().expect("a socket");
+            socket.bind(([127, 0, 0, from], 0).into()).expect("bound");
+            socket.set_recv_buffer_size(4_096).expect("small");
+            let to = address.parse().expect("an address");
+            socket.connect(to).await.expect("it listens").into_std()
+        });
+        let mut tail = tail.expect("a socket");
+        tail.set_nonblocking(false).expect("it blocks");
+        tail.set_read_timeout(Some(SOON)).expect("a timeout");
+        let head = "POST /v1/log/tail HTTP/1.1\r\nHost: localhost\r\n\
+                    Content-Type: application/json\r\nContent-Length: 10\r\n\r\n{\"from\":1}";
+        tail.write_all(head.as_bytes()).expect("it reads");
+        tail
+    };
+    (0..count).map(begin).collect()
+}
+
+#[test]
+fn unread_streams_of_two_callers_keep_no_third_out_nor_their_own_calls() {
+    let alone = Alone::start(None);
+    runtime().block_on(fill(&alone.address));
+    let held = || metric(&alone.address, "held_answers_bytes ");
+    let tails: Vec<_> = [2, 3]
+        .into_iter()
+        .flat_map(|from| tails_of(&alone.address, from, 40))
+        .collect();
+    // Until what they hold grows no more.
+    let grown = common::poll_until(SOON, || {
+        let before = held();
+        std::thread::sleep(PROMPT / 4);
+        (before > 8e6 && held() <= before).then_some(before)
+    });
+    let grown = grown.expect("they hold as much as they may");
+    runtime().block_on(async {
+        for from in [4, 3] {
+            let channel = connect(&alone.address, from).await;
+            read(&channel).await;
+            let mut log = LogClient::new(channel);
+            let append = v1::AppendRequest {
+                entries: vec![vec![7; 100].into()],
+                numbered: None,
+            };
+            let appended = log.append(append).await;
+            appended.unwrap_or_else(|error| panic!("with {grown} bytes held: {error}"));
+        }
+    });
+    drop(tails);
+}
+
+#[test]
+fn a_message_of_millions_of_parts_is_refused_before_it_is_decoded() {
+    let alone = Alone::start(None);
+    // Empty requests, and empty entries: two bytes each.
+    let parts = [10, 0].repeat(3_900_000);
+    let mut message = vec![0];
+    message.extend(u32::try_from(parts.len()).expect("short").to_be_bytes());
+    message.extend(parts);
+    let message = Bytes::from(message);
+    let probes = Probes::start(&alone.address, alone.server.id());
+    runtime().block_on(async {
+        let before = resident(alone.server.id());
+        for path in ["/tenure.v1.Pipeline/Exchange", "/tenure.v1.Log/Append"] {
+            let channel = connect(&alone.address, 2).await;
+            let mut answer = head(channel, path, Content::new(Whole(Some(message.clone())))).await;
+            let mut found = code(&answer);
+            while found.is_none() {
+                let frame =
+                    poll_fn(|context| std::pin::Pin::new(answer.body_mut()).poll_frame(context));
+                let frame = timeout(SOON, frame).await.expect("in time");
+                let frame = frame.expect("an end").expect("no error");
+                let trailers = frame.trailers_ref();
+                found = trailers
+                    .and_then(tonic::Status::from_header_map)
+                    .map(|it| it.code());
+            }
+            assert_eq!(found, Some(Code::InvalidArgument), "{path}");
+        }
+        let entries = "\"\",".repeat(1_200_000);
+        let body = format!("{{\"entries\": [{entries}\"\"]}}");
+        let said = common::servers::answer(call(&alone.address, "POST /v1/log/append", &body));
+        assert!(said.starts_with("HTTP/1.1 400"), "{said}");
+        assert!(said.contains("at most 16384"), "{said}");
+        let grew = growth(alone.server.id(), before);
+        assert!(grew < 96 * MIB, "{} MiB", grew / MIB);
+    });
+    let slowest = probes.end();
+    assert!(slowest < PROMPT, "{slowest:?}");
 }
 
 /// All of it at once, against the leader of three.

@@ -77,7 +77,7 @@ fn a_leader_of_the_lost_cluster_is_over_before_anybody_leads_in_the_restored_one
     let lost = ledger.await_term_above(run.term, SOON);
     assert_eq!(lost.candidate, "second");
     // From now on it hears of nothing, and its guardian counts alone.
-    second.signal(Signal::STOP);
+    second.stop();
     drop(server);
 
     let (backup, data) = (path("backup"), path("new"));
@@ -127,4 +127,109 @@ fn the_log_says_where_it_was_restored_and_goes_on_behind_it() {
     let from = next.to_string();
     let read = done(&["log", "read", "--from", &from, "--store", &url]);
     assert_eq!(read, "three\n");
+}
+
+/// What is restored is backed up and restored again, though nobody has
+/// appended in between.
+#[test]
+fn a_restored_cluster_is_restored_again_and_again() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = |name: &str| directory.path().join(name).display().to_string();
+    let [peer, listen] = free();
+    let url = format!("tenure://{listen}");
+    let mut server = Server::start(&peer, &listen, &path("life-0"));
+    done(&["log", "append", "--store", &url, "one"]);
+    for life in 1..=3u64 {
+        let (backup, data) = (
+            path(&format!("backup-{life}")),
+            path(&format!("life-{life}")),
+        );
+        done(&["backup", &backup, "--store", &url]);
+        drop(server);
+        let restored = objects(&["restore", &backup, "--data", &data, "--id", "1", "--json"]);
+        assert_eq!(restored[0]["life"], life, "{restored:?}");
+        done(&["wal", "verify", &data]);
+        server = Server::start(&peer, &listen, &data);
+        // Another register, but no entry of the plain log.
+        let job = format!("job-{life}");
+        done(&["run", &job, "--once", "--store", &url, "--", "true"]);
+        let (all, entries, said) = tenure(&["log", "read", "--store", &url]);
+        assert!(all && entries == "one\n", "{entries}{said}");
+        let next = 2 + life * (1 << 40);
+        assert!(said.contains(&format!("goes on at {next}")), "{said}");
+    }
+    let next = 2 + 3 * (1u64 << 40);
+    let new = done(&["log", "append", "--store", &url, "two"]);
+    assert_eq!(new, format!("{next}\n"));
+    assert_eq!(done(&["log", "read", "--store", &url]), "one\ntwo\n");
+    for life in 1..=3u64 {
+        let job = format!("job-{life}");
+        let led = objects(&["leader", &job, "--json", "--store", &url]);
+        assert!(!led.is_empty(), "{job}");
+    }
+    drop(server);
+}
+
+/// It has printed entries that are in no backup.
+#[test]
+fn a_tail_over_a_restore_says_which_entries_are_gone() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = |name: &str| directory.path().join(name).display().to_string();
+    let [peer, listen] = free();
+    let url = format!("tenure://{listen}");
+    let server = Server::start(&peer, &listen, &path("old"));
+    done(&["log", "append", "--store", &url, "1", "2"]);
+    let (backup, data) = (path("backup"), path("new"));
+    done(&["backup", &backup, "--store", &url]);
+    done(&["log", "append", "--store", &url, "3", "4", "5", "6", "7"]);
+    let (out, said) = (path("out"), path("said"));
+    let file = |path: &str| std::fs::File::create(path).expect("a file");
+    let read = |path: &str| std::fs::read_to_string(path).expect("text");
+    let mut tail = Command::new(TENURE);
+    tail.args(["log", "tail", "--from", "1", "--store", &url]);
+    tail.stdout(file(&out)).stderr(file(&said));
+    // Ended when it is dropped, as a server.
+    let _tail = Server(tail.spawn().expect("a tail"));
+    let lines = |count| {
+        let out = &out;
+        move || (read(out).lines().count() == count).then_some(())
+    };
+    poll_until(SOON, lines(7)).expect("all of the old cluster");
+    drop(server);
+
+    done(&["restore", &backup, "--data", &data, "--id", "1"]);
+    let _server = Server::start(&peer, &listen, &data);
+    done(&["log", "append", "--store", &url, "new"]);
+    let next = 3 + (1u64 << 40);
+    let words = format!(
+        "a backup that ends before entry 3; entries 3 to 7 are gone, too; what followed there is \
+         gone, and the log goes on at {next}"
+    );
+    let told = || read(&said).contains(&words).then_some(());
+    poll_until(SOON, told).unwrap_or_else(|| panic!("{}", read(&said)));
+    poll_until(SOON, lines(8)).expect("the new entry");
+}
+
+#[test]
+fn a_step_that_leaves_no_terms_is_refused_and_leaves_nothing_behind() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = |name: &str| directory.path().join(name).display().to_string();
+    let [peer, listen] = free();
+    let url = format!("tenure://{listen}");
+    let server = Server::start(&peer, &listen, &path("old"));
+    let (backup, data) = (path("backup"), path("new"));
+    done(&["backup", &backup, "--store", &url]);
+    drop(server);
+    let restore = ["restore", &backup, "--data", &data, "--id", "1"];
+    for step in [1u64 << 62, (1 << 62) - 5, u64::MAX] {
+        let step = step.to_string();
+        let (restored, _, said) = tenure(&[&restore[..], &["--term-step", &step]].concat());
+        assert!(!restored, "{step}");
+        let words = format!("found {step} (--term-step, as often as --times says)");
+        assert!(said.contains(&words), "{said}");
+        assert!(!std::path::Path::new(&data).exists(), "{step}");
+    }
+    let step = (1u64 << 60).to_string();
+    done(&[&restore[..], &["--term-step", &step]].concat());
+    let _server = Server::start(&peer, &listen, &data);
 }

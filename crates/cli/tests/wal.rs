@@ -3,10 +3,13 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
+use tenure::core::alpo::codec::crc32c;
 use tenure::core::alpo::{
-    Batch, ClusterId, Entry, HardState, Identity, Payload, Position, ServerId, Snapshot, StorageId,
+    Batch, ClusterId, Entry, HardState, Identity, Limits, Payload, Position, ServerId, Snapshot,
+    State, StorageId,
 };
 use tenure::core::ids::Term;
+use tenure::core::time::ClockId;
 use tenure::wal::{Options, Wal};
 
 const SEGMENT: &str = "0000000000000001.wal";
@@ -23,8 +26,29 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
+/// The state after two entries, as bytes.
+fn image(last: Position) -> Vec<u8> {
+    let mut state = State::new(Limits::default(), ClockId::default());
+    for id in 1..=last.id {
+        let (term, payload) = (last.term, Payload::NoOp);
+        let time = id;
+        state.apply(&Entry {
+            id,
+            term,
+            time,
+            payload,
+        });
+    }
+    state.encode()
+}
+
 /// A log of three groups; locked while the value lives.
 fn write_log(dir: &Path) -> Wal {
+    write_log_with(dir, image)
+}
+
+/// The same with another snapshot.
+fn write_log_with(dir: &Path, image: impl FnOnce(Position) -> Vec<u8>) -> Wal {
     let identity = Identity {
         cluster: ClusterId::from_u128(0xc1),
         server: ServerId::new(7).expect("a number"),
@@ -45,10 +69,9 @@ fn write_log(dir: &Path) -> Wal {
         term,
         ..HardState::default()
     };
-    let snapshot = Snapshot {
-        last: Position::new(term, 2),
-        bytes: b"state".to_vec().into(),
-    };
+    let last = Position::new(term, 2);
+    let bytes = image(last).into();
+    let snapshot = Snapshot { last, bytes };
     let batches = [
         Batch {
             number: 1,
@@ -189,6 +212,40 @@ fn a_damaged_snapshot_is_said_even_if_the_log_can_do_without() {
         line.contains("a server could start") && line.contains(&name),
         "{line}"
     );
+}
+
+/// The files are whole, but a server that starts refuses the state.
+#[test]
+fn a_snapshot_that_no_server_starts_from_is_not_sound() {
+    let later = |last| {
+        let mut bytes = image(last);
+        bytes[0] = 200;
+        let at = bytes.len() - 4;
+        let sum = crc32c(&bytes[..at]);
+        bytes[at..].copy_from_slice(&sum.to_le_bytes());
+        bytes
+    };
+    let no_state: fn(Position) -> Vec<u8> = |_| b"state".to_vec();
+    for (image, words) in [
+        (no_state, "its checksum is wrong; nothing was changed"),
+        (
+            later,
+            "found version 200; nothing was changed; a later release",
+        ),
+    ] {
+        let dir = tempfile::tempdir().expect("a directory");
+        drop(write_log_with(dir.path(), image));
+        let judged = tenure(&["wal", "verify"], dir.path());
+        let said = text(&judged.stderr);
+        assert_eq!(judged.status.code(), Some(1), "{said}");
+        assert!(judged.stdout.is_empty(), "{}", text(&judged.stdout));
+        let name = format!("snapshot-{:016x}-{:016x}.snap", 2, 3);
+        assert!(said.contains(&name) && said.contains(words), "{said}");
+        assert!(said.contains("the state at 2@3"), "{said}");
+        // What is in the log can still be looked at.
+        let shown = tenure(&["wal", "inspect"], dir.path());
+        assert!(shown.status.success(), "{}", text(&shown.stderr));
+    }
 }
 
 #[test]

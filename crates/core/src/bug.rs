@@ -6,6 +6,8 @@
 //! without it [`Plant::is`] is the constant `false`.
 
 /// A list of planted mistakes, as an enumeration that knows all of them.
+#[doc(hidden)]
+#[macro_export]
 macro_rules! bugs {
     ($($(#[$doc:meta])* $bug:ident,)*) => {
         /// One planted mistake.
@@ -20,7 +22,6 @@ macro_rules! bugs {
         }
     };
 }
-pub(crate) use bugs;
 
 /// Which mistake is made, if any.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -60,7 +61,7 @@ impl<B: Copy + PartialEq> Plant<B> {
     }
 
     /// Whether `bug` was planted; the constant `false` in every release.
-    pub(crate) fn is(self, bug: B) -> bool {
+    pub fn is(self, bug: B) -> bool {
         self.bug == Some(bug)
     }
 }
@@ -68,7 +69,7 @@ impl<B: Copy + PartialEq> Plant<B> {
 #[cfg(not(feature = "planted-bugs"))]
 impl<B: Copy> Plant<B> {
     /// Whether `bug` was planted; the constant `false` in every release.
-    pub(crate) const fn is(self, _: B) -> bool {
+    pub const fn is(self, _: B) -> bool {
         false
     }
 }

@@ -18,7 +18,7 @@
 //!
 //! Left out on purpose: transactions over several registers (nothing above
 //! needs them), expiry (a lease is judged by its readers, see
-//! [`election`](crate::election)), and history of values.
+//! `tenure-election`), and history of values.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::format;
@@ -341,7 +341,7 @@ impl Registers {
 
     /// What is kept beside the register that was changed last has grown by so
     /// many bytes with the change.
-    pub(crate) fn grown_beside(&mut self, bytes: i64) {
+    pub fn grown_beside(&mut self, bytes: i64) {
         if let Some(last) = self.changes.back_mut() {
             last.grown += bytes;
         }

@@ -182,7 +182,7 @@ impl Default for Drift {
 }
 
 /// Nanoseconds of a duration, saturating at 584 years.
-pub(crate) fn nanos(span: Duration) -> u64 {
+pub fn nanos(span: Duration) -> u64 {
     u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
 }
 

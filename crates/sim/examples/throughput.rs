@@ -8,11 +8,11 @@
 use std::collections::VecDeque;
 use std::time::Instant as Clock;
 
-use tenure_core::Machine;
-use tenure_core::alpo::{
+use tenure_alpo::{
     Answer, Ask, Claim, ClusterId, Command, Config, Identity, Input, Limits, Membership, Node,
     Opening, Operation, Outcome, Output, Position, Recovered, ServerId, Snapshot, State, StorageId,
 };
+use tenure_core::Machine;
 use tenure_core::rng::Rng;
 use tenure_core::time::{ClockId, Instant, Now};
 

@@ -10,9 +10,9 @@
 //!
 //! Left out: what the work does. All that matters here is when it runs.
 
-use tenure_core::election::{Event, Grant, Input, Why};
 use tenure_core::ids::{Fence, Term};
 use tenure_core::time::Instant;
+use tenure_election::{Event, Grant, Input, Why};
 
 use crate::checkers::{Causes, Check, Works};
 use crate::clock::{MILLI, pick};

@@ -13,9 +13,9 @@
 //! guardian knows.
 
 use tenure_core::cas::{Stamp, Write};
-use tenure_core::election::{Grant, Input, Record};
 use tenure_core::ids::Term;
 use tenure_core::time::Instant;
+use tenure_election::{Grant, Input, Record};
 
 use crate::checkers::{Check, Confirmed};
 use crate::clock::MILLI;

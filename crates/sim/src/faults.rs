@@ -4,8 +4,8 @@
 //! [swarm](crate::swarm) has drawn. Leaders are hit more often than others:
 //! most of what can go wrong goes wrong around them.
 
-use tenure_core::election::{Command, Expiry, Input, Request};
 use tenure_core::ids::Name;
+use tenure_election::{Command, Expiry, Input, Request};
 
 use crate::clock::{MILLI, SECOND, pick};
 use crate::process::{Actor, Mail};

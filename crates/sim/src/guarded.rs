@@ -8,11 +8,11 @@
 //!
 //! Left out: how long a step takes. A pause inside one is for the fence.
 //!
-//! [`Grant::may_step`]: tenure_core::election::Grant::may_step
+//! [`Grant::may_step`]: tenure_election::Grant::may_step
 
-use tenure_core::election::Grant;
 use tenure_core::ids::Term;
 use tenure_core::time::Instant;
+use tenure_election::Grant;
 
 use crate::checkers::{Check, step};
 use crate::clock::MILLI;

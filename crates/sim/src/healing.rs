@@ -7,8 +7,8 @@
 //! three leases. Then comes an examination: the leader dies, or is asked to
 //! leave, and the next one must be there in time.
 
-use tenure_core::election::{Command, Expiry, Input};
 use tenure_core::ids::{Name, Term};
+use tenure_election::{Command, Expiry, Input};
 
 use crate::checkers::{Check, Held};
 use crate::process::{Actor, Mail, Proc};

@@ -1,6 +1,6 @@
 //! A deterministic simulator of elections.
 //!
-//! It drives the very machines that run in production (`tenure_core`'s
+//! It drives the very machines that run in production (`tenure_election`'s
 //! campaign and observer) through worlds in which messages are lost, late
 //! and damaged, processes pause, crash and sleep, clocks drift and step, and
 //! the store goes away; and it checks, in true time that no process can see,
@@ -47,7 +47,7 @@ use std::fmt;
 pub use checkers::Check;
 pub use stats::Stats;
 #[cfg(feature = "planted-bugs")]
-pub use tenure_core::election::Bug;
+pub use tenure_election::Bug;
 
 use world::World;
 

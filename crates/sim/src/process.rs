@@ -10,11 +10,11 @@ use std::collections::VecDeque;
 
 use tenure_core::Machine as _;
 use tenure_core::cas::{Expect, Reading, Register, Stamp, Write};
-use tenure_core::election::{
-    Call, Campaign, Config, FailureClass, Input, Observer, Office as Seat, Output, Record, Request,
-};
 use tenure_core::ids::{Key, LeaderId, Term};
 use tenure_core::time::{Instant, Now};
+use tenure_election::{
+    Call, Campaign, Config, FailureClass, Input, Observer, Office as Seat, Output, Record, Request,
+};
 
 use crate::app::{Office, Work};
 use crate::checkers::{Check, Floors, Held, own_id, race, told};

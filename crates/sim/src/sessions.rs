@@ -1,6 +1,6 @@
 //! Sessions of the simulated store, and the registers that are bound to them.
 //!
-//! They are what a cluster offers (`tenure_core::alpo`), seen from outside: a
+//! They are what a cluster offers (`tenure_alpo`), seen from outside: a
 //! session lives for its time to live after each sign of life, on the store's
 //! clock, and when it ends its registers get their last wills at once. While
 //! the store is down nothing ends, and after that, as after every change of a
@@ -18,9 +18,9 @@
 use std::collections::BTreeMap;
 
 use tenure_core::cas::{Bytes, Stamp, Write};
-use tenure_core::election::{Failure, FailureClass, Record};
 use tenure_core::ids::Key;
 use tenure_core::time::Instant;
+use tenure_election::{Failure, FailureClass, Record};
 
 use crate::clock::{MILLI, True};
 use crate::store::{Op, Question};

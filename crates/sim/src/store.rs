@@ -10,9 +10,9 @@
 //! election promises nothing without a fence.
 
 use tenure_core::cas::{Bytes, Expect, Reading, Register, Registers, Stamp, Write};
-use tenure_core::election::{Bind, Call, Failure, FailureClass, Input, Record};
 use tenure_core::ids::{Key, Version};
 use tenure_core::time::{ClockId, Instant, StoreTime};
+use tenure_election::{Bind, Call, Failure, FailureClass, Input, Record};
 
 use crate::checkers::{Causes, Check};
 use crate::clock::{Curve, MILLI, True};

@@ -13,10 +13,10 @@
 use std::fmt;
 use std::time::Duration;
 
-use tenure_core::election::{Config, Expiry, Priority};
 use tenure_core::ids::Name;
 use tenure_core::rng::Rng;
 use tenure_core::time::Drift;
+use tenure_election::{Config, Expiry, Priority};
 
 use crate::clock::{MICRO, MILLI, SECOND, pick};
 use crate::{Error, Options};

@@ -17,8 +17,8 @@
 //! then overwrite the other's, and only the fence would tell.
 
 use tenure_core::cas::{Expect, Register, Registers, Stamp, Write};
-use tenure_core::election::Record;
 use tenure_core::ids::{Key, Version};
+use tenure_election::Record;
 
 use crate::clock::{MILLI, True};
 use crate::world::{Happening, World};

@@ -14,11 +14,11 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
 use tenure_core::cas::Registers;
-use tenure_core::election::Call;
-use tenure_core::election::{Campaign, Config, Observation, Observer};
 use tenure_core::ids::{Key, Name, Term};
 use tenure_core::rng::Rng;
 use tenure_core::time::{Instant, Now};
+use tenure_election::Call;
+use tenure_election::{Campaign, Config, Observation, Observer};
 
 use crate::checkers::{
     Causes, Check, Exclusivity, Finding, Floors, Refusals, Requests, Terms, Works, claim,
@@ -419,7 +419,7 @@ impl World {
         self.post(
             p,
             self.now,
-            Mail::Input(tenure_core::election::Input::Watching(true)),
+            Mail::Input(tenure_election::Input::Watching(true)),
         );
         self.tell_line(index);
     }

@@ -26,7 +26,7 @@ const CAUGHT: &str = include_str!("../caught.txt");
 const CAUGHT_FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/caught.txt");
 
 /// Not to be caught here: what it does harm to is mended when a storm is over,
-/// since all disks work again then. The scripts of `alpo_scripts.rs` see it
+/// since all disks work again then. The scripts of `alpo/tests/scripts.rs` see it
 /// (`h17_nobody_is_taken_out_…`).
 const UNSEEN: [Bug; 1] = [Bug::ChangeUnsynced];
 

@@ -8,7 +8,7 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use tenure_core::cas::Register;
-use tenure_core::ha::{Command, Config, Place, Request};
+use tenure_group::{Command, Config, Place, Request};
 use tenure_sim::ha::{Options, Scene, run, sweep, trace};
 
 /// Nodes without a quorum or anything special.

@@ -21,8 +21,8 @@ use std::time::Duration;
 use rustix::time::ClockId;
 use tenure::clock;
 use tenure::wal::{Options, Wal};
-use tenure_core::alpo::codec::encode_entry;
-use tenure_core::alpo::{
+use tenure_alpo::codec::encode_entry;
+use tenure_alpo::{
     Batch, ClusterId, Command, Entry, Identity, Operation, Payload, ServerId, StorageId,
 };
 use tenure_core::ids::Term;

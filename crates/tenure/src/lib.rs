@@ -20,8 +20,7 @@
 //!
 //! | layer | module | what it holds |
 //! |---|---|---|
-//! | 1 | [`error`], [`clock`], [`small`] | errors by what to do next; the only reader of time; the reader of small files |
-//! | 2 | [`drive`] | runs the pure machines of [`core`] on a thread of its own |
+//! | 1 | [`error`], [`clock`], [`small`], [`drive`] | `tenure-runtime`: errors by what to do next; the only reader of time; the reader of small files; what runs the pure machines of [`core`] on a thread of its own |
 //! | 3 | [`wal`] | what a server must not forget, on disk |
 //! | 4 | [`log`] | the client of a cluster: appends once, follows its leader |
 //! | 5 | [`store`] | the waist: compare-and-swap registers, and the stores |
@@ -30,19 +29,15 @@
 //!
 //! A module uses only layers above it in this table.
 
-#[cfg(feature = "tenure")]
-pub mod api;
-pub mod clock;
-mod distance;
-pub mod drive;
 pub mod election;
-pub mod error;
+#[cfg(all(feature = "tenure", any(test, fuzzing)))]
+#[doc(hidden)]
+pub mod fuzzed;
 pub mod ha;
 #[cfg(feature = "tenure")]
 pub mod log;
 #[cfg(feature = "tenure")]
 pub mod server;
-pub mod small;
 pub mod store;
 #[cfg(feature = "tenure")]
 pub mod transport;
@@ -50,8 +45,20 @@ pub mod wal;
 
 pub use election::{Election, Reign};
 pub use error::StoreError;
-pub use tenure_core as core;
+#[cfg(feature = "tenure")]
+pub use tenure_api as api;
 pub use tenure_core::ids::{Fence, LeaderId, Name, Term};
+pub(crate) use tenure_runtime::distance;
+pub use tenure_runtime::{clock, drive, error, small};
+
+/// The pure machines that the rest of this crate runs.
+pub mod core {
+    pub use tenure_alpo as alpo;
+    pub use tenure_alpo::wal;
+    pub use tenure_core::*;
+    pub use tenure_election as election;
+    pub use tenure_group as ha;
+}
 
 #[cfg(test)]
 mod tests {

@@ -27,6 +27,8 @@ mod drifts;
 mod env_file;
 mod errand;
 mod found;
+#[cfg(all(feature = "tenure", any(test, fuzzing)))]
+pub(crate) mod fuzzed;
 mod link;
 mod metrics;
 mod node;

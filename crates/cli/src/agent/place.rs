@@ -43,10 +43,7 @@ pub(crate) fn root(given: Option<&Path>) -> Result<PathBuf, Failure> {
     if let Some(given) = given {
         return Ok(given.to_owned());
     }
-    let named = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
-    let state = named("XDG_STATE_HOME")
-        .map(PathBuf::from)
-        .or_else(|| named("HOME").map(|home| PathBuf::from(home).join(".local/state")));
+    let state = tenure::small::state_home();
     let state = state.ok_or_else(|| {
         usage("expected --state, $TENURE_STATE, or a home directory, found none of them")
     })?;

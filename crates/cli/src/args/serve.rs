@@ -75,10 +75,15 @@ pub(crate) struct Serve {
     /// Let clients in that have no certificate.
     #[arg(long, env = "TENURE_TLS_ANY_CLIENT")]
     pub(crate) tls_any_client: bool,
-    /// The tokens that clients need (TOML, `tenure token` adds to it) [default: none: whoever
-    /// reaches the port may do everything]. Read again when it changes.
+    /// The tokens that clients need (TOML, `tenure token` adds to it) [default: on loopback
+    /// addresses one that this user's servers share and `tenure` finds by itself; else none, and
+    /// whoever reaches the port may do everything]. Read again when it changes.
     #[arg(long, env = "TENURE_TOKENS", value_name = "FILE")]
     pub(crate) tokens: Option<PathBuf>,
+    /// Ask for no token on loopback addresses either: every user and program of this machine may
+    /// do everything.
+    #[arg(long, env = "TENURE_NO_TOKEN")]
+    pub(crate) no_token: bool,
     /// How many sessions one token may have, or without tokens one address [default: 4096].
     #[arg(long, env = "TENURE_SESSIONS_EACH", value_name = "N")]
     pub(crate) sessions_each: Option<u64>,
@@ -125,6 +130,7 @@ impl Serve {
             peer_secret_optional: typed.peer_secret_optional || file.peer_secret_optional,
             tls_any_client: typed.tls_any_client || file.tls_any_client,
             tokens: typed.tokens.or(file.tokens),
+            no_token: typed.no_token || file.no_token,
             sessions_each: typed.sessions_each.or(file.sessions_each),
             quota_bytes: typed.quota_bytes.or(file.quota_bytes),
             quota_registers: typed.quota_registers.or(file.quota_registers),
@@ -181,6 +187,9 @@ pub(crate) struct Dev {
     /// Stop and start servers at random, as often as this.
     #[arg(long, value_name = "DURATION", num_args = 0..=1, default_missing_value = "5s")]
     pub(crate) chaos: Option<String>,
+    /// Ask clients for no token: every user and program of this machine may do everything.
+    #[arg(long, env = "TENURE_NO_TOKEN")]
+    pub(crate) no_token: bool,
 }
 
 /// What `tenure token` takes.

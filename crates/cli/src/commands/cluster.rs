@@ -256,6 +256,8 @@ fn protection_object(protection: &v1::Protection) -> Value {
         "tls": protection.tls,
         "tokens": protection.tokens,
         "insecure": protection.insecure,
+        "own_token": protection.own_token,
+        "no_token": protection.no_token,
     })
 }
 

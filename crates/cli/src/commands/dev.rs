@@ -11,7 +11,7 @@ use tenure::server::{Config, Server, Standing};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
-use super::secret;
+use super::{own_token, secret};
 use crate::args::Dev;
 use crate::failure::{Failure, usage};
 use crate::{Context, config};
@@ -30,6 +30,9 @@ pub(crate) async fn dev(context: &Context, args: &Dev) -> Result<ExitCode, Failu
     if !(1..=7).contains(&args.nodes) {
         let found = args.nodes;
         return Err(usage(format!("--nodes: expected 1 to 7, found {found}")));
+    }
+    if args.no_token {
+        tracing::warn!("--no-token: whoever reaches the clients' ports may do everything");
     }
     let chaos = args.chaos.as_deref();
     let chaos = chaos
@@ -52,6 +55,9 @@ pub(crate) async fn dev(context: &Context, args: &Dev) -> Result<ExitCode, Failu
         std::fs::create_dir(&dir)?;
     }
     let result = async {
+        for config in cluster.configs.values_mut() {
+            config.own_token = own_token::of(config)?;
+        }
         for number in 1..=args.nodes {
             cluster.start(number)?;
         }
@@ -96,6 +102,7 @@ fn configs(args: &Dev, dir: &std::path::Path) -> Result<BTreeMap<u16, Config>, F
         let data = dir.join(number.to_string());
         let mut config = Config::new(id(number)?, peers.clone(), data, listen);
         config.peer_secret = Some(secret.clone());
+        config.no_token = args.no_token;
         // All of them log to the same place.
         config.span = tracing::error_span!("server", id = number);
         configs.insert(number, config);

@@ -84,7 +84,7 @@ async fn read(context: &Context, args: &args::ReadLog) -> Result<ExitCode, Failu
         let most = u32::try_from(left).unwrap_or(0);
         let page = match client.read_log(from, most).await {
             Err(error) => {
-                from = beyond(context, error, (first, from))?;
+                from = beyond(context, &client, error, (first, from)).await?;
                 continue;
             }
             Ok(page) => page,
@@ -113,7 +113,7 @@ async fn tail(context: &Context, args: &args::Tail) -> Result<ExitCode, Failure>
                 print(context, &entry)?;
             }
             Err(error) => {
-                from = beyond(context, error, (first, from))?;
+                from = beyond(context, &client, error, (first, from)).await?;
                 tail = client.tail(from);
             }
         }
@@ -124,17 +124,60 @@ async fn tail(context: &Context, args: &args::Tail) -> Result<ExitCode, Failure>
 /// Where a log goes on that was restored from a backup. That is told; but
 /// whoever begins at a number that may be of the lost cluster asks for what is
 /// gone, and that fails.
-fn beyond(context: &Context, error: Error, (first, from): (u64, u64)) -> Result<u64, Failure> {
+async fn beyond(
+    context: &Context,
+    client: &Client,
+    error: Error,
+    (first, from): (u64, u64),
+) -> Result<u64, Failure> {
     match error {
         Error::Restored { next } if from > first || first <= 1 => {
+            // A cluster that does not answer is told of by the next reading.
+            let end = end_of_backup(client, first, from, next).await;
+            let end = end.unwrap_or(from);
+            let mut text =
+                format!("the cluster was restored from a backup that ends before entry {end}");
+            // The lost cluster appended them, and they were read from there.
+            if end < from {
+                text += &format!("; entries {end} to {} are gone, too", from - 1);
+            }
             context.output.note(&format!(
-                "the cluster was restored from a backup that ends before entry {from}; what \
-                 followed there is gone, and the log goes on at {next}"
+                "{text}; what followed there is gone, and the log goes on at {next}"
             ));
             Ok(next)
         }
         error => Err(failure(error)),
     }
+}
+
+/// The first number of the gap that `from` is in and that ends at `next`, but
+/// not before `first`, with which the reader began. It is below `from` if the
+/// reader was told entries by the lost cluster that are in no backup.
+async fn end_of_backup(client: &Client, first: u64, from: u64, next: u64) -> Result<u64, Error> {
+    let is_left_out = async |number| match client.read_log(number, 1).await {
+        Err(Error::Restored { next: there }) => Ok(there == next),
+        Ok(_) | Err(Error::Compacted { .. }) => Ok(false),
+        Err(error) => Err(error),
+    };
+    // Nearly always it is where the reader has come to. Otherwise the steps
+    // back become longer until one is before it.
+    let (mut end, mut step) = (from, 1);
+    let mut there = loop {
+        let before = end.saturating_sub(step).max(first.max(1));
+        if before == end || !is_left_out(before).await? {
+            break before;
+        }
+        (end, step) = (before, step * 2);
+    };
+    while there + 1 < end {
+        let middle = there.midpoint(end);
+        if is_left_out(middle).await? {
+            end = middle;
+        } else {
+            there = middle;
+        }
+    }
+    Ok(end)
 }
 
 fn print(context: &Context, entry: &Entry) -> Result<(), Failure> {

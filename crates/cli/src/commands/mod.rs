@@ -14,6 +14,8 @@ pub(crate) mod log;
 pub(crate) mod logs;
 pub(crate) mod node;
 pub(crate) mod observe;
+#[cfg(feature = "tenure")]
+pub(crate) mod own_token;
 pub(crate) mod ps;
 mod reign;
 pub(crate) mod repair;

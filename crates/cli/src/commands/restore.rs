@@ -13,7 +13,7 @@ use tenure::core::alpo::{JUMP, ServerId};
 use tenure::core::ids::Key;
 use tenure::server::{Made, RestoreError, RestoreOptions, read_backup};
 
-use super::secret;
+use super::{own_token, secret};
 use crate::Context;
 use crate::args::Restore;
 use crate::config::duration;
@@ -39,6 +39,7 @@ pub(crate) fn restore(context: &Context, args: &Restore) -> Result<ExitCode, Fai
     let made = tenure::server::restore_with(state, &args.data, server, options).map_err(failure)?;
     if let Some(shared) = shared {
         secret::keep(&args.data, &shared);
+        own_token::place_mark(&args.data);
     }
     let (id, data, last) = (server.get(), args.data.display(), summary.last);
     let (life, step) = (made.last.id / JUMP, args.term_step);

@@ -94,7 +94,7 @@ pub(crate) fn shared() -> Result<Option<Vec<u8>>, Failure> {
 /// Gives a data directory the secret; whether it has one now.
 pub(crate) fn keep(data: &Path, secret: &[u8]) -> bool {
     // A directory that cannot be written is named when it is opened.
-    let kept = place_once(&data.join(NAME), secret);
+    let kept = place_once(&data.join(NAME), secret, true);
     kept.inspect_err(|error| tracing::debug!("{}: {error}", data.display()))
         .is_ok()
 }
@@ -102,38 +102,19 @@ pub(crate) fn keep(data: &Path, secret: &[u8]) -> bool {
 fn of_user(shared: &Path) -> Result<Option<Vec<u8>>, Failure> {
     // A link that leads nowhere is there, too.
     if fs::symlink_metadata(shared).is_err()
-        && let Err(error) = draw().and_then(|drawn| place_once(shared, drawn.as_bytes()))
+        && let Err(error) = draw().and_then(|drawn| place_once(shared, drawn.as_bytes(), true))
     {
         tracing::warn!("this machine's servers share no secret: {error}");
         return Ok(None);
     }
-    let read = || -> io::Result<Vec<u8>> {
-        let directory = shared.parent().unwrap_or_else(|| Path::new("."));
-        // Who may write there may put another secret in its place.
-        check_private(&fs::metadata(directory)?, 0o022, "directory")?;
-        let file = small::open(shared)?;
-        check_private(&file.metadata()?, 0o027, "file")?;
-        small::read_open(&file)
-    };
-    read().map(Some).map_err(|error| {
+    let read = small::read_private(shared);
+    read.map(Some).map_err(|error| {
         usage(format!(
             "{}: expected the secret that the servers of this user share, found: {error}; mend it, \
              or name another by --peer-secret-file, or another place for it by $XDG_STATE_HOME",
             shared.display()
         ))
     })
-}
-
-/// Refuses what others than this user own, or have one of the rights `not` to.
-fn check_private(found: &fs::Metadata, not: u32, what: &str) -> io::Result<()> {
-    let (owner, mode, me) = (found.uid(), found.mode() & 0o777, geteuid().as_raw());
-    if owner == me && mode & not == 0 {
-        return Ok(());
-    }
-    Err(io::Error::other(format!(
-        "a {what} of user {owner} with mode {mode:03o}, where one of user {me} without the rights \
-         {not:03o} was expected"
-    )))
 }
 
 /// Refuses a directory's copy that another user could have placed there: who
@@ -162,8 +143,9 @@ pub(crate) fn drawn() -> Result<PeerSecret, Failure> {
 }
 
 /// Writes a file that is not there yet, whole or not at all. Of several that
-/// do so at once one wins, and all others find what it wrote.
-fn place_once(path: &Path, bytes: &[u8]) -> io::Result<()> {
+/// do so at once one wins, and all others find what it wrote. Waits for the
+/// disk if it is to be `synced`.
+pub(super) fn place_once(path: &Path, bytes: &[u8], synced: bool) -> io::Result<()> {
     let dir = path.parent().unwrap_or_else(|| Path::new("."));
     let mut builder = fs::DirBuilder::new();
     builder.recursive(true).mode(0o700).create(dir)?;
@@ -172,7 +154,9 @@ fn place_once(path: &Path, bytes: &[u8]) -> io::Result<()> {
     options.write(true).create(true).truncate(true).mode(0o600);
     let mut file = options.open(&unfinished)?;
     file.write_all(bytes)?;
-    file.sync_all()?;
+    if synced {
+        file.sync_all()?;
+    }
     let linked = fs::hard_link(&unfinished, path);
     fs::remove_file(&unfinished)?;
     match linked {
@@ -186,7 +170,8 @@ fn unfinished(path: &Path) -> PathBuf {
     path.with_file_name(format!("{name}.{}.tmp", std::process::id()))
 }
 
-fn is_loopback(address: &str) -> bool {
+/// Whether an address can be looked up, and is of this machine alone.
+pub(super) fn is_loopback(address: &str) -> bool {
     let found = address.to_socket_addrs();
     found.is_ok_and(|mut found| found.all(|address| address.ip().is_loopback()))
 }
@@ -259,8 +244,8 @@ mod tests {
     fn of_many_that_write_it_at_once_one_wins() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("deep/secret");
-        place_once(&path, b"the first").expect("written");
-        place_once(&path, b"the second").expect("not written");
+        place_once(&path, b"the first", true).expect("written");
+        place_once(&path, b"the second", true).expect("not written");
         assert_eq!(fs::read(&path).expect("read"), b"the first");
         let mode = fs::metadata(&path).expect("there").mode() & 0o777;
         assert_eq!(mode, 0o600);

@@ -11,7 +11,7 @@ use tenure::transport::TlsFiles;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 
-use super::secret;
+use super::{own_token, secret};
 use crate::args::Serve;
 use crate::failure::{Failure, usage};
 use crate::{Context, config};
@@ -141,7 +141,8 @@ fn peers(given: &[String]) -> Result<BTreeMap<ServerId, String>, Failure> {
     Ok(peers)
 }
 
-fn settings(args: &Serve) -> Result<Config, Failure> {
+/// What was meant, as far as that needs no look at files and names of hosts.
+pub(crate) fn meant(args: &Serve) -> Result<Config, Failure> {
     let missing = |flag: &str, what: &str| {
         usage(format!(
             "--{flag}: expected {what}, found none (nor in the environment, nor under [serve] in \
@@ -184,8 +185,13 @@ fn settings(args: &Serve) -> Result<Config, Failure> {
     settings.peer_authority.clone_from(&args.tls_peer_ca);
     settings.any_server = args.tls_any_server;
     settings.revoked.clone_from(&args.tls_crl);
-    // First, so that what is no address at all is not called an open one.
     settings.validate().map_err(usage)?;
+    Ok(settings)
+}
+
+fn settings(args: &Serve) -> Result<Config, Failure> {
+    // First, so that what is no address at all is not called an open one.
+    let mut settings = meant(args)?;
     if settings.tls.is_some() {
         settings.client_certificates = !args.tls_any_client;
     } else if !args.insecure {
@@ -198,12 +204,15 @@ fn settings(args: &Serve) -> Result<Config, Failure> {
         _ => AuditTo::File(file),
     });
     settings.peer_secret = secret::of(args, &settings)?;
+    // Tokens in a file leave nothing to do without.
+    settings.no_token = args.no_token && settings.tokens.is_none();
+    settings.own_token = own_token::of(&settings)?;
     Ok(settings)
 }
 
 /// What leaves a server open to strangers is said at each start.
 fn warn_if_open(settings: &Config) {
-    let (tls, tokens) = (settings.tls.is_some(), settings.tokens.is_some());
+    let (tls, tokens) = (settings.tls.is_some(), settings.asks_for_tokens());
     for (open, text) in [
         (
             settings.insecure,
@@ -214,6 +223,11 @@ fn warn_if_open(settings: &Config) {
             !tls,
             "no TLS: who can listen on the network reads all that clients and servers say, and who \
              can change what is on its way can change it. Give --tls-cert, --tls-key and --tls-ca",
+        ),
+        (
+            settings.no_token,
+            "--no-token: this server does without the token that it would ask for by itself. Leave \
+             the flag out to have it ask for one, which `tenure` finds by itself",
         ),
         (
             !tokens,

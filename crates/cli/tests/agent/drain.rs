@@ -1,7 +1,6 @@
 //! What `tenure drain` says of nodes that die on the way, and of work that
 //! has nowhere to go.
 
-use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use super::town::Town;
@@ -12,7 +11,7 @@ fn a_drain_says_what_became_of_the_node_and_of_its_work() {
     let town = Town::sqlite();
     let (one, mut two) = (town.node("one", &[]), town.node("two", &[]));
     town.deploy("a", &["--node", "one"]);
-    one.signal(Signal::STOP);
+    one.stop();
     let (code, said) = town.fails(&["drain", "one", "--via", "two"]);
     assert!(code == 1 && said.contains("it died meanwhile"), "{said}");
     assert!(said.contains("failed over, not handed on: a"), "{said}");

@@ -96,7 +96,7 @@ fn what_was_done_on_a_node_that_died_is_done_once_more_by_its_heir() {
     let town = Town::sqlite();
     let (one, _two) = (town.node("one", &[]), town.node("two", &[]));
     deploy_a_job(&town, &[]);
-    one.signal(Signal::STOP);
+    one.stop();
     ends(&town);
     town.all_run(&["job"], |node| node == "two");
     ends(&town);
@@ -113,7 +113,7 @@ fn what_is_to_be_done_at_most_once_is_not_ha() {
     let town = Town::sqlite();
     let (one, two) = (town.node("one", &[]), town.node("two", &[]));
     deploy_a_job(&town, &["--no-ha"]);
-    one.signal(Signal::STOP);
+    one.stop();
     ends(&town);
     two.says("has died");
     is_undeployed(&town);

@@ -115,7 +115,7 @@ fn a_stopped_agent_loses_its_work_before_the_heir_starts_it() {
     town.deploy_as("a", &["--node", "one"], &town.stamps.stubborn());
     town.deploy("alone", &["--node", "one", "--no-ha"]);
     let id = one.id();
-    one.signal(Signal::STOP);
+    one.stop();
     // The checker sees two at once, should the first one live too long.
     town.all_run(&["a"], |node| node == "two");
     // For longer than the first one would be silent by chance.
@@ -152,7 +152,7 @@ fn a_planted_mistake_is_seen() {
     one.says("joined as");
     let _two = town.node("two", &[]);
     town.deploy_as("a", &["--node", "one"], &town.stamps.stubborn());
-    one.signal(Signal::STOP);
+    one.stop();
     let wrong = poll_until(PATIENCE, || {
         let wrong = stamps::wrong(&town.stamps.all());
         wrong.into_iter().next()

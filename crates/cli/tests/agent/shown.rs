@@ -4,7 +4,6 @@
 use std::process::Command;
 use std::time::Duration;
 
-use rustix::process::Signal;
 use tenure::store::{Expect, Stamp, Write, open};
 
 use super::common::poll_until;
@@ -144,7 +143,7 @@ fn an_agent_on_another_clock_has_a_steward_of_its_own() {
     poll_until(PATIENCE, || (one.id() != id).then_some(())).expect("another id");
     town.deploy_as("a", &["--node", "one"], &town.stamps.stubborn());
     assert_eq!(town.writes("a").node, "one");
-    one.signal(Signal::STOP);
+    one.stop();
     // The checker sees two at once, should the first one live too long.
     town.all_run(&["a"], |node| node == "two");
     let settled = || {

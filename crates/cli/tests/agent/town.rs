@@ -14,7 +14,7 @@ use serde_json::Value;
 use super::common::etcd::Etcd;
 use super::common::postgres::Postgres;
 use super::common::servers::Cluster;
-use super::common::{TENURE, descendants, memory_directory, poll_until};
+use super::common::{TENURE, descendants, memory_directory, poll_until, stop_between_writes};
 use super::stamps::{Run, Stamps};
 
 /// How long anything is waited for.
@@ -310,6 +310,11 @@ impl Agent {
 
     pub(crate) fn signal(&self, signal: Signal) {
         kill_process(pid(&self.process), signal).expect("it runs");
+    }
+
+    /// See [`stop_between_writes`].
+    pub(crate) fn stop(&self) {
+        stop_between_writes(pid(&self.process));
     }
 
     /// KILL, for the agent alone.

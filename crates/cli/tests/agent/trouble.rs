@@ -92,7 +92,7 @@ fn what_people_get_wrong_is_told() {
 fn an_agent_that_is_stopped_is_asked_nothing() {
     let town = Town::sqlite();
     let one = town.node("one", &[]);
-    one.signal(rustix::process::Signal::STOP);
+    one.stop();
     let (code, said) = town.fails(&["deploy", "a", "--", "sleep", "1000"]);
     assert!(code == 1 && said.contains("nothing was asked"), "{said}");
     // Another one on this machine will do.

@@ -168,7 +168,7 @@ fn two_signals_at_once_ask_once() {
     let mut one = town.node("one", &[]);
     // As `timeout` does, which signals a process and its group. While it is
     // stopped both wait for it, however long this test takes between them.
-    one.signal(Signal::STOP);
+    one.stop();
     one.signal(Signal::TERM);
     one.signal(Signal::INT);
     one.signal(Signal::CONT);

@@ -294,6 +294,11 @@ impl Candidate {
         kill_process(self.pid(), signal).expect("it runs");
     }
 
+    /// See [`stop_between_writes`].
+    pub(crate) fn stop(&self) {
+        stop_between_writes(self.pid());
+    }
+
     pub(crate) fn log(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_default()
     }
@@ -350,4 +355,43 @@ pub(crate) fn guardian_of(candidate: &Candidate) -> Pid {
 pub(crate) fn median(figures: &mut [f64]) -> f64 {
     figures.sort_by(f64::total_cmp);
     figures.get(figures.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+/// Stops a process when it is not writing to SQLite. One that is stopped
+/// within a write keeps its lock, and everybody else out of the database,
+/// until it goes on.
+pub(crate) fn stop_between_writes(process: Pid) {
+    let patience = Duration::from_secs(5);
+    let between = || {
+        kill_process(process, Signal::STOP).expect("it runs");
+        poll_until(patience, || all_stopped(process).then_some(())).expect("it stops");
+        if !within_a_write(process) {
+            return Some(());
+        }
+        kill_process(process, Signal::CONT).expect("it runs");
+        None
+    };
+    poll_until(patience, between).expect("it writes without an end");
+}
+
+/// That each of its threads is stopped.
+fn all_stopped(process: Pid) -> bool {
+    let tasks = fs::read_dir(format!("/proc/{}/task", process.as_raw_nonzero()));
+    tasks.expect("its threads").flatten().all(|task| {
+        let stat = fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+        // The state follows the name, which may hold anything.
+        stat.rsplit(')')
+            .next()
+            .is_none_or(|rest| rest.starts_with(" T"))
+    })
+}
+
+/// That it holds a lock that SQLite takes to write.
+fn within_a_write(process: Pid) -> bool {
+    let owner = process.as_raw_nonzero().to_string();
+    let locks = fs::read_to_string("/proc/locks").expect("the kernel's locks");
+    locks.lines().any(|line| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        words.contains(&"POSIX") && words.contains(&"WRITE") && words.contains(&owner.as_str())
+    })
 }

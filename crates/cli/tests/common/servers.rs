@@ -150,6 +150,11 @@ impl Heard {
         said.iter().filter(has_all).count()
     }
 
+    /// All lines.
+    pub(crate) fn all(&self) -> Vec<String> {
+        self.said.lock().expect("whole").clone()
+    }
+
     /// Waits until so many lines with all of these words have been said.
     pub(crate) fn says(&self, times: usize, words: &[&str]) {
         let heard = poll_until(SOON, || (self.count(words) >= times).then_some(()));

@@ -6,6 +6,7 @@
 
 mod bill;
 mod deny;
+mod fuzz;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

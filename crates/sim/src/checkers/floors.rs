@@ -7,9 +7,9 @@
 
 use std::time::Duration;
 
-use tenure_core::election::Call;
 use tenure_core::ids::{Fence, LeaderId, Term};
 use tenure_core::time::Instant;
+use tenure_election::Call;
 
 use super::Finding;
 

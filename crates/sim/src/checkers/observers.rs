@@ -6,7 +6,7 @@
 //! lead must have been the register's holder at some time; how long ago is a
 //! matter of how late news may be, and so of the world.
 
-use tenure_core::election::{Certainty, Observation};
+use tenure_election::{Certainty, Observation};
 
 use super::{Exclusivity, Finding, Terms};
 use crate::clock::True;

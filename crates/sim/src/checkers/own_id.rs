@@ -4,7 +4,7 @@
 //! still goes by an id whose reign is over. Both end in a reign that nobody
 //! knows of, or in one that begins twice.
 
-use tenure_core::election::Campaign;
+use tenure_election::Campaign;
 
 use super::Finding;
 

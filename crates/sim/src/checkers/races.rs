@@ -5,7 +5,7 @@
 //! whatever becomes of it: on another store, or a moment later, it wins.
 
 use tenure_core::cas::{Expect, Write};
-use tenure_core::election::Record;
+use tenure_election::Record;
 
 use super::{Exclusivity, Finding, Terms};
 use crate::clock::True;

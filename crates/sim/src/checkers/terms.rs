@@ -11,8 +11,8 @@
 
 use std::collections::BTreeSet;
 
-use tenure_core::election::Record;
 use tenure_core::ids::{Fence, LeaderId, Term, Version};
+use tenure_election::Record;
 
 use super::Finding;
 use crate::clock::True;

@@ -1,6 +1,6 @@
 //! Clients and servers talking.
 
-use tenure_core::alpo::{Answer, Ask, Outcome, Query, Refusal, ServerId};
+use tenure_alpo::{Answer, Ask, Outcome, Query, Refusal, ServerId};
 
 use super::checkers::Verdict;
 use super::client::Pending;
@@ -172,7 +172,7 @@ impl World {
                     self.stats.read += 1;
                     self.judge_read(pending.known, query, &found)?;
                 }
-                if let (Ask::Read(query), tenure_core::alpo::Found::Register(register, ..)) =
+                if let (Ask::Read(query), tenure_alpo::Found::Register(register, ..)) =
                     (&pending.ask, &found)
                     && let Query::Register(key) = query
                 {

@@ -12,7 +12,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use tenure_core::alpo::{
+use tenure_alpo::{
     Ask, Claim, Command, Fingerprint, Opening, Operation, Outcome, Query, Serial, SessionId,
 };
 use tenure_core::cas::{Bytes, Expect, Stamp, Write};
@@ -27,7 +27,7 @@ pub(super) struct Pending {
     /// When it was first asked, in true time.
     pub(super) since: u64,
     /// How many entries were committed then.
-    pub(super) known: tenure_core::alpo::LogId,
+    pub(super) known: tenure_alpo::LogId,
     /// How often it was sent.
     pub(super) tries: u64,
     /// Its number in the history.

@@ -21,7 +21,7 @@
 
 use std::time::Duration;
 
-use tenure_core::alpo::{Reached, Start, StorageId, Verdict as Word};
+use tenure_alpo::{Reached, Start, StorageId, Verdict as Word};
 use tenure_core::rng::Rng;
 
 use super::checkers::Verdict;
@@ -32,7 +32,7 @@ use super::swarm::{SECOND, Swarm};
 use super::world::{Event, World};
 
 #[cfg(doc)]
-use tenure_core::alpo::Starts;
+use tenure_alpo::Starts;
 
 /// Who shares a disk in a run.
 pub(super) struct Clones {

@@ -13,7 +13,7 @@
 
 use std::time::Duration;
 
-use tenure_core::alpo::{Node, Reached, Start, Starts, Verdict};
+use tenure_alpo::{Node, Reached, Start, Starts, Verdict};
 use tenure_core::rng::Rng;
 
 use super::disk::Disk;

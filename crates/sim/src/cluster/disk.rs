@@ -1,6 +1,6 @@
 //! A server's disk, and the log on it.
 //!
-//! The log is the one of production (`tenure_core::wal`): real bytes go into
+//! The log is the one of production (`tenure_alpo::wal`): real bytes go into
 //! files, and what a restarted server makes of them is decided by the same
 //! code. Only the files are the simulator's (`files`). Batches wait until
 //! the sync before is over, and then all of them go into one group, as the
@@ -15,9 +15,9 @@ use std::collections::VecDeque;
 use std::mem::take;
 use std::time::Duration;
 
-use tenure_core::alpo::{Batch, Entry, Position, Recovered, Snapshot};
+use tenure_alpo::wal::{self, Disk as _, DiskFile as _, Format, Options, Refused, Wal};
+use tenure_alpo::{Batch, Entry, Position, Recovered, Snapshot};
 use tenure_core::rng::Rng;
-use tenure_core::wal::{self, Disk as _, DiskFile as _, Format, Options, Refused, Wal};
 
 use super::files::{Broken, Files, Mishap};
 

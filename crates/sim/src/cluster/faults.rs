@@ -6,7 +6,7 @@
 //! whose disk was lost, and the cluster must work again within a bound: see
 //! `judging`.
 
-use tenure_core::alpo::{Ask, Change, Membership, Part, StorageId};
+use tenure_alpo::{Ask, Change, Membership, Part, StorageId};
 
 use super::checkers::Verdict;
 use super::disk::Disk;

@@ -11,8 +11,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::rc::Rc;
 
+use tenure_alpo::wal;
 use tenure_core::rng::Rng;
-use tenure_core::wal;
 
 const SECTOR: usize = 512;
 

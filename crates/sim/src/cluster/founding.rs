@@ -1,7 +1,7 @@
 //! A cluster begins, or fails to.
 //!
 //! In a share of the worlds the founders' disks are blank: each asks the
-//! others who they are (`tenure_core::alpo::Founding`) over the same network
+//! others who they are (`tenure_alpo::Founding`) over the same network
 //! that messages take, until all have answered or one says that there is a
 //! cluster. Meanwhile they crash, with their disks half made; and once in a
 //! run something worse may happen: a disk is wiped, before or after, and its
@@ -16,7 +16,7 @@
 
 use std::collections::BTreeSet;
 
-use tenure_core::alpo::{
+use tenure_alpo::{
     ClusterId, Founding, Hello, Identity, Membership, ServerId, State, StorageId, Stranger, Table,
     quorum,
 };

@@ -1,8 +1,6 @@
 //! A machine with a server on it: its disk, its clock, its process.
 
-use tenure_core::alpo::{
-    ClusterId, Founding, Identity, Node, ServerId, Start, Starts, StorageId, Table,
-};
+use tenure_alpo::{ClusterId, Founding, Identity, Node, ServerId, Start, Starts, StorageId, Table};
 use tenure_core::time::{Instant, Now, WallTime};
 
 use super::disk::Disk;

@@ -15,7 +15,7 @@
 //! timeouts and 2 seconds; and at the end all members have the same log and
 //! the same state.
 
-use tenure_core::alpo::Founding;
+use tenure_alpo::Founding;
 
 use super::checkers::committed::matching;
 use super::checkers::{Check, Verdict, broken};
@@ -108,7 +108,7 @@ impl World {
         self.all_founded()?;
         let ready = self.leader().filter(|leader| {
             let node = self.hosts[*leader].node.as_ref();
-            node.is_some_and(tenure_core::alpo::Node::is_ready)
+            node.is_some_and(tenure_alpo::Node::is_ready)
         });
         let Some(leader) = ready else {
             return self.nobody_leads();

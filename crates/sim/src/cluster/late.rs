@@ -8,7 +8,7 @@
 //! one later. A message dies with its connection: when the process at either
 //! end ends, or the connection is reset.
 
-use tenure_core::alpo::Body;
+use tenure_alpo::Body;
 
 use super::network::Letter;
 use super::swarm::SECOND;

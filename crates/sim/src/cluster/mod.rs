@@ -1,6 +1,6 @@
 //! A deterministic simulator of clusters.
 //!
-//! It drives the very node that runs in production (`tenure_core::alpo`)
+//! It drives the very node that runs in production (`tenure_alpo`)
 //! with 1 to 7 servers, clients, disks and a network of which everything can
 //! go wrong, and checks after every step what no server can see. A run is a
 //! function of its seed. `docs/simulation.md` tells the whole of it.
@@ -58,7 +58,7 @@ pub use checkers::{Check, Violation};
 pub use stats::Stats;
 pub use swarm::Kinds;
 #[cfg(feature = "planted-bugs")]
-pub use tenure_core::alpo::Bug;
+pub use tenure_alpo::Bug;
 
 use world::World;
 

@@ -6,7 +6,7 @@
 //! a server can be able to answer and unable to ask (H7). Besides, messages
 //! are lost, late, doubled and out of order.
 
-use tenure_core::alpo::{Body, Envelope, Start, StorageId};
+use tenure_alpo::{Body, Envelope, Start, StorageId};
 use tenure_core::rng::Rng;
 
 use super::swarm::Swarm;

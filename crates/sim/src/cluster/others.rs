@@ -13,7 +13,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tenure_core::alpo::{Answer, Ask, Claim, Command, Operation, Outcome, Refusal, SessionId};
+use tenure_alpo::{Answer, Ask, Claim, Command, Operation, Outcome, Refusal, SessionId};
 use tenure_core::rng::Rng;
 
 use super::checkers::{Check, Verdict, broken};
@@ -59,7 +59,7 @@ impl World {
             return;
         };
         let state = &self.committed.reference;
-        let owned = |it: &tenure_core::alpo::Session| !it.owner().is_anybody();
+        let owned = |it: &tenure_alpo::Session| !it.owner().is_anybody();
         if !state.sessions().get(session).is_some_and(owned) {
             return;
         }

@@ -21,7 +21,7 @@
 //!   it goes on appending, and so is the next one, as soon as it is elected:
 //!   of two logs one is longer and the other one newer.
 
-use tenure_core::alpo::Ask;
+use tenure_alpo::Ask;
 
 use super::late::Hold;
 use super::world::{Event, World};

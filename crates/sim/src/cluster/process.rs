@@ -1,13 +1,13 @@
 //! A server's process: it starts, does what its node asks for, and ends.
 
-use tenure_core::Machine;
-use tenure_core::alpo::codec::crc32c_append;
-use tenure_core::alpo::{
+use tenure_alpo::codec::crc32c_append;
+use tenure_alpo::wal::{Format, WalError};
+use tenure_alpo::{
     Body, Envelope, Event as Told, Fault, Identity, Input, Node, Output, Recovered, Reply, State,
     StorageId,
 };
+use tenure_core::Machine;
 use tenure_core::time::ClockId;
-use tenure_core::wal::{Format, WalError};
 
 use super::checkers::leaders::Leaders;
 use super::checkers::members;

@@ -3,7 +3,7 @@
 //!
 //! `checkers/reads` says what must be true of it.
 
-use tenure_core::alpo::{Found, LogId, Node, Query, Status};
+use tenure_alpo::{Found, LogId, Node, Query, Status};
 use tenure_core::cas::{Change, TooOld};
 use tenure_core::rng::Rng;
 

@@ -16,7 +16,7 @@
 //! everything. One of them has all that is committed, and the others must
 //! follow it, whatever their own logs say of the members.
 
-use tenure_core::alpo::{LogId, Node, StorageId, quorum};
+use tenure_alpo::{LogId, Node, StorageId, quorum};
 
 use super::checkers::{Check, Verdict, broken};
 use super::host::Host;

@@ -15,17 +15,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tenure_core::Machine;
-use tenure_core::alpo::codec::crc32c_append;
-use tenure_core::alpo::{
+use tenure_alpo::codec::crc32c_append;
+use tenure_alpo::wal::Format;
+use tenure_alpo::{
     Answer, Ask, Batch, Claim, Found, HardState, Input, Membership, Node, Operation, Outcome,
     Output, Query, Restoring, ServerId, SessionId, Snapshot, State, StorageId, TERM_STEP,
 };
+use tenure_core::Machine;
 use tenure_core::cas::Bytes;
 use tenure_core::ids::{Key, Version};
 use tenure_core::rng::Rng;
 use tenure_core::time::{ClockId, WallTime};
-use tenure_core::wal::Format;
 
 use super::checkers::clients::Calls;
 use super::checkers::{Check, Verdict, Violation, broken};
@@ -211,7 +211,7 @@ impl Life {
                 Some(last) => Operation::bind(write, last.clone()),
                 None => Operation::swap(write),
             };
-            let command = tenure_core::alpo::Command {
+            let command = tenure_alpo::Command {
                 session,
                 serial,
                 outstanding: serial,

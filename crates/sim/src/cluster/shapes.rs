@@ -22,7 +22,7 @@
 //! depose it again and again: raising a term takes a poll that a majority
 //! grants, and its own voters grant none.
 
-use tenure_core::alpo::Status;
+use tenure_alpo::Status;
 
 use super::checkers::{Check, Verdict, broken};
 use super::judging::describe;

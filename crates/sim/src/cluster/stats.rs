@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use tenure_core::alpo::{Event, Why};
+use tenure_alpo::{Event, Why};
 
 use super::checkers::bound::Seen;
 

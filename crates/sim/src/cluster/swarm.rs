@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use tenure_core::alpo::{Config, Limits};
+use tenure_alpo::{Config, Limits};
 use tenure_core::rng::Rng;
 use tenure_core::time::Drift;
 
@@ -83,7 +83,7 @@ pub(super) struct Swarm {
     pub(super) config: Config,
     pub(super) limits: Limits,
     /// How the log is kept on disk: in segments so short that there are many.
-    pub(super) log: tenure_core::wal::Options,
+    pub(super) log: tenure_alpo::wal::Options,
     /// How long faults last.
     pub(super) storm: u64,
     /// One way through the network, when nothing is wrong.
@@ -111,8 +111,8 @@ pub(super) struct Swarm {
     pub(super) mute: bool,
 }
 
-fn draw_log(rng: &mut Rng) -> tenure_core::wal::Options {
-    tenure_core::wal::Options {
+fn draw_log(rng: &mut Rng) -> tenure_alpo::wal::Options {
+    tenure_alpo::wal::Options {
         segment_bytes: [2_048, 8_192, 65_536][rng.below(3) as usize],
     }
 }

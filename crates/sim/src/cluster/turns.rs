@@ -11,7 +11,7 @@
 
 use std::time::Duration;
 
-use tenure_core::alpo::{Body, Config, Envelope, Request, StorageId};
+use tenure_alpo::{Body, Config, Envelope, Request, StorageId};
 use tenure_core::rng::Rng;
 
 use super::Options;

@@ -3,11 +3,11 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
-use tenure_core::Machine;
-use tenure_core::alpo::{
+use tenure_alpo::{
     Answer, Ask, Body, Hello, Input, LogId, Membership, Node, ServerId, State, Status, StorageId,
     invariants,
 };
+use tenure_core::Machine;
 use tenure_core::rng::Rng;
 use tenure_core::time::{ClockId, Now};
 

@@ -11,12 +11,12 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use tenure_core::Machine as _;
-use tenure_core::ha::{
+use tenure_core::ids::{Key, Name};
+use tenure_core::time::Instant;
+use tenure_group::{
     Config, Event, Input, Job, Keys, Node, NodeId, Order, Output, Past, Phase, Run, is_one_clock,
     may_resume,
 };
-use tenure_core::ids::{Key, Name};
-use tenure_core::time::Instant;
 
 use super::checkers::{Check, Floors};
 use super::lives::{Home, Noted, Reads};

@@ -3,9 +3,9 @@
 //! a view needs is gone in the end.
 
 use tenure_core::cas::Bytes;
-use tenure_core::ha::{Digest, KeyPage, Keys, MARKS_MAX};
 use tenure_core::ids::{Key, Name};
 use tenure_core::rng::Rng;
+use tenure_group::{Digest, KeyPage, Keys, MARKS_MAX};
 
 use super::checkers::Check;
 use super::swarm::Swarm;

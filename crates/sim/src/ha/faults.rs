@@ -1,6 +1,6 @@
 //! What befalls agents, machines and the store from time to time.
 
-use tenure_core::ha::Input;
+use tenure_group::Input;
 
 use super::swarm::Mishaps;
 use super::world::{Happening, World};

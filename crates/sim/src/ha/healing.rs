@@ -5,8 +5,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use tenure_core::ha::{Command, Node, NodeId, Place, Request, View};
 use tenure_core::ids::Name;
+use tenure_group::{Command, Node, NodeId, Place, Request, View};
 
 use super::checkers::Check;
 use super::world::{Happening, World};

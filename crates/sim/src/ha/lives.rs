@@ -13,12 +13,12 @@
 //!
 //! Left out: two machines, or two clocks, with one readable boot id.
 //!
-//! [`may_resume`]: tenure_core::ha::may_resume
+//! [`may_resume`]: tenure_group::may_resume
 
-use tenure_core::election::Grant;
-use tenure_core::ha::NodeId;
 use tenure_core::rng::Rng;
 use tenure_core::time::{ClockId, Instant, Now};
+use tenure_election::Grant;
+use tenure_group::NodeId;
 
 use super::checkers::{Check, Finding};
 use super::world::{Happening, World};

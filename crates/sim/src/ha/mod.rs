@@ -1,7 +1,7 @@
 //! A deterministic simulator of groups whose workloads move off dead
 //! machines.
 //!
-//! It drives the very node that runs in production ([`tenure_core::ha`])
+//! It drives the very node that runs in production ([`tenure_group`])
 //! through worlds in which messages are lost, late and damaged, agents pause
 //! and crash, machines reboot, clocks drift, the store goes away, registers
 //! are deleted by hand, and users deploy, move, undeploy and drain all the
@@ -28,8 +28,8 @@ pub use checkers::Check;
 pub use scene::Scene;
 pub use stats::Stats;
 #[cfg(feature = "planted-bugs")]
-pub use tenure_core::ha::Bug;
-use tenure_core::ha::Plant;
+pub use tenure_group::Bug;
+use tenure_group::Plant;
 
 use world::World;
 

@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use tenure_core::ha::{Command, Digest, Input, Refusal, Request, Spec};
 use tenure_core::ids::Name;
+use tenure_group::{Command, Digest, Input, Refusal, Request, Spec};
 
 use super::checkers::Check;
 use super::swarm::name;
@@ -147,7 +147,7 @@ impl World {
             }
             let spec = self.draw_spec();
             let on = match self.rng.below(10) {
-                0..=4 => self.agents[p].node().map(tenure_core::ha::Node::id),
+                0..=4 => self.agents[p].node().map(tenure_group::Node::id),
                 5..=7 if spec.ha => None,
                 _ if members.is_empty() => None,
                 _ => Some(*pick(&mut self.rng, &members)),

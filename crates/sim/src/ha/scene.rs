@@ -5,8 +5,8 @@
 use std::collections::BTreeMap;
 
 use tenure_core::cas::Register;
-use tenure_core::ha::{Command, Config, Digest, Keys, Node, NodeId, Request, Spec, View};
 use tenure_core::ids::Key;
+use tenure_group::{Command, Config, Digest, Keys, Node, NodeId, Request, Spec, View};
 
 use super::swarm::name;
 use super::world::{Happening, World};

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use tenure_core::ha::{Event, Why};
+use tenure_group::{Event, Why};
 
 macro_rules! stats {
     ($($name:ident: $text:literal,)*) => {

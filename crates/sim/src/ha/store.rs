@@ -3,9 +3,9 @@
 //! sender has given it up, and a watch tells old news or dies without a word.
 
 use tenure_core::cas::{Reading, Register, Registers, Write};
-use tenure_core::election::{Call, Failure, FailureClass};
-use tenure_core::ha::{Input, NodeId, fnv1a};
 use tenure_core::ids::{Key, Version};
+use tenure_election::{Call, Failure, FailureClass};
+use tenure_group::{Input, NodeId, fnv1a};
 
 use super::checkers::{Check, Writer};
 use super::tears::Torn;

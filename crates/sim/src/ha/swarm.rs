@@ -8,10 +8,10 @@
 use std::fmt;
 use std::time::Duration;
 
-use tenure_core::ha::{Config, Plant};
 use tenure_core::ids::Name;
 use tenure_core::rng::Rng;
 use tenure_core::time::Drift;
+use tenure_group::{Config, Plant};
 
 use super::Options;
 use crate::clock::{MICRO, MILLI, SECOND, pick};

@@ -19,8 +19,8 @@
 use std::collections::BTreeMap;
 
 use tenure_core::cas::{Expect, Register, Registers, Stamp, Write};
-use tenure_core::ha::{Heartbeat, Keys, NodeId, View};
 use tenure_core::ids::{Key, Name, Version};
+use tenure_group::{Heartbeat, Keys, NodeId, View};
 
 use super::checkers::{Check, Heart};
 use super::world::{Happening, World};

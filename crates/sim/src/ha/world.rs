@@ -5,9 +5,9 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
 use tenure_core::cas::Registers;
-use tenure_core::ha::{Input, NodeId, Run};
 use tenure_core::ids::Key;
 use tenure_core::rng::Rng;
+use tenure_group::{Input, NodeId, Run};
 
 use super::agent::Agent;
 use super::checkers::{Check, Finding, Ledger, Once, Writer};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tenure_core::alpo::{Bug, Config};
+use tenure_alpo::{Bug, Config};
 
 use super::host::BEAT;
 use super::rules::Broken;

@@ -14,12 +14,12 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::Machine;
-use tenure_core::alpo::{
+use tenure_alpo::{
     Answer, Ask, Batch, Body, ClusterId, Config, Envelope, Found, HardState, Identity, Input,
     Limits, LogId, Membership, Node, Output, Position, Query, Recovered, Reply, Request, ServerId,
     Snapshot, State, Status, StorageId,
 };
+use tenure_core::Machine;
 use tenure_core::rng::Rng;
 use tenure_core::time::{ClockId, Instant, Now};
 

@@ -4,7 +4,7 @@
 //! the cluster is small and little may happen, but *everything* that can
 //! happen then is tried: every order of messages, every one of them lost,
 //! some of them twice, a crash at every moment with every loss that a disk
-//! can suffer. What is explored is [`tenure_core::alpo::Node`] itself, by the
+//! can suffer. What is explored is [`tenure_alpo::Node`] itself, by the
 //! checker `stateright`; there is no second description of the protocol that
 //! could be right where the code is wrong.
 //!
@@ -39,7 +39,7 @@ use bounds::Bounds;
 use explore::{Order, Report, explore};
 use model::Cluster;
 use rules::Broken;
-use tenure_core::alpo::Bug;
+use tenure_alpo::Bug;
 
 /// More steps than any of these explorations takes.
 const NO_END: usize = 1_000_000_000;

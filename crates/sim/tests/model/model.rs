@@ -61,7 +61,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use stateright::{Model, Property};
-use tenure_core::alpo::{Ask, Asker, Body, Change, Input, Opening, Output, Part, Status};
+use tenure_alpo::{Ask, Asker, Body, Change, Input, Opening, Output, Part, Status};
 use tenure_core::ids::Term;
 
 use super::action::{Action, Left};

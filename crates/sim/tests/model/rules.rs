@@ -16,7 +16,7 @@
 
 use std::sync::Arc;
 
-use tenure_core::alpo::{
+use tenure_alpo::{
     Body, Entry, Envelope, Fault, LogId, Output, Payload, Reply, Request, Status, StorageId,
 };
 use tenure_core::ids::Term;

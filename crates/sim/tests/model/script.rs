@@ -23,7 +23,7 @@
 //! term 1, all have its no-op, and nothing is on its way.
 
 use stateright::Model;
-use tenure_core::alpo::Status;
+use tenure_alpo::Status;
 
 use super::action::Action;
 use super::model::{Cluster, World};

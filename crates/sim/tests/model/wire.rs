@@ -25,7 +25,7 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
-use tenure_core::alpo::{Asker, Body, Envelope, Reply, Status};
+use tenure_alpo::{Asker, Body, Envelope, Reply, Status};
 use tenure_core::ids::Term;
 
 use super::host::{Host, id_of, index_of};

@@ -8,8 +8,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::election::{Event, Leader, Observation, Request};
 use tenure_core::ids::{LeaderId, Name};
+use tenure_election::{Event, Leader, Observation, Request};
 
 use super::observe::{Watcher, on_background, watch};
 use super::request::Asking;

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::election::{Config, ConfigError, Expiry, Priority};
 use tenure_core::ids::{Key, Name, NameError, Term};
 use tenure_core::rng::Rng;
 use tenure_core::time::Drift;
+use tenure_election::{Config, ConfigError, Expiry, Priority};
 
 use super::Election;
 use super::observe::natural_expiry;

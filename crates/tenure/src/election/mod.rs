@@ -34,13 +34,13 @@ pub use events::{EVENTS_MAX, Events};
 pub use observe::{Look, Watcher, leader, leader_confirmed, list, natural_expiry, watch};
 pub use reign::{Deposed, Reign};
 pub use repair::{RepairError, forget, forget_abandoned, repair};
-use tenure_core::election::Campaign;
-pub use tenure_core::election::{
+use tenure_core::ids::{Fence, Key, Name, Term};
+use tenure_core::rng::Rng;
+use tenure_election::Campaign;
+pub use tenure_election::{
     Certainty, Command, Config, ConfigError, Event, Expiry, Failure, FailureClass, Fallen, Grant,
     Leader, Observation, Priority, Why,
 };
-use tenure_core::ids::{Fence, Key, Name, Term};
-use tenure_core::rng::Rng;
 use tokio::sync::watch as state;
 
 use self::world::{Mailbox, Surroundings};
@@ -114,7 +114,7 @@ impl Election {
             config,
             mailbox: Arc::default(),
             stage,
-            events: events::Fan::default(),
+            events: events::Fan::new(Event::Stopped),
             waiting: Mutex::default(),
             current: Mutex::default(),
             leader: state::Sender::new(None),

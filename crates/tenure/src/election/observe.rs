@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_core::cas::Reading;
-use tenure_core::election::{
-    Certainty, Command, Config, Event, Expiry, News, Observation, Observer, Record, Sight,
-};
 use tenure_core::ids::{Key, Name};
 use tenure_core::time::{Drift, Instant};
+use tenure_election::{
+    Certainty, Command, Config, Event, Expiry, News, Observation, Observer, Record, Sight,
+};
 
 use super::events::{Events, Fan};
 use super::world::{Mailbox, Surroundings};
@@ -42,7 +42,7 @@ pub struct Watcher {
 /// `renewals` every renewal), with the estimated end of the grant and how
 /// sure it is. Trouble with the store is reported and waited out.
 pub fn watch(store: Arc<dyn Store>, election: Name, renewals: bool) -> Watcher {
-    let fan = Fan::default();
+    let fan = Fan::new(Event::Stopped);
     let (events, mailbox) = (fan.subscribe(), Arc::new(Mailbox::default()));
     let letters = Arc::clone(&mailbox);
     drive::background().spawn(async move {

@@ -14,9 +14,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
 
-use tenure_core::election::{Grant, Why};
 use tenure_core::ids::{Fence, Term};
 use tenure_core::time::Instant;
+use tenure_election::{Grant, Why};
 use tokio::sync::watch;
 
 use super::world::Mailbox;
@@ -327,8 +327,8 @@ impl Handle {
 mod tests {
     use std::cell::Cell;
 
-    use tenure_core::election::Config;
     use tenure_core::ids::{LeaderId, Name};
+    use tenure_election::Config;
 
     use super::*;
 

@@ -17,8 +17,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_core::cas::Expect;
-use tenure_core::election::{Certainty, Event, Failure, FailureClass, Fallen, Record, Request};
 use tenure_core::ids::{Key, LeaderId, Name, Term};
+use tenure_election::{Certainty, Event, Failure, FailureClass, Fallen, Record, Request};
 
 use super::ask::AskError;
 use super::observe::{confirm, decoded, look, on_background};

@@ -19,10 +19,10 @@
 use std::time::Duration;
 
 use tenure_core::cas::{Expect, Stamp, Write};
-use tenure_core::election::{Leader, Observation, Office, Record, Request};
 use tenure_core::ids::{Key, Name, Version};
 use tenure_core::rng::Rng;
 use tenure_core::time::Instant;
+use tenure_election::{Leader, Observation, Office, Record, Request};
 
 use super::ask::AskError;
 use super::builder::entropy;

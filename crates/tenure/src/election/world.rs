@@ -8,9 +8,9 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tenure_core::Machine;
-use tenure_core::election::{Command, Event, Failure, FailureClass, Input, Output};
 use tenure_core::ids::Key;
 use tenure_core::time::Instant;
+use tenure_election::{Command, Event, Failure, FailureClass, Input, Output};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 

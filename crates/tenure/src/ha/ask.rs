@@ -8,8 +8,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::ha::{Place, Refusal, Request, Spec};
 use tenure_core::ids::{Name, NameError};
+use tenure_group::{Place, Refusal, Request, Spec};
 
 use super::content::{CONFIG_BYTES_MAX, Content};
 use super::{Manager, NodeId};
@@ -65,7 +65,7 @@ pub enum AskError {
     #[error(transparent)]
     Refused(#[from] Refusal),
     /// More requests wait than may.
-    #[error("expected at most {most} requests at a time; wait for some of them", most = tenure_core::ha::COMMANDS_MAX)]
+    #[error("expected at most {most} requests at a time; wait for some of them", most = tenure_group::COMMANDS_MAX)]
     TooMany,
     /// It was deployed, but placed on another node before it ran here: this
     /// one could not start it, or was fenced.

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::ha::{Config, ConfigError, LABELS_MAX};
 use tenure_core::ids::{Name, NameError};
 use tenure_core::time::Drift;
+use tenure_group::{Config, ConfigError, LABELS_MAX};
 use tokio::runtime::Handle;
 
 use super::host::{Host, Hosting};
@@ -75,7 +75,7 @@ impl Builder {
             spread: false,
             labels: Vec::new(),
             max: None,
-            lease: tenure_core::election::Config::LEASE,
+            lease: tenure_election::Config::LEASE,
             interval: None,
             grace: None,
             kill_margin: None,
@@ -110,7 +110,7 @@ impl Builder {
     /// Goes on under an old id, whose workloads the host may still have. If no
     /// beat succeeds in time they are all ended, and the node joins as another.
     /// The configuration must be that of the old life, and so must the clock:
-    /// [`may_resume`](tenure_core::ha::may_resume) says whether it is.
+    /// [`may_resume`](tenure_group::may_resume) says whether it is.
     pub fn resume(mut self, past: Past) -> Self {
         self.life.before = Before::Runs(past);
         self

@@ -5,7 +5,7 @@
 //! can be read as long as the view names it; what is read is held against the
 //! name, and damage is told from content. The node writes it with the same
 //! bytes before the view names it, and deletes what no view names
-//! (`tenure_core::ha`, `docs/ha.md` §1.11).
+//! (`tenure_group`, `docs/ha.md` §1.11).
 //!
 //! ```text
 //! tenure-content 1\n
@@ -17,8 +17,8 @@
 use std::time::Duration;
 
 use sha2::Digest as _;
-use tenure_core::ha::{Digest, Keys};
 use tenure_core::ids::Name;
+use tenure_group::{Digest, Keys};
 
 use crate::error::StoreError;
 use crate::store::{Bytes, Expect, Key, Stamp, Store, Write};

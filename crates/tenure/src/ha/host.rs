@@ -20,9 +20,9 @@ use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
 
-use tenure_core::election::Grant;
-use tenure_core::ha::{Digest, Event, Input, NodeId, Order, Run};
 use tenure_core::ids::Name;
+use tenure_election::Grant;
+use tenure_group::{Digest, Event, Input, NodeId, Order, Run};
 use tokio::task::{AbortHandle, JoinSet};
 
 use super::content::Content;

@@ -8,8 +8,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tenure_core::election::Grant;
 use tenure_core::time::Instant;
+use tenure_election::Grant;
 use tokio::sync::watch as state;
 
 use crate::clock;

@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use tenure_core::ha::{COMMANDS_MAX, Command, Input, Request, Run};
+use tenure_group::{COMMANDS_MAX, Command, Input, Request, Run};
 use tokio::sync::Notify;
 
 use crate::store::Bytes;

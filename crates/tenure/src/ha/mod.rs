@@ -31,7 +31,7 @@
 //! makes the workload anew and starts it with the same config and instances.
 //! A workload runs on at most one node at any instant: before others can judge
 //! a node dead, it has ended everything by itself. The protocol is that of
-//! [`tenure_core::ha`], told in `docs/ha.md`.
+//! [`tenure_group`], told in `docs/ha.md`.
 //!
 //! # Three ways to go
 //!
@@ -64,13 +64,13 @@ pub use ask::{AskError, Deployment};
 pub use builder::{Builder, StartError};
 pub use content::CONFIG_BYTES_MAX;
 pub use host::{Host, Report, Start};
-pub use tenure_core::ha::{
+use tenure_core::ids::Name;
+use tenure_core::rng::Rng;
+pub use tenure_group::{
     Assignment, Config, ConfigError, Digest, Event, Heartbeat, INSTANCES_MAX, Job, Keys, Member,
     NodeId, Past, Phase, Place, Refusal, Run, STATUS_BYTES_MAX, Target, View, Why,
 };
-use tenure_core::ha::{Node, Request};
-use tenure_core::ids::Name;
-use tenure_core::rng::Rng;
+use tenure_group::{Node, Request};
 use tokio::runtime::Handle;
 use tokio::sync::{oneshot, watch as state};
 use tokio::task::AbortHandle;
@@ -83,16 +83,12 @@ use self::run::Ground;
 use self::workload::Registry;
 use self::world::{Shown, Surroundings};
 use crate::clock;
-use crate::drive::{self, Fan, Flow, Told};
+use crate::drive::{self, Fan, Flow};
 use crate::store::Store;
 
 /// A stream of events: delivered in order, never concurrently. The last one
 /// is [`Event::Stopped`], also of a manager that was dropped.
 pub type Events = drive::Events<Event>;
-
-impl Told for Event {
-    const LAST: Self = Self::Stopped;
-}
 
 /// This process's node of a group. Dropping it is sudden death; see the
 /// [module](self).
@@ -329,7 +325,7 @@ impl Shared {
         };
         Self {
             mailbox: Arc::default(),
-            events: Fan::default(),
+            events: Fan::new(Event::Stopped),
             sight: state::Sender::new(sight),
             running: state::Sender::new(running),
             stopped: state::Sender::new(false),

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use tenure_core::ha::{Input, Keys, Order, Run};
+use tenure_group::{Input, Keys, Order, Run};
 use tokio::runtime::Handle;
 use tokio::sync::watch as state;
 use tokio::task::JoinSet;

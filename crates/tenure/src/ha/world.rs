@@ -9,10 +9,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_core::Machine;
-use tenure_core::election::Grant;
-use tenure_core::ha::{Input, KeyPage, Node, Output, Run};
 use tenure_core::ids::Key;
 use tenure_core::time::{Instant, Now};
+use tenure_election::Grant;
+use tenure_group::{Input, KeyPage, Node, Output, Run};
 use tokio::task::JoinSet;
 
 use super::Shared;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use tenure_core::alpo::MAX_ENTRY_BYTES;
+use tenure_alpo::MAX_ENTRY_BYTES;
 use tenure_core::cas::{MAX_VALUE_BYTES, Reading, Write};
 use tenure_core::ids::{Key, Version};
 use tenure_core::time::Instant;

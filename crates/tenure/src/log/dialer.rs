@@ -6,19 +6,22 @@
 //! file it is about.
 
 use std::error::Error as StdError;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
 use tonic::transport::{Endpoint, Uri};
 use tower::{Service, ServiceExt as _};
 
 use super::error::chain;
+use super::near::Near;
 use super::token::{Bearer, Channel};
 use super::{Config, Error};
 use crate::distance::Distance;
-use crate::transport::{ClientLine, ClientTls};
+use crate::transport::{ClientLine, ClientTls, is_near};
 
 /// How long a connection may take, TLS included, to servers that are near.
 const CONNECT_WITHIN: Duration = Duration::from_millis(500);
@@ -64,16 +67,24 @@ impl Dialer {
     /// The same, which may take so long.
     pub(super) fn lazy_within(&self, address: &str, within: Duration) -> Result<Channel, String> {
         let endpoint = self.endpoint(address)?.connect_timeout(within);
+        if self.looks(address) {
+            return Ok(Channel::Near(Near::new(endpoint, self.tls.clone())));
+        }
         let channel = match &self.tls {
             None => endpoint.connect_lazy(),
             Some(tls) => endpoint.connect_with_connector_lazy(connector(Arc::clone(tls))),
         };
-        Ok(Channel::new(channel, self.bearer.clone()))
+        Ok(Channel::Given(channel, self.bearer.clone()))
     }
 
     /// A connection that is made now.
     pub(super) async fn connect(&self, address: &str) -> Result<Channel, String> {
         let endpoint = self.endpoint(address)?;
+        if self.looks(address) {
+            let near = Near::new(endpoint, self.tls.clone());
+            near.connect().await.map_err(|error| chain(&*error))?;
+            return Ok(Channel::Near(near));
+        }
         let connected = match &self.tls {
             None => endpoint.connect().await,
             Some(tls) => {
@@ -82,7 +93,15 @@ impl Dialer {
             }
         };
         let channel = connected.map_err(|error| chain(&error))?;
-        Ok(Channel::new(channel, self.bearer.clone()))
+        Ok(Channel::Given(channel, self.bearer.clone()))
+    }
+
+    /// Whether a connection to this address may be one to this machine that
+    /// needs the token of its user. What a name stands for is seen when it is
+    /// dialled.
+    fn looks(&self, address: &str) -> bool {
+        let number = address.parse::<SocketAddr>();
+        !self.bearer.is_given() && number.map_or(true, is_near)
     }
 
     fn endpoint(&self, address: &str) -> Result<Endpoint, String> {
@@ -106,7 +125,7 @@ impl Dialer {
 }
 
 type Dialled = Result<TokioIo<ClientLine>, Failure>;
-type Failure = Box<dyn StdError + Send + Sync>;
+pub(super) type Failure = Box<dyn StdError + Send + Sync>;
 
 fn connector(
     tls: Arc<ClientTls>,
@@ -121,10 +140,24 @@ fn connector(
 
 /// Connects as the library would, and speaks TLS.
 async fn secured(tls: Arc<ClientTls>, to: Uri) -> Dialled {
-    let address = to.authority().map(ToString::to_string).unwrap_or_default();
+    let stream = plain(to.clone()).await?;
+    Ok(TokioIo::new(over_tls(&tls, &to, stream).await?))
+}
+
+/// Connects as the library would.
+pub(super) async fn plain(to: Uri) -> Result<TcpStream, Failure> {
     let mut tcp = HttpConnector::new();
     tcp.set_nodelay(true);
     tcp.set_keepalive(Some(ALIVE_AFTER));
-    let stream = tcp.oneshot(to).await?.into_inner();
-    Ok(TokioIo::new(tls.connect(stream, &address).await?))
+    Ok(tcp.oneshot(to).await?.into_inner())
+}
+
+/// Speaks TLS over what is connected.
+pub(super) async fn over_tls(
+    tls: &ClientTls,
+    to: &Uri,
+    stream: TcpStream,
+) -> Result<ClientLine, Failure> {
+    let address = to.authority().map(ToString::to_string).unwrap_or_default();
+    Ok(tls.connect(stream, &address).await?)
 }

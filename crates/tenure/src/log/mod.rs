@@ -31,6 +31,7 @@
 //! | `finder.rs` | who leads |
 //! | `dialer.rs` | connections, with TLS or without |
 //! | `token.rs` | by what the client is known |
+//! | `near.rs` | the same where it was given no token, and the servers are on this machine |
 //! | `follow.rs` | tails and watches, from any server |
 //! | `session.rs` | a session of its own, to bind registers to |
 //! | `cluster.rs` | status, members, backups |
@@ -47,6 +48,7 @@ mod error;
 mod finder;
 mod follow;
 mod line;
+mod near;
 mod pipeline;
 mod session;
 mod sessions;
@@ -84,7 +86,9 @@ pub struct Config {
     /// Certificates, for servers that speak TLS. The files are read again
     /// when they change.
     pub tls: Option<ClientTlsFiles>,
-    /// By what the client is known, for servers that want a token.
+    /// By what the client is known, for servers that want a token. Without
+    /// one, servers on this machine are shown that the client can read the
+    /// token of its user ([`OwnToken`](crate::transport::OwnToken)).
     pub token: Option<Token>,
     /// Whether elections on the store that is made of this client are held by
     /// sessions rather than renewed one by one (`?hold=session`).

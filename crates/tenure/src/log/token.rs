@@ -1,25 +1,61 @@
 //! By what a client is known: a token that every call carries.
 //!
-//! A token in a file is read again when the file changes, so that it can be
+//! A client that was given none, and dials this machine, shows that it has the
+//! token of its user (`near.rs`). A token in a file is read again when the file changes, so that it can be
 //! replaced without a restart. It is a secret: it is printed nowhere, and it
 //! should travel over TLS, or stay on the machine.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
-use tonic::metadata::{Ascii, MetadataValue};
-use tonic::service::Interceptor;
-use tonic::service::interceptor::InterceptedService;
+use tonic::body::Body;
+use tonic::codegen::http::{HeaderValue, Request, Response, header::AUTHORIZATION};
+use tonic::codegen::{BoxFuture, Service, StdError};
 
 use super::Error;
+use super::near::Near;
 use crate::transport::Renewed;
 
 /// The longest token, in bytes.
 const BYTES_MAX: usize = 1_024;
 
-/// A connection whose calls carry the token.
-pub(super) type Channel = InterceptedService<tonic::transport::Channel, Bearer>;
+/// A connection whose calls carry what shows whose they are.
+#[derive(Clone, Debug)]
+pub(super) enum Channel {
+    /// The token that the client was given; none, if the servers are on other
+    /// machines.
+    Given(tonic::transport::Channel, Bearer),
+    /// That it can read the token of this user, if the server is on this
+    /// machine.
+    Near(Near),
+}
+
+impl Service<Request<Body>> for Channel {
+    type Response = Response<Body>;
+    type Error = StdError;
+    type Future = BoxFuture<Self::Response, Self::Error>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), StdError>> {
+        match self {
+            Self::Given(channel, _) => channel.poll_ready(context).map_err(Into::into),
+            // It waits in the call.
+            Self::Near(_) => Poll::Ready(Ok(())),
+        }
+    }
+
+    fn call(&mut self, mut request: Request<Body>) -> Self::Future {
+        match self {
+            Self::Given(channel, bearer) => {
+                bearer.carry(&mut request);
+                let answered = channel.call(request);
+                Box::pin(async move { Ok(answered.await?) })
+            }
+            Self::Near(near) => Box::pin(near.clone().call(request)),
+        }
+    }
+}
 
 /// A token, or where to find it.
 #[derive(Clone, PartialEq, Eq)]
@@ -40,7 +76,8 @@ impl fmt::Debug for Token {
     }
 }
 
-type Header = MetadataValue<Ascii>;
+/// The value of the header `authorization`.
+pub(super) type Header = HeaderValue;
 
 /// Puts the token into calls.
 #[derive(Clone)]
@@ -81,15 +118,19 @@ impl fmt::Debug for Bearer {
     }
 }
 
-impl Interceptor for Bearer {
-    fn call(&mut self, mut call: tonic::Request<()>) -> Result<tonic::Request<()>, tonic::Status> {
+impl Bearer {
+    /// Whether there is a token.
+    pub(super) const fn is_given(&self) -> bool {
+        self.0.is_some()
+    }
+
+    fn carry<T>(&self, call: &mut Request<T>) {
         let header = match &self.0 {
-            None => return Ok(call),
+            None => return,
             Some(Source::Text(header)) => header.clone(),
             Some(Source::File(file)) => file.current(),
         };
-        call.metadata_mut().insert("authorization", header);
-        Ok(call)
+        call.headers_mut().insert(AUTHORIZATION, header);
     }
 }
 
@@ -99,7 +140,8 @@ fn read(path: &Path) -> Result<Header, String> {
     header(text.trim()).map_err(|why| format!("{}: {why}", path.display()))
 }
 
-fn header(token: &str) -> Result<Header, String> {
+/// What calls carry that say `token`.
+pub(super) fn header(token: &str) -> Result<Header, String> {
     let good =
         (1..=BYTES_MAX).contains(&token.len()) && token.bytes().all(|byte| byte.is_ascii_graphic());
     let header = format!("Bearer {token}").parse::<Header>().ok();
@@ -127,12 +169,10 @@ mod tests {
         let bearer = Bearer::new(Some(&Token::Text(secret.into()))).expect("a token");
         let printed = format!("{bearer:?} {:?}", Token::Text(secret.into()));
         assert!(!printed.contains(secret), "{printed}");
-        let call = bearer
-            .clone()
-            .call(tonic::Request::new(()))
-            .expect("a call");
-        assert!(!format!("{:?}", call.metadata()).contains(secret));
-        let header = call.metadata().get("authorization").expect("it carries it");
+        let mut call = Request::new(());
+        bearer.carry(&mut call);
+        assert!(!format!("{:?}", call.headers()).contains(secret));
+        let header = call.headers().get(AUTHORIZATION).expect("it carries it");
         assert_eq!(header.as_bytes(), b"Bearer tenure_secret");
         for bad in ["", "two words", "line\nbreak", "ü", &"x".repeat(1_025)] {
             let error = Bearer::new(Some(&Token::Text(bad.into()))).expect_err("no token");
@@ -149,9 +189,10 @@ mod tests {
         let missing = Bearer::new(Some(&Token::File(path.clone()))).expect_err("no file");
         assert!(missing.to_string().contains("token"), "{missing}");
         std::fs::write(&path, "  secret\n").expect("written");
-        let mut bearer = Bearer::new(Some(&Token::File(path))).expect("a token");
-        let call = bearer.call(tonic::Request::new(())).expect("a call");
-        let header = call.metadata().get("authorization").expect("it carries it");
+        let bearer = Bearer::new(Some(&Token::File(path))).expect("a token");
+        let mut call = Request::new(());
+        bearer.carry(&mut call);
+        let header = call.headers().get(AUTHORIZATION).expect("it carries it");
         assert_eq!(header.as_bytes(), b"Bearer secret");
     }
 }

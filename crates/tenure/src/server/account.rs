@@ -47,49 +47,49 @@ pub(super) struct Bounds {
 /// Of requests, for what has come of a body beyond its beginning.
 const BODIES: Bounds = Bounds {
     connection: 16 * MIB,
-    caller: 64 * MIB,
-    all: 112 * MIB,
+    caller: 40 * MIB,
+    all: 74 * MIB,
 };
 /// Of requests, for calls and the beginnings of their bodies.
 const CALLS: Bounds = Bounds {
-    connection: 40 * MIB,
-    caller: 80 * MIB,
-    all: 128 * MIB,
+    connection: 28 * MIB,
+    caller: 52 * MIB,
+    all: 84 * MIB,
 };
 /// Of requests, for probes and operators.
 const CALLS_KEPT: Bounds = Bounds {
-    connection: 48 * MIB,
-    caller: 96 * MIB,
-    all: 144 * MIB,
-};
-/// Of answers, for calls with one.
-const ANSWERS: Bounds = Bounds {
-    connection: 8 * MIB,
-    caller: 48 * MIB,
+    connection: 32 * MIB,
+    caller: 60 * MIB,
     all: 96 * MIB,
+};
+/// Of answers, for calls with one and for exchanges.
+const ANSWERS: Bounds = Bounds {
+    connection: 4 * MIB,
+    caller: 32 * MIB,
+    all: 48 * MIB,
 };
 /// Of answers, for probes and operators.
 const ANSWERS_KEPT: Bounds = Bounds {
-    connection: 10 * MIB,
-    caller: 64 * MIB,
-    all: 128 * MIB,
+    connection: 5 * MIB,
+    caller: 40 * MIB,
+    all: 60 * MIB,
 };
-/// Of answers, for streams of the log and of backups: each message is large,
-/// and they can wait.
+/// Of what streams have made, for those of the log and of backups: each message
+/// is large, and they can wait.
 const BULK: Bounds = Bounds {
     connection: 2 * MIB,
-    caller: 48 * MIB,
-    all: 112 * MIB,
+    caller: 20 * MIB,
+    all: 28 * MIB,
 };
-/// Of answers, for other streams. They go on where those of the log that are
+/// Of what streams have made, for other streams. They go on where those of the log that are
 /// not read have filled their part of the connection.
 const NEWS: Bounds = Bounds {
-    connection: 6 * MIB,
-    caller: 56 * MIB,
-    all: 120 * MIB,
+    connection: 4 * MIB,
+    caller: 24 * MIB,
+    all: 40 * MIB,
 };
 /// Above this for all, only connections with nothing unread go on.
-const SCARCE: usize = 64 * MIB;
+const SCARCE: usize = 24 * MIB;
 
 /// What a stream carries, and what it waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -107,7 +107,8 @@ impl Streams {
     const fn bounds(self) -> Bounds {
         match self {
             Self::Bulk => BULK,
-            Self::News | Self::Answers => NEWS,
+            Self::News => NEWS,
+            Self::Answers => ANSWERS,
         }
     }
 }
@@ -117,6 +118,8 @@ impl Streams {
 struct Tally {
     requests: AtomicUsize,
     answers: Level,
+    /// Of answers, what streams have made.
+    streamed: Level,
 }
 
 /// Who is counted as one.
@@ -171,7 +174,8 @@ impl Account {
     /// How many bytes of requests and of answers are held.
     pub(super) fn held(&self) -> [usize; 2] {
         let requests = self.all.requests.load(Ordering::Relaxed);
-        [requests, self.all.answers.held()]
+        let answers = self.all.answers.held() + self.all.streamed.held();
+        [requests, answers]
     }
 
     fn caller(&self, holder: &Holder) -> Arc<Tally> {
@@ -273,11 +277,18 @@ impl Place {
         ]
     }
 
-    fn answers(&self, of: Full) -> &Level {
-        match of {
-            Full::Connection => &self.connection.answers,
-            Full::Caller => &self.caller.answers,
-            Full::Server => &self.account.all.answers,
+    /// What calls with one answer have made, and exchanges; or what streams
+    /// have. Each has bounds of its own, so that streams that nobody reads keep
+    /// no call out, not even of their own connection, and calls no stream.
+    fn answers(&self, of: Full, made_by: Option<Streams>) -> &Level {
+        let tally = match of {
+            Full::Connection => &*self.connection,
+            Full::Caller => &*self.caller,
+            Full::Server => &self.account.all,
+        };
+        match made_by {
+            None | Some(Streams::Answers) => &tally.answers,
+            Some(Streams::Bulk | Streams::News) => &tally.streamed,
         }
     }
 
@@ -312,7 +323,7 @@ impl Place {
     /// BUSY, with who holds how much.
     pub(super) fn room(&self, kept: bool) -> Result<(), v1::Error> {
         let bounds = if kept { ANSWERS_KEPT } else { ANSWERS };
-        let held = |of| self.answers(of).held();
+        let held = |of| self.answers(of, None).held();
         self.within(bounds, held, "answers that were not read")
     }
 
@@ -322,10 +333,15 @@ impl Place {
         held: impl Fn(Full) -> usize,
         what: &str,
     ) -> Result<(), v1::Error> {
+        // What is free for all is free for each once more, and no more: so
+        // there is always room for those who hold little, however many hold
+        // as much as they can (the dynamic thresholds of Choudhury and Hahne,
+        // "Dynamic Queue Length Thresholds for Shared-Memory Packet Switches").
+        let free = bounds.all.saturating_sub(held(Full::Server));
         for (of, most) in [
             (Full::Connection, bounds.connection),
-            (Full::Caller, bounds.caller),
             (Full::Server, bounds.all),
+            (Full::Caller, bounds.caller.min(free)),
         ] {
             let held = held(of);
             if held > most {
@@ -356,12 +372,12 @@ impl Place {
     /// What a stream has to wait for before it goes on.
     fn full(&self, streams: Streams) -> Option<Full> {
         let bounds = streams.bounds();
-        let connection = self.connection.answers.held();
-        let all = self.account.all.answers.held();
+        let held = |of| self.answers(of, Some(streams)).held();
+        let (connection, all) = (held(Full::Connection), held(Full::Server));
         if connection >= bounds.connection || (all >= SCARCE && connection > 0) {
             return Some(Full::Connection);
         }
-        if self.caller.answers.held() >= bounds.caller {
+        if held(Full::Caller) >= bounds.caller {
             return Some(Full::Caller);
         }
         (all >= bounds.all).then_some(Full::Server)
@@ -388,12 +404,16 @@ impl Place {
     }
 
     /// Counts so many bytes of answers until what is returned is dropped.
-    pub(super) fn charge(self: &Arc<Self>, bytes: usize) -> Charge {
+    pub(super) fn charge(self: &Arc<Self>, bytes: usize, made_by: Option<Streams>) -> Charge {
         for of in [Full::Connection, Full::Caller, Full::Server] {
-            self.answers(of).take(bytes);
+            self.answers(of, made_by).take(bytes);
         }
         let place = Arc::clone(self);
-        Charge { place, bytes }
+        Charge {
+            place,
+            bytes,
+            made_by,
+        }
     }
 }
 
@@ -402,12 +422,13 @@ impl Place {
 pub(super) struct Charge {
     place: Arc<Place>,
     bytes: usize,
+    made_by: Option<Streams>,
 }
 
 impl Drop for Charge {
     fn drop(&mut self) {
         for of in [Full::Connection, Full::Caller, Full::Server] {
-            self.place.answers(of).give(self.bytes);
+            self.place.answers(of, self.made_by).give(self.bytes);
         }
     }
 }
@@ -443,27 +464,31 @@ impl Room {
         }
     }
 
+    fn level(&self, of: Full) -> &Level {
+        self.place.answers(of, Some(self.streams))
+    }
+
     pub(super) fn poll(&mut self, context: &Context<'_>) -> Poll<()> {
         let before = self.waits.take();
         if let Some((of, number)) = before {
-            self.place.answers(of).forget(number);
+            self.level(of).forget(number);
         }
         let full = loop {
             let Some(of) = self.place.full(self.streams) else {
                 break None;
             };
-            let number = self.place.answers(of).wait(context.waker());
+            let number = self.level(of).wait(context.waker());
             // It may have fallen before anybody knew that this one waits.
             if self.place.full(self.streams) == Some(of) {
                 self.waits = Some((of, number));
                 break Some(of);
             }
-            self.place.answers(of).forget(number);
+            self.level(of).forget(number);
         };
         if let Some((of, _)) = before
             && full != Some(of)
         {
-            self.place.answers(of).wake_one();
+            self.level(of).wake_one();
         }
         if full.is_some() {
             Poll::Pending
@@ -476,8 +501,8 @@ impl Room {
 impl Drop for Room {
     fn drop(&mut self) {
         if let Some((of, number)) = self.waits {
-            self.place.answers(of).forget(number);
-            self.place.answers(of).wake_one();
+            self.level(of).forget(number);
+            self.level(of).wake_one();
         }
     }
 }

@@ -13,11 +13,16 @@
 //! cannot be written, is lost: it is counted, in `tenure_audit_lost_total` and
 //! in a line of the file (`lost`) as soon as one can be written again.
 //!
+//! What changed nothing (`conflict`, `refused`) can be asked for as fast as a
+//! connection carries it, and must not push out what others did. So each token
+//! has [`IDLE_LINES`] such lines in [`FOLD_EVERY`]; more are counted, and said
+//! in one line (`repeated`).
+//!
 //! A file that has [`FILE_BYTES`] is renamed to `FILE.1`, that one to `FILE.2`
 //! and so on; of these there are [`OLDER_FILES`]. Lines are not synced: the
 //! last ones may be missing when the machine has lost its power.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -28,15 +33,19 @@ use std::time::Duration;
 use prometheus_client::metrics::counter::Counter;
 use rustix::fs::OFlags;
 use serde_json::{Map, Value, json};
-use tenure_core::election::{Office, Record, Request};
 use tenure_core::ids::Key;
 use tenure_core::time::Instant;
+use tenure_election::{Office, Record, Request};
 
 use super::tokens::Caller;
 use crate::api::v1::{self, Cause};
 use crate::clock;
 use crate::error::plain_json;
 
+/// Characters of one text in a line, longer than any name, and values of one
+/// list.
+const TEXT_MAX: usize = 1_024;
+const VALUES_MAX: usize = 64;
 /// Lines that wait to be written, in bytes.
 const QUEUE_BYTES: usize = 1 << 20;
 /// The largest file, in bytes.
@@ -45,6 +54,9 @@ const FILE_BYTES: u64 = 16 << 20;
 const OLDER_FILES: u32 = 7;
 /// How long a start waits until the file is open.
 const OPENED_WITHIN: Duration = Duration::from_secs(2);
+/// Lines of one token about what changed nothing, in so long.
+const IDLE_LINES: u64 = 100;
+const FOLD_EVERY: Duration = Duration::from_secs(10);
 /// How often it is said that lines are lost, at most.
 const COMPLAIN_EVERY: Duration = Duration::from_secs(60);
 
@@ -88,7 +100,6 @@ struct Trail {
     lost: Counter,
 }
 
-#[derive(Default)]
 struct State {
     lines: VecDeque<String>,
     /// Of the lines above, and of the one that is being written.
@@ -96,6 +107,10 @@ struct State {
     writing: bool,
     /// Lines that are not in the file, since it was last said there.
     lost: u64,
+    /// Lines about what changed nothing, by token.
+    idle: BTreeMap<String, u64>,
+    /// When the first of these came.
+    idle_since: Instant,
     shut: bool,
 }
 
@@ -183,9 +198,21 @@ impl Audit {
         self.begin(event, caller, || about)
     }
 
+    /// The same of a deletion, if it is of the register of an election.
+    pub(super) fn begin_delete(&self, caller: &Caller, key: &str) -> Option<Entry> {
+        let election = key.strip_prefix(Key::ELECTIONS)?;
+        self.begin(
+            "election_deleted",
+            caller,
+            || json!({ "election": election }),
+        )
+    }
+
     /// Waits until all is written, for so long at most.
     pub(super) fn finish(&self, within: Duration) {
         if let Some(handle) = &self.0 {
+            handle.0.fold(&mut handle.0.lock());
+            handle.0.news.notify_one();
             let waits = |state: &mut State| state.writing || !state.lines.is_empty();
             let waited = handle
                 .0
@@ -199,7 +226,9 @@ impl Audit {
 /// What a write to the register of an election does to its leadership.
 fn office(swap: &v1::Swap) -> Option<(&'static str, Value)> {
     let election = swap.key.strip_prefix(Key::ELECTIONS)?;
-    let record = Record::decode(&swap.value).ok()?;
+    let Ok(record) = Record::decode(&swap.value) else {
+        return Some(("election_overwritten", json!({ "election": election })));
+    };
     let term = record.term.get();
     match &record.office {
         Office::Vacant { successor } => {
@@ -264,7 +293,10 @@ impl Entry {
             line.insert("cause".into(), why.cause().as_str_name().into());
             line.insert("message".into(), why.message.as_str().into());
         }
-        self.trail.put(line);
+        let idle = matches!(word, "conflict" | "refused");
+        if !idle || self.trail.is_told(&line) {
+            self.trail.put(line);
+        }
     }
 }
 
@@ -284,11 +316,45 @@ pub(super) fn end<T>(entry: Option<Entry>, result: &Result<T, v1::Error>) {
     }
 }
 
+/// Cuts what a caller has said: a refused request may be of megabytes, and its
+/// line would push out what others did.
+fn shorten(value: &mut Value) {
+    match value {
+        Value::String(text) => {
+            if let Some((end, _)) = text.char_indices().nth(TEXT_MAX) {
+                text.truncate(end);
+                text.push('…');
+            }
+        }
+        Value::Array(values) => {
+            values.truncate(VALUES_MAX);
+            values.iter_mut().for_each(shorten);
+        }
+        Value::Object(values) => values.values_mut().for_each(shorten),
+        _ => {}
+    }
+}
+
+/// A line as it stands in the file.
+fn written(line: Map<String, Value>) -> String {
+    let mut line = Value::Object(line);
+    shorten(&mut line);
+    format!("{}\n", plain_json(&line.to_string()))
+}
+
 impl Trail {
     fn new(server: u64) -> Self {
         Self {
             server,
-            state: Mutex::default(),
+            state: Mutex::new(State {
+                lines: VecDeque::new(),
+                bytes: 0,
+                writing: false,
+                lost: 0,
+                idle: BTreeMap::new(),
+                idle_since: clock::boot(),
+                shut: false,
+            }),
             news: Condvar::new(),
             done: Condvar::new(),
             lost: Counter::default(),
@@ -310,9 +376,46 @@ impl Trail {
         line
     }
 
-    fn put(&self, line: Map<String, Value>) {
-        let text = format!("{}\n", plain_json(&Value::Object(line).to_string()));
+    /// Counts a line about what changed nothing, and says whether it is
+    /// written.
+    fn is_told(&self, line: &Map<String, Value>) -> bool {
+        // Where there are no tokens all callers are one.
+        let token = line["by"]["token"].as_str().unwrap_or_default();
         let mut state = self.lock();
+        self.fold_in_time(&mut state);
+        if state.idle.is_empty() {
+            state.idle_since = clock::boot();
+        }
+        let count = state.idle.entry(token.to_owned()).or_default();
+        *count += 1;
+        *count <= IDLE_LINES
+    }
+
+    fn fold_in_time(&self, state: &mut State) {
+        if clock::boot().since(state.idle_since) >= FOLD_EVERY {
+            self.fold(state);
+        }
+    }
+
+    /// Says how many lines were counted and not written, and counts anew.
+    fn fold(&self, state: &mut State) {
+        for (token, count) in std::mem::take(&mut state.idle) {
+            if let Some(more @ 1..) = count.checked_sub(IDLE_LINES) {
+                let by = json!({ "token": (!token.is_empty()).then_some(token) });
+                let mut line = self.line("repeated", by, json!({ "lines": more }));
+                line.insert("result".into(), "done".into());
+                self.queue(state, written(line));
+            }
+        }
+    }
+
+    fn put(&self, line: Map<String, Value>) {
+        let text = written(line);
+        self.queue(&mut self.lock(), text);
+        self.news.notify_one();
+    }
+
+    fn queue(&self, state: &mut State, text: String) {
         if state.shut {
             return;
         }
@@ -324,8 +427,19 @@ impl Trail {
         }
         state.bytes += text.len();
         state.lines.push_back(text);
-        drop(state);
-        self.news.notify_one();
+    }
+
+    /// Waits for something to write, or until it is time to say what was
+    /// counted.
+    fn wait<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        if state.idle.is_empty() {
+            let waited = self.news.wait(state);
+            return waited.unwrap_or_else(PoisonError::into_inner);
+        }
+        let waited = self.news.wait_timeout(state, FOLD_EVERY);
+        let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        self.fold_in_time(&mut state);
+        state
     }
 
     /// Writes until the server has gone and nothing waits.
@@ -337,8 +451,7 @@ impl Trail {
                 if state.shut {
                     return;
                 }
-                let waited = self.news.wait(state);
-                state = waited.unwrap_or_else(PoisonError::into_inner);
+                state = self.wait(state);
                 continue;
             };
             state.writing = true;

@@ -18,8 +18,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bytes::Bytes;
-use tenure_core::alpo::codec::crc32c;
-use tenure_core::alpo::{
+use tenure_alpo::codec::crc32c;
+use tenure_alpo::{
     Batch, ClusterId, HardState, Identity, Membership, NotRestorable, Position, Restored,
     Restoring, ServerId, Snapshot, State, StorageId, TERM_STEP, Table, digest,
 };
@@ -115,7 +115,10 @@ pub fn read(bytes: &[u8]) -> Result<(Summary, State), RestoreError> {
     if u64::from(crc32c(image)) != crc(48) {
         return Err(wrong("damaged contents (their checksum is wrong)"));
     }
-    let state = State::decode(image).map_err(|error| wrong(&error.to_string()))?;
+    // As the servers that join the new cluster will take it: a number that they
+    // refuse would leave the first one alone.
+    let state = State::decode_foreign(crc32c::crc32c_append, image);
+    let state = state.map_err(|error| wrong(&error.to_string()))?;
     let cluster = u128::from(number(16)) | u128::from(number(24)) << 64;
     let summary = Summary {
         cluster: ClusterId::from_u128(cluster),
@@ -267,4 +270,35 @@ fn anew(
         storage,
     };
     Ok((identity, restored))
+}
+
+#[cfg(test)]
+mod tests {
+    use tenure_alpo::{Entry, Limits, MAX_NUMBER, Payload};
+    use tenure_core::ids::Term;
+    use tenure_core::time::ClockId;
+
+    use super::*;
+
+    #[test]
+    fn what_other_servers_would_refuse_is_not_restored() {
+        let backup = |time| {
+            let members = Membership::founded([(ServerId::new(1)?, StorageId::from_u128(1))]);
+            let mut state = State::founded(Limits::default(), ClockId::default(), members);
+            let (id, term, payload) = (1, Term::new(1)?, Payload::NoOp);
+            state.apply(&Entry {
+                id,
+                term,
+                time,
+                payload,
+            });
+            let image = state.encode();
+            let header = header(ClusterId::from_u128(1), state.applied(), &image);
+            Some([&header, &image[..]].concat())
+        };
+        let read = |time| read(&backup(time).expect("good numbers"));
+        assert!(read(MAX_NUMBER).is_ok());
+        let refused = read(MAX_NUMBER + 1).expect_err("a number that no server takes");
+        assert!(matches!(refused, RestoreError::File(_)), "{refused}");
+    }
 }

@@ -16,7 +16,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use tenure_core::alpo::{LogId, Node};
+use tenure_alpo::{LogId, Node};
 use tenure_core::cas::{Register, Registers};
 use tenure_core::ids::Key;
 

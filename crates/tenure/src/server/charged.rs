@@ -81,7 +81,7 @@ impl Charged {
         let charged = |frame: Frame<Bytes>| match frame.into_data() {
             Ok(bytes) => {
                 let held = Held {
-                    _charge: self.asked.place().charge(bytes.len()),
+                    _charge: self.asked.place().charge(bytes.len(), self.streams),
                     _asked: Arc::clone(&self.asked),
                     bytes,
                 };

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use tenure_core::alpo::{Config as NodeConfig, Limits, MAX_MEMBERS, ServerId};
+use tenure_alpo::{Config as NodeConfig, Limits, MAX_MEMBERS, ServerId};
 
 use super::audit::AuditTo;
 use crate::api::v1::Protection;
-use crate::transport::{MAX_ADDRESS_BYTES, PeerRules, PeerSecret, TlsFiles};
+use crate::transport::{MAX_ADDRESS_BYTES, OwnToken, PeerRules, PeerSecret, TlsFiles};
 use crate::wal;
 
 /// The settings of one server.
@@ -55,9 +55,15 @@ pub struct Config {
     pub peer_secret: Option<PeerSecret>,
     /// Whether clients, too, must have a certificate of the authority.
     pub client_certificates: bool,
-    /// The file of the tokens that clients need; `None` lets everybody do
-    /// everything.
+    /// The file of the tokens that clients need. `None` asks them for
+    /// `own_token`, and if that is `None` too, lets everybody do everything.
     pub tokens: Option<PathBuf>,
+    /// The token that the servers of this user share, which clients of the
+    /// same user on this machine find by themselves; only without `tokens`.
+    pub own_token: Option<OwnToken>,
+    /// Whether `own_token` was done without on purpose. Its status says so;
+    /// what it does stays the same.
+    pub no_token: bool,
     /// Where it notes who changed what; nowhere if `None`.
     pub audit: Option<AuditTo>,
     /// Whether it was allowed to listen without TLS on addresses that other
@@ -121,6 +127,8 @@ impl Config {
             peer_secret: None,
             client_certificates: true,
             tokens: None,
+            own_token: None,
+            no_token: false,
             audit: None,
             insecure: false,
             requests: 65_536,
@@ -135,12 +143,19 @@ impl Config {
         }
     }
 
+    /// Whether clients need a token, of a file or the user's own.
+    pub const fn asks_for_tokens(&self) -> bool {
+        self.tokens.is_some() || self.own_token.is_some()
+    }
+
     /// What keeps strangers from it, for its status.
     pub(super) const fn protection(&self) -> Protection {
         Protection {
             tls: self.tls.is_some(),
-            tokens: self.tokens.is_some(),
+            tokens: self.asks_for_tokens(),
             insecure: self.insecure,
+            own_token: self.tokens.is_none() && self.own_token.is_some(),
+            no_token: self.no_token,
         }
     }
 

@@ -9,7 +9,7 @@
 
 use std::time::Duration;
 
-use tenure_core::alpo::{Answer, Ask, Query, Refusal, Status};
+use tenure_alpo::{Answer, Ask, Query, Refusal, Status};
 use tokio::time::{sleep, timeout};
 
 use super::door::Door;

@@ -15,7 +15,7 @@
 use std::net::IpAddr;
 use std::sync::{MutexGuard, PoisonError};
 
-use tenure_core::alpo::{LogId, Node, ServerId, Start, Starts, StorageId, Trace, Verdict};
+use tenure_alpo::{LogId, Node, ServerId, Start, Starts, StorageId, Trace, Verdict};
 use tenure_core::time::Instant;
 
 use super::complaints::Complaints;

@@ -21,8 +21,8 @@ use std::time::Duration;
 use rustix::process::geteuid;
 use sha2::{Digest as _, Sha256};
 
-use tenure_core::alpo::{ClusterId, MAX_NUMBER, ServerId, Start, StorageId, Table};
-use tenure_core::alpo::{Identity, Membership, Recovered, State};
+use tenure_alpo::{ClusterId, MAX_NUMBER, ServerId, Start, StorageId, Table};
+use tenure_alpo::{Identity, Membership, Recovered, State};
 use tenure_core::time::ClockId;
 
 use super::config::limits;

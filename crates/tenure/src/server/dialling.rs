@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tenure_core::alpo::ServerId;
+use tenure_alpo::ServerId;
 
 use super::complaints::Faults;
 use super::copies;

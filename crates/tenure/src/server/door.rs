@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use axum::http::HeaderMap;
-use tenure_core::alpo::{Answer, Ask, Node, Refusal};
+use tenure_alpo::{Answer, Ask, Node, Refusal};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use super::account::{Account, Place};
@@ -21,6 +21,7 @@ use super::space::{Quota, Size};
 use super::tokens::{Caller, Tokens};
 use super::watchers::Watchers;
 use crate::api::v1;
+use crate::transport::Arrival;
 
 /// Everything that serves clients has one of these.
 #[derive(Clone, Debug)]
@@ -69,7 +70,7 @@ impl Drop for Permit {
 const WITHIN: Duration = Duration::from_secs(60);
 /// Pages of the log or of registers that are read at the same time: each is up
 /// to a megabyte, and what is asked for beyond that waits without it.
-const PAGES_MAX: usize = 32;
+const PAGES_MAX: usize = 16;
 /// Backups that are made at the same time. Each holds a copy of the state.
 const BACKUPS_MAX: usize = 2;
 
@@ -107,9 +108,15 @@ impl Door {
         }
     }
 
-    /// Who calls, by what the call carries.
-    pub(super) fn caller(&self, headers: &HeaderMap, address: IpAddr) -> Caller {
-        self.tokens.caller(headers, address, &self.shared)
+    /// Who calls, by what the call carries and how it has come.
+    pub(super) fn caller(
+        &self,
+        headers: &HeaderMap,
+        address: IpAddr,
+        arrival: Option<Arrival>,
+    ) -> Caller {
+        self.tokens
+            .caller(headers, (address, arrival), &self.shared)
     }
 
     /// Whether an answer may be made for this caller now: others of its calls

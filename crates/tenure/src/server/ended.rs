@@ -1,6 +1,6 @@
 //! How a server ended.
 
-use tenure_core::alpo::{Fault, Stranger};
+use tenure_alpo::{Fault, Stranger};
 
 use crate::wal::WalError;
 

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use tenure_core::alpo::{ChangeError, Few, Opener, Refusal, SessionId};
+use tenure_alpo::{ChangeError, Few, Opener, Refusal, SessionId};
 
 use super::shared::Shared;
 use crate::api::v1::{self, Cause};
@@ -81,7 +81,7 @@ pub(super) fn out_of_order(expected: u64) -> v1::Error {
     }
 }
 
-pub(super) fn not_leader(hint: Option<tenure_core::alpo::ServerId>, shared: &Shared) -> v1::Error {
+pub(super) fn not_leader(hint: Option<tenure_alpo::ServerId>, shared: &Shared) -> v1::Error {
     match shared.leader(hint) {
         Some((leader, address)) => {
             let id = leader.get();

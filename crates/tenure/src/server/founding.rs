@@ -3,7 +3,7 @@
 //! It greets everybody it was told of and hears who they are, until all are
 //! blank too (then they found a cluster), or somebody has one that it belongs
 //! to. What it may conclude from which answer is judged by
-//! [`Founding`](tenure_core::alpo::Founding).
+//! [`Founding`](tenure_alpo::Founding).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::alpo::{
+use tenure_alpo::{
     Answer, Founding, Hello, Identity, LogId, Membership, Refusal, ServerId, Stranger, Table,
 };
 use tenure_core::time::Instant;
@@ -405,7 +405,7 @@ fn hear(
 
 #[cfg(test)]
 mod tests {
-    use tenure_core::alpo::StorageId;
+    use tenure_alpo::StorageId;
 
     use super::*;
 

@@ -11,7 +11,7 @@
 
 use std::time::Duration;
 
-use tenure_core::alpo::{Ask, Operation};
+use tenure_alpo::{Ask, Operation};
 use tenure_core::time::Instant;
 
 /// How long a keep-alive waits for others.
@@ -55,7 +55,7 @@ impl Gathered {
 
 #[cfg(test)]
 mod tests {
-    use tenure_core::alpo::{Claim, Command};
+    use tenure_alpo::{Claim, Command};
 
     use super::*;
 

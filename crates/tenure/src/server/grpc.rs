@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use prost::Message as _;
-use tenure_core::alpo::{Ask, Operation, Query};
+use tenure_alpo::{Ask, Operation, Query};
 use tokio::sync::mpsc;
 use tokio_stream::Stream;
 use tokio_stream::wrappers::ReceiverStream;
@@ -321,7 +321,7 @@ impl Pipeline for Door {
         tokio::spawn(exchange.run(requests));
         // What was made is counted with its body from here on.
         let messages = ReceiverStream::new(messages);
-        let messages = tokio_stream::StreamExt::map(messages, |(message, _)| Ok(message));
+        let messages = tokio_stream::StreamExt::map(messages, |it| Ok(it?.0));
         Ok(stream(Streams::Answers, messages))
     }
 }
@@ -333,7 +333,7 @@ struct Exchange {
     place: Arc<Place>,
     /// What its answers wait for.
     room: Room,
-    sender: mpsc::Sender<(v1::Answers, Charge)>,
+    sender: mpsc::Sender<Result<(v1::Answers, Charge), Status>>,
     sink: Arc<Sink>,
     under_way: usize,
     /// One for each page that was asked for and not told.
@@ -344,7 +344,7 @@ struct Exchange {
 
 impl Exchange {
     async fn run(mut self, mut requests: Streaming<v1::Requests>) {
-        let mut open = true;
+        let (mut open, mut ended) = (true, None);
         let mut refused = Vec::new();
         while open || self.under_way > 0 {
             tokio::select! {
@@ -363,7 +363,7 @@ impl Exchange {
                         };
                         let Some(place) = place else { return };
                         let (message, bytes) = message(&self.door, &mut self.pages, &mut answers);
-                        place.send((message, self.place.charge(bytes)));
+                        place.send(Ok((message, self.place.charge(bytes, None))));
                     }
                 }
                 message = requests.message(), if open && self.under_way < STREAM_MAX => {
@@ -372,18 +372,28 @@ impl Exchange {
                             self.ask(message, &mut refused);
                             if !refused.is_empty() {
                                 let answers = std::mem::take(&mut refused);
-                                let charge = self.place.charge(answers.len() * REFUSAL_BYTES);
-                                let message = (v1::Answers { answers }, charge);
+                                let charge = self.place.charge(answers.len() * REFUSAL_BYTES, None);
+                                let message = Ok((v1::Answers { answers }, charge));
                                 if self.sender.send(message).await.is_err() {
                                     return;
                                 }
                             }
                         }
-                        Ok(None) | Err(_) => open = false,
+                        Ok(None) => open = false,
+                        // What is under way is answered where it was asked for
+                        // in earlier messages of the stream.
+                        Err(why) => {
+                            open = false;
+                            ended = Some(why);
+                        }
                     }
                 }
                 () = self.sender.closed() => return,
             }
+        }
+        if let Some(why) = ended {
+            // Who asked may have gone.
+            let _ = self.sender.send(Err(why)).await;
         }
     }
 
@@ -451,6 +461,9 @@ fn audited(door: &Door, caller: &Caller, what: Option<&v1::request::What>) -> Op
     };
     match &command.operation {
         Some(v1::command::Operation::Swap(swap)) => door.shared.audit.begin_swap(caller, swap),
+        Some(v1::command::Operation::Delete(delete)) => {
+            door.shared.audit.begin_delete(caller, &delete.key)
+        }
         _ => None,
     }
 }

@@ -2,10 +2,10 @@
 //!
 //! Who may say anything at all is judged when it connects (`trust`). Here is
 //! what is judged of each message, by what the machine knows at that moment:
-//! [`Node::admit`](tenure_core::alpo::Node::admit).
+//! [`Node::admit`](tenure_alpo::Node::admit).
 
+use tenure_alpo::{Envelope, Input, StorageId};
 use tenure_core::Machine as _;
-use tenure_core::alpo::{Envelope, Input, StorageId};
 
 use super::owner::Owner;
 use crate::clock;

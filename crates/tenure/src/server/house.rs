@@ -9,7 +9,7 @@ use std::sync::PoisonError;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tenure_core::alpo::{
+use tenure_alpo::{
     Answer, Ask, Claim, Command, MAX_WINDOW, Opening, Operation, Outcome, Refusal, Serial,
     SessionId,
 };

@@ -20,8 +20,9 @@
 use axum::Extension;
 use axum::Router;
 use axum::body::{Body, Bytes};
-use axum::extract::State;
 use axum::extract::rejection::BytesRejection;
+use axum::extract::{FromRequestParts, Path, State};
+use axum::http::request::Parts;
 use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -35,7 +36,7 @@ use super::errors::{error, invalid};
 use super::tokens::Caller;
 use crate::api::v1::{self, Cause};
 use crate::error::cut;
-use tenure_core::alpo::Operation;
+use tenure_alpo::Operation;
 
 /// The largest request that is read.
 pub(super) const BODY_MAX: usize = 4 * 1024 * 1024;
@@ -231,14 +232,28 @@ fn lines<T: serde::Serialize + Send + 'static>(
     response
 }
 
-type Call = axum::extract::Path<String>;
+/// Which call of a service. A path that is no text leads nowhere; left to the
+/// HTTP library it would be answered in another way than all other errors.
+struct Call(String);
+
+impl<S: Send + Sync> FromRequestParts<S> for Call {
+    type Rejection = Response;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Response> {
+        match Path::from_request_parts(parts, state).await {
+            Ok(Path(call)) => Ok(Self(call)),
+            Err(_) => Err(nowhere(parts.uri.clone()).await),
+        }
+    }
+}
+
 /// Who calls, as `listen` has noted it.
 type Who = Extension<Caller>;
 
 async fn registers(
     State(door): State<Door>,
     Extension(caller): Who,
-    call: Call,
+    Call(call): Call,
     body: Sent,
 ) -> Response {
     match call.as_str() {
@@ -276,7 +291,12 @@ async fn registers(
     }
 }
 
-async fn log(State(door): State<Door>, Extension(caller): Who, call: Call, body: Sent) -> Response {
+async fn log(
+    State(door): State<Door>,
+    Extension(caller): Who,
+    Call(call): Call,
+    body: Sent,
+) -> Response {
     match call.as_str() {
         "append" => match parse(&body) {
             Ok(request) => respond(Door::append(&door, &caller, request).await),
@@ -300,7 +320,7 @@ async fn log(State(door): State<Door>, Extension(caller): Who, call: Call, body:
 async fn sessions(
     State(door): State<Door>,
     Extension(caller): Who,
-    call: Call,
+    Call(call): Call,
     body: Sent,
 ) -> Response {
     let numbered = |operation| async {
@@ -334,7 +354,7 @@ async fn sessions(
 async fn cluster(
     State(door): State<Door>,
     Extension(caller): Who,
-    call: Call,
+    Call(call): Call,
     body: Sent,
 ) -> Response {
     match call.as_str() {

@@ -7,7 +7,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tenure_core::alpo::{Answer, Ask, Envelope, Found, LogId, LogTime, Node, ServerId, StorageId};
+use tenure_alpo::{Answer, Ask, Envelope, Found, LogId, LogTime, Node, ServerId, StorageId};
 use tenure_core::cas::Register;
 use tenure_core::ids::Key;
 use tokio::sync::{Notify, oneshot};

@@ -17,7 +17,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
 use super::account::Connection;
 use super::gate::Pass;
 use super::given_up::GivenUp;
-use crate::transport::Line;
+use crate::transport::{Arrival, Line};
 
 const HTTP_2: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
@@ -130,6 +130,7 @@ pub(super) struct Noting<S> {
     pub(super) service: S,
     pub(super) pass: Arc<Pass>,
     pub(super) connection: Arc<Connection>,
+    pub(super) arrival: Arrival,
     pub(super) given_up: Arc<GivenUp>,
 }
 
@@ -146,6 +147,7 @@ where
         extensions.insert(Arc::clone(&self.pass));
         extensions.insert(Arc::clone(&self.given_up));
         extensions.insert(Arc::clone(&self.connection));
+        extensions.insert(self.arrival);
         self.service.call(request)
     }
 }

@@ -17,16 +17,19 @@ use axum::extract::{Request, State};
 use axum::http::HeaderMap;
 use axum::middleware::Next;
 use axum::response::Response;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::service::TowerToHyperService;
+use tenure_core::time::Instant;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 use tonic::service::Routes;
 
 use super::account::{Account, Asked, Connection, Holder, Streams};
 use super::budget::Metered;
+use super::calls::{Begun, Calls};
 use super::charged::Charged;
+use super::complaints::Complaints;
 use super::config::Config;
 use super::door::Door;
 use super::errors::error;
@@ -43,7 +46,8 @@ use crate::api::v1::pipeline_server::{self, PipelineServer};
 use crate::api::v1::registers_server::{self, RegistersServer};
 use crate::api::v1::sessions_server::{self, SessionsServer};
 use crate::api::v1::{self, Cause};
-use crate::transport::{Demand, Line, Tls};
+use crate::clock;
+use crate::transport::{Arrival, Demand, Line, Tls};
 
 /// How long the headers of a request may take.
 const HEADERS_WITHIN: Duration = Duration::from_secs(10);
@@ -56,6 +60,11 @@ const STREAMS_MAX: u32 = 1_024;
 const WINDOW_BYTES: [u32; 2] = [4 * 1024 * 1024, 8 * 1024 * 1024];
 /// What the HTTP library keeps of one answer beyond the piece that it sends.
 const SEND_BYTES: usize = 64 * 1024;
+/// Calls of one connection, as long as it lives, of which some of the body
+/// comes after they were refused: each of them makes the HTTP library queue a
+/// frame, which takes memory until the client reads it. One more closes the
+/// connection, and a client that goes on makes another.
+const REFUSED_MAX: usize = 8_192;
 /// Connections by which no request has come yet, at most.
 const NEWCOMERS_MAX: usize = 1_024;
 /// One of so many places is kept for those whose tokens are known, and one for
@@ -81,10 +90,12 @@ pub(super) struct Guard {
     idle: Duration,
     tls: Option<Arc<Tls>>,
     demand: Demand,
+    /// Since when it is listened for them.
+    since: Instant,
 }
 
 impl Guard {
-    pub(super) fn new(config: &Config, tls: Option<Arc<Tls>>) -> Self {
+    pub(super) fn new(config: &Config, tls: Option<Arc<Tls>>, since: Instant) -> Self {
         let demand = if config.client_certificates {
             Demand::Certificate
         } else {
@@ -95,6 +106,7 @@ impl Guard {
             idle: config.idle,
             tls,
             demand,
+            since,
         }
     }
 }
@@ -115,28 +127,13 @@ pub(super) async fn serve(listener: TcpListener, door: Door, guard: Guard) {
     let shared = Arc::clone(&door.shared);
     let account = Arc::clone(&door.account);
     let service = TowerToHyperService::new(routes(door));
-    let mut builder = auto::Builder::new(TokioExecutor::new());
-    builder
-        .http1()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEADERS_WITHIN);
-    builder
-        .http2()
-        .timer(TokioTimer::new())
-        .keep_alive_interval(PING[0])
-        .keep_alive_timeout(PING[1])
-        .max_concurrent_streams(STREAMS_MAX)
-        .max_send_buf_size(SEND_BYTES)
-        .max_pending_accept_reset_streams(UNSEEN_MAX)
-        .initial_stream_window_size(WINDOW_BYTES[0])
-        .initial_connection_window_size(WINDOW_BYTES[1]);
     let served = Arc::new(Served {
-        builder,
         service,
         tls: guard.tls,
         demand: guard.demand,
         idle: guard.idle,
         account,
+        complaints: Complaints::default(),
     });
     let gate = Gate::new(Places {
         newcomers: NEWCOMERS_MAX.min(guard.connections),
@@ -152,11 +149,20 @@ pub(super) async fn serve(listener: TcpListener, door: Door, guard: Guard) {
                 continue;
             }
         };
+        // It has gone.
+        let Ok(to) = stream.local_addr() else {
+            continue;
+        };
+        let arrival = Arrival {
+            to,
+            at: clock::boot(),
+            since: guard.since,
+        };
         let pass = Arc::new(gate.enter(Holder::address(address)));
         let (served, shared) = (Arc::clone(&served), Arc::clone(&shared));
         tokio::spawn(async move {
             let closed = tokio::select! {
-                closed = served.connection((stream, address), &pass) => closed,
+                closed = served.connection((stream, address), arrival, &pass) => closed,
                 () = pass.ousted() => Some(Closed::Full),
             };
             if let Some(reason) = closed {
@@ -166,14 +172,36 @@ pub(super) async fn serve(listener: TcpListener, door: Door, guard: Guard) {
     }
 }
 
+/// What a connection is served by, which leaves its calls there.
+fn builder(begun: Begun) -> auto::Builder<Begun> {
+    let mut builder = auto::Builder::new(begun);
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEADERS_WITHIN);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .keep_alive_interval(PING[0])
+        .keep_alive_timeout(PING[1])
+        .max_concurrent_streams(STREAMS_MAX)
+        .max_send_buf_size(SEND_BYTES)
+        .max_pending_accept_reset_streams(UNSEEN_MAX)
+        .max_local_error_reset_streams(REFUSED_MAX)
+        .initial_stream_window_size(WINDOW_BYTES[0])
+        .initial_connection_window_size(WINDOW_BYTES[1]);
+    builder
+}
+
 /// What every connection is served by.
 struct Served {
-    builder: auto::Builder<TokioExecutor>,
     service: TowerToHyperService<axum::Router>,
     tls: Option<Arc<Tls>>,
     demand: Demand,
     idle: Duration,
     account: Arc<Account>,
+    /// What was said of clients, by their addresses.
+    complaints: Complaints,
 }
 
 impl Served {
@@ -182,6 +210,7 @@ impl Served {
     async fn connection(
         &self,
         (stream, address): (TcpStream, IpAddr),
+        arrival: Arrival,
         pass: &Arc<Pass>,
     ) -> Option<Closed> {
         let line = match secure(stream, self.tls.clone(), self.demand).await {
@@ -205,15 +234,18 @@ impl Served {
             service: self.service.clone(),
             pass: Arc::clone(pass),
             connection: self.account.connection(address),
+            arrival,
             given_up: GivenUp::new(),
         };
-        let mut serving = pin!(self.builder.serve_connection(TokioIo::new(begun), service));
+        let mut calls = Calls::new();
+        let builder = builder(calls.executor());
+        let mut serving = pin!(builder.serve_connection(TokioIo::new(begun), service));
         let served = tokio::select! {
-            served = serving.as_mut() => served,
+            served = calls.beside(serving.as_mut()) => served,
             () = pass.is_idle(self.idle) => {
                 serving.as_mut().graceful_shutdown();
                 // Whoever does not heed it is cut off.
-                let _ = timeout(PING[1], serving).await;
+                let _ = timeout(PING[1], calls.beside(serving)).await;
                 return Some(Closed::Idle);
             }
         };
@@ -221,20 +253,30 @@ impl Served {
         tracing::debug!("a client's connection ended: {error}");
         let known = error.downcast_ref::<hyper::Error>();
         let slow = known.is_some_and(hyper::Error::is_timeout);
-        if known.is_some_and(too_many_given_up) {
-            tracing::warn!(
-                "a client's connection was closed: expected at most {UNSEEN_MAX} calls to be given \
-                 up before this server came to them, found more"
-            );
+        if known.is_some_and(too_much_for_nothing) {
+            if self.complaints.is_news(address, FLOOD, clock::boot()) {
+                tracing::warn!(
+                    %address,
+                    "a client's connection was closed: it sent too much that is given up or empty \
+                     (HTTP/2 ENHANCE_YOUR_CALM: more than {UNSEEN_MAX} calls that were given up \
+                     before this server came to them, or a flood of empty or continued frames); \
+                     said again of this address after a minute without"
+                );
+            }
             return Some(Closed::GivenUp);
         }
         (!pass.is_proven()).then(|| blame(slow))
     }
 }
 
-/// Whether the HTTP/2 library closed the connection for that. Nothing else
-/// here makes it tell the other side to calm down.
-fn too_many_given_up(error: &hyper::Error) -> bool {
+/// What is wrong with a client that sends too much for nothing, as it is
+/// remembered that it was said.
+const FLOOD: &str = "flood";
+
+/// Whether the HTTP/2 library closed the connection since the client gave too
+/// many calls up, or sent too many frames that are empty or go on without an
+/// end. For these it tells the other side to calm down.
+fn too_much_for_nothing(error: &hyper::Error) -> bool {
     let cause = std::error::Error::source(error);
     let cause = cause.and_then(|it| it.downcast_ref::<h2::Error>());
     cause.is_some_and(|it| it.is_library() && it.reason() == Some(h2::Reason::ENHANCE_YOUR_CALM))
@@ -268,8 +310,12 @@ fn routes(door: Door) -> axum::Router {
     }
     // What is no gRPC call falls through to the paths of HTTP.
     let grpc = routes.routes().into_axum_router().reset_fallback();
-    let known = axum::middleware::from_fn_with_state(door.clone(), note);
-    http::routes(door).merge(grpc).layer(known)
+    noted(http::routes(door.clone()).merge(grpc), door)
+}
+
+/// The same calls, of which each is noted before anything else.
+pub(super) fn noted(routes: axum::Router, door: Door) -> axum::Router {
+    routes.layer(axum::middleware::from_fn_with_state(door, note))
 }
 
 /// Notes who calls, for the call itself to find, and what is given up; turns
@@ -338,7 +384,8 @@ fn admit(
     let connection = request.extensions_mut().remove::<Arc<Connection>>();
     let connection = connection
         .ok_or_else(|| error(Cause::Unspecified, "nobody noted where the call came from"))?;
-    let mut caller = door.caller(request.headers(), connection.address());
+    let arrival = request.extensions_mut().remove::<Arrival>();
+    let mut caller = door.caller(request.headers(), connection.address(), arrival);
     connection.recognise(&mut caller);
     if !pass.is_none_or(|it| it.prove(caller.rank(), || caller.holder())) {
         // It ends at once.
@@ -360,13 +407,14 @@ fn admit(
 }
 
 /// Whether a call is let in where others are not any more: probes, and what
-/// operators ask for. Without tokens these are told by what they call.
+/// operators ask for. Without tokens, or with one for all, these are told by
+/// what they call.
 fn has_room_kept(door: &Door, path: &str, caller: &Caller) -> bool {
     let operates = ["/tenure.v1.Cluster/", "/v1/cluster/", "/metrics"];
-    let without_tokens = door.pages.is_some();
+    let all_alike = !door.protection.tokens || door.protection.own_token;
     http::PROBES.contains(&path)
         || path == "/grpc.health.v1.Health/Check"
-        || (without_tokens && operates.iter().any(|it| path.starts_with(it)))
+        || (all_alike && operates.iter().any(|it| path.starts_with(it)))
         || caller.is_admin()
 }
 

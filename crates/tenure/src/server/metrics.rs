@@ -55,7 +55,8 @@ pub(super) enum Closed {
     Untrusted,
     /// The disk of who came was set back, or another process has a copy.
     Copy,
-    /// Too many of its calls were given up before this server came to them.
+    /// Too many of its calls were given up before this server came to them, or
+    /// it sent a flood of frames that are empty or continue headers.
     GivenUp,
 }
 

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use tenure_core::alpo::ClusterVersion;
+use tenure_alpo::ClusterVersion;
 
 use super::shared::Shared;
 use crate::transport::{Form, Greeting, Settings};

@@ -1,4 +1,4 @@
-//! One server of a cluster: the machine of [`core::alpo`](tenure_core::alpo)
+//! One server of a cluster: the machine of [`core::alpo`](tenure_alpo)
 //! on real sockets and a real disk.
 //!
 //! ```text
@@ -42,12 +42,14 @@
 //! | `tokens` | who may do what |
 //! | `audit` | who changed what |
 //! | `services`, `streams`, `steps`, `http`, `listen`, `knock` | what clients see: gRPC and HTTP on one port |
+//! | `calls` | the calls of one connection, which have their turns together |
 
 mod account;
 mod audit;
 mod backup;
 mod beginning;
 mod budget;
+mod calls;
 mod charged;
 mod complaints;
 mod config;
@@ -60,6 +62,8 @@ mod ended;
 mod errors;
 mod following;
 mod founding;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzed;
 mod gate;
 mod gathered;
 mod given_up;
@@ -101,8 +105,9 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::alpo::{Founding, Hello, MAX_NUMBER, Membership, Node, Start, StorageId, Table};
+use tenure_alpo::{Founding, Hello, MAX_NUMBER, Membership, Node, Start, StorageId, Table};
 use tenure_core::rng::Rng;
+use tenure_core::time::Instant;
 use tokio::sync::watch;
 
 pub use audit::AuditTo;
@@ -115,7 +120,7 @@ pub use shared::Standing;
 pub use tokens::{check_tokens, draw_token, fingerprint};
 
 use crate::clock;
-use crate::transport::{Book, Contact, Details, Settings, Tls, Unread};
+use crate::transport::{Book, Contact, Details, Settings, Tasks, Tls, Unread};
 use crate::wal::{WalError, Writer};
 use audit::Audit;
 use data::{Found, Log, Vacant};
@@ -201,6 +206,11 @@ const LAST_LINES_WITHIN: Duration = Duration::from_secs(1);
 /// network, have their turn: an answer of a megabyte takes one for a while.
 const TASKS_IN_A_ROW: u32 = 16;
 
+/// Connections that may wait to be taken. One more waits for a second, until
+/// its system tries again; a crowd of clients that connect at once fills 128
+/// places within a turn of the loop. The system may allow for fewer.
+const BACKLOG: i32 = 4_096;
+
 /// What the thread of a server starts from.
 struct Parts {
     config: Config,
@@ -208,9 +218,12 @@ struct Parts {
     inbox: Arc<Inbox>,
     found: Found,
     peers: TcpListener,
-    clients: TcpListener,
+    /// Where clients come, and since when.
+    clients: (TcpListener, Instant),
     tls: Option<Arc<Tls>>,
     tokens: Tokens,
+    /// The connections between servers.
+    tasks: Tasks,
 }
 
 impl Server {
@@ -225,9 +238,11 @@ impl Server {
         let tls = tls?.map(Arc::new);
         let audit = Audit::start(config.audit.clone(), config.id.get());
         let audit = audit.map_err(StartError::Config)?;
-        let tokens = Tokens::open(config.tokens.clone(), &audit)?;
+        let tokens = Tokens::open(&config, &audit)?;
         let peers = listen(config.listens_for_peers())?;
         let clients = listen(&config.listen)?;
+        // Nobody else has had that address since then.
+        let listens_since = clock::boot();
         let address = clients.local_addr().map_err(StartError::System)?;
         let owes = config.node.silence();
         let found = data::open(&config.data, config.id, config.wal, owes)?;
@@ -240,22 +255,24 @@ impl Server {
         shared.copies().set_back = set_back;
         let inbox = Arc::new(Inbox::default());
         let (tell, ended) = watch::channel(None);
+        let tasks = Tasks::default();
         let parts = Parts {
             config,
             shared: Arc::clone(&shared),
             inbox: Arc::clone(&inbox),
             found,
             peers,
-            clients,
+            clients: (clients, listens_since),
             tls,
             tokens,
+            tasks: tasks.clone(),
         };
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .event_interval(TASKS_IN_A_ROW)
             .build()
             .map_err(StartError::System)?;
-        let turns = Turns::new(runtime, Arc::clone(&inbox), tell);
+        let turns = Turns::new(runtime, tasks, Arc::clone(&inbox), tell);
         let (first, second) = (Arc::clone(&turns), Arc::clone(&turns));
         let span = parts.config.span.clone();
         let spawn = |name: &str| std::thread::Builder::new().name(name.into());
@@ -321,6 +338,9 @@ fn listen(address: &str) -> Result<TcpListener, StartError> {
         why,
     };
     let listener = TcpListener::bind(address).map_err(failed)?;
+    // The library asks for 128.
+    let longer = rustix::net::listen(&listener, BACKLOG);
+    longer.map_err(|error| failed(error.into()))?;
     listener.set_nonblocking(true).map_err(failed)?;
     Ok(listener)
 }
@@ -379,9 +399,10 @@ async fn run(parts: Parts) -> Result<Owner, Ended> {
         inbox,
         found,
         peers,
-        clients,
+        clients: (clients, listens_since),
         tls,
         tokens,
+        tasks,
     } = parts;
     if let Some(concern) = config.concern() {
         tracing::warn!("{concern}");
@@ -395,26 +416,26 @@ async fn run(parts: Parts) -> Result<Owner, Ended> {
         tokio::net::TcpListener::from_std(clients),
     ) {
         (Ok(peers), Ok(clients)) => {
-            let guard = listen::Guard::new(&config, tls.clone());
+            let guard = listen::Guard::new(&config, tls.clone(), listens_since);
             tokio::spawn(listen::serve(clients, door, guard));
             peers
         }
         (Err(error), _) | (_, Err(error)) => return Err(Ended::Fault(error.to_string())),
     };
-    tokio::spawn(peers::accept(
+    tasks.spawn(peers::accept(
         accept,
         tls.clone(),
         Arc::clone(&shared),
         Arc::clone(&inbox),
-        config.connections,
+        (tasks.clone(), config.connections),
     ));
     let flags = Book::from_flags(&config.peers);
     let mut links = Peers::new(
         config.id,
         flags,
         tls,
-        Arc::clone(&shared),
-        Arc::clone(&inbox),
+        (Arc::clone(&shared), Arc::clone(&inbox)),
+        tasks,
     );
     let known = matches!(found, Found::Log(..));
     let log = match found {

@@ -12,11 +12,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::Machine as _;
-use tenure_core::alpo::{
+use tenure_alpo::{
     Answer, Ask, Batch, Command, Event as NodeEvent, Input, LogId, Membership, Node, Operation,
     Outcome, Output, Refusal, ServerId, Status,
 };
+use tenure_core::Machine as _;
 use tenure_core::time::Instant;
 use tokio::sync::oneshot;
 

@@ -53,7 +53,7 @@ pub(super) struct Refused {
 impl Pages {
     /// `None` if there are tokens.
     pub(super) fn new(config: &Config) -> Option<Self> {
-        if config.tokens.is_some() {
+        if config.asks_for_tokens() {
             return None;
         }
         let own = config.peers.get(&config.id).map(String::as_str);
@@ -212,7 +212,7 @@ fn plain(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use axum::body::Body;
-    use tenure_core::alpo::ServerId;
+    use tenure_alpo::ServerId;
 
     use super::*;
 

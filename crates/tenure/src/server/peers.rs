@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tenure_core::alpo::{Envelope, Membership, ServerId, Start, StorageId};
+use tenure_alpo::{Envelope, Membership, ServerId, Start, StorageId};
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
@@ -31,7 +31,7 @@ use super::trust;
 use crate::clock;
 use crate::transport::{
     Answer, Book, Demand, Form, FrameReader, Greeting, GreetingError, Introduced, Life, Line, Link,
-    Prover, ReadError, Settled, Tls, distrust, introduced,
+    Prover, ReadError, Settled, Tasks, Tls, distrust, introduced,
 };
 
 /// How long a newcomer may take to introduce itself.
@@ -52,6 +52,7 @@ pub(super) struct Peers {
     tls: Option<Arc<Tls>>,
     shared: Arc<Shared>,
     inbox: Arc<Inbox>,
+    tasks: Tasks,
     links: BTreeMap<ServerId, Link>,
     /// The newest connection of each server to this one, by its disk: two
     /// disks may have one number, a member's and one that was removed.
@@ -65,8 +66,8 @@ impl Peers {
         own: ServerId,
         flags: Book,
         tls: Option<Arc<Tls>>,
-        shared: Arc<Shared>,
-        inbox: Arc<Inbox>,
+        (shared, inbox): (Arc<Shared>, Arc<Inbox>),
+        tasks: Tasks,
     ) -> Self {
         Self {
             own,
@@ -74,6 +75,7 @@ impl Peers {
             tls,
             shared,
             inbox,
+            tasks,
             links: BTreeMap::new(),
             incoming: BTreeMap::new(),
             known: BTreeMap::new(),
@@ -237,7 +239,15 @@ impl Peers {
         let live = move || Life {
             reached: shared.face().details.reached,
         };
-        Link::start(addresses, server, trust, greet, (every, live), tell)
+        Link::start(
+            &self.tasks,
+            addresses,
+            server,
+            trust,
+            greet,
+            (every, live),
+            tell,
+        )
     }
 }
 
@@ -256,7 +266,7 @@ pub(super) async fn accept(
     tls: Option<Arc<Tls>>,
     shared: Arc<Shared>,
     inbox: Arc<Inbox>,
-    most: usize,
+    (tasks, most): (Tasks, usize),
 ) {
     static NUMBER: AtomicU64 = AtomicU64::new(1);
     let gate = Gate::new(Places {
@@ -281,7 +291,7 @@ pub(super) async fn accept(
         let (shared, inbox, tls) = (Arc::clone(&shared), Arc::clone(&inbox), tls.clone());
         let complaints = Arc::clone(&complaints);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        tokio::spawn(async move {
+        tasks.spawn(async move {
             let met = tokio::select! {
                 met = timeout(GREET_WITHIN, introduce(stream, tls.clone(), own)) => met,
                 () = pass.ousted() => return shared.metrics.close(Closed::Full),

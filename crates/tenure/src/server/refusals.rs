@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 
-use tenure_core::alpo::{Membership, ServerId};
+use tenure_alpo::{Membership, ServerId};
 
 /// How many reasons are told at once, at most; the log has all of them.
 const REASONS_MAX: usize = 3;
@@ -65,7 +65,7 @@ impl Refusals {
 
 #[cfg(test)]
 mod tests {
-    use tenure_core::alpo::StorageId;
+    use tenure_alpo::StorageId;
 
     use super::*;
 

@@ -17,7 +17,7 @@
 //! that added it, since nothing that it has says that it ever belonged; and one
 //! whose log goes on beyond that of the others, until theirs is as long.
 
-use tenure_core::alpo::{
+use tenure_alpo::{
     Body, Envelope, Identity, LogId, Membership, Node, Request, ServerId, StorageId,
 };
 
@@ -127,7 +127,7 @@ pub(super) fn by_own_log(node: &Node) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use tenure_core::alpo::{ClusterId, StorageId};
+    use tenure_alpo::{ClusterId, StorageId};
 
     use super::*;
 

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use serde_json::json;
-use tenure_core::alpo::{
+use tenure_alpo::{
     Ask, Change, ClusterId, Found, MAX_NUMBER, Node, Outcome, Part, Query, ServerId, StorageId,
 };
 use tenure_core::time::{ClockId, StoreTime};
@@ -61,7 +61,7 @@ impl Door {
         };
         let (seen, applied) = self.look(look).await?;
         let told = Told {
-            answer: tenure_core::alpo::Answer::Read(seen),
+            answer: tenure_alpo::Answer::Read(seen),
             at: None,
         };
         found(told, &self.shared).map(|found| (found, applied))
@@ -163,6 +163,19 @@ impl Door {
     }
 
     pub(super) async fn delete(
+        &self,
+        caller: &Caller,
+        request: v1::DeleteRequest,
+    ) -> Answered<v1::DeleteResponse> {
+        let entry = self.shared.audit.begin_delete(caller, &request.key);
+        let done = self.do_delete(caller, request).await;
+        if let Some(entry) = entry {
+            entry.ends(done.as_ref().map(|it| it.deleted));
+        }
+        done
+    }
+
+    async fn do_delete(
         &self,
         caller: &Caller,
         request: v1::DeleteRequest,
@@ -396,7 +409,7 @@ impl Door {
         };
         let seen = self.look(status).await.unwrap_or(blank);
         let face = self.shared.face();
-        let member = |(id, member): (ServerId, tenure_core::alpo::Member)| {
+        let member = |(id, member): (ServerId, tenure_alpo::Member)| {
             let contact = face.book.get(id).cloned().unwrap_or_default();
             v1::Member {
                 id: id.get(),

@@ -12,7 +12,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::ops::RangeInclusive;
 
 use sha2::{Digest as _, Sha256};
-use tenure_core::alpo::{
+use tenure_alpo::{
     Ask, Claim, Fingerprint, LogTime, Node, Opener, Opening, Operation, Outcome, Owner, Query,
     Session, SessionId,
 };
@@ -258,7 +258,7 @@ impl Door {
     /// Ends a session in place of its owner.
     ///
     /// One that holds registers only if the caller says that their holder is
-    /// gone ([`Refusal::Held`](tenure_core::alpo::Refusal::Held)).
+    /// gone ([`Refusal::Held`](tenure_alpo::Refusal::Held)).
     pub(super) async fn end_session(
         &self,
         caller: &Caller,

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tenure_core::alpo::{
+use tenure_alpo::{
     ClusterVersion, Hello, Identity, LogId, Membership, Node, Opener, ServerId, Sessions, StorageId,
 };
 use tenure_core::ids::Term;

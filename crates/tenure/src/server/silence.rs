@@ -10,7 +10,7 @@
 //! * It is raised, durably, before the machine starts under a setting that owes
 //!   more: nothing is answered before.
 //! * The machine owes it from its own start
-//!   ([`Recovered::silence`](tenure_core::alpo::Recovered)).
+//!   ([`Recovered::silence`](tenure_alpo::Recovered)).
 //! * It is lowered to what the settings owe now only when the whole of it is
 //!   over since that start. If the server ends earlier, the next start owes
 //!   all of it again.

@@ -13,6 +13,15 @@
 //! of elections and groups: a node that comes back joins its group again,
 //! however much others write.
 //!
+//! Who is no operator and has no quota of its own takes no more than it leaves:
+//! a register that is new, or grows, is refused if those that its token may
+//! write would take more than is then left for all. So one token takes half at
+//! most, of what is kept for elections and groups as well. A token that may
+//! write everything is left out. Of what goes on in any case, this holds only
+//! for large registers of a token that has a sixteenth of all bytes already;
+//! without that it could pass the quota by registers that were small when they
+//! were created.
+//!
 //! A command under way counts as if it were done. So those that are admitted
 //! one after the other do not pass a quota together. What a leader does not
 //! know of is what one before it had under way, and what was asked of it
@@ -21,10 +30,10 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use tenure_core::alpo::{Ask, Fingerprint, NoRoom, Node, Opener, Operation, Refusal, State};
+use tenure_alpo::{Ask, Fingerprint, NoRoom, Node, Opener, Operation, Refusal, State};
 use tenure_core::cas::{Change, Stamp, Write};
-use tenure_core::ha::Keys;
 use tenure_core::ids::Key;
+use tenure_group::Keys;
 
 use super::errors::{error, name_of};
 use crate::api::v1::{self, Cause};
@@ -32,10 +41,13 @@ use crate::api::v1::{self, Cause};
 /// The most prefixes of which the room is counted. Those of one file of tokens
 /// are half of that, so that there is room for those of the next.
 const PREFIXES_MAX: usize = 2 * QUOTA_PREFIXES_MAX;
-/// The most prefixes that the tokens of one file have, of those with quotas.
+/// The most prefixes of the tokens of one file of which the room is counted.
 pub(super) const QUOTA_PREFIXES_MAX: usize = 1_024;
 /// How many registers are counted in one round, at most, of all prefixes.
 const PAGE: usize = 2_048;
+
+/// What the register of an election or of a node has room in, in bytes.
+const ORDINARY: u64 = 2_048;
 
 /// One part of so many of a quota of all is kept for elections and groups.
 const RESERVED: u64 = 16;
@@ -62,6 +74,15 @@ impl Size {
         }
     }
 
+    const fn without(mut self, other: Self) -> Self {
+        self.take(other);
+        self
+    }
+
+    const fn fits(self, room: Self) -> bool {
+        self.bytes <= room.bytes && self.registers <= room.registers
+    }
+
     const fn take(&mut self, other: Self) {
         self.bytes = self.bytes.saturating_sub(other.bytes);
         self.registers = self.registers.saturating_sub(other.registers);
@@ -82,19 +103,41 @@ impl Size {
 pub(super) struct Quota {
     /// The half of the token's hash that the log holds of it too.
     pub(super) token: Fingerprint,
-    pub(super) most: Size,
+    /// How many bytes; `None` if the file does not say, and they are no more
+    /// than those that are left for all.
+    bytes: Option<u64>,
+    /// The same of their number.
+    registers: Option<u64>,
     /// How the keys of these registers begin; none begins with another.
     pub(super) prefixes: Vec<String>,
 }
 
 impl Quota {
-    pub(super) fn new(token: Fingerprint, most: Size, mut prefixes: Vec<String>) -> Self {
+    pub(super) fn new(
+        token: Fingerprint,
+        (bytes, registers): (Option<u64>, Option<u64>),
+        mut prefixes: Vec<String>,
+    ) -> Self {
         prefixes.sort();
         prefixes.dedup_by(|later, earlier| later.starts_with(&**earlier));
         Self {
             token,
-            most,
+            bytes,
+            registers,
             prefixes,
+        }
+    }
+
+    /// Whether the file bounds neither.
+    pub(super) const fn is_unsaid(&self) -> bool {
+        self.bytes.is_none() && self.registers.is_none()
+    }
+
+    /// How much its registers may take where so much is left for all.
+    fn room(&self, left: Size) -> Size {
+        Size {
+            bytes: self.bytes.unwrap_or(left.bytes),
+            registers: self.registers.unwrap_or(left.registers),
         }
     }
 }
@@ -104,9 +147,11 @@ struct Wanted {
     key: Key,
     /// By how much the room that is taken would grow.
     size: Size,
+    /// What the register takes then, in bytes.
+    after: u64,
     /// Whether it is of an election or of a group.
     reserved: bool,
-    /// Whether it is done in any case.
+    /// Whether it is done where a quota is taken.
     exempt: bool,
 }
 
@@ -140,6 +185,7 @@ impl Wanted {
         Some(Self {
             key: key.clone(),
             size,
+            after: after as u64,
             reserved,
             exempt: reserved && held.is_some(),
         })
@@ -235,8 +281,9 @@ impl Space {
             return Ask::Command(command, claim);
         };
         // One that is not ready does not know what is there.
-        let judged = !wanted.exempt && node.is_ready();
-        if judged && let Some(refusal) = self.refusal(state, &wanted, quota) {
+        if node.is_ready()
+            && let Some(refusal) = self.refusal(state, &wanted, quota)
+        {
             return Ask::Repeat(Box::new((command, claim, refusal)));
         }
         self.growing.add(wanted.size);
@@ -271,28 +318,68 @@ impl Space {
         wanted: &Wanted,
         quota: Option<&Quota>,
     ) -> Option<Refusal> {
-        let mut held = Size::of(state);
-        held.add(self.growing);
+        let mut all = Size::of(state);
+        all.add(self.growing);
         let most = if wanted.reserved {
             self.most
         } else {
             self.most.unreserved()
         };
-        if let Some(refusal) = judge(None, held, wanted.size, most) {
-            return Some(refusal);
+        let refused = judge(all, wanted.size, most).filter(|_| !wanted.exempt);
+        if let Some(it) = refused {
+            return Some(Refusal::NoRoom(it));
         }
         let quota = quota?;
+        if wanted.exempt && (quota.bytes.is_some() || wanted.after <= self.mean()) {
+            return None;
+        }
+        all.add(wanted.size);
+        let room = quota.room(most.without(all));
+        // Its own are among all: there is no need to count them.
+        if all.fits(room) {
+            return None;
+        }
+        let Some(held) = self.held(state, quota) else {
+            return (!wanted.exempt).then_some(Refusal::Busy);
+        };
+        let mut asked = wanted.size;
+        if wanted.exempt {
+            if held.bytes <= self.most.bytes / RESERVED {
+                return None;
+            }
+            asked.registers = 0;
+        }
+        let refused = judge(held, asked, room)?;
+        let said = if refused.number {
+            quota.registers
+        } else {
+            quota.bytes
+        };
+        Some(Refusal::NoRoom(NoRoom {
+            token: Some(quota.token),
+            shared: said.is_none(),
+            ..refused
+        }))
+    }
+
+    /// As many bytes as there are for each register if there are as many as
+    /// there may be, and no fewer than a record or a heartbeat takes: quotas of
+    /// few bytes would make all of them large, and leaders fall.
+    fn mean(&self) -> u64 {
+        (self.most.bytes / self.most.registers.max(1)).max(ORDINARY)
+    }
+
+    /// What the registers take that the token of this quota may write; `None`
+    /// if they are not counted yet.
+    fn held(&mut self, state: &State, quota: &Quota) -> Option<Size> {
         self.follow(state, &quota.prefixes);
         let mut held = Size::default();
         for prefix in &quota.prefixes {
-            let below = self.below.get(prefix).filter(|it| it.counted);
-            let Some(below) = below else {
-                return Some(Refusal::Busy);
-            };
+            let below = self.below.get(prefix).filter(|it| it.counted)?;
             held.add(below.size);
             held.add(below.growing);
         }
-        judge(Some(quota.token), held, wanted.size, quota.most)
+        Some(held)
     }
 
     /// Counts what is below these from now on.
@@ -376,15 +463,16 @@ impl Space {
     }
 }
 
-fn judge(token: Option<Fingerprint>, held: Size, asked: Size, most: Size) -> Option<Refusal> {
+fn judge(held: Size, asked: Size, most: Size) -> Option<NoRoom> {
     let over = |held: u64, asked: u64, most: u64, number| {
-        (asked > 0 && held.saturating_add(asked) > most).then_some(Refusal::NoRoom(NoRoom {
-            token,
+        (asked > 0 && held.saturating_add(asked) > most).then_some(NoRoom {
+            token: None,
+            shared: false,
             number,
             held,
             asked,
             most,
-        }))
+        })
     };
     over(held.bytes, asked.bytes, most.bytes, false)
         .or_else(|| over(held.registers, asked.registers, most.registers, true))
@@ -400,27 +488,27 @@ pub(super) fn no_room(why: &NoRoom) -> v1::Error {
     } else {
         ("bytes of registers", "bytes")
     };
-    let (whose, quota) = match why.token {
-        Some(half) => (
-            format!("those that {} may write", name_of(&Opener::Token(half))),
-            format!("its quota_{flag} in the servers' files of tokens"),
+    let under_way = "what is under way included";
+    let token = why.token.map(|half| name_of(&Opener::Token(half)));
+    let found = match token {
+        Some(token) if why.shared => format!(
+            "those that {token} may write take {held}, {under_way}, and that {most} would be left \
+             for all clients. A token without quota_{flag} takes no more than it leaves: delete \
+             some, give it quota_{flag} in the servers' files of tokens, or raise --quota-{flag} \
+             of all servers"
         ),
-        None => (
-            "those of all clients".to_owned(),
-            format!(
-                "--quota-{flag} of all servers (of which a sixteenth is kept for elections and \
-                 groups)"
-            ),
+        Some(token) => format!(
+            "those that {token} may write take {held} of {most}, {under_way}: delete some, or \
+             raise its quota_{flag} in the servers' files of tokens"
+        ),
+        None => format!(
+            "those of all clients take {held} of {most}, {under_way}: delete some, or raise \
+             --quota-{flag} of all servers (of which a sixteenth is kept for elections and groups)"
         ),
     };
+    let text = format!("expected room for {asked} more {what}, found that {found}");
     v1::Error {
         quota: true,
-        ..error(
-            Cause::TooLarge,
-            format!(
-                "expected room for {asked} more {what}, found that {whose} take {held} of {most}, \
-                 what is under way included: delete some, or raise {quota}"
-            ),
-        )
+        ..error(Cause::TooLarge, text)
     }
 }

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use tenure_core::alpo::{Answer, Found, Node};
+use tenure_alpo::{Answer, Found, Node};
 use tokio::sync::watch;
 
 use super::door::Door;

@@ -33,11 +33,15 @@
 //! second later.
 
 mod changes;
+#[cfg(any(test, fuzzing))]
+pub(super) mod fuzzed;
+mod own;
+mod source;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::os::unix::fs::MetadataExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::http::HeaderMap;
@@ -47,15 +51,19 @@ use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 
 use self::changes::Readings;
+use self::own::Own;
+use self::source::{Source, Stranger};
 use super::account::{Holder, Place};
 use super::audit::Audit;
+use super::config::Config;
 use super::errors::error;
 use super::gate::Rank;
 use super::metrics::Barred;
 use super::shared::Shared;
 use super::space::{QUOTA_PREFIXES_MAX, Quota};
-use crate::api::v1::{self, Cause, command, request};
-use crate::transport::{Renewed, Unread};
+use crate::api::v1::{self, command, request};
+use crate::error::{cut, plain};
+use crate::transport::{Arrival, Renewed, Unread};
 
 mod rights;
 
@@ -119,6 +127,13 @@ impl Table {
     fn read(path: &Path) -> Result<Self, String> {
         let text = crate::small::read_text(path);
         let text = text.map_err(|why| format!("{}: {why}", path.display()))?;
+        // A full disk, or an editor that has just begun to write.
+        if text.trim().is_empty() {
+            return Err(format!(
+                "{}: expected tokens, found an empty file; write `[tokens]` if there are to be none",
+                path.display()
+            ));
+        }
         Self::parse(&text).map_err(|why| format!("{}: {why}", path.display()))
     }
 
@@ -132,28 +147,32 @@ impl Table {
             ));
         }
         let mut names: BTreeMap<Fingerprint, String> = BTreeMap::new();
-        let mut table = Self::default();
+        let mut all = Vec::new();
         let mut below = 0;
         for (name, mut rights) in file.tokens {
             let Some(fingerprint) = parse_fingerprint(&rights.sha256) else {
                 return Err(format!(
-                    "tokens.{name}: expected sha256 to be the 64 hexadecimal digits that `tenure \
+                    "tokens.{}: expected sha256 to be the 64 hexadecimal digits that `tenure \
                      token` prints, found {} characters that are not",
+                    shown(&name),
                     rights.sha256.chars().count()
                 ));
             };
             if let Some(other) = names.insert(fingerprint, name.clone()) {
                 return Err(format!(
-                    "expected each token once, found that of {other} again as {name}"
+                    "expected each token once, found that of {} again as {}",
+                    shown(&other),
+                    shown(&name)
                 ));
             }
             if let Err(why) = rights.check() {
-                return Err(format!("tokens.{name}: {why}"));
+                return Err(format!("tokens.{}: {why}", shown(&name)));
             }
             rights.name = name;
             rights.quota = rights.limited(&fingerprint);
-            below += rights.quota.as_ref().map_or(0, |it| it.prefixes.len());
-            table.0.push((fingerprint, Arc::new(rights)));
+            let said = rights.quota.as_ref().filter(|it| !it.is_unsaid());
+            below += said.map_or(0, |it| it.prefixes.len());
+            all.push((fingerprint, rights));
         }
         if below > QUOTA_PREFIXES_MAX {
             return Err(format!(
@@ -161,7 +180,25 @@ impl Table {
                  together, found {below}"
             ));
         }
-        Ok(table)
+        count_within(QUOTA_PREFIXES_MAX, &mut all);
+        let all = all.into_iter().map(|(it, rights)| (it, Arc::new(rights)));
+        Ok(Self(all.collect()))
+    }
+
+    /// Says whose registers are not counted, if there are such.
+    fn warn_of_uncounted(&self, file: &Path) {
+        let mut uncounted = self.0.iter().filter(|(_, rights)| rights.quota_dropped);
+        let Some((_, first)) = uncounted.next() else {
+            return;
+        };
+        let (file, others) = (file.display(), uncounted.count());
+        tracing::warn!(
+            "{file}: expected at most {QUOTA_PREFIXES_MAX} different prefixes of all tokens that \
+             are no operators', found more: the token {} and {others} others may take all the room \
+             that registers have; give these tokens fewer prefixes, or the most important \
+             ones quota_registers and quota_bytes",
+            shown(&first.name)
+        );
     }
 
     /// Whose token this is. Compares with every one, in a time that does not
@@ -175,6 +212,31 @@ impl Table {
         }
         found
     }
+}
+
+/// Leaves out the quotas of those whose prefixes are too many to be counted,
+/// and for which the file says none.
+fn count_within(most: usize, all: &mut [(Fingerprint, Rights)]) {
+    let mut counted = BTreeSet::new();
+    for said in [true, false] {
+        for (_, rights) in all.iter_mut() {
+            let Some(quota) = rights.quota.as_ref().filter(|it| it.is_unsaid() != said) else {
+                continue;
+            };
+            let prefixes = quota.prefixes.iter();
+            let new = prefixes.filter(|it| !counted.contains(*it)).count();
+            if said || counted.len() + new <= most {
+                counted.extend(quota.prefixes.iter().cloned());
+            } else {
+                (rights.quota, rights.quota_dropped) = (None, true);
+            }
+        }
+    }
+}
+
+/// The name of a token as it is shown to people, whatever the file says.
+fn shown(name: &str) -> String {
+    plain(cut(name))
 }
 
 fn parse_fingerprint(text: &str) -> Option<Fingerprint> {
@@ -200,16 +262,18 @@ fn warn_if_others_may_write(file: &Path) {
     }
 }
 
-/// The tokens that a server knows.
+/// The tokens that a server knows; `None`: everybody may do everything.
 #[derive(Clone, Debug)]
-pub(super) struct Tokens(Option<Arc<Renewed<Arc<Table>>>>);
+pub(super) struct Tokens(Option<Source>);
 
 impl Tokens {
-    /// Reads the file; without one everybody may do everything.
-    /// Each change of it is noted.
-    pub(super) fn open(file: Option<PathBuf>, audit: &Audit) -> Result<Self, Unread> {
-        let Some(file) = file else {
-            return Ok(Self(None));
+    /// Reads the file; without one, the user's own token is asked for, if
+    /// there is one, and else everybody may do everything.
+    /// Each change of the file is noted.
+    pub(super) fn open(config: &Config, audit: &Audit) -> Result<Self, Unread> {
+        let Some(file) = config.tokens.clone() else {
+            let own = config.own_token.as_ref().map(Own::new);
+            return Ok(Self(own.map(|own| Source::Own(Arc::new(own)))));
         };
         let (files, named) = (vec![file.clone()], file.clone());
         let (audit, read) = (audit.clone(), Mutex::new(Readings::default()));
@@ -223,19 +287,20 @@ impl Tokens {
                     tracing::warn!("{}: {text}", file.display());
                 }
             }
+            table.warn_of_uncounted(&file);
             Ok(table)
         };
         let known = Renewed::open("tokens", files, make)?;
         // It has just answered.
         warn_if_others_may_write(&named);
-        Ok(Self(Some(Arc::new(known))))
+        Ok(Self(Some(Source::File(Arc::new(known)))))
     }
 
     /// Who calls, by what the call carries.
     pub(super) fn caller(
         &self,
         headers: &HeaderMap,
-        address: IpAddr,
+        (address, arrival): (IpAddr, Option<Arrival>),
         shared: &Arc<Shared>,
     ) -> Caller {
         let Some(known) = &self.0 else {
@@ -244,15 +309,20 @@ impl Tokens {
         let mut values = headers.get_all(AUTHORIZATION).iter();
         let (value, more) = (values.next(), values.next());
         let token = value.map(|value| bearer(value.as_bytes()));
-        let who = match (token, more) {
-            (Some(Some(token)), None) => Who::Bearer(Bearer {
-                tokens: Arc::clone(known),
-                fingerprint: digest(token),
-                shared: Arc::clone(shared),
+        let shown = match (token, more) {
+            (Some(Some(token)), None) => known.shown(token, arrival),
+            (None, None) => Err(Stranger::unknown(known, "found none")),
+            _ => Err(Stranger::unknown(known, "found something else")),
+        };
+        let shared = Arc::clone(shared);
+        let who = match shown {
+            Ok(fingerprint) => Who::Bearer(Bearer {
+                tokens: known.clone(),
+                fingerprint,
+                shared,
                 known: None,
             }),
-            (None, None) => Who::Nobody("found none", Arc::clone(shared)),
-            _ => Who::Nobody("found something else", Arc::clone(shared)),
+            Err(stranger) => Who::Nobody(stranger, shared),
         };
         Caller::new(who, address)
     }
@@ -260,7 +330,7 @@ impl Tokens {
     /// What the token is called whose fingerprint begins so; its digits if
     /// the file has none.
     pub(super) fn name_of(&self, beginning: &[u8]) -> String {
-        let table = self.0.as_ref().map(|known| known.current());
+        let table = self.0.as_ref().map(Source::current);
         let mut known = table.iter().flat_map(|table| table.0.iter());
         let found = known.find(|(fingerprint, _)| fingerprint.starts_with(beginning));
         match found {
@@ -292,13 +362,13 @@ pub(super) struct Caller {
 #[derive(Clone, Debug)]
 enum Who {
     Anybody,
-    Nobody(&'static str, Arc<Shared>),
+    Nobody(Stranger, Arc<Shared>),
     Bearer(Bearer),
 }
 
 #[derive(Clone, Debug)]
 struct Bearer {
-    tokens: Arc<Renewed<Arc<Table>>>,
+    tokens: Source,
     fingerprint: Fingerprint,
     shared: Arc<Shared>,
     /// Whose token it is, by this table.
@@ -411,14 +481,15 @@ impl Caller {
             Who::Anybody => Rank::Known,
             Who::Nobody(..) => Rank::Stranger,
             Who::Bearer(it) => match it.rights() {
-                Some(rights) if rights.admin => Rank::Admin,
+                Some(rights) if rights.admin && !it.tokens.is_own() => Rank::Admin,
                 Some(_) => Rank::Known,
                 None => Rank::Stranger,
             },
         }
     }
 
-    /// Whether its token has the right to operate the cluster.
+    /// Whether its token is one of operators, for whom there is room where
+    /// there is none for others. The user's own is everybody's who calls.
     pub(super) fn is_admin(&self) -> bool {
         self.rank() == Rank::Admin
     }
@@ -442,27 +513,30 @@ impl Caller {
     /// What this caller may do now.
     ///
     /// # Errors
-    /// [`Cause::Unauthenticated`] if it is not known.
+    /// [`v1::Cause::Unauthenticated`] if it is not known.
     pub(super) fn granted(&self) -> Result<Granted, v1::Error> {
-        let (why, shared) = match &self.who {
+        let (stranger, shared) = match &self.who {
             Who::Anybody => return Ok(Granted(None)),
-            Who::Nobody(why, shared) => (*why, shared),
+            Who::Nobody(stranger, shared) => (*stranger, shared),
             Who::Bearer(it) => match it.rights() {
                 Some(rights) => return Ok(Granted(Some((rights, Arc::clone(&it.shared))))),
-                None => ("found one that this server does not know", &it.shared),
+                None => {
+                    let found = "found one that this server does not know";
+                    (Stranger::unknown(&it.tokens, found), &it.shared)
+                }
             },
         };
         shared.metrics.bar(Barred::Unauthenticated);
-        Err(error(
-            Cause::Unauthenticated,
-            format!("expected a token (authorization: Bearer …), {why}"),
-        ))
+        let Stranger {
+            expected, found, ..
+        } = stranger;
+        Err(error(stranger.cause, format!("{expected}, {found}")))
     }
 
     /// Whether this caller may do that now.
     ///
     /// # Errors
-    /// [`Cause::Unauthenticated`] if it is not known, [`Cause::Denied`] if
+    /// [`v1::Cause::Unauthenticated`] if it is not known, [`v1::Cause::Denied`] if
     /// its token has not the right.
     pub(super) fn may(&self, need: Need<'_>) -> Result<(), v1::Error> {
         self.granted()?.may(need)

@@ -1,7 +1,7 @@
 //! Between what clients say and what the machine understands.
 
 use bytes::Bytes;
-use tenure_core::alpo::{
+use tenure_alpo::{
     Answer, Ask, Claim, Command, Found, LogTime, MAX_BOUND, MAX_NUMBER, Operation, Outcome, Query,
 };
 use tenure_core::cas::{Expect, Register, Stamp, Write};
@@ -84,7 +84,7 @@ pub(super) fn append(data: &Bytes) -> Result<Operation, v1::Error> {
 
 /// Whether this can be an entry.
 pub(super) fn fits(data: &Bytes) -> Result<(), v1::Error> {
-    let most = tenure_core::alpo::MAX_ENTRY_BYTES;
+    let most = tenure_alpo::MAX_ENTRY_BYTES;
     if data.len() > most {
         let found = data.len();
         let text = format!("expected an entry of at most {most} bytes, found {found}");
@@ -342,8 +342,12 @@ pub(super) fn answer(ticket: Ticket, told: Told, shared: &Shared, clock: StoreTi
         }),
     };
     if let Some(entry) = ticket.entry {
-        let swapped = |what: &_| matches!(what, answer::What::Swapped(it) if it.swapped);
-        entry.ends(what.as_ref().map(swapped));
+        let done = |what: &_| match what {
+            answer::What::Swapped(it) => it.swapped,
+            answer::What::Deleted(it) => it.deleted,
+            _ => false,
+        };
+        entry.ends(what.as_ref().map(done));
     }
     v1::Answer {
         number: ticket.number,

@@ -28,7 +28,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 
-use tenure_core::alpo::{ClusterVersion, LogId, MAX_MEMBERS, Membership, ServerId, StorageId};
+use tenure_alpo::{ClusterVersion, LogId, MAX_MEMBERS, Membership, ServerId, StorageId};
 
 use super::complaints::Complaints;
 use super::shared::{Face, Shared};
@@ -289,7 +289,7 @@ impl Face {
 mod tests {
     use std::collections::{BTreeMap, BTreeSet};
 
-    use tenure_core::alpo::{ClusterId, Hello, Identity, MAX_NUMBER, Table};
+    use tenure_alpo::{ClusterId, Hello, Identity, MAX_NUMBER, Table};
 
     use super::*;
     use crate::transport::{Book, Details, Form, PeerSecret, Settings, Settled};

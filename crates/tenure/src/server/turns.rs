@@ -33,6 +33,7 @@ use super::ended::Ended;
 use super::inbox::{Event, Inbox};
 use super::owner::{Owner, Step};
 use crate::clock;
+use crate::transport::Tasks;
 use crate::wal::{WalError, Writer};
 
 /// How long a write may hold up the event loop.
@@ -48,6 +49,8 @@ const LOOKS_MAX: u32 = 40;
 pub(super) struct Turns {
     state: Mutex<State>,
     changed: Condvar,
+    /// What has its turn with the event loop.
+    tasks: Tasks,
     inbox: Arc<Inbox>,
     tell: watch::Sender<Option<Arc<Ended>>>,
 }
@@ -69,6 +72,7 @@ struct State {
 impl Turns {
     pub(super) fn new(
         runtime: Runtime,
+        tasks: Tasks,
         inbox: Arc<Inbox>,
         tell: watch::Sender<Option<Arc<Ended>>>,
     ) -> Arc<Self> {
@@ -82,6 +86,7 @@ impl Turns {
                 over: false,
             }),
             changed: Condvar::new(),
+            tasks,
             inbox,
             tell,
         })
@@ -142,7 +147,7 @@ impl Turns {
         let runtime = self.lock().runtime.clone();
         runtime
             .expect("nothing runs after the end")
-            .block_on(future)
+            .block_on(self.tasks.beside(future))
     }
 
     /// Leaves the machine to whoever comes first, and gives the turn's number.
@@ -268,7 +273,9 @@ impl Turns {
     /// Ends all tasks, and with them what they listen on. What a task has
     /// begun on a thread of its own is not waited for: it may hang on a disk.
     pub(super) fn shut(&self) {
-        if let Some(runtime) = self.close().and_then(Arc::into_inner) {
+        let runtime = self.close();
+        self.tasks.clear();
+        if let Some(runtime) = runtime.and_then(Arc::into_inner) {
             runtime.shutdown_background();
         }
     }

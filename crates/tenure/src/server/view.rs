@@ -5,7 +5,7 @@
 //! age, and never taken for the best case: a server that was cut off must not
 //! look like one that has nothing to catch up with.
 
-use tenure_core::alpo::{LogId, Node, Rank, ServerId, Status};
+use tenure_alpo::{LogId, Node, Rank, ServerId, Status};
 use tenure_core::time::Instant;
 
 use crate::api::v1;

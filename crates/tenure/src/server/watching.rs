@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use tenure_core::alpo::Node;
+use tenure_alpo::Node;
 use tenure_core::cas::Register;
 use tenure_core::ids::Key;
 use tokio_stream::StreamExt as _;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use tenure_core::election::{Failure, FailureClass};
+use tenure_election::{Failure, FailureClass};
 
 use super::{Key, Register, Selector, Sighting, Store, Watch};
 use crate::clock;

@@ -28,10 +28,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use tenure_core::cas::{Bytes, Expect, MAX_VALUE_BYTES, Reading, Register, Stamp, Write};
-pub use tenure_core::election::Bind;
 use tenure_core::ids::Name;
 pub use tenure_core::ids::{Key, Version};
 use tenure_core::time::{Instant, StoreTime};
+pub use tenure_election::Bind;
 
 use crate::error::StoreError;
 

@@ -9,6 +9,7 @@ use super::Store;
 #[cfg(feature = "sqlite")]
 use crate::drive;
 use crate::error::StoreError;
+use crate::small;
 
 /// Schemes of stores that are planned and not in this version.
 const PLANNED: &[&str] = &[
@@ -166,11 +167,7 @@ pub fn default_url() -> Result<String, StoreError> {
 }
 
 fn default_path() -> Option<PathBuf> {
-    let named = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
-    let state = named("XDG_STATE_HOME")
-        .map(PathBuf::from)
-        .or_else(|| named("HOME").map(|home| PathBuf::from(home).join(".local/state")))?;
-    Some(state.join("tenure").join("tenure.db"))
+    small::state_home().map(|state| state.join("tenure/tenure.db"))
 }
 
 /// Makes the directory of the default store, before the store is made there.

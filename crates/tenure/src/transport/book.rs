@@ -12,15 +12,15 @@
 
 use std::collections::BTreeMap;
 
-use tenure_core::alpo::codec::{DecodeError, Reader, put_bytes, put_u64};
-use tenure_core::alpo::{MAX_MEMBERS, MAX_NUMBER, ServerId};
+use tenure_alpo::codec::{DecodeError, Reader, put_bytes, put_u64};
+use tenure_alpo::{MAX_MEMBERS, MAX_NUMBER, ServerId};
 
 /// The longest address that is taken from anybody.
 pub const MAX_ADDRESS_BYTES: usize = 300;
 
 /// How many addresses are known, at most: those of members, of which there
 /// can be half as many, and of others.
-const MOST: usize = 2 * MAX_MEMBERS;
+pub(super) const MOST: usize = 2 * MAX_MEMBERS;
 
 /// How one server is reached.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]

@@ -8,10 +8,10 @@
 
 use std::io;
 
-use tenure_core::alpo::codec::{
+use tenure_alpo::codec::{
     FRAME_HEADER_BYTES, FRAME_VERSION, FrameError, Reader, decode_frame_with, put_u64,
 };
-use tenure_core::alpo::{Envelope, Position, Reached};
+use tenure_alpo::{Envelope, Position, Reached};
 use tenure_core::ids::Term;
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 
@@ -20,7 +20,7 @@ const CHUNK_BYTES: usize = 256 * 1024;
 
 /// What the header of a sign of life begins with: that of a message has zeros
 /// behind the version.
-const LIFE: [u8; 4] = [FRAME_VERSION, 1, 0, 0];
+pub(super) const LIFE: [u8; 4] = [FRAME_VERSION, 1, 0, 0];
 /// The longest sign of life; a later release may say more.
 const MAX_LIFE_BYTES: u32 = 1_024;
 
@@ -51,7 +51,7 @@ impl Life {
 
     /// The sign of life that `bytes` begin with and how long it is; `None` if
     /// more bytes are needed.
-    fn decode(bytes: &[u8]) -> Result<Option<(Self, usize)>, FrameError> {
+    pub(super) fn decode(bytes: &[u8]) -> Result<Option<(Self, usize)>, FrameError> {
         let Some((header, rest)) = bytes.split_first_chunk::<FRAME_HEADER_BYTES>() else {
             return Ok(None);
         };
@@ -81,7 +81,7 @@ impl Life {
 
 fn take_term(reader: &mut Reader<'_>) -> Result<Term, FrameError> {
     let term = Term::new(reader.number()?);
-    Ok(term.ok_or(tenure_core::alpo::codec::DecodeError::Number)?)
+    Ok(term.ok_or(tenure_alpo::codec::DecodeError::Number)?)
 }
 
 /// Why no further frame can be read.

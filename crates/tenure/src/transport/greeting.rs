@@ -10,8 +10,8 @@
 use std::collections::BTreeSet;
 use std::io;
 
-use tenure_core::alpo::codec::{DecodeError, Reader, put_bytes, put_u64};
-use tenure_core::alpo::{
+use tenure_alpo::codec::{DecodeError, Reader, put_bytes, put_u64};
+use tenure_alpo::{
     ClusterId, ClusterVersion, Config, Hello, LogId, Member, Membership, Part, Position, Reached,
     ServerId, Start, StorageId, Table,
 };
@@ -20,7 +20,7 @@ use tenure_core::ids::Term;
 use super::book::Book;
 
 /// The longest reason of a refusal.
-const MAX_REASON_BYTES: usize = 2_000;
+pub(super) const MAX_REASON_BYTES: usize = 2_000;
 
 /// What all servers of a cluster must agree on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -263,7 +263,10 @@ fn take_reason(reader: &mut Reader<'_>) -> Result<String, DecodeError> {
     let reason = reader.bytes()?;
     // It goes to logs and terminals.
     let reason = String::from_utf8_lossy(&reason[..reason.len().min(MAX_REASON_BYTES)]);
-    Ok(reason.replace(char::is_control, " "))
+    let mut reason = reason.replace(char::is_control, " ");
+    // What is no text takes up to three times the room as text.
+    reason.truncate(reason.floor_char_boundary(MAX_REASON_BYTES));
+    Ok(reason)
 }
 
 fn put_greeting(to: &mut Vec<u8>, it: &Greeting) {
@@ -458,6 +461,20 @@ pub(super) mod tests {
         assert!(Greeting::decode_first(&bytes).is_ok());
         bytes.push(0);
         assert!(Greeting::decode_first(&bytes).is_err());
+    }
+
+    #[test]
+    fn a_reason_stays_short_whatever_it_is() {
+        let letters = [&[b'a'; MAX_REASON_BYTES - 1][..], "é".as_bytes()].concat();
+        for reason in [vec![0xff; MAX_REASON_BYTES], letters, vec![7; 5_000]] {
+            let mut bytes = vec![REFUSED];
+            put_bytes(&mut bytes, &reason);
+            let Ok(Answer::Refused(said)) = Answer::decode(&bytes) else {
+                panic!("expected a refusal of {reason:?}");
+            };
+            assert!(said.len() <= MAX_REASON_BYTES, "{} bytes", said.len());
+            assert!(!said.contains(char::is_control), "{said:?}");
+        }
     }
 
     #[test]

@@ -28,8 +28,8 @@
 use std::io;
 use std::sync::Arc;
 
-use tenure_core::alpo::ServerId;
-use tenure_core::alpo::codec::{DecodeError, Reader, crc32c, put_bytes};
+use tenure_alpo::ServerId;
+use tenure_alpo::codec::{DecodeError, Reader, crc32c, put_bytes};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
 use super::greeting::{Answer, Greeting, GreetingError};
@@ -56,7 +56,7 @@ pub enum Form {
 }
 
 impl Form {
-    const fn magic(self) -> &'static [u8; 8] {
+    pub(super) const fn magic(self) -> &'static [u8; 8] {
         match self {
             Self::First => b"tenure-1",
             Self::Second => b"tenure-2",
@@ -358,7 +358,7 @@ impl Piece {
         }
     }
 
-    fn answer(&self) -> Result<Answer, GreetingError> {
+    pub(super) fn answer(&self) -> Result<Answer, GreetingError> {
         match self.form {
             Form::First => Answer::decode_first(&self.body),
             Form::Second => Answer::decode(self.parts()?.0),
@@ -376,12 +376,12 @@ impl Piece {
         }
     }
 
-    fn nonce(&self) -> Result<Nonce, GreetingError> {
+    pub(super) fn nonce(&self) -> Result<Nonce, GreetingError> {
         let nonce = Nonce::try_from(&*self.body);
         nonce.map_err(|_| GreetingError::Body("it does not begin with 32 random bytes"))
     }
 
-    fn opened(&self) -> Result<(Nonce, ServerId), GreetingError> {
+    pub(super) fn opened(&self) -> Result<(Nonce, ServerId), GreetingError> {
         let (nonce, number) =
             self.body
                 .split_at_checked(NONCE_BYTES)
@@ -394,7 +394,7 @@ impl Piece {
         Ok((nonce, server))
     }
 
-    fn parts(&self) -> Result<(&[u8], Option<Proof>), GreetingError> {
+    pub(super) fn parts(&self) -> Result<(&[u8], Option<Proof>), GreetingError> {
         let mut reader = Reader::new(&self.body);
         let (body, proof) = (reader.bytes()?, reader.bytes()?);
         reader.end()?;
@@ -551,7 +551,7 @@ mod tests {
         assert_eq!(dialler.greeting.details, None);
         assert_eq!(acceptor.answer, refused);
         // What only the second form has is put into the words of the first.
-        let back = Answer::SetBack(tenure_core::alpo::StorageId::from_u128(7), "no".into());
+        let back = Answer::SetBack(tenure_alpo::StorageId::from_u128(7), "no".into());
         for answer in [Answer::Later("no".into()), back] {
             let (_, acceptor) = exchange(Form::First, [&none, &none], &answer).await;
             assert_eq!(acceptor.answer, refused);

@@ -8,8 +8,9 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tenure_core::alpo::codec::encode_frame_with;
-use tenure_core::alpo::{Envelope, ServerId};
+use futures_util::future::AbortHandle;
+use tenure_alpo::codec::encode_frame_with;
+use tenure_alpo::{Envelope, ServerId};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
@@ -18,6 +19,7 @@ use tokio::time::{sleep, timeout};
 use super::frames::Life;
 use super::greeting::{Answer, Greeting, GreetingError};
 use super::handshake::{Answered, Form, Introduced, Prover, greet};
+use super::tasks::Tasks;
 use super::tls::{Line, Tls};
 use crate::clock;
 
@@ -65,7 +67,7 @@ pub enum LinkEvent {
 pub struct Link {
     queue: Arc<Queue>,
     addresses: Vec<String>,
-    task: tokio::task::JoinHandle<()>,
+    task: AbortHandle,
 }
 
 #[derive(Debug, Default)]
@@ -90,12 +92,13 @@ impl Queue {
 }
 
 impl Link {
-    /// Keeps a connection to `server`, at the first of `addresses` where it
+    /// Keeps a connection to `server` with one of `tasks`, at the first of `addresses` where it
     /// is found: they are tried in turn. `greet` makes the greeting anew for
     /// each connection, `tell` hears at which address, and what becomes of
     /// them, and says whether to use the connection. On one that began in the
     /// second form the sign of life that `live` makes is said every `every`.
     pub fn start(
+        tasks: &Tasks,
         addresses: Vec<String>,
         server: ServerId,
         (tls, prover): (Option<Arc<Tls>>, Prover),
@@ -116,7 +119,7 @@ impl Link {
             live,
             tell,
         };
-        let task = tokio::spawn(dialler.run());
+        let task = tasks.spawn(dialler.run());
         Self {
             queue,
             addresses,

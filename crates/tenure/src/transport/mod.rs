@@ -16,9 +16,11 @@
 //! exchanged (with random bytes before it), `frames` reads what follows, `link`
 //! dials and writes, `book` is who can be reached where, `tls` makes sure that
 //! it is they, of files that `renewed` reads again, `proven` which of them, and
-//! `distrust` says why it is not sure, `life` for how long others will be, and
-//! `revoked` who is believed no more.
-//! `client` is the other side of the clients' port.
+//! `distrust` says why it is not sure, `life` for how long others will be,
+//! `revoked` who is believed no more, and `tasks` gives all of this its turn
+//! with the event loop.
+//! `client` is the other side of the clients' port, and `own` how a client of
+//! this machine proves whose it is there.
 //! Whatever is not a frame (garbage, another program, another version)
 //! closes the connection and is counted; nothing is ever guessed.
 //!
@@ -30,14 +32,18 @@ mod book;
 mod client;
 mod distrust;
 mod frames;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzed;
 mod greeting;
 mod handshake;
 mod life;
 mod link;
+mod own;
 mod plain;
 mod proven;
 mod renewed;
 mod revoked;
+mod tasks;
 mod tls;
 
 pub use book::{Book, Contact, MAX_ADDRESS_BYTES};
@@ -49,8 +55,11 @@ pub use handshake::{
     Answered, Form, Introduced, Piece, Proof, Prover, Side, Transcript, greet, introduced,
 };
 pub use link::{Link, LinkEvent, QUEUE_BYTES};
+pub(crate) use own::{Arrival, Verdict, is_near};
+pub use own::{DIALLED_WITHIN, OwnToken};
 pub use proven::{PeerSecret, server_name};
 pub(crate) use renewed::Renewed;
 pub use renewed::Unread;
 pub use revoked::{Secured, serial_number};
+pub use tasks::Tasks;
 pub use tls::{ClientTls, ClientTlsFiles, Demand, Line, OwnFiles, PeerRules, Tls, TlsFiles};

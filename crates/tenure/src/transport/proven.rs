@@ -27,7 +27,7 @@ use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
 use rustls::{CertificateError, Error, RootCertStore};
 use sha2::Sha256;
-use tenure_core::alpo::ServerId;
+use tenure_alpo::ServerId;
 
 use super::renewed::{Unread, in_time};
 use crate::small;

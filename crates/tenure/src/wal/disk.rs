@@ -95,7 +95,7 @@ pub trait DiskFile: Send {
 }
 
 /// The log itself knows neither paths nor what an error of the system is.
-impl tenure_core::wal::Disk for dyn Disk + '_ {
+impl tenure_alpo::wal::Disk for dyn Disk + '_ {
     type Error = io::Error;
     type File = Box<dyn DiskFile>;
 
@@ -132,7 +132,7 @@ impl tenure_core::wal::Disk for dyn Disk + '_ {
     }
 }
 
-impl tenure_core::wal::DiskFile for Box<dyn DiskFile> {
+impl tenure_alpo::wal::DiskFile for Box<dyn DiskFile> {
     type Error = io::Error;
 
     fn write_at(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {

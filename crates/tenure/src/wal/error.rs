@@ -10,7 +10,7 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use tenure_core::wal::{self, Flaw, Refused};
+use tenure_alpo::wal::{self, Flaw, Refused};
 
 /// Why the log could not be opened, read or written.
 #[derive(Debug, thiserror::Error)]

@@ -5,9 +5,9 @@
 
 use std::path::Path;
 
-use tenure_core::alpo::{Identity, LogId, Position, Recovered};
+use tenure_alpo::{Identity, LogId, Position, Recovered, Snapshot};
 
-use tenure_core::wal::{self, Format, Item, Listing, Tail};
+use tenure_alpo::wal::{self, Format, Item, Listing, Tail};
 
 use super::disk::{Directory, Disk};
 use super::error::WalError;
@@ -51,19 +51,38 @@ pub fn inspect(dir: &Path, mut see: impl FnMut(Item<'_>)) -> Result<Identity, Wa
     Ok(*format.identity())
 }
 
-/// Checks all of a log: whether a server could start from it.
+/// Checks all of a log: whether a server could start from it. So the state in
+/// the snapshot is read as well.
 ///
 /// # Errors
 /// As [`Wal::open`](super::Wal::open), except that the directory may be in
-/// use.
+/// use. [`WalError::Damaged`], or [`WalError::Later`] if a later release wrote
+/// it, if no server can start from the state.
 pub fn verify(dir: &Path) -> Result<Report, WalError> {
-    verify_on(&Directory::look(dir)?).map(|(report, _)| report)
+    let disk: &dyn Disk = &Directory::look(dir)?;
+    let (mut report, recovered) = verify_on(disk)?;
+    let format = log::format(&report.identity);
+    let read = |snapshot: &Snapshot| {
+        let state = wal::state(&format, snapshot).map(drop);
+        state.map_err(|refused| WalError::refused(dir, refused))
+    };
+    if let Some(snapshot) = &recovered.snapshot {
+        read(snapshot)?;
+    }
+    let previous = report.tail.previous;
+    if report.spare_used.is_none() && previous != Position::ZERO {
+        let older = wal::snapshot(disk, &format, previous);
+        let older = older.map_err(|error| WalError::of(dir, error));
+        report.spare_used = older.and_then(|older| read(&older)).err();
+    }
+    Ok(report)
 }
 
-/// [`verify`] on any disk, with what a server would start from.
+/// Checks the log on any disk, and gives what a server would start from. The
+/// bytes of a snapshot are not read as a state.
 ///
 /// # Errors
-/// As there.
+/// As [`verify`].
 pub fn verify_on(disk: &dyn Disk) -> Result<(Report, Recovered), WalError> {
     let dir = disk.path("");
     let failed = |error| WalError::of(&dir, error);

@@ -1,6 +1,6 @@
 //! The log in a directory: opening it, and making batches durable.
 //!
-//! Everything that is decided is decided in `tenure_core::wal`, the same for
+//! Everything that is decided is decided in `tenure_alpo::wal`, the same for
 //! every disk. What is added here is the directory, its lock, and what a
 //! person is told.
 //!
@@ -9,15 +9,15 @@
 
 use std::path::{Path, PathBuf};
 
-use tenure_core::alpo::{Batch, Identity, Recovered};
-use tenure_core::wal::{self, Format, Opened};
+use tenure_alpo::wal::{self, Format, Opened};
+use tenure_alpo::{Batch, Identity, Recovered};
 
 use super::disk::{Directory, Disk};
 use super::error::WalError;
 use super::read;
 
 /// How a log is kept.
-pub use tenure_core::wal::Options;
+pub use tenure_alpo::wal::Options;
 
 /// A log on disk that this process writes.
 pub struct Wal {
@@ -183,7 +183,7 @@ impl Wal {
 mod tests {
     #[test]
     fn the_checksum_is_the_cores() {
-        use tenure_core::alpo::codec::crc32c_append;
+        use tenure_alpo::codec::crc32c_append;
 
         let bytes: Vec<u8> = (0..=255).cycle().take(1000).collect();
         for end in 0..bytes.len() {

@@ -9,14 +9,14 @@
 //! snapshot-<id>-<term>.snap                  the last two snapshots
 //! ```
 //!
-//! It takes the [`Batch`](tenure_core::alpo::Batch)es of the machine and gives
-//! back, after a restart, a [`Recovered`](tenure_core::alpo::Recovered) that
+//! It takes the [`Batch`](tenure_alpo::Batch)es of the machine and gives
+//! back, after a restart, a [`Recovered`](tenure_alpo::Recovered) that
 //! contains everything that was acknowledged and is a prefix of everything
 //! that was handed in; or it refuses, and says which file, where in it, what
 //! was expected, what was found, and what to do. It never guesses.
 //!
 //! What is in the files, and what a crash or damage makes of them, is decided
-//! in [`tenure_core::wal`], which the simulator runs on disks of its own. Here
+//! in [`tenure_alpo::wal`], which the simulator runs on disks of its own. Here
 //! is the rest, one idea per file: `disk` is the few things asked of a file
 //! system, and a directory that does them, `spare` prepares its next segment,
 //! `log` is the log in it, `read`
@@ -38,5 +38,5 @@ pub use disk::{Directory, Disk, DiskFile, holder};
 pub use error::{Fault, WalError};
 pub use inspect::{Report, inspect, verify, verify_on};
 pub use log::{Options, Wal, identity};
-pub use tenure_core::wal::{FORMAT_VERSION, Item, Record, SegmentStart, Tail};
+pub use tenure_alpo::wal::{FORMAT_VERSION, Item, Record, SegmentStart, Tail};
 pub use writer::{Ended, Here, Writer};

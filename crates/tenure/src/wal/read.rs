@@ -1,6 +1,6 @@
 //! Reading a log back, on several threads if it is long.
 //!
-//! What is read, and what is made of it, is decided in `tenure_core::wal`.
+//! What is read, and what is made of it, is decided in `tenure_alpo::wal`.
 //! Here only the files are opened: for a long log some threads read segments,
 //! check their sums and decode their records, in turns, while the entries of
 //! the ones before are taken in. Most of the time of a first recovery goes
@@ -9,7 +9,7 @@
 use std::collections::VecDeque;
 use std::sync::mpsc::{channel, sync_channel};
 
-use tenure_core::wal::{self, Format, Item, Listing, Log, Reading, Room, Walked};
+use tenure_alpo::wal::{self, Format, Item, Listing, Log, Reading, Room, Walked};
 
 use super::disk::Disk;
 use super::error::WalError;

@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use tenure_core::alpo::{Batch, Entry};
+use tenure_alpo::{Batch, Entry};
 
 use super::error::WalError;
 use super::log::Wal;

@@ -13,6 +13,7 @@ mod pages;
 mod restored;
 mod servers;
 mod sessions;
+mod shares;
 mod silence;
 mod space;
 mod standing;

@@ -71,7 +71,7 @@ async fn fill(client: &Client, prefix: &str) -> (u64, String) {
 }
 
 /// Writes over what is there.
-async fn over(client: &Client, key: &str, value: &[u8]) -> Result<(), Error> {
+pub(crate) async fn over(client: &Client, key: &str, value: &[u8]) -> Result<(), Error> {
     let key = Key::new(key).expect("a key");
     let held = client.read(&key).await.expect("read").register;
     let write = Write {
@@ -83,7 +83,7 @@ async fn over(client: &Client, key: &str, value: &[u8]) -> Result<(), Error> {
     client.compare_and_swap(write).await.map(drop)
 }
 
-async fn delete(client: &Client, key: &str) {
+pub(crate) async fn delete(client: &Client, key: &str) {
     let key = Key::new(key).expect("a key");
     let held = client.read(&key).await.expect("read").register;
     let deleted = client

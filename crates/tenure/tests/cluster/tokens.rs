@@ -16,6 +16,15 @@ use crate::servers::{PATIENCE, Servers, cause};
 
 /// Servers that want tokens: each is its own name, with these rights.
 pub(crate) async fn guarded(count: u64, tokens: &[(&str, &str)]) -> (Servers, PathBuf) {
+    guarded_with(count, tokens, |_| {}).await
+}
+
+/// The same with what `change` makes of their settings.
+pub(crate) async fn guarded_with(
+    count: u64,
+    tokens: &[(&str, &str)],
+    change: impl Fn(&mut tenure::server::Config),
+) -> (Servers, PathBuf) {
     let mut servers = Servers::found(0, count);
     let file = servers.dir.path().join("tokens.toml");
     write(&file, tokens);
@@ -24,6 +33,7 @@ pub(crate) async fn guarded(count: u64, tokens: &[(&str, &str)]) -> (Servers, Pa
         let config = servers.configs.get_mut(&number).expect("a server");
         config.tokens = Some(file.clone());
         config.peers = all.clone();
+        change(config);
         servers.start(number);
     }
     servers.leader().await;

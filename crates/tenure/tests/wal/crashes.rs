@@ -2,7 +2,7 @@
 //! acknowledged comes back, and what comes back is a state that was there.
 
 use tenure::wal::{Disk as _, Wal, WalError};
-use tenure_core::alpo::Batch;
+use tenure_alpo::Batch;
 use tenure_core::rng::Rng;
 
 use super::memory::{Failure, Memory};

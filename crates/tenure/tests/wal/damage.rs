@@ -1,7 +1,7 @@
 //! What was acknowledged and is damaged is refused, never cut.
 
 use tenure::wal::{Wal, WalError, verify_on};
-use tenure_core::alpo::Recovered;
+use tenure_alpo::Recovered;
 use tenure_core::rng::Rng;
 
 use super::memory::Memory;
@@ -120,7 +120,7 @@ fn a_file_cut_at_any_byte_is_refused() {
 fn zeros_of_a_user_are_no_tear() {
     let disk = Memory::new();
     let mut wal = Wal::create_on(Box::new(disk.clone()), &identity(), SMALL).expect("a new log");
-    let batch = tenure_core::alpo::Batch {
+    let batch = tenure_alpo::Batch {
         number: 1,
         entries: vec![entry(1, 1, &[0; 1800]), entry(2, 1, &[7; 300])],
         ..Default::default()
@@ -148,7 +148,7 @@ fn zeros_of_a_user_are_no_tear() {
 fn what_stands_behind_decides() {
     let disk = Memory::new();
     let mut wal = Wal::create_on(Box::new(disk.clone()), &identity(), SMALL).expect("a new log");
-    let batch = |number: u64| tenure_core::alpo::Batch {
+    let batch = |number: u64| tenure_alpo::Batch {
         number,
         entries: vec![entry(number, 1, &[7; 1200])],
         ..Default::default()

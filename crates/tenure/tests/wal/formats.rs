@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tenure::wal::{Options, Wal, verify_on};
-use tenure_core::alpo::{
+use tenure_alpo::{
     Batch, ClusterVersion, Command, Entry, HardState, Limits, Member, Membership, Opener,
     Operation, Owner, Part, Payload, Position, Rank, ServerId, Snapshot, State, Vote,
 };

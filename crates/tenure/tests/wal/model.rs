@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tenure::wal::Options;
-use tenure_core::alpo::{
+use tenure_alpo::{
     Batch, ClusterId, Command, Entry, HardState, Identity, Operation, Payload, Position, Rank,
     Recovered, ServerId, Snapshot, StorageId, Vote,
 };

@@ -5,8 +5,8 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use tenure::wal::{self, Options, Wal, WalError};
-use tenure_core::alpo::Batch;
+use tenure::wal::{self, Directory, Options, Wal, WalError};
+use tenure_alpo::Batch;
 use tenure_core::rng::Rng;
 
 use super::model::{SMALL, entry, identity, random_calls};
@@ -27,7 +27,8 @@ fn batches_come_back_from_a_real_disk() {
         assert_eq!(recovered, model.recovered);
         wal.append(call).expect("a sound disk");
     }
-    let report = wal::verify(&dir).expect("a sound log");
+    let disk = Directory::look(&dir).expect("a directory");
+    let (report, _) = wal::verify_on(&disk).expect("a sound log");
     assert!(report.torn.is_none() && report.spare_used.is_none());
     let mut records = 0;
     wal::inspect(&dir, |item| {

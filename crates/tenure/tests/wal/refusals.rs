@@ -1,7 +1,8 @@
 //! Directories that are refused, and what is said.
 
 use tenure::wal::{Wal, WalError, verify_on};
-use tenure_core::alpo::{Batch, ClusterId, Identity, Position, ServerId, Snapshot, StorageId};
+use tenure_alpo::codec::crc32c;
+use tenure_alpo::{Batch, ClusterId, Identity, Position, ServerId, Snapshot, StorageId};
 
 use super::memory::Memory;
 use super::model::{SMALL, entry, identity, term};
@@ -41,6 +42,32 @@ fn says(result: Result<(), WalError>, words: &[&str]) -> WalError {
         assert!(text.contains(word), "expected {word:?} in: {text}");
     }
     error
+}
+
+/// A segment that could not be closed, and of which each byte is right.
+#[test]
+fn no_segment_may_lack_room_for_its_seal() {
+    let disk = Memory::new();
+    let mut wal = Wal::create_on(Box::new(disk.clone()), &identity(), SMALL).expect("a new log");
+    // A header and a group, each of one sector.
+    wal.append(&[batch(1, 100)]).expect("a sound disk");
+    let name = "0000000000000001.wal";
+    let whole = disk.bytes(name);
+    let shortened = |bytes: usize| {
+        let mut segment = whole[..bytes].to_vec();
+        segment[64..72].copy_from_slice(&(bytes as u64).to_le_bytes());
+        let sum = crc32c(&segment[16..512]);
+        segment[12..16].copy_from_slice(&sum.to_le_bytes());
+        let copy = disk.copy();
+        copy.put(name, segment);
+        open(&copy)
+    };
+    assert!(shortened(3 * 512).is_ok());
+    says(
+        shortened(2 * 512),
+        &[name, "leaves room for a seal", "a length of"],
+    );
+    says(shortened(512), &[name, "room for a seal", "one of 512"]);
 }
 
 #[test]
@@ -199,7 +226,7 @@ fn absurd_lengths_are_refused() {
         let copy = disk.copy();
         let mut bytes = copy.bytes(name);
         bytes[512 + 9 + 24..][..8].copy_from_slice(&length.to_le_bytes());
-        let sum = tenure_core::alpo::codec::Crc32c::new()
+        let sum = tenure_alpo::codec::Crc32c::new()
             .and(&bytes[512..516])
             .and(&bytes[520..512 + 58])
             .value();

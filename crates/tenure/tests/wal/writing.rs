@@ -3,7 +3,7 @@
 use std::sync::mpsc::channel;
 
 use tenure::wal::{Wal, WalError, Writer, verify_on};
-use tenure_core::alpo::Batch;
+use tenure_alpo::Batch;
 
 use super::memory::{Failure, Memory};
 use super::model::{SMALL, entry, identity};

@@ -6,7 +6,7 @@
 //! at once the member is in a later term, whose leader may have taken the
 //! entry away, nor while its process is down.
 
-use tenure_core::alpo::{Node, Status};
+use tenure_alpo::{Node, Status};
 
 use super::super::host::Host;
 use super::{Check, Verdict, broken};

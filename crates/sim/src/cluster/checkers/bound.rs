@@ -12,7 +12,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tenure_core::alpo::{Command, Entry, LogTime, Operation, Outcome, Payload, SessionId, State};
+use tenure_alpo::{Command, Entry, LogTime, Operation, Outcome, Payload, SessionId, State};
 use tenure_core::cas::{Bytes, Stamp};
 use tenure_core::ids::{Key, Version};
 

@@ -4,9 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use tenure_core::alpo::{
-    Ask as NodeAsk, Command, Found, Operation, Outcome, Query, SessionId, State,
-};
+use tenure_alpo::{Ask as NodeAsk, Command, Found, Operation, Outcome, Query, SessionId, State};
 use tenure_core::cas::Stamp;
 use tenure_core::ids::Key;
 

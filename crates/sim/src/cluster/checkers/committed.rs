@@ -6,8 +6,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tenure_core::alpo::codec::crc32c;
-use tenure_core::alpo::{Entry, Log, LogId, Node, Payload, Snapshot, State};
+use tenure_alpo::codec::crc32c;
+use tenure_alpo::{Entry, Log, LogId, Node, Payload, Snapshot, State};
 use tenure_core::ids::Term;
 
 use super::bound::Bound;

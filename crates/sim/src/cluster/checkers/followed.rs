@@ -7,7 +7,7 @@
 //! that the silence of the others counts from then on. Where reads rest on a
 //! lease there is no such excuse.
 
-use tenure_core::alpo::{Node, ServerId, Status};
+use tenure_alpo::{Node, ServerId, Status};
 
 use super::{Check, Verdict, broken};
 

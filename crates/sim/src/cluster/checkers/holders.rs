@@ -10,7 +10,7 @@
 
 use std::collections::BTreeMap;
 
-use tenure_core::alpo::{Command, Operation, Outcome, Serial, SessionId, State};
+use tenure_alpo::{Command, Operation, Outcome, Serial, SessionId, State};
 use tenure_core::cas::Stamp;
 use tenure_core::ids::Key;
 

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use tenure_core::alpo::{Asker, Body, Envelope, Node, ServerId, Status, StorageId};
+use tenure_alpo::{Asker, Body, Envelope, Node, ServerId, Status, StorageId};
 use tenure_core::ids::Term;
 
 use super::{Check, Verdict, broken};

@@ -5,7 +5,7 @@
 //! or not, and before the first of them the applied state does. It is looked
 //! at when entries were taken away, which is when a server could forget it.
 
-use tenure_core::alpo::{Node, Payload};
+use tenure_alpo::{Node, Payload};
 
 use super::{Check, Verdict, broken};
 

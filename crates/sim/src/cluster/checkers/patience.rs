@@ -5,8 +5,8 @@
 //! either rule is likely to be healed by chance some seconds later; so it is
 //! the rules that are watched, not the delay.
 
+use tenure_alpo::{Body, Envelope, Event, Node, Position, Rank, Request, ServerId, Status};
 use tenure_core::Machine;
-use tenure_core::alpo::{Body, Envelope, Event, Node, Position, Rank, Request, ServerId, Status};
 use tenure_core::time::Instant;
 
 use super::{Check, Verdict, broken};

@@ -16,7 +16,7 @@
 
 use std::collections::BTreeMap;
 
-use tenure_core::alpo::{Entry, Found, LogId, Query, State};
+use tenure_alpo::{Entry, Found, LogId, Query, State};
 use tenure_core::cas::{Change, Register};
 use tenure_core::ids::Key;
 

@@ -2,8 +2,8 @@
 //! is named, and no content is changed.
 
 use tenure_core::cas::Register;
-use tenure_core::ha::{Digest, Keys, View};
 use tenure_core::ids::Name;
+use tenure_group::{Digest, Keys, View};
 
 use super::Finding;
 use crate::ha::contents::content;
@@ -18,7 +18,7 @@ impl World {
             if view.marks.contains(&it.digest) {
                 return Err(format!("{} is marked, and {name} needs it", it.digest));
             }
-            let digest = |it: &tenure_core::ha::Assignment| it.digest.clone();
+            let digest = |it: &tenure_group::Assignment| it.digest.clone();
             if before.workloads.get(name).map(digest) == Some(digest(it)) {
                 continue;
             }

@@ -17,8 +17,8 @@
 //! leases, and who sees the view ends what is not its own
 //! (`World::mended` looks).
 
-use tenure_core::ha::{Assignment, NodeId, Place, Spec, Target, View};
 use tenure_core::ids::Name;
+use tenure_group::{Assignment, NodeId, Place, Spec, Target, View};
 
 use super::{Finding, Writer};
 use crate::ha::world::World;

@@ -5,8 +5,8 @@
 //! not from what its machine says that it remembers.
 
 use tenure_core::cas::Write;
-use tenure_core::ha::{Event, Node, Order, View};
 use tenure_core::ids::Name;
+use tenure_group::{Event, Node, Order, View};
 
 use super::{Check, Finding};
 use crate::ha::store::Question;

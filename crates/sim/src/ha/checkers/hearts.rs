@@ -2,7 +2,7 @@
 //! lease has passed in true time, and never created again.
 
 use tenure_core::cas::Register;
-use tenure_core::ha::{Heartbeat, NodeId};
+use tenure_group::{Heartbeat, NodeId};
 
 use super::{Finding, Ledger, Writer};
 use crate::clock::True;

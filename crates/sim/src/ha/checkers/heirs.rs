@@ -1,7 +1,7 @@
 //! The heir is the one that everybody would choose: computed here once more,
 //! from the words of `docs/ha.md` and not from the code that is checked.
 
-use tenure_core::ha::{Assignment, NodeId, Place, Target, View};
+use tenure_group::{Assignment, NodeId, Place, Target, View};
 
 use super::Finding;
 

@@ -2,7 +2,7 @@
 //! it, runs HA workloads only with the quorum, under the id it has, and acts
 //! on its deadlines.
 
-use tenure_core::ha::{Node, Order, Phase, Place, View};
+use tenure_group::{Node, Order, Phase, Place, View};
 
 use super::{Check, Finding};
 use crate::ha::world::World;

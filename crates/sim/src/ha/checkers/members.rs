@@ -2,7 +2,7 @@
 //! leaving, with nothing running, or by death, in two steps. Who leaves
 //! cleanly is never failed over.
 
-use tenure_core::ha::{NodeId, Place, Target, View};
+use tenure_group::{NodeId, Place, Target, View};
 
 use super::{Finding, Writer};
 use crate::ha::world::World;

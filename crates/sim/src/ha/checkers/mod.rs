@@ -16,8 +16,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use tenure_core::cas::Register;
-use tenure_core::ha::{NodeId, View};
 use tenure_core::ids::{Key, Name};
+use tenure_group::{NodeId, View};
 
 pub(super) use floors::Floors;
 pub(super) use hearts::Heart;
@@ -130,7 +130,7 @@ impl World {
         register: Option<&Register>,
     ) -> Vec<(Check, Finding)> {
         let group = self.agents[writer.p].config.group.clone();
-        let keys = tenure_core::ha::Keys::of(group.clone());
+        let keys = tenure_group::Keys::of(group.clone());
         if *key == keys.view() {
             return self.check_view(writer, &group, register);
         }

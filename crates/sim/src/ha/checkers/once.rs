@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use tenure_core::ha::{Config, Order};
 use tenure_core::ids::Name;
+use tenure_group::{Config, Order};
 
 use super::Finding;
 

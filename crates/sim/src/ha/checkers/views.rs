@@ -1,8 +1,8 @@
 //! The epoch grows by one with every view (by more where the store was torn);
 //! a view speaks of its own group.
 
-use tenure_core::ha::View;
 use tenure_core::ids::Name;
+use tenure_group::View;
 
 use super::Finding;
 

@@ -9,7 +9,7 @@
 use std::cmp::Ordering;
 use std::collections::VecDeque;
 
-use tenure_core::alpo::MAX_WINDOW;
+use tenure_alpo::MAX_WINDOW;
 
 use super::types::{Op, Reply};
 use crate::api::v1::{Command, command};

@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use tenure_core::alpo::{
+use tenure_alpo::{
     Command, Entry, Limits, Operation, Outcome as Applied, Payload, Standing, State,
 };
 use tenure_core::ids::Term;
@@ -99,7 +99,7 @@ impl Server {
         if let Standing::Ahead { expected } = standing {
             return failed(v1::Cause::OutOfOrder, expected);
         }
-        assert!(command.serial - command.outstanding < tenure_core::alpo::MAX_WINDOW);
+        assert!(command.serial - command.outstanding < tenure_alpo::MAX_WINDOW);
         let command = Command {
             session: command.session,
             serial: command.serial,
@@ -448,7 +448,7 @@ fn an_idle_session_is_kept_alive_and_closed() {
             .state
             .sessions()
             .get(session)
-            .map(tenure_core::alpo::Session::completed)
+            .map(tenure_alpo::Session::completed)
     };
     assert_eq!(done(&world), Some(1));
     let wake = world.pipeline.wake_at().expect("a time");
@@ -461,6 +461,27 @@ fn an_idle_session_is_kept_alive_and_closed() {
     assert!(closing.is_none(), "there is a session");
     world.settle();
     assert_eq!(done(&world), None);
+}
+
+#[test]
+fn the_end_of_a_session_that_finds_no_room_comes_again() {
+    let mut world = World::new(1);
+    world.pipeline.connected(at(0));
+    world.ask_next(1_000);
+    world.settle();
+    let session = world.session().expect("a session");
+    let closing = world.pipeline.close(at(world.millis), Reply::Nobody);
+    assert!(closing.is_none(), "there is a session");
+    world.write();
+    let request = world.up.pop_front().expect("the end of the session");
+    let what = Some(failed(v1::Cause::Busy, 0));
+    let number = request.number;
+    world.down.push_back(v1::Answer { number, what });
+    world.read();
+    world.write();
+    assert!(world.up.is_empty(), "after a pause");
+    world.settle();
+    assert!(world.server.state.sessions().get(session).is_none());
 }
 
 #[test]

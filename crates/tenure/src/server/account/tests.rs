@@ -34,10 +34,10 @@ fn each_fills_its_own_part_and_is_named() {
     let account = account();
     let connection = account.connection(Ipv4Addr::LOCALHOST.into());
     let one = connection.alone();
-    let _full = one.charge(ANSWERS.connection + 1);
+    let _full = one.charge(ANSWERS.connection + 1, None);
     let refused = one.room(false).expect_err("its connection is full");
     assert_eq!(refused.cause(), Cause::Busy);
-    assert!(refused.message.contains("found 9"), "{}", refused.message);
+    assert!(refused.message.contains("found 5"), "{}", refused.message);
     assert!(refused.message.contains("for this connection"));
     assert!(one.room(true).is_ok(), "there is room that is kept");
     let beside = account.connection(Ipv4Addr::LOCALHOST.into()).alone();
@@ -45,7 +45,7 @@ fn each_fills_its_own_part_and_is_named() {
     let more: Vec<_> = (0..5)
         .map(|_| {
             let connection = account.connection(Ipv4Addr::LOCALHOST.into());
-            connection.alone().charge(ANSWERS.connection)
+            connection.alone().charge(ANSWERS.connection, None)
         })
         .collect();
     let refused = beside.room(false).expect_err("its caller is full");
@@ -53,8 +53,8 @@ fn each_fills_its_own_part_and_is_named() {
     assert!(place(&account, 2).room(false).is_ok(), "another caller");
     drop(more);
     assert!(beside.room(false).is_ok());
-    let many: Vec<_> = (1..=24)
-        .map(|it| place(&account, it).charge(4 * MIB))
+    let many: Vec<_> = (1..=15)
+        .map(|it| place(&account, it).charge(4 * MIB, None))
         .collect();
     let refused = place(&account, 77).room(false).expect_err("all are full");
     assert!(refused.message.contains("all clients"));
@@ -85,7 +85,7 @@ fn a_stream_that_waits_is_woken_in_its_turn_and_passes_it_on() {
     let [first, second, third] = [(); 3].map(|()| Arc::<Woken>::default());
     let count = |it: &Arc<Woken>| it.0.load(Ordering::SeqCst);
     let mut rooms = [(); 3].map(|()| Room::new(&place, Streams::Bulk));
-    let full = place.charge(BULK.connection);
+    let full = place.charge(BULK.connection, Some(Streams::Bulk));
     for (room, woken) in rooms.iter_mut().zip([&first, &second, &third]) {
         assert!(!polled(room, woken));
     }
@@ -104,7 +104,7 @@ fn a_stream_that_waits_is_woken_in_its_turn_and_passes_it_on() {
     let gone = std::mem::replace(two, Room::new(&place, Streams::Bulk));
     drop(gone);
     assert!(polled(three, &third));
-    let full = place.charge(BULK.connection);
+    let full = place.charge(BULK.connection, Some(Streams::Bulk));
     assert!(!polled(two, &second) && !polled(three, &third));
     let before = count(&third);
     let gone = std::mem::replace(two, Room::new(&place, Streams::Bulk));
@@ -117,10 +117,10 @@ fn a_stream_that_waits_is_woken_in_its_turn_and_passes_it_on() {
 fn where_little_is_left_only_connections_with_nothing_unread_go_on() {
     let account = account();
     let charges: Vec<_> = (1..=2)
-        .map(|it| place(&account, it).charge(32 * MIB))
+        .map(|it| place(&account, it).charge(SCARCE / 2, Some(Streams::Bulk)))
         .collect();
     let [reads, does_not] = [3, 4].map(|it| place(&account, it));
-    let unread = does_not.charge(1);
+    let unread = does_not.charge(1, Some(Streams::Bulk));
     assert!(reads.full(Streams::Bulk).is_none());
     assert!(does_not.full(Streams::Bulk).is_some());
     drop(unread);

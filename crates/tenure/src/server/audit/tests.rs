@@ -86,13 +86,7 @@ fn a_full_disk_is_counted_and_said_once_there_is_room_again() {
 
 #[test]
 fn a_disk_that_hangs_keeps_nobody_and_holds_no_more_than_the_queue() {
-    let trail = Trail {
-        server: 1,
-        state: Mutex::default(),
-        news: Condvar::new(),
-        done: Condvar::new(),
-        lost: Counter::default(),
-    };
+    let trail = Trail::new(7);
     // Nobody writes.
     for n in 0..20_000_u64 {
         trail.put(trail.line("leads", Value::Null, json!({ "term": n })));
@@ -126,4 +120,62 @@ fn a_file_that_is_long_enough_is_put_aside_and_the_oldest_goes() {
     assert_eq!(read(1).as_deref(), Some("8\n"));
     assert_eq!(read(OLDER_FILES).as_deref(), Some("2\n"));
     assert_eq!(read(OLDER_FILES + 1), None);
+}
+
+#[test]
+fn what_changed_nothing_pushes_nothing_out() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("audit");
+    let audit = to(&path);
+    let trail = Arc::clone(&audit.0.as_ref().expect("it notes").0);
+    let asks = |token: &str, result: Result<bool, &v1::Error>| {
+        let entry = Entry {
+            trail: Arc::clone(&trail),
+            line: Some(trail.line("election_taken", json!({ "token": token }), json!({}))),
+        };
+        entry.ends(result);
+    };
+    let denied = v1::Error {
+        cause: Cause::Denied.into(),
+        ..v1::Error::default()
+    };
+    for _ in 0..IDLE_LINES {
+        asks("greedy", Err(&denied));
+        asks("greedy", Ok(false));
+    }
+    asks("greedy", Ok(true));
+    asks("other", Ok(false));
+    audit.finish(SOON);
+    let all = lines(&path);
+    let of = |token: &str, result: &str| {
+        let is = |line: &&Value| line["by"]["token"] == token && line["result"] == result;
+        all.iter().filter(is).cloned().collect::<Vec<_>>()
+    };
+    let idle = of("greedy", "refused").len() + of("greedy", "conflict").len();
+    assert_eq!(idle as u64, IDLE_LINES);
+    assert_eq!(of("other", "conflict").len(), 1);
+    let done = of("greedy", "done");
+    assert_eq!(done[0]["event"], "election_taken");
+    assert_eq!(done[1]["event"], "repeated");
+    assert_eq!(done[1]["about"]["lines"], IDLE_LINES);
+    assert_eq!(done.len(), 2);
+}
+
+#[test]
+fn who_writes_over_a_leadership_or_deletes_it_is_noted() {
+    let swap = |value: &[u8]| v1::Swap {
+        key: "elections/payroll".into(),
+        value: value.to_vec().into(),
+        ..v1::Swap::default()
+    };
+    for junk in [&b""[..], b"no record"] {
+        let (event, about) = office(&swap(junk)).expect("it is noted");
+        assert_eq!(event, "election_overwritten");
+        assert_eq!(about, json!({ "election": "payroll" }));
+    }
+    let elsewhere = v1::Swap {
+        key: "other/payroll".into(),
+        ..swap(b"")
+    };
+    assert_eq!(office(&elsewhere), None);
 }

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tenure_core::election::Record;
-use tenure_core::ha::Keys;
 use tenure_core::ids::Key;
+use tenure_election::Record;
+use tenure_group::Keys;
 
 use super::super::errors::error;
 use super::super::sessions::half;
-use super::super::space::{Quota, Size};
+use super::super::space::Quota;
 use super::PREFIXES_MAX;
 use crate::api::v1::{self, Cause};
 use crate::error::cut;
@@ -52,6 +52,9 @@ pub(super) struct Rights {
     pub(super) name: String,
     #[serde(skip)]
     pub(super) quota: Option<Arc<Quota>>,
+    /// Whether it has none since its prefixes are too many.
+    #[serde(skip)]
+    pub(super) quota_dropped: bool,
 }
 
 /// What a call needs to be allowed.
@@ -76,6 +79,24 @@ pub(in crate::server) enum Need<'a> {
 }
 
 impl Rights {
+    /// Those of a token that is in no file and may do everything.
+    pub(super) fn everything(name: &str) -> Self {
+        Self {
+            sha256: String::new(),
+            read: Vec::new(),
+            write: Vec::new(),
+            campaign: Vec::new(),
+            operate: None,
+            quota_bytes: None,
+            quota_registers: None,
+            log: LogRight::Append,
+            admin: true,
+            name: name.to_owned(),
+            quota: None,
+            quota_dropped: false,
+        }
+    }
+
     /// What it may do, for people: not whose token it is.
     pub(super) fn shown(&self) -> Value {
         json!({
@@ -127,23 +148,27 @@ impl Rights {
             return None;
         }
         let line = format!("operate = {groups:?}");
+        let name = super::shown(&self.name);
         Some(format!(
-            "the token {} may write the registers of groups (ha/), and so run commands on machines \
+            "the token {name} may write the registers of groups (ha/), and so run commands on machines \
              of agents, by its right write alone. The next release asks for a right of its own: \
-             add {line} to [tokens.{}] if it is to have that right, and operate = [] if not",
-            self.name, self.name
+             add {line} to [tokens.{name}] if it is to have that right, and operate = [] if not"
         ))
     }
 
-    /// How much the registers that it may write may take, if the file says so.
+    /// How much the registers that it may write may take; `None` if that is
+    /// not bounded.
     pub(super) fn limited(&self, fingerprint: &[u8; 32]) -> Option<Arc<Quota>> {
-        if self.quota_bytes.is_none() && self.quota_registers.is_none() {
+        let unsaid = self.quota_bytes.is_none() && self.quota_registers.is_none();
+        let everything = self.admin || self.write.iter().any(String::is_empty);
+        if unsaid && everything {
             return None;
         }
-        let most = Size {
-            bytes: self.quota_bytes.unwrap_or(u64::MAX),
-            registers: self.quota_registers.unwrap_or(u64::MAX),
-        };
+        let unbounded = everything.then_some(u64::MAX);
+        let most = (
+            self.quota_bytes.or(unbounded),
+            self.quota_registers.or(unbounded),
+        );
         let elections = self.campaign.iter();
         let elections = elections.map(|it| format!("{}{it}", Key::ELECTIONS));
         let groups = self.operate.iter().flatten();
@@ -153,7 +178,11 @@ impl Rights {
         });
         let all = self.admin.then(String::new);
         let prefixes = self.write.iter().cloned().chain(elections);
-        let prefixes = prefixes.chain(groups).chain(all).collect();
+        let prefixes: Vec<_> = prefixes.chain(groups).chain(all).collect();
+        // It writes no register.
+        if unsaid && prefixes.is_empty() {
+            return None;
+        }
         Some(Arc::new(Quota::new(half(fingerprint), most, prefixes)))
     }
 
@@ -251,8 +280,9 @@ pub(super) fn denied(name: &str, need: Need<'_>) -> v1::Error {
         Need::Read(key) => format!("the right to read {:?}", cut(key)),
         Need::Swap(swap) => match election(&swap.key) {
             Some(name) => format!(
-                "the right to write {:?}, or to campaign in {name:?} with a record of it",
-                cut(&swap.key)
+                "the right to write {:?}, or to campaign in {:?} with a record of it",
+                cut(&swap.key),
+                cut(name)
             ),
             None => write(&swap.key),
         },

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use tenure_core::election::{Office, Record};
 use tenure_core::ids::{Name, Term};
 use tenure_core::time::WallTime;
+use tenure_election::{Office, Record};
 
 use super::*;
 
@@ -234,6 +234,21 @@ fn a_file_that_makes_no_sense_is_refused_with_what_was_found() {
 }
 
 #[test]
+fn an_empty_file_takes_no_right_from_anybody() {
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    for text in ["", " \n"] {
+        std::fs::write(file.path(), text).expect("written");
+        let why = Table::read(file.path()).expect_err("it is half written");
+        assert!(
+            why.contains("expected tokens, found an empty file"),
+            "{why}"
+        );
+    }
+    std::fs::write(file.path(), "[tokens]\n").expect("written");
+    assert!(Table::read(file.path()).is_ok());
+}
+
+#[test]
 fn a_token_is_found_by_its_whole_fingerprint() {
     let table = Table::parse(&format!(
         "[tokens.a]\nsha256 = \"{}\"\n[tokens.b]\nsha256 = \"{}\"",
@@ -270,4 +285,81 @@ fn a_header_holds_one_word_after_bearer() {
     }
     let long = format!("Bearer {}", "x".repeat(TOKEN_BYTES_MAX + 1));
     assert_eq!(bearer(long.as_bytes()), None);
+}
+
+#[test]
+fn what_is_said_of_a_file_moves_no_cursor_and_is_short() {
+    let digits = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08";
+    let long = "n".repeat(100_000);
+    let token = |name: &str, rest: &str| format!("[tokens.\"{name}\"]\n{rest}\n");
+    let good = format!("sha256 = \"{digits}\"");
+    for text in [
+        token("a\\u001b[2J", "sha256 = \"5\""),
+        token("a\\n", &good) + &token("b\\n", &good),
+        token("a\\n", &format!("{good}\noperate = [\"\"]")),
+        token(&long, "sha256 = \"5\""),
+        token("a", &format!("{long} = 1")),
+    ] {
+        let said = Table::parse(&text).map(drop).expect_err(&text);
+        assert!(!said.contains(char::is_control), "{said:?}");
+        assert!(said.len() < 2_000, "{} bytes: {said}", said.len());
+    }
+    let old = token("a\\n", &format!("{good}\nwrite = [\"ha/x/\"]"));
+    let table = Table::parse(&old).expect("a table");
+    let said = table.0[0].1.outdated().expect("it is");
+    assert!(!said.contains(char::is_control), "{said:?}");
+}
+
+/// How the quotas of tokens stand, by their names.
+fn counted(text: &str) -> Vec<(bool, bool)> {
+    let table = Table::parse(text).expect("a table");
+    let stand = |rights: &Rights| (rights.quota.is_some(), rights.quota_dropped);
+    table.0.iter().map(|(_, rights)| stand(rights)).collect()
+}
+
+#[test]
+fn registers_are_counted_of_all_who_may_write_some_but_not_all() {
+    let of = |text: &str| rights(text).quota.clone();
+    for none in [
+        "read = [\"\"]\nlog = \"append\"",
+        "admin = true",
+        "write = [\"a/\", \"\"]",
+    ] {
+        assert!(of(none).is_none(), "{none}");
+    }
+    for (text, prefix) in [
+        ("campaign = [\"x\"]", "elections/x"),
+        ("campaign = [\"\"]", "elections/"),
+        ("operate = [\"web\"]", "ha/web/"),
+        ("operate = [\"*\"]", "ha/"),
+        ("write = [\"a/\", \"a/b/\"]", "a/"),
+    ] {
+        let quota = of(text).expect("it is counted");
+        assert!(quota.is_unsaid(), "{text}");
+        assert_eq!(quota.prefixes, [prefix], "{text}");
+    }
+    let said = of("admin = true\nquota_bytes = 7").expect("it is counted");
+    assert!(!said.is_unsaid());
+}
+
+#[test]
+fn of_too_many_prefixes_those_with_a_quota_of_their_own_are_counted_first() {
+    let mut text = String::new();
+    let mut add = |name: u64, quota: &str| {
+        let sha256 = fingerprint(&name.to_string());
+        let each: Vec<_> = (0..64).map(|it| format!("{name}/{it:02}/")).collect();
+        text += &format!("[tokens.t{name}]\nsha256 = \"{sha256}\"\nwrite = {each:?}\n{quota}\n");
+    };
+    (10..26).for_each(|name| add(name, ""));
+    add(26, "quota_bytes = 7");
+    // The same prefixes again are none more.
+    let sha256 = fingerprint("again");
+    text += &format!("[tokens.t27]\nsha256 = \"{sha256}\"\nwrite = [\"10/00/\", \"26/07/\"]\n");
+    let mut wanted = vec![(true, false); 18];
+    wanted[15] = (false, true);
+    assert_eq!(counted(&text), wanted);
+    let sha256 = fingerprint("more");
+    text += &format!("[tokens.t28]\nsha256 = \"{sha256}\"\ncampaign = [\"x\"]\n");
+    wanted.push((false, true));
+    assert_eq!(counted(&text), wanted);
 }

@@ -26,7 +26,7 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tenure_core::alpo::MAX_BOUND;
+use tenure_alpo::MAX_BOUND;
 use tenure_core::cas::Bytes;
 use tenure_core::time::Instant;
 use tokio::sync::watch;

@@ -1,0 +1,139 @@
+//! Deliberate mistakes, so that the checkers can prove themselves.
+//!
+//! Each is a one-line switch at the place in production code where the
+//! mistake would really be made. The list is the design's own: each hole of
+//! the sources as they left it (H1 to H16), the classical ways to get a
+//! replicated log wrong, two of founding one, five of registers that are
+//! bound to sessions, three of the silence that a lease counts on, one of a
+//! disk that stalls, and those of who is who (`docs/identity.md`). The feature
+//! `planted-bugs` compiles the switches in;
+//! without it they are the constant `false`.
+
+use tenure_core::bugs;
+
+bugs! {
+    /// H1: the vote is not made durable, so a restarted server votes twice.
+    VoteForgotten,
+    /// H1: the term is not made durable and begins again at that of the
+    /// last entry.
+    TermForgotten,
+    /// H2: an earlier term's entry is committed by counting.
+    EarlierTermCounted,
+    /// H3: logs are compared by length alone.
+    LengthRanks,
+    /// H3: a longer *or* a newer log refuses, so two servers can refuse each
+    /// other for ever.
+    EitherRefuses,
+    /// H4: logs are compared by the last reign that was heard.
+    ReignRanks,
+    /// H5: a leader answers reads without asking whether it still leads.
+    ReadUnconfirmed,
+    /// H5: a leader that hears nobody goes on.
+    NeverStepsDown,
+    /// H6: a candidate waits for ever.
+    CandidateWaits,
+    /// H7: a single better log drops a candidate out, every time.
+    SingleVeto,
+    /// H8: any candidate's message restarts the timer.
+    AnyoneCalms,
+    /// H9: a server that hears a leader takes over a candidate's term.
+    NotSticky,
+    /// H9: nobody is polled before the term is raised.
+    NoPoll,
+    /// H10: whoever deferred stands again at once.
+    DeferImpatient,
+    /// H11: votes of an earlier cycle are counted.
+    StaleVotes,
+    /// H11: replies of an earlier reign are counted.
+    StaleMatches,
+    /// H12: a leader counts itself before its disk has the entry.
+    CountedUnsynced,
+    /// H13: a passive server takes the leader's commit for its own log.
+    CommitUnverified,
+    /// H14: a damaged log is cut where the damage begins, whatever follows.
+    DamageCut,
+    /// H15: a passive server reports its own last id as matched.
+    LastIdMatches,
+    /// H16: a retry is not looked for in the uncommitted tail.
+    TailUnsearched,
+    /// H16: a request done before is skipped but its answer is not kept.
+    AnswerLost,
+    /// H16: each server ends sessions by its own clock.
+    LocalExpiry,
+    /// A passive server acknowledges entries before its disk has them.
+    AckUnsynced,
+    /// A duplicate append truncates what came after it.
+    DuplicateTruncates,
+    /// A snapshot leaves out the sessions.
+    SnapshotForgets,
+    /// Half is taken for a majority.
+    HalfIsMajority,
+    /// The lease is counted from the end of the round.
+    LeaseFromEnd,
+    /// Reads are answered before an entry of the leader's own term has
+    /// committed.
+    ReadBeforeNoOp,
+    /// Learners are counted.
+    LearnerCounted,
+    /// A change of members begins while another is under way.
+    ChangesOverlap,
+    /// Voters are changed although the disks of those who would vote then may
+    /// hang.
+    ChangeUnsynced,
+    /// An entry is applied when it arrives, not when it commits.
+    AppliedEarly,
+    /// A server whose disk was wiped is taken for the one it was.
+    WipedVotes,
+    /// A majority of blank servers founds a cluster.
+    FoundByMajority,
+    /// Blank servers found a cluster without having promised it to each other.
+    FoundUnpromised,
+    /// A session ends, and its registers keep what they hold.
+    WillForgotten,
+    /// Whoever knows its version writes a register, bound or not.
+    BoundWritable,
+    /// The end of a session is carried out as it was proposed, whatever was
+    /// heard of it since.
+    ExpiryUnchecked,
+    /// A new leader gives no session a new time to live.
+    ReignRenewsNobody,
+    /// The log's time goes on from the newest that was heard, by the whole
+    /// reign: it runs ahead of every clock.
+    TimeCountedTwice,
+    /// A server that starts again owes only the silence of the settings that
+    /// it has now.
+    SilenceForgotten,
+    /// A connection that is closed ends the silence that a directory owes.
+    SilenceShortened,
+    /// A leader that has offered the leadership to another still counts on
+    /// its lease.
+    LeaseKept,
+    /// What a leader's own disk has kept waiting for long is counted as if it
+    /// were on it.
+    StalledCounted,
+    /// A cluster that is made from a backup goes on where that ends.
+    RestoredInPlace,
+    /// Votes are counted by number alone, whichever disk gave them.
+    VotesByNumber,
+    /// What is appended is counted by number alone.
+    AppendsByNumber,
+    /// Rounds, on which reads rest, are counted by number alone.
+    RoundsByNumber,
+    /// What a disk has is believed of the one that gets its number, which is
+    /// promoted on its word.
+    ProgressKept,
+    /// A change of members that is truncated is not taken back.
+    MembersKept,
+    /// Requests of servers that this server's own members do not have with
+    /// that disk are refused.
+    NewerRefused,
+    /// A serial that comes again is answered as done, whatever it asks for.
+    SerialWithoutDigest,
+    /// Whoever knows a session's number may use it.
+    SessionWithoutOwner,
+    /// A disk that was set back to an earlier state of itself is let in, and
+    /// counts.
+    SetBackCounted,
+    /// Of two processes with one disk both are let in, and count.
+    CloneCounted,
+}

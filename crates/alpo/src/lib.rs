@@ -1,0 +1,72 @@
+//! ALPO: a replicated log.
+//!
+//! A few servers keep the same log of entries, and through it the same
+//! state, although some of them crash, lose messages, or are cut off. One
+//! leads: it appends, the others follow, and what a majority has on disk is
+//! committed and stays. When the leader is gone the others elect another,
+//! with one vote each per *term*, and only somebody whose log has everything
+//! that was committed can win. `docs/alpo.md` has the rules by their numbers
+//! (T1, E4, H7, …), the holes that the sources leave, and what shows that
+//! they are closed.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`Node`] | one server as a machine: passive, candidate or leader |
+//! | [`Envelope`], [`Request`], [`Reply`] | what servers say to each other |
+//! | [`Entry`], [`Log`], [`Position`] | the log |
+//! | [`State`] | what it adds up to: registers, the plain log, sessions |
+//! | [`Batch`], [`HardState`], [`Recovered`] | what has to be on disk |
+//! | [`Membership`], [`quorum`] | who counts, and how many are enough |
+//! | [`Founding`] | who may vote at all |
+//! | [`invariants`] | what must be true of a server and of each of its steps |
+//! | [`codec`] | all of it as bytes |
+//! | [`wal`] | the log on disk: formats, recovery, what may be removed |
+//! | [`Bug`] | the mistakes that prove the checkers |
+//!
+//! Left out: joint consensus, sharding, and speculative execution.
+#![no_std]
+
+extern crate alloc;
+
+mod bug;
+mod chunks;
+pub mod codec;
+mod config;
+mod durable;
+mod entry;
+mod founding;
+mod ids;
+pub mod invariants;
+mod log;
+mod membership;
+mod message;
+mod node;
+mod owner;
+pub mod quorum;
+mod starts;
+mod state;
+pub mod wal;
+
+pub use bug::Bug;
+pub use config::{Config, ConfigError};
+pub use durable::{Batch, HardState, Identity, Recovered, Snapshot, Vote};
+pub use entry::{
+    Binding, ClusterVersion, Command, Deletion, Entries, Entry, LogTime, MAX_ENTRY_BYTES,
+    Operation, Outcome, Payload, Serial, SessionId,
+};
+pub use founding::{Founding, Hello, Stranger, Table, digest};
+pub use ids::{ClusterId, LogId, MAX_NUMBER, MAX_TERM_LEAP, Position, Rank, ServerId, StorageId};
+pub use log::Log;
+pub use membership::{Change, ChangeError, MAX_MEMBERS, Member, Membership, Part};
+pub use message::{Asker, Body, Compare, Envelope, Reply, Request};
+pub use node::{
+    Answer, Ask, Event, Fault, Few, Found, Input, MAX_ENDS, MAX_SNAPSHOT_BYTES, NoRoom, Node,
+    Objection, Output, Query, Refusal, Status, Why,
+};
+pub use owner::{Claim, Fingerprint, Opener, Opening, Owner};
+pub use starts::{Reached, Start, Starts, Trace, Verdict};
+pub use state::{
+    Bound, Gap, Gaps, ImageError, JUMP, Journal, Limits, MAX_BOUND, MAX_WINDOW, Mark,
+    NotRestorable, Restored, Restoring, Session, Sessions, Standing, State, TERM_STEP, TooOld,
+    digest_of,
+};

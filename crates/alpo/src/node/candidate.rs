@@ -1,0 +1,358 @@
+//! A candidate: it would lead.
+//!
+//! It first *polls*: would you vote for me? That changes nothing anywhere, so
+//! a server that was cut off and comes back cannot disturb a reign (H9). With
+//! a majority of would-be votes it *stands*: raises the term, votes for
+//! itself, and asks for votes, durably. When votes are split, rank decides:
+//! the better candidate asks the others to defer, and as soon as its own
+//! voters and those of the deferred are a majority, nobody else can win this
+//! term, so it begins the next one at once instead of waiting for a timer.
+//!
+//! Deferring is a courtesy that saves time; no safety rests on it. Who wins
+//! rests on one vote per server and term alone.
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec::Vec;
+use core::hash::{Hash, Hasher};
+
+use tenure_core::time::Instant;
+
+use super::super::bug::Bug;
+use super::super::ids::{Rank, ServerId, StorageId};
+use super::super::message::{Reply, Request};
+use super::super::quorum;
+use super::server::Server;
+use super::types::{Event, Why};
+
+/// How often a candidate doubles a quarter of the election timeout for voters
+/// that are there and do not answer: up to 16 timeouts.
+const DOUBLINGS: u32 = 6;
+
+/// Who has answered: a number, and the disk that it has. What adds to a
+/// majority counts only if the members have that number with that disk; see
+/// [`majority`].
+type Disk = (ServerId, StorageId);
+
+#[derive(Clone, Debug)]
+pub(super) struct Candidate {
+    pub(super) phase: Phase,
+    /// Answers to requests up to this number are of an earlier cycle.
+    before: u64,
+    /// Who would vote, or has voted, for this server; itself not among them.
+    granted: BTreeSet<Disk>,
+    /// Voters of others, and of whom.
+    owned: BTreeMap<Disk, Rank>,
+    /// Who stepped back for this server.
+    deferred: BTreeSet<Disk>,
+    /// Who has answered and need not be asked again.
+    answered: BTreeSet<Disk>,
+    /// When this cycle ends without a result (H6).
+    pub(super) deadline: Instant,
+    /// Since when others can have been asked: not before this server's own
+    /// vote was durable.
+    asked_since: Instant,
+    /// When the silent are asked again.
+    pub(super) retry_at: Instant,
+    /// The leader asked for this election.
+    transfer: bool,
+    /// Cycles without a result, this one not among them.
+    pub(super) cycles: u32,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) enum Phase {
+    Polling,
+    Standing,
+}
+
+/// What becomes of the candidacy.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Next {
+    /// It goes on.
+    Wait,
+    /// The poll is won (or there is none): stand.
+    Stand,
+    /// Nobody else can win: the next cycle begins at once.
+    Again,
+    /// It is won.
+    Lead,
+    /// It is over.
+    Passive(Why),
+}
+
+impl Candidate {
+    /// Asks who would vote for this server.
+    pub(super) fn poll(server: &mut Server, cycles: u32) -> Self {
+        server.tell(Event::Polling);
+        Self::begin(server, Phase::Polling, false, cycles)
+    }
+
+    /// Raises the term and asks for votes.
+    pub(super) fn stand(server: &mut Server, transfer: bool, cycles: u32) -> Option<Self> {
+        let term = server.term().next()?;
+        server.adopt(term);
+        let rank = Rank {
+            last: server.log.last(),
+            server: server.id(),
+        };
+        let storage = server.identity.storage;
+        server.vote_for(rank, storage);
+        server.stood = server.stood.saturating_add(1);
+        server.tell(Event::Standing { term });
+        Some(Self::begin(server, Phase::Standing, transfer, cycles))
+    }
+
+    fn begin(server: &mut Server, phase: Phase, transfer: bool, cycles: u32) -> Self {
+        let deadline = Self::cycle(server, cycles);
+        let mut candidate = Self {
+            phase,
+            before: server.number,
+            granted: BTreeSet::new(),
+            owned: BTreeMap::new(),
+            deferred: BTreeSet::new(),
+            answered: BTreeSet::new(),
+            deadline,
+            asked_since: server.now,
+            retry_at: Instant::ZERO,
+            transfer,
+            cycles,
+        };
+        candidate.ask(server);
+        candidate
+    }
+
+    /// When a cycle that begins now ends. Longer from cycle to cycle, so that
+    /// candidates that disturb each other get out of step; shorter than the
+    /// patience of the passive.
+    fn cycle(server: &mut Server, cycles: u32) -> Instant {
+        let base = (server.config.timeout / 4) * (1 << cycles.min(2));
+        server.soon(base).after(base)
+    }
+
+    /// Whether a cycle that got no result goes on, because disks are slow and
+    /// nothing else is wrong.
+    ///
+    /// A vote is a sync. Where that takes as long as a cycle, the next cycle
+    /// would ask for another vote and another sync, and nobody would be
+    /// elected for as long as disks are slow. So a candidate waits for its own
+    /// disk; and from cycle to cycle twice as long for voters that have not
+    /// answered, as long as they could make a majority. They are there: a
+    /// majority has answered the poll. One that died meanwhile costs little,
+    /// for it answers no further poll.
+    fn waits_for_disks(&mut self, server: &Server) -> bool {
+        if self.phase == Phase::Polling {
+            return false;
+        }
+        if !server.disk.hard_is_durable() {
+            self.asked_since = server.now;
+            return true;
+        }
+        let longest = (server.config.timeout / 4) * (1 << self.cycles.min(DOUBLINGS));
+        // Those disks are hardly quicker than its own.
+        let longest = longest.max(server.round_of_votes());
+        let voters = server.members.now().iter();
+        let voters = voters.map(|(id, member)| (id, member.storage));
+        let silent = voters.filter(|voter| !self.answered.contains(voter));
+        let all = silent.chain(self.granted.iter().copied());
+        server.now.since(self.asked_since) < longest && majority(server, all)
+    }
+
+    /// Asks everybody who has not answered; and once more those who should
+    /// defer.
+    pub(super) fn ask(&mut self, server: &mut Server) {
+        self.retry_at = server.now.after(server.config.heartbeat);
+        let last = server.rank().last;
+        let me = server.id();
+        let voters = server.members.now().iter();
+        let voters = voters.map(|(id, member)| (id, member.storage));
+        let silent = voters.filter(|voter| !self.answered.contains(voter));
+        let silent: Vec<_> = silent.map(|(id, _)| id).collect();
+        for voter in silent {
+            if voter == me || !server.members.now().is_voter(voter) {
+                continue;
+            }
+            let transfer = self.transfer;
+            let request = match self.phase {
+                Phase::Polling => Request::Poll { last },
+                Phase::Standing => Request::Vote { last, transfer },
+            };
+            server.ask(voter, request);
+        }
+        for owner in self.outranked(server) {
+            server.ask(owner, Request::Defer { last });
+        }
+    }
+
+    /// Owners of votes this server wants, who have not stepped back.
+    fn outranked(&self, server: &Server) -> BTreeSet<ServerId> {
+        let mine = server.rank();
+        let owners = self.owned.values().filter(|owner| mine > **owner);
+        owners
+            .map(|owner| owner.server)
+            .filter(|owner| *owner != server.id() && !self.has_deferred(*owner))
+            .collect()
+    }
+
+    /// Whether it stepped back, with whatever disk. Which of two disks of
+    /// one number owns a vote is not said; whether this server asks once more
+    /// or begins its next cycle early is a matter of time alone.
+    fn has_deferred(&self, owner: ServerId) -> bool {
+        self.deferred.iter().any(|(id, _)| *id == owner)
+    }
+
+    /// Whether the votes are enough. A server's own counts when it is on its
+    /// own disk.
+    pub(super) fn outcome(&self, server: &Server) -> Next {
+        let own = self.phase == Phase::Polling || server.disk.hard_is_durable();
+        let me = own.then(|| (server.id(), server.identity.storage));
+        if majority(server, self.granted.iter().copied().chain(me)) {
+            return match self.phase {
+                Phase::Polling => Next::Stand,
+                Phase::Standing => Next::Lead,
+            };
+        }
+        Next::Wait
+    }
+
+    /// An answer of `from` to request `number` of this term.
+    pub(super) fn replied(
+        &mut self,
+        server: &mut Server,
+        from: Disk,
+        number: u64,
+        reply: &Reply,
+    ) -> Next {
+        if number <= self.before && !server.planted(Bug::StaleVotes) {
+            return Next::Wait;
+        }
+        self.answered.insert(from);
+        match reply {
+            Reply::WouldGrant if self.phase == Phase::Polling => {
+                self.granted.insert(from);
+            }
+            Reply::Granted if self.phase == Phase::Standing => {
+                self.granted.insert(from);
+            }
+            Reply::Taken { owner } if self.phase == Phase::Standing => {
+                self.owned.insert(from, *owner);
+                if server.rank() > *owner && !self.has_deferred(owner.server) {
+                    let last = server.rank().last;
+                    server.ask(owner.server, Request::Defer { last });
+                }
+                return self.early(server);
+            }
+            Reply::Deferred if self.phase == Phase::Standing => {
+                self.deferred.insert(from);
+                return self.early(server);
+            }
+            Reply::AlreadyLeader => {
+                server.hear(from.0, from.1);
+                return Next::Passive(Why::Led);
+            }
+            Reply::LogIncomplete { .. } if self.phase == Phase::Standing => {
+                return Self::vetoed(server);
+            }
+            // Refusals of a poll, or answers that change nothing.
+            _ => {}
+        }
+        self.outcome(server)
+    }
+
+    /// A server with a better log would rather lead itself: the first time,
+    /// let it. If nobody has reigned when this server stands again, it cannot
+    /// (it may be able to answer but not to ask), and a majority of the
+    /// others is enough for safety (H7).
+    fn vetoed(server: &mut Server) -> Next {
+        if server.vetoed && !server.planted(Bug::SingleVeto) {
+            return Next::Wait;
+        }
+        server.vetoed = true;
+        server.tell(Event::Vetoed);
+        Next::Passive(Why::Led)
+    }
+
+    /// Whether this server's voters, those who deferred to it and *their*
+    /// voters are a majority. Then no other candidate can win this term (the
+    /// deferred ignore votes, the rest are too few), and waiting is idle.
+    /// Voters are counted once each, whoever's they are.
+    fn early(&self, server: &mut Server) -> Next {
+        let theirs = self
+            .owned
+            .iter()
+            .filter(|(_, owner)| self.has_deferred(owner.server))
+            .map(|(voter, _)| *voter);
+        let all: BTreeSet<_> = theirs
+            .chain(self.granted.iter().copied())
+            .chain(self.deferred.iter().copied())
+            .chain([(server.id(), server.identity.storage)])
+            .collect();
+        if majority(server, all) && !self.deferred.is_empty() {
+            server.tell(Event::EarlyCycle);
+            return Next::Again;
+        }
+        Next::Wait
+    }
+
+    /// Requests up to this number are of an earlier cycle.
+    pub(super) const fn before(&self) -> u64 {
+        self.before
+    }
+
+    /// For [`Node::digest`](super::Node::digest).
+    pub(super) fn digest(&self, into: &mut impl Hasher) {
+        let Self {
+            phase,
+            granted,
+            owned,
+            deferred,
+            answered,
+            transfer,
+            // Clocks, and how far to wind them; numbers are judged by `base`.
+            before: _,
+            deadline: _,
+            asked_since: _,
+            retry_at: _,
+            cycles: _,
+        } = self;
+        (phase, granted, owned, deferred, answered, transfer).hash(into);
+    }
+
+    /// Time has passed.
+    pub(super) fn tick(&mut self, server: &mut Server) -> bool {
+        if server.now >= self.deadline && !server.planted(Bug::CandidateWaits) {
+            if !self.waits_for_disks(server) {
+                return true;
+            }
+            self.deadline = Self::cycle(server, self.cycles);
+        }
+        if server.now >= self.retry_at {
+            if self.phase == Phase::Polling || server.disk.hard_is_durable() {
+                self.ask(server);
+            } else {
+                // What was asked for has not left yet.
+                self.retry_at = server.now.after(server.config.heartbeat);
+            }
+        }
+        false
+    }
+}
+
+/// Whether those among `those` who count are a majority: voters of the
+/// members as of now, each with the disk that it was admitted with. So two
+/// candidates of one term would have to share a voter's *disk*, and a disk
+/// votes once. A server that was removed, or whose place another disk has
+/// taken, adds nothing, though it may answer.
+fn majority(server: &Server, those: impl IntoIterator<Item = Disk>) -> bool {
+    let members = server.members.now();
+    let by_number = server.planted(Bug::VotesByNumber);
+    let counts = |(id, storage): &Disk| {
+        members.is_voter_with(*id, *storage) || (by_number && members.is_voter(*id))
+    };
+    // A number once, whichever of its disks have answered.
+    let those = those.into_iter().filter(counts).map(|(id, _)| id);
+    let those: BTreeSet<_> = those.collect();
+    if server.planted(Bug::HalfIsMajority) {
+        return those.len() >= members.voters().count().div_ceil(2);
+    }
+    quorum::is_majority(members, those)
+}

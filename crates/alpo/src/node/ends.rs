@@ -1,0 +1,90 @@
+//! How much work the ends of sessions are that a leader has proposed.
+//!
+//! An entry that ends a session is a few bytes, and every server that applies
+//! it writes all registers that the session holds, up to 1,024. What commits
+//! at once is applied at once, and a server that applies does nothing else: a
+//! million registers, whose sessions some few kilobytes of log can end, would
+//! keep all servers from hearing each other for seconds, and cost the leader
+//! its office. So a leader counts what ends that it has proposed will write,
+//! and has no more of that in its log, unapplied, than [`MAX_ENDS`]. A client
+//! is told to come again. The leader's own ends of sessions that have expired
+//! wait for those before them to be applied, and go first then: clients
+//! cannot keep them out. Nor can they keep clients out for long, for each
+//! register that a session holds was bound by an entry of its own.
+//!
+//! The count is what may be written at most: registers that are bound when the
+//! end is proposed, and bindings that stand before it in the session's tail.
+//! What a session binds whose own beginning is not applied yet is not counted,
+//! and need not be: an entry for each such register is not applied yet either.
+//!
+//! A new leader proposes no end before its first entry is applied, and so are
+//! then all entries of earlier leaders: it begins at zero.
+
+use alloc::collections::VecDeque;
+
+use super::super::ids::LogId;
+use super::super::state::MAX_BOUND;
+
+/// The most that ends of sessions may write that are proposed and not applied
+/// yet: each counts 1, and 1 for each register that the session holds.
+pub const MAX_ENDS: u64 = 4_096;
+
+// The end of any session fits where no other is under way.
+const _: () = assert!((MAX_BOUND as u64) < MAX_ENDS);
+
+/// The ends of sessions in the log that are not applied yet.
+#[derive(Clone, Default, Debug)]
+pub(super) struct Ends {
+    /// Their entries and what each may write, in the order of the log.
+    under_way: VecDeque<(LogId, u64)>,
+    /// What all of them may write.
+    sum: u64,
+    /// Sessions have expired whose ends found no room.
+    pub(super) held_back: bool,
+}
+
+impl Ends {
+    /// Whether another one that may write so much can be proposed.
+    pub(super) const fn has_room(&self, writes: u64) -> bool {
+        self.sum + writes <= MAX_ENDS
+    }
+
+    /// Whether the turn has come of those that were held back.
+    pub(super) const fn next_may_come(&self) -> bool {
+        self.held_back && self.sum == 0
+    }
+
+    /// Entry `id`, which was appended, may write so much.
+    pub(super) fn appended(&mut self, id: LogId, writes: u64) {
+        self.under_way.push_back((id, writes));
+        self.sum += writes;
+    }
+
+    /// All entries up to `id` are applied.
+    pub(super) fn applied(&mut self, id: LogId) {
+        while let Some((_, writes)) = self.under_way.pop_front_if(|(end, _)| *end <= id) {
+            self.sum -= writes;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_applied_makes_room_for_as_much() {
+        let mut ends = Ends::default();
+        ends.appended(5, MAX_ENDS - 10);
+        ends.appended(7, 8);
+        assert!(ends.has_room(2));
+        assert!(!ends.has_room(3));
+        ends.applied(4);
+        assert!(!ends.has_room(3));
+        ends.applied(6);
+        assert!(ends.has_room(MAX_ENDS - 8));
+        assert!(!ends.has_room(MAX_ENDS - 7));
+        ends.applied(7);
+        assert!(ends.has_room(MAX_ENDS));
+    }
+}

@@ -1,0 +1,507 @@
+//! A leader: it appends, replicates, commits, and answers.
+//!
+//! Why what it commits stays: an entry of its *own* term that a majority has
+//! on disk is in the log of some voter of every later election, and a log
+//! without it is not eligible there. An entry of an *earlier* term is not
+//! committed by being counted, since a log with a later term's entry in its
+//! place may still be better (Raft's figure 8; `docs/alpo.md`, H2); it is
+//! committed along with the first entry of this term. The leader's no-op
+//! makes sure that there is one.
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec::Vec;
+
+use tenure_core::time::{Instant, nanos};
+
+use super::super::bug::Bug;
+use super::super::durable::Snapshot;
+use super::super::entry::{ClusterVersion, Entry, LogTime, Payload, SessionId};
+use super::super::ids::{LogId, Position, ServerId, StorageId};
+use super::super::message::{Reply, Request};
+use super::super::quorum;
+use super::compare::Comparing;
+use super::desk::Desk;
+use super::office::Changing;
+use super::progress::{Mode, Progress};
+use super::rounds::Rounds;
+use super::server::Server;
+use super::types::{Answer, Event, Refusal, Why};
+
+/// Entries in one request, at most.
+const APPEND_ENTRIES: usize = 1_024;
+
+#[derive(Clone, Debug)]
+pub(super) struct Leader {
+    pub(super) peers: BTreeMap<ServerId, Progress>,
+    pub(super) no_op: LogId,
+    pub(super) rounds: Rounds,
+    pub(super) desk: Desk,
+    pub(super) transfer: Option<Transfer>,
+    pub(super) changing: Option<Changing>,
+    pub(super) heartbeat_at: Instant,
+    /// No lease any more in this reign: the leadership was offered to
+    /// another.
+    pub(super) lease_given_up: bool,
+    /// The log's time when the reign began, and this server's.
+    began: (LogTime, Instant),
+    /// The log's time when this leader became ready: until a session's time
+    /// to live after that, nobody could have been expected to be heard.
+    pub(super) ready_at: Option<LogTime>,
+    /// Sessions whose end is proposed, since they have expired.
+    pub(super) expiring: BTreeSet<SessionId>,
+    pub(super) comparing: Comparing,
+    /// The cluster's version as it was proposed last in this reign.
+    pub(super) raised: ClusterVersion,
+}
+
+/// A hand-over under way.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Transfer {
+    pub(super) to: ServerId,
+    pub(super) until: Instant,
+    pub(super) told: bool,
+    pub(super) token: Option<u64>,
+}
+
+impl Leader {
+    /// Takes office: a majority has voted for this server in this term.
+    pub(super) fn take_office(server: &mut Server) -> Self {
+        server.hear(server.id(), server.identity.storage);
+        let last = server.log.last().id;
+        let time = server.time.max(server.log.last_time().unwrap_or(0));
+        let mut leader = Self {
+            peers: BTreeMap::new(),
+            no_op: last + 1,
+            rounds: Rounds::new(server.now),
+            desk: Desk::default(),
+            transfer: None,
+            changing: None,
+            heartbeat_at: server.now.after(server.config.heartbeat),
+            lease_given_up: false,
+            began: (time, server.now),
+            ready_at: None,
+            expiring: BTreeSet::new(),
+            comparing: Comparing::default(),
+            raised: ClusterVersion::FIRST,
+        };
+        leader.meet_members(server);
+        leader.append(server, Payload::NoOp, None);
+        leader.rounds.begin(server.now);
+        leader
+    }
+
+    /// The log's time now.
+    pub(super) fn time(&self, server: &Server) -> LogTime {
+        let (mut time, at) = self.began;
+        if server.planted(Bug::TimeCountedTwice) {
+            time = server.time;
+        }
+        time.saturating_add(nanos(server.now.since(at)))
+    }
+
+    /// Whether everything that was committed before this reign is applied.
+    pub(super) fn is_ready(&self, server: &Server) -> bool {
+        server.commit >= self.no_op || server.planted(Bug::ReadBeforeNoOp)
+    }
+
+    /// When the last round began that a majority has confirmed: then nobody
+    /// of a higher term could have committed anything that is not here.
+    /// `None` as long as entries of earlier terms may be missing.
+    pub(super) fn fresh_at(&self, server: &Server) -> Option<Instant> {
+        self.is_ready(server).then(|| self.rounds.confirmed_at())
+    }
+
+    pub(super) fn append(&mut self, server: &mut Server, payload: Payload, token: Option<u64>) {
+        if !server.has_next_entry() {
+            return server.exhausted();
+        }
+        let time = self.time(server).max(server.log.last_time().unwrap_or(0));
+        let entry = Entry {
+            id: server.log.last().id + 1,
+            term: server.term(),
+            time,
+            payload,
+        };
+        server.time = server.time.max(time);
+        self.desk.appended(server, &entry, token);
+        server.append(entry);
+    }
+
+    /// An answer of `from` to request `number` of this reign.
+    pub(super) fn replied(
+        &mut self,
+        server: &mut Server,
+        (from, storage): (ServerId, StorageId),
+        number: u64,
+        reply: Reply,
+    ) {
+        if self.is_set_back(server, (from, storage), number, &reply) {
+            return;
+        }
+        let newest = server.number;
+        let Some(peer) = self.peers.get_mut(&from) else {
+            return;
+        };
+        // All that an answer may add to is about the disk that the members
+        // have under this number: entries, rounds (and with them reads and
+        // leases), versions, marks, "heard of lately", whom to promote and to
+        // whom to hand over. What another disk has says nothing about it.
+        let is_member = peer.storage == storage;
+        if !is_member && !server.counts_by_number() {
+            return;
+        }
+        if !peer.knows(number) && !server.planted(Bug::StaleMatches) {
+            return;
+        }
+        let before = peer.matched;
+        let matches = is_member || server.planted(Bug::AppendsByNumber);
+        let round = match reply {
+            Reply::Appended { matched, round } => {
+                // A peer cannot match more than there is; one that says so
+                // is not believed.
+                if matched <= server.log.last().id && matches {
+                    peer.appended(matched);
+                }
+                round
+            }
+            Reply::Mismatch {
+                last,
+                conflict,
+                round,
+            } => {
+                peer.mismatched(number, newest, &server.log, (last, conflict));
+                round
+            }
+            Reply::Heard {
+                matched,
+                last,
+                round,
+                version,
+                mark,
+            } => {
+                peer.answers(number);
+                (peer.version, peer.mark) = (Some(version), mark);
+                match matched {
+                    Some(matched) if matched <= server.log.last().id && matches => {
+                        peer.appended(matched);
+                    }
+                    Some(_) => {}
+                    None => peer.heard_short(number, newest, last, &server.log),
+                }
+                round
+            }
+            Reply::Installed {
+                last,
+                offset,
+                done,
+                round,
+            } => {
+                peer.installed(number, last, offset, done && matches);
+                round
+            }
+            _ => return,
+        };
+        peer.settle(before, newest);
+        if is_member || server.planted(Bug::RoundsByNumber) {
+            peer.heard_at = Some(server.now);
+            peer.round = peer.round.max(round.min(self.rounds.current()));
+        }
+        self.confirm(server);
+        self.advance(server);
+        self.judge_change(server);
+        self.compare(server);
+    }
+
+    /// Whether a member lacks what it has acknowledged, as an answer to request
+    /// `number` has shown, this one or an earlier one: nothing of it counts.
+    fn is_set_back(
+        &mut self,
+        server: &mut Server,
+        (from, storage): (ServerId, StorageId),
+        number: u64,
+        reply: &Reply,
+    ) -> bool {
+        let peer = self.peers.get_mut(&from);
+        let Some(peer) = peer.filter(|peer| peer.storage == storage) else {
+            return false;
+        };
+        let (Reply::Mismatch { last, .. } | Reply::Heard { last, .. }) = reply else {
+            return peer.set_back;
+        };
+        let lacks = peer.knows(number) && peer.lacks(number, *last);
+        if peer.set_back || !lacks || server.planted(Bug::SetBackCounted) {
+            return peer.set_back;
+        }
+        let acknowledged = peer.matched;
+        peer.forget();
+        server.tell(Event::SetBack {
+            server: from,
+            acknowledged,
+            found: last.id,
+        });
+        true
+    }
+
+    /// Counts who has answered which round, and answers the reads that may
+    /// be answered now.
+    pub(super) fn confirm(&mut self, server: &mut Server) {
+        let rounds = self.tally(server, self.rounds.current(), |peer| peer.round);
+        if let Some(round) = quorum::reached(rounds) {
+            let from_end = server.planted(Bug::LeaseFromEnd).then_some(server.now);
+            self.rounds.confirm(round, from_end);
+        }
+        while self.is_ready(server)
+            && let Some((token, query)) = self.rounds.next_read()
+        {
+            let found = server.find(query, self.time(server));
+            server.answer(token, Answer::Read(found));
+        }
+    }
+
+    /// `own` for this server and `of` each other voter.
+    fn tally(&self, server: &Server, own: u64, of: impl Fn(&Progress) -> u64) -> Vec<u64> {
+        let members = server.members.now();
+        let counted = members.iter().map(|(id, _)| id);
+        let counted =
+            counted.filter(|id| members.is_voter(*id) || server.planted(Bug::LearnerCounted));
+        let number = |id| {
+            if id == server.id() {
+                own
+            } else {
+                self.peers.get(&id).map_or(0, &of)
+            }
+        };
+        counted.map(number).collect()
+    }
+
+    /// Commits what a majority has on disk.
+    pub(super) fn advance(&mut self, server: &mut Server) {
+        // The leader's own log counts up to where its own disk has it, like
+        // anybody's (H12).
+        let mut own = server.disk.durable_id();
+        if server.planted(Bug::CountedUnsynced) {
+            own = server.log.last().id;
+        }
+        let waits = server.disk.since().map(|since| server.now.since(since));
+        if waits > Some(server.config.timeout) && server.planted(Bug::StalledCounted) {
+            own = server.log.last().id;
+        }
+        let mut matched = self.tally(server, own, |peer| peer.matched);
+        let reached = if server.planted(Bug::HalfIsMajority) {
+            matched.sort_unstable();
+            matched.get(matched.len() / 2).copied()
+        } else {
+            quorum::reached(matched)
+        };
+        let Some(reached) = reached.filter(|id| *id > server.commit) else {
+            return;
+        };
+        let own_term = server.log.term_at(reached) == Some(server.term());
+        if !own_term && !server.planted(Bug::EarlierTermCounted) {
+            return;
+        }
+        self.commit(server, reached);
+    }
+
+    fn commit(&mut self, server: &mut Server, reached: LogId) {
+        let most = usize::try_from(reached - server.commit).unwrap_or(usize::MAX);
+        let mut answers = Vec::with_capacity(most.min(APPEND_ENTRIES));
+        let desk = &mut self.desk;
+        let expiring = &mut self.expiring;
+        server.commit_to(reached, |entry, outcome| {
+            if let Payload::Expire { session } = &entry.payload {
+                expiring.remove(session);
+            }
+            desk.applied(entry, |token| {
+                answers.push((token, Answer::Done(outcome.clone())));
+            });
+        });
+        for (token, answer) in answers {
+            server.answer(token, answer);
+        }
+        if self.ready_at.is_none() && reached >= self.no_op {
+            self.ready_at = Some(self.time(server));
+            self.open_doors(server);
+        }
+        if self.desk.ends.next_may_come() {
+            self.expire(server);
+        }
+    }
+
+    /// Everybody in the anteroom may come in.
+    pub(super) fn open_doors(&mut self, server: &mut Server) {
+        for (token, ask) in self.desk.let_in() {
+            self.asked(server, token, ask);
+        }
+    }
+
+    /// Sends what there is to send, as far as the windows allow, and begins
+    /// a round if reads wait for one.
+    pub(super) fn flush(&mut self, server: &mut Server) {
+        let changing = self.changing.map(|it| it.round);
+        if self.rounds.wants_another(changing) {
+            self.rounds.begin(server.now);
+            self.confirm(server);
+            self.judge_change(server);
+            self.heartbeats(server);
+        }
+        let round = self.rounds.current();
+        for (id, peer) in &mut self.peers {
+            replicate(server, *id, peer, round);
+        }
+        self.offer(server);
+    }
+
+    /// Time has passed. `false` when this server must lead no more.
+    pub(super) fn tick(&mut self, server: &mut Server) -> bool {
+        // Nobody can know whether it still leads if no majority answers; it
+        // is likely that it does not (H5).
+        if server.now >= self.leads_until(server) {
+            return false;
+        }
+        if server.now >= self.heartbeat_at {
+            self.heartbeat_at = server.now.after(server.config.heartbeat);
+            self.rounds.begin(server.now);
+            self.confirm(server);
+            self.peers.values_mut().for_each(Progress::retry);
+            self.heartbeats(server);
+            self.expire(server);
+            self.raise(server);
+            self.leave_to_a_quicker(server);
+        }
+        self.give_up_transfer(server);
+        self.judge_change(server);
+        true
+    }
+
+    fn heartbeats(&mut self, server: &mut Server) {
+        let last = server.log.last();
+        let (commit, round) = (server.commit, self.rounds.current());
+        let time = self.time(server);
+        server.time = server.time.max(time);
+        let compare = self.comparing.ask(server);
+        for peer in self.peers.keys() {
+            let request = Request::Heartbeat {
+                last,
+                commit,
+                round,
+                time,
+                compare,
+            };
+            server.ask(*peer, request);
+        }
+    }
+
+    /// Leaves office: tells everybody who waits that it is not known what
+    /// became of their requests.
+    pub(super) fn leave(self, server: &mut Server, why: Why) {
+        server.fresh_at = self.fresh_at(server).or(server.fresh_at);
+        let leader = server.leader.filter(|leader| *leader != server.id());
+        let (waiting, outside) = self.desk.abandon();
+        for token in waiting {
+            server.answer(token, Answer::Interrupted);
+        }
+        let refused = Answer::Refused(Refusal::NotLeader { leader });
+        let changing = self.changing.map(|it| it.token);
+        for token in outside.chain(self.rounds.abandon()).chain(changing) {
+            server.answer(token, refused.clone());
+        }
+        if let Some(token) = self.transfer.and_then(|transfer| transfer.token) {
+            // A leader that hears nobody does not know whether its heir was
+            // told, or stands.
+            let answer = match why {
+                Why::HigherTerm | Why::Led => Answer::HandedOver,
+                Why::NoMajority => Answer::Interrupted,
+            };
+            server.answer(token, answer);
+        }
+    }
+}
+
+/// Sends `peer` what it lacks, as far as its window allows.
+fn replicate(server: &mut Server, id: ServerId, peer: &mut Progress, round: u64) {
+    // It must come back with another disk; until then its heartbeats keep it
+    // from standing.
+    if peer.set_back {
+        return;
+    }
+    loop {
+        if let Mode::Installing { .. } = peer.mode {
+            return send_chunk(server, id, peer, round);
+        }
+        let may = match &peer.mode {
+            Mode::Probing { asked } => !asked,
+            Mode::Streaming { window } => window.len() < server.config.window,
+            Mode::Installing { .. } => false,
+        };
+        let last = server.log.last().id;
+        if !may || peer.next > last {
+            return;
+        }
+        let before = peer.next - 1;
+        let Some(term) = server.log.term_at(before) else {
+            // What it needs next is compacted.
+            let Some(Snapshot { last, .. }) = server.snapshot else {
+                return;
+            };
+            peer.install(last);
+            continue;
+        };
+        let bytes = server.config.append_bytes;
+        let entries = server.log.slice(peer.next, APPEND_ENTRIES, bytes);
+        let end = before + entries.len() as u64;
+        let commit = server.commit;
+        let request = Request::Append {
+            prev: Position::new(term, before),
+            entries,
+            commit,
+            round,
+        };
+        let number = server.ask(id, request);
+        match &mut peer.mode {
+            Mode::Probing { asked } => *asked = true,
+            Mode::Streaming { window } => {
+                window.push_back((number, end));
+                peer.next = end + 1;
+            }
+            Mode::Installing { .. } => {}
+        }
+    }
+}
+
+/// Sends the next chunk of a snapshot, one at a time: that is its flow
+/// control. Heartbeats go on beside it.
+fn send_chunk(server: &mut Server, id: ServerId, peer: &mut Progress, round: u64) {
+    let Mode::Installing {
+        last,
+        offset,
+        first,
+        asked,
+    } = &mut peer.mode
+    else {
+        return;
+    };
+    let Some(snapshot) = server.snapshot.clone() else {
+        return;
+    };
+    if snapshot.last != *last {
+        // A newer one has taken its place; the peer begins it anew.
+        (*last, *offset, *first, *asked) = (snapshot.last, 0, None, None);
+    }
+    if asked.is_some() {
+        return;
+    }
+    let total = snapshot.bytes.len();
+    let from = usize::try_from(*offset).unwrap_or(usize::MAX).min(total);
+    let to = from.saturating_add(server.config.chunk_bytes).min(total);
+    let request = Request::Install {
+        last: snapshot.last,
+        offset: from as u64,
+        bytes: snapshot.bytes[from..to].into(),
+        total: total as u64,
+        round,
+    };
+    let number = server.ask(id, request);
+    first.get_or_insert(number);
+    *asked = Some(number);
+}

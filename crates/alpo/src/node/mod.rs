@@ -1,0 +1,567 @@
+//! One server of a cluster, as a machine.
+//!
+//! ```text
+//!                    patience is over
+//!        ┌──────────────────────────────────────┐
+//!        │                                      ▼
+//!   ┌─────────┐  a leader, a better rank,  ┌───────────┐ ◄─┐ no result:
+//!   │ Passive │ ◄───── a higher term ───── │ Candidate │ ──┘ another cycle
+//!   └─────────┘                            └───────────┘
+//!        ▲                                      │ a majority of votes
+//!        │  a higher term, no majority heard    ▼
+//!        └───────────────────────────────  ┌────────┐
+//!                                          │ Leader │
+//!                                          └────────┘
+//! ```
+//!
+//! Each role is a type in a file of its own with what only it knows; what a
+//! server has in every role is `server.rs`. This file takes inputs apart,
+//! keeps the rules about terms that come before everything else, and moves
+//! from role to role.
+//!
+//! Entries and requests that come in between two calls of
+//! [`poll`](Machine::poll) leave together: one batch for the disk, one
+//! request for each peer.
+
+mod bounds;
+mod candidate;
+mod compare;
+mod desk;
+mod digest;
+mod disk;
+mod ends;
+mod leader;
+mod members;
+mod office;
+mod passive;
+mod progress;
+mod proposals;
+mod query;
+mod rounds;
+mod server;
+mod stall;
+mod status;
+mod types;
+mod upgrade;
+mod voting;
+
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+
+use tenure_core::Machine;
+use tenure_core::ids::Term;
+use tenure_core::rng::Rng;
+use tenure_core::time::{Instant, Now};
+
+pub use bounds::Objection;
+pub use ends::MAX_ENDS;
+pub use passive::MAX_SNAPSHOT_BYTES;
+pub use status::Status;
+pub use types::{
+    Answer, Ask, Event, Fault, Few, Found, Input, NoRoom, Output, Query, Refusal, Why,
+};
+
+use super::bug::Bug;
+use super::config::Config;
+use super::durable::{Identity, Recovered};
+use super::ids::{ServerId, StorageId};
+use super::invariants;
+use super::log::Log;
+use super::message::{Asker, Body, Envelope, Reply, Request};
+use super::state::{ImageError, State};
+use candidate::{Candidate, Next, Phase};
+use disk::Disk;
+use leader::Leader;
+use members::Members;
+use passive::Passive;
+use server::{Asked, Server};
+
+/// One server.
+#[derive(Clone, Debug)]
+pub struct Node {
+    server: Server,
+    role: Role,
+}
+
+#[derive(Clone, Debug)]
+enum Role {
+    Passive(Passive),
+    Candidate(Candidate),
+    Leader(Box<Leader>),
+}
+
+impl Node {
+    /// A server that starts, for the first time or again, with what its disk
+    /// gave back. `blank` is the state before the first entry, for a disk
+    /// that has no snapshot; a founded cluster's disks all have one.
+    ///
+    /// # Errors
+    /// If the snapshot cannot be read.
+    pub fn start(
+        config: Config,
+        identity: Identity,
+        recovered: Recovered,
+        blank: State,
+        rng: Rng,
+        now: Instant,
+    ) -> Result<Self, ImageError> {
+        let Recovered {
+            mut hard,
+            snapshot,
+            entries,
+            committed,
+            silence,
+        } = recovered;
+        let state = match &snapshot {
+            Some(snapshot) => State::decode_with(config.checksum, &snapshot.bytes)?,
+            None => blank,
+        };
+        let mut log = Log::after(state.applied());
+        let mut members = Members::new(state.members().clone(), state.applied().id, &identity);
+        for entry in entries {
+            members.appended(&entry);
+            log.append(entry);
+        }
+        // An entry's term was current when it was accepted; a hard state
+        // that says less was lost (H1).
+        if hard.term < log.last().term {
+            hard.term = log.last().term;
+            hard.vote = None;
+        }
+        let time = state.time().max(log.last_time().unwrap_or(0));
+        let mut server = Server {
+            disk: Disk::after_recovery(log.last().id),
+            commit: state.applied().id,
+            config,
+            identity,
+            rng,
+            now,
+            hard,
+            log,
+            members,
+            state,
+            snapshot,
+            unsaved: 0,
+            leader: None,
+            leads_with: None,
+            sticky_until: Instant::ZERO,
+            owed_until: Instant::ZERO,
+            left_at: None,
+            verified: 0,
+            vetoed: false,
+            stood: 0,
+            told: None,
+            fresh_at: None,
+            time,
+            outbox: VecDeque::new(),
+            number: 0,
+            fault: None,
+            awaited: None,
+        };
+        if server.commit == 0 {
+            server.unsaved = server.stagger();
+        }
+        server.commit_to(committed.min(server.log.last().id), |_, _| ());
+        server.refuse_to_be_too_old();
+        server.owe(silence);
+        let mut passive = Passive::new(&mut server);
+        if server.may_stand() && server.members.now().voters().count() == 1 {
+            // There is nobody to wait for, and nobody who may be owed a
+            // silence: whoever could lead beside it has had its vote, and is
+            // not ready (and so answers no read) before this disk knows that
+            // there is more than one voter.
+            passive.stand_by(now);
+            server.owed_until = now;
+        }
+        let role = Role::Passive(passive);
+        Ok(Self { server, role })
+    }
+
+    /// Whoever greeted as a server of this cluster is heard, member or not:
+    /// this server's own members may be old. Only what adds to a majority is
+    /// counted by number and disk, where it is counted.
+    fn receive(&mut self, envelope: Envelope, storage: StorageId) {
+        if self.server.doubts(&envelope).is_some() {
+            return;
+        }
+        let Envelope {
+            from,
+            to,
+            term,
+            body,
+        } = envelope;
+        if to != self.server.id() || from == to {
+            return;
+        }
+        let others = self.server.members.now().storage(from);
+        let newer = others.is_some_and(|known| known != storage);
+        if newer && self.server.planted(Bug::NewerRefused) {
+            return;
+        }
+        match body {
+            Body::Request { number, request } => {
+                let asked = Asked {
+                    by: from,
+                    storage,
+                    number,
+                    term,
+                };
+                self.requested(asked, request);
+            }
+            Body::Reply {
+                number,
+                asked_in,
+                reply,
+            } => {
+                if term > self.server.term() {
+                    self.overtaken(term, &reply);
+                } else {
+                    let mine = self.server.term();
+                    let stale = asked_in != mine;
+                    if !stale || self.counts_stale(&reply) {
+                        self.replied((from, storage), number, reply);
+                    }
+                }
+            }
+        }
+    }
+
+    /// An answer carries a higher term.
+    fn overtaken(&mut self, term: Term, reply: &Reply) {
+        let polling = match (&self.role, reply) {
+            (Role::Candidate(candidate), Reply::StaleTerm) => {
+                (candidate.phase == Phase::Polling).then_some(candidate.cycles)
+            }
+            _ => None,
+        };
+        self.server.adopt(term);
+        match polling {
+            // Nobody was disturbed by the question and nobody refused it: it
+            // is asked again, in the term that it should have been asked in.
+            Some(cycles) => self.campaign(cycles),
+            None => self.passivate(Why::HigherTerm),
+        }
+    }
+
+    /// Answers to another term's questions say nothing about this one (H11).
+    fn counts_stale(&self, reply: &Reply) -> bool {
+        match reply {
+            Reply::Granted => self.server.planted(Bug::StaleVotes),
+            Reply::Appended { .. } => self.server.planted(Bug::StaleMatches),
+            _ => false,
+        }
+    }
+
+    /// The rules about terms, which come before everything else.
+    fn requested(&mut self, asked: Asked, request: Request) {
+        let term = self.server.term();
+        if asked.term < term {
+            return self.server.reply(&asked, Reply::StaleTerm);
+        }
+        if request.asker() == Asker::Candidate && self.server.planted(Bug::AnyoneCalms) {
+            self.calm();
+        }
+        if let Some(refusal) = self.refuse_to_be_disturbed(&asked, &request) {
+            return self.server.reply(&asked, refusal);
+        }
+        if asked.term > term {
+            self.server.adopt(asked.term);
+            self.passivate(Why::HigherTerm);
+        }
+        if request.asker() == Asker::Leader {
+            // Everybody who has heard one of them can tell, not they alone.
+            if let Some(one) = self.server.another_leads((asked.by, asked.storage)) {
+                let (term, other) = (self.server.term(), asked.by);
+                return self.server.halt(Fault::TwoLeaders { term, one, other });
+            }
+            if let Role::Candidate(_) = self.role {
+                self.passivate(Why::Led);
+            }
+            self.server.hear(asked.by, asked.storage);
+        }
+        match request {
+            // Answered above.
+            Request::Poll { .. } => {}
+            Request::Vote { last, .. } => self.vote(&asked, last),
+            Request::Defer { last } => self.defer(&asked, last),
+            Request::TransferNow => self.stand_by_request(&asked),
+            request @ (Request::Append { .. }
+            | Request::Heartbeat { .. }
+            | Request::Install { .. }) => {
+                if let Role::Passive(passive) = &mut self.role {
+                    passive.led(&mut self.server, &asked, request);
+                }
+            }
+        }
+    }
+
+    fn replied(&mut self, from: (ServerId, StorageId), number: u64, reply: Reply) {
+        match &mut self.role {
+            // It asked when it was something else.
+            Role::Passive(_) => {}
+            Role::Candidate(candidate) => {
+                let next = candidate.replied(&mut self.server, from, number, &reply);
+                self.go(next);
+            }
+            Role::Leader(leader) => leader.replied(&mut self.server, from, number, reply),
+        }
+    }
+
+    fn go(&mut self, next: Next) {
+        match next {
+            Next::Wait => {}
+            Next::Passive(why) => self.passivate(why),
+            Next::Stand | Next::Again => {
+                let cycles = match &self.role {
+                    Role::Candidate(candidate) => candidate.cycles,
+                    Role::Passive(_) | Role::Leader(_) => 0,
+                };
+                self.stand(false, cycles);
+            }
+            Next::Lead => {
+                let leader = Leader::take_office(&mut self.server);
+                self.role = Role::Leader(Box::new(leader));
+                self.settle();
+            }
+        }
+    }
+
+    /// Asks for votes, at the latest possible moment if polling comes first.
+    fn campaign(&mut self, cycles: u32) {
+        if self.server.owes_silence() {
+            return self.passivate(Why::NoMajority);
+        }
+        if self.server.planted(Bug::NoPoll) {
+            return self.stand(false, cycles);
+        }
+        let candidate = Candidate::poll(&mut self.server, cycles);
+        let next = candidate.outcome(&self.server);
+        self.role = Role::Candidate(candidate);
+        self.go(next);
+    }
+
+    fn stand(&mut self, transfer: bool, cycles: u32) {
+        // Its own vote is one too. What its leader asks for ends no lease:
+        // that leader gave it up before it asked.
+        if self.server.owes_silence() && !transfer {
+            return self.passivate(Why::NoMajority);
+        }
+        self.server.leader = None;
+        // After the last term there is none to stand in, and after the last
+        // entry none for its no-op.
+        if !self.server.has_next_term() || !self.server.has_next_entry() {
+            return self.server.exhausted();
+        }
+        if let Some(candidate) = Candidate::stand(&mut self.server, transfer, cycles) {
+            self.role = Role::Candidate(candidate);
+        }
+    }
+
+    /// Becomes passive with a full wait.
+    fn passivate(&mut self, why: Why) {
+        let passive = Passive::new(&mut self.server);
+        match core::mem::replace(&mut self.role, Role::Passive(passive)) {
+            // It was passive and goes on being so, and waits no longer for it:
+            // anybody can name a higher term (H8).
+            Role::Passive(before) => self.role = Role::Passive(before),
+            Role::Candidate(_) => self.server.tell(Event::SteppedDown(why)),
+            Role::Leader(leader) => {
+                self.server.leader = self.server.leader.filter(|id| *id != self.server.id());
+                self.server.tell(Event::SteppedDown(why));
+                leader.leave(&mut self.server, why);
+            }
+        }
+    }
+
+    /// Restarts the wait of a passive server.
+    fn calm(&mut self) {
+        if let Role::Passive(passive) = &mut self.role {
+            passive.wait_for_votes(&mut self.server);
+        }
+    }
+
+    fn persisted(&mut self, number: u64) {
+        let (term, now) = (self.server.term(), self.server.now);
+        for message in self.server.disk.persisted(number, term, now) {
+            // Who has stepped back in the meantime asks nothing any more.
+            if self.may_say(&message.0.body) {
+                self.server.outbox.push_back(message.into());
+            }
+        }
+        if let Role::Passive(passive) = &mut self.role {
+            passive.guess_again(&mut self.server);
+        }
+        self.settle();
+    }
+
+    /// Passive servers only answer; candidates ask for votes, leaders for the
+    /// rest.
+    const fn may_say(&self, body: &Body) -> bool {
+        match (body, &self.role) {
+            (Body::Reply { .. }, _) => true,
+            (Body::Request { request, .. }, Role::Candidate(_)) => {
+                matches!(request.asker(), Asker::Candidate)
+            }
+            (Body::Request { request, .. }, Role::Leader(_)) => {
+                matches!(request.asker(), Asker::Leader)
+            }
+            (Body::Request { .. }, Role::Passive(_)) => false,
+        }
+    }
+
+    /// What the disk may have decided: a server's own vote, its own log.
+    fn settle(&mut self) {
+        match &mut self.role {
+            Role::Passive(_) => {}
+            Role::Candidate(candidate) => {
+                if candidate.phase == Phase::Standing {
+                    let next = candidate.outcome(&self.server);
+                    self.go(next);
+                }
+            }
+            Role::Leader(leader) => {
+                leader.confirm(&mut self.server);
+                leader.advance(&mut self.server);
+                leader.judge_change(&mut self.server);
+            }
+        }
+    }
+
+    fn closed(&mut self, peer: ServerId, storage: StorageId) {
+        if self.server.planted(Bug::SilenceShortened) {
+            self.server.owed_until = self.server.now;
+        }
+        let leads = self.server.leader == Some(peer) && self.server.leads_with == Some(storage);
+        if !self.server.config.fast_detection || !leads {
+            return;
+        }
+        // The leader's process is gone, or a middlebox says so: asking costs
+        // nothing, and a majority that still hears the leader will refuse.
+        // What is owed to a leader of before this start stays owed: these
+        // settings are not those that its lease counts on.
+        self.server.sticky_until = self.server.now;
+        let soon = self.server.soon(self.server.config.heartbeat);
+        if let Role::Passive(passive) = &mut self.role {
+            passive.stand_by(soon);
+        }
+    }
+
+    fn asked(&mut self, token: u64, ask: Ask) {
+        match &mut self.role {
+            Role::Leader(leader) => leader.asked(&mut self.server, token, ask),
+            Role::Passive(_) | Role::Candidate(_) => {
+                let leader = self.leader();
+                let refusal = Refusal::NotLeader { leader };
+                self.server.answer(token, Answer::Refused(refusal));
+            }
+        }
+    }
+
+    /// What the next step is judged by, in debug builds.
+    fn view(&self) -> Option<invariants::View> {
+        cfg!(debug_assertions).then(|| invariants::View::of(self))
+    }
+
+    /// Debug builds check after every step that no rule is broken.
+    fn watch_itself(&self, before: Option<invariants::View>) {
+        if let Some(before) = before.filter(|_| self.server.fault.is_none()) {
+            let broken = invariants::check_state(self)
+                .or_else(|| invariants::check_step(&before, &invariants::View::of(self)));
+            assert!(broken.is_none(), "{}: {broken:?}", self.id());
+        }
+    }
+
+    fn time(&mut self, now: Instant) -> bool {
+        self.server.now = self.server.now.max(now);
+        self.server.compact();
+        self.server.fault.is_none()
+    }
+
+    fn pass_time(&mut self) {
+        let now = self.server.now;
+        match &mut self.role {
+            Role::Passive(passive) => {
+                if now >= passive.deadline().max(self.server.owed_until) {
+                    // It may have voted for another, whose turn it is until
+                    // that vote is on this disk, and the answer has gone.
+                    if self.server.may_stand() && self.server.disk.hard_is_durable() {
+                        self.campaign(0);
+                    } else {
+                        self.calm();
+                    }
+                }
+            }
+            Role::Candidate(candidate) => {
+                if candidate.tick(&mut self.server) {
+                    let cycles = candidate.cycles.saturating_add(1);
+                    self.campaign(cycles);
+                }
+            }
+            Role::Leader(leader) => {
+                if !leader.tick(&mut self.server) {
+                    self.passivate(Why::NoMajority);
+                }
+            }
+        }
+    }
+}
+
+impl Machine for Node {
+    type Input = Input;
+    type Output = Output;
+
+    fn handle(&mut self, now: Now, input: Input) {
+        if !self.time(now.boot) {
+            return;
+        }
+        let before = self.view();
+        match input {
+            Input::Received { envelope, storage } => self.receive(envelope, storage),
+            Input::Persisted(number) => self.persisted(number),
+            Input::Asked { token, ask } => self.asked(token, ask),
+            Input::Closed(peer, storage) => self.closed(peer, storage),
+            Input::Compact if self.server.is_stuck() => {}
+            Input::Compact => self.server.compact_now(),
+        }
+        self.watch_itself(before);
+    }
+
+    fn tick(&mut self, now: Now) {
+        if self.time(now.boot) {
+            let before = self.view();
+            self.pass_time();
+            self.watch_itself(before);
+        }
+    }
+
+    fn poll(&mut self) -> Option<Output> {
+        if let Some(output) = self.server.outbox.pop_front() {
+            return Some(output);
+        }
+        if self.server.fault.is_some() {
+            return None;
+        }
+        if let Role::Leader(leader) = &mut self.role {
+            leader.flush(&mut self.server);
+        }
+        let last = self.server.log.last().id;
+        if let Some(batch) = self.server.disk.take(last, self.server.now) {
+            self.server.outbox.push_back(Output::Persist(batch));
+        }
+        self.server.outbox.pop_front()
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        if self.server.fault.is_some() {
+            return None;
+        }
+        Some(match &self.role {
+            Role::Passive(passive) => passive.deadline().max(self.server.owed_until),
+            Role::Candidate(candidate) if self.server.planted(Bug::CandidateWaits) => {
+                candidate.retry_at
+            }
+            Role::Candidate(candidate) => candidate.deadline.min(candidate.retry_at),
+            Role::Leader(leader) => leader.deadline(&self.server),
+        })
+    }
+}

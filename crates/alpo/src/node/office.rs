@@ -1,0 +1,490 @@
+//! What a leader does besides replicating: reads, changes of members, and
+//! handing over.
+
+use core::time::Duration;
+
+use tenure_core::time::{Instant, nanos};
+
+use super::super::bug::Bug;
+use super::super::entry::Payload;
+use super::super::ids::{LogId, Position, ServerId, StorageId};
+use super::super::membership::{Change, Member, Membership};
+use super::super::message::Request;
+use super::super::quorum;
+use super::leader::{Leader, Transfer};
+use super::progress::{Mode, Progress};
+use super::server::Server;
+use super::types::{Answer, Ask, Few, Query, Refusal};
+
+/// A learner that is promoted may lack what was appended in so long a time,
+/// or in a timeout if that is longer. It is counted in time, so that a busy
+/// cluster can promote and an idle one promotes nobody who lacks anything.
+const PROMOTION_LAG: Duration = Duration::from_secs(1);
+
+/// A change of members that waits for a fresh round, and for disks.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Changing {
+    pub(super) token: u64,
+    change: Change,
+    of: Option<StorageId>,
+    /// The round that began after it was asked for.
+    pub(super) round: u64,
+    /// Where the log ended when it was asked for: a disk that has an entry
+    /// after that has synced since.
+    after: LogId,
+    /// When it is refused if too few have answered that round, or synced.
+    pub(super) until: Instant,
+    /// Whether this leader was confirmed within a timeout before it was asked:
+    /// then whoever it has not heard for a timeout was silent, and it was not
+    /// this process that did not listen.
+    awake: bool,
+}
+
+impl Changing {
+    /// What of it decides, but for rounds and times.
+    pub(super) const fn digested(self) -> (Change, Option<StorageId>, LogId) {
+        (self.change, self.of, self.after)
+    }
+}
+
+impl Leader {
+    /// Answers from the applied state as soon as it is certain that nobody
+    /// else has led and committed since the question came.
+    pub(super) fn read(&mut self, server: &mut Server, token: u64, query: Query) {
+        if server.planted(Bug::ReadUnconfirmed) || self.has_lease(server) {
+            let found = server.find(query, self.time(server));
+            return server.answer(token, Answer::Read(found));
+        }
+        if self.rounds.waiting() >= server.config.waiting {
+            return server.answer(token, Answer::Refused(Refusal::Busy));
+        }
+        self.rounds.wait(token, query);
+    }
+
+    /// Whether nobody else can have been elected: voters that answered the
+    /// last confirmed round refuse votes for a timeout from when they heard
+    /// of it, which was not before it began, on clocks that are at most
+    /// `drift` off.
+    fn has_lease(&self, server: &Server) -> bool {
+        let span = server.config.drift.shorten(server.config.timeout);
+        server.config.lease_reads
+            && !self.lease_given_up
+            && server.now < self.rounds.confirmed_at().after(span)
+    }
+
+    /// Changes the members, or refuses to. `of` is the disk that the server
+    /// which is promoted or removed must have: then a request that comes late
+    /// or twice does nothing to the server that has its number by then.
+    ///
+    /// Who is promoted, and who can be spared, is judged when a majority has
+    /// answered a round that began after the request came. What was known
+    /// before says nothing: a leader that was cut off a moment ago, or did not
+    /// run for a minute, still believes that it leads and who is well.
+    ///
+    /// That a server answers says nothing about its disk: one whose sync hangs
+    /// answers heartbeats, which promise nothing. So those who would vote then
+    /// must also have synced an entry that was appended after the request came
+    /// (`unsynced`). Taking in a learner changes no voters and waits for
+    /// neither.
+    pub(super) fn change(
+        &mut self,
+        server: &mut Server,
+        token: u64,
+        change: Change,
+        of: Option<StorageId>,
+    ) {
+        let members = match self.next_members(server, change, of) {
+            Ok(members) => members,
+            Err(refusal) => return server.answer(token, Answer::Refused(refusal)),
+        };
+        if change == Change::Remove(server.id()) {
+            // It hands over first; the new leader is asked again.
+            self.hand_over(server, None, None);
+            let leader = self.transfer.map(|transfer| transfer.to);
+            return server.answer(token, Answer::Refused(Refusal::NotLeader { leader }));
+        }
+        if let Change::Admit { .. } = change {
+            return self.adopt(server, members, token);
+        }
+        let lately = server.now.before(server.config.timeout);
+        let (mut round, mut until) = (self.rounds.next(), server.now.after(server.config.timeout));
+        let mut after = server.log.last().id;
+        if server.planted(Bug::ChangesOverlap) {
+            (round, until, after) = (0, server.now, 0);
+        }
+        self.changing = Some(Changing {
+            token,
+            change,
+            of,
+            round,
+            after,
+            until,
+            awake: self.rounds.confirmed_at() >= lately,
+        });
+        self.judge_change(server);
+    }
+
+    /// The members as they are to be, if the change can be thought of now.
+    fn next_members(
+        &self,
+        server: &Server,
+        change: Change,
+        of: Option<StorageId>,
+    ) -> Result<Membership, Refusal> {
+        // A second change before the first is committed could make two
+        // majorities that share nobody.
+        let under_way = server.members.last_change().is_some() || self.changing.is_some();
+        if under_way && !server.planted(Bug::ChangesOverlap) {
+            return Err(Refusal::ChangeUnderWay);
+        }
+        let now = server.members.now();
+        let about = match change {
+            Change::Admit { .. } => None,
+            Change::Promote(id) | Change::Remove(id) => now.get(id),
+        };
+        match (about, of) {
+            (Some(member), Some(of)) if member.storage != of => Err(Refusal::OtherDisk {
+                found: member.storage,
+            }),
+            _ => now.after(change).map_err(Refusal::Change),
+        }
+    }
+
+    /// Makes or refuses the change that waits, once the round that began after
+    /// it was asked for tells enough and enough disks have synced since, and a
+    /// timeout after at the latest.
+    pub(super) fn judge_change(&mut self, server: &mut Server) {
+        let Some(it) = self.changing else {
+            return;
+        };
+        let over = server.now >= it.until;
+        let confirmed = self.rounds.is_confirmed(it.round);
+        if !confirmed && !over {
+            return;
+        }
+        // What has changed meanwhile is judged as it is now.
+        self.changing = None;
+        let judged = self.next_members(server, it.change, it.of);
+        let judged = judged.and_then(|members| match self.fitness(server, &it, &members) {
+            Ok(()) if confirmed => Ok(members),
+            Ok(()) => Err(self.unheard(server, &it, &members)),
+            Err(refusal) => Err(refusal),
+        });
+        match judged {
+            // The heir must not be given ever more: it waits until somebody
+            // leads.
+            Ok(_) if self.transfer.is_some() => {
+                let (change, of) = (it.change, it.of);
+                if !(self.desk).admit(&server.config, it.token, Ask::change(change, of)) {
+                    server.answer(it.token, Answer::Refused(Refusal::Busy));
+                }
+            }
+            Ok(members) => match self.unsynced(server, &it, &members) {
+                // This process may have slept since it asked: what it hears
+                // now is old.
+                None if over && !server.planted(Bug::ChangesOverlap) => {
+                    let refusal = self.unheard(server, &it, &members);
+                    server.answer(it.token, Answer::Refused(refusal));
+                }
+                None => self.adopt(server, members, it.token),
+                Some(servers) if over => {
+                    let refusal = Refusal::Unsynced { servers };
+                    server.answer(it.token, Answer::Refused(refusal));
+                }
+                Some(_) => {
+                    self.changing = Some(it);
+                    self.try_disks(server, &it);
+                }
+            },
+            // Its answer, or another's, may be on its way.
+            Err(refusal) if self.may_be_heard(server, &it, refusal) && !over => {
+                self.changing = Some(it);
+            }
+            Err(refusal) => server.answer(it.token, Answer::Refused(refusal)),
+        }
+    }
+
+    /// Whether those that a change needs are well.
+    fn fitness(&self, server: &Server, it: &Changing, members: &Membership) -> Result<(), Refusal> {
+        if let Change::Promote(learner) = it.change {
+            let peer = self.peers.get(&learner);
+            let matched = peer.map_or(0, |peer| peer.matched);
+            // It must also have the entry that admitted it, on its disk: it
+            // votes only when it knows that it was admitted, and voters that
+            // do not vote could leave the others without a majority.
+            if self.lacks(server, matched) || matched < server.members.since() {
+                return Err(Refusal::Behind);
+            }
+            // One that does not answer would not vote either.
+            let answered = peer.is_some_and(|peer| peer.round >= it.round);
+            if !answered {
+                return Err(Refusal::Behind);
+            }
+        }
+        let heard = |peer: &Progress| peer.round >= it.round;
+        if self.hears_majority(server, members, heard) {
+            Ok(())
+        } else {
+            Err(self.unheard(server, it, members))
+        }
+    }
+
+    /// The refusal that names the voters there would be that have not answered
+    /// since, or lack the last change of members.
+    fn unheard(&self, server: &Server, it: &Changing, members: &Membership) -> Refusal {
+        let able = able(server, |peer| peer.round >= it.round);
+        let silent = |id: &ServerId| *id != server.id() && !self.peers.get(id).is_some_and(&able);
+        let servers = members.voters().filter(silent).collect();
+        Refusal::TooFewHeard { servers }
+    }
+
+    /// Those of the voters there would be whose disks have not synced since
+    /// the change was asked for; `None` if the others are a majority. The
+    /// leader's own disk is one of them, and so is that of a learner which is
+    /// promoted. A server that is taken out is not: if it is the one whose disk
+    /// hangs, it can go.
+    ///
+    /// A leader has in its log what it appended in its own term, and nothing
+    /// takes that away while it leads. So a server that has an entry after
+    /// `after` on its disk, by its own word, has synced after the request
+    /// came. Without this the change could make a majority need a disk that
+    /// hangs: it would count at once, and never commit.
+    fn unsynced(&self, server: &Server, it: &Changing, members: &Membership) -> Option<Few> {
+        if server.planted(Bug::ChangeUnsynced) {
+            return None;
+        }
+        let durable = |id: &ServerId| {
+            if *id == server.id() {
+                server.disk.durable_id()
+            } else {
+                self.peers.get(id).map_or(0, |peer| peer.matched)
+            }
+        };
+        let synced = |id: &ServerId| durable(id) > it.after;
+        if quorum::is_majority(members, members.voters().filter(synced)) {
+            return None;
+        }
+        Some(members.voters().filter(|id| !synced(id)).collect())
+    }
+
+    /// Appends an entry for the disks to sync, if there is none since the
+    /// change was asked for: at most one for each request.
+    ///
+    /// It says that the cluster's version is what it is. All servers
+    /// understand that, of the first version too, and it changes nothing: a
+    /// state keeps the higher of two versions, and this one is applied. (The
+    /// no-op of a new reign would give every session a new lease.)
+    fn try_disks(&mut self, server: &mut Server, it: &Changing) {
+        if server.log.last().id <= it.after {
+            let version = server.state.version();
+            self.append(server, Payload::Version(version), None);
+        }
+    }
+
+    /// Whether waiting may still mend what a change is refused for.
+    fn may_be_heard(&self, server: &Server, it: &Changing, refusal: Refusal) -> bool {
+        let lately = server.now.before(server.config.timeout);
+        let heard = |peer: &Progress| peer.heard_at.is_some_and(|at| at >= lately);
+        match (refusal, it.change) {
+            (Refusal::Behind, Change::Promote(learner)) => {
+                let peer = self.peers.get(&learner);
+                peer.is_some_and(|peer| peer.round < it.round && (heard(peer) || !it.awake))
+            }
+            (Refusal::TooFewHeard { .. }, _) => {
+                let members = server.members.now().after(it.change);
+                !it.awake || members.is_ok_and(|it| self.hears_majority(server, &it, heard))
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether a log that ends at `matched` lacks an entry that was appended
+    /// too long ago.
+    fn lacks(&self, server: &Server, matched: LogId) -> bool {
+        if matched >= server.log.last().id {
+            return false;
+        }
+        let lag = PROMOTION_LAG.max(server.config.timeout);
+        let since = self.time(server).saturating_sub(nanos(lag));
+        // What is compacted is older than what there is.
+        let next = server.log.get(matched + 1);
+        next.is_none_or(|entry| entry.time < since)
+    }
+
+    fn adopt(&mut self, server: &mut Server, members: Membership, token: u64) {
+        self.append(server, Payload::Members(members), Some(token));
+        self.meet_members(server);
+    }
+
+    /// Whether enough of those who would vote after a change could vote now:
+    /// they are heard, and have the last change before this one on their
+    /// disks, as whoever is promoted must. The change counts as soon as it is
+    /// appended: taking a server out that is needed, while another is silent
+    /// or does not know yet that it votes, would leave those who stay without
+    /// a majority for ever, for whoever was taken out cannot be elected
+    /// either, once the others' logs are better than its own.
+    fn hears_majority(
+        &self,
+        server: &Server,
+        members: &Membership,
+        heard: impl Fn(&Progress) -> bool,
+    ) -> bool {
+        let able = able(server, heard);
+        let able = self.peers.iter().filter(|(_, peer)| able(peer));
+        let able = able.map(|(id, _)| *id);
+        quorum::is_majority(members, able.chain([server.id()]))
+    }
+
+    /// Peers come and go with the members, as soon as the entry is appended. A
+    /// number that has gone to another disk is another peer.
+    pub(super) fn meet_members(&mut self, server: &Server) {
+        let members = server.members.now();
+        if !server.planted(Bug::ProgressKept) {
+            self.peers.retain(|id, peer| members.has(*id, peer.storage));
+        }
+        let (last, newest) = (server.log.last().id, server.number);
+        let others = members.iter().filter(|(id, _)| *id != server.id());
+        for (id, Member { storage, .. }) in others {
+            self.peers
+                .entry(id)
+                .or_insert_with(|| Progress::hopeful(storage, last, newest));
+        }
+    }
+
+    /// Lets proposals wait and brings another up to date, to lead.
+    pub(super) fn hand_over(
+        &mut self,
+        server: &mut Server,
+        token: Option<u64>,
+        to: Option<ServerId>,
+    ) {
+        let members = server.members.now();
+        let can = |id: &ServerId| members.is_voter(*id) && *id != server.id();
+        let best = || {
+            let heirs = self.peers.iter().filter(|(id, _)| can(id));
+            let best = heirs.max_by_key(|(_, peer)| (peer.round, peer.matched));
+            best.map(|(id, _)| *id)
+        };
+        let target = match to {
+            Some(to) => Some(to).filter(can),
+            None => best(),
+        };
+        let busy = self.transfer.is_some();
+        let Some(to) = target.filter(|_| !busy) else {
+            if let Some(token) = token {
+                let refusal = if busy {
+                    Refusal::Busy
+                } else {
+                    Refusal::NotHandedOver
+                };
+                server.answer(token, Answer::Refused(refusal));
+            }
+            return;
+        };
+        let until = server.now.after(server.config.timeout);
+        self.transfer = Some(Transfer {
+            to,
+            until,
+            told: false,
+            token,
+        });
+    }
+
+    /// Tells the heir to stand as soon as it has everything.
+    pub(super) fn offer(&mut self, server: &mut Server) {
+        let Some(transfer) = &mut self.transfer else {
+            return;
+        };
+        let caught_up = self
+            .peers
+            .get(&transfer.to)
+            .is_some_and(|peer| peer.matched == server.log.last().id);
+        if caught_up && !transfer.told {
+            transfer.told = true;
+            // From here on somebody may be elected although voters hear this
+            // leader: it never again counts on a lease in this term.
+            self.lease_given_up = !server.planted(Bug::LeaseKept);
+            server.ask(transfer.to, Request::TransferNow);
+        }
+    }
+
+    pub(super) fn give_up_transfer(&mut self, server: &mut Server) {
+        let over = |transfer: &mut Transfer| server.now >= transfer.until;
+        let Some(transfer) = self.transfer.take_if(over) else {
+            return;
+        };
+        if let Some(token) = transfer.token {
+            server.answer(token, Answer::Refused(Refusal::NotHandedOver));
+        }
+        self.open_doors(server);
+    }
+
+    /// When this server steps down unless a majority answers before (H5).
+    pub(super) fn leads_until(&self, server: &Server) -> Instant {
+        let config = &server.config;
+        let silent = self
+            .rounds
+            .silent_since(config.heartbeat, config.lease_reads);
+        match silent {
+            Some(since) if !server.planted(Bug::NeverStepsDown) => since.after(config.timeout),
+            _ => Instant::MAX,
+        }
+    }
+
+    /// When something is to be done at the latest.
+    pub(super) fn deadline(&self, server: &Server) -> Instant {
+        let transfer = self.transfer.map_or(Instant::MAX, |t| t.until);
+        let changing = self.changing.map_or(Instant::MAX, |it| it.until);
+        let silent = self.leads_until(server);
+        let first = self.heartbeat_at.min(silent);
+        first.min(transfer).min(changing)
+    }
+}
+
+impl Progress {
+    /// The snapshot that ends at `last` is sent from its first byte.
+    pub(super) fn install(&mut self, last: Position) {
+        self.mode = Mode::Installing {
+            last,
+            offset: 0,
+            first: None,
+            asked: None,
+        };
+    }
+
+    /// The peer has said to request `number` that it wants byte `wanted` of
+    /// the snapshot next, or has all of it.
+    pub(super) fn installed(&mut self, number: u64, of: Position, wanted: u64, done: bool) {
+        if done {
+            return self.appended(of.id);
+        }
+        let Mode::Installing {
+            last,
+            offset,
+            first,
+            asked,
+        } = &mut self.mode
+        else {
+            return;
+        };
+        // An answer to what was sent twice must not make the next chunk be
+        // sent twice: that would go on to the end of the snapshot, and be
+        // three times after the next such answer.
+        if *last != of || first.is_none_or(|first| number < first) {
+            return;
+        }
+        if wanted > *offset {
+            *asked = None;
+        }
+        if wanted != *offset {
+            (*offset, *first) = (wanted, None);
+        }
+    }
+}
+
+/// Who could vote after a change of members: it was heard, and has the last
+/// change on its disk.
+fn able(server: &Server, heard: impl Fn(&Progress) -> bool) -> impl Fn(&Progress) -> bool {
+    let since = server.members.since();
+    move |peer| heard(peer) && peer.matched >= since
+}

@@ -1,0 +1,387 @@
+//! A passive server: it answers, and never asks.
+//!
+//! It accepts what the leader sends, gives its vote, and waits. When it has
+//! waited long enough without a word from a leader, or from a candidate that
+//! is better than itself, it stands for election, if it may.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use tenure_core::time::Instant;
+
+use super::super::bug::Bug;
+use super::super::durable::Snapshot;
+use super::super::entry::Entry;
+use super::super::ids::{LogId, Position};
+use super::super::log::Log;
+use super::super::message::{Compare, Reply, Request};
+use super::super::state::State;
+use super::server::{Asked, Server};
+use super::types::{Event, Fault};
+
+/// The largest snapshot that is taken over, in bytes. A larger one is not
+/// answered.
+pub const MAX_SNAPSHOT_BYTES: u64 = 4 * 1024 * 1024 * 1024;
+
+#[derive(Clone, Debug)]
+pub(super) struct Passive {
+    /// When to stand for election.
+    deadline: Wait,
+    /// Not before then, whoever else stands: it stepped back for another, and
+    /// that holds beyond the term (H10).
+    owed: Wait,
+    /// The disk was asked for a sync, to see how long one takes by now.
+    probed: bool,
+    incoming: Option<Incoming>,
+}
+
+/// How long to wait, and then for a round of votes, as disks were when the wait
+/// began.
+#[derive(Clone, Copy, Debug)]
+struct Wait {
+    until: Instant,
+    votes: Duration,
+}
+
+impl Wait {
+    const fn until(until: Instant) -> Self {
+        Self {
+            until,
+            votes: Duration::ZERO,
+        }
+    }
+
+    fn end(self) -> Instant {
+        self.until.after(self.votes)
+    }
+}
+
+/// A snapshot that is arriving.
+#[derive(Clone, Debug)]
+struct Incoming {
+    last: Position,
+    total: u64,
+    bytes: Vec<u8>,
+}
+
+impl Passive {
+    pub(super) fn new(server: &mut Server) -> Self {
+        let mut passive = Self::until(server.now);
+        passive.wait_for_votes(server);
+        passive
+    }
+
+    /// A wait of one that has had a part in an election: beyond its patience
+    /// it leaves time for the votes of others.
+    pub(super) fn wait_for_votes(&mut self, server: &mut Server) {
+        self.deadline = Wait {
+            until: server.patience(),
+            votes: server.round_of_votes(),
+        };
+        self.probed = false;
+    }
+
+    /// When to stand for election.
+    pub(super) fn deadline(&self) -> Instant {
+        self.deadline.end()
+    }
+
+    /// Stands then, if it would stand later.
+    pub(super) fn stand_by(&mut self, soon: Instant) {
+        if soon < self.deadline() {
+            self.deadline = Wait::until(soon);
+        }
+    }
+
+    /// The same, but not before what it owes to another is over.
+    pub(super) fn hurry(&mut self, soon: Instant) {
+        self.stand_by(soon.max(self.owed.end()));
+    }
+
+    /// A sync has ended. What is left for votes was a guess by this disk, as it
+    /// was when the wait began. A stall that is over says nothing of the next
+    /// sync: a server whose process was stopped, or whose disk hung once, would
+    /// wait for as long again, and twice. So after one that took far longer
+    /// than the one before it the disk is asked once for another, of what it
+    /// has already.
+    pub(super) fn guess_again(&mut self, server: &mut Server) {
+        let votes = server.round_of_votes();
+        for wait in [&mut self.deadline, &mut self.owed] {
+            wait.votes = wait.votes.min(votes);
+        }
+        let long = self.deadline.votes.max(self.owed.votes) > server.config.timeout;
+        if long && server.disk.has_stalled() && !core::mem::replace(&mut self.probed, true) {
+            server.stage_hard(false);
+        }
+    }
+
+    /// One that has just stepped back for a better candidate, which needs the
+    /// time of a round of votes.
+    pub(super) fn deferring(server: &mut Server) -> Self {
+        let least = server.config.drift.lengthen(server.config.timeout);
+        let owed = Wait {
+            until: server.now.after(least),
+            votes: server.round_of_votes(),
+        };
+        Self {
+            owed,
+            ..Self::new(server)
+        }
+    }
+
+    pub(super) const fn until(deadline: Instant) -> Self {
+        Self {
+            deadline: Wait::until(deadline),
+            owed: Wait::until(Instant::ZERO),
+            probed: false,
+            incoming: None,
+        }
+    }
+
+    /// A request of the leader of this term.
+    pub(super) fn led(&mut self, server: &mut Server, asked: &Asked, request: Request) {
+        self.deadline = Wait::until(server.patience());
+        // It is sent again; by then the disk may have caught up.
+        let refused = match &request {
+            Request::Append { entries, .. } => !entries.is_empty() && server.is_full(),
+            Request::Install { .. } => server.is_full() || server.is_stuck(),
+            _ => false,
+        };
+        if refused {
+            return;
+        }
+        match request {
+            Request::Append {
+                prev,
+                entries,
+                commit,
+                round,
+            } => {
+                append(server, asked, prev, entries, (commit, round));
+                server.told(commit);
+            }
+            Request::Heartbeat {
+                last,
+                commit,
+                round,
+                time,
+                compare,
+            } => {
+                server.time = server.time.max(time);
+                heartbeat(server, asked, last, (commit, round), compare);
+                server.told(commit);
+            }
+            Request::Install {
+                last,
+                offset,
+                bytes,
+                total,
+                round,
+            } => {
+                let offset = self.install(server, last, (offset, total), &bytes);
+                let done = offset.is_none();
+                let reply = Reply::Installed {
+                    last,
+                    offset: offset.unwrap_or(total),
+                    done,
+                    round,
+                };
+                server.promise(asked, reply);
+            }
+            // The others are not a leader's, or are handled where roles
+            // change.
+            Request::Poll { .. }
+            | Request::Vote { .. }
+            | Request::Defer { .. }
+            | Request::TransferNow => {}
+        }
+    }
+
+    /// Takes a chunk; says which byte comes next, or `None` when all of it is
+    /// in use.
+    fn install(
+        &mut self,
+        server: &mut Server,
+        last: Position,
+        (offset, total): (u64, u64),
+        bytes: &[u8],
+    ) -> Option<u64> {
+        if last.id <= server.commit {
+            return None;
+        }
+        if total > MAX_SNAPSHOT_BYTES {
+            return Some(0);
+        }
+        let known = self.incoming.take();
+        let mut incoming = known
+            .filter(|known| known.last == last && known.total == total)
+            .unwrap_or_else(|| Incoming {
+                last,
+                total,
+                bytes: Vec::new(),
+            });
+        let have = incoming.bytes.len() as u64;
+        if offset == have && have + bytes.len() as u64 <= total {
+            incoming.bytes.extend_from_slice(bytes);
+        }
+        let have = incoming.bytes.len() as u64;
+        if have < total {
+            self.incoming = Some(incoming);
+            return Some(have);
+        }
+        // A snapshot that was damaged on its way, or that is not what it
+        // claims to be, is asked for again from its first byte.
+        match State::decode_foreign(server.config.checksum, &incoming.bytes) {
+            Ok(state) if state.applied() == last => {
+                if !server.is_too_old_for_state(&state) && !server.is_replaced_in(&state) {
+                    take_over(server, state, incoming.bytes);
+                }
+                None
+            }
+            Ok(_) | Err(_) => Some(0),
+        }
+    }
+}
+
+/// Puts a snapshot in the place of everything up to its last entry.
+fn take_over(server: &mut Server, state: State, bytes: Vec<u8>) {
+    let last = state.applied();
+    let end = server.log.last().id;
+    // If the log goes on from the snapshot's last entry, the rest of it is
+    // still good and perhaps already promised; otherwise all of it goes.
+    let reset = !server.log.has(last);
+    if reset {
+        server.log = Log::after(last);
+        server.members.restart(state.members().clone(), last.id);
+    } else {
+        server.log.compact(last.id);
+        server.members.committed(last.id);
+    }
+    let snapshot = Snapshot {
+        last,
+        bytes: Arc::new(bytes),
+    };
+    server.commit = last.id;
+    server.verified = server.verified.max(last.id);
+    server.time = server.time.max(state.time());
+    server.state = state;
+    server.snapshot = Some(snapshot.clone());
+    server.unsaved = server.stagger();
+    server.disk.stage_snapshot(snapshot, reset, end, server.now);
+    server.tell(Event::Installed { upto: last });
+}
+
+fn append(
+    server: &mut Server,
+    asked: &Asked,
+    prev: Position,
+    entries: Vec<Entry>,
+    (commit, round): (LogId, u64),
+) {
+    if !follows(prev, &entries, asked) {
+        return;
+    }
+    // At or below the base everything is committed, and a leader has all
+    // that is committed, so there is nothing to compare.
+    if prev.id > server.log.base().id && !server.log.has(prev) {
+        let conflict = server.log.first_of_term(prev.id);
+        let last = server.log.last();
+        let reply = Reply::Mismatch {
+            last,
+            conflict,
+            round,
+        };
+        return server.reply(asked, reply);
+    }
+    let matched = prev.id + entries.len() as u64;
+    for entry in entries {
+        if entry.id <= server.log.base().id {
+            continue;
+        }
+        match server.log.term_at(entry.id) {
+            // A duplicate says nothing about what came after it: entries
+            // behind it may have been sent later and promised already.
+            Some(term) if term == entry.term => continue,
+            Some(_) if entry.id <= server.commit => {
+                let (id, leader) = (entry.id, asked.by);
+                return server.halt(Fault::CommittedConflict { id, leader });
+            }
+            Some(_) => {
+                server.truncate(entry.id);
+                server.tell(Event::Truncated { from: entry.id });
+            }
+            None => {}
+        }
+        if !server.log.fits(&entry) {
+            // No leader's log goes on so from what this server has.
+            return;
+        }
+        if server.is_too_old_for(&entry) {
+            return;
+        }
+        server.time = server.time.max(entry.time);
+        server.append(entry);
+    }
+    if server.planted(Bug::DuplicateTruncates) && matched < server.log.last().id {
+        server.truncate(matched + 1);
+    }
+    server.verified = server.verified.max(matched);
+    commit_verified(server, commit);
+    server.promise(asked, Reply::Appended { matched, round });
+}
+
+/// Whether the entries could have been sent by the leader of that term.
+fn follows(prev: Position, entries: &[Entry], asked: &Asked) -> bool {
+    let mut last = prev;
+    entries.iter().all(|entry| {
+        let fits = Some(entry.id) == last.id.checked_add(1)
+            && entry.term >= last.term
+            && entry.term <= asked.term;
+        last = entry.position();
+        fits
+    })
+}
+
+fn heartbeat(
+    server: &mut Server,
+    asked: &Asked,
+    last: Position,
+    (commit, round): (LogId, u64),
+    compare: Compare,
+) {
+    // The same entry there means the same log up to there.
+    let met = server.log.has(last);
+    if met {
+        server.verified = server.verified.max(last.id);
+    }
+    commit_verified(server, commit);
+    let mut matched = met.then(|| last.id.min(server.disk.durable_id()));
+    let last = server.log.last();
+    if server.planted(Bug::LastIdMatches) {
+        matched = Some(last.id);
+    }
+    server.agreed(compare.agreed);
+    let reply = Reply::Heard {
+        matched,
+        last,
+        round,
+        version: server.config.version,
+        mark: server.state.mark(compare.at),
+    };
+    server.reply(asked, reply);
+}
+
+/// What the leader has committed is committed here too, as far as this log
+/// is known to be the leader's: a stale tail of an earlier leader must not be
+/// taken for committed just because it is long enough (H13).
+fn commit_verified(server: &mut Server, commit: LogId) {
+    let mut upto = commit.min(server.verified);
+    if server.planted(Bug::CommitUnverified) {
+        upto = commit.min(server.log.last().id);
+    }
+    if server.planted(Bug::AppliedEarly) {
+        upto = server.log.last().id;
+    }
+    server.commit_to(upto, |_, _| {});
+}

@@ -1,0 +1,142 @@
+//! What a leader is asked: which commands and sessions it appends to its
+//! log, and which it refuses; and which sessions it ends by itself.
+
+use alloc::vec::Vec;
+
+use tenure_core::ids::Term;
+
+use super::super::bug::Bug;
+use super::super::entry::{Command, Entry, Payload};
+use super::super::owner::{Claim, Opening};
+use super::desk::Admission;
+use super::leader::Leader;
+use super::server::Server;
+use super::types::{Answer, Ask, Refusal};
+
+impl Leader {
+    /// Somebody wants something.
+    pub(super) fn asked(&mut self, server: &mut Server, token: u64, ask: Ask) {
+        // While it hands over, the heir must not be given ever more; a moment
+        // later it leads, or this server goes on.
+        let handing_over = self.transfer.is_some() && ask.proposes();
+        if !self.is_ready(server) || handing_over {
+            if !self.desk.admit(&server.config, token, ask) {
+                server.answer(token, Answer::Refused(Refusal::Busy));
+            }
+            return;
+        }
+        match ask {
+            Ask::Open(opening) => self.open(server, token, &opening),
+            Ask::End {
+                session,
+                holder_is_gone,
+            } => match self.desk.end(server, session, holder_is_gone) {
+                Ok(end) => self.propose(server, token, Payload::Command(end)),
+                Err(refusal) => server.answer(token, Answer::Refused(refusal)),
+            },
+            Ask::Command(command, claim) => self.command(server, token, (command, claim), None),
+            Ask::Repeat(it) => {
+                let (command, claim, refusal) = *it;
+                self.command(server, token, (command, claim), Some(refusal));
+            }
+            Ask::Read(query) => self.read(server, token, query),
+            Ask::Change(change) => self.change(server, token, change, None),
+            Ask::ChangeOf { change, storage } => self.change(server, token, change, Some(storage)),
+            Ask::Transfer(to) => self.hand_over(server, Some(token), to),
+        }
+    }
+
+    /// A command of a session: it is appended, unless there is a `refusal`
+    /// for what was not done before.
+    fn command(
+        &mut self,
+        server: &mut Server,
+        token: u64,
+        (command, claim): (Command, Claim),
+        refusal: Option<Refusal>,
+    ) {
+        match (self.desk.judge(server, &command, &claim), refusal) {
+            (Admission::Append, None) => self.propose(server, token, Payload::Command(command)),
+            (Admission::Append, Some(refusal)) => server.answer(token, Answer::Refused(refusal)),
+            (Admission::Attach(id), _) => self.desk.attach(id, token),
+            (Admission::Answer(answer), _) => server.answer(token, answer),
+        }
+    }
+
+    fn open(&mut self, server: &mut Server, token: u64, opening: &Opening) {
+        let Opening { ttl, owner, .. } = *opening;
+        let owned = Payload::OpenOwned { ttl, owner };
+        if owned.since() > server.state.version() {
+            // Not all servers could read whose it is.
+            self.propose(server, token, Payload::Open { ttl });
+        } else if let Some(refusal) = self.desk.judge_opening(server, opening) {
+            server.answer(token, Answer::Refused(refusal));
+        } else {
+            self.propose(server, token, owned);
+        }
+    }
+
+    fn propose(&mut self, server: &mut Server, token: u64, payload: Payload) {
+        let probe = Entry {
+            id: 0,
+            term: Term::ZERO,
+            time: 0,
+            payload,
+        };
+        let weight = probe.weight();
+        let (needed, cluster) = (probe.payload.since(), server.state.version());
+        if needed > cluster {
+            let refusal = Refusal::Version { needed, cluster };
+            server.answer(token, Answer::Refused(refusal));
+        } else if probe.is_too_large() {
+            server.answer(token, Answer::Refused(Refusal::TooLarge));
+        } else if !self.desk.has_room(server, weight)
+            || self.is_held_up(server)
+            || !self.may_end(server, &probe.payload)
+        {
+            server.answer(token, Answer::Refused(Refusal::Busy));
+        } else {
+            self.append(server, probe.payload, Some(token));
+        }
+    }
+
+    /// Whether there is room for `payload`, if that ends a session. Sessions
+    /// that have expired come first.
+    fn may_end(&self, server: &Server, payload: &Payload) -> bool {
+        let ends = &self.desk.ends;
+        let writes = self.desk.end_writes(server, payload);
+        writes.is_none_or(|writes| !ends.held_back && ends.has_room(writes))
+    }
+
+    /// Proposes the end of sessions that were not heard of for too long, those
+    /// that are over for longest first; as many as have room
+    /// ([`super::ends`]). The others' turn comes when these are applied.
+    pub(super) fn expire(&mut self, server: &mut Server) {
+        // While it hands over, the heir must not be given ever more.
+        let Some(ready_at) = self.ready_at.filter(|_| self.transfer.is_none()) else {
+            return;
+        };
+        let now = self.time(server);
+        let since_ready = now.saturating_sub(ready_at);
+        let hasty = server.planted(Bug::ReignRenewsNobody);
+        let sessions = server.state.sessions();
+        let mut over: Vec<_> = sessions
+            .iter()
+            .filter(|(_, session)| session.expires() <= now)
+            .filter(|(_, session)| session.ttl() <= since_ready || hasty)
+            .map(|(id, session)| (session.expires(), id))
+            .filter(|(_, id)| !self.expiring.contains(id))
+            .collect();
+        over.sort_unstable();
+        self.desk.ends.held_back = false;
+        for (_, session) in over {
+            let payload = Payload::Expire { session };
+            if !self.may_end(server, &payload) {
+                self.desk.ends.held_back = true;
+                return;
+            }
+            self.expiring.insert(session);
+            self.append(server, payload, None);
+        }
+    }
+}

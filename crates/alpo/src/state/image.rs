@@ -1,0 +1,509 @@
+//! The state as bytes, for snapshots.
+//!
+//! A version, the state, and a checksum over both, so that a snapshot which
+//! crossed a network in pieces, or lay on a disk for a year, is taken whole
+//! or not at all. The change log of the registers is not part of it: a watch
+//! that resumes on a server which was given a snapshot may be told to list
+//! again.
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use core::fmt;
+use core::num::NonZeroU64;
+
+use tenure_core::cas::{Bytes, Register, Registers};
+use tenure_core::ids::{Key, Term, Version};
+use tenure_core::time::{ClockId, StoreTime};
+
+use super::super::codec::{
+    Checksum, DecodeError, Reader, crc32c_append, put_bytes, put_u64, read_membership, read_owner,
+    write_membership, write_owner,
+};
+use super::super::entry::{ClusterVersion, Outcome};
+use super::super::ids::Position;
+use super::super::owner::Owner;
+use super::bindings::Bindings;
+use super::gaps::{Gap, Gaps, LAST};
+use super::marks::{self, Marks};
+use super::sessions::Saved;
+use super::trail::Trail;
+use super::{Journal, Limits, MAX_WINDOW, Session, Sessions, State};
+
+/// The version of the format in which a cluster of version 1 writes it.
+const BEFORE: u8 = 3;
+
+/// The version of the format from cluster version 2 on: with the owners of
+/// sessions, the digests of what they did, and what was left out by restoring.
+/// It is not written before: until then a server may be there that could not
+/// read it.
+const VERSION: u8 = 4;
+
+/// Why bytes are no snapshot.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ImageError {
+    /// They were written by another version.
+    Version(u8),
+    /// The checksum is wrong.
+    Checksum,
+    /// The registers are not those that the state was hashed with.
+    Hash,
+    /// They make no sense.
+    Decode(DecodeError),
+}
+
+impl fmt::Display for ImageError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Version(found) => {
+                write!(
+                    f,
+                    "expected a snapshot of version {BEFORE} or {VERSION}, found version {found}"
+                )
+            }
+            Self::Checksum => f.write_str("the snapshot is damaged: its checksum is wrong"),
+            Self::Hash => f.write_str(
+                "the snapshot was written from a state that had gone wrong: its registers \
+                 are not those it says it has",
+            ),
+            Self::Decode(error) => write!(f, "the snapshot makes no sense: {error}"),
+        }
+    }
+}
+
+impl core::error::Error for ImageError {}
+
+impl From<DecodeError> for ImageError {
+    fn from(error: DecodeError) -> Self {
+        Self::Decode(error)
+    }
+}
+
+/// Whether a cluster of this version writes the newer format.
+fn is_newer(version: ClusterVersion) -> bool {
+    version >= ClusterVersion::SECOND
+}
+
+/// The checksum of what is written, kept up piece by piece: some tens of
+/// megabytes would be out of the processor's caches by the time that all of
+/// it is there.
+struct Sum {
+    append: Checksum,
+    value: u32,
+    upto: usize,
+}
+
+impl Sum {
+    /// As much as a cache near the processor holds.
+    const MUCH: usize = 64 * 1024;
+
+    const fn of(append: Checksum) -> Self {
+        Self {
+            append,
+            value: 0,
+            upto: 0,
+        }
+    }
+
+    /// Over all of it, which goes on from what it was over before.
+    fn over(&mut self, all: &[u8]) -> u32 {
+        self.value = (self.append)(self.value, &all[self.upto..]);
+        self.upto = all.len();
+        self.value
+    }
+
+    fn over_much(&mut self, all: &[u8]) {
+        if all.len() - self.upto >= Self::MUCH {
+            self.over(all);
+        }
+    }
+}
+
+impl State {
+    /// The whole state as bytes; equal states give equal bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut to = Vec::new();
+        self.encode_into(crc32c_append, &mut to);
+        to
+    }
+
+    /// The same, in the place of whatever is in `to`.
+    pub fn encode_into(&self, sum: Checksum, to: &mut Vec<u8>) {
+        to.clear();
+        // Most of it is the plain log; growing by doubling would copy that
+        // twice over.
+        to.reserve(self.journal.weight() + 4_096);
+        let newer = is_newer(self.version);
+        to.push(if newer { VERSION } else { BEFORE });
+        for limit in [
+            self.limits.journal_bytes,
+            self.limits.sessions,
+            self.limits.changes,
+            self.limits.mark_every,
+        ] {
+            put_u64(to, limit);
+        }
+        put_u64(to, self.clock.boot);
+        put_u64(to, self.clock.namespace);
+        put_u64(to, self.applied.term.get());
+        put_u64(to, self.applied.id);
+        put_u64(to, self.time);
+        put_u64(to, self.version.get());
+        put_u64(to, self.marks.chain);
+        put_u64(to, self.marks.registers);
+        write_membership(to, &self.members);
+        self.encode_registers(to);
+        let mut sum = Sum::of(sum);
+        self.encode_journal(to, &mut sum);
+        self.encode_sessions(to, newer);
+        self.encode_bindings(to);
+        if newer {
+            self.encode_gaps(to);
+        }
+        let checksum = sum.over(to);
+        to.extend_from_slice(&checksum.to_le_bytes());
+    }
+
+    /// The state that was written.
+    ///
+    /// # Errors
+    /// If the bytes are not those of a whole state.
+    pub fn decode(bytes: &[u8]) -> Result<Self, ImageError> {
+        Self::decode_with(crc32c_append, bytes)
+    }
+
+    /// The same with a checksum that is quicker here.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn decode_with(sum: Checksum, bytes: &[u8]) -> Result<Self, ImageError> {
+        Self::read(Reader::new(whole(sum, bytes)?))
+    }
+
+    /// The same of what another server has sent: a state with numbers that
+    /// are taken from nobody is refused.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn decode_foreign(sum: Checksum, bytes: &[u8]) -> Result<Self, ImageError> {
+        Self::read(Reader::foreign(whole(sum, bytes)?))
+    }
+
+    fn read(mut from: Reader<'_>) -> Result<Self, ImageError> {
+        let from = &mut from;
+        let format = from.u8()?;
+        if format != VERSION && format != BEFORE {
+            return Err(ImageError::Version(format));
+        }
+        let newer = format == VERSION;
+        let limits = Limits {
+            journal_bytes: from.u64()?,
+            sessions: from.u64()?,
+            changes: from.u64()?,
+            mark_every: from.number()?,
+        };
+        let clock = ClockId {
+            boot: from.u64()?,
+            namespace: from.u64()?,
+        };
+        let term = Term::new(from.number()?).ok_or(DecodeError::Number)?;
+        let applied = Position::new(term, from.number()?);
+        let time = from.number()?;
+        let version = ClusterVersion::new(from.u64()?).ok_or(DecodeError::Number)?;
+        // There is one way to write a state.
+        if newer != is_newer(version) {
+            return Err(DecodeError::Number.into());
+        }
+        let (chain, sum) = (from.u64()?, from.u64()?);
+        let members = read_membership(from)?;
+        let registers = decode_registers(from, limits, clock)?;
+        let (first, entries) = decode_journal(from)?;
+        let sessions = decode_sessions(from, newer)?;
+        let bindings = decode_bindings(from, &registers, &sessions)?;
+        let gaps = if newer {
+            decode_gaps(from)?
+        } else {
+            Vec::new()
+        };
+        let numbers = gaps.iter().map(|gaps: &Gaps| gaps.numbers);
+        let journal = Journal::restored(limits.journal_bytes, first, entries, numbers);
+        let journal = journal.ok_or(DecodeError::Number)?;
+        from.end()?;
+        // What was kept up entry by entry, against what is really there.
+        if marks::sum(registers.list("")) != sum {
+            return Err(ImageError::Hash);
+        }
+        let changes = usize::try_from(limits.changes).unwrap_or(usize::MAX);
+        let trail = Trail::begin(applied.id, registers.revision(), changes);
+        Ok(Self {
+            limits,
+            clock,
+            applied,
+            time,
+            version,
+            members,
+            registers,
+            journal,
+            sessions,
+            bindings,
+            marks: Marks::restored(chain, sum),
+            trail,
+            gaps,
+            #[cfg(feature = "planted-bugs")]
+            planted: None,
+        })
+    }
+
+    fn encode_gaps(&self, to: &mut Vec<u8>) {
+        put_u64(to, self.gaps.len() as u64);
+        for gaps in &self.gaps {
+            for gap in [gaps.ids, gaps.revisions, gaps.numbers] {
+                put_u64(to, gap.from);
+                put_u64(to, gap.to);
+            }
+        }
+    }
+
+    fn encode_registers(&self, to: &mut Vec<u8>) {
+        put_u64(to, self.registers.revision());
+        put_u64(to, self.registers.list("").count() as u64);
+        for (key, register) in self.registers.list("") {
+            put_bytes(to, key.as_str().as_bytes());
+            put_bytes(to, &register.value);
+            put_bytes(to, register.version.as_bytes());
+            // All stamps are of the log's own clock.
+            to.push(u8::from(register.stamp.is_some()));
+            if let Some(stamp) = register.stamp {
+                put_u64(to, stamp.nanos);
+            }
+        }
+    }
+
+    fn encode_journal(&self, to: &mut Vec<u8>, sum: &mut Sum) {
+        put_u64(to, self.journal.first());
+        put_u64(to, self.journal.entries().len() as u64);
+        for entry in self.journal.entries() {
+            put_bytes(to, entry);
+            sum.over_much(to);
+        }
+    }
+
+    fn encode_bindings(&self, to: &mut Vec<u8>) {
+        put_u64(to, self.bindings.len() as u64);
+        for (key, binding) in self.bindings.iter() {
+            put_bytes(to, key.as_str().as_bytes());
+            put_u64(to, binding.session);
+            put_bytes(to, &binding.last);
+        }
+    }
+
+    fn encode_sessions(&self, to: &mut Vec<u8>, newer: bool) {
+        put_u64(to, self.sessions.len() as u64);
+        for (id, session) in self.sessions.iter() {
+            put_u64(to, id);
+            put_u64(to, session.ttl);
+            put_u64(to, session.heard);
+            put_u64(to, session.completed);
+            if newer {
+                write_owner(to, &session.owner);
+            }
+            put_u64(to, session.saved.len() as u64);
+            for saved in &session.saved {
+                encode_outcome(to, &saved.outcome);
+                if newer {
+                    let digest = saved.digest.map_or(0, NonZeroU64::get);
+                    to.extend_from_slice(&digest.to_le_bytes());
+                }
+            }
+        }
+    }
+}
+
+/// What the checksum at the end is of, if it is.
+fn whole(sum: Checksum, bytes: &[u8]) -> Result<&[u8], ImageError> {
+    let (content, checksum) = bytes
+        .split_last_chunk::<4>()
+        .ok_or(DecodeError::Truncated)?;
+    if sum(0, content) != u32::from_le_bytes(*checksum) {
+        return Err(ImageError::Checksum);
+    }
+    Ok(content)
+}
+
+fn decode_registers(
+    from: &mut Reader<'_>,
+    limits: Limits,
+    clock: ClockId,
+) -> Result<Registers, DecodeError> {
+    let revision = from.number()?;
+    let mut last = "";
+    let registers = (0..from.count()?).map(|_| {
+        let text = core::str::from_utf8(from.bytes()?).map_err(|_| DecodeError::Name)?;
+        let key = Key::new(text).map_err(|_| DecodeError::Name)?;
+        // Ascending, so that there is one way to write them.
+        if text <= last {
+            return Err(DecodeError::Name);
+        }
+        last = text;
+        let value = from.bytes()?.into();
+        let version = Version::from_bytes(from.bytes()?);
+        let stamp = if from.bool()? {
+            let nanos = from.number()?;
+            Some(StoreTime { clock, nanos })
+        } else {
+            None
+        };
+        let register = Register {
+            value,
+            version,
+            stamp,
+        };
+        Ok((key, register))
+    });
+    let registers: Result<_, DecodeError> = registers.collect();
+    let changes = usize::try_from(limits.changes).map_err(|_| DecodeError::Number)?;
+    Ok(Registers::restored(registers?, revision, changes))
+}
+
+fn decode_journal(from: &mut Reader<'_>) -> Result<(u64, VecDeque<Bytes>), DecodeError> {
+    let first = from.number()?;
+    let entries = (0..from.count()?).map(|_| Ok(from.bytes()?.into()));
+    Ok((
+        first,
+        entries.collect::<Result<VecDeque<_>, DecodeError>>()?,
+    ))
+}
+
+/// Each kind ascends, so that there is one way to write them.
+fn decode_gaps(from: &mut Reader<'_>) -> Result<Vec<Gaps>, DecodeError> {
+    let mut all: Vec<Gaps> = Vec::new();
+    for _ in 0..from.count()? {
+        let mut gap = || {
+            let gap = Gap {
+                from: from.u64()?,
+                to: from.u64()?,
+            };
+            Some(gap)
+                .filter(|gap| gap.from < gap.to && gap.to < LAST)
+                .ok_or(DecodeError::Number)
+        };
+        let gaps = Gaps {
+            ids: gap()?,
+            revisions: gap()?,
+            numbers: gap()?,
+        };
+        if all.last().is_some_and(|last| !gaps.is_after(last)) {
+            return Err(DecodeError::Number);
+        }
+        all.push(gaps);
+    }
+    Ok(all)
+}
+
+fn decode_sessions(from: &mut Reader<'_>, newer: bool) -> Result<Sessions, DecodeError> {
+    let mut sessions = Sessions::default();
+    let mut last = None;
+    for _ in 0..from.count()? {
+        let id = from.number()?;
+        if last >= Some(id) {
+            return Err(DecodeError::Number);
+        }
+        last = Some(id);
+        let (ttl, heard, completed) = (from.u64()?, from.number()?, from.number()?);
+        let owner = if newer {
+            read_owner(from)?
+        } else {
+            Owner::default()
+        };
+        let saved = from.count()?;
+        if saved as u64 > MAX_WINDOW.min(completed) {
+            return Err(DecodeError::Number);
+        }
+        let saved = (0..saved).map(|_| decode_saved(from, newer));
+        let saved = saved.collect::<Result<_, DecodeError>>()?;
+        let session = Session {
+            ttl,
+            heard,
+            completed,
+            owner,
+            saved,
+        };
+        sessions.insert(id, session);
+    }
+    Ok(sessions)
+}
+
+fn decode_saved(from: &mut Reader<'_>, newer: bool) -> Result<Saved, DecodeError> {
+    let outcome = decode_outcome(from)?;
+    let digest = if newer {
+        NonZeroU64::new(u64::from_le_bytes(from.array()?))
+    } else {
+        None
+    };
+    Ok(Saved { digest, outcome })
+}
+
+fn decode_bindings(
+    from: &mut Reader<'_>,
+    registers: &Registers,
+    sessions: &Sessions,
+) -> Result<Bindings, DecodeError> {
+    let mut bindings = Bindings::default();
+    let mut last = "";
+    for _ in 0..from.count()? {
+        let text = core::str::from_utf8(from.bytes()?).map_err(|_| DecodeError::Name)?;
+        let key = Key::new(text).map_err(|_| DecodeError::Name)?;
+        if text <= last {
+            return Err(DecodeError::Name);
+        }
+        last = text;
+        let session = from.u64()?;
+        // A register is bound as long as it is there and its session lives.
+        let lives = sessions.get(session).is_some() && registers.read(&key).is_some();
+        if !lives || !bindings.has_room(session, &key) {
+            return Err(DecodeError::Number);
+        }
+        bindings.bind(key, session, from.bytes()?.into());
+    }
+    Ok(bindings)
+}
+
+/// Only outcomes that are saved with a session can be met here; those of a
+/// request that was refused are not.
+fn encode_outcome(to: &mut Vec<u8>, outcome: &Outcome) {
+    match outcome {
+        Outcome::Appended(number) => {
+            to.push(0);
+            put_u64(to, *number);
+        }
+        Outcome::Swapped(version) => {
+            to.push(1);
+            put_bytes(to, version.as_bytes());
+        }
+        Outcome::Conflict => to.push(2),
+        Outcome::Deleted => to.push(3),
+        Outcome::Alive => to.push(4),
+        Outcome::TooManyBound => to.push(6),
+        Outcome::Opened(_)
+        | Outcome::Closed
+        | Outcome::TooManySessions
+        | Outcome::SessionExpired
+        | Outcome::TooOld
+        | Outcome::OtherContent
+        | Outcome::OutOfOrder { .. }
+        | Outcome::Members
+        | Outcome::Nothing => to.push(5),
+    }
+}
+
+fn decode_outcome(from: &mut Reader<'_>) -> Result<Outcome, DecodeError> {
+    Ok(match from.u8()? {
+        0 => Outcome::Appended(from.number()?),
+        1 => Outcome::Swapped(Version::from_bytes(from.bytes()?)),
+        2 => Outcome::Conflict,
+        3 => Outcome::Deleted,
+        4 => Outcome::Alive,
+        5 => Outcome::Nothing,
+        6 => Outcome::TooManyBound,
+        kind => return Err(DecodeError::Kind(kind)),
+    })
+}

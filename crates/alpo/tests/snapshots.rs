@@ -1,0 +1,364 @@
+//! When snapshots are taken, and what is kept behind them.
+
+use std::collections::VecDeque;
+
+use tenure_alpo::{
+    Ask, Body, Claim, ClusterId, Command, Config, Entry, Envelope, Event, Identity, Input, Limits,
+    Membership, Node, Opening, Operation, Output, Payload, Position, Recovered, Request, ServerId,
+    Snapshot, State, StorageId,
+};
+use tenure_core::Machine;
+use tenure_core::ids::Term;
+use tenure_core::rng::Rng;
+use tenure_core::time::{ClockId, Instant, Now, WallTime};
+
+fn at(seconds: u64) -> Now {
+    Now {
+        boot: Instant::from_nanos(seconds * 1_000_000_000),
+        wall: WallTime::default(),
+    }
+}
+
+/// A server that is its whole cluster, and leads.
+fn alone(config: Config) -> Node {
+    alone_as(1, config)
+}
+
+fn alone_as(number: u64, config: Config) -> Node {
+    let server = ServerId::new(number).expect("not zero");
+    let storage = StorageId::from_u128(1);
+    let members = Membership::founded([(server, storage)]);
+    let blank = State::founded(Limits::default(), ClockId::default(), members);
+    let recovered = Recovered {
+        snapshot: Some(Snapshot {
+            last: Position::ZERO,
+            bytes: blank.encode().into(),
+        }),
+        ..Recovered::default()
+    };
+    let identity = Identity {
+        cluster: ClusterId::from_u128(1),
+        server,
+        storage,
+    };
+    let rng = Rng::from_seed(1);
+    let mut node =
+        Node::start(config, identity, recovered, blank, rng, at(0).boot).expect("a good snapshot");
+    node.tick(at(5));
+    drain(&mut node);
+    assert!(node.is_ready());
+    node
+}
+
+/// Everything is written at once; gives the number of snapshots.
+fn drain(node: &mut Node) -> usize {
+    let mut snapshots = 0;
+    while let Some(output) = node.poll() {
+        match output {
+            Output::Persist(batch) => {
+                snapshots += usize::from(batch.snapshot.is_some());
+                node.handle(at(5), Input::Persisted(batch.number));
+            }
+            Output::Event(Event::Compacted { .. }) | Output::Applied { .. } => {}
+            _ => {}
+        }
+    }
+    snapshots
+}
+
+fn command(bytes: usize) -> Ask {
+    // Nobody's session: it is written and applied, and changes nothing.
+    let command = Command {
+        session: 99,
+        serial: 1,
+        outstanding: 1,
+        operation: Operation::Append(vec![7; bytes].into()),
+    };
+    Ask::Command(command, Claim::NONE)
+}
+
+#[test]
+fn what_is_kept_behind_a_snapshot_makes_no_other_one_due() {
+    let log_bytes = 10_000;
+    let mut node = alone(Config {
+        log_bytes,
+        kept_entries: 1_000,
+        ..Config::default()
+    });
+    let mut snapshots = 0;
+    for token in 0..400 {
+        let ask = command(1_000);
+        node.handle(at(5), Input::Asked { token, ask });
+        snapshots += drain(&mut node);
+        let bytes = node.log().bytes();
+        assert!(bytes < 2 * log_bytes, "{bytes} bytes of log in memory");
+    }
+    // 400 entries of a bit more than 1,000 bytes.
+    assert!((35..=43).contains(&snapshots), "{snapshots} snapshots");
+}
+
+#[test]
+fn a_snapshot_that_is_asked_for_is_taken_once() {
+    let mut node = alone(Config {
+        kept_entries: 0,
+        ..Config::default()
+    });
+    let ask = command(1_000);
+    node.handle(at(5), Input::Asked { token: 1, ask });
+    assert_eq!(drain(&mut node), 0, "none was due");
+    let applied = node.state().applied();
+    node.handle(at(5), Input::Compact);
+    assert_eq!(drain(&mut node), 1);
+    let snapshot = node.snapshot().expect("it was taken");
+    assert_eq!(snapshot.last, applied);
+    let held = State::decode(&snapshot.bytes).expect("a state");
+    assert_eq!(held.applied(), applied);
+    assert!(node.log().get(applied.id).is_none(), "what it covers went");
+    // It covers everything already.
+    node.handle(at(5), Input::Compact);
+    assert_eq!(drain(&mut node), 0);
+}
+
+#[test]
+fn of_a_server_that_has_applied_nothing_no_snapshot_is_taken() {
+    let mut far = Far::new(&Config::default());
+    let node = &mut far.nodes[0];
+    assert_eq!(node.state().applied(), Position::ZERO);
+    node.handle(at(0), Input::Compact);
+    assert_eq!(drain(node), 0, "no log takes one that covers nothing");
+    assert!(node.snapshot().is_none());
+}
+
+#[test]
+fn a_long_tail_that_waits_makes_no_snapshot_due() {
+    let mut node = alone(Config {
+        log_bytes: 10_000,
+        kept_entries: 0,
+        ..Config::default()
+    });
+    // A hundred batches that the disk takes one by one.
+    let mut batches = Vec::new();
+    let mut snapshots = 0;
+    for token in 0..100 {
+        let ask = command(1_000);
+        node.handle(at(5), Input::Asked { token, ask });
+        while let Some(output) = node.poll() {
+            if let Output::Persist(batch) = output {
+                batches.push(batch.number);
+            }
+        }
+    }
+    for number in batches {
+        node.handle(at(5), Input::Persisted(number));
+        while let Some(output) = node.poll() {
+            if let Output::Persist(batch) = output {
+                snapshots += usize::from(batch.snapshot.is_some());
+            }
+        }
+    }
+    assert!((8..=11).contains(&snapshots), "{snapshots} snapshots");
+}
+
+/// Three servers whose network is slow and in order.
+struct Far {
+    now: u64,
+    delay: u64,
+    nodes: Vec<Node>,
+    under_way: VecDeque<(u64, Envelope)>,
+    /// Nothing reaches this server.
+    cut: Option<usize>,
+    chunks: usize,
+}
+
+impl Far {
+    fn new(config: &Config) -> Self {
+        let id = |n: u64| ServerId::new(n).expect("not zero");
+        let members = Membership::founded((1..=3).map(|n| (id(n), StorageId::from_u128(n.into()))));
+        let blank = State::founded(Limits::default(), ClockId::default(), members);
+        let node = |n: u64| {
+            let identity = Identity {
+                cluster: ClusterId::from_u128(1),
+                server: id(n),
+                storage: StorageId::from_u128(n.into()),
+            };
+            let rng = Rng::from_seed(n);
+            let (config, recovered) = (config.clone(), Recovered::default());
+            Node::start(config, identity, recovered, blank.clone(), rng, at(0).boot)
+                .expect("no snapshot")
+        };
+        Self {
+            now: 0,
+            delay: 1,
+            nodes: (1..=3).map(node).collect(),
+            under_way: VecDeque::new(),
+            cut: None,
+            chunks: 0,
+        }
+    }
+
+    fn step(&mut self, index: usize, act: impl FnOnce(&mut Node, Now)) {
+        let now = Now {
+            boot: Instant::from_nanos(self.now * 1_000_000),
+            wall: WallTime::default(),
+        };
+        let node = &mut self.nodes[index];
+        act(node, now);
+        while let Some(output) = node.poll() {
+            match output {
+                Output::Persist(batch) => node.handle(now, Input::Persisted(batch.number)),
+                Output::Send { envelope, .. } => {
+                    if let Body::Request {
+                        request: Request::Install { .. },
+                        ..
+                    } = envelope.body
+                    {
+                        self.chunks += 1;
+                    }
+                    self.under_way.push_back((self.now + self.delay, envelope));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn run(&mut self, ms: u64) {
+        for _ in 0..ms {
+            self.now += 1;
+            while self
+                .under_way
+                .front()
+                .is_some_and(|(at, _)| *at <= self.now)
+                && let Some((_, envelope)) = self.under_way.pop_front()
+            {
+                let to = envelope.to.get() as usize - 1;
+                if self.cut != Some(to) {
+                    let storage = StorageId::from_u128(envelope.from.get().into());
+                    let input = Input::Received { envelope, storage };
+                    self.step(to, |node, now| node.handle(now, input));
+                }
+            }
+            for index in 0..3 {
+                let now = Instant::from_nanos(self.now * 1_000_000);
+                if self.nodes[index].deadline().is_some_and(|due| due <= now) {
+                    self.step(index, Node::tick);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn over_a_slow_link_no_chunk_is_sent_again_and_again() {
+    let mut far = Far::new(&Config {
+        log_bytes: 30_000,
+        kept_entries: 0,
+        chunk_bytes: 1_000,
+        ..Config::default()
+    });
+    far.run(5_000);
+    let leader = far.nodes.iter().position(Node::is_ready).expect("a leader");
+    let late = (leader + 1) % 3;
+    far.cut = Some(late);
+    let open = |token| Input::Asked {
+        token,
+        ask: Ask::Open(Opening::of_nobody(u64::MAX)),
+    };
+    // Sessions make the snapshot large: 40 bytes each.
+    for token in 0..2_000 {
+        far.step(leader, |node, now| node.handle(now, open(token)));
+        far.run(5);
+    }
+    let snapshot = far.nodes[leader].snapshot().expect("one").bytes.len();
+    assert!(snapshot > 20_000, "{snapshot}");
+    // Slower than two heartbeats there and back.
+    far.cut = None;
+    far.delay = 110;
+    far.run(60_000);
+    let upto = far.nodes[leader].commit();
+    assert_eq!(far.nodes[late].commit(), upto);
+    let needed = snapshot.div_ceil(1_000);
+    let sent = far.chunks;
+    assert!(sent <= 2 * needed, "{sent} chunks of {needed} were sent");
+}
+
+/// Servers apply the same entries, and would all be busy at the same time.
+#[test]
+fn servers_take_their_snapshots_one_after_the_other() {
+    let log_bytes = 100_000;
+    let mut taken: Vec<u64> = (1..=5)
+        .map(|number| {
+            let mut node = alone_as(
+                number,
+                Config {
+                    log_bytes,
+                    ..Config::default()
+                },
+            );
+            let mut token = 0;
+            loop {
+                token += 1;
+                let ask = command(1_000);
+                node.handle(at(5), Input::Asked { token, ask });
+                if drain(&mut node) > 0 {
+                    return token;
+                }
+            }
+        })
+        .collect();
+    taken.sort_unstable();
+    // A round is about a hundred entries; for five, an eighth apart at least.
+    assert!(*taken.last().expect("five") <= 101, "{taken:?}");
+    assert!(
+        taken.windows(2).all(|two| two[1] - two[0] >= 12),
+        "{taken:?}"
+    );
+}
+
+/// The newest snapshot could not be read, and the server starts from an older
+/// one. What that snapshot held was committed, and the log names it: a
+/// snapshot below it could not be written.
+#[test]
+fn a_server_whose_newest_snapshot_is_lost_takes_none_below_it() {
+    let server = ServerId::new(1).expect("not zero");
+    let storage = StorageId::from_u128(1);
+    // There is another voter, so nothing is committed before it is heard.
+    let other = (ServerId::new(2).expect("not zero"), StorageId::from_u128(2));
+    let members = Membership::founded([(server, storage), other]);
+    let blank = State::founded(Limits::default(), ClockId::default(), members);
+    let first = Term::new(1).expect("in range");
+    let entries: Vec<_> = (1..=24)
+        .map(|id| Entry {
+            id,
+            term: first,
+            time: id,
+            payload: Payload::NoOp,
+        })
+        .collect();
+    let recovered = Recovered {
+        entries,
+        committed: 20,
+        ..Recovered::default()
+    };
+    let identity = Identity {
+        cluster: ClusterId::from_u128(1),
+        server,
+        storage,
+    };
+    let rng = Rng::from_seed(1);
+    let node = Node::start(
+        Config::default(),
+        identity,
+        recovered,
+        blank,
+        rng,
+        at(0).boot,
+    );
+    let mut node = node.expect("nothing to read");
+    assert_eq!(node.state().applied(), Position::new(first, 20));
+    node.handle(at(0), Input::Compact);
+    let mut taken = std::iter::from_fn(|| node.poll()).filter_map(|output| match output {
+        Output::Persist(batch) => batch.snapshot,
+        _ => None,
+    });
+    assert_eq!(taken.next().map(|it| it.last.id), Some(20));
+}

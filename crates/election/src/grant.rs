@@ -1,0 +1,58 @@
+//! The time table of one grant (§4.2).
+//!
+//! ```text
+//! start        drain_at          kill_at   valid_until        judges: over
+//!   |------------|------------------|----------|------------------|
+//!   renewals ... | TERM, grace ...  | KILL ... | is_valid: false  | a rival may lead
+//! ```
+//!
+//! All times are on the holder's own boot-time clock, counted from the
+//! moment *before* the last successful write was sent: the answer may take
+//! any time to come back, and a judge may have seen the write at once.
+
+use tenure_core::time::Instant;
+
+use super::Config;
+
+/// What a holder may do until when.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Grant {
+    /// The moment before the last successful write was sent.
+    pub start: Instant,
+    /// Begin to stop work if nothing newer is confirmed by now. A renewal
+    /// that succeeds before is as good as any.
+    pub drain_at: Instant,
+    /// Kill whatever still runs.
+    pub kill_at: Instant,
+    /// `is_valid()` is false from here on.
+    pub valid_until: Instant,
+}
+
+impl Grant {
+    /// The grant of a write sent at `start`.
+    pub fn new(start: Instant, config: &Config) -> Self {
+        let valid_until = start.after(config.drift_bound().shorten(config.lease));
+        let kill_at = valid_until.before(config.kill_margin);
+        let last_renewal = start.after(config.lease.saturating_sub(config.interval));
+        let drain_at = last_renewal.min(kill_at.before(config.grace));
+        Self {
+            start,
+            drain_at,
+            kill_at,
+            valid_until,
+        }
+    }
+
+    /// Whether a step of guarded work may begin at `now` (§5.6). A timer tells
+    /// that `drain_at` has come, but late: after a pause of the process, or
+    /// where timers stand still in suspend, the work may be woken first. So
+    /// the clock is asked before each step, and the timer only wakes.
+    pub fn may_step(&self, now: Instant) -> bool {
+        now < self.drain_at
+    }
+
+    /// Whether the holder may act at `now`.
+    pub fn is_valid(&self, now: Instant) -> bool {
+        now < self.valid_until
+    }
+}

@@ -1,0 +1,282 @@
+//! Following an election without standing in it (§6).
+//!
+//! An observer tells who leads, at first and after every change, with how
+//! sure it is and when the grant may be over. It judges by the same rules as
+//! a candidate (its [`Sight`] is the same one), so a resolver that lives long
+//! gives answers as good as a rival's.
+//!
+//! Where the store has no watch it reads about twice per renewal, timed from
+//! the renewals it sees, and backs off while the office is vacant.
+
+use alloc::collections::VecDeque;
+use core::time::Duration;
+
+use tenure_core::call::{Call, Failure, FailureClass};
+use tenure_core::cas::{Reading, Register};
+use tenure_core::ids::{Key, LeaderId, Name, Term};
+use tenure_core::machine::Machine;
+use tenure_core::time::{Drift, Instant, Now};
+
+use super::campaign::{Command, Event, Input, Output};
+use super::{Config, Expiry, Fallen, Leader, News, Sight, Standing};
+
+/// How long to wait for a read.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// The longest pause between two reads of a vacant office or after failures.
+const PAUSE_MAX: Duration = Duration::from_secs(2);
+/// The shortest pause between two reads.
+const PAUSE_MIN: Duration = Duration::from_millis(50);
+
+/// One process's view of an election it does not stand in.
+#[derive(Clone, Debug)]
+pub struct Observer {
+    config: Config,
+    key: Key,
+    now: Now,
+    sight: Sight,
+    /// Whether to tell of every renewal.
+    renewals: bool,
+    watching: bool,
+    stopped: bool,
+    pending: Option<(Call, Instant)>,
+    read_at: Instant,
+    /// The pause before the next poll, as learnt so far.
+    pause: Duration,
+    renewed_at: Option<Instant>,
+    failures: u32,
+    last_call: u64,
+    told: Option<Option<(Term, LeaderId)>>,
+    /// The fall of the register that was told last.
+    fell: Option<Fallen>,
+    outputs: VecDeque<Output>,
+}
+
+impl Observer {
+    /// Begins to observe. With `renewals` every renewal is told, not only
+    /// changes.
+    pub fn new(election: Name, expiry: Expiry, drift: Drift, renewals: bool, now: Now) -> Self {
+        let key = Key::of_election(&election);
+        let config = Config {
+            expiry,
+            drift,
+            ..Config::new(election.clone(), election)
+        };
+        let mut observer = Self {
+            config,
+            key,
+            now,
+            sight: Sight::new(),
+            renewals,
+            watching: false,
+            stopped: false,
+            pending: None,
+            read_at: now.boot,
+            pause: PAUSE_MIN,
+            renewed_at: None,
+            failures: 0,
+            last_call: 0,
+            told: None,
+            fell: None,
+            outputs: VecDeque::new(),
+        };
+        observer.advance();
+        observer
+    }
+
+    /// The keys that a watch should follow.
+    pub fn keys(&self) -> impl Iterator<Item = &Key> {
+        core::iter::once(&self.key)
+    }
+
+    /// What it has seen.
+    pub const fn sight(&self) -> &Sight {
+        &self.sight
+    }
+
+    fn answer(&mut self, call: Call, result: Result<Reading, Failure>) {
+        let Some((_, asked)) = self.pending.take_if(|(pending, _)| *pending == call) else {
+            return;
+        };
+        match result {
+            Ok(reading) => {
+                let news = self.sight.read(&self.config, self.now, asked, &reading);
+                self.note(news, true);
+            }
+            Err(failure) => self.failed(failure),
+        }
+    }
+
+    fn seen(&mut self, register: Option<&Register>) {
+        let news = self.sight.hint(&self.config, self.now, register);
+        self.note(news, false);
+    }
+
+    /// The watch came or went: something may have happened unreported.
+    fn watching(&mut self, up: bool) {
+        let changed = core::mem::replace(&mut self.watching, up) != up;
+        if changed && self.failures == 0 {
+            self.read_at = self.now.boot;
+        }
+    }
+
+    fn note(&mut self, news: News, by_read: bool) {
+        match &news {
+            News::Garbled(_) => return self.failed(Failure::garbled()),
+            News::Unreadable(error) => {
+                let why = alloc::string::ToString::to_string(error);
+                return self.failed(Failure::new(FailureClass::Broken, &why));
+            }
+            News::Doubtful => {
+                self.read_at = self.now.boot;
+                return;
+            }
+            News::Written => self.learn_pace(self.renewed_at),
+            News::LeaderChanged => self.learn_pace(None),
+            News::JudgedOver => {}
+            News::Nothing if by_read && self.sight.leader().is_none() => {
+                self.pause = (self.pause * 2).min(PAUSE_MAX);
+            }
+            News::Nothing => {}
+        }
+        if self.failures > 0 {
+            self.failures = 0;
+            self.outputs.push_back(Output::Event(Event::Recovered));
+        }
+        if by_read {
+            let gap = if self.watching {
+                PAUSE_MAX * 5
+            } else {
+                self.pause
+            };
+            self.read_at = self.now.boot.after(gap);
+        }
+        self.tell(news == News::Written);
+    }
+
+    /// Half the time between two renewals seen is when to look again; until
+    /// two were seen, half of the usual interval of a fifth of the lease.
+    fn learn_pace(&mut self, last: Option<Instant>) {
+        let led = self.sight.leader().is_some();
+        let Some(record) = self.sight.record().filter(|_| led) else {
+            self.renewed_at = None;
+            self.pause = PAUSE_MIN;
+            return;
+        };
+        let (usual, most) = (record.lease / 10, record.lease / 4);
+        let gap = last.map_or(usual, |last| self.now.boot.since(last) / 2);
+        self.pause = gap.min(most).max(PAUSE_MIN);
+        self.renewed_at = Some(self.now.boot);
+    }
+
+    fn failed(&mut self, failure: Failure) {
+        self.failures = self.failures.saturating_add(1);
+        let pause = PAUSE_MIN
+            .saturating_mul(1 << (self.failures - 1).min(8))
+            .min(PAUSE_MAX);
+        self.read_at = self.now.boot.after(pause);
+        let in_a_row = self.failures;
+        self.outputs
+            .push_back(Output::Event(Event::Trouble { failure, in_a_row }));
+    }
+
+    fn tell(&mut self, written: bool) {
+        let leads = |leader: Leader| (leader.term, leader.id);
+        let told = Some(self.sight.leader().map(leads));
+        let observation = self.sight.observation(self.config.expiry);
+        if told != self.told {
+            self.told = told;
+            self.outputs
+                .push_back(Output::Event(Event::LeaderChanged(observation)));
+        } else if written && self.renewals {
+            self.outputs
+                .push_back(Output::Event(Event::LeaderRenewed(observation)));
+        }
+        // It remembers, and cannot do more than tell: it writes nothing.
+        let fallen = self.sight.fallen();
+        if let Some(news) = fallen.filter(|_| self.fell != fallen) {
+            self.fell = fallen;
+            self.outputs.push_back(Output::Event(Event::Fell(news)));
+        }
+    }
+
+    fn advance(&mut self) {
+        if self.stopped {
+            return;
+        }
+        let now = self.now.boot;
+        if self
+            .pending
+            .is_some_and(|(_, asked)| now >= asked.after(PATIENCE))
+        {
+            self.pending = None;
+            self.failed(Failure::no_answer());
+        }
+        if self.pending.is_none() && now >= self.look_at() {
+            self.last_call += 1;
+            let call = Call(self.last_call);
+            self.pending = Some((call, now));
+            self.read_at = Instant::MAX;
+            let key = self.key.clone();
+            self.outputs.push_back(Output::Read {
+                call,
+                key,
+                within: PATIENCE,
+            });
+        }
+    }
+
+    fn look_at(&self) -> Instant {
+        match self.sight.standing() {
+            Standing::Held { over_at } if self.failures == 0 => self.read_at.min(over_at),
+            _ => self.read_at,
+        }
+    }
+}
+
+impl Machine for Observer {
+    type Input = Input;
+    type Output = Output;
+
+    fn handle(&mut self, now: Now, input: Input) {
+        self.now = Now {
+            boot: now.boot.max(self.now.boot),
+            wall: now.wall,
+        };
+        match input {
+            Input::Read { call, result } => self.answer(call, result),
+            Input::Seen { key, register } if key == self.key => self.seen(register.as_ref()),
+            Input::Watching(up) => self.watching(up),
+            Input::Command(Command::Stop) => {
+                self.stopped = true;
+                self.outputs.push_back(Output::Event(Event::Stopped));
+            }
+            // It stands for nothing and writes nothing.
+            Input::Seen { .. }
+            | Input::Wrote { .. }
+            | Input::Confirmed { .. }
+            | Input::Command(_)
+            | Input::Drained
+            | Input::WorkConfirmed { .. } => {}
+        }
+        self.advance();
+    }
+
+    fn tick(&mut self, now: Now) {
+        self.now = Now {
+            boot: now.boot.max(self.now.boot),
+            wall: now.wall,
+        };
+        self.advance();
+    }
+
+    fn poll(&mut self) -> Option<Output> {
+        self.outputs.pop_front()
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        Some(
+            self.pending
+                .map_or_else(|| self.look_at(), |(_, asked)| asked.after(PATIENCE)),
+        )
+    }
+}

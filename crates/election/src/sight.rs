@@ -1,0 +1,599 @@
+//! What one process has seen of an election's register, and what follows.
+//!
+//! Whoever stands or observes keeps a [`Sight`] of the register and asks it
+//! one question: *is the grant over?* (§3). The rules differ by what clock
+//! there is to judge by, but two things hold for all of them:
+//!
+//! * silence restarts only when the *holder* wrote (its `renewal` moved), so
+//!   a stranger's requests cannot keep a dead holder in office;
+//! * the verdict falls only on a fresh read, asked when the time had passed.
+//!   A watch may have died without saying so; its silence proves nothing.
+//!
+//! Every span a judge waits is lengthened by the drift bound, whichever clock
+//! it waits on, because the holder's clock may run slower than that one.
+
+use core::time::Duration;
+
+use tenure_core::cas::{Reading, Register};
+use tenure_core::ids::{LeaderId, Name, Term, Version};
+use tenure_core::time::{Instant, Now, StoreTime};
+
+use super::{
+    Bug, Certainty, Config, Expiry, Fallen, Leader, Observation, Office, Record, RecordError,
+};
+
+/// What the register amounts to.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Standing {
+    /// It has not been read yet.
+    Unknown,
+    /// It holds something that is not a record; nobody may write it.
+    Unreadable,
+    /// Nobody holds the office.
+    Vacant {
+        /// To whom it was handed, if to anyone.
+        successor: Option<Name>,
+    },
+    /// Somebody holds it; ask again at `over_at`.
+    Held {
+        /// When the grant may be over, if it is not renewed.
+        over_at: Instant,
+    },
+    /// Somebody held it, and the grant has been judged over.
+    Over(Certainty),
+}
+
+/// What a look at the register brought.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum News {
+    /// Nothing new.
+    Nothing,
+    /// The same holder has renewed, or somebody wrote a request.
+    Written,
+    /// Another holder, or none any more.
+    LeaderChanged,
+    /// The grant has been judged over.
+    JudgedOver,
+    /// A sign that cannot be placed: read, to be sure.
+    Doubtful,
+    /// Not a record, for the first time: perhaps only the answer was damaged.
+    Garbled(RecordError),
+    /// The same version is not a record twice: the register is damaged.
+    Unreadable(RecordError),
+}
+
+/// What one process has seen of one register.
+#[derive(Clone, Debug)]
+pub struct Sight {
+    seen: Seen,
+    /// A version that was not a record, and how often it was read so since
+    /// anything else was.
+    garbled: Option<(Version, u32)>,
+    top_term: Term,
+    /// Who was seen to lead in that term: a term has one leader.
+    top_leader: Option<LeaderId>,
+}
+
+#[derive(Clone, Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "one per election, and nearly always a record"
+)]
+enum Seen {
+    Never,
+    Absent,
+    Record {
+        version: Version,
+        record: Record,
+        /// When this renewal was first seen.
+        first: Instant,
+        /// When this version was first seen.
+        learnt: Instant,
+        /// Whether it was seen to replace another, so that it happened while
+        /// this process was looking.
+        witnessed: bool,
+        /// Whether the store's clock could say how old it is.
+        dated: bool,
+        over_at: Instant,
+        verdict: Verdict,
+    },
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Verdict {
+    Holds,
+    Over(Certainty),
+}
+
+/// Under which rule, and since when.
+struct Bench<'a> {
+    config: &'a Config,
+    now: Now,
+    /// When the read was asked; `None` for the news of a watch.
+    asked: Option<Instant>,
+    store_now: Option<StoreTime>,
+    /// Whether the read found the register bound to a session.
+    bound: bool,
+}
+
+impl Default for Sight {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Sight {
+    /// Nothing seen yet.
+    pub const fn new() -> Self {
+        Self::above(Term::ZERO)
+    }
+
+    /// Nothing seen yet of the register, but terms up to `floor` are known to
+    /// have been used.
+    pub(crate) const fn above(floor: Term) -> Self {
+        Self {
+            seen: Seen::Never,
+            garbled: None,
+            top_term: floor,
+            top_leader: None,
+        }
+    }
+
+    /// What the register amounts to.
+    pub fn standing(&self) -> Standing {
+        match &self.seen {
+            _ if self.garbled.as_ref().is_some_and(|(_, times)| *times >= 2) => {
+                Standing::Unreadable
+            }
+            Seen::Never => Standing::Unknown,
+            Seen::Absent => Standing::Vacant { successor: None },
+            Seen::Record {
+                record,
+                over_at,
+                verdict,
+                ..
+            } => match (&record.office, verdict) {
+                (Office::Vacant { successor }, _) => Standing::Vacant {
+                    successor: successor.clone(),
+                },
+                (Office::Held(_), Verdict::Over(certainty)) => Standing::Over(*certainty),
+                (Office::Held(_), Verdict::Holds) => Standing::Held { over_at: *over_at },
+            },
+        }
+    }
+
+    /// The record, if there is one that can be read.
+    pub const fn record(&self) -> Option<&Record> {
+        match &self.seen {
+            Seen::Record { record, .. } => Some(record),
+            Seen::Never | Seen::Absent => None,
+        }
+    }
+
+    /// The version of that record, to expect in a compare-and-swap.
+    pub const fn version(&self) -> Option<&Version> {
+        match &self.seen {
+            Seen::Record { version, .. } => Some(version),
+            Seen::Never | Seen::Absent => None,
+        }
+    }
+
+    /// Who leads as far as can be seen: nobody once the grant is over.
+    pub fn leader(&self) -> Option<Leader> {
+        match &self.seen {
+            Seen::Record {
+                record,
+                verdict: Verdict::Holds,
+                ..
+            } => record.leader(),
+            Seen::Record { .. } | Seen::Never | Seen::Absent => None,
+        }
+    }
+
+    /// How sure [`leader`](Self::leader) is.
+    pub fn certainty(&self, expiry: Expiry) -> Certainty {
+        match &self.seen {
+            Seen::Never => Certainty::Assumed,
+            Seen::Absent => Certainty::Proven,
+            Seen::Record {
+                record:
+                    Record {
+                        office: Office::Vacant { .. },
+                        ..
+                    },
+                ..
+            } => Certainty::Proven,
+            Seen::Record {
+                verdict: Verdict::Over(certainty),
+                ..
+            } => *certainty,
+            // The store itself says that it is held, by a session that lives.
+            Seen::Record { over_at, .. } if *over_at == Instant::MAX => Certainty::Proven,
+            Seen::Record {
+                witnessed, dated, ..
+            } => match expiry {
+                Expiry::Session => Certainty::Proven,
+                Expiry::BoundedSkew(_) => Certainty::Likely,
+                // It is silence that judges where a clock cannot say.
+                Expiry::Silence if !*witnessed => Certainty::Assumed,
+                _ if !*witnessed && !*dated => Certainty::Assumed,
+                Expiry::StoreClock => Certainty::Likely,
+                Expiry::Silence | Expiry::SteadyClock => Certainty::Proven,
+            },
+        }
+    }
+
+    /// What others are told of it.
+    pub fn observation(&self, expiry: Expiry) -> Observation {
+        let over_at = match self.standing() {
+            // What a session holds has no end that a clock could tell.
+            Standing::Held { over_at } if over_at < Instant::MAX => Some(over_at),
+            _ => None,
+        };
+        Observation {
+            leader: self.leader(),
+            term: self.top_term,
+            certainty: self.certainty(expiry),
+            over_at,
+        }
+    }
+
+    /// Takes note of a write of this process's own.
+    pub(crate) fn wrote(&mut self, config: &Config, now: Now, record: Record, version: Version) {
+        let over_at = now.boot.after(config.drift_bound().lengthen(record.lease));
+        self.garbled = None;
+        self.note_term(config, &record);
+        let (first, verdict) = (now.boot, Verdict::Holds);
+        self.seen = Seen::Record {
+            version,
+            record,
+            first,
+            learnt: now.boot,
+            witnessed: true,
+            dated: false,
+            over_at,
+            verdict,
+        };
+    }
+
+    /// The highest term ever seen, which survives a register that was
+    /// deleted or restored from a backup while this process lived.
+    pub const fn top_term(&self) -> Term {
+        self.top_term
+    }
+
+    /// Takes note of a term, and of who leads in it first.
+    fn note_term(&mut self, config: &Config, record: &Record) {
+        let leader = record.holder().map(|holder| holder.id);
+        let leader = leader.filter(|_| !config.planted(Bug::TermHadTwice));
+        if record.term > self.top_term {
+            (self.top_term, self.top_leader) = (record.term, leader);
+        } else if record.term == self.top_term {
+            self.top_leader = self.top_leader.or(leader);
+        }
+    }
+
+    /// Whether the register has fallen under the highest term seen, or shows
+    /// it under another leader: then it had fallen, and somebody was elected
+    /// in that term again. Reads say so: an answer older than what is known is
+    /// not taken (`is_overtaken`), and a hint with a lower term is
+    /// `News::Doubtful` and read.
+    pub fn fallen(&self) -> Option<Fallen> {
+        let (shown, leader) = match &self.seen {
+            Seen::Never => return None,
+            Seen::Absent => (Term::ZERO, None),
+            Seen::Record { record, .. } => (record.term, record.holder().map(|it| it.id)),
+        };
+        let floor = self.top_term;
+        let again = shown == floor
+            && matches!((leader, self.top_leader), (Some(one), Some(other)) if one != other);
+        (shown < floor || again).then_some(Fallen { shown, floor })
+    }
+
+    /// Takes note of an answer to a read that was asked at `asked`.
+    pub fn read(&mut self, config: &Config, now: Now, asked: Instant, reading: &Reading) -> News {
+        if self.is_overtaken(asked, reading) {
+            return News::Nothing;
+        }
+        let bench = Bench {
+            config,
+            now,
+            asked: Some(asked),
+            store_now: reading.now,
+            bound: reading.bound.is_some(),
+        };
+        match &reading.register {
+            Some(register) => self.learn(&bench, register),
+            None => self.absent(),
+        }
+    }
+
+    /// Whether the news of a watch, or a write of this process's own, came
+    /// between the asking and this older answer. A register that is older
+    /// than what was known *before* it was asked for was restored or deleted,
+    /// and is believed.
+    fn is_overtaken(&self, asked: Instant, reading: &Reading) -> bool {
+        let Seen::Record { record, learnt, .. } = &self.seen else {
+            return false;
+        };
+        let shown = reading.register.as_ref();
+        let shown = shown.map(|register| Record::decode(&register.value));
+        let older = match shown {
+            None => true,
+            Some(Ok(shown)) => shown.sequence < record.sequence,
+            Some(Err(_)) => false,
+        };
+        older && asked <= *learnt
+    }
+
+    /// Takes note of the news of a watch, which was true at some time past.
+    pub fn hint(&mut self, config: &Config, now: Now, register: Option<&Register>) -> News {
+        let bench = Bench {
+            config,
+            now,
+            asked: None,
+            store_now: None,
+            bound: false,
+        };
+        let Some(register) = register else {
+            return if matches!(self.seen, Seen::Absent) {
+                News::Nothing
+            } else {
+                News::Doubtful
+            };
+        };
+        match Record::decode(&register.value) {
+            Err(_) => News::Doubtful,
+            Ok(record) => match self.record() {
+                // A watch may deliver late what a read has overtaken.
+                Some(known) if record.sequence <= known.sequence && record.term <= known.term => {
+                    News::Nothing
+                }
+                // A register that began anew, or was restored.
+                Some(known) if record.sequence <= known.sequence || record.term < known.term => {
+                    News::Doubtful
+                }
+                _ => self.learn(&bench, register),
+            },
+        }
+    }
+
+    /// Judges without a read once the time has passed: the mistake
+    /// [`Bug::SilentWatch`], and nothing else calls this.
+    pub(crate) fn judge_unread(&mut self, now: Instant) -> bool {
+        match &mut self.seen {
+            Seen::Record {
+                verdict, over_at, ..
+            } if now >= *over_at => {
+                *verdict = Verdict::Over(Certainty::Proven);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    fn absent(&mut self) -> News {
+        let had_leader = self.leader().is_some();
+        let known = matches!(self.seen, Seen::Absent);
+        self.seen = Seen::Absent;
+        self.garbled = None;
+        match (known, had_leader) {
+            (true, _) => News::Nothing,
+            (false, true) => News::LeaderChanged,
+            (false, false) => News::Written,
+        }
+    }
+
+    fn learn(&mut self, bench: &Bench<'_>, register: &Register) -> News {
+        let record = match Record::decode(&register.value) {
+            Ok(record) if record.election == bench.config.election => record,
+            Ok(other) => {
+                let found = other.election.as_str().into();
+                let expected = "election";
+                return self.garbled(register, RecordError::Field { expected, found });
+            }
+            Err(error) => return self.garbled(register, error),
+        };
+        self.garbled = None;
+        self.note_term(bench.config, &record);
+        let leader = |sight: &Self| sight.leader().map(|leader| (leader.term, leader.id));
+        let (before, was_over) = (leader(self), self.is_over(&record));
+        let written = self.version() != Some(&register.version);
+        self.seen = self.found(bench, register, record);
+        let over = matches!(self.verdict(), Verdict::Over(_));
+        if over && !was_over && self.holder_named() {
+            return News::JudgedOver;
+        }
+        match (before == leader(self), written) {
+            (false, _) => News::LeaderChanged,
+            (true, true) => News::Written,
+            (true, false) => News::Nothing,
+        }
+    }
+
+    /// Whether this very grant has been judged over before.
+    fn is_over(&self, record: &Record) -> bool {
+        match &self.seen {
+            Seen::Record {
+                record: known,
+                verdict: Verdict::Over(_),
+                ..
+            } => known.is_same_grant_as(record),
+            Seen::Never | Seen::Absent | Seen::Record { .. } => false,
+        }
+    }
+
+    /// What a record amounts to, after what was seen before it.
+    fn found(&self, bench: &Bench<'_>, register: &Register, record: Record) -> Seen {
+        let (first, witnessed, known_over_at) = match &self.seen {
+            Seen::Record {
+                record: known,
+                first,
+                witnessed,
+                over_at,
+                ..
+            } if known.is_same_grant_as(&record) => (*first, *witnessed, Some(*over_at)),
+            Seen::Never => (bench.now.boot, false, None),
+            Seen::Absent | Seen::Record { .. } => (bench.now.boot, true, None),
+        };
+        let (mut over_at, verdict) = bench.judge(&record, register.stamp, first);
+        if let (Some(known), None) = (known_over_at, bench.asked) {
+            // A hint of the same renewal (a request was written) knows no
+            // better than the read before it, and must not put off the next.
+            over_at = over_at.min(known);
+        }
+        // Once over, over: a clock that is asked twice may have stepped back,
+        // and a stranger's request makes no new grant of the old one.
+        let verdict = if self.is_over(&record) {
+            self.verdict()
+        } else {
+            verdict
+        };
+        let learnt = match &self.seen {
+            Seen::Record {
+                learnt, version, ..
+            } if *version == register.version => *learnt,
+            Seen::Never | Seen::Absent | Seen::Record { .. } => bench.now.boot,
+        };
+        Seen::Record {
+            version: register.version.clone(),
+            record,
+            first,
+            learnt,
+            witnessed,
+            dated: bench.dates(register),
+            over_at,
+            verdict,
+        }
+    }
+
+    fn holder_named(&self) -> bool {
+        self.record()
+            .is_some_and(|record| record.holder().is_some())
+    }
+
+    fn verdict(&self) -> Verdict {
+        match &self.seen {
+            Seen::Record { verdict, .. } => *verdict,
+            Seen::Never | Seen::Absent => Verdict::Holds,
+        }
+    }
+
+    fn garbled(&mut self, register: &Register, error: RecordError) -> News {
+        let times = match &self.garbled {
+            Some((version, times)) if *version == register.version => times.saturating_add(1),
+            _ => 1,
+        };
+        self.garbled = Some((register.version.clone(), times));
+        if times >= 2 {
+            News::Unreadable(error)
+        } else {
+            News::Garbled(error)
+        }
+    }
+}
+
+/// How old a renewal is, if its stamp can say so: not one that is ahead of its
+/// own clock. To wait for that time would keep a dead holder for as long.
+fn age(stamp: StoreTime, now: StoreTime) -> Option<Duration> {
+    now.since(stamp).filter(|_| stamp.nanos <= now.nanos)
+}
+
+impl Bench<'_> {
+    /// Whether the store's clock can say how old this renewal is.
+    fn dates(&self, register: &Register) -> bool {
+        let dates = |(stamp, now)| age(stamp, now).is_some();
+        register.stamp.zip(self.store_now).is_some_and(dates)
+    }
+
+    /// When a grant may be over, and whether it is by this look.
+    fn judge(
+        &self,
+        record: &Record,
+        stamp: Option<StoreTime>,
+        first: Instant,
+    ) -> (Instant, Verdict) {
+        let span = self.config.drift_bound().lengthen(record.lease);
+        if self.bound {
+            // Rule 1, whatever the rule for others: the store empties it.
+            return (Instant::MAX, Verdict::Holds);
+        }
+        match self.config.expiry {
+            Expiry::Session => (Instant::MAX, Verdict::Holds),
+            Expiry::Silence if self.config.planted(Bug::JudgedByWall) => {
+                self.by_wall(record, Duration::ZERO)
+            }
+            Expiry::Silence => self.by_silence(span, first),
+            Expiry::BoundedSkew(skew) => self.by_wall(record, span - record.lease + skew),
+            Expiry::SteadyClock => self.by_clock(stamp, span, first, Certainty::Proven),
+            Expiry::StoreClock => self.by_clock(stamp, span, first, Certainty::Likely),
+        }
+    }
+
+    /// Rule 3: not renewed for `span` on this process's own clock.
+    fn by_silence(&self, span: Duration, first: Instant) -> (Instant, Verdict) {
+        let over_at = first.after(span);
+        let over = self.asked.is_some_and(|asked| asked >= over_at);
+        (
+            over_at,
+            if over {
+                Verdict::Over(Certainty::Proven)
+            } else {
+                Verdict::Holds
+            },
+        )
+    }
+
+    /// Rules 2 and 4: the store's clock is past the stamp by `span`.
+    fn by_clock(
+        &self,
+        stamp: Option<StoreTime>,
+        span: Duration,
+        first: Instant,
+        certainty: Certainty,
+    ) -> (Instant, Verdict) {
+        if self.asked.is_none() {
+            // The news of a watch: read again when it may be over.
+            return (self.now.boot.after(span), Verdict::Holds);
+        }
+        // No stamp: the holder cannot say which clock it reads. No time: this
+        // process cannot.
+        let (Some(stamp), Some(now)) = (stamp, self.store_now) else {
+            return self.by_silence(span, first);
+        };
+        match age(stamp, now) {
+            Some(age) if age >= span => (self.now.boot, Verdict::Over(certainty)),
+            Some(age) => (self.now.boot.after(span - age), Verdict::Holds),
+            None if self.config.planted(Bug::BootTrusted) && now.clock.boot != stamp.clock.boot => {
+                (self.now.boot, Verdict::Over(certainty))
+            }
+            // Another clock. That its boot id differs proves no reboot: the
+            // writer may be alive on this very machine and be shown another
+            // id (a sandbox, a container that masks it), and so may this
+            // judge. In another time namespace of the same boot its clock is
+            // shifted against ours by an unknown span. Silence needs neither:
+            // it is measured on this process's own clock. After a real reboot
+            // that costs one lease.
+            None => self.by_silence(span, first),
+        }
+    }
+
+    /// Rule 5: the calendar is past the last renewal by lease and `extra`.
+    fn by_wall(&self, record: &Record, extra: Duration) -> (Instant, Verdict) {
+        let span = record.lease.saturating_add(extra);
+        let age = self.now.wall.since(record.renewed_at);
+        // What counts is how old it was when it was *asked* for: an answer
+        // that waited for a process to be woken says nothing of the present.
+        let then = |asked| {
+            let waited = self.config.drift.lengthen(self.now.boot.since(asked));
+            age.saturating_sub(waited)
+        };
+        if self.asked.is_some_and(|asked| then(asked) >= span) {
+            return (self.now.boot, Verdict::Over(Certainty::Likely));
+        }
+        (
+            self.now.boot.after(span.saturating_sub(age)),
+            Verdict::Holds,
+        )
+    }
+}

@@ -1,0 +1,173 @@
+//! What all parts of a node share: who it is, what time it is, and how it
+//! calls the store and tells news. Nothing here decides anything.
+
+use alloc::collections::VecDeque;
+use core::time::Duration;
+
+use tenure_core::call::{Call, Failure, FailureClass};
+use tenure_core::cas::{Bytes, Expect, Stamp, Write};
+use tenure_core::ids::{Key, Version};
+use tenure_core::rng::Rng;
+use tenure_core::time::{Instant, Now};
+
+use super::types::{Event, Output};
+use super::{Bug, Config, Keys, NodeId};
+
+/// A call whose answer is awaited.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pending {
+    pub(super) call: Call,
+    pub(super) asked: Instant,
+    pub(super) give_up_at: Instant,
+}
+
+/// What all parts share.
+#[derive(Clone, Debug)]
+pub(super) struct Desk {
+    pub(super) config: Config,
+    pub(super) keys: Keys,
+    pub(super) me: NodeId,
+    pub(super) rng: Rng,
+    /// The latest time seen; time never goes back.
+    pub(super) now: Instant,
+    /// Whether the store reports changes by itself at present.
+    pub(super) watching: bool,
+    /// Whether trouble was told, and not yet that it is over.
+    pub(super) troubled: bool,
+    last_call: u64,
+    pub(super) outputs: VecDeque<Output>,
+}
+
+impl Desk {
+    pub(super) fn new(config: Config, mut rng: Rng, now: Now) -> Self {
+        Self {
+            keys: Keys::of(config.group.clone()),
+            config,
+            me: NodeId::from_u128(rng.next_u128()),
+            rng,
+            now: now.boot,
+            watching: false,
+            troubled: false,
+            last_call: 0,
+            outputs: VecDeque::new(),
+        }
+    }
+
+    pub(super) fn set_now(&mut self, now: Now) {
+        self.now = self.now.max(now.boot);
+    }
+
+    /// The key of the group's view.
+    pub(super) fn view_key(&self) -> Key {
+        if self.config.plant.is(Bug::GroupsMixed) {
+            return Key::new("ha/view").unwrap_or_else(|_| self.keys.view());
+        }
+        self.keys.view()
+    }
+
+    /// A call that is awaited for an interval. The store is given nine tenths
+    /// of it: one that gives up says why, and that is heard in time.
+    fn pending(&mut self) -> (Pending, Duration) {
+        self.last_call += 1;
+        let interval = self.config.interval;
+        let pending = Pending {
+            call: Call(self.last_call),
+            asked: self.now,
+            give_up_at: self.now.after(interval),
+        };
+        (pending, interval / 10 * 9)
+    }
+
+    pub(super) fn event(&mut self, event: Event) {
+        self.outputs.push_back(Output::Event(event));
+    }
+
+    pub(super) fn read(&mut self, key: Key) -> Pending {
+        let (pending, within) = self.pending();
+        let call = pending.call;
+        self.outputs.push_back(Output::Read { call, key, within });
+        pending
+    }
+
+    pub(super) fn list(&mut self) -> Pending {
+        let (pending, within) = self.pending();
+        let call = pending.call;
+        let prefix = self.keys.heartbeats();
+        self.outputs.push_back(Output::List {
+            call,
+            prefix,
+            within,
+        });
+        pending
+    }
+
+    /// A page of the registers of content, from the first after `after` on.
+    pub(super) fn page(&mut self, after: Option<Key>) -> Pending {
+        let (pending, within) = self.pending();
+        let call = pending.call;
+        let prefix = self.keys.contents();
+        self.outputs.push_back(Output::Page {
+            call,
+            prefix,
+            after,
+            within,
+        });
+        pending
+    }
+
+    pub(super) fn write(&mut self, key: Key, expect: Expect, value: Bytes) -> Pending {
+        let (pending, within) = self.pending();
+        let call = pending.call;
+        let stamp = Stamp::Now;
+        let write = Write {
+            key,
+            expect,
+            value,
+            stamp,
+        };
+        self.outputs.push_back(Output::Write {
+            call,
+            write,
+            within,
+        });
+        pending
+    }
+
+    pub(super) fn delete(&mut self, key: Key, version: Version) -> Pending {
+        let (pending, within) = self.pending();
+        let call = pending.call;
+        self.outputs.push_back(Output::Delete {
+            call,
+            key,
+            version,
+            within,
+        });
+        pending
+    }
+
+    /// Tells of a failure and says how long to wait: an eighth of the
+    /// interval, doubled each time, at most an interval; at most a lease
+    /// where a person must do something first.
+    pub(super) fn trouble(&mut self, failure: &Failure, in_a_row: u32) -> Duration {
+        let most = match failure.class {
+            FailureClass::Broken => self.config.lease,
+            _ => self.config.interval,
+        };
+        let failure = failure.clone();
+        self.troubled = true;
+        self.event(Event::Trouble { failure, in_a_row });
+        let doubled = 1u32 << in_a_row.saturating_sub(1).min(8);
+        (self.config.interval / 8).saturating_mul(doubled).min(most)
+    }
+
+    /// At most 10 % of the lease, so that judges do not stampede.
+    pub(super) fn jitter(&mut self) -> Duration {
+        self.rng.span(self.config.lease / 10)
+    }
+
+    /// When to look again: after `gap`, a tenth more or less.
+    pub(super) fn after_about(&mut self, gap: Duration) -> Instant {
+        let spread = self.rng.span(gap / 5);
+        self.now.after(gap / 10 * 9 + spread)
+    }
+}

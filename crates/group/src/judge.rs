@@ -1,0 +1,560 @@
+//! Judging the other nodes: a death takes two steps (§3).
+//!
+//! The register that is judged must be the register that is swapped, and the
+//! view is another register. So first the *heartbeat register* is swapped,
+//! from the exact version that was silent for the span, to one that says
+//! `dead`; a beat that lands first wins, and cancels the verdict. Only then,
+//! and by anybody who reads `dead`, may the view be swapped.
+//!
+//! What a list or a watch shows keeps this node's sight of the others up to
+//! date; a verdict falls only on a fresh read of the one register, asked when
+//! the time had passed, that shows the very beat that was silent.
+//!
+//! A heartbeat register that is not there (somebody deleted it) can never
+//! come back, because beats do not create; its node is given the same span to
+//! find out, and is then as good as dead.
+
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use tenure_core::call::{Call, Failure, FailureClass};
+use tenure_core::cas::{Expect, Reading, Register};
+use tenure_core::ids::{Key, Version};
+use tenure_core::time::Instant;
+
+use super::codec::NUMBER_MAX;
+use super::desk::{Desk, Pending};
+use super::heartbeat::Heartbeat;
+use super::view::{Member, View};
+use super::{Bug, NodeId, Plant};
+
+/// What this node has seen of the others.
+#[derive(Clone, Debug)]
+pub(super) struct Judge {
+    sights: BTreeMap<NodeId, Sight>,
+    /// Ids of this node's own that it has given up and whose work has ended:
+    /// nobody needs to wait for their silence.
+    former: Vec<NodeId>,
+    list: Option<Pending>,
+    list_at: Instant,
+    failures: u32,
+}
+
+/// What this node has seen of one other.
+#[derive(Clone, Debug)]
+struct Sight {
+    beat: Beat,
+    /// When this state was first seen.
+    first: Instant,
+    /// When it was last confirmed by asking.
+    asked: Instant,
+    /// How long it may stay.
+    span: Duration,
+    stage: Stage,
+    /// Since when the register was not what a heartbeat is.
+    garbled: bool,
+    /// A verdict met a conflict, and the register has not been read since.
+    conflicted: bool,
+    /// How many verdicts in a row did, though the register was as expected.
+    refusals: u32,
+}
+
+/// What a register was seen to hold.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Beat {
+    Absent,
+    Alive { version: Version, record: Heartbeat },
+    Dead { version: Version },
+}
+
+impl Beat {
+    const fn version(&self) -> Option<&Version> {
+        match self {
+            Self::Absent => None,
+            Self::Alive { version, .. } | Self::Dead { version } => Some(version),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Stage {
+    Watching,
+    /// Silent for long enough; act then, unless somebody else has.
+    Doubting {
+        act_at: Instant,
+    },
+    Confirming(Pending),
+    Declaring(Pending),
+    /// The first step is taken; the view may be swapped from then on.
+    Condemned {
+        bury_at: Instant,
+    },
+    Deleting(Pending),
+}
+
+impl Judge {
+    pub(super) const fn new(now: Instant) -> Self {
+        Self {
+            sights: BTreeMap::new(),
+            former: Vec::new(),
+            list: None,
+            list_at: now,
+            failures: 0,
+        }
+    }
+
+    /// An id of this node's own has ended all its work.
+    pub(super) fn give_up(&mut self, id: NodeId) {
+        if !self.former.contains(&id) {
+            self.former.push(id);
+        }
+    }
+
+    /// Whether this node has given that id up, as far as it still matters.
+    pub(super) fn is_former(&self, id: NodeId) -> bool {
+        self.former.contains(&id)
+    }
+
+    /// Look at all, soon: the watch came or went.
+    pub(super) const fn look(&mut self, now: Instant) {
+        self.list_at = now;
+    }
+
+    /// The members that may be taken out of the view now.
+    pub(super) fn condemned<'a>(
+        &'a self,
+        view: &'a View,
+        now: Instant,
+    ) -> impl Iterator<Item = NodeId> + 'a {
+        let ids = view.members.iter().map(|member| member.id);
+        ids.filter(move |id| {
+            let sight = self.sights.get(id).map(|sight| sight.stage);
+            matches!(sight, Some(Stage::Condemned { bury_at }) if now >= bury_at)
+        })
+    }
+
+    /// The watch has seen a heartbeat register.
+    pub(super) fn hint(
+        &mut self,
+        desk: &mut Desk,
+        view: &View,
+        id: NodeId,
+        shown: Option<&Register>,
+    ) {
+        // That one is gone is for a read to say.
+        if let Some(register) = shown {
+            self.note(desk, view, id, Some(register), None);
+        }
+    }
+
+    /// A list has ended.
+    pub(super) fn listed(
+        &mut self,
+        desk: &mut Desk,
+        view: &View,
+        call: Call,
+        result: &Result<Vec<(Key, Register)>, Failure>,
+    ) {
+        let Some(pending) = self.list.take_if(|pending| pending.call == call) else {
+            return;
+        };
+        let registers = match result {
+            Ok(registers) => registers,
+            Err(failure) => return self.failed(desk, failure),
+        };
+        self.failures = 0;
+        let gap = if desk.watching {
+            desk.config.lease
+        } else {
+            desk.config.interval
+        };
+        self.list_at = desk.after_about(gap);
+        let mut shown = BTreeMap::new();
+        for (key, register) in registers {
+            if let Some(id) = desk.keys.node(key) {
+                shown.insert(id, register);
+            }
+        }
+        for (id, register) in &shown {
+            self.note(desk, view, *id, Some(register), Some(pending.asked));
+        }
+        for member in &view.members {
+            if !shown.contains_key(&member.id) {
+                self.note(desk, view, member.id, None, Some(pending.asked));
+            }
+        }
+        // What is neither there nor a member is nobody's business any more.
+        let known = |id: &NodeId| shown.contains_key(id) || view.member(*id).is_some();
+        self.sights.retain(|id, _| known(id));
+        self.former.retain(known);
+    }
+
+    /// Whether the last look at all failed.
+    pub(super) fn fails(&self) -> bool {
+        self.failures > 0 || self.sights.values().any(|sight| sight.refusals > 0)
+    }
+
+    fn failed(&mut self, desk: &mut Desk, failure: &Failure) {
+        self.failures = self.failures.saturating_add(1);
+        let pause = desk.trouble(failure, self.failures);
+        self.list_at = desk.now.after(pause);
+    }
+
+    /// Takes note of what a register holds; `asked` says when that was asked,
+    /// and is `None` for the news of a watch.
+    fn note(
+        &mut self,
+        desk: &mut Desk,
+        view: &View,
+        id: NodeId,
+        shown: Option<&Register>,
+        asked: Option<Instant>,
+    ) {
+        if id == desk.me {
+            return;
+        }
+        if let (Some(register), Some(sight)) = (shown, self.sights.get_mut(&id))
+            && sight.beat.version() == Some(&register.version)
+        {
+            // As it was, which most looks say.
+            sight.asked = asked.unwrap_or(sight.asked).max(sight.asked);
+            sight.garbled = false;
+            return;
+        }
+        let member = view.member(id);
+        let usual = member.map_or(desk.config.lease, |member| member.lease);
+        let mut own_verdict = false;
+        let beat = match shown.map(|register| (register, Heartbeat::decode(&register.value))) {
+            None => Beat::Absent,
+            Some((register, Ok(record))) if record.node == id => {
+                let version = register.version.clone();
+                match record.dead {
+                    Some(judge) => {
+                        own_verdict = judge == desk.me && !desk.config.plant.is(Bug::WaitsTwice);
+                        Beat::Dead { version }
+                    }
+                    None => Beat::Alive { version, record },
+                }
+            }
+            // Perhaps only the answer was damaged. A register that stays so
+            // is never judged: a person must look.
+            Some(_) => {
+                if let Some(sight) = self.sights.get_mut(&id) {
+                    sight.garbled = true;
+                }
+                return;
+            }
+        };
+        let known = self.sights.get(&id);
+        let plant = desk.config.plant;
+        if known.is_some_and(|known| known.knows_better(&beat, asked, plant)) {
+            return;
+        }
+        let same = known.is_some_and(|known| known.beat == beat);
+        if same {
+            if let Some(sight) = self.sights.get_mut(&id) {
+                sight.asked = asked.unwrap_or(sight.asked).max(sight.asked);
+                sight.garbled = false;
+            }
+            return;
+        }
+        let lease = match &beat {
+            Beat::Alive { record, .. } => record.lease,
+            Beat::Absent | Beat::Dead { .. } => usual,
+        };
+        let stage = match &beat {
+            // The watch was faster than the answer to this node's own swap. It
+            // has waited for others already, before it judged.
+            Beat::Dead { .. } if own_verdict => Stage::Condemned { bury_at: desk.now },
+            Beat::Dead { .. } => Stage::Condemned {
+                bury_at: desk.now.after(self.turn(desk, view, id)),
+            },
+            Beat::Alive { .. } | Beat::Absent => Stage::Watching,
+        };
+        let sight = Sight {
+            beat,
+            first: desk.now,
+            asked: asked.unwrap_or(desk.now),
+            span: desk.config.drift_bound().lengthen(lease),
+            stage,
+            garbled: false,
+            conflicted: false,
+            refusals: 0,
+        };
+        self.sights.insert(id, sight);
+    }
+
+    /// How long to leave it to others: not at all if this node is the one
+    /// that will be asked to take over.
+    fn turn(&self, desk: &mut Desk, view: &View, id: NodeId) -> Duration {
+        let mut ring: Vec<NodeId> = view
+            .members
+            .iter()
+            .filter(|member| member.ha && member.id != id)
+            .map(|member| member.id)
+            .collect();
+        ring.sort();
+        let hash = super::heir::fnv1a(&id.to_u128().to_be_bytes());
+        let first = hash.checked_rem(ring.len() as u64);
+        let heir = first.and_then(|first| ring.get(first as usize));
+        if heir == Some(&desk.me) || self.former.contains(&id) {
+            return Duration::ZERO;
+        }
+        desk.jitter()
+    }
+
+    /// The answer to a read of one heartbeat register.
+    pub(super) fn read(
+        &mut self,
+        desk: &mut Desk,
+        view: &View,
+        call: Call,
+        result: &Result<Reading, Failure>,
+    ) {
+        let Some((id, pending)) = self.awaited(call) else {
+            return;
+        };
+        let confirmed = self.sights.get(&id).map(|sight| sight.beat.clone());
+        let reading = match result {
+            Ok(reading) => reading,
+            Err(failure) => return self.doubt_again(desk, id, failure),
+        };
+        self.set(id, Stage::Watching);
+        self.note(
+            desk,
+            view,
+            id,
+            reading.register.as_ref(),
+            Some(pending.asked),
+        );
+        if self.is_refused(id, confirmed.as_ref()) {
+            let failure = Failure::refused(&desk.keys.heartbeat(id), reading);
+            return self.refused(desk, id, &failure);
+        }
+        let Some(sight) = self.sights.get(&id) else {
+            return;
+        };
+        let stands = Some(&sight.beat) == confirmed.as_ref() && !sight.garbled;
+        let anyway = self.former.contains(&id) || desk.config.plant.is(Bug::StaleVerdict);
+        match sight.beat.clone() {
+            Beat::Alive { version, record } if stands || anyway => {
+                if desk.config.plant.is(Bug::DeathInOneStep) {
+                    return self.condemn(desk, id);
+                }
+                let dead = Heartbeat {
+                    sequence: record.sequence.saturating_add(1).min(NUMBER_MAX),
+                    dead: Some(desk.me),
+                    ..record
+                };
+                let key = desk.keys.heartbeat(id);
+                let pending = desk.write(key, Expect::Version(version), dead.encode());
+                self.set(id, Stage::Declaring(pending));
+            }
+            // Gone for the span: nobody can bring it back.
+            Beat::Absent if stands && view.member(id).is_some() => self.condemn(desk, id),
+            Beat::Alive { .. } | Beat::Absent | Beat::Dead { .. } => {}
+        }
+    }
+
+    fn condemn(&mut self, desk: &Desk, id: NodeId) {
+        self.set(id, Stage::Condemned { bury_at: desk.now });
+    }
+
+    fn set(&mut self, id: NodeId, stage: Stage) {
+        if let Some(sight) = self.sights.get_mut(&id) {
+            sight.stage = stage;
+        }
+    }
+
+    /// The node whose register that call is about.
+    fn awaited(&self, call: Call) -> Option<(NodeId, Pending)> {
+        self.sights
+            .iter()
+            .find_map(|(id, sight)| match sight.stage {
+                Stage::Confirming(pending)
+                | Stage::Declaring(pending)
+                | Stage::Deleting(pending)
+                    if pending.call == call =>
+                {
+                    Some((*id, pending))
+                }
+                _ => None,
+            })
+    }
+
+    fn doubt_again(&mut self, desk: &mut Desk, id: NodeId, failure: &Failure) {
+        let pause = desk.trouble(failure, 1);
+        let act_at = desk.now.after(pause);
+        self.set(id, Stage::Doubting { act_at });
+    }
+
+    /// Whether the last verdict met a conflict, and the register is as it was
+    /// then: no race, for the store refuses this node's verdict.
+    fn is_refused(&mut self, id: NodeId, expected: Option<&Beat>) -> bool {
+        let sight = self.sights.get_mut(&id);
+        sight.is_some_and(|sight| {
+            core::mem::take(&mut sight.conflicted) && Some(&sight.beat) == expected
+        })
+    }
+
+    /// It is tried less and less often.
+    fn refused(&mut self, desk: &mut Desk, id: NodeId, failure: &Failure) {
+        let Some(sight) = self.sights.get_mut(&id) else {
+            return;
+        };
+        sight.refusals = sight.refusals.saturating_add(1);
+        let pause = desk.trouble(failure, sight.refusals);
+        let act_at = desk.now.after(pause);
+        sight.stage = Stage::Doubting { act_at };
+    }
+
+    /// The answer to the swap of a heartbeat register.
+    pub(super) fn wrote(&mut self, desk: &mut Desk, call: Call, result: &Result<Version, Failure>) {
+        let Some((id, _)) = self.awaited(call) else {
+            return;
+        };
+        match result {
+            Ok(version) => {
+                let version = version.clone();
+                if let Some(sight) = self.sights.get_mut(&id) {
+                    sight.beat = Beat::Dead { version };
+                    sight.refusals = 0;
+                    sight.first = desk.now;
+                }
+                self.condemn(desk, id);
+            }
+            // Somebody wrote first: a late beat, or another judge. Look.
+            Err(failure) if failure.class == FailureClass::Conflict => {
+                let act_at = desk.now;
+                self.set(id, Stage::Doubting { act_at });
+                if let Some(sight) = self.sights.get_mut(&id) {
+                    sight.conflicted = true;
+                }
+            }
+            Err(failure) => self.doubt_again(desk, id, failure),
+        }
+    }
+
+    /// The answer to the deletion of a heartbeat register.
+    pub(super) fn deleted(&mut self, desk: &mut Desk, call: Call, result: &Result<(), Failure>) {
+        let Some((id, _)) = self.awaited(call) else {
+            return;
+        };
+        match result {
+            Ok(()) => {
+                self.sights.remove(&id);
+                self.former.retain(|former| *former != id);
+            }
+            // It is as it was, or gone; the next list will say.
+            Err(_) => {
+                self.sights.remove(&id);
+                self.list_at = self.list_at.min(desk.now.after(desk.config.interval));
+            }
+        }
+    }
+
+    /// Does what time has made due.
+    pub(super) fn advance(&mut self, desk: &mut Desk, view: &View) {
+        let now = desk.now;
+        if self.list.is_some_and(|pending| now >= pending.give_up_at) {
+            self.list = None;
+            self.failed(desk, &Failure::no_answer());
+        }
+        if self.list.is_none() && now >= self.list_at {
+            self.list = Some(desk.list());
+        }
+        let ids: Vec<NodeId> = self.sights.keys().copied().collect();
+        for id in ids {
+            self.advance_one(desk, view, id);
+        }
+    }
+
+    fn advance_one(&mut self, desk: &mut Desk, view: &View, id: NodeId) {
+        let now = desk.now;
+        let member = view.member(id).is_some();
+        let former = self.former.contains(&id);
+        let Some(sight) = self.sights.get(&id) else {
+            return;
+        };
+        match (sight.stage, &sight.beat) {
+            (Stage::Watching, Beat::Alive { .. } | Beat::Absent)
+                if now >= sight.over_at(member) || former =>
+            {
+                if sight.beat == Beat::Absent && !member {
+                    return;
+                }
+                let act_at = now.after(self.turn(desk, view, id));
+                self.set(id, Stage::Doubting { act_at });
+                self.advance_one(desk, view, id);
+            }
+            (Stage::Doubting { act_at }, _) if now >= act_at => {
+                let pending = desk.read(desk.keys.heartbeat(id));
+                self.set(id, Stage::Confirming(pending));
+            }
+            (Stage::Confirming(pending) | Stage::Declaring(pending), _)
+                if now >= pending.give_up_at =>
+            {
+                self.doubt_again(desk, id, &Failure::no_answer());
+            }
+            (Stage::Deleting(pending), _) if now >= pending.give_up_at => {
+                self.sights.remove(&id);
+            }
+            (Stage::Condemned { bury_at }, Beat::Dead { version }) if !member && now >= bury_at => {
+                let version = version.clone();
+                let pending = desk.delete(desk.keys.heartbeat(id), version);
+                self.set(id, Stage::Deleting(pending));
+            }
+            _ => {}
+        }
+    }
+
+    pub(super) fn deadline(&self, view: &View, now: Instant) -> Instant {
+        let list = self.list.map_or(self.list_at, |pending| pending.give_up_at);
+        let sights = self.sights.iter().map(|(id, sight)| match sight.stage {
+            Stage::Watching => {
+                let member: Option<&Member> = view.member(*id);
+                if sight.beat == Beat::Absent && member.is_none() {
+                    return Instant::MAX;
+                }
+                sight.over_at(member.is_some())
+            }
+            Stage::Doubting { act_at } => act_at,
+            Stage::Confirming(pending) | Stage::Declaring(pending) | Stage::Deleting(pending) => {
+                pending.give_up_at
+            }
+            // Whatever is overdue waits for the view.
+            Stage::Condemned { bury_at } if bury_at > now => bury_at,
+            Stage::Condemned { .. } => Instant::MAX,
+        });
+        sights.fold(list, Ord::min)
+    }
+}
+
+impl Sight {
+    /// When it has been silent for long enough. A register of a node that is
+    /// no member may be one that is about to join: it gets twice as long.
+    fn over_at(&self, member: bool) -> Instant {
+        let span = if member { self.span } else { self.span * 2 };
+        self.first.after(span)
+    }
+
+    /// Whether what is shown is older than what is known: beats and verdicts
+    /// only raise the sequence, and nothing comes back. But what was asked for
+    /// after the known state was seen is no old news: then the store gives out
+    /// an older copy. It is waited for once more, which costs time and no
+    /// safety; to ignore it would be to judge a register that is not there, for
+    /// ever in vain (§3.4).
+    fn knows_better(&self, shown: &Beat, asked: Option<Instant>, plant: Plant) -> bool {
+        let overtaken = asked.is_none_or(|asked| asked <= self.first);
+        let old_news = overtaken || plant.is(Bug::FallenBeatIgnored);
+        match (&self.beat, shown) {
+            (Beat::Alive { record: known, .. }, Beat::Alive { record, .. }) => {
+                old_news && record.sequence < known.sequence
+            }
+            (Beat::Dead { .. }, Beat::Alive { .. }) => old_news,
+            (Beat::Alive { .. } | Beat::Dead { .. }, Beat::Absent) => overtaken,
+            _ => false,
+        }
+    }
+}

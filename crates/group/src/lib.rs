@@ -1,0 +1,72 @@
+//! Work that moves off dead machines, over any store of registers.
+//!
+//! A *group* of nodes shares one register, the [`View`]: who is in the group,
+//! and which workload is to run where. Each node beats in a register of its
+//! own, so that beating does not contend for the view, and runs what the view
+//! assigns to it ([`plan`]). When a node falls silent, another one judges it
+//! dead, in two steps, and its HA workloads go to an heir that everybody
+//! would have chosen. The clauses cited as `§` are those of `docs/ha.md`.
+//!
+//! # Why does a workload never run twice?
+//!
+//! The view gives it one holder at a time. The holder is changed by itself,
+//! after it has reaped what ran, or by its death. Death needs the holder's
+//! own heartbeat register, swapped from a version that was silent for
+//! `lease x (1 + drift)` on the judge's clock; and the holder has killed
+//! everything by `lease x (1 - drift)` on its own, counted from before that
+//! very beat was sent. So it has ended before it can be judged. A beat that
+//! lands in between changes the version, and the swap fails; a beat that
+//! comes later meets a conflict, and never creates the register anew. A node
+//! that passed its deadline never comes back under the same id.
+//!
+//! # What is left out on purpose
+//!
+//! Processes and files, what configs mean (the machine writes and deletes
+//! them, and does not look into them: [`Spec::content`]), metrics, balancing of load (an operator moves), and quorum as a defence against
+//! split views: there is one view, so there is no other half. The quorum is
+//! what seed designs know it for: not to run at all with too few machines.
+#![no_std]
+
+extern crate alloc;
+
+mod bug;
+mod codec;
+mod config;
+mod content;
+mod desk;
+mod drafting;
+mod edit;
+mod heartbeat;
+mod heir;
+mod ids;
+mod judge;
+mod news;
+mod node;
+mod past;
+mod plan;
+mod pulse;
+mod roll;
+mod types;
+mod view;
+mod work;
+
+pub use bug::{Bug, Plant};
+pub use codec::{CodecError, VIEW_BYTES_MAX, VIEW_BYTES_ROOM};
+pub use config::{Config, ConfigError};
+pub use content::MARKS_MAX;
+pub use edit::{Draft, Refusal, Request};
+pub use heartbeat::{Heartbeat, STATUS_BYTES_MAX};
+pub use heir::fnv1a;
+pub use ids::{Digest, Keys, NodeId};
+pub use node::Node;
+pub use past::{Past, is_one_clock, may_resume};
+pub use plan::{
+    Action, BACKOFF, BACKOFF_MAX, Cooling, HEALTHY, HEALTHY_PAUSES, Job, Jobs, Phase, STARTS_MAX,
+    Times, plan,
+};
+pub use roll::COMMANDS_MAX;
+pub use types::{Command, Event, Input, KeyPage, Order, Output, Run, Why};
+pub use view::{
+    Assignment, DEPARTURES_MAX, Departure, INSTANCES_MAX, LABELS_MAX, MEMBERS_MAX, Member, Place,
+    Spec, Target, View,
+};

@@ -1,0 +1,47 @@
+//! What a node that was restarted may go on from (§7).
+//!
+//! The grant of a former life is a time of the clock that this life was shown.
+//! On another boot, or in another time namespace, that time means nothing: a
+//! life that is over would look as if it had hours left. So would the times
+//! that are told to a guardian which that life has started and which reads its
+//! clock. So a node goes on, and a guardian is kept, only on one clock.
+
+use alloc::collections::BTreeMap;
+
+use tenure_core::ids::Name;
+use tenure_core::time::{ClockId, Instant};
+use tenure_election::Grant;
+
+use super::plan::Job;
+use super::{Bug, NodeId, Plant};
+
+/// What a restarted node may go on from: its old incarnation.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Past {
+    /// Its id.
+    pub id: NodeId,
+    /// The grant of its last beat, on the clock of this very boot.
+    pub grant: Grant,
+    /// What its guardian kept running.
+    pub jobs: BTreeMap<Name, Job>,
+}
+
+/// Whether the clock that a former life has noted is the one that is read now.
+/// A boot id that is foreign or cannot be read proves nothing: two processes
+/// that cannot read theirs need not be shown one clock.
+pub fn is_one_clock(noted: Option<ClockId>, read: Option<ClockId>, plant: Plant) -> bool {
+    let told = noted.is_some() && noted == read;
+    told || plant.is(Bug::BootTrusted)
+}
+
+/// Whether a node may go on from a life that has noted this clock and whose
+/// last grant was this one, `now` on the clock that is read.
+pub fn may_resume(
+    noted: Option<ClockId>,
+    read: Option<ClockId>,
+    now: Instant,
+    grant: &Grant,
+    plant: Plant,
+) -> bool {
+    is_one_clock(noted, read, plant) && now < grant.kill_at
+}

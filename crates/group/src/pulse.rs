@@ -1,0 +1,340 @@
+//! The node's own heartbeat (§2): created once, beaten once an interval,
+//! never created again.
+//!
+//! A beat is a compare-and-swap on the version of the last one, so whoever
+//! judges this node dead and swaps the register first has the last word. Each
+//! attempt has a sequence of its own, so that a read can tell after an
+//! unknown outcome which of them landed; the grant counts from before *that*
+//! attempt was sent. A life that goes on from an earlier one begins its
+//! sequences at the boot-time clock: an attempt of the earlier life may still
+//! be on its way, and must not be taken for one of this life, whose grant would
+//! count from too late.
+
+use alloc::collections::VecDeque;
+
+use tenure_core::call::{Call, Failure, FailureClass};
+use tenure_core::cas::{Bytes, Expect, Reading};
+use tenure_core::ids::Version;
+use tenure_core::time::Instant;
+use tenure_election::Grant;
+
+use super::desk::{Desk, Pending};
+use super::heartbeat::Heartbeat;
+use super::types::{Event, Why};
+use super::{Bug, NodeId};
+
+/// How many attempts of unknown outcome are remembered.
+const ATTEMPTS_MAX: usize = 8;
+
+/// The heartbeat of one incarnation.
+#[derive(Clone, Debug)]
+pub(super) struct Pulse {
+    /// The version of the register, if it is known to exist.
+    version: Option<Version>,
+    /// Whether it has ever been seen to exist.
+    created: bool,
+    sequence: u64,
+    grant: Option<Grant>,
+    attempts: VecDeque<(u64, Instant)>,
+    stage: Stage,
+    failures: u32,
+    /// What the last beat expected, if it met a conflict and the register has
+    /// not been read since.
+    conflicted: Option<Expect>,
+    /// How many registers in a row could not be created though they are not
+    /// there, and when the next may be.
+    refusals: u32,
+    create_at: Instant,
+    /// Whether the beats of the incarnation before this one failed, and none
+    /// has succeeded since.
+    failed_before: bool,
+    pub(super) status: Bytes,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Stage {
+    Idle {
+        at: Instant,
+    },
+    Writing(Pending),
+    Reading(Pending),
+    /// It is unclear what the register holds; read it then.
+    Unread {
+        at: Instant,
+    },
+    Still,
+}
+
+/// What a beat came to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Pulsed {
+    Nothing,
+    /// The grant was extended.
+    Beat,
+    /// The id is lost.
+    Lost(Why),
+}
+
+impl Pulse {
+    /// The heartbeat of a node that joins now.
+    pub(super) fn new(now: Instant, status: Bytes) -> Self {
+        Self {
+            version: None,
+            created: false,
+            sequence: 0,
+            grant: None,
+            attempts: VecDeque::new(),
+            stage: Stage::Idle { at: now },
+            failures: 0,
+            conflicted: None,
+            refusals: 0,
+            create_at: now,
+            failed_before: false,
+            status,
+        }
+    }
+
+    /// The heartbeat of an incarnation that may go on: first it must be read.
+    pub(super) fn resumed(now: Instant, grant: Grant) -> Self {
+        Self {
+            created: true,
+            // An attempt takes at least a nanosecond, so no earlier life of
+            // this boot has given out a sequence as high as the clock.
+            sequence: now.as_nanos(),
+            grant: Some(grant),
+            stage: Stage::Unread { at: now },
+            ..Self::new(now, Bytes::from([]))
+        }
+    }
+
+    pub(super) const fn grant(&self) -> Option<Grant> {
+        self.grant
+    }
+
+    /// The version to delete by, once the node has left.
+    pub(super) const fn version(&self) -> Option<&Version> {
+        self.version.as_ref()
+    }
+
+    /// Whether the last beat failed, be it one of the incarnation before this.
+    pub(super) const fn fails(&self) -> bool {
+        self.failures > 0 || self.refusals > 0 || self.failed_before
+    }
+
+    /// The heartbeat of the incarnation that comes after this one. The store is
+    /// as it was, but is asked anew without a pause, unless it refused to create
+    /// the last one.
+    pub(super) fn again(&self, now: Instant) -> Self {
+        Self {
+            failed_before: self.fails(),
+            refusals: self.refusals,
+            stage: Stage::Idle {
+                at: now.max(self.create_at),
+            },
+            ..Self::new(now, self.status.clone())
+        }
+    }
+
+    /// No beat any more.
+    pub(super) fn stop(&mut self) {
+        self.stage = Stage::Still;
+    }
+
+    /// Whether a success may still be counted: not when it is heard of at
+    /// `drain_at` or later.
+    fn counts(&self, desk: &Desk, deadline: Instant) -> bool {
+        self.grant.is_none() || desk.now < deadline || desk.config.plant.is(Bug::Revival)
+    }
+
+    pub(super) fn wrote(
+        &mut self,
+        desk: &mut Desk,
+        call: Call,
+        result: &Result<Version, Failure>,
+        deadline: Instant,
+    ) -> Pulsed {
+        match self.stage {
+            Stage::Writing(pending) if pending.call == call => {}
+            _ => return Pulsed::Nothing,
+        }
+        match result {
+            Ok(version) => {
+                let last = self.attempts.pop_back();
+                self.attempts.clear();
+                let start = last.map_or(desk.now, |(_, start)| start);
+                self.version = Some(version.clone());
+                self.extend(desk, start, deadline)
+            }
+            Err(failure) => {
+                if matches!(
+                    failure.class,
+                    FailureClass::Unavailable | FailureClass::Broken
+                ) {
+                    // It certainly did not land.
+                    self.attempts.pop_back();
+                    let pause = self.failed(desk, failure);
+                    self.stage = Stage::Idle { at: pause };
+                    return Pulsed::Nothing;
+                }
+                if failure.class == FailureClass::Unknown {
+                    self.failed(desk, failure);
+                } else {
+                    self.conflicted = Some(self.expect());
+                }
+                self.stage = Stage::Reading(desk.read(desk.keys.heartbeat(desk.me)));
+                Pulsed::Nothing
+            }
+        }
+    }
+
+    fn failed(&mut self, desk: &mut Desk, failure: &Failure) -> Instant {
+        self.failures = self.failures.saturating_add(1);
+        let pause = desk.trouble(failure, self.failures);
+        desk.now.after(pause)
+    }
+
+    fn extend(&mut self, desk: &mut Desk, start: Instant, deadline: Instant) -> Pulsed {
+        self.created = true;
+        if !self.counts(desk, deadline) {
+            return Pulsed::Nothing;
+        }
+        let late = desk.config.plant.is(Bug::DeadlineFromEnd);
+        let grant = desk.config.grant(if late { desk.now } else { start });
+        self.grant = Some(grant);
+        self.stage = Stage::Idle {
+            at: start.after(desk.config.interval),
+        };
+        (self.failures, self.refusals) = (0, 0);
+        self.failed_before = false;
+        desk.event(Event::Beat { grant });
+        Pulsed::Beat
+    }
+
+    pub(super) fn read(
+        &mut self,
+        desk: &mut Desk,
+        call: Call,
+        result: &Result<Reading, Failure>,
+        deadline: Instant,
+    ) -> Pulsed {
+        match self.stage {
+            Stage::Reading(pending) if pending.call == call => {}
+            _ => return Pulsed::Nothing,
+        }
+        let reading = match result {
+            Ok(reading) => reading,
+            Err(failure) => {
+                let at = self.failed(desk, failure);
+                self.stage = Stage::Unread { at };
+                return Pulsed::Nothing;
+            }
+        };
+        // No race, if it shows what the beat expected: the store refuses it.
+        let conflicted = self.conflicted.take();
+        let refused = conflicted.filter(|it| it.is_met_by(reading.register.as_ref()));
+        let refused = refused.map(|_| Failure::refused(&desk.keys.heartbeat(desk.me), reading));
+        let Some(register) = &reading.register else {
+            if let Some(failure) = refused {
+                self.refusals = self.refusals.saturating_add(1);
+                let pause = desk.trouble(&failure, self.refusals);
+                self.create_at = desk.now.after(pause);
+            }
+            return self.absent(desk);
+        };
+        match Heartbeat::decode(&register.value) {
+            Ok(shown) if shown.node == desk.me => {
+                if shown.dead.is_some() {
+                    return Pulsed::Lost(Why::JudgedDead);
+                }
+                self.version = Some(register.version.clone());
+                self.created = true;
+                if desk.config.plant.is(Bug::LivesShareNumbers) && self.attempts.is_empty() {
+                    self.sequence = shown.sequence;
+                }
+                self.sequence = self.sequence.max(shown.sequence);
+                let landed = self
+                    .attempts
+                    .iter()
+                    .find(|(sequence, _)| *sequence == shown.sequence);
+                let landed = landed.map(|(_, start)| *start);
+                // An attempt that was sent before the one that is shown, or
+                // on an older version, can never land any more.
+                self.attempts
+                    .retain(|(sequence, _)| *sequence > shown.sequence);
+                let at = refused.map_or(desk.now, |failure| self.failed(desk, &failure));
+                self.stage = Stage::Idle { at };
+                landed.map_or(Pulsed::Nothing, |start| self.extend(desk, start, deadline))
+            }
+            _ => {
+                let garbled = Failure::new(FailureClass::Unknown, "the answer was no heartbeat");
+                let at = self.failed(desk, &garbled);
+                self.stage = Stage::Unread { at };
+                Pulsed::Nothing
+            }
+        }
+    }
+
+    /// It is not there: it was deleted, or an attempt to create it is still on
+    /// its way, or landed and was deleted since. An id is created once.
+    fn absent(&mut self, desk: &Desk) -> Pulsed {
+        let tried = self.created || !self.attempts.is_empty();
+        if tried && !desk.config.plant.is(Bug::BeatCreates) {
+            return Pulsed::Lost(Why::Forgotten);
+        }
+        self.version = None;
+        self.stage = Stage::Idle { at: desk.now };
+        Pulsed::Nothing
+    }
+
+    pub(super) fn advance(&mut self, desk: &mut Desk) {
+        match self.stage {
+            Stage::Writing(pending) if desk.now >= pending.give_up_at => {
+                self.failed(desk, &Failure::no_answer());
+                self.stage = Stage::Reading(desk.read(desk.keys.heartbeat(desk.me)));
+            }
+            Stage::Reading(pending) if desk.now >= pending.give_up_at => {
+                let at = self.failed(desk, &Failure::no_answer());
+                self.stage = Stage::Unread { at };
+            }
+            Stage::Unread { at } if desk.now >= at => {
+                self.stage = Stage::Reading(desk.read(desk.keys.heartbeat(desk.me)));
+            }
+            Stage::Idle { at } if desk.now >= at => self.beat(desk),
+            _ => {}
+        }
+    }
+
+    fn beat(&mut self, desk: &mut Desk) {
+        self.sequence += 1;
+        if self.attempts.len() >= ATTEMPTS_MAX {
+            self.attempts.pop_front();
+        }
+        self.attempts.push_back((self.sequence, desk.now));
+        let expect = self.expect();
+        let value = self.record(desk.me, desk).encode();
+        let pending = desk.write(desk.keys.heartbeat(desk.me), expect, value);
+        self.stage = Stage::Writing(pending);
+    }
+
+    fn expect(&self) -> Expect {
+        self.version.clone().map_or(Expect::Absent, Expect::Version)
+    }
+
+    fn record(&self, node: NodeId, desk: &Desk) -> Heartbeat {
+        Heartbeat {
+            node,
+            sequence: self.sequence,
+            lease: desk.config.lease,
+            status: self.status.clone(),
+            dead: None,
+        }
+    }
+
+    pub(super) const fn deadline(&self) -> Instant {
+        match self.stage {
+            Stage::Idle { at } | Stage::Unread { at } => at,
+            Stage::Writing(pending) | Stage::Reading(pending) => pending.give_up_at,
+            Stage::Still => Instant::MAX,
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! Telling every listener what happens, in order, without waiting for any.
+//!
+//! A listener has a queue of its own that keeps the latest events; whoever is
+//! too slow loses the oldest and can see how many. So a machine never waits
+//! for an application, and no application can make a machine grow.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use tokio::sync::Notify;
+
+/// How many events wait for a listener. When another comes the oldest is
+/// dropped and counted ([`Events::missed`]); nothing safe depends on events.
+pub const EVENTS_MAX: usize = 256;
+
+/// A stream of events: delivered in order, never concurrently.
+pub struct Events<E> {
+    queue: Arc<Queue<E>>,
+}
+
+struct Queue<E> {
+    state: Mutex<State<E>>,
+    news: Notify,
+}
+
+struct State<E> {
+    events: VecDeque<E>,
+    missed: u64,
+    ended: bool,
+}
+
+impl<E> Queue<E> {
+    fn new(ended: bool) -> Self {
+        let state = State {
+            events: VecDeque::new(),
+            missed: 0,
+            ended,
+        };
+        Self {
+            state: Mutex::new(state),
+            news: Notify::new(),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State<E>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The sender's side of all streams of one machine. Dropping it ends them.
+pub struct Fan<E: Clone + PartialEq> {
+    /// After this event nothing is sent any more.
+    last: E,
+    listeners: Mutex<Listeners<E>>,
+}
+
+struct Listeners<E> {
+    queues: Vec<Weak<Queue<E>>>,
+    ended: bool,
+}
+
+impl<E> Events<E> {
+    /// The next event; `None` after the last one, which says that whatever
+    /// told them has stopped. Cancelling this loses nothing.
+    pub async fn next(&mut self) -> Option<E> {
+        loop {
+            let news = self.queue.news.notified();
+            {
+                let mut state = self.queue.lock();
+                match state.events.pop_front() {
+                    Some(event) => return Some(event),
+                    None if state.ended => return None,
+                    None => {}
+                }
+            }
+            news.await;
+        }
+    }
+
+    /// How many events were dropped because this listener was too slow.
+    pub fn missed(&self) -> u64 {
+        self.queue.lock().missed
+    }
+}
+
+impl<E> fmt::Debug for Events<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let waiting = self.queue.lock().events.len();
+        f.debug_struct("Events").field("waiting", &waiting).finish()
+    }
+}
+
+impl<E: Clone + PartialEq> Fan<E> {
+    /// Without listeners. The event `last` ends all streams.
+    pub const fn new(last: E) -> Self {
+        let listeners = Listeners {
+            queues: Vec::new(),
+            ended: false,
+        };
+        Self {
+            last,
+            listeners: Mutex::new(listeners),
+        }
+    }
+
+    /// A stream of what is sent from now on; one that has ended already if
+    /// the last event was sent.
+    pub fn subscribe(&self) -> Events<E> {
+        let mut listeners = self.lock();
+        let queue = Arc::new(Queue::new(listeners.ended));
+        listeners.queues.retain(|queue| queue.strong_count() > 0);
+        listeners.queues.push(Arc::downgrade(&queue));
+        Events { queue }
+    }
+
+    /// Sends an event to every listener, unless the last one was sent before.
+    pub fn send(&self, event: &E) {
+        let mut listeners = self.lock();
+        if listeners.ended {
+            return;
+        }
+        listeners.ended = *event == self.last;
+        for queue in listeners.queues.iter().filter_map(Weak::upgrade) {
+            let mut state = queue.lock();
+            if state.events.len() >= EVENTS_MAX {
+                state.events.pop_front();
+                state.missed += 1;
+            }
+            state.ended = listeners.ended;
+            state.events.push_back(event.clone());
+            drop(state);
+            queue.news.notify_one();
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Listeners<E>> {
+        self.listeners
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<E: Clone + PartialEq> fmt::Debug for Fan<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let listeners = self.lock().queues.len();
+        f.debug_struct("Fan")
+            .field("listeners", &listeners)
+            .finish()
+    }
+}
+
+impl<E: Clone + PartialEq> Drop for Fan<E> {
+    fn drop(&mut self) {
+        // Nothing more is sent, also when the sender has panicked.
+        self.send(&self.last);
+    }
+}

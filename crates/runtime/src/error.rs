@@ -1,0 +1,166 @@
+//! Errors by what the caller must do next.
+//!
+//! Which library raised an error is of no use to a campaign; what it may
+//! conclude about its write is everything. So the classes are four, and the
+//! one most libraries lack is [`StoreError::Unknown`]: the write may have
+//! happened and may not. Reading it as "no" loses offices, reading it as
+//! "yes" makes two leaders.
+
+use std::error::Error as StdError;
+use std::fmt;
+
+/// The cause behind a [`StoreError`], for people.
+pub type Cause = Box<dyn StdError + Send + Sync>;
+
+/// How a store's operation failed, by what the caller must do next.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// Somebody else wrote first. Re-read, then decide.
+    #[error("the register was changed by somebody else")]
+    Conflict,
+    /// It certainly did not happen. Retry within the lease budget.
+    #[error("the store is not available: {0}")]
+    Unavailable(Cause),
+    /// It may or may not have happened. Treat it as neither: re-read and
+    /// compare leader id, term and sequence.
+    #[error("no certain answer from the store: {0}")]
+    Unknown(Cause),
+    /// It will not work until a person does something: wrong credentials, a
+    /// table of another shape, a store that ignores preconditions.
+    #[error("{0}")]
+    Broken(Cause),
+}
+
+impl StoreError {
+    /// [`StoreError::Unavailable`] with a sentence.
+    pub fn unavailable(text: impl fmt::Display) -> Self {
+        Self::Unavailable(text.to_string().into())
+    }
+
+    /// [`StoreError::Unknown`] with a sentence.
+    pub fn unknown(text: impl fmt::Display) -> Self {
+        Self::Unknown(text.to_string().into())
+    }
+
+    /// [`StoreError::Broken`] with a sentence that says what was expected,
+    /// what was found and what to do.
+    pub fn broken(text: impl fmt::Display) -> Self {
+        Self::Broken(text.to_string().into())
+    }
+}
+
+/// Text of others in which no character moves the cursor, ends the line, turns
+/// the direction of what is written or cannot be seen, so that none of it can
+/// pass for words of this program or for another name.
+///
+/// The words of a server in an error are given in this form.
+#[must_use]
+pub fn plain(text: &str) -> String {
+    let mut plain = String::with_capacity(text.len());
+    for character in text.chars() {
+        if moves(character) {
+            plain.extend(character.escape_default());
+        } else {
+            plain.push(character);
+        }
+    }
+    plain
+}
+
+/// The text of a JSON value with the same characters written as `\u` and four digits, which
+/// means the same: JSON itself escapes only the first 32 of them.
+#[must_use]
+pub fn plain_json(text: &str) -> String {
+    let mut plain = String::with_capacity(text.len());
+    for character in text.chars() {
+        if moves(character) {
+            for unit in character.encode_utf16(&mut [0; 2]) {
+                plain.push_str(&format!("\\u{unit:04x}"));
+            }
+        } else {
+            plain.push(character);
+        }
+    }
+    plain
+}
+
+/// Whether a character does more than take its place in a line, or less.
+fn moves(character: char) -> bool {
+    // Controls, those of C1 among them.
+    character.is_control()
+        || matches!(character,
+            // What turns the direction, and what ends a line elsewhere.
+            '\u{61c}' | '\u{200e}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
+            // What cannot be seen (Unicode: default-ignorable).
+            | '\u{ad}' | '\u{34f}' | '\u{115f}'..='\u{1160}' | '\u{17b4}'..='\u{17b5}'
+            | '\u{180b}'..='\u{180f}' | '\u{200b}'..='\u{200d}' | '\u{2060}'..='\u{2065}'
+            | '\u{206a}'..='\u{206f}' | '\u{3164}' | '\u{fe00}'..='\u{fe0f}' | '\u{feff}'
+            | '\u{ffa0}' | '\u{fff0}'..='\u{fffb}' | '\u{e0000}'..='\u{e0fff}')
+}
+
+/// What is quoted of a request in an answer to it: no more than this, since
+/// the request may be of megabytes.
+pub fn cut(text: &str) -> &str {
+    const CHARACTERS_MAX: usize = 200;
+    let end = text.char_indices().nth(CHARACTERS_MAX);
+    end.map_or(text, |(at, _)| &text[..at])
+}
+
+/// A duration as people say it, to two digits: what is left of a limit differs
+/// from call to call, and the same trouble is to be told in the same words.
+pub fn about(duration: std::time::Duration) -> String {
+    let micros = duration.as_micros();
+    let unit = 10_u128.pow(micros.checked_ilog10().unwrap_or(0).saturating_sub(1));
+    let rounded = (micros + unit / 2) / unit * unit;
+    let rounded = u64::try_from(rounded).unwrap_or(u64::MAX);
+    format!("{:?}", std::time::Duration::from_micros(rounded))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn what_is_quoted_is_cut() {
+        assert_eq!(cut("short"), "short");
+        assert_eq!(cut(&"ä".repeat(3_000_000)), "ä".repeat(200));
+    }
+
+    #[test]
+    fn no_character_of_others_moves_the_cursor_or_ends_a_line() {
+        let text = "a\n\u{1b}[31m\u{9b}2J\u{202e}\u{2066}\u{61c}\u{2028}\té\\";
+        let shown = r"a\n\u{1b}[31m\u{9b}2J\u{202e}\u{2066}\u{61c}\u{2028}\té\";
+        assert_eq!(plain(text), shown);
+        assert_eq!(plain(&plain(text)), shown);
+    }
+
+    #[test]
+    fn no_name_of_others_passes_for_another_one() {
+        for odd in ['\u{200b}', '\u{feff}', '\u{3164}', '\u{ad}', '\u{e0041}'] {
+            let name = format!("admin{odd}");
+            assert_eq!(plain(&name), format!("admin{}", odd.escape_unicode()));
+        }
+        assert_eq!(
+            plain_json("\u{e0041}\u{200b}\u{fc}"),
+            "\\udb40\\udc41\\u200b\u{fc}"
+        );
+    }
+
+    #[test]
+    fn a_duration_is_said_to_two_digits() {
+        for (nanos, said) in [
+            (539_990_000, "540ms"),
+            (540_000_000, "540ms"),
+            (1_234_567_890, "1.2s"),
+            (59_999_999_999, "60s"),
+            (4_500_000, "4.5ms"),
+            (7_000, "7µs"),
+            (900, "0ns"),
+            (0, "0ns"),
+        ] {
+            assert_eq!(about(Duration::from_nanos(nanos)), said);
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! The calls of one connection, which have their turns together.
+//!
+//! Over HTTP/2 a connection has up to a thousand calls under way. As tasks of
+//! the runtime each of them would have a turn of its own, and whoever sends
+//! the most calls would have nearly all turns: a probe, and the one call of
+//! another connection, would wait behind tens of thousands. So the calls of a
+//! connection run in the task of that connection, [`IN_A_ROW`] of them in one
+//! turn, and each connection has the same turn, however much it asks for.
+
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+
+use futures_util::stream::{FuturesUnordered, StreamExt as _};
+use hyper::rt::Executor;
+
+/// How many calls of one connection are polled in one of its turns.
+const IN_A_ROW: u32 = 16;
+
+type Future = Pin<Box<dyn std::future::Future<Output = ()> + Send>>;
+
+/// The calls that are under way on one connection. They end with it.
+pub(super) struct Calls {
+    begun: Begun,
+    running: FuturesUnordered<Call>,
+    left: Arc<AtomicU32>,
+}
+
+/// Where the HTTP library leaves calls that begin: it finds them while it is
+/// polled, and so right before they are polled for the first time.
+#[derive(Clone, Default)]
+pub(super) struct Begun(Arc<Mutex<Vec<Future>>>);
+
+impl Begun {
+    fn lock(&self) -> MutexGuard<'_, Vec<Future>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<F> Executor<F> for Begun
+where
+    F: std::future::Future<Output = ()> + Send + 'static,
+{
+    fn execute(&self, call: F) {
+        self.lock().push(Box::pin(call));
+    }
+}
+
+/// A call that is polled as long as some are left in this turn.
+struct Call {
+    call: Future,
+    left: Arc<AtomicU32>,
+}
+
+impl std::future::Future for Call {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let left = self.left.load(Ordering::Relaxed);
+        let Some(left) = left.checked_sub(1) else {
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        };
+        self.left.store(left, Ordering::Relaxed);
+        self.call.as_mut().poll(context)
+    }
+}
+
+impl Calls {
+    pub(super) fn new() -> Self {
+        Self {
+            begun: Begun::default(),
+            running: FuturesUnordered::new(),
+            left: Arc::default(),
+        }
+    }
+
+    /// What the HTTP library starts calls by.
+    pub(super) fn executor(&self) -> Begun {
+        self.begun.clone()
+    }
+
+    /// Runs the calls beside their connection, until it ends.
+    pub(super) async fn beside<C>(&mut self, mut connection: Pin<&mut C>) -> C::Output
+    where
+        C: std::future::Future,
+    {
+        std::future::poll_fn(|context| {
+            let polled = connection.as_mut().poll(context);
+            if polled.is_pending() {
+                self.poll(context);
+            }
+            polled
+        })
+        .await
+    }
+
+    fn poll(&mut self, context: &mut Context<'_>) {
+        let left = &self.left;
+        let begun = std::mem::take(&mut *self.begun.lock());
+        self.running.extend(begun.into_iter().map(|call| Call {
+            call,
+            left: Arc::clone(left),
+        }));
+        left.store(IN_A_ROW, Ordering::Relaxed);
+        // Those that are left over have woken themselves, of which the set
+        // finds two, and has its next turn after that of others.
+        while let Poll::Ready(Some(())) = self.running.poll_next_unpin(context) {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use futures_util::task::noop_waker_ref;
+
+    use super::*;
+
+    /// A connection that never ends, and calls that each count their polls.
+    fn begun(calls: &Calls, count: usize, turns: usize) -> Arc<AtomicUsize> {
+        let polls = Arc::new(AtomicUsize::new(0));
+        for _ in 0..count {
+            let polls = Arc::clone(&polls);
+            calls.executor().execute(async move {
+                for _ in 0..turns {
+                    polls.fetch_add(1, Ordering::Relaxed);
+                    tokio::task::yield_now().await;
+                }
+            });
+        }
+        polls
+    }
+
+    #[test]
+    fn a_connection_polls_so_many_calls_in_a_row_and_all_of_them_in_turn() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build();
+        runtime.expect("a runtime").block_on(async {
+            let mut calls = Calls::new();
+            let polls = begun(&calls, 1_000, 1);
+            let mut connection = std::pin::pin!(std::future::pending::<()>());
+            let mut before = 0;
+            for _ in 0..200 {
+                let mut turn = std::pin::pin!(calls.beside(connection.as_mut()));
+                std::future::poll_fn(|context| {
+                    assert!(turn.as_mut().poll(context).is_pending());
+                    Poll::Ready(())
+                })
+                .await;
+                let now = polls.load(Ordering::Relaxed);
+                assert!(now - before <= IN_A_ROW as usize, "{}", now - before);
+                before = now;
+                // What the runtime defers comes after this turn.
+                tokio::task::yield_now().await;
+            }
+            assert_eq!(before, 1_000, "each had its turn");
+            assert!(calls.running.is_empty(), "each has ended");
+        });
+    }
+
+    #[test]
+    fn calls_end_with_their_connection() {
+        let mut calls = Calls::new();
+        let held = Arc::new(());
+        let inner = Arc::clone(&held);
+        calls.executor().execute(async move {
+            let _inner = inner;
+            std::future::pending::<()>().await;
+        });
+        let context = &mut Context::from_waker(noop_waker_ref());
+        calls.poll(context);
+        assert_eq!(Arc::strong_count(&held), 2);
+        drop(calls);
+        assert_eq!(Arc::strong_count(&held), 1);
+    }
+}
