@@ -188,6 +188,30 @@ fn calls_that_were_given_up_cost_the_others_of_their_connection_nothing() {
     assert!(!alone.closed(1));
 }
 
+/// A call that is refused is answered when its body has come, if that is small:
+/// its stream would be reset else, which clients take for a failure.
+#[test]
+fn a_refused_call_is_answered_after_its_body() {
+    let alone = Alone::start();
+    let mut wire = Wire::connect(&alone.address);
+    let mut block = headers(1, 0x83, "/v1/log/append", 0).split_off(9);
+    // The content length, 28 in HPACK's table, and where no page may be from.
+    let length = APPEND.len().to_string();
+    block.extend([&[15, 28 - 15, 2][..], length.as_bytes()].concat());
+    block.extend([&[0, 6][..], b"origin", &[11], b"http://evil"].concat());
+    wire.0
+        .write_all(&frame(HEADERS, END_HEADERS, 1, &block))
+        .expect("it reads");
+    wire.0.write_all(&get(3, "/healthz")).expect("it reads");
+    let (kind, stream, payload) = wire.next().expect("an answer");
+    assert_eq!((kind, stream, payload[0]), (HEADERS, 3, STATUS_200));
+    let body = frame(DATA, END_STREAM, 1, APPEND.as_bytes());
+    wire.0.write_all(&body).expect("it reads");
+    let (kind, stream, payload) = wire.next().expect("an answer");
+    assert_eq!((kind, stream), (HEADERS, 1), "{payload:?}");
+    assert_ne!(payload[0], STATUS_200, "it is refused");
+}
+
 /// More than may wait for the server: an attack, which ends its own
 /// connection, is counted, and harms no other. What the system holds back for
 /// the server may reach it in pieces, and it may keep up with these; then it

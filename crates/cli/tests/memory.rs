@@ -17,7 +17,7 @@ use attacked::{
     Alone, PROMPT, Probes, SOON, Whole, all, attacked, code, connect, growth, head, resident,
     runtime,
 };
-use common::servers::{Cluster, call, led, metric};
+use common::servers::{Cluster, answer, call, call_with, led, metric};
 use hyper::body::{Body, Frame};
 use tenure::api::v1::log_client::LogClient;
 use tenure::api::v1::registers_client::RegistersClient;
@@ -215,6 +215,56 @@ fn without_a_token_no_body_is_read() {
     assert_eq!(&begun, b"HTTP/1.1 401");
 }
 
+/// What anybody may ask for, from many addresses: streams that stay open, and
+/// calls whose message never comes.
+#[test]
+fn strangers_who_ask_for_health_keep_nobody_with_a_token_out() {
+    let rights = [("operator", "admin = true"), ("clerk", "read = [\"\"]")];
+    let tokens = rights.map(|(name, right)| {
+        let sha256 = tenure::server::fingerprint(name);
+        format!("[tokens.{name}]\nsha256 = \"{sha256}\"\n{right}\n")
+    });
+    let alone = Alone::start(Some(&tokens.concat()));
+    let before = resident(alone.server.id());
+    let probes = Probes::start(&alone.address, alone.server.id());
+    let runtime = runtime();
+    let held = runtime.block_on(async {
+        let (mut waiting, mut answers) = (Vec::new(), Vec::new());
+        for from in 1..=30 {
+            let channel = connect(&alone.address, from).await;
+            let (mut watches, mut checks) = (JoinSet::new(), JoinSet::new());
+            for _ in 0..500 {
+                let empty = Content::new(Whole(Some(Bytes::from_static(&[0; 5]))));
+                let (to, silent) = (channel.clone(), Content::new(Half(None)));
+                watches.spawn(head(to, "/grpc.health.v1.Health/Watch", empty));
+                checks.spawn(head(
+                    channel.clone(),
+                    "/grpc.health.v1.Health/Check",
+                    silent,
+                ));
+            }
+            answers.extend(all(watches).await);
+            waiting.push(checks);
+        }
+        (waiting, answers)
+    });
+    let busy = |it: &&http::Response<Content>| code(it) == Some(Code::ResourceExhausted);
+    assert!(held.1.iter().filter(busy).count() > 1_000);
+    for (token, call, body) in [
+        ("clerk", "registers/list", r#"{"prefix": ""}"#),
+        ("operator", "cluster/status", "{}"),
+    ] {
+        let bearer = format!("Authorization: Bearer {token}\r\n");
+        let told = call_with(&alone.address, &format!("POST /v1/{call}"), &bearer, body);
+        let told = answer(told);
+        assert!(told.starts_with("HTTP/1.1 200"), "{told}");
+    }
+    let (slowest, grew) = (probes.end(), growth(alone.server.id(), before));
+    assert!(grew < 384 * MIB, "{} MiB", grew / MIB);
+    assert!(slowest < PROMPT, "{slowest:?}");
+    drop(held);
+}
+
 #[test]
 fn bodies_that_are_not_finished_are_held_up_to_a_bound() {
     let alone = Alone::start(None);
@@ -300,6 +350,40 @@ fn over_http_1_tails_that_are_not_read_hold_little_too() {
     drop(tails);
 }
 
+/// Bytes that the system holds for clients of this server.
+fn queued(address: &str) -> u64 {
+    let (_, port) = address.rsplit_once(':').expect("a port");
+    let port = port.parse::<u16>().expect("a port");
+    let ours = format!(":{port:04X}");
+    let table = std::fs::read_to_string("/proc/net/tcp").expect("connections");
+    let sums = table.lines().filter_map(|line| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let (unsent, _) = words.get(4)?.split_once(':')?;
+        words[1].ends_with(&ours).then_some(())?;
+        u64::from_str_radix(unsent, 16).ok()
+    });
+    sums.sum()
+}
+
+/// What the system holds is counted for nobody, and to hand it over keeps a
+/// thread of the server busy.
+#[test]
+fn the_system_holds_little_of_what_is_not_read() {
+    const TAILS: usize = 200;
+    let alone = Alone::start(None);
+    runtime().block_on(fill(&alone.address));
+    let mut tails = tails_of(&alone.address, 3, TAILS);
+    for tail in &mut tails {
+        let mut begun = [0; 12];
+        tail.read_exact(&mut begun).expect("an answer");
+        assert_eq!(&begun, b"HTTP/1.1 200");
+    }
+    runtime().block_on(async { follow(&narrow(&alone.address, 2).await).await });
+    let queued = queued(&alone.address);
+    assert!(queued > 0, "nothing is unread");
+    assert!(queued < TAILS as u64 * 256 * 1024, "{} KiB", queued / 1024);
+}
+
 /// So many tails over HTTP/1 from one address, of which nothing is read.
 fn tails_of(address: &str, from: u8, count: usize) -> Vec<TcpStream> {
     let begin = |_| {
@@ -383,7 +467,7 @@ fn a_message_of_millions_of_parts_is_refused_before_it_is_decoded() {
         }
         let entries = "\"\",".repeat(1_200_000);
         let body = format!("{{\"entries\": [{entries}\"\"]}}");
-        let said = common::servers::answer(call(&alone.address, "POST /v1/log/append", &body));
+        let said = answer(call(&alone.address, "POST /v1/log/append", &body));
         assert!(said.starts_with("HTTP/1.1 400"), "{said}");
         assert!(said.contains("at most 16384"), "{said}");
         let grew = growth(alone.server.id(), before);

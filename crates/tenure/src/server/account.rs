@@ -13,6 +13,8 @@
 //! the caller's. Health probes and the calls of operators have room of their
 //! own above the bounds of all others.
 
+mod bounds;
+
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -22,74 +24,22 @@ use std::task::{Context, Poll};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 
+use bounds::{
+    ANSWERS, ANSWERS_KEPT, ANSWERS_STRANGERS, ANSWERS_STRANGERS_KEPT, BODIES, BULK, Bounds, CALLS,
+    CALLS_KEPT, MIB, NEWS, SCARCE, STRANGERS, STRANGERS_KEPT,
+};
+
 use super::errors::error;
 use super::level::Level;
 use super::metrics::{Full, Of};
 use super::tokens::{Caller, Known};
 use crate::api::v1::{self, Cause};
 
-const MIB: usize = 1024 * 1024;
-
 /// What a call under way counts for, beside its head and its body: about what
 /// it costs until its answer is made.
 const CALL_BYTES: usize = 4 * 1024;
 /// So many callers are remembered before those are looked for that have gone.
 const CALLERS_MIN: usize = 1_024;
-
-/// How much may be held of one connection, of one caller and of all.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Bounds {
-    connection: usize,
-    caller: usize,
-    all: usize,
-}
-
-/// Of requests, for what has come of a body beyond its beginning.
-const BODIES: Bounds = Bounds {
-    connection: 16 * MIB,
-    caller: 40 * MIB,
-    all: 74 * MIB,
-};
-/// Of requests, for calls and the beginnings of their bodies.
-const CALLS: Bounds = Bounds {
-    connection: 28 * MIB,
-    caller: 52 * MIB,
-    all: 84 * MIB,
-};
-/// Of requests, for probes and operators.
-const CALLS_KEPT: Bounds = Bounds {
-    connection: 32 * MIB,
-    caller: 60 * MIB,
-    all: 96 * MIB,
-};
-/// Of answers, for calls with one and for exchanges.
-const ANSWERS: Bounds = Bounds {
-    connection: 4 * MIB,
-    caller: 32 * MIB,
-    all: 48 * MIB,
-};
-/// Of answers, for probes and operators.
-const ANSWERS_KEPT: Bounds = Bounds {
-    connection: 5 * MIB,
-    caller: 40 * MIB,
-    all: 60 * MIB,
-};
-/// Of what streams have made, for those of the log and of backups: each message
-/// is large, and they can wait.
-const BULK: Bounds = Bounds {
-    connection: 2 * MIB,
-    caller: 20 * MIB,
-    all: 28 * MIB,
-};
-/// Of what streams have made, for other streams. They go on where those of the log that are
-/// not read have filled their part of the connection.
-const NEWS: Bounds = Bounds {
-    connection: 4 * MIB,
-    caller: 24 * MIB,
-    all: 40 * MIB,
-};
-/// Above this for all, only connections with nothing unread go on.
-const SCARCE: usize = 24 * MIB;
 
 /// What a stream carries, and what it waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -149,6 +99,8 @@ pub(super) struct Account {
     all: Tally,
     callers: Mutex<Callers>,
     refused: Family<Of, Counter>,
+    /// Whether callers have tokens: those without are strangers.
+    tokens: bool,
 }
 
 #[derive(Debug)]
@@ -159,10 +111,12 @@ struct Callers {
 }
 
 impl Account {
-    /// With nothing in it; what is refused is counted there.
-    pub(super) fn new(refused: Family<Of, Counter>) -> Arc<Self> {
+    /// With nothing in it; what is refused is counted there, and callers have
+    /// tokens or not.
+    pub(super) fn new(refused: Family<Of, Counter>, tokens: bool) -> Arc<Self> {
         Arc::new(Self {
             refused,
+            tokens,
             all: Tally::default(),
             callers: Mutex::new(Callers {
                 known: HashMap::new(),
@@ -228,7 +182,6 @@ impl Connection {
     }
 
     /// Where callers without a token are counted.
-    #[cfg(test)]
     pub(super) fn alone(&self) -> Arc<Place> {
         let holder = Holder::address(self.address);
         Arc::new(Place {
@@ -292,6 +245,10 @@ impl Place {
         }
     }
 
+    fn is_stranger(&self) -> bool {
+        self.account.tokens && matches!(self.holder, Holder::Address(_))
+    }
+
     fn requests(&self, of: Full) -> usize {
         let tally = match of {
             Full::Connection => &*self.connection,
@@ -322,7 +279,12 @@ impl Place {
     /// # Errors
     /// BUSY, with who holds how much.
     pub(super) fn room(&self, kept: bool) -> Result<(), v1::Error> {
-        let bounds = if kept { ANSWERS_KEPT } else { ANSWERS };
+        let bounds = match (self.is_stranger(), kept) {
+            (false, false) => ANSWERS,
+            (false, true) => ANSWERS_KEPT,
+            (true, false) => ANSWERS_STRANGERS,
+            (true, true) => ANSWERS_STRANGERS_KEPT,
+        };
         let held = |of| self.answers(of, None).held();
         self.within(bounds, held, "answers that were not read")
     }
@@ -396,7 +358,16 @@ impl Place {
     /// # Errors
     /// BUSY, with who holds how much.
     pub(super) fn may_reserve(&self) -> Result<(), v1::Error> {
-        self.requests_within(CALLS)
+        self.requests_within(self.calls(false))
+    }
+
+    fn calls(&self, kept: bool) -> Bounds {
+        match (self.is_stranger(), kept) {
+            (false, false) => CALLS,
+            (false, true) => CALLS_KEPT,
+            (true, false) => STRANGERS,
+            (true, true) => STRANGERS_KEPT,
+        }
     }
 
     fn requests_within(&self, bounds: Bounds) -> Result<(), v1::Error> {
@@ -512,6 +483,9 @@ impl Drop for Room {
 pub(super) struct Asked {
     place: Arc<Place>,
     bytes: AtomicUsize,
+    /// Whether there is room for it where others find none: for its beginning,
+    /// and for what follows.
+    kept: bool,
 }
 
 impl Asked {
@@ -529,9 +503,9 @@ impl Asked {
         let asked = Self {
             place,
             bytes: AtomicUsize::new(bytes),
+            kept,
         };
-        let bounds = if kept { CALLS_KEPT } else { CALLS };
-        asked.place.requests_within(bounds)?;
+        asked.place.requests_within(asked.place.calls(kept))?;
         asked.place.room(kept)?;
         Ok(Arc::new(asked))
     }
@@ -548,7 +522,11 @@ impl Asked {
     pub(super) fn take(&self, bytes: usize, large: bool) -> Result<(), v1::Error> {
         self.place.ask(bytes);
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
-        let bounds = if large { BODIES } else { CALLS };
+        let bounds = if large && !self.place.is_stranger() {
+            BODIES
+        } else {
+            self.place.calls(self.kept)
+        };
         self.place.requests_within(bounds)
     }
 

@@ -218,7 +218,7 @@ mod tests {
     }
 
     fn account() -> Arc<Account> {
-        Account::new(Family::default())
+        Account::new(Family::default(), false)
     }
 
     /// A message of gRPC with so many bytes.

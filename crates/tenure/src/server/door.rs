@@ -94,7 +94,7 @@ impl Door {
             pages: Pages::new(config).map(Arc::new),
             started: crate::clock::boot(),
             protection: config.protection(),
-            account: Account::new(shared.metrics.full.clone()),
+            account: Account::new(shared.metrics.full.clone(), config.asks_for_tokens()),
             reads: Arc::new([(); 2].map(|()| Semaphore::new(PAGES_MAX))),
             backups: Arc::new(Semaphore::new(BACKUPS_MAX)),
             message_within: config.message_within,

@@ -230,7 +230,9 @@ pub(super) mod tests {
     /// Where a follower is counted.
     pub(in super::super) fn counted() -> Arc<Place> {
         let here = std::net::Ipv4Addr::LOCALHOST.into();
-        Account::new(Family::default()).connection(here).alone()
+        Account::new(Family::default(), false)
+            .connection(here)
+            .alone()
     }
 
     fn news() -> News {

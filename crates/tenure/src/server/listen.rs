@@ -14,15 +14,18 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::{Request, State};
-use axum::http::HeaderMap;
+use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use axum::http::{HeaderMap, Version};
 use axum::middleware::Next;
 use axum::response::Response;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::service::TowerToHyperService;
+use socket2::SockRef;
 use tenure_core::time::Instant;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
+use tokio_stream::StreamExt as _;
 use tonic::service::Routes;
 
 use super::account::{Account, Asked, Connection, Holder, Streams};
@@ -60,6 +63,14 @@ const STREAMS_MAX: u32 = 1_024;
 const WINDOW_BYTES: [u32; 2] = [4 * 1024 * 1024, 8 * 1024 * 1024];
 /// What the HTTP library keeps of one answer beyond the piece that it sends.
 const SEND_BYTES: usize = 64 * 1024;
+/// Bytes of one connection that the system takes before the client has room
+/// for them. Left to itself it takes megabytes, of each connection that is not
+/// read, and to copy them keeps a thread from all others.
+const UNSENT_BYTES: u32 = 32 * 1024;
+/// The largest body that is read to its end though its call is refused, and how
+/// long that may take.
+const REFUSED_BODY_BYTES: u64 = 64 * 1024;
+const REFUSED_BODY_WITHIN: Duration = Duration::from_secs(1);
 /// Calls of one connection, as long as it lives, of which some of the body
 /// comes after they were refused: each of them makes the HTTP library queue a
 /// frame, which takes memory until the client reads it. One more closes the
@@ -116,6 +127,7 @@ const SECURE_WITHIN: Duration = Duration::from_secs(5);
 
 async fn secure(stream: TcpStream, tls: Option<Arc<Tls>>, demand: Demand) -> std::io::Result<Line> {
     stream.set_nodelay(true)?;
+    SockRef::from(&stream).set_tcp_notsent_lowat(UNSENT_BYTES)?;
     match tls {
         Some(tls) => timeout(SECURE_WITHIN, tls.accept(stream, demand)).await?,
         None => Ok(Line::Plain(stream)),
@@ -332,16 +344,25 @@ async fn note(State(door): State<Door>, mut request: Request, next: Next) -> Res
         Ok(call) => call,
         Err(refused) => return turn_away(&request, refused),
     };
+    let Some(connection) = request.extensions_mut().remove::<Arc<Connection>>() else {
+        let nobody = error(Cause::Unspecified, "nobody noted where the call came from");
+        return turn_away(&request, nobody);
+    };
     if let Some(pages) = &door.pages
         && let Err(refused) = pages.judge(&request, &door.shared.metrics)
     {
         let mut response = http::failed(refused.error);
         *response.status_mut() = refused.status;
+        read_to_its_end(request, &connection).await;
         return response;
     }
-    let (caller, asked) = match admit(&door, &mut request, pass.as_deref()) {
+    let (caller, asked) = match admit(&door, &mut request, &connection, pass.as_deref()) {
         Ok(admitted) => admitted,
-        Err(refused) => return turn_away(&request, refused),
+        Err(refused) => {
+            let answer = turn_away(&request, refused);
+            read_to_its_end(request, &connection).await;
+            return answer;
+        }
     };
     request.extensions_mut().insert(caller);
     let keeps = request.uri().path() != EXCHANGE;
@@ -367,6 +388,24 @@ async fn note(State(door): State<Door>, mut request: Request, next: Next) -> Res
 /// The one call that sends more than one message.
 const EXCHANGE: &str = "/tenure.v1.Pipeline/Exchange";
 
+/// Reads the small body of a refused call over HTTP/2. Were the call answered
+/// before, the stream would be reset after the answer, and clients such as
+/// curl take that for a failure.
+async fn read_to_its_end(request: Request, connection: &Connection) {
+    let length = request.headers().get(CONTENT_LENGTH);
+    let length = length.and_then(|it| it.to_str().ok()?.parse::<u64>().ok());
+    let small = length.is_some_and(|it| (1..=REFUSED_BODY_BYTES).contains(&it));
+    if !small || request.version() != Version::HTTP_2 || is_grpc(&request) {
+        return;
+    }
+    let Ok(_counted) = Asked::begin(connection.alone(), 0, false) else {
+        return;
+    };
+    let mut body = request.into_body().into_data_stream();
+    let read = async { while let Some(Ok(_)) = body.next().await {} };
+    let _ = timeout(REFUSED_BODY_WITHIN, read).await;
+}
+
 fn turn_away(request: &Request, refused: v1::Error) -> Response {
     if is_grpc(request) {
         return grpc::status(refused).into_http();
@@ -379,11 +418,9 @@ fn turn_away(request: &Request, refused: v1::Error) -> Response {
 fn admit(
     door: &Door,
     request: &mut Request,
+    connection: &Connection,
     pass: Option<&Pass>,
 ) -> Result<(Caller, Arc<Asked>), v1::Error> {
-    let connection = request.extensions_mut().remove::<Arc<Connection>>();
-    let connection = connection
-        .ok_or_else(|| error(Cause::Unspecified, "nobody noted where the call came from"))?;
     let arrival = request.extensions_mut().remove::<Arrival>();
     let mut caller = door.caller(request.headers(), connection.address(), arrival);
     connection.recognise(&mut caller);
@@ -427,7 +464,7 @@ fn weight(headers: &HeaderMap) -> usize {
 }
 
 fn is_grpc(request: &Request) -> bool {
-    let kind = request.headers().get(axum::http::header::CONTENT_TYPE);
+    let kind = request.headers().get(CONTENT_TYPE);
     kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"))
 }
 

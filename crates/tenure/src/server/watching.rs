@@ -61,6 +61,10 @@ impl Door {
         caller: Caller,
         request: v1::WatchRequest,
     ) -> Answered<Steps<Watch>> {
+        if request.key.is_some() && !request.prefix.is_empty() {
+            let both = "expected `prefix` or `key`, found both; leave one of them out";
+            return Err(invalid(both));
+        }
         let what = request.key.as_ref().unwrap_or(&request.prefix).clone();
         caller.may(Need::Read(&what))?;
         let selector = match request.key {

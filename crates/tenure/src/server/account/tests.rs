@@ -16,7 +16,7 @@ impl Wake for Woken {
 }
 
 fn account() -> Arc<Account> {
-    Account::new(Family::default())
+    Account::new(Family::default(), false)
 }
 
 fn place(account: &Arc<Account>, from: u8) -> Arc<Place> {
@@ -76,6 +76,40 @@ fn requests_are_counted_until_they_are_over() {
     one.give(2 * MIB);
     drop((one, small));
     assert_eq!(account.held(), [0, 0]);
+}
+
+/// However many they are; and what is let in by the room that is kept finds it
+/// for its body too.
+#[test]
+fn strangers_leave_room_for_those_who_have_tokens_and_their_calls_for_operators() {
+    let account = Account::new(Family::default(), true);
+    let fill = |kept| {
+        let mut held = Vec::new();
+        for from in 0..=u8::MAX {
+            let place = place(&account, from);
+            while let Ok(one) = Asked::begin(Arc::clone(&place), 60_000, kept) {
+                held.push(one);
+            }
+        }
+        held
+    };
+    let _calls = fill(false);
+    assert!(account.held()[0] <= STRANGERS.all + MIB);
+    let known = Holder::Token([7; 32], "clerk".into());
+    let known = Arc::new(Place {
+        connection: Arc::default(),
+        caller: account.caller(&known),
+        account: Arc::clone(&account),
+        holder: known,
+    });
+    let work = Asked::begin(Arc::clone(&known), 0, false).expect("it finds room");
+    work.take(15 * MIB, true).expect("for a large body too");
+    drop(work);
+    let _probes = fill(true);
+    assert!(account.held()[0] > CALLS.all);
+    Asked::begin(Arc::clone(&known), 0, false).expect_err("work waits");
+    let operator = Asked::begin(known, 0, true).expect("room is kept");
+    operator.take(100, false).expect("for its body too");
 }
 
 #[test]
