@@ -436,9 +436,9 @@ fn who_leads_asks_and_resigns_is_noted_and_renewals_are_not() {
     poll_until(SOON, known).expect("the clerk is known");
     let ran = noting.place.path("ran");
     let mut run = Command::new(TENURE);
-    run.args(["run", "payroll", "--name", "web", "--lease", "2s", "-q"])
+    run.args(["run", "payroll", "--name", "web", "--lease", "6s", "-q"])
         .args(["--store", &noting.url(&noting.clerk), "--", "sh", "-c"])
-        .arg(format!("sleep 3; touch {ran}; sleep 1000"));
+        .arg(format!("sleep 7; touch {ran}; sleep 1000"));
     // Killed at the end, however this ends.
     let _run = Heard::start(run);
     let taken = noting.soon("election_taken", 1);

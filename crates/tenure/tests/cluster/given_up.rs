@@ -10,7 +10,8 @@ use crate::servers::{PATIENCE, Servers};
 /// hundreds of calls are dropped, again and again.
 #[tokio::test]
 async fn a_client_that_drops_its_calls_keeps_its_watch() {
-    let servers = Servers::found(3, 0);
+    // One leads for good, however busy this machine is.
+    let servers = Servers::found(1, 0);
     let leader = servers.leader().await;
     let channel = servers.channel(leader).await;
     let mut registers = RegistersClient::new(channel.clone());

@@ -178,7 +178,7 @@ fn client(servers: &Servers, authority: &Path, own: Option<&TlsFiles>) -> Client
 /// Why a client does not get through, in the time that a handshake takes on a
 /// busy machine.
 async fn trouble(client: &Client) -> String {
-    let answer = client.within(Duration::from_secs(4)).append("x").await;
+    let answer = client.within(Duration::from_secs(6)).append("x").await;
     let Err(Error::Unavailable(why)) = answer else {
         panic!("expected that nothing is done, found {answer:?}");
     };
