@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Searches for bytes that break a promise (crates/tenure/src/fuzzed/mod.rs):
+# Searches for bytes that break a promise (crates/server/src/fuzzed/mod.rs):
 #
 #     fuzz/run.sh [TARGET…] [SECONDS]
 #

@@ -9,7 +9,7 @@ use libfuzzer_sys::fuzz_target;
 
 static TARGET: LazyLock<fn(&[u8])> = LazyLock::new(|| {
     let wanted = std::env::var("TENURE_FUZZ").unwrap_or_default();
-    let all = tenure::fuzzed::TARGETS
+    let all = tenure_server::fuzzed::TARGETS
         .iter()
         .chain(tenure_cli::fuzzed::TARGETS);
     let names: Vec<_> = all.clone().map(|(name, _)| *name).collect();

@@ -10,16 +10,18 @@ mod cluster;
 mod repair;
 #[cfg(feature = "tenure")]
 mod serve;
+#[cfg(feature = "tenure")]
 mod wal;
 
 pub(crate) use agent::*;
 pub(crate) use repair::*;
-pub(crate) use wal::*;
 
 #[cfg(feature = "tenure")]
 pub(crate) use cluster::*;
 #[cfg(feature = "tenure")]
 pub(crate) use serve::*;
+#[cfg(feature = "tenure")]
+pub(crate) use wal::*;
 
 /// Who leads, until when, and how everybody else finds out.
 #[derive(Debug, Parser)]
@@ -234,6 +236,7 @@ pub(crate) enum Command {
     #[cfg(feature = "tenure")]
     Token(Token),
     /// Look into the data directory of a server; nothing in it is changed.
+    #[cfg(feature = "tenure")]
     Wal(Wal),
     /// Put load on a store and say how long its answers take.
     ///

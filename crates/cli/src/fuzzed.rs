@@ -1,5 +1,5 @@
 //! Files that people write for the command line, as any bytes at all: what
-//! `tenure::fuzzed` says of the library's targets holds for these too.
+//! `tenure_server::fuzzed` says of its targets holds for these too.
 
 use std::sync::{Arc, LazyLock};
 
@@ -7,8 +7,8 @@ use clap::Parser as _;
 use tenure::store::Memory;
 
 #[cfg(test)]
-#[path = "../../tenure/src/fuzzed/replay.rs"]
-#[expect(dead_code, reason = "the library's tests use the rest")]
+#[path = "../../server/src/fuzzed/replay.rs"]
+#[expect(dead_code, reason = "the server's tests use the rest")]
 mod replay;
 
 use crate::agent::fuzzed::workloads;

@@ -144,6 +144,7 @@ fn run(cli: Cli, file: File, output: Output) -> Result<ExitCode, Failure> {
             Command::Certs(args) => commands::certs::certs(&context, args),
             #[cfg(feature = "tenure")]
             Command::Token(args) => commands::token::token(&context, args),
+            #[cfg(feature = "tenure")]
             Command::Wal(args) => commands::wal::wal(&context, args),
             Command::Bench(args) => commands::bench::bench(&context, args).await,
             Command::Completions(args) => {

@@ -102,7 +102,7 @@ fn answered(held: &[Asked]) -> usize {
 fn who_only_asks_for_health_keeps_nobody_out() {
     raise();
     let token = |name: &str, right: &str| {
-        let sha256 = tenure::server::fingerprint(name);
+        let sha256 = tenure_server::fingerprint(name);
         format!("[tokens.{name}]\nsha256 = \"{sha256}\"\n{right}\n")
     };
     let tokens = token("operator", "admin = true") + &token("reader", "log = \"read\"");

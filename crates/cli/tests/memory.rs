@@ -19,9 +19,9 @@ use attacked::{
 };
 use common::servers::{Cluster, answer, call, call_with, led, metric};
 use hyper::body::{Body, Frame};
-use tenure::api::v1::log_client::LogClient;
-use tenure::api::v1::registers_client::RegistersClient;
-use tenure::api::v1::{self};
+use tenure_api::v1::log_client::LogClient;
+use tenure_api::v1::registers_client::RegistersClient;
+use tenure_api::v1::{self};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tonic::Code;
@@ -190,7 +190,7 @@ fn tails_that_are_not_read_hold_little_and_others_get_everything() {
 
 #[test]
 fn without_a_token_no_body_is_read() {
-    let sha256 = tenure::server::fingerprint("operator");
+    let sha256 = tenure_server::fingerprint("operator");
     let tokens = format!("[tokens.operator]\nsha256 = \"{sha256}\"\nadmin = true\n");
     let alone = Alone::start(Some(&tokens));
     runtime().block_on(async {
@@ -221,7 +221,7 @@ fn without_a_token_no_body_is_read() {
 fn strangers_who_ask_for_health_keep_nobody_with_a_token_out() {
     let rights = [("operator", "admin = true"), ("clerk", "read = [\"\"]")];
     let tokens = rights.map(|(name, right)| {
-        let sha256 = tenure::server::fingerprint(name);
+        let sha256 = tenure_server::fingerprint(name);
         format!("[tokens.{name}]\nsha256 = \"{sha256}\"\n{right}\n")
     });
     let alone = Alone::start(Some(&tokens.concat()));

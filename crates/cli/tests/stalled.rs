@@ -15,7 +15,7 @@ use common::servers::{Cluster, Heard, SOON, answer, call, call_with, led, metric
 use common::stalls::{FOR_EVER, Stall, gone, held_up, traceable};
 use common::{TENURE, poll_until};
 use tenure::clock;
-use tenure::log::Client;
+use tenure_client::Client;
 
 /// Far above what the machine itself may hold a server up for, and far below
 /// how long the sync takes.
@@ -290,7 +290,7 @@ fn a_server_goes_on_while_the_file_of_its_tokens_hangs() {
     }
     let mut cluster = Cluster::apart();
     let tokens = cluster.directory.path().join("tokens.toml");
-    let sha256 = tenure::server::fingerprint(TOKEN);
+    let sha256 = tenure_server::fingerprint(TOKEN);
     let text = format!("[tokens.test]\nsha256 = \"{sha256}\"\nadmin = true\n");
     std::fs::write(&tokens, text).expect("written");
     let mut command = cluster.loud(TENURE, 1);

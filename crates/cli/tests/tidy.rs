@@ -11,21 +11,6 @@ use std::process::Command;
 /// The longest a source file may be.
 const LINES_MAX: usize = 600;
 
-/// The library's modules, lowest first; a module uses only those of lower
-/// layers, or of its own.
-const LAYERS: &[(&str, u32)] = &[
-    ("wal", 3),
-    ("transport", 3),
-    ("log", 4),
-    ("store", 5),
-    ("election", 6),
-    ("ha", 7),
-    ("resolve", 8),
-    ("server", 8),
-    ("fuzzed", 9),
-    ("lib", 9),
-];
-
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../..")
@@ -104,90 +89,6 @@ fn clock_reads(name: &str, text: &str) -> bool {
     !allowed && timeless && reads.iter().any(|read| text.contains(read))
 }
 
-fn layer(module: &str) -> Option<u32> {
-    LAYERS
-        .iter()
-        .find(|(name, _)| *name == module)
-        .map(|(_, layer)| *layer)
-}
-
-/// The code of a file: without comments, and without its tests, which may use
-/// what they test with.
-fn code(text: &str) -> String {
-    let end = text.find("#[cfg(test)]\nmod tests {");
-    let comment = |line: &&str| line.trim_start().starts_with("//");
-    let lines = text[..end.unwrap_or(text.len())].lines();
-    lines
-        .filter(|line| !comment(line))
-        .collect::<Vec<_>>()
-        .join("\n")
-}
-
-/// The first names of what follows `crate::`: one, or those within braces.
-fn heads(path: &str) -> Vec<String> {
-    let path = path.trim_start();
-    let Some(inside) = path.strip_prefix('{') else {
-        let end = |c: char| !c.is_alphanumeric() && c != '_';
-        return vec![path.split(end).next().unwrap_or_default().to_owned()];
-    };
-    let (mut depth, mut from, mut found) = (0_usize, 0, Vec::new());
-    for (at, c) in inside.char_indices() {
-        if depth == 0 && matches!(c, ',' | '}') {
-            found.extend(heads(&inside[from..at]));
-            from = at + 1;
-        }
-        match c {
-            '{' => depth += 1,
-            '}' if depth == 0 => break,
-            '}' => depth -= 1,
-            _ => {}
-        }
-    }
-    found
-}
-
-/// The modules at the root of the crate that a file names, as `crate::this` or
-/// from `depth` levels below it as `super::super::this`.
-fn used_modules(depth: usize, text: &str) -> Vec<String> {
-    let code = code(text);
-    let mut found = Vec::new();
-    for (at, _) in code.match_indices("crate::") {
-        found.extend(heads(&code[at + "crate::".len()..]));
-    }
-    for (at, _) in code.match_indices("super::") {
-        let mut rest = &code[at..];
-        let mut supers = 0;
-        while let Some(after) = rest.strip_prefix("super::") {
-            (rest, supers) = (after, supers + 1);
-        }
-        if supers >= depth {
-            found.extend(heads(rest));
-        }
-    }
-    found
-}
-
-/// Uses of a higher layer, a line each.
-fn upward_uses(name: &str, text: &str) -> Vec<String> {
-    let Some(rest) = name.strip_prefix("crates/tenure/src/") else {
-        return Vec::new();
-    };
-    let module = rest.split(['/', '.']).next().unwrap_or_default();
-    let Some(own) = layer(module) else {
-        return vec![format!("{name}: module {module} has no layer; give it one")];
-    };
-    let depth = rest.matches('/').count() + usize::from(!rest.ends_with("mod.rs"));
-    let mut breaches: Vec<_> = used_modules(depth, text)
-        .iter()
-        .filter(|used| layer(used).is_some_and(|other| other > own))
-        .map(|used| format!("{name} (layer {own}) uses {used}"))
-        .collect();
-    if code(text).contains("use crate as ") {
-        breaches.push(format!("{name} gives the crate another name"));
-    }
-    breaches
-}
-
 #[test]
 fn every_file_says_what_it_is() {
     let tree = tree();
@@ -249,69 +150,17 @@ fn the_clock_is_read_in_one_file() {
     ));
 }
 
-#[test]
-fn arrows_go_one_way() {
-    let tree = tree();
-    let breaches: Vec<_> = sources(&tree)
-        .flat_map(|(name, text)| upward_uses(name, text))
-        .collect();
-    assert_none("a module uses only lower layers, but", &breaches);
-    for bad in [
-        "use crate::election::Election;",
-        "use crate::{election, clock};",
-        "use crate::{\n    clock::{self, Clock},\n    election::{Event, Reign},\n};",
-        "fn f() { crate::election::leader() }",
-        "use super::super::election::Election;",
-        "use super::super::{clock, election};",
-        "use crate as whole;",
-        "#[cfg(test)]\nuse std::io;\nuse crate::election::Election;",
-    ] {
-        let found = upward_uses("crates/tenure/src/store/a.rs", bad);
-        assert_eq!(found.len(), 1, "{bad}: {found:?}");
+/// What a crate depends on, a line each: with all features, or with those that
+/// it has by itself.
+fn dependencies_with(package: &str, all_features: bool) -> Vec<String> {
+    let mut command = Command::new(env!("CARGO"));
+    command.args(["tree", "--offline", "-p", package]);
+    command.args(["-e", "normal", "--prefix", "none"]);
+    if all_features {
+        command.arg("--all-features");
     }
-    let below = "use super::election::Election;";
-    assert_eq!(upward_uses("crates/tenure/src/wal.rs", below).len(), 1);
-    assert_eq!(
-        upward_uses("crates/tenure/src/store/mod.rs", below).len(),
-        1
-    );
-    for good in [
-        "use super::election::Local;",
-        "// use crate::election::Election;",
-        "use crate::{clock, store::election};",
-        "#[cfg(test)]\nmod tests {\n    use crate::election::Election;\n}",
-    ] {
-        let found = upward_uses("crates/tenure/src/store/a.rs", good);
-        assert_eq!(found.len(), 0, "{good}: {found:?}");
-    }
-    assert_eq!(
-        upward_uses(
-            "crates/tenure/src/election/a.rs",
-            "use crate::store::Store;"
-        )
-        .len(),
-        0
-    );
-    assert_eq!(upward_uses("crates/tenure/src/novelty.rs", "").len(), 1);
-}
-
-/// The dependency tree of a crate, a line each.
-fn dependencies(package: &str) -> Vec<String> {
-    let listed = Command::new(env!("CARGO"))
-        .args([
-            "tree",
-            "--offline",
-            "-p",
-            package,
-            "--all-features",
-            "-e",
-            "normal",
-            "--prefix",
-            "none",
-        ])
-        .current_dir(root())
-        .output()
-        .expect("cargo prints the tree");
+    let listed = command.current_dir(root()).output();
+    let listed = listed.expect("cargo prints the tree");
     assert!(
         listed.status.success(),
         "{}",
@@ -321,6 +170,72 @@ fn dependencies(package: &str) -> Vec<String> {
         .lines()
         .map(str::to_owned)
         .collect()
+}
+
+fn dependencies(package: &str) -> Vec<String> {
+    dependencies_with(package, true)
+}
+
+/// Those of the crates `named` that are among the dependencies.
+fn among<'a>(found: &[String], named: &[&'a str]) -> Vec<&'a str> {
+    let is = |name: &str| found.iter().any(|it| it.split(' ').next() == Some(name));
+    named.iter().copied().filter(|name| is(name)).collect()
+}
+
+/// The crates, lowest first, as ARCHITECTURE.md lists them.
+fn crates(map: &str) -> Vec<&str> {
+    let lines = map.lines().filter(|line| line.starts_with("crates/"));
+    lines
+        .filter_map(|line| line.split_whitespace().nth(1))
+        .collect()
+}
+
+#[test]
+fn a_crate_uses_only_earlier_ones() {
+    let map = &tree()["ARCHITECTURE.md"];
+    let crates = crates(map);
+    assert!(crates.len() > 10, "{crates:?}");
+    let mut breaches = Vec::new();
+    for (at, name) in crates.iter().enumerate() {
+        for later in among(&dependencies(name), &crates[at + 1..]) {
+            breaches.push(format!("{name} uses {later}"));
+        }
+    }
+    assert_none(
+        "a crate uses only those above it in the map, but",
+        &breaches,
+    );
+    assert_eq!(
+        among(
+            &dependencies("tenure-cli"),
+            &["tenure-server", "tenure-alp"]
+        ),
+        ["tenure-server"]
+    );
+}
+
+#[test]
+fn a_server_uses_neither_the_library_nor_the_client() {
+    let found = dependencies("tenure-server");
+    assert_eq!(among(&found, &["tenure", "tenure-client"]), [""; 0]);
+}
+
+#[test]
+fn an_election_on_sqlite_brings_no_server_along() {
+    const HEAVY: &[&str] = &[
+        "axum",
+        "hyper",
+        "tonic",
+        "tonic-reflection",
+        "prometheus-client",
+        "rustls",
+        "aws-lc-rs",
+        "tenure-alpo",
+        "tenure-api",
+    ];
+    assert_eq!(among(&dependencies_with("tenure", false), HEAVY), [""; 0]);
+    let everything = among(&dependencies("tenure"), HEAVY);
+    assert!(everything.contains(&"tonic"), "{everything:?}");
 }
 
 #[test]
@@ -412,7 +327,7 @@ fn untold_rights(server: &str, model: &str) -> Vec<String> {
 #[test]
 fn each_right_of_a_token_is_in_the_threat_model() {
     let tree = tree();
-    let server = &tree["crates/tenure/src/server/tokens/rights.rs"];
+    let server = &tree["crates/server/src/tokens/rights.rs"];
     let model = &tree["SECURITY.md"];
     assert_none(
         "expected a row of SECURITY.md",

@@ -3,14 +3,14 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
-use tenure::core::alpo::codec::crc32c;
-use tenure::core::alpo::{
+use tenure::core::ids::Term;
+use tenure::core::time::ClockId;
+use tenure_alpo::codec::crc32c;
+use tenure_alpo::{
     Batch, ClusterId, Entry, HardState, Identity, Limits, Payload, Position, ServerId, Snapshot,
     State, StorageId,
 };
-use tenure::core::ids::Term;
-use tenure::core::time::ClockId;
-use tenure::wal::{Options, Wal};
+use tenure_server::wal::{Options, Wal};
 
 const SEGMENT: &str = "0000000000000001.wal";
 

@@ -20,8 +20,8 @@ use attacked::{
     runtime,
 };
 use common::servers::{Cluster, led};
-use tenure::api::v1::registers_client::RegistersClient;
-use tenure::api::v1::{self};
+use tenure_api::v1::registers_client::RegistersClient;
+use tenure_api::v1::{self};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tonic::body::Body as Content;

@@ -1,4 +1,4 @@
-//! What runs Tenure's machines on a real machine; internal to `tenure`.
+//! What runs Tenure's machines on a real machine. Internal to Tenure.
 //!
 //! | module | what it holds |
 //! |---|---|
@@ -7,9 +7,21 @@
 //! | [`error`] | errors by what the caller does next |
 //! | [`small`] | the reader of small files |
 //! | [`distance`] | how far away a store is, and which lease that allows |
+//! | `tls` | certificates and their renewal, for servers and clients (feature `tls`) |
+//! | `own` | the token that servers and clients of one user share (feature `tls`) |
 
 pub mod clock;
 pub mod distance;
 pub mod drive;
 pub mod error;
+#[cfg(feature = "tls")]
+pub mod own;
 pub mod small;
+#[cfg(feature = "tls")]
+pub mod tls;
+
+/// What this machine calls itself: the name of who is given none.
+pub fn host_name() -> String {
+    let uname = rustix::system::uname();
+    uname.nodename().to_string_lossy().into_owned()
+}

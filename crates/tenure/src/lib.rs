@@ -18,43 +18,28 @@
 //! # Ok(()) }
 //! ```
 //!
-//! | layer | module | what it holds |
-//! |---|---|---|
-//! | 1 | [`error`], [`clock`], [`small`], [`drive`] | `tenure-runtime`: errors by what to do next; the only reader of time; the reader of small files; what runs the pure machines of [`core`] on a thread of its own |
-//! | 3 | [`wal`] | what a server must not forget, on disk |
-//! | 4 | [`log`] | the client of a cluster: appends once, follows its leader |
-//! | 5 | [`store`] | the waist: compare-and-swap registers, and the stores |
-//! | 6 | [`election`] | standing, holding office, observing, asking to go |
-//! | 7 | [`ha`] | groups of nodes whose workloads move off the dead ones |
+//! | module | what it holds |
+//! |---|---|
+//! | [`store`] | the waist: compare-and-swap registers, and the stores |
+//! | [`election`] | standing, holding office, observing, asking to go |
+//! | [`ha`] | groups of nodes whose workloads move off the dead ones |
+//! | [`error`], [`clock`], [`small`], [`drive`] | `tenure-runtime`: errors by what to do next; the only reader of time; the reader of small files; what runs the pure machines of [`core`] on a thread of its own |
 //!
-//! A module uses only layers above it in this table.
+//! The features are the stores: `sqlite` (the default), `postgres`, `etcd`, and
+//! `cluster` for `tenure://`, whose client is `tenure-client`.
 
 pub mod election;
-#[cfg(all(feature = "tenure", any(test, fuzzing)))]
-#[doc(hidden)]
-pub mod fuzzed;
 pub mod ha;
-#[cfg(feature = "tenure")]
-pub mod log;
-#[cfg(feature = "tenure")]
-pub mod server;
 pub mod store;
-#[cfg(feature = "tenure")]
-pub mod transport;
-pub mod wal;
 
 pub use election::{Election, Reign};
 pub use error::StoreError;
-#[cfg(feature = "tenure")]
-pub use tenure_api as api;
 pub use tenure_core::ids::{Fence, LeaderId, Name, Term};
 pub(crate) use tenure_runtime::distance;
 pub use tenure_runtime::{clock, drive, error, small};
 
 /// The pure machines that the rest of this crate runs.
 pub mod core {
-    pub use tenure_alpo as alpo;
-    pub use tenure_alpo::wal;
     pub use tenure_core::*;
     pub use tenure_election as election;
     pub use tenure_group as ha;

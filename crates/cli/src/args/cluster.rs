@@ -180,7 +180,7 @@ pub(crate) struct Restore {
     pub(crate) id: u64,
     /// By how much terms of elections and epochs of groups are raised: more
     /// than the old cluster has raised them since the backup.
-    #[arg(long, value_name = "N", default_value_t = tenure::core::alpo::TERM_STEP)]
+    #[arg(long, value_name = "N", default_value_t = tenure_alpo::TERM_STEP)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) term_step: u64,
     /// The longest lease that a leader or a node can have had: so long nobody

@@ -17,7 +17,7 @@ use rcgen::{
     Issuer, KeyPair, KeyUsagePurpose,
 };
 
-use tenure::transport::server_name;
+use tenure_server::transport::server_name;
 
 use super::revoke;
 use crate::args::Certs;
@@ -144,7 +144,7 @@ const NAME: &str = "Tenure authority";
 /// What an authority with this key is called: each another name, by which the
 /// list of what it has revoked is found.
 fn name_of(key: &KeyPair) -> String {
-    let print = tenure::server::fingerprint(&key.public_key_pem());
+    let print = tenure_server::fingerprint(&key.public_key_pem());
     format!("{NAME} {}", &print[..16])
 }
 

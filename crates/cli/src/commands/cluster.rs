@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use serde_json::{Value, json};
-use tenure::api::v1;
-use tenure::log::{Client, Error, ServerStatus};
+use tenure_api::v1;
+use tenure_client::{Client, Error, ServerStatus};
 
 use crate::failure::{Failure, usage};
 use crate::{Context, args, config};

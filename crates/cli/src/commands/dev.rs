@@ -6,8 +6,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use serde_json::json;
-use tenure::core::alpo::ServerId;
-use tenure::server::{Config, Server, Standing};
+use tenure_alpo::ServerId;
+use tenure_server::{Config, Server, Standing};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 

@@ -3,7 +3,7 @@
 use std::io::BufRead as _;
 use std::process::ExitCode;
 
-use tenure::log::{Client, Entry, Error};
+use tenure_client::{Client, Entry, Error};
 use tokio::sync::mpsc;
 
 use super::cluster::{client, failure};

@@ -36,4 +36,5 @@ pub(crate) mod sim_ha;
 #[cfg(feature = "tenure")]
 pub(crate) mod token;
 mod trouble;
+#[cfg(feature = "tenure")]
 pub(crate) mod wal;

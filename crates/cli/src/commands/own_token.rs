@@ -14,8 +14,8 @@ use std::fs::{self, File};
 use std::io;
 use std::path::Path;
 
-use tenure::server::{Config, draw_token};
-use tenure::transport::OwnToken;
+use tenure_server::transport::OwnToken;
+use tenure_server::{Config, draw_token};
 
 use super::secret::{is_loopback, place_once};
 use crate::failure::{Failure, usage};
@@ -36,7 +36,7 @@ pub(crate) fn of(settings: &Config) -> Result<Option<OwnToken>, Failure> {
     let mark = settings.data.join(MARK);
     let marked = fs::symlink_metadata(&mark).is_ok();
     // A log that cannot be read is refused when it is opened.
-    if !marked && !matches!(tenure::wal::identity(&settings.data), Ok(None)) {
+    if !marked && !matches!(tenure_server::wal::identity(&settings.data), Ok(None)) {
         let (data, mark) = (settings.data.display(), mark.display());
         tracing::warn!(
             "the data directory {data} was founded before servers asked for a token of their own, \

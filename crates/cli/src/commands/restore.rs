@@ -9,9 +9,9 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use serde_json::json;
-use tenure::core::alpo::{JUMP, ServerId};
 use tenure::core::ids::Key;
-use tenure::server::{Made, RestoreError, RestoreOptions, read_backup};
+use tenure_alpo::{JUMP, ServerId};
+use tenure_server::{Made, RestoreError, RestoreOptions, read_backup};
 
 use super::{own_token, secret};
 use crate::Context;
@@ -36,7 +36,7 @@ pub(crate) fn restore(context: &Context, args: &Restore) -> Result<ExitCode, Fai
     };
     // It is a new cluster, whose servers may all be on this machine.
     let shared = secret::shared()?;
-    let made = tenure::server::restore_with(state, &args.data, server, options).map_err(failure)?;
+    let made = tenure_server::restore_with(state, &args.data, server, options).map_err(failure)?;
     if let Some(shared) = shared {
         secret::keep(&args.data, &shared);
         own_token::place_mark(&args.data);

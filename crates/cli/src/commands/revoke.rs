@@ -13,7 +13,8 @@ use rcgen::{
     CertificateRevocationListParams, Issuer, KeyIdMethod, KeyPair, RevokedCertParams, SerialNumber,
 };
 use tenure::error::plain;
-use tenure::{clock, small, transport};
+use tenure::{clock, small};
+use tenure_runtime::tls::serial_number;
 
 use super::certs::{authority, write};
 use crate::Context;
@@ -37,7 +38,7 @@ pub(super) fn revoke(context: &Context, args: &Certs) -> Result<ExitCode, Failur
     for file in &args.revoke {
         let wrong = |why: String| usage(format!("--revoke {}: {why}", file.display()));
         let pem = small::read(file).map_err(|error| wrong(error.to_string()))?;
-        let serial = transport::serial_number(&pem).map_err(wrong)?;
+        let serial = serial_number(&pem).map_err(wrong)?;
         if !revoked.iter().any(|known| known.serial == serial) {
             revoked.push(Revoked {
                 serial,

@@ -15,9 +15,9 @@ use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as 
 use std::path::{Path, PathBuf};
 
 use rustix::process::geteuid;
-use tenure::server::Config;
 use tenure::small;
-use tenure::transport::{PeerSecret, Unread};
+use tenure_server::Config;
+use tenure_server::transport::{PeerSecret, Unread};
 
 use crate::agent::place;
 use crate::args::Serve;
@@ -69,7 +69,7 @@ fn by_itself(settings: &Config) -> Result<Option<PeerSecret>, Failure> {
         return Ok(None);
     }
     // A log that cannot be read is refused when it is opened.
-    if !matches!(tenure::wal::identity(&settings.data), Ok(None)) {
+    if !matches!(tenure_server::wal::identity(&settings.data), Ok(None)) {
         return Ok(None);
     }
     match shared()? {

@@ -5,9 +5,9 @@ use std::net::ToSocketAddrs as _;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use tenure::core::alpo::{MAX_NUMBER, ServerId};
-use tenure::server::{AuditTo, Config, Ended, Server, StartError};
-use tenure::transport::TlsFiles;
+use tenure_alpo::{MAX_NUMBER, ServerId};
+use tenure_server::transport::TlsFiles;
+use tenure_server::{AuditTo, Config, Ended, Server, StartError};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tenure::api::v1;
+use tenure_api::v1;
 
 use super::cluster::{client, failure};
 use crate::failure::Failure;

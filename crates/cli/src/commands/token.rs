@@ -11,7 +11,7 @@ use std::process::ExitCode;
 
 use serde_json::json;
 use tenure::core::ha::Keys;
-use tenure::server::{check_tokens, draw_token, fingerprint};
+use tenure_server::{check_tokens, draw_token, fingerprint};
 
 use crate::Context;
 use crate::args::{LogRight, Token};

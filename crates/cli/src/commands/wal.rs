@@ -7,8 +7,8 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use serde_json::{Value, json};
-use tenure::core::alpo::{Entry, HardState, Opener, Operation, Payload};
-use tenure::wal::{self, Item, Record, Report, SegmentStart, WalError};
+use tenure_alpo::{Entry, HardState, Opener, Operation, Payload};
+use tenure_server::wal::{self, Item, Record, Report, SegmentStart, WalError};
 
 use crate::failure::Failure;
 use crate::{Context, args};

@@ -21,11 +21,9 @@ use place::{By, PATIENCE, Place, TIMEOUT};
 use stranger::{
     Response, Stranger, book, forged, greeting, heartbeat, nobody, request, settings, vote,
 };
-use tenure::core::alpo::{
-    ClusterId, ClusterVersion, Envelope, MAX_NUMBER, Payload, Position, StorageId,
-};
 use tenure::core::ids::Term;
-use tenure::transport::{Answer, Form, PeerSecret, Prover, Tls, TlsFiles, introduced};
+use tenure_alpo::{ClusterId, ClusterVersion, Envelope, MAX_NUMBER, Payload, Position, StorageId};
+use tenure_server::transport::{Answer, Form, PeerSecret, Prover, Tls, TlsFiles, introduced};
 
 /// Where the stranger would have servers and clients go.
 struct Foreign(TcpListener);

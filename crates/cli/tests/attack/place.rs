@@ -6,8 +6,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use serde_json::Value;
-use tenure::core::alpo::{ClusterId, Position};
 use tenure::core::ids::Term;
+use tenure_alpo::{ClusterId, Position};
 
 use crate::common::servers::{SOON, free, led, objects};
 use crate::common::{TENURE, poll_until};

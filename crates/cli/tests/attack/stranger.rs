@@ -2,13 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use tenure::core::alpo::codec::{Reader, encode_frame, put_bytes, put_u64};
-use tenure::core::alpo::{
+use tenure::core::ids::Term;
+use tenure_alpo::codec::{Reader, encode_frame, put_bytes, put_u64};
+use tenure_alpo::{
     Body, ClusterId, Compare, Config, Entry, Envelope, Hello, Membership, Payload, Position,
     Request, ServerId, StorageId, Table,
 };
-use tenure::core::ids::Term;
-use tenure::transport::{
+use tenure_server::transport::{
     Answer, Book, Form, Greeting, Line, Prover, Settings, Settled, Tls, greet,
 };
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};

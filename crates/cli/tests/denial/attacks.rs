@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 
 use hyper::body::Body;
 use rustix::process::{Resource, getrlimit, setrlimit};
-use tenure::api::v1;
-use tenure::api::v1::registers_client::RegistersClient;
-use tenure::api::v1::sessions_client::SessionsClient;
+use tenure_api::v1;
+use tenure_api::v1::registers_client::RegistersClient;
+use tenure_api::v1::sessions_client::SessionsClient;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::task::JoinSet;

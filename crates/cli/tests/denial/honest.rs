@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use tenure::Election;
 use tenure::core::cas::{Bytes, Expect, Stamp, Write};
 use tenure::core::ids::Key;
-use tenure::log::Client;
+use tenure_client::Client;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 

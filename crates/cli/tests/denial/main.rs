@@ -83,7 +83,7 @@ impl Servers {
         let greedy = attacks::TOKENS.map(|it| (it, greedy));
         let others = [("honest", honest), ("operator", "admin = true")];
         for (name, rights) in greedy.into_iter().chain(others) {
-            let sha256 = tenure::server::fingerprint(name);
+            let sha256 = tenure_server::fingerprint(name);
             writeln!(tokens, "[tokens.{name}]\nsha256 = \"{sha256}\"\n{rights}").expect("text");
             std::fs::write(file(name), name).expect("written");
         }

@@ -11,9 +11,9 @@
 
 use std::time::{Duration, Instant};
 
-use tenure::api::v1::{self, registers_client::RegistersClient, sessions_client::SessionsClient};
 use tenure::core::ids::Key;
-use tenure::log::Client;
+use tenure_api::v1::{self, registers_client::RegistersClient, sessions_client::SessionsClient};
+use tenure_client::Client;
 use tokio::sync::watch;
 
 use crate::faulty::{ahead, ahead_by, calendar_hook, clocks_move, date, set_calendar};

@@ -4,7 +4,7 @@
 
 use std::time::{Duration, Instant};
 
-use tenure::log::{Client, Error};
+use tenure_client::{Client, Error};
 
 use crate::faulty::{resize, small_disk, strace, traceable};
 use crate::healed::{end_of_log, equal, write};

@@ -4,8 +4,8 @@
 
 use std::time::Duration;
 
-use tenure::api::v1::{self, log_client::LogClient, registers_client::RegistersClient};
-use tenure::log::Client;
+use tenure_api::v1::{self, log_client::LogClient, registers_client::RegistersClient};
+use tenure_client::Client;
 
 use crate::record::Record;
 use crate::servers::{Servers, until_within};

@@ -18,7 +18,7 @@ use std::time::Duration;
 use tenure::core::cas::{Bytes, Expect, Stamp, Write};
 use tenure::core::ids::{Key, Version};
 use tenure::core::rng::Rng;
-use tenure::log::{Client, Config, Error};
+use tenure_client::{Client, Config, Error};
 use tenure_sim::linearize::{Answer, Ask};
 use tokio::sync::watch;
 use tokio::task::JoinSet;

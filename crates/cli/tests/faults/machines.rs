@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use tempfile::TempDir;
-use tenure::api::v1::{self, cluster_client::ClusterClient};
+use tenure_api::v1::{self, cluster_client::ClusterClient};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 

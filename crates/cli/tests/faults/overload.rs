@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use tenure::api::v1::{
+use tenure_api::v1::{
     self, log_client::LogClient, pipeline_client::PipelineClient,
     registers_client::RegistersClient, request,
 };
-use tenure::log::Client;
+use tenure_client::Client;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tonic::Code;

@@ -54,7 +54,7 @@ fn a_refusal_that_was_a_lie() {
     record.appends(1, 1, &payload);
     let log = vec![(1, payload)];
     assert!(record.copy().judge(&log).is_ok(), "nobody knows: it may be");
-    let refused = Err(tenure::log::Error::Unavailable("no leader".into()));
+    let refused = Err(tenure_client::Error::Unavailable("no leader".into()));
     record.appended(1, 1, &refused, 1);
     assert_harm(&record.copy(), &log, "nobody asked for");
 }

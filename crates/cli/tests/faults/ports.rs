@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use tenure::log::Client;
+use tenure_client::Client;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;

@@ -22,9 +22,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use tenure::core::alpo::codec::decode_frame;
 use tenure::core::rng::Rng;
-use tenure::transport::{Form, Piece};
+use tenure_alpo::codec::decode_frame;
+use tenure_server::transport::{Form, Piece};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};

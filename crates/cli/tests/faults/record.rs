@@ -13,7 +13,7 @@ use std::time::Instant;
 
 use tenure::core::cas::Bytes;
 use tenure::core::ids::Key;
-use tenure::log::Error;
+use tenure_client::Error;
 use tenure_sim::linearize::{Answer, Append, Ask, CallId, History, Verdict, check, exactly_once};
 
 /// The plain log with its numbers.

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
-use tenure::api::v1::{self, cluster_client::ClusterClient};
+use tenure_api::v1::{self, cluster_client::ClusterClient};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tonic::transport::{Channel, Endpoint};

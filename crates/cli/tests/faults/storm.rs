@@ -12,7 +12,7 @@ use std::fmt;
 use std::time::{Duration, Instant};
 
 use tenure::core::rng::Rng;
-use tenure::log::Client;
+use tenure_client::Client;
 
 use crate::healed::{EQUAL_WITHIN, WRITABLE_WITHIN, end_of_log, equal, write};
 use crate::load::Load;

@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use tenure::log::Client;
+use tenure_client::Client;
 
 use crate::healed::{end_of_log, equal, write};
 use crate::load::Load;

@@ -7,6 +7,7 @@ use tenure_core::ids::{Key, Name, NameError, Term};
 use tenure_core::rng::Rng;
 use tenure_core::time::Drift;
 use tenure_election::{Config, ConfigError, Expiry, Priority};
+use tenure_runtime::host_name;
 
 use super::Election;
 use super::observe::natural_expiry;
@@ -212,12 +213,6 @@ impl Builder {
 
 fn named(what: &'static str, text: &str) -> Result<Name, StartError> {
     Name::new(text).map_err(|source| StartError::Name { what, source })
-}
-
-/// What this machine calls itself: the name of who is given none.
-pub(crate) fn host_name() -> String {
-    let uname = rustix::system::uname();
-    uname.nodename().to_string_lossy().into_owned()
 }
 
 /// A generator that nobody else has the like of.

@@ -28,8 +28,8 @@ mod world;
 use std::sync::{Arc, Mutex, PoisonError};
 
 pub use ask::{AskError, ask_to_resign, ask_to_transfer};
+pub(crate) use builder::entropy;
 pub use builder::{Builder, StartError};
-pub(crate) use builder::{entropy, host_name};
 pub use events::{EVENTS_MAX, Events};
 pub use observe::{Look, Watcher, leader, leader_confirmed, list, natural_expiry, watch};
 pub use reign::{Deposed, Reign};

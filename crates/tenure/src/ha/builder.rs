@@ -6,12 +6,13 @@ use std::time::Duration;
 use tenure_core::ids::{Name, NameError};
 use tenure_core::time::Drift;
 use tenure_group::{Config, ConfigError, LABELS_MAX};
+use tenure_runtime::host_name;
 use tokio::runtime::Handle;
 
 use super::host::{Host, Hosting};
 use super::workload::{Registry, Workload};
 use super::{Before, Life, Manager, NodeId, Past};
-use crate::election::{entropy, host_name};
+use crate::election::entropy;
 use crate::store::Store;
 
 /// What a node is told before it joins. Every setting has a default; nothing

@@ -157,7 +157,7 @@ impl Hub {
     }
 
     /// The same for who knows already what to fetch: the hub's time alone.
-    #[cfg(feature = "tenure")]
+    #[cfg(feature = "cluster")]
     pub(super) fn moment(&self) -> Interest {
         Interest {
             drawn: self.lock().told,

@@ -46,7 +46,7 @@ pub mod etcd;
         feature = "sqlite",
         feature = "postgres",
         feature = "etcd",
-        feature = "tenure"
+        feature = "cluster"
     )),
     allow(dead_code, reason = "what only stores that fetch need")
 )]
@@ -59,10 +59,10 @@ mod password;
 pub mod postgres;
 #[cfg(feature = "sqlite")]
 mod sqlite;
-#[cfg(feature = "tenure")]
+#[cfg(feature = "cluster")]
 mod tenure;
 mod watch;
-#[cfg(any(feature = "etcd", feature = "postgres", feature = "tenure"))]
+#[cfg(any(feature = "etcd", feature = "postgres", feature = "cluster"))]
 mod watcher;
 
 pub use crate::distance::{LEASE_TRIPS, lease_for};
@@ -74,7 +74,7 @@ pub use open::{default_url, open, open_existing};
 pub use postgres::Postgres;
 #[cfg(feature = "sqlite")]
 pub use sqlite::{FileMode, Sqlite};
-#[cfg(feature = "tenure")]
+#[cfg(feature = "cluster")]
 pub use tenure::Tenure;
 pub use watch::{Feed, Selector, Sighting, Watch};
 

@@ -77,7 +77,7 @@ async fn opened(url: &str, missing: Missing) -> Result<Arc<dyn Store>, StoreErro
         })),
         #[cfg(feature = "etcd")]
         "etcd" => Ok(Arc::new(super::Etcd::new(url)?)),
-        #[cfg(feature = "tenure")]
+        #[cfg(feature = "cluster")]
         "tenure" => Ok(Arc::new(super::Tenure::new(url)?)),
         _ => Err(unknown(url, scheme)),
     }
@@ -115,7 +115,7 @@ const OPTIONAL: &[(&str, &str, bool)] = &[
     ("postgres", "postgres", cfg!(feature = "postgres")),
     ("postgresql", "postgres", cfg!(feature = "postgres")),
     ("etcd", "etcd", cfg!(feature = "etcd")),
-    ("tenure", "tenure", cfg!(feature = "tenure")),
+    ("tenure", "tenure", cfg!(feature = "cluster")),
 ];
 
 fn unknown(url: &str, scheme: &str) -> StoreError {

@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::ports;
-use tenure::core::alpo::ServerId;
-use tenure::server::{Config, Server};
+use tenure_alpo::ServerId;
+use tenure_server::{Config, Server};
 
 /// How long anything in a test may take.
 pub(crate) const SOON: Duration = Duration::from_secs(30);

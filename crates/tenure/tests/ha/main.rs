@@ -5,7 +5,7 @@
 mod hosts;
 mod ledger;
 mod line;
-#[cfg(any(feature = "tenure", feature = "postgres"))]
+#[cfg(any(feature = "cluster", feature = "postgres"))]
 #[path = "../common/ports.rs"]
 mod ports;
 #[cfg(feature = "postgres")]
@@ -13,7 +13,7 @@ mod ports;
 mod postgres;
 mod refusals;
 mod scenarios;
-#[cfg(feature = "tenure")]
+#[cfg(feature = "cluster")]
 #[path = "../common/servers.rs"]
 mod servers;
 #[cfg(feature = "postgres")]

@@ -9,7 +9,7 @@ use tenure::store::{Memory, Store};
 use super::ledger::{Ledger, PATIENCE, Work};
 #[cfg(feature = "postgres")]
 use super::postgres::Postgres;
-#[cfg(feature = "tenure")]
+#[cfg(feature = "cluster")]
 use super::servers::Servers;
 
 /// What the nodes share.
@@ -17,7 +17,7 @@ enum Ground {
     Memory(Arc<dyn Store>),
     #[cfg(feature = "sqlite")]
     Sqlite(tempfile::TempDir),
-    #[cfg(feature = "tenure")]
+    #[cfg(feature = "cluster")]
     Cluster(Box<Servers>),
     #[cfg(feature = "postgres")]
     Postgres(Box<Postgres>),
@@ -55,7 +55,7 @@ impl Town {
     }
 
     /// Three servers in this process.
-    #[cfg(feature = "tenure")]
+    #[cfg(feature = "cluster")]
     pub(crate) fn cluster() -> Self {
         Self::on(Ground::Cluster(Box::new(Servers::start(3))))
     }
@@ -78,7 +78,7 @@ impl Town {
                 ))
                 .await
             }
-            #[cfg(feature = "tenure")]
+            #[cfg(feature = "cluster")]
             Ground::Cluster(servers) => opened(&servers.url()).await,
             #[cfg(feature = "postgres")]
             Ground::Postgres(server) => opened(&server.url()).await,
@@ -91,7 +91,7 @@ impl Town {
             Ground::Memory(_) => 2,
             #[cfg(feature = "sqlite")]
             Ground::Sqlite(_) => 3,
-            #[cfg(feature = "tenure")]
+            #[cfg(feature = "cluster")]
             Ground::Cluster(_) => 4,
             #[cfg(feature = "postgres")]
             Ground::Postgres(_) => 4,
@@ -137,7 +137,7 @@ impl Town {
     }
 }
 
-#[cfg(any(feature = "sqlite", feature = "tenure", feature = "postgres"))]
+#[cfg(any(feature = "sqlite", feature = "cluster", feature = "postgres"))]
 async fn opened(url: &str) -> Arc<dyn Store> {
     tenure::store::open(url).await.expect("a store")
 }

@@ -234,12 +234,13 @@ fn appending(plan: &Plan, url: &str, entries: u32) -> Result<Vec<Work>, Failure>
     }
     let mut connections = Vec::new();
     for _ in 0..plan.connections {
-        let client = tenure::log::Client::open(url).map_err(|error| store_failure(error.into()))?;
+        let client =
+            tenure_client::Client::open(url).map_err(|error| store_failure(error.into()))?;
         connections.push(client.within(plan.mix.within));
     }
     let clients = connections.iter().cycle().take(plan.clients);
     let entries = entries as usize;
-    let work = |client: &tenure::log::Client| {
+    let work = |client: &tenure_client::Client| {
         let entry = Arc::clone(&plan.mix.value);
         Work::Appends(work::Appends::new(client.clone(), entries, entry))
     };

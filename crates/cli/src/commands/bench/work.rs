@@ -210,14 +210,14 @@ impl Registers {
 #[cfg(feature = "tenure")]
 #[derive(Debug)]
 pub(super) struct Appends {
-    client: tenure::log::Client,
+    client: tenure_client::Client,
     entries: usize,
     entry: Bytes,
 }
 
 #[cfg(feature = "tenure")]
 impl Appends {
-    pub(super) const fn new(client: tenure::log::Client, entries: usize, entry: Bytes) -> Self {
+    pub(super) const fn new(client: tenure_client::Client, entries: usize, entry: Bytes) -> Self {
         Self {
             client,
             entries,

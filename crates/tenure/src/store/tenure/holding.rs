@@ -26,7 +26,7 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tenure_alpo::MAX_BOUND;
+use tenure_client::{Client, Error, MAX_BOUND, Session, Swapped};
 use tenure_core::cas::Bytes;
 use tenure_core::time::Instant;
 use tokio::sync::watch;
@@ -36,7 +36,6 @@ use super::super::{
     Bind, BoxFuture, Expect, Hold, Key, Register, Stamp, Write, Written, refuse_oversized,
 };
 use crate::error::StoreError;
-use crate::log::{Client, Error, Session, Swapped};
 use crate::{clock, drive};
 
 /// The longest lease that a session can hold: with the drift of clocks, not

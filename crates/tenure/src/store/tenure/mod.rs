@@ -1,6 +1,6 @@
 //! Registers in a cluster of our own: `tenure://h1:7400,h2:7400,h3:7400`.
 //!
-//! This is the [`log::Client`](crate::log::Client) under the waist's names. A
+//! This is the [`tenure_client::Client`] under the waist's names. A
 //! write takes effect once, however often its leader changes on the way; that
 //! is no retry in the contract's sense, since the command keeps its number
 //! and the cluster does it once.
@@ -24,6 +24,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tenure_client::{Client, Error};
+
 use self::holding::{Holding, Pool};
 use super::hub::Hub;
 use super::watcher::Watcher;
@@ -32,7 +34,6 @@ use super::{
     Store, Version, Watch, Write, Written, refuse_oversized,
 };
 use crate::error::StoreError;
-use crate::log::{Client, Error};
 
 /// Registers in a cluster of `tenure serve`. Clones are the same store.
 #[derive(Clone, Debug)]

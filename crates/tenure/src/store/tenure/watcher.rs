@@ -13,11 +13,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use tenure_client::{Client, Follow, News};
 use tokio::task::{AbortHandle, JoinHandle, JoinSet};
 
 use crate::drive;
 use crate::error::StoreError;
-use crate::log::{Client, Follow, News};
 use crate::store::hub::Hub;
 use crate::store::watcher::{Tie, Watcher};
 use crate::store::{Key, PAGE_MAX, Selector};

@@ -37,7 +37,7 @@ macro_rules! on_each_store {
             })*
         }
 
-        #[cfg(feature = "tenure")]
+        #[cfg(feature = "cluster")]
         mod cluster {
             $(#[tokio::test]
             async fn $scenario() {

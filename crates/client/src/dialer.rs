@@ -1,0 +1,164 @@
+//! How servers are reached: over TCP, or with TLS on top.
+//!
+//! With TLS a connection is made here and handed to the gRPC library, rather
+//! than by the library from certificates that it was once given: so renewed
+//! files are in use from the next connection on, and an error can say which
+//! file it is about.
+
+use std::error::Error as StdError;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioIo;
+use tenure_runtime::distance::Distance;
+use tenure_runtime::own::is_near;
+use tenure_runtime::tls::{ClientLine, ClientTls};
+use tokio::net::TcpStream;
+use tonic::transport::{Endpoint, Uri};
+use tower::{Service, ServiceExt as _};
+
+use super::error::chain;
+use super::near::Near;
+use super::token::{Bearer, Channel};
+use super::{Config, Error};
+
+/// How long a connection may take, TLS included, to servers that are near.
+const CONNECT_WITHIN: Duration = Duration::from_millis(500);
+/// After how much silence the system asks whether the other side is there.
+const ALIVE_AFTER: Duration = Duration::from_secs(20);
+/// The windows of a stream and of a connection, in bytes.
+const WINDOW_BYTES: [u32; 2] = [1024 * 1024, 4 * 1024 * 1024];
+
+/// Makes connections, all in the same way.
+#[derive(Clone, Debug)]
+pub(super) struct Dialer {
+    tls: Option<Arc<ClientTls>>,
+    bearer: Bearer,
+    distance: Distance,
+}
+
+impl Dialer {
+    /// Reads the files, of certificates and of the token, that are named.
+    pub(super) fn new(config: &Config) -> Result<Self, Error> {
+        let tls = config.tls.clone().map(ClientTls::open).transpose();
+        Ok(Self {
+            tls: tls?.map(Arc::new),
+            bearer: Bearer::new(config.token.as_ref())?,
+            distance: Distance::default(),
+        })
+    }
+
+    /// How far away the servers are.
+    pub(super) const fn distance(&self) -> &Distance {
+        &self.distance
+    }
+
+    /// Whether this is an address at all.
+    pub(super) fn check(&self, address: &str) -> Result<(), String> {
+        self.endpoint(address).map(drop)
+    }
+
+    /// A connection that is made at its first use.
+    pub(super) fn lazy(&self, address: &str) -> Result<Channel, String> {
+        self.lazy_within(address, self.distance.patience(CONNECT_WITHIN))
+    }
+
+    /// The same, which may take so long.
+    pub(super) fn lazy_within(&self, address: &str, within: Duration) -> Result<Channel, String> {
+        let endpoint = self.endpoint(address)?.connect_timeout(within);
+        if self.looks(address) {
+            return Ok(Channel::Near(Near::new(endpoint, self.tls.clone())));
+        }
+        let channel = match &self.tls {
+            None => endpoint.connect_lazy(),
+            Some(tls) => endpoint.connect_with_connector_lazy(connector(Arc::clone(tls))),
+        };
+        Ok(Channel::Given(channel, self.bearer.clone()))
+    }
+
+    /// A connection that is made now.
+    pub(super) async fn connect(&self, address: &str) -> Result<Channel, String> {
+        let endpoint = self.endpoint(address)?;
+        if self.looks(address) {
+            let near = Near::new(endpoint, self.tls.clone());
+            near.connect().await.map_err(|error| chain(&*error))?;
+            return Ok(Channel::Near(near));
+        }
+        let connected = match &self.tls {
+            None => endpoint.connect().await,
+            Some(tls) => {
+                let connector = connector(Arc::clone(tls));
+                endpoint.connect_with_connector(connector).await
+            }
+        };
+        let channel = connected.map_err(|error| chain(&error))?;
+        Ok(Channel::Given(channel, self.bearer.clone()))
+    }
+
+    /// Whether a connection to this address may be one to this machine that
+    /// needs the token of its user. What a name stands for is seen when it is
+    /// dialled.
+    fn looks(&self, address: &str) -> bool {
+        let number = address.parse::<SocketAddr>();
+        !self.bearer.is_given() && number.map_or(true, is_near)
+    }
+
+    fn endpoint(&self, address: &str) -> Result<Endpoint, String> {
+        // What is dialled has the scheme of what the library connects to; what
+        // requests are told to be for has that of the whole.
+        let endpoint = Endpoint::from_shared(format!("http://{address}"))
+            .map_err(|error| format!("{address}: {error}"))?
+            .connect_timeout(self.distance.patience(CONNECT_WITHIN))
+            .tcp_nodelay(true)
+            .tcp_keepalive(Some(ALIVE_AFTER))
+            .initial_stream_window_size(WINDOW_BYTES[0])
+            .initial_connection_window_size(WINDOW_BYTES[1]);
+        if self.tls.is_none() {
+            return Ok(endpoint);
+        }
+        let origin = format!("https://{address}")
+            .parse::<Uri>()
+            .map_err(|error| format!("{address}: {error}"))?;
+        Ok(endpoint.origin(origin))
+    }
+}
+
+type Dialled = Result<TokioIo<ClientLine>, Failure>;
+pub(super) type Failure = Box<dyn StdError + Send + Sync>;
+
+fn connector(
+    tls: Arc<ClientTls>,
+) -> impl Service<
+    Uri,
+    Response = TokioIo<ClientLine>,
+    Error = Failure,
+    Future = impl Future<Output = Dialled> + Send,
+> + Send {
+    tower::service_fn(move |to: Uri| secured(Arc::clone(&tls), to))
+}
+
+/// Connects as the library would, and speaks TLS.
+async fn secured(tls: Arc<ClientTls>, to: Uri) -> Dialled {
+    let stream = plain(to.clone()).await?;
+    Ok(TokioIo::new(over_tls(&tls, &to, stream).await?))
+}
+
+/// Connects as the library would.
+pub(super) async fn plain(to: Uri) -> Result<TcpStream, Failure> {
+    let mut tcp = HttpConnector::new();
+    tcp.set_nodelay(true);
+    tcp.set_keepalive(Some(ALIVE_AFTER));
+    Ok(tcp.oneshot(to).await?.into_inner())
+}
+
+/// Speaks TLS over what is connected.
+pub(super) async fn over_tls(
+    tls: &ClientTls,
+    to: &Uri,
+    stream: TcpStream,
+) -> Result<ClientLine, Failure> {
+    let address = to.authority().map(ToString::to_string).unwrap_or_default();
+    Ok(tls.connect(stream, &address).await?)
+}

@@ -1,0 +1,571 @@
+//! Who leads?
+//!
+//! All servers are asked at once what they are, and the first that leads is
+//! taken; a follower says whom it follows, which teaches addresses that
+//! nobody configured. A claim is believed only if no later term was seen in
+//! the same cluster: a deposed leader that does not know it yet claims too.
+//! Whoever believes wrongly learns it from the answer to the first command.
+//!
+//! All servers of a client are one cluster's. One that lost its disk and was
+//! started with itself alone in `--peers` founds another, at an address that
+//! clients know: an election would have two leaders of one term. So a client
+//! stays with the cluster that it found first, and goes to another only when
+//! no server of the first has answered for a while (it was lost, and restored
+//! from a backup). One that is new hears everybody before it believes a
+//! leader, and believes none as long as servers of two clusters answer.
+//!
+//! Servers may be far away. Whoever has not answered in the time that near
+//! ones take is asked once more over another connection, with more patience,
+//! while it goes on being asked as if it were near: what does not answer may
+//! as well have been cut off, and be back a moment later, which the patient
+//! question would learn of last. What answers take is measured, and the next
+//! questions wait accordingly ([`Distance`]).
+//!
+//! After a leader's death this asks again and again, every few milliseconds
+//! at first, so that a write succeeds soon after another is elected; what
+//! becomes of a round of questions is shared by all connections of a client.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tenure_api::v1::{self, cluster_client::ClusterClient};
+use tenure_runtime::distance::{Distance, PATIENCE_MAX};
+use tenure_runtime::error::about;
+use tenure_runtime::{clock, drive};
+use tokio::task::JoinSet;
+use tokio::time::error::Elapsed;
+use tokio::time::timeout;
+
+use super::Error;
+use super::dialer::Dialer;
+use super::error::{carried, sentence};
+use super::token::Channel;
+
+/// How long one server that is near may take to say what it is.
+const ASK_WITHIN: Duration = Duration::from_millis(200);
+/// The pauses between rounds of questions: short while an election may be
+/// under way, longer when it is something worse.
+const PAUSE_MIN: Duration = Duration::from_millis(5);
+const PAUSE_MAX: Duration = Duration::from_millis(50);
+const PAUSE_LATE: Duration = Duration::from_millis(500);
+/// After how many rounds it is something worse.
+const ROUNDS_EARLY: u32 = 100;
+/// Servers that are asked, learnt ones included, at most.
+const SERVERS_MAX: usize = 32;
+
+/// Who leads, as far as is known.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Leader {
+    pub(super) address: Arc<str>,
+    /// Grows with every search.
+    pub(super) search: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct Finder {
+    dialer: Dialer,
+    servers: Mutex<Servers>,
+    seat: tokio::sync::Mutex<Seat>,
+    /// The cluster that was found last; empty before the first search.
+    cluster: Mutex<String>,
+    /// Why the last search has not ended yet.
+    trouble: Mutex<String>,
+}
+
+#[derive(Debug)]
+struct Servers {
+    /// As configured, then as learnt.
+    list: Vec<Arc<str>>,
+    configured: usize,
+    channels: BTreeMap<Arc<str>, Channel>,
+    /// For watches, which share a connection with nothing else: one that is
+    /// not read must not keep questions from being answered.
+    watches: BTreeMap<Arc<str>, Channel>,
+}
+
+#[derive(Debug, Default)]
+struct Seat {
+    leader: Option<Leader>,
+    searches: u64,
+    cluster: String,
+    term: u64,
+}
+
+/// What came of asking everybody once.
+enum Round {
+    Led(Arc<str>, Box<v1::StatusResponse>),
+    Refused(Error),
+    Nobody,
+}
+
+/// What came of asking one.
+enum Heard {
+    Status(Arc<str>, Box<v1::StatusResponse>),
+    Refused(Error),
+    Nothing,
+}
+
+impl Finder {
+    pub(super) fn new(servers: Vec<Arc<str>>, dialer: Dialer) -> Self {
+        Self {
+            dialer,
+            servers: Mutex::new(Servers {
+                configured: servers.len(),
+                list: servers,
+                channels: BTreeMap::new(),
+                watches: BTreeMap::new(),
+            }),
+            seat: tokio::sync::Mutex::new(Seat::default()),
+            cluster: Mutex::default(),
+            trouble: Mutex::new("no server has been asked yet".into()),
+        }
+    }
+
+    /// By what the servers are reached.
+    pub(super) const fn dialer(&self) -> &Dialer {
+        &self.dialer
+    }
+
+    /// How far away they are.
+    pub(super) const fn distance(&self) -> &Distance {
+        self.dialer.distance()
+    }
+
+    fn servers(&self) -> MutexGuard<'_, Servers> {
+        self.servers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The servers that were named, and those that were learnt of.
+    pub(super) fn addresses(&self) -> Vec<Arc<str>> {
+        self.servers().list.clone()
+    }
+
+    /// Takes note of a server that another one has named.
+    pub(super) fn learn(&self, address: &str) {
+        let mut servers = self.servers();
+        if address.is_empty() || servers.list.iter().any(|known| **known == *address) {
+            return;
+        }
+        if self.dialer.check(address).is_err() {
+            return;
+        }
+        if servers.list.len() >= SERVERS_MAX {
+            // The oldest of the learnt ones goes.
+            let configured = servers.configured;
+            let gone = servers.list.remove(configured);
+            servers.channels.remove(&gone);
+            servers.watches.remove(&gone);
+        }
+        servers.list.push(address.into());
+    }
+
+    /// A connection to a server for calls of their own, shared and made at
+    /// first use.
+    pub(super) fn channel(&self, address: &Arc<str>) -> Result<Channel, String> {
+        let mut servers = self.servers();
+        if let Some(channel) = servers.channels.get(address) {
+            return Ok(channel.clone());
+        }
+        let channel = self.dialer.lazy(address)?;
+        servers
+            .channels
+            .insert(Arc::clone(address), channel.clone());
+        Ok(channel)
+    }
+
+    /// Keeps a connection by which somebody has answered, in place of one by
+    /// which nobody has.
+    fn keep(&self, address: Arc<str>, channel: Channel) {
+        self.servers().channels.insert(address, channel);
+    }
+
+    /// The same for watches.
+    pub(super) fn watching(&self, address: &Arc<str>) -> Result<Channel, String> {
+        let mut servers = self.servers();
+        if let Some(channel) = servers.watches.get(address) {
+            return Ok(channel.clone());
+        }
+        let channel = self.dialer.lazy(address)?;
+        servers.watches.insert(Arc::clone(address), channel.clone());
+        Ok(channel)
+    }
+
+    /// Forgets the connection for watches, of which one did not get through.
+    pub(super) fn unwatch(&self, address: &Arc<str>) {
+        self.servers().watches.remove(address);
+    }
+
+    /// Forgets a connection that does not answer.
+    pub(super) fn forget(&self, address: &Arc<str>) {
+        self.servers().channels.remove(address);
+    }
+
+    /// Why nobody is known to lead.
+    pub(super) fn trouble(&self) -> String {
+        lock(&self.trouble).clone()
+    }
+
+    /// Who leads, by a search later than the one numbered `past`. Waits until
+    /// somebody does. Cancelling it loses nothing.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] if all that answer refuse to: they do not know this
+    /// client's token.
+    pub(super) async fn leader(&self, past: u64) -> Result<Leader, Error> {
+        let mut seat = self.seat.lock().await;
+        if let Some(leader) = seat.leader.as_ref().filter(|leader| leader.search > past) {
+            return Ok(leader.clone());
+        }
+        let (mut rounds, mut asking) = (0, Asking::default());
+        loop {
+            match self.round(&seat, rounds, &mut asking).await {
+                Round::Led(address, status) => {
+                    lock(&self.cluster).clone_from(&status.cluster);
+                    seat.cluster = status.cluster;
+                    seat.term = status.term;
+                    seat.searches = seat.searches.max(past) + 1;
+                    let leader = Leader {
+                        address,
+                        search: seat.searches,
+                    };
+                    seat.leader = Some(leader.clone());
+                    return Ok(leader);
+                }
+                Round::Refused(error) => return Err(error),
+                Round::Nobody => rounds += 1,
+            }
+        }
+    }
+
+    /// Whether this is the cluster that this client speaks with, which is
+    /// looked for again if it is not: it may have been restored. An empty name
+    /// is of an earlier release.
+    pub(super) async fn is_ours(&self, cluster: &str) -> bool {
+        let is_ours = |known: &str| known.is_empty() || known == cluster;
+        if cluster.is_empty() || is_ours(&lock(&self.cluster)) {
+            return true;
+        }
+        let past = self.seat.lock().await.searches;
+        // Nothing else waits for this search.
+        let _ = timeout(PATIENCE_MAX, self.leader(past)).await;
+        is_ours(&lock(&self.cluster))
+    }
+
+    /// Asks everybody who does not owe an answer yet; the first who leads.
+    /// The next round begins a pause after the first answer of this one, and
+    /// not when all have answered: a leader that has fallen silent would make
+    /// everybody wait for its answer before they hear of the next leader.
+    async fn round(&self, seat: &Seat, rounds: u32, asking: &mut Asking) -> Round {
+        self.ask_everybody(asking);
+        let (mut refused, mut answered) = (None, false);
+        let (mut over, mut claim) = (None, None);
+        loop {
+            if claim.is_some() {
+                // The others are heard first, as far as they are near.
+                if asking.all_have_had_time() {
+                    break;
+                }
+                over = None;
+            } else if answered || asking.owing.is_empty() {
+                // Nobody is left who could answer, or somebody has.
+                over.get_or_insert_with(|| clock::boot().after(pause(rounds)));
+            }
+            let answer = tokio::select! {
+                biased;
+                Some(answer) = asking.next(self) => answer,
+                () = drive::until(over) => break,
+            };
+            if answer.answer.is_ok() && claim.is_none() {
+                over.get_or_insert_with(|| clock::boot().after(pause(rounds)));
+            }
+            let (address, status) = match self.heard(asking, answer) {
+                Heard::Status(address, status) => (address, status),
+                Heard::Refused(error) => {
+                    refused = Some(error);
+                    continue;
+                }
+                Heard::Nothing => continue,
+            };
+            answered = true;
+            if self.is_foreign(seat, rounds, asking, &status) {
+                continue;
+            }
+            // After a while a lower term is no straggler's: the cluster was
+            // made anew, or restored.
+            let stale =
+                status.cluster == seat.cluster && status.term < seat.term && rounds < ROUNDS_EARLY;
+            if status.role() == v1::Role::Leader && !stale {
+                claim = Some((address, status));
+                if !seat.cluster.is_empty() {
+                    break;
+                }
+            } else {
+                self.learn_from(&address, &status);
+            }
+        }
+        if let Some((address, status)) = claim {
+            if self.are_one_cluster(seat, asking) {
+                return Round::Led(address, status);
+            }
+            tokio::time::sleep(pause(rounds)).await;
+            return Round::Nobody;
+        }
+        match refused {
+            // A token that some know already is on its way to the others.
+            Some(error) if !answered && asking.all_have_had_time() => Round::Refused(error),
+            _ => Round::Nobody,
+        }
+    }
+
+    /// Takes note of what a server has said, or has not.
+    fn heard(&self, asking: &mut Asking, answered: Answered) -> Heard {
+        let Answered {
+            address,
+            within,
+            answer,
+        } = answered;
+        asking.clusters.remove(&address);
+        match answer {
+            Ok(Ok(status)) => {
+                if !status.cluster.is_empty() {
+                    let cluster = status.cluster.clone();
+                    asking.clusters.insert(Arc::clone(&address), cluster);
+                }
+                Heard::Status(address, Box::new(status))
+            }
+            Ok(Err(status)) => {
+                let message = format!("{address}: {}", sentence(&status));
+                self.note(message.clone());
+                let error = carried(&status);
+                let cause = error.is_some_and(|it| it.cause() == v1::Cause::Unauthenticated);
+                if !cause {
+                    return Heard::Nothing;
+                }
+                Heard::Refused(Error::Refused {
+                    cause: v1::Cause::Unauthenticated,
+                    message,
+                })
+            }
+            Err(_) => {
+                self.note(format!("{address}: no answer within {}", about(within)));
+                Heard::Nothing
+            }
+        }
+    }
+
+    /// Asks everybody who does not owe an answer yet, and those who have been
+    /// mute with patience too.
+    fn ask_everybody(&self, asking: &mut Asking) {
+        for address in self.addresses() {
+            if asking.owing.insert(Arc::clone(&address)) {
+                match self.channel(&address) {
+                    Ok(channel) => {
+                        asking.spawn(self, Arc::clone(&address), channel, Asked::Briskly);
+                    }
+                    Err(why) => {
+                        asking.owing.remove(&address);
+                        self.note(why);
+                    }
+                }
+            }
+            let mute = asking.mute.contains(&address);
+            if mute && asking.patient.insert(Arc::clone(&address)) {
+                match self.dialer.lazy_within(&address, PATIENCE_MAX) {
+                    Ok(channel) => {
+                        let asked = Asked::Patiently(channel.clone());
+                        asking.spawn(self, address, channel, asked);
+                    }
+                    Err(why) => {
+                        asking.patient.remove(&address);
+                        self.note(why);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whether a server is of another cluster than this client's, which still
+    /// answers.
+    fn is_foreign(
+        &self,
+        seat: &Seat,
+        rounds: u32,
+        asking: &Asking,
+        status: &v1::StatusResponse,
+    ) -> bool {
+        let (ours, theirs) = (&seat.cluster, &status.cluster);
+        if ours.is_empty() || theirs.is_empty() || ours == theirs {
+            return false;
+        }
+        let ours_is_there = asking.clusters.values().any(|it| it == ours);
+        let foreign = ours_is_there || rounds < ROUNDS_EARLY;
+        if foreign {
+            self.note(format!(
+                "server {} is of another cluster, {theirs}, than this client's, {ours}",
+                status.id
+            ));
+        }
+        foreign
+    }
+
+    /// Whether all that answered a new client are of one cluster.
+    fn are_one_cluster(&self, seat: &Seat, asking: &Asking) -> bool {
+        let mut clusters = asking.clusters.iter();
+        let Some((one, first)) = clusters.next() else {
+            return true;
+        };
+        match clusters.find(|(_, cluster)| *cluster != first) {
+            Some((two, second)) if seat.cluster.is_empty() => {
+                self.note(format!(
+                    "expected servers of one cluster, found {one} of cluster {first} and {two} of \
+                     cluster {second}: stop the servers of the one that should not be, or take \
+                     them out of the URL"
+                ));
+                false
+            }
+            _ => true,
+        }
+    }
+
+    fn learn_from(&self, address: &Arc<str>, status: &v1::StatusResponse) {
+        let leader = status.leader.filter(|leader| *leader != status.id);
+        let member = status
+            .members
+            .iter()
+            .find(|member| Some(member.id) == leader);
+        match (leader, member) {
+            (Some(leader), Some(member)) => {
+                self.learn(&member.client_address);
+                self.note(format!(
+                    "server {leader} is said to lead, and does not say so"
+                ));
+            }
+            _ if status.waiting.is_empty() => self.note(format!("{address}: nobody leads")),
+            _ => self.note(format!("{address}: {}", status.waiting)),
+        }
+    }
+
+    fn note(&self, why: String) {
+        *lock(&self.trouble) = why;
+    }
+}
+
+fn lock(text: &Mutex<String>) -> MutexGuard<'_, String> {
+    text.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Questions that are not answered yet, over the rounds of a search.
+#[derive(Default)]
+struct Asking {
+    calls: JoinSet<(Answered, Asked)>,
+    /// Who owes an answer.
+    owing: BTreeSet<Arc<str>>,
+    /// Who owes one to a question that is asked with patience.
+    patient: BTreeSet<Arc<str>>,
+    /// Who has let the time for one pass in this search.
+    mute: BTreeSet<Arc<str>>,
+    /// Of which cluster those are who answered last.
+    clusters: BTreeMap<Arc<str>, String>,
+}
+
+/// What came of a question.
+struct Answered {
+    address: Arc<str>,
+    /// How long it was waited for.
+    within: Duration,
+    answer: Result<Status, Elapsed>,
+}
+
+/// How it was asked.
+enum Asked {
+    Briskly,
+    /// Over a connection of its own.
+    Patiently(Channel),
+}
+
+/// What a server says of itself.
+type Status = Result<v1::StatusResponse, tonic::Status>;
+
+impl Asking {
+    fn spawn(&mut self, finder: &Finder, address: Arc<str>, channel: Channel, asked: Asked) {
+        let distance = finder.distance().clone();
+        let within = match asked {
+            Asked::Briskly => distance.patience(ASK_WITHIN),
+            Asked::Patiently(_) => PATIENCE_MAX,
+        };
+        self.calls.spawn(async move {
+            let answer = timeout(within, timed(channel, distance)).await;
+            let answered = Answered {
+                address,
+                within,
+                answer,
+            };
+            (answered, asked)
+        });
+    }
+
+    /// The next answer; `None` if nobody owes any. Cancelling it loses
+    /// nothing.
+    async fn next(&mut self, finder: &Finder) -> Option<Answered> {
+        // What panics here is a bug of ours, and goes on as one.
+        let joined = self.calls.join_next().await?;
+        let (it, asked) = joined.unwrap_or_else(|error| {
+            std::panic::resume_unwind(error.into_panic());
+        });
+        match asked {
+            Asked::Briskly => self.owing.remove(&it.address),
+            Asked::Patiently(_) => self.patient.remove(&it.address),
+        };
+        match (&it.answer, asked) {
+            (Ok(Ok(_)), Asked::Patiently(channel)) => finder.keep(Arc::clone(&it.address), channel),
+            (Err(_), Asked::Briskly) => finder.forget(&it.address),
+            (Ok(_), _) | (Err(_), Asked::Patiently(_)) => {}
+        }
+        match it.answer {
+            Ok(_) => self.mute.remove(&it.address),
+            Err(_) => self.mute.insert(Arc::clone(&it.address)),
+        };
+        Some(it)
+    }
+
+    /// Nobody owes an answer but those who have not given one before.
+    fn all_have_had_time(&self) -> bool {
+        self.owing.is_subset(&self.mute)
+    }
+}
+
+/// What a server says of itself, and how long that took.
+async fn timed(channel: Channel, distance: Distance) -> Status {
+    let asked = clock::boot();
+    let answer = status(channel).await;
+    if answer.is_ok() {
+        distance.took(clock::boot().since(asked));
+    }
+    answer
+}
+
+async fn status(channel: Channel) -> Status {
+    let answer = ClusterClient::new(channel)
+        .status(v1::StatusRequest::default())
+        .await;
+    answer.map(tonic::Response::into_inner)
+}
+
+/// Longer after every round, and never quite the same for two clients.
+fn pause(rounds: u32) -> Duration {
+    let longest = if rounds < ROUNDS_EARLY {
+        PAUSE_MAX
+    } else {
+        PAUSE_LATE
+    };
+    let pause = PAUSE_MIN * rounds.clamp(1, 100);
+    jitter(pause.min(longest))
+}
+
+/// Half to the whole of `pause`.
+pub(super) fn jitter(pause: Duration) -> Duration {
+    let random = getrandom::u32().unwrap_or(u32::MAX / 2);
+    let part = f64::from(random) / f64::from(u32::MAX);
+    pause.mul_f64(0.5 + part / 2.0)
+}

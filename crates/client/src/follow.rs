@@ -1,0 +1,487 @@
+//! Following the log and the registers, from any server.
+//!
+//! What is followed has numbers (of entries, of revisions), so whoever loses
+//! a server goes on at another from the number after the last one heard, and
+//! nothing is told twice or left out. A server that has fallen silent is
+//! asked now and then whether it is still part of a cluster that is led; one
+//! that is not is left for another.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tenure_api::v1::{
+    self, cluster_client::ClusterClient, log_client::LogClient, registers_client::RegistersClient,
+};
+use tenure_core::cas::Register;
+use tenure_core::ids::Key;
+use tenure_runtime::drive;
+use tenure_runtime::error::about;
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+
+use super::client::entry;
+use super::error::{carried, sentence};
+use super::finder::{Finder, jitter};
+use super::token::Channel;
+use super::{Client, Entry, Error, wire};
+
+/// Messages that are taken ahead of the reader.
+const AHEAD: usize = 16;
+/// How long a server that is near may take to begin, or to say that it is
+/// alive.
+const WITHIN: Duration = Duration::from_secs(1);
+/// How long a silent server is not asked whether it is alive.
+const SILENCE: Duration = Duration::from_secs(3);
+/// The pauses between servers that could not be followed.
+const PAUSE_MIN: Duration = Duration::from_millis(5);
+const PAUSE_MAX: Duration = Duration::from_millis(500);
+/// The largest message: a page of registers, or of the log.
+const MESSAGE_BYTES_MAX: usize = 16 * 1024 * 1024;
+
+/// The log from one entry on, and then every new one. Dropping it ends it.
+#[derive(Debug)]
+pub struct Tail {
+    batches: mpsc::Receiver<Result<Vec<Entry>, Error>>,
+    entries: VecDeque<Entry>,
+}
+
+impl Tail {
+    /// The next entry; waits until there is one. After an error there is
+    /// nothing more. Cancelling this loses nothing.
+    ///
+    /// # Errors
+    /// [`Error::Compacted`] if the next entry is kept no more, by any server;
+    /// [`Error::Restored`] if the log was restored from a backup, and goes on
+    /// elsewhere;
+    /// [`Error::Refused`] if this client may not read.
+    pub async fn next(&mut self) -> Option<Result<Entry, Error>> {
+        loop {
+            if let Some(entry) = self.entries.pop_front() {
+                return Some(Ok(entry));
+            }
+            match self.batches.recv().await? {
+                Ok(entries) => self.entries.extend(entries),
+                Err(error) => return Some(Err(error)),
+            }
+        }
+    }
+}
+
+/// Which registers to follow.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Follow {
+    /// One.
+    Key(Key),
+    /// All whose key begins with this.
+    Prefix(String),
+}
+
+/// What becomes of registers that are followed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum News {
+    /// All of them as they were at some moment not before an earlier news'.
+    /// It comes first, and again if changes were missed.
+    Began(Vec<(Key, Register)>),
+    /// One has changed; `None`: it was deleted.
+    Changed(Key, Option<Register>),
+    /// No server can be followed at the moment, and why.
+    Down(String),
+    /// One can be, again.
+    Live,
+}
+
+/// The registers that are followed. Dropping it ends it.
+#[derive(Debug)]
+pub struct Changes {
+    news: mpsc::Receiver<News>,
+}
+
+impl Changes {
+    /// The next news; waits until there is any. Cancelling this loses
+    /// nothing.
+    pub async fn next(&mut self) -> News {
+        match self.news.recv().await {
+            Some(news) => news,
+            // The task ends only after this does.
+            None => std::future::pending().await,
+        }
+    }
+}
+
+impl Client {
+    /// The log from entry `from` on, and then every new entry, from whatever
+    /// server answers. 0 for only those appended after this call.
+    pub fn tail(&self, from: u64) -> Tail {
+        let (batches, receiver) = mpsc::channel(AHEAD);
+        let mut tail = Tailing {
+            next: from,
+            batches: batches.clone(),
+        };
+        let client = self.clone();
+        let work = async move {
+            if tail.next == 0 {
+                tail.next = match newest(&client).await {
+                    Ok(next) => next,
+                    Err(error) => {
+                        // A reader that has gone needs no reason.
+                        let _ = tail.batches.send(Err(error)).await;
+                        return;
+                    }
+                };
+            }
+            // Whoever does not read must hold up nobody else: a connection of
+            // its own.
+            let finder = &client.shared.finder;
+            let connect = |address: &Arc<str>| finder.dialer().lazy(address);
+            follow(finder, connect, &mut tail).await;
+        };
+        drive::background().spawn(until_unread(batches, work));
+        Tail {
+            batches: receiver,
+            entries: VecDeque::new(),
+        }
+    }
+
+    /// Every change of these registers, after their state now, from whatever
+    /// server answers.
+    pub fn watch(&self, what: Follow) -> Changes {
+        let (news, receiver) = mpsc::channel(AHEAD);
+        let mut watching = Watching {
+            what,
+            revision: None,
+            cluster: String::new(),
+            told: 0,
+            initial: BTreeMap::new(),
+            live: false,
+            news: news.clone(),
+        };
+        let finder = Arc::clone(&self.shared.finder);
+        let work = async move {
+            let connect = |address: &Arc<str>| finder.watching(address);
+            follow(&finder, connect, &mut watching).await;
+        };
+        drive::background().spawn(until_unread(news, work));
+        Changes { news: receiver }
+    }
+}
+
+/// The number after the newest entry.
+async fn newest(client: &Client) -> Result<u64, Error> {
+    let (mut past, mut pause) = (0, PAUSE_MIN);
+    loop {
+        let leader = client.shared.finder.leader(past).await?;
+        past = leader.search;
+        if let Ok(channel) = client.shared.finder.channel(&leader.address)
+            && let Ok(Ok(status)) = timeout(WITHIN, status(channel)).await
+            && status.role() == v1::Role::Leader
+        {
+            return Ok(status.log_next.max(1));
+        }
+        tokio::time::sleep(jitter(pause)).await;
+        pause = (pause * 2).min(PAUSE_MAX);
+    }
+}
+
+/// Does `work` while somebody reads what comes of it.
+async fn until_unread<T>(sender: mpsc::Sender<T>, work: impl Future<Output = ()>) {
+    tokio::select! {
+        () = work => {}
+        () = sender.closed() => {}
+    }
+}
+
+/// Something that can be followed at any server.
+trait Following: Send {
+    type Message: Send;
+
+    /// Asks a server for what comes next.
+    fn begin(
+        &self,
+        channel: Channel,
+    ) -> impl Future<Output = Result<tonic::Streaming<Self::Message>, tonic::Status>> + Send;
+
+    /// The server has agreed.
+    fn begun(&mut self) -> impl Future<Output = ()> + Send;
+
+    /// Takes a message. Breaks if this server cannot be followed any more.
+    fn take(&mut self, message: Self::Message) -> impl Future<Output = ControlFlow<String>> + Send;
+
+    /// A server has refused. Breaks if all would.
+    fn refused(&mut self, error: Error) -> impl Future<Output = ControlFlow<()>> + Send;
+
+    /// Of which cluster a message says that it is; empty if it does not say.
+    fn cluster(_: &Self::Message) -> &str {
+        ""
+    }
+
+    /// All servers were tried in vain.
+    fn lost(&mut self, why: &str) -> impl Future<Output = ()> + Send;
+}
+
+/// Follows one server after the other, until all refuse.
+async fn follow<F: Following>(
+    finder: &Finder,
+    connect: impl Fn(&Arc<str>) -> Result<Channel, String>,
+    following: &mut F,
+) {
+    let start = getrandom::u32().unwrap_or(0) as usize;
+    let (mut turn, mut failed, mut pause) = (start, 0, PAUSE_MIN);
+    loop {
+        let addresses = finder.addresses();
+        let address = &addresses[turn % addresses.len()];
+        turn = turn.wrapping_add(1);
+        let mut useful = false;
+        let why = match connect(address) {
+            Ok(channel) => match follow_one(finder, channel, following, &mut useful).await {
+                ControlFlow::Continue(why) => why,
+                ControlFlow::Break(()) => return,
+            },
+            Err(why) => why,
+        };
+        finder.unwatch(address);
+        tracing::debug!("{address}: {why}");
+        if useful {
+            (failed, pause) = (0, PAUSE_MIN);
+            tokio::time::sleep(jitter(pause)).await;
+            continue;
+        }
+        failed += 1;
+        if failed % addresses.len() == 0 {
+            following.lost(&format!("{address}: {why}")).await;
+            tokio::time::sleep(jitter(pause)).await;
+            pause = (pause * 2).min(PAUSE_MAX);
+        }
+    }
+}
+
+/// Follows one server for as long as that goes, and says why it ended.
+async fn follow_one<F: Following>(
+    finder: &Finder,
+    channel: Channel,
+    following: &mut F,
+    useful: &mut bool,
+) -> ControlFlow<(), String> {
+    let within = finder.distance().patience(WITHIN);
+    let mut messages = match timeout(within, following.begin(channel.clone())).await {
+        Ok(Ok(messages)) => messages,
+        Ok(Err(status)) => return turned_away(following, &status).await,
+        Err(_) => return ControlFlow::Continue(format!("no answer within {}", about(within))),
+    };
+    following.begun().await;
+    loop {
+        let message = match timeout(SILENCE, messages.message()).await {
+            Ok(Ok(Some(message))) => message,
+            Ok(Ok(None)) => return ControlFlow::Continue("the server has ended it".into()),
+            Ok(Err(status)) => return turned_away(following, &status).await,
+            Err(_) => match timeout(within, status(channel.clone())).await {
+                Ok(Ok(status)) if status.ready => continue,
+                Ok(Ok(_)) => return ControlFlow::Continue("it is not led".into()),
+                Ok(Err(status)) => return ControlFlow::Continue(sentence(&status)),
+                Err(_) => return ControlFlow::Continue(format!("silent for {SILENCE:?}")),
+            },
+        };
+        if !finder.is_ours(F::cluster(&message)).await {
+            return ControlFlow::Continue("it is of another cluster".into());
+        }
+        *useful = true;
+        if let ControlFlow::Break(why) = following.take(message).await {
+            return ControlFlow::Continue(why);
+        }
+    }
+}
+
+async fn turned_away<F: Following>(
+    following: &mut F,
+    status: &tonic::Status,
+) -> ControlFlow<(), String> {
+    if let Some(error) = carried(status) {
+        let error = Error::from_wire(&error);
+        if following.refused(error).await.is_break() {
+            return ControlFlow::Break(());
+        }
+    }
+    ControlFlow::Continue(sentence(status))
+}
+
+async fn status(channel: Channel) -> Result<v1::StatusResponse, tonic::Status> {
+    let answer = ClusterClient::new(channel)
+        .status(v1::StatusRequest::default())
+        .await;
+    answer.map(tonic::Response::into_inner)
+}
+
+struct Tailing {
+    /// The number of the next entry.
+    next: u64,
+    batches: mpsc::Sender<Result<Vec<Entry>, Error>>,
+}
+
+impl Following for Tailing {
+    type Message = v1::ReadLogResponse;
+
+    async fn begin(
+        &self,
+        channel: Channel,
+    ) -> Result<tonic::Streaming<Self::Message>, tonic::Status> {
+        let mut client = LogClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX);
+        let from = self.next;
+        let answer = client.tail(v1::TailRequest { from }).await;
+        answer.map(tonic::Response::into_inner)
+    }
+
+    async fn begun(&mut self) {}
+
+    async fn take(&mut self, message: Self::Message) -> ControlFlow<String> {
+        let mut batch = Vec::with_capacity(message.entries.len());
+        for read in message.entries {
+            if read.number < self.next {
+                continue;
+            }
+            if read.number > self.next {
+                return ControlFlow::Break(format!(
+                    "expected entry {}, found {}",
+                    self.next, read.number
+                ));
+            }
+            self.next += 1;
+            batch.push(entry(read));
+        }
+        if !batch.is_empty() {
+            // A reader that has gone ends the task elsewhere.
+            let _ = self.batches.send(Ok(batch)).await;
+        }
+        ControlFlow::Continue(())
+    }
+
+    async fn refused(&mut self, error: Error) -> ControlFlow<()> {
+        match error {
+            Error::Compacted { .. } | Error::Restored { .. } | Error::Refused { .. } => {
+                let _ = self.batches.send(Err(error)).await;
+                ControlFlow::Break(())
+            }
+            Error::Conflict | Error::Unavailable(_) | Error::Unknown(_) => {
+                ControlFlow::Continue(())
+            }
+        }
+    }
+
+    async fn lost(&mut self, _: &str) {}
+}
+
+struct Watching {
+    what: Follow,
+    /// After which changes to go on; `None`: from the state now.
+    revision: Option<u64>,
+    /// Which cluster counted them.
+    cluster: String,
+    /// Up to where changes were ever told.
+    told: u64,
+    /// The registers as they were, as far as they have come.
+    initial: BTreeMap<Key, Register>,
+    live: bool,
+    news: mpsc::Sender<News>,
+}
+
+impl Watching {
+    async fn tell(&self, news: News) {
+        // A reader that has gone ends the task elsewhere.
+        let _ = self.news.send(news).await;
+    }
+}
+
+impl Following for Watching {
+    type Message = v1::WatchResponse;
+
+    async fn begin(
+        &self,
+        channel: Channel,
+    ) -> Result<tonic::Streaming<Self::Message>, tonic::Status> {
+        let mut client = RegistersClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX);
+        let (prefix, key) = match &self.what {
+            Follow::Key(key) => (String::new(), Some(key.as_str().to_owned())),
+            Follow::Prefix(prefix) => (prefix.clone(), None),
+        };
+        let after_revision = self.revision;
+        let watch = v1::WatchRequest {
+            prefix,
+            key,
+            after_revision,
+            after_id: None,
+            cluster: self.cluster.clone(),
+        };
+        let answer = client.watch(watch).await;
+        answer.map(tonic::Response::into_inner)
+    }
+
+    fn cluster(message: &Self::Message) -> &str {
+        &message.cluster
+    }
+
+    async fn begun(&mut self) {
+        self.initial.clear();
+        // Without a revision it is up when the state has come.
+        if self.revision.is_some() && !self.live {
+            self.live = true;
+            self.tell(News::Live).await;
+        }
+    }
+
+    async fn take(&mut self, message: Self::Message) -> ControlFlow<String> {
+        if !message.cluster.is_empty() && message.cluster != self.cluster {
+            // It was made anew from a copy, and counts its own changes.
+            self.cluster = message.cluster;
+            self.told = 0;
+        }
+        let known = self.revision.unwrap_or(0);
+        for changed in message.changes {
+            let Ok(key) = wire::key(&changed.key) else {
+                return ControlFlow::Break("a key that is none".into());
+            };
+            let register = changed.register.map(wire::register);
+            match register {
+                Some(register) if message.initial => drop(self.initial.insert(key, register)),
+                None if message.initial => drop(self.initial.remove(&key)),
+                register if message.revision > known => {
+                    self.tell(News::Changed(key, register)).await;
+                }
+                // Heard from another server already.
+                _ => {}
+            }
+        }
+        if message.initial && !message.began {
+            return ControlFlow::Continue(());
+        }
+        if message.began {
+            if message.revision < self.told {
+                return ControlFlow::Break("it lags behind what was told already".into());
+            }
+            let registers = std::mem::take(&mut self.initial);
+            self.tell(News::Began(registers.into_iter().collect()))
+                .await;
+        }
+        self.told = known.max(message.revision);
+        self.revision = Some(self.told);
+        if !self.live {
+            self.live = true;
+            self.tell(News::Live).await;
+        }
+        ControlFlow::Continue(())
+    }
+
+    async fn refused(&mut self, error: Error) -> ControlFlow<()> {
+        match error {
+            // From the beginning, then.
+            Error::Compacted { .. } | Error::Restored { .. } => self.revision = None,
+            Error::Refused { message, .. } => self.lost(&message).await,
+            Error::Conflict | Error::Unavailable(_) | Error::Unknown(_) => {}
+        }
+        ControlFlow::Continue(())
+    }
+
+    async fn lost(&mut self, why: &str) {
+        self.live = false;
+        self.tell(News::Down(why.to_owned())).await;
+    }
+}

@@ -1,0 +1,510 @@
+//! One connection to the leader, kept up and fed from a [`Pipeline`].
+//!
+//! Callers put requests into the pipeline under a lock and wait for theirs to
+//! be answered; there is no task and no timer for any of them. The stream
+//! takes what has piled up whenever it can write, so that requests share
+//! messages as soon as there are many. Two tasks on the background thread
+//! serve each line: one finds the leader, connects, and takes answers; the
+//! other does what time asks for.
+
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use bytes::Bytes;
+use tenure_api::v1::{self, pipeline_client::PipelineClient};
+use tenure_core::time::Instant;
+use tenure_runtime::error::about;
+use tenure_runtime::{clock, drive};
+use tokio::sync::{Notify, oneshot};
+use tokio::time::timeout;
+use tokio_stream::Stream;
+
+use super::Error;
+use super::error::{carried, sentence};
+use super::finder::{Finder, Leader, jitter};
+use super::pipeline::{Ask, Op, Pipeline, Reply, Told, Verdict};
+
+/// How long a server that is near may take to accept a stream.
+const ACCEPT_WITHIN: Duration = Duration::from_millis(500);
+/// How long a closed line still tries to end its session.
+const FAREWELL: Duration = Duration::from_secs(1);
+/// The largest message of answers: a page of registers, or of the log.
+const ANSWER_BYTES_MAX: usize = 16 * 1024 * 1024;
+/// The pauses after a stream that brought nothing.
+const PAUSE_MIN: Duration = Duration::from_millis(5);
+const PAUSE_MAX: Duration = Duration::from_millis(50);
+/// The longest pause while nobody lets this client in.
+const PAUSE_BARRED: Duration = Duration::from_millis(500);
+/// How often in a row a silent server may be found to lead all the same
+/// before the connection to it is given up.
+const DOUBTS_MAX: u32 = 2;
+
+/// The callers' end. Dropping it ends the session and the connection.
+#[derive(Debug)]
+pub(super) struct Line {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    desk: Mutex<Desk>,
+    /// Something is wanted of the connection.
+    wanted: Notify,
+    /// The time to wake up at has changed.
+    hurry: Notify,
+    /// Answers are waited for in vain.
+    doubt: Notify,
+    finder: Arc<Finder>,
+}
+
+#[derive(Debug)]
+struct Desk {
+    pipeline: Pipeline,
+    /// Wakes the stream, when it has nothing to write.
+    writer: Option<Waker>,
+    /// Which stream may write.
+    stream: u64,
+    /// Nobody asks any more.
+    closed: bool,
+    /// Nobody serves any more.
+    ended: bool,
+    /// When the timer wakes up; `None`: never.
+    wake_at: Option<Instant>,
+}
+
+impl Desk {
+    /// Whether the timer would wake up too late.
+    fn is_late(&self) -> bool {
+        match (self.pipeline.wake_at(), self.wake_at) {
+            (Some(due), Some(wake_at)) => due < wake_at,
+            (Some(_), None) => true,
+            (None, _) => false,
+        }
+    }
+}
+
+impl Line {
+    pub(super) fn start(ttl: Duration, finder: Arc<Finder>) -> Self {
+        Self::with(Pipeline::new(ttl, clock::boot()), finder)
+    }
+
+    /// One that has one session and no other.
+    pub(super) fn once(ttl: Duration, finder: Arc<Finder>) -> Self {
+        Self::with(Pipeline::once(ttl, clock::boot()), finder)
+    }
+
+    fn with(pipeline: Pipeline, finder: Arc<Finder>) -> Self {
+        let pipeline = pipeline.with_secret(draw_secret());
+        let shared = Arc::new(Shared {
+            desk: Mutex::new(Desk {
+                pipeline,
+                writer: None,
+                stream: 0,
+                closed: false,
+                ended: false,
+                wake_at: None,
+            }),
+            wanted: Notify::new(),
+            hurry: Notify::new(),
+            doubt: Notify::new(),
+            finder,
+        });
+        drive::background().spawn(Arc::clone(&shared).serve());
+        drive::background().spawn(Arc::clone(&shared).keep_time());
+        Self { shared }
+    }
+
+    /// Puts a request into the pipeline. It is answered through its reply,
+    /// also if there is no room for it.
+    pub(super) fn submit(&self, op: Op<Ask>) {
+        self.submit_all(std::iter::once(op));
+    }
+
+    /// The same for many, which stay in this order.
+    pub(super) fn submit_all(&self, ops: impl Iterator<Item = Op<Ask>>) {
+        let mut refused = Vec::new();
+        let mut desk = self.shared.lock();
+        for op in ops {
+            if let Err(turned_away) = desk.pipeline.push(op) {
+                refused.push(turned_away);
+            }
+        }
+        let late = desk.is_late();
+        let writer = desk.writer.take();
+        let idle = !desk.pipeline.is_connected();
+        drop(desk);
+        match writer {
+            Some(writer) => writer.wake(),
+            None if idle => self.shared.wanted.notify_one(),
+            None => {}
+        }
+        if late {
+            self.shared.hurry.notify_one();
+        }
+        for (reply, error) in refused {
+            reply.tell(Err(error));
+        }
+    }
+
+    /// Whether its one session is over.
+    pub(super) fn is_over(&self) -> bool {
+        self.shared.lock().pipeline.is_over()
+    }
+
+    /// The session that is open.
+    pub(super) fn session(&self) -> Option<u64> {
+        self.shared.lock().pipeline.session()
+    }
+
+    /// Ends the session, if there is one, and waits a moment for that.
+    pub(super) async fn close(&self) {
+        if let Some(answer) = self.begin_to_close() {
+            // On the background's clock: the caller's executor may have none.
+            let wait = drive::background().spawn(timeout(FAREWELL, answer));
+            drop(wait.await);
+        }
+    }
+
+    fn begin_to_close(&self) -> Option<oneshot::Receiver<super::pipeline::Outcome>> {
+        let (waiter, answer) = oneshot::channel();
+        let mut desk = self.shared.lock();
+        let refused = desk.pipeline.close(clock::boot(), Reply::One(waiter));
+        let writer = desk.writer.take();
+        drop(desk);
+        if let Some(writer) = writer {
+            writer.wake();
+        }
+        refused.is_none().then_some(answer)
+    }
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        let mut desk = self.shared.lock();
+        desk.closed = true;
+        desk.pipeline.close(clock::boot(), Reply::Nobody);
+        let writer = desk.writer.take();
+        drop(desk);
+        if let Some(writer) = writer {
+            writer.wake();
+        }
+        self.shared.wanted.notify_one();
+        self.shared.hurry.notify_one();
+    }
+}
+
+/// Draws 128 bits. A system that gives none leaves its sessions to whoever
+/// has its token, as they were before there were secrets.
+fn draw_secret() -> Bytes {
+    let mut secret = [0; 16];
+    match getrandom::fill(&mut secret) {
+        Ok(()) => Bytes::copy_from_slice(&secret),
+        Err(error) => {
+            tracing::warn!("sessions are opened without a secret: {error}");
+            Bytes::new()
+        }
+    }
+}
+
+/// How a stream came to its end.
+struct End {
+    why: String,
+    hint: Option<String>,
+    /// Whether it brought any answer.
+    useful: bool,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Desk> {
+        self.desk.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn serve(self: Arc<Self>) {
+        self.keep_connected().await;
+        self.lock().ended = true;
+        self.hurry.notify_one();
+    }
+
+    /// Keeps a stream to the leader up while one is wanted.
+    async fn keep_connected(self: &Arc<Self>) {
+        let (mut past, mut pause) = (0, Duration::ZERO);
+        loop {
+            while !self.lock().pipeline.wants_connection() {
+                if self.lock().closed {
+                    return;
+                }
+                self.wanted.notified().await;
+            }
+            let found = tokio::select! {
+                found = self.finder.leader(past) => found,
+                () = self.closing() => return,
+            };
+            let mut leader = match found {
+                Ok(leader) => leader,
+                Err(error) => {
+                    self.turn_away(&error);
+                    pause = (pause * 2).clamp(PAUSE_MIN, PAUSE_BARRED);
+                    tokio::time::sleep(jitter(pause)).await;
+                    continue;
+                }
+            };
+            let end = tokio::select! {
+                end = self.exchange(&mut leader) => end,
+                () = self.closing() => return,
+            };
+            past = leader.search;
+            tracing::debug!("{}: {}", leader.address, end.why);
+            if let Some(hint) = &end.hint {
+                self.finder.learn(hint);
+            }
+            self.end_stream(&end.why);
+            if end.useful {
+                pause = Duration::ZERO;
+            } else {
+                tokio::time::sleep(jitter(pause)).await;
+                pause = (pause * 2).clamp(PAUSE_MIN, PAUSE_MAX);
+            }
+        }
+    }
+
+    /// Waits until the line is closed and has had time to say so.
+    async fn closing(&self) {
+        loop {
+            if self.lock().closed {
+                let over = async {
+                    while self.lock().pipeline.wants_connection() {
+                        self.wanted.notified().await;
+                    }
+                };
+                let _ = timeout(FAREWELL, over).await;
+                return;
+            }
+            self.wanted.notified().await;
+        }
+    }
+
+    /// Nobody lets this client in.
+    fn turn_away(&self, error: &Error) {
+        let mut told = Told::new();
+        self.lock().pipeline.turn_away(error, &mut told);
+        tell(told);
+    }
+
+    fn end_stream(&self, why: &str) {
+        let mut told = Told::new();
+        let mut desk = self.lock();
+        // Whatever the old stream still holds, it writes no more.
+        desk.stream += 1;
+        desk.writer = None;
+        desk.pipeline.disconnected(why, &mut told);
+        drop(desk);
+        tell(told);
+    }
+
+    async fn exchange(self: &Arc<Self>, leader: &mut Leader) -> End {
+        let mut useful = false;
+        let (why, hint) = match self.open(leader).await {
+            Ok(answers) => self.take_answers(leader, answers, &mut useful).await,
+            Err(end) => end,
+        };
+        End { why, hint, useful }
+    }
+
+    async fn open(
+        self: &Arc<Self>,
+        leader: &Leader,
+    ) -> Result<tonic::Streaming<v1::Answers>, (String, Option<String>)> {
+        let connecting = self.finder.dialer().connect(&leader.address);
+        let channel = connecting.await.map_err(|why| (why, None))?;
+        let mut client = PipelineClient::new(channel).max_decoding_message_size(ANSWER_BYTES_MAX);
+        let stream = {
+            let mut desk = self.lock();
+            desk.stream += 1;
+            desk.pipeline.connected(clock::boot());
+            desk.pipeline.is_as_far_as(self.finder.distance());
+            desk.stream
+        };
+        let within = self.finder.distance().patience(ACCEPT_WITHIN);
+        let outgoing = Outgoing {
+            shared: Arc::clone(self),
+            stream,
+        };
+        match timeout(within, client.exchange(outgoing)).await {
+            Ok(Ok(answers)) => Ok(answers.into_inner()),
+            Ok(Err(status)) => Err(refused(&status)),
+            Err(_) => Err((format!("no stream within {}", about(within)), None)),
+        }
+    }
+
+    async fn take_answers(
+        &self,
+        leader: &mut Leader,
+        mut answers: tonic::Streaming<v1::Answers>,
+        useful: &mut bool,
+    ) -> (String, Option<String>) {
+        let mut told = Told::new();
+        let mut doubts = 0;
+        let mut looking = None;
+        loop {
+            let message = tokio::select! {
+                message = answers.message() => message,
+                () = self.doubt.notified(), if looking.is_none() => {
+                    let search = leader.search;
+                    looking = Some(Box::pin(self.finder.leader(search)));
+                    continue;
+                }
+                found = until_found(&mut looking) => {
+                    looking = None;
+                    doubts += 1;
+                    let found = match found {
+                        Ok(found) => found,
+                        Err(error) => return (error.to_string(), None),
+                    };
+                    if found.address != leader.address || doubts > DOUBTS_MAX {
+                        return (format!("no answers, and {} leads", found.address), None);
+                    }
+                    // It is slow, and leads.
+                    *leader = found;
+                    continue;
+                }
+            };
+            let message = match message {
+                Ok(Some(message)) => message,
+                Ok(None) => return ("the server has ended the stream".into(), None),
+                Err(status) => return refused(&status),
+            };
+            (doubts, looking) = (0, None);
+            let verdict = self.take(message, &mut told);
+            tell(told.drain(..));
+            match verdict {
+                Verdict::Stay => *useful = true,
+                Verdict::Leave { why, hint } => return (why, hint),
+            }
+        }
+    }
+
+    /// Hands answers to the pipeline, and lets the stream write what they
+    /// make room for.
+    fn take(&self, message: v1::Answers, told: &mut Told) -> Verdict {
+        let mut verdict = Verdict::Stay;
+        let now = clock::boot();
+        let mut desk = self.lock();
+        for answer in message.answers {
+            match desk.pipeline.answered(now, answer, told) {
+                Verdict::Stay => {}
+                leave @ Verdict::Leave { .. } => verdict = leave,
+            }
+        }
+        let writer = if desk.pipeline.has_unsent() {
+            desk.writer.take()
+        } else {
+            None
+        };
+        let (closed, late) = (desk.closed, desk.is_late());
+        drop(desk);
+        if let Some(writer) = writer {
+            writer.wake();
+        }
+        if closed {
+            self.wanted.notify_one();
+        }
+        if late {
+            self.hurry.notify_one();
+        }
+        verdict
+    }
+
+    /// Does what time asks for.
+    async fn keep_time(self: Arc<Self>) {
+        let mut told = Told::new();
+        loop {
+            let wake_at = {
+                let mut desk = self.lock();
+                if desk.ended {
+                    return;
+                }
+                desk.wake_at = desk.pipeline.wake_at();
+                desk.wake_at
+            };
+            tokio::select! {
+                () = self.hurry.notified() => {}
+                () = drive::until(wake_at) => {}
+            }
+            let writer = {
+                let mut desk = self.lock();
+                if !desk.pipeline.is_connected() {
+                    desk.pipeline.trouble(&self.finder.trouble());
+                }
+                let due = desk.pipeline.tick(clock::boot(), &mut told);
+                if due.doubt {
+                    self.doubt.notify_one();
+                }
+                if due.send {
+                    self.wanted.notify_one();
+                    desk.writer.take()
+                } else {
+                    None
+                }
+            };
+            tell(told.drain(..));
+            if let Some(writer) = writer {
+                writer.wake();
+            }
+        }
+    }
+}
+
+async fn until_found<F: Future + Unpin>(looking: &mut Option<F>) -> F::Output {
+    match looking {
+        Some(looking) => looking.await,
+        None => std::future::pending().await,
+    }
+}
+
+fn tell(told: impl IntoIterator<Item = (Reply, super::pipeline::Outcome)>) {
+    for (reply, outcome) in told {
+        reply.tell(outcome);
+    }
+}
+
+/// Why a stream was refused or broke, and who might lead.
+fn refused(status: &tonic::Status) -> (String, Option<String>) {
+    let hint = carried(status)
+        .map(|error| error.leader_address)
+        .filter(|address| !address.is_empty());
+    (sentence(status), hint)
+}
+
+/// What the stream sends: whatever has piled up, whenever it can.
+struct Outgoing {
+    shared: Arc<Shared>,
+    stream: u64,
+}
+
+impl Stream for Outgoing {
+    type Item = v1::Requests;
+
+    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<v1::Requests>> {
+        let mut desk = self.shared.lock();
+        if desk.stream != self.stream {
+            return Poll::Ready(None);
+        }
+        match desk.pipeline.message(clock::boot()) {
+            Some(message) => {
+                let late = desk.is_late();
+                drop(desk);
+                if late {
+                    // From now on an answer is waited for.
+                    self.shared.hurry.notify_one();
+                }
+                Poll::Ready(Some(message))
+            }
+            None => {
+                desk.writer = Some(context.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+}

@@ -1,0 +1,308 @@
+//! What answers mean: done, not done, perhaps, and where to go next.
+
+use std::time::Duration;
+
+use tenure_api::v1::{self, answer, command, request};
+use tenure_core::time::Instant;
+
+use super::flight::Flight;
+use super::message::{look_weight, op_weight};
+use super::{Op, Outcome, Pipeline, Reply, Session, Told, Verdict, session_over};
+use crate::Error;
+
+/// The pauses after a leader that has too much to do.
+const PAUSE_MIN: Duration = Duration::from_millis(1);
+const PAUSE_MAX: Duration = Duration::from_millis(50);
+
+impl Pipeline {
+    /// Takes an answer, and says what it means for the stream.
+    pub(crate) fn answered(
+        &mut self,
+        now: Instant,
+        answer: v1::Answer,
+        told: &mut Told,
+    ) -> Verdict {
+        self.quiet_since = now;
+        let v1::Answer { number, what } = answer;
+        let what = what.ok_or_else(|| Error::Unknown("an answer without content".into()));
+        let verdict = if let Some(at) = self.flight.find(number) {
+            self.command_answered(now, at, what, told)
+        } else if let Some(op) = self.asked.remove(&number) {
+            self.look_answered(now, op, what, told)
+        } else if matches!(self.session, Session::Opening(Some(name)) if name == number) {
+            self.open_answered(now, what, told)
+        } else {
+            // To an earlier sending of the same.
+            return Verdict::Stay;
+        };
+        if verdict == Verdict::Stay {
+            self.trial = None;
+            self.patience = self.patience_min;
+        }
+        verdict
+    }
+
+    fn command_answered(
+        &mut self,
+        now: Instant,
+        at: usize,
+        what: Outcome,
+        told: &mut Told,
+    ) -> Verdict {
+        match what {
+            Ok(answer::What::Error(error)) => self.command_refused(now, at, &error, told),
+            what => {
+                self.heard = now;
+                self.pause = Duration::ZERO;
+                let closed = matches!(what, Ok(answer::What::Closed(_)));
+                self.settle(at, what, told);
+                if closed {
+                    self.end_session(told);
+                }
+                Verdict::Stay
+            }
+        }
+    }
+
+    fn settle(&mut self, at: usize, outcome: Outcome, told: &mut Told) {
+        told.push((self.flight.settle(at), outcome));
+        if self.flight.is_empty() && matches!(self.session, Session::Over) {
+            self.end_session(told);
+        }
+    }
+
+    fn command_refused(
+        &mut self,
+        now: Instant,
+        at: usize,
+        error: &v1::Error,
+        told: &mut Told,
+    ) -> Verdict {
+        let over = matches!(self.session, Session::Over);
+        match error.cause() {
+            v1::Cause::NotLeader
+            | v1::Cause::Interrupted
+            | v1::Cause::NotReady
+            | v1::Cause::TooSlow => leave(error),
+            v1::Cause::Unauthenticated => {
+                // This sending was certainly not taken. The next stream
+                // carries the token that is in the file by then.
+                let sent = self.flight.get_mut(at);
+                sent.times = sent.times.saturating_sub(1);
+                leave(error)
+            }
+            // Nothing is sent again under a session that is over.
+            v1::Cause::Busy | v1::Cause::Window | v1::Cause::OutOfOrder if over => {
+                self.session_over(at, told);
+                Verdict::Stay
+            }
+            v1::Cause::Busy | v1::Cause::Window => {
+                self.flight.resend_from(at);
+                self.pause_more(now);
+                error.message.clone_into(&mut self.trouble);
+                Verdict::Stay
+            }
+            v1::Cause::OutOfOrder => self.out_of_order(now, error.expected),
+            v1::Cause::OtherContent if self.flight.get_mut(at).filler => {
+                // What it stands for was taken after all: the serial is used.
+                let done = answer::What::Alive(true);
+                self.settle(at, Ok(done), told);
+                Verdict::Stay
+            }
+            // Somebody else uses this session, or it is not this client's any
+            // more. What was refused so was certainly not done.
+            v1::Cause::SessionExpired | v1::Cause::OtherContent | v1::Cause::NotOwner => {
+                self.session_over(at, told);
+                Verdict::Stay
+            }
+            v1::Cause::Unspecified | v1::Cause::TooOld => {
+                self.settle(at, Err(Error::from_wire(error)), told);
+                Verdict::Stay
+            }
+            _ => self.never(at, error, told),
+        }
+    }
+
+    /// The leader waits for this serial.
+    fn out_of_order(&mut self, now: Instant, expected: u64) -> Verdict {
+        if expected < self.flight.first() {
+            return Verdict::Leave {
+                why: format!(
+                    "expected a leader that has done commands up to {}, found one that waits for \
+                     {expected}: another leads by now",
+                    self.flight.first() - 1
+                ),
+                hint: None,
+            };
+        }
+        let Some(at) = self.flight.place(expected) else {
+            return Verdict::Leave {
+                why: format!("the server waits for command {expected}, which is not there yet"),
+                hint: None,
+            };
+        };
+        self.flight.resend_from(at);
+        if self.pause.is_zero() {
+            self.pause = PAUSE_MIN;
+        } else {
+            self.pause_more(now);
+        }
+        Verdict::Stay
+    }
+
+    fn pause_more(&mut self, now: Instant) {
+        if self.paused_until.is_none() {
+            self.pause = (self.pause * 2).clamp(PAUSE_MIN, PAUSE_MAX);
+            self.paused_until = Some(now.after(self.pause));
+        }
+    }
+
+    /// It was not done and never will be; its serial has to be used all the
+    /// same, by something that is always done.
+    fn never(&mut self, at: usize, error: &v1::Error, told: &mut Told) -> Verdict {
+        let sent = self.flight.get_mut(at);
+        let reply = std::mem::replace(&mut sent.op.reply, Reply::Nobody);
+        let stuck = std::mem::replace(&mut sent.filler, true);
+        sent.op.what = command::Operation::KeepAlive(true);
+        told.push((reply, Err(Error::from_wire(error))));
+        self.flight.resend_from(at);
+        if stuck {
+            // Not even that: this session is of no use any more.
+            self.session = Session::Over;
+            self.end_session(told);
+        }
+        Verdict::Stay
+    }
+
+    /// The one at `at` was not done by what was sent last, and its session is
+    /// over.
+    fn session_over(&mut self, at: usize, told: &mut Told) {
+        self.session = Session::Over;
+        "the session is over".clone_into(&mut self.trouble);
+        // What was to be sent again has no answer to wait for.
+        told.extend(
+            self.flight
+                .drain_unsent()
+                .map(|sent| (sent.op.reply, Err(expired()))),
+        );
+        let sent = self.flight.get_mut(at);
+        if sent.times == 1 {
+            let what = std::mem::replace(&mut sent.op.what, command::Operation::KeepAlive(true));
+            let reply = std::mem::replace(&mut sent.op.reply, Reply::Nobody);
+            let deadline = sent.op.deadline;
+            if !reply.is_nobody() {
+                self.waiting_bytes += op_weight(&what);
+                self.returned.push_back(Op {
+                    what,
+                    deadline,
+                    reply,
+                });
+            }
+        }
+        self.settle(at, Err(expired()), told);
+    }
+
+    /// What is still in flight under a session that is over is unknown.
+    pub(super) fn end_session(&mut self, told: &mut Told) {
+        told.extend(
+            self.flight
+                .drain()
+                .map(|sent| (sent.op.reply, Err(expired()))),
+        );
+        self.flight = Flight::new();
+        self.session = Session::None;
+        if self.once {
+            self.session = Session::Ended;
+            self.turn_away_commands(&session_over(), told);
+        }
+    }
+
+    fn look_answered(
+        &mut self,
+        now: Instant,
+        op: Op<request::What>,
+        what: Outcome,
+        told: &mut Told,
+    ) -> Verdict {
+        let error = match what {
+            Ok(answer::What::Error(error)) => error,
+            what => {
+                told.push((op.reply, what));
+                return Verdict::Stay;
+            }
+        };
+        let again = |pipeline: &mut Self, op: Op<request::What>| {
+            pipeline.waiting_bytes += look_weight(&op.what);
+            pipeline.looks.push_front(op);
+        };
+        match error.cause() {
+            v1::Cause::Busy | v1::Cause::Window => {
+                again(self, op);
+                self.pause_more(now);
+                Verdict::Stay
+            }
+            v1::Cause::NotLeader
+            | v1::Cause::Interrupted
+            | v1::Cause::NotReady
+            | v1::Cause::Unauthenticated
+            | v1::Cause::TooSlow => {
+                again(self, op);
+                leave(&error)
+            }
+            _ => {
+                told.push((op.reply, Err(Error::from_wire(&error))));
+                Verdict::Stay
+            }
+        }
+    }
+
+    fn open_answered(&mut self, now: Instant, what: Outcome, told: &mut Told) -> Verdict {
+        self.session = Session::Opening(None);
+        match what {
+            Ok(answer::What::Opened(session)) => {
+                self.session = Session::Open(session);
+                self.proven = false;
+                self.flight = Flight::new();
+                self.heard = now;
+                Verdict::Stay
+            }
+            Ok(answer::What::Error(error)) => match error.cause() {
+                v1::Cause::NotLeader
+                | v1::Cause::Interrupted
+                | v1::Cause::NotReady
+                | v1::Cause::Unauthenticated
+                | v1::Cause::TooSlow => leave(&error),
+                v1::Cause::Denied => {
+                    self.session = Session::None;
+                    self.turn_away_commands(&Error::from_wire(&error), told);
+                    Verdict::Stay
+                }
+                _ => {
+                    error.message.clone_into(&mut self.trouble);
+                    self.pause_more(now);
+                    Verdict::Stay
+                }
+            },
+            _ => Verdict::Leave {
+                why: "the server answered another question than to open a session".into(),
+                hint: None,
+            },
+        }
+    }
+}
+
+fn leave(error: &v1::Error) -> Verdict {
+    let hint = Some(error.leader_address.clone()).filter(|address| !address.is_empty());
+    Verdict::Leave {
+        why: if error.message.is_empty() {
+            format!("the server says {}", error.cause().as_str_name())
+        } else {
+            error.message.clone()
+        },
+        hint,
+    }
+}
+
+fn expired() -> Error {
+    Error::Unknown("the session is over, and with it what was known of the request".into())
+}

@@ -1,0 +1,432 @@
+//! What one connection to the leader carries, as a value without a socket.
+//!
+//! Commands are numbered when they leave, one serial after the other within
+//! a session, and stay in [`flight`] until they are answered; whatever
+//! happens to the connection, they are sent again under the same numbers, in
+//! the same order, and take effect once. What only looks has no number and is
+//! asked again freely.
+//!
+//! Three rules keep "perhaps" apart from "no":
+//!
+//! * what was never sent and ran out of time certainly did not happen; what
+//!   was sent and ran out of time is unknown, and *stays in flight* without
+//!   anybody waiting for it: a gap in the serials would stop the session;
+//! * a session that is over takes what was in flight under it along, as
+//!   unknown. Only what was sent once, and was told that it was not done
+//!   because the session is over, goes on under a new session;
+//! * a leader that lacks what was answered already is none that counts.
+//!
+//! Sessions are opened with a secret, and each stream shows it with the first
+//! command of a session: so nobody else can use one (`docs/identity.md`). A
+//! session under which somebody else does something all the same, a copy of
+//! this very process, is left as if it were over.
+//!
+//! It is not a machine of the core's shape only because it hands out channels
+//! and messages of the wire; like those it reads no clock and never waits.
+
+mod answers;
+mod flight;
+mod message;
+mod time;
+mod types;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use bytes::Bytes;
+use tenure_api::v1::{self, command, request};
+use tenure_core::time::Instant;
+use tenure_runtime::distance::Distance;
+
+use self::flight::Flight;
+use self::message::{Message, look_weight, op_weight, weight};
+pub(super) use self::types::{Ask, Gather, Op, Outcome, Reply};
+use crate::Error;
+
+/// Requests that wait to be sent, at most; one more is refused.
+const WAITING_MAX: usize = 65_536;
+/// Bytes of them, at most.
+const WAITING_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// Looks whose answers are waited for, at most.
+const LOOKS_MAX: usize = 1_024;
+/// How many requests a new stream gets before it has answered one: whether it
+/// leads to somebody who leads is not known yet.
+const TRIAL: usize = 16;
+/// How long an answer may take before others are asked who leads: of a server
+/// that is near, and the longest that this grows to by itself.
+const PATIENCE_MIN: Duration = Duration::from_millis(250);
+const PATIENCE_MAX: Duration = Duration::from_secs(2);
+
+/// Who is to be told what, once no lock is held.
+pub(super) type Told = Vec<(Reply, Outcome)>;
+
+/// What an answer says about the stream that it came by.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Verdict {
+    /// Nothing.
+    Stay,
+    /// It leads to nobody who leads.
+    Leave {
+        /// Why.
+        why: String,
+        /// Who might.
+        hint: Option<String>,
+    },
+}
+
+#[derive(Debug)]
+enum Session {
+    None,
+    /// Asked for under this name, if on this stream.
+    Opening(Option<u64>),
+    Open(u64),
+    /// Over; what was sent under it is not answered yet.
+    Over,
+    /// Over, and there is to be no other.
+    Ended,
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub(super) struct Pipeline {
+    ttl: Duration,
+    session: Session,
+    /// What proves the sessions to be this client's; empty if nothing does.
+    secret: Bytes,
+    /// Whether that was shown on this stream for the session that is open.
+    proven: bool,
+    /// Whether there is to be one session and no other: what is bound to it
+    /// ends with it.
+    once: bool,
+    /// Commands that have no number yet.
+    waiting: VecDeque<Op<command::Operation>>,
+    /// Those that an ended session certainly did not do.
+    returned: VecDeque<Op<command::Operation>>,
+    looks: VecDeque<Op<request::What>>,
+    waiting_bytes: usize,
+    flight: Flight,
+    /// Looks that are asked, by name.
+    asked: BTreeMap<u64, Op<request::What>>,
+    /// The last name given; names grow for as long as the pipeline lives.
+    name: u64,
+    connected: bool,
+    /// How many more requests this stream gets before its first answer.
+    trial: Option<usize>,
+    paused_until: Option<Instant>,
+    pause: Duration,
+    /// When the last command was done.
+    heard: Instant,
+    /// Since when answers are waited for in vain.
+    quiet_since: Instant,
+    patience: Duration,
+    /// What it is where answers come in time.
+    patience_min: Duration,
+    /// The earliest deadline that anybody waits with, or earlier.
+    armed: Option<Instant>,
+    /// What was last in the way, for those who run out of time.
+    trouble: String,
+}
+
+impl Pipeline {
+    pub(super) fn new(ttl: Duration, now: Instant) -> Self {
+        Self {
+            ttl,
+            session: Session::None,
+            secret: Bytes::new(),
+            proven: false,
+            once: false,
+            waiting: VecDeque::new(),
+            returned: VecDeque::new(),
+            looks: VecDeque::new(),
+            waiting_bytes: 0,
+            flight: Flight::new(),
+            asked: BTreeMap::new(),
+            name: 0,
+            connected: false,
+            trial: None,
+            paused_until: None,
+            pause: Duration::ZERO,
+            heard: now,
+            quiet_since: now,
+            patience: PATIENCE_MIN,
+            patience_min: PATIENCE_MIN,
+            armed: None,
+            trouble: "no server has been reached".into(),
+        }
+    }
+
+    /// Waits for answers as long as the distance of the servers asks for.
+    pub(super) fn is_as_far_as(&mut self, distance: &Distance) {
+        self.patience_min = distance.patience(PATIENCE_MIN);
+        self.patience = self.patience.max(self.patience_min);
+    }
+
+    /// The same with one session and no other: when that is over, commands are
+    /// refused.
+    pub(super) fn once(ttl: Duration, now: Instant) -> Self {
+        Self {
+            once: true,
+            ..Self::new(ttl, now)
+        }
+    }
+
+    /// The same with a secret, by which its sessions are this client's alone.
+    #[must_use]
+    pub(super) fn with_secret(self, secret: Bytes) -> Self {
+        Self { secret, ..self }
+    }
+
+    /// Whether the one session is over.
+    pub(super) const fn is_over(&self) -> bool {
+        self.once && matches!(self.session, Session::Over | Session::Ended)
+    }
+
+    /// The session that is open.
+    pub(super) const fn session(&self) -> Option<u64> {
+        match self.session {
+            Session::Open(session) => Some(session),
+            _ => None,
+        }
+    }
+
+    /// Takes a request in.
+    ///
+    /// # Errors
+    /// Gives back who is to be told what if too much is waiting, or the one
+    /// session is over.
+    pub(super) fn push(&mut self, op: Op<Ask>) -> Result<(), (Reply, Error)> {
+        if matches!(self.session, Session::Ended) {
+            return Err((op.reply, session_over()));
+        }
+        let bytes = weight(&op.what);
+        let full = self.waiting.len() + self.looks.len() >= WAITING_MAX
+            || self.waiting_bytes + bytes > WAITING_BYTES_MAX;
+        if full {
+            let why = "too many requests are waiting to be sent already";
+            return Err((op.reply, Error::Unavailable(why.into())));
+        }
+        self.waiting_bytes += bytes;
+        let Op {
+            what,
+            deadline,
+            reply,
+        } = op;
+        match what {
+            Ask::Do(what) => self.waiting.push_back(Op {
+                what,
+                deadline,
+                reply,
+            }),
+            Ask::Look(what) => self.looks.push_back(Op {
+                what,
+                deadline,
+                reply,
+            }),
+        }
+        if self.armed.is_none_or(|armed| deadline < armed) {
+            self.armed = Some(deadline);
+        }
+        Ok(())
+    }
+
+    /// Whether there is a stream.
+    pub(super) const fn is_connected(&self) -> bool {
+        self.connected
+    }
+
+    /// Whether there is something to be sent.
+    pub(super) fn has_unsent(&self) -> bool {
+        !(self.waiting.is_empty() && self.looks.is_empty() && self.returned.is_empty())
+            || self.flight.has_unsent()
+    }
+
+    /// Whether there is anything to be sent or waited for: a connection is
+    /// wanted.
+    pub(super) fn wants_connection(&self) -> bool {
+        !(self.waiting.is_empty()
+            && self.looks.is_empty()
+            && self.flight.is_empty()
+            && self.asked.is_empty()
+            && self.returned.is_empty())
+    }
+
+    /// Ends the session after everything that is waiting, and says so to
+    /// whoever `reply` is for. Gives it back if there is none to end.
+    pub(super) fn close(&mut self, now: Instant, reply: Reply) -> Option<Reply> {
+        if !self.connected || !matches!(self.session, Session::Open(_)) {
+            return Some(reply);
+        }
+        self.waiting.push_back(Op {
+            what: command::Operation::Close(true),
+            deadline: now.after(self.ttl),
+            reply,
+        });
+        None
+    }
+
+    /// A new stream begins: everything that is not answered is sent again.
+    pub(super) fn connected(&mut self, now: Instant) {
+        self.connected = true;
+        self.trial = Some(TRIAL);
+        self.proven = false;
+        self.paused_until = None;
+        self.quiet_since = now;
+        self.flight.resend_from(0);
+    }
+
+    /// The stream has ended, and why.
+    pub(super) fn disconnected(&mut self, why: &str, told: &mut Told) {
+        self.connected = false;
+        why.clone_into(&mut self.trouble);
+        for (_, op) in std::mem::take(&mut self.asked).into_iter().rev() {
+            self.waiting_bytes += look_weight(&op.what);
+            self.looks.push_front(op);
+        }
+        match self.session {
+            Session::Opening(_) => self.session = Session::Opening(None),
+            Session::Over => self.end_session(told),
+            Session::None | Session::Open(_) | Session::Ended => {}
+        }
+    }
+
+    /// Nobody lets this client in, and why: tells everybody who waits with
+    /// something that no server has taken. The rest is left to its deadline.
+    pub(super) fn turn_away(&mut self, error: &Error, told: &mut Told) {
+        self.turn_away_commands(error, told);
+        for sent in self.flight.iter_mut().filter(|sent| sent.times == 0) {
+            let reply = std::mem::replace(&mut sent.op.reply, Reply::Nobody);
+            // Its serial has to be used all the same.
+            sent.op.what = command::Operation::KeepAlive(true);
+            sent.filler = true;
+            told.push((reply, Err(error.clone())));
+        }
+        for op in std::mem::take(&mut self.looks) {
+            self.waiting_bytes = self.waiting_bytes.saturating_sub(look_weight(&op.what));
+            told.push((op.reply, Err(error.clone())));
+        }
+        error.to_string().clone_into(&mut self.trouble);
+    }
+
+    /// The same for commands alone: this client may not have a session.
+    fn turn_away_commands(&mut self, error: &Error, told: &mut Told) {
+        let returned = std::mem::take(&mut self.returned);
+        for op in returned
+            .into_iter()
+            .chain(std::mem::take(&mut self.waiting))
+        {
+            self.waiting_bytes = self.waiting_bytes.saturating_sub(op_weight(&op.what));
+            told.push((op.reply, Err(error.clone())));
+        }
+    }
+
+    /// The next message, if there is anything to be sent now.
+    pub(super) fn message(&mut self, now: Instant) -> Option<v1::Requests> {
+        if !self.connected || self.paused_until.is_some() {
+            return None;
+        }
+        let awaited = self.awaits_answers();
+        let mut message = Message::new(self.trial);
+        self.put_commands(&mut message);
+        while message.has_room() && self.asked.len() < LOOKS_MAX {
+            let Some(op) = self.looks.pop_front() else {
+                break;
+            };
+            self.waiting_bytes = self.waiting_bytes.saturating_sub(look_weight(&op.what));
+            if op.reply.is_nobody() {
+                continue;
+            }
+            let name = self.next_name();
+            message.put(name, op.what.clone());
+            self.asked.insert(name, op);
+        }
+        if message.requests.is_empty() {
+            return None;
+        }
+        if !awaited {
+            self.quiet_since = now;
+        }
+        if let Some(trial) = &mut self.trial {
+            *trial = trial.saturating_sub(message.requests.len());
+        }
+        let requests = message.requests;
+        Some(v1::Requests { requests })
+    }
+
+    fn put_commands(&mut self, message: &mut Message) {
+        let session = match self.session {
+            Session::Open(session) => session,
+            Session::Opening(Some(_)) | Session::Over | Session::Ended => return,
+            Session::None | Session::Opening(None) => {
+                let wanted = !(self.waiting.is_empty() && self.returned.is_empty());
+                if wanted && message.has_room() {
+                    let name = self.next_name();
+                    self.session = Session::Opening(Some(name));
+                    let ttl = u64::try_from(self.ttl.as_millis()).unwrap_or(u64::MAX);
+                    let secret = self.secret.clone();
+                    message.put_with(name, request::What::Open(ttl), secret);
+                }
+                return;
+            }
+        };
+        while message.has_room() {
+            if !self.flight.has_unsent() && !self.number_next() {
+                return;
+            }
+            let name = self.next_name();
+            if let Some(Some(command)) = self.flight.send_next(session, name) {
+                // Once on each stream; the server keeps it in mind.
+                let proven = std::mem::replace(&mut self.proven, true);
+                let secret = if proven {
+                    Bytes::new()
+                } else {
+                    self.secret.clone()
+                };
+                message.put_with(name, request::What::Command(command), secret);
+            }
+        }
+    }
+
+    /// Gives the next command its number; whether there is one, and room.
+    fn number_next(&mut self) -> bool {
+        while self.flight.has_room() {
+            let op = match self.returned.pop_front() {
+                Some(op) => op,
+                None => match self.waiting.pop_front() {
+                    Some(op) => op,
+                    None => return false,
+                },
+            };
+            self.waiting_bytes = self.waiting_bytes.saturating_sub(op_weight(&op.what));
+            let own = matches!(
+                op.what,
+                command::Operation::KeepAlive(_) | command::Operation::Close(_)
+            );
+            if own || !op.reply.is_nobody() {
+                self.flight.push(op);
+                return true;
+            }
+        }
+        false
+    }
+
+    fn next_name(&mut self) -> u64 {
+        self.name += 1;
+        self.name
+    }
+
+    /// Whether anything was sent on this stream that is not answered.
+    fn awaits_answers(&self) -> bool {
+        self.connected
+            && (self.flight.awaits()
+                || !self.asked.is_empty()
+                || matches!(self.session, Session::Opening(Some(_))))
+    }
+}
+
+/// Nothing that was not done yet will be: its session is over.
+fn session_over() -> Error {
+    Error::Unavailable("the session is over".into())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,129 @@
+//! What a pipeline does because time has passed.
+
+use std::time::Duration;
+
+use tenure_api::v1::command;
+use tenure_core::time::Instant;
+
+use super::message::{look_weight, op_weight};
+use super::{Op, PATIENCE_MAX, Pipeline, Reply, Session, Told};
+use crate::Error;
+
+/// How long a sign of life may wait to be sent; it is sent again anyway.
+const ALIVE_WITHIN: Duration = Duration::from_secs(3_600);
+
+/// What is due.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) struct Due {
+    /// There is something to send that was not there before.
+    pub(crate) send: bool,
+    /// Answers are waited for in vain: ask the others who leads.
+    pub(crate) doubt: bool,
+}
+
+impl Pipeline {
+    /// When to come back at the latest.
+    pub(crate) fn wake_at(&self) -> Option<Instant> {
+        let quiet = self
+            .awaits_answers()
+            .then(|| self.quiet_since.after(self.patience));
+        [self.armed, self.paused_until, self.alive_at(), quiet]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    /// Does what is due now.
+    pub(crate) fn tick(&mut self, now: Instant, told: &mut Told) -> Due {
+        let mut due = Due::default();
+        if self.paused_until.is_some_and(|until| until <= now) {
+            self.paused_until = None;
+            due.send = true;
+        }
+        if self.alive_at().is_some_and(|at| at <= now) {
+            self.waiting.push_front(Op {
+                what: command::Operation::KeepAlive(true),
+                deadline: now.after(ALIVE_WITHIN),
+                reply: Reply::Nobody,
+            });
+            due.send = true;
+        }
+        if self.awaits_answers() && self.quiet_since.after(self.patience) <= now {
+            self.quiet_since = now;
+            self.patience = (self.patience * 2).min(PATIENCE_MAX.max(self.patience_min));
+            due.doubt = true;
+        }
+        if self.armed.is_some_and(|armed| armed <= now) {
+            self.expire(now, told);
+        }
+        due
+    }
+
+    /// Why nothing goes, if nothing goes.
+    pub(crate) fn trouble(&mut self, why: &str) {
+        why.clone_into(&mut self.trouble);
+    }
+
+    /// A third of the session's life after it was last heard of, unless
+    /// something is under way that will be heard.
+    fn alive_at(&self) -> Option<Instant> {
+        let idle = self.flight.is_empty() && self.waiting.is_empty();
+        match self.session {
+            Session::Open(_) if idle => Some(self.heard.after(self.ttl / 3)),
+            _ => None,
+        }
+    }
+
+    /// Tells those whose time is over: of what was sent that it is unknown,
+    /// of the rest that it did not happen.
+    fn expire(&mut self, now: Instant, told: &mut Told) {
+        let mut next: Option<Instant> = None;
+        let mut is_over = |deadline: Instant| {
+            if deadline > now {
+                next = Some(next.map_or(deadline, |next: Instant| next.min(deadline)));
+            }
+            deadline <= now
+        };
+        let why = &self.trouble;
+        let not_done = || Err(Error::Unavailable(format!("not sent in time: {why}")));
+        let mut freed = 0;
+        for queue in [&mut self.waiting, &mut self.returned] {
+            queue.retain_mut(|op| {
+                let over = is_over(op.deadline);
+                if over {
+                    let reply = std::mem::replace(&mut op.reply, Reply::Nobody);
+                    told.push((reply, not_done()));
+                    freed += op_weight(&op.what);
+                }
+                !over
+            });
+        }
+        self.looks.retain_mut(|op| {
+            let over = is_over(op.deadline);
+            if over {
+                let reply = std::mem::replace(&mut op.reply, Reply::Nobody);
+                told.push((reply, not_done()));
+                freed += look_weight(&op.what);
+            }
+            !over
+        });
+        self.waiting_bytes = self.waiting_bytes.saturating_sub(freed);
+        self.asked.retain(|_, op| {
+            let over = is_over(op.deadline);
+            if over {
+                let reply = std::mem::replace(&mut op.reply, Reply::Nobody);
+                let late = Err(Error::Unavailable("no answer in time".into()));
+                told.push((reply, late));
+            }
+            !over
+        });
+        for sent in self.flight.iter_mut() {
+            if !matches!(sent.op.reply, Reply::Nobody) && is_over(sent.op.deadline) {
+                let reply = std::mem::replace(&mut sent.op.reply, Reply::Nobody);
+                let late = Err(Error::Unknown("no answer in time".into()));
+                told.push((reply, late));
+            }
+        }
+        self.armed = next;
+    }
+}

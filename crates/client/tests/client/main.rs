@@ -1,0 +1,13 @@
+//! The client of a cluster and the store on top of it, against real servers.
+
+#![allow(clippy::print_stdout, reason = "figures are printed")]
+
+#[path = "../../../tenure/tests/common/ports.rs"]
+mod ports;
+#[path = "../../../tenure/tests/common/servers.rs"]
+mod servers;
+
+mod calls;
+mod election;
+mod holding;
+mod store;

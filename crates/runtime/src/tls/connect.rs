@@ -1,0 +1,135 @@
+//! The side of a connection with TLS that connects.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use rustls::ClientConfig;
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::ServerCertVerifier as _;
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use tokio::net::TcpStream;
+use tokio_rustls::{TlsConnector, TlsStream};
+
+use super::client::ClientLine;
+use super::distrust::for_client;
+use super::files::{Own, client, roots};
+use super::line::Line;
+use super::renewed::{Renewed, Unread};
+use super::revoked::{self, Lists};
+
+/// Where a client's certificates are, in PEM.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ClientTlsFiles {
+    /// The authorities whose certificates servers may have.
+    pub authority: PathBuf,
+    /// By what the client proves itself; `None` for servers that let anybody
+    /// in.
+    pub own: Option<OwnFiles>,
+    /// Lists of revoked certificates (CRLs), one of each authority; `None` if
+    /// none is revoked.
+    pub revoked: Option<PathBuf>,
+}
+
+/// A certificate and its key, in PEM.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct OwnFiles {
+    /// The certificate, and those between it and the authority.
+    pub certificate: PathBuf,
+    /// The key that belongs to it.
+    pub key: PathBuf,
+}
+
+/// Makes TLS of the connections of a client, which offers HTTP/2.
+#[derive(Debug)]
+pub struct ClientTls {
+    files: Arc<ClientTlsFiles>,
+    made: Renewed<(Arc<ClientConfig>, Arc<WebPkiServerVerifier>)>,
+}
+
+impl ClientTls {
+    /// Reads the files.
+    ///
+    /// # Errors
+    /// A sentence that says which file, what was expected and what was found.
+    pub fn open(files: ClientTlsFiles) -> Result<Self, Unread> {
+        let files = Arc::new(files);
+        let named = Arc::clone(&files);
+        let mut all = vec![files.authority.clone()];
+        all.extend(files.revoked.clone());
+        if let Some(own) = &files.own {
+            all.extend([own.certificate.clone(), own.key.clone()]);
+        }
+        let make = move || {
+            let roots = Arc::new(roots(&files.authority)?);
+            let own = files.own.as_ref();
+            let own = own.map(|own| Own::read(&own.certificate, &own.key));
+            let own = own.transpose()?;
+            let servers = Lists::read(files.revoked.as_ref())?.of_servers(&roots)?;
+            let mut config = client(&servers, own.as_ref())?;
+            config.alpn_protocols = vec![b"h2".to_vec()];
+            Ok((Arc::new(config), servers))
+        };
+        let made = Renewed::open("certificates", all, make)?;
+        Ok(Self { files: named, made })
+    }
+
+    /// Connects to `address`, `host:port`.
+    ///
+    /// # Errors
+    /// If the other side does not prove that it is that host, or speaks no
+    /// TLS; the text says which, and what to do.
+    pub async fn connect(&self, stream: TcpStream, address: &str) -> io::Result<ClientLine> {
+        let made = self.made.current();
+        match connect(Arc::clone(&made.0), stream, address).await {
+            Ok((stream, host)) => {
+                let ask = self.files.revoked.as_ref().map(|_| {
+                    let is = |one: &(_, Arc<_>), other: &(_, Arc<_>)| Arc::ptr_eq(&one.1, &other.1);
+                    revoked::again(&self.made, made, is, move |made, shown| {
+                        at(&made.1, shown, &host)
+                    })
+                });
+                let line = Line::secured(stream, ask);
+                Ok(ClientLine::new(line, Arc::clone(&self.files)))
+            }
+            Err(error) => {
+                let text = for_client(&error, &self.files);
+                let text = text.unwrap_or_else(|| format!("expected TLS, found: {error}"));
+                Err(io::Error::new(error.kind(), text))
+            }
+        }
+    }
+}
+
+/// What is to be said of the certificates that a server at `host` has shown.
+///
+/// # Errors
+/// Why it is not believed.
+pub fn at(
+    verifier: &WebPkiServerVerifier,
+    shown: &[CertificateDer<'static>],
+    host: &ServerName<'static>,
+) -> Result<(), rustls::Error> {
+    let Some((own, between)) = shown.split_first() else {
+        return Ok(());
+    };
+    let now = UnixTime::now();
+    let judged = verifier.verify_server_cert(own, between, host, &[], now);
+    judged.map(drop)
+}
+
+/// Makes TLS of a connection, and says of which host.
+///
+/// # Errors
+/// If the other side does not prove that it is that host.
+pub async fn connect(
+    config: Arc<ClientConfig>,
+    stream: TcpStream,
+    address: &str,
+) -> io::Result<(TlsStream<TcpStream>, ServerName<'static>)> {
+    let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+    let host = host.trim_matches(['[', ']']).to_owned();
+    let name = ServerName::try_from(host).map_err(io::Error::other)?;
+    let connecting = TlsConnector::from(config).connect(name.clone(), stream);
+    Ok((connecting.await?.into(), name))
+}

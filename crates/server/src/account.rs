@@ -1,0 +1,547 @@
+//! What clients make a server hold, and who holds how much.
+//!
+//! Two things are counted, in bytes. *Requests*: each call under way, with its
+//! head and what has come of its body. *Answers*: what was made for a client
+//! and has not gone to the system yet, because the client does not read it.
+//! Both are counted three times: for the connection, for the caller (its
+//! token; its address, if it has none) and for all. Only atomic numbers are
+//! touched for that, and none of them is locked.
+//!
+//! What goes beyond a bound is refused with BUSY, with who holds how much; a
+//! stream waits instead, and holds nothing while it waits. A connection that
+//! is not read thus fills its own part, and a caller with many connections
+//! the caller's. Health probes and the calls of operators have room of their
+//! own above the bounds of all others.
+
+mod bounds;
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::task::{Context, Poll};
+
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use tenure_api::v1::{self, Cause};
+
+use bounds::{
+    ANSWERS, ANSWERS_KEPT, ANSWERS_STRANGERS, ANSWERS_STRANGERS_KEPT, BODIES, BULK, Bounds, CALLS,
+    CALLS_KEPT, MIB, NEWS, SCARCE, STRANGERS, STRANGERS_KEPT,
+};
+
+use super::errors::error;
+use super::level::Level;
+use super::metrics::{Full, Of};
+use super::tokens::{Caller, Known};
+
+/// What a call under way counts for, beside its head and its body: about what
+/// it costs until its answer is made.
+const CALL_BYTES: usize = 4 * 1024;
+/// So many callers are remembered before those are looked for that have gone.
+const CALLERS_MIN: usize = 1_024;
+
+/// What a stream carries, and what it waits for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Streams {
+    /// The log, or a backup: it waits for room before each message.
+    Bulk,
+    /// Changes: the same, with more room.
+    News,
+    /// Answers, which have waited before they were made. Were they to wait
+    /// again, they would wait for each other.
+    Answers,
+}
+
+impl Streams {
+    const fn bounds(self) -> Bounds {
+        match self {
+            Self::Bulk => BULK,
+            Self::News => NEWS,
+            Self::Answers => ANSWERS,
+        }
+    }
+}
+
+/// What is held of a connection, of a caller, or of all.
+#[derive(Debug, Default)]
+struct Tally {
+    requests: AtomicUsize,
+    answers: Level,
+    /// Of answers, what streams have made.
+    streamed: Level,
+}
+
+/// Who is counted as one.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(super) enum Holder {
+    /// All who have the token with this fingerprint and this name.
+    Token([u8; 32], String),
+    /// All who call without a token from this address; of IPv6 from this /64.
+    Address(IpAddr),
+}
+
+impl Holder {
+    pub(super) fn address(address: IpAddr) -> Self {
+        match address.to_canonical() {
+            IpAddr::V4(it) => Self::Address(it.into()),
+            IpAddr::V6(it) => {
+                let network = it.to_bits() >> 64 << 64;
+                Self::Address(Ipv6Addr::from_bits(network).into())
+            }
+        }
+    }
+}
+
+/// The account of a server.
+#[derive(Debug)]
+pub(super) struct Account {
+    all: Tally,
+    callers: Mutex<Callers>,
+    refused: Family<Of, Counter>,
+    /// Whether callers have tokens: those without are strangers.
+    tokens: bool,
+}
+
+#[derive(Debug)]
+struct Callers {
+    known: HashMap<Holder, Weak<Tally>>,
+    /// How many there may be before those that have gone are looked for.
+    sweep_at: usize,
+}
+
+impl Account {
+    /// With nothing in it; what is refused is counted there, and callers have
+    /// tokens or not.
+    pub(super) fn new(refused: Family<Of, Counter>, tokens: bool) -> Arc<Self> {
+        Arc::new(Self {
+            refused,
+            tokens,
+            all: Tally::default(),
+            callers: Mutex::new(Callers {
+                known: HashMap::new(),
+                sweep_at: CALLERS_MIN,
+            }),
+        })
+    }
+
+    /// How many bytes of requests and of answers are held.
+    pub(super) fn held(&self) -> [usize; 2] {
+        let requests = self.all.requests.load(Ordering::Relaxed);
+        let answers = self.all.answers.held() + self.all.streamed.held();
+        [requests, answers]
+    }
+
+    fn caller(&self, holder: &Holder) -> Arc<Tally> {
+        let mut callers = self.callers.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = callers.known.get(holder).and_then(Weak::upgrade);
+        known.unwrap_or_else(|| {
+            if callers.known.len() >= callers.sweep_at {
+                callers.known.retain(|_, it| it.strong_count() > 0);
+                callers.sweep_at = CALLERS_MIN.max(2 * callers.known.len());
+            }
+            let new = Arc::default();
+            let known = Arc::downgrade(&new);
+            callers.known.insert(holder.clone(), known);
+            new
+        })
+    }
+
+    /// That of one more connection, from this address.
+    pub(super) fn connection(self: &Arc<Self>, address: IpAddr) -> Arc<Connection> {
+        Arc::new(Connection {
+            tally: Arc::default(),
+            account: Arc::clone(self),
+            address,
+            known: Mutex::default(),
+            place: Mutex::default(),
+        })
+    }
+}
+
+/// What is counted of one connection, and who called last over it.
+#[derive(Debug)]
+pub(super) struct Connection {
+    tally: Arc<Tally>,
+    account: Arc<Account>,
+    address: IpAddr,
+    known: Mutex<Option<Known>>,
+    place: Mutex<Option<Arc<Place>>>,
+}
+
+impl Connection {
+    /// Who is at the other end.
+    pub(super) const fn address(&self) -> IpAddr {
+        self.address
+    }
+
+    /// Looks whose token the caller has, if it was not the last one's.
+    pub(super) fn recognise(&self, caller: &mut Caller) {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        caller.recognise(&mut known);
+    }
+
+    /// Where callers without a token are counted.
+    pub(super) fn alone(&self) -> Arc<Place> {
+        let holder = Holder::address(self.address);
+        Arc::new(Place {
+            connection: Arc::clone(&self.tally),
+            caller: self.account.caller(&holder),
+            account: Arc::clone(&self.account),
+            holder,
+        })
+    }
+
+    /// Where this caller is counted.
+    pub(super) fn place(&self, caller: &Caller) -> Arc<Place> {
+        let mut last = self.place.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(place) = &*last
+            && caller.is(&place.holder)
+        {
+            return Arc::clone(place);
+        }
+        let holder = caller.holder();
+        let place = Arc::new(Place {
+            connection: Arc::clone(&self.tally),
+            caller: self.account.caller(&holder),
+            account: Arc::clone(&self.account),
+            holder,
+        });
+        *last = Some(Arc::clone(&place));
+        place
+    }
+}
+
+/// One caller on one connection: where what it makes the server hold is
+/// counted.
+#[derive(Debug)]
+pub(super) struct Place {
+    connection: Arc<Tally>,
+    caller: Arc<Tally>,
+    account: Arc<Account>,
+    holder: Holder,
+}
+
+impl Place {
+    const fn tallies(&self) -> [(&Arc<Tally>, Full); 2] {
+        [
+            (&self.connection, Full::Connection),
+            (&self.caller, Full::Caller),
+        ]
+    }
+
+    /// What calls with one answer have made, and exchanges; or what streams
+    /// have. Each has bounds of its own, so that streams that nobody reads keep
+    /// no call out, not even of their own connection, and calls no stream.
+    fn answers(&self, of: Full, made_by: Option<Streams>) -> &Level {
+        let tally = match of {
+            Full::Connection => &*self.connection,
+            Full::Caller => &*self.caller,
+            Full::Server => &self.account.all,
+        };
+        match made_by {
+            None | Some(Streams::Answers) => &tally.answers,
+            Some(Streams::Bulk | Streams::News) => &tally.streamed,
+        }
+    }
+
+    fn is_stranger(&self) -> bool {
+        self.account.tokens && matches!(self.holder, Holder::Address(_))
+    }
+
+    fn requests(&self, of: Full) -> usize {
+        let tally = match of {
+            Full::Connection => &*self.connection,
+            Full::Caller => &*self.caller,
+            Full::Server => &self.account.all,
+        };
+        tally.requests.load(Ordering::Relaxed)
+    }
+
+    fn ask(&self, bytes: usize) {
+        for (tally, _) in self.tallies() {
+            tally.requests.fetch_add(bytes, Ordering::Relaxed);
+        }
+        let all = &self.account.all.requests;
+        all.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    fn asked(&self, bytes: usize) {
+        for (tally, _) in self.tallies() {
+            tally.requests.fetch_sub(bytes, Ordering::Relaxed);
+        }
+        let all = &self.account.all.requests;
+        all.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// Whether one more answer may be made.
+    ///
+    /// # Errors
+    /// BUSY, with who holds how much.
+    pub(super) fn room(&self, kept: bool) -> Result<(), v1::Error> {
+        let bounds = match (self.is_stranger(), kept) {
+            (false, false) => ANSWERS,
+            (false, true) => ANSWERS_KEPT,
+            (true, false) => ANSWERS_STRANGERS,
+            (true, true) => ANSWERS_STRANGERS_KEPT,
+        };
+        let held = |of| self.answers(of, None).held();
+        self.within(bounds, held, "answers that were not read")
+    }
+
+    fn within(
+        &self,
+        bounds: Bounds,
+        held: impl Fn(Full) -> usize,
+        what: &str,
+    ) -> Result<(), v1::Error> {
+        // What is free for all is free for each once more, and no more: so
+        // there is always room for those who hold little, however many hold
+        // as much as they can (the dynamic thresholds of Choudhury and Hahne,
+        // "Dynamic Queue Length Thresholds for Shared-Memory Packet Switches").
+        let free = bounds.all.saturating_sub(held(Full::Server));
+        for (of, most) in [
+            (Full::Connection, bounds.connection),
+            (Full::Server, bounds.all),
+            (Full::Caller, bounds.caller.min(free)),
+        ] {
+            let held = held(of);
+            if held > most {
+                self.account.refused.get_or_create(&Of { of }).inc();
+                return Err(self.busy(of, held, most, what));
+            }
+        }
+        Ok(())
+    }
+
+    fn busy(&self, of: Full, held: usize, most: usize, what: &str) -> v1::Error {
+        let who = match (of, &self.holder) {
+            (Full::Connection, _) => "this connection".to_owned(),
+            (Full::Caller, Holder::Token(_, name)) => format!("the token {name}"),
+            (Full::Caller, Holder::Address(it)) => format!("the address {it}"),
+            (Full::Server, _) => "all clients".to_owned(),
+        };
+        let (most, held) = (most / MIB, held.div_ceil(MIB));
+        error(
+            Cause::Busy,
+            format!(
+                "expected at most {most} MiB of {what} held for {who}, found {held}; read what was \
+                 asked for, and ask for less at a time"
+            ),
+        )
+    }
+
+    /// What a stream has to wait for before it goes on.
+    fn full(&self, streams: Streams) -> Option<Full> {
+        let bounds = streams.bounds();
+        let held = |of| self.answers(of, Some(streams)).held();
+        let (connection, all) = (held(Full::Connection), held(Full::Server));
+        if connection >= bounds.connection || (all >= SCARCE && connection > 0) {
+            return Some(Full::Connection);
+        }
+        if held(Full::Caller) >= bounds.caller {
+            return Some(Full::Caller);
+        }
+        (all >= bounds.all).then_some(Full::Server)
+    }
+
+    /// Counts so many bytes of requests until what is returned is dropped:
+    /// what was asked for, and cannot be sent yet.
+    pub(super) fn reserve(self: &Arc<Self>, bytes: usize) -> Reserved {
+        self.ask(bytes);
+        let place = Arc::clone(self);
+        Reserved { place, bytes }
+    }
+
+    /// Whether more may be reserved.
+    ///
+    /// # Errors
+    /// BUSY, with who holds how much.
+    pub(super) fn may_reserve(&self) -> Result<(), v1::Error> {
+        self.requests_within(self.calls(false))
+    }
+
+    fn calls(&self, kept: bool) -> Bounds {
+        match (self.is_stranger(), kept) {
+            (false, false) => CALLS,
+            (false, true) => CALLS_KEPT,
+            (true, false) => STRANGERS,
+            (true, true) => STRANGERS_KEPT,
+        }
+    }
+
+    fn requests_within(&self, bounds: Bounds) -> Result<(), v1::Error> {
+        self.within(bounds, |of| self.requests(of), "requests")
+    }
+
+    /// Counts so many bytes of answers until what is returned is dropped.
+    pub(super) fn charge(self: &Arc<Self>, bytes: usize, made_by: Option<Streams>) -> Charge {
+        for of in [Full::Connection, Full::Caller, Full::Server] {
+            self.answers(of, made_by).take(bytes);
+        }
+        let place = Arc::clone(self);
+        Charge {
+            place,
+            bytes,
+            made_by,
+        }
+    }
+}
+
+/// Bytes of answers that are held.
+#[derive(Debug)]
+pub(super) struct Charge {
+    place: Arc<Place>,
+    bytes: usize,
+    made_by: Option<Streams>,
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        for of in [Full::Connection, Full::Caller, Full::Server] {
+            self.place.answers(of, self.made_by).give(self.bytes);
+        }
+    }
+}
+
+/// Bytes of requests that are held beside their calls.
+#[derive(Debug)]
+pub(super) struct Reserved {
+    place: Arc<Place>,
+    bytes: usize,
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        self.place.asked(self.bytes);
+    }
+}
+
+/// Waits until a stream may go on.
+#[derive(Debug)]
+pub(super) struct Room {
+    place: Arc<Place>,
+    streams: Streams,
+    /// Where it waits, and under which number.
+    waits: Option<(Full, u64)>,
+}
+
+impl Room {
+    pub(super) fn new(place: &Arc<Place>, streams: Streams) -> Self {
+        Self {
+            place: Arc::clone(place),
+            streams,
+            waits: None,
+        }
+    }
+
+    fn level(&self, of: Full) -> &Level {
+        self.place.answers(of, Some(self.streams))
+    }
+
+    pub(super) fn poll(&mut self, context: &Context<'_>) -> Poll<()> {
+        let before = self.waits.take();
+        if let Some((of, number)) = before {
+            self.level(of).forget(number);
+        }
+        let full = loop {
+            let Some(of) = self.place.full(self.streams) else {
+                break None;
+            };
+            let number = self.level(of).wait(context.waker());
+            // It may have fallen before anybody knew that this one waits.
+            if self.place.full(self.streams) == Some(of) {
+                self.waits = Some((of, number));
+                break Some(of);
+            }
+            self.level(of).forget(number);
+        };
+        if let Some((of, _)) = before
+            && full != Some(of)
+        {
+            self.level(of).wake_one();
+        }
+        if full.is_some() {
+            Poll::Pending
+        } else {
+            Poll::Ready(())
+        }
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        if let Some((of, number)) = self.waits {
+            self.level(of).forget(number);
+            self.level(of).wake_one();
+        }
+    }
+}
+
+/// A call under way: what it has sent, counted until it is over.
+#[derive(Debug)]
+pub(super) struct Asked {
+    place: Arc<Place>,
+    bytes: AtomicUsize,
+    /// Whether there is room for it where others find none: for its beginning,
+    /// and for what follows.
+    kept: bool,
+}
+
+impl Asked {
+    /// A call begins with a head of so many bytes.
+    ///
+    /// # Errors
+    /// BUSY, with who holds how much.
+    pub(super) fn begin(
+        place: Arc<Place>,
+        head: usize,
+        kept: bool,
+    ) -> Result<Arc<Self>, v1::Error> {
+        let bytes = CALL_BYTES + head;
+        place.ask(bytes);
+        let asked = Self {
+            place,
+            bytes: AtomicUsize::new(bytes),
+            kept,
+        };
+        asked.place.requests_within(asked.place.calls(kept))?;
+        asked.place.room(kept)?;
+        Ok(Arc::new(asked))
+    }
+
+    pub(super) const fn place(&self) -> &Arc<Place> {
+        &self.place
+    }
+
+    /// So many bytes more of its body have come; `large` if it is more than a
+    /// beginning. They are counted even if they are refused.
+    ///
+    /// # Errors
+    /// BUSY, with who holds how much.
+    pub(super) fn take(&self, bytes: usize, large: bool) -> Result<(), v1::Error> {
+        self.place.ask(bytes);
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        let bounds = if large && !self.place.is_stranger() {
+            BODIES
+        } else {
+            self.place.calls(self.kept)
+        };
+        self.place.requests_within(bounds)
+    }
+
+    /// So many bytes of it are held no more.
+    pub(super) fn give(&self, bytes: usize) {
+        self.place.asked(bytes);
+        self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Asked {
+    fn drop(&mut self) {
+        self.place.asked(*self.bytes.get_mut());
+    }
+}
+
+#[cfg(test)]
+mod tests;

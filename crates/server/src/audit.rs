@@ -1,0 +1,585 @@
+//! Who changed what: a line of JSON for each change of members, of rights and
+//! of leaderships, and for each session that somebody else closed.
+//!
+//! A line says what was done (`event`), by whom (`by`: the name of a token,
+//! and the address that the call came from), about what, and what came of it
+//! (`result`): `done`, `conflict` (somebody else was first), `refused` (with
+//! its `cause` and `message`), or `unknown` (the caller has gone, or the leader
+//! changed: it may be done). What another server has to be asked for is noted
+//! there. `docs/operations.md` has the fields of each event.
+//!
+//! Lines go by a queue to a thread of its own, since a disk may be full or
+//! hang, and nothing else may wait for it. What finds the queue full, and what
+//! cannot be written, is lost: it is counted, in `tenure_audit_lost_total` and
+//! in a line of the file (`lost`) as soon as one can be written again.
+//!
+//! What changed nothing (`conflict`, `refused`) can be asked for as fast as a
+//! connection carries it, and must not push out what others did. So each token
+//! has [`IDLE_LINES`] such lines in [`FOLD_EVERY`]; more are counted, and said
+//! in one line (`repeated`).
+//!
+//! A file that has [`FILE_BYTES`] is renamed to `FILE.1`, that one to `FILE.2`
+//! and so on; of these there are [`OLDER_FILES`]. Lines are not synced: the
+//! last ones may be missing when the machine has lost its power.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
+use std::time::Duration;
+
+use prometheus_client::metrics::counter::Counter;
+use rustix::fs::OFlags;
+use serde_json::{Map, Value, json};
+use tenure_api::v1::{self, Cause};
+use tenure_core::ids::Key;
+use tenure_core::time::Instant;
+use tenure_election::{Office, Record, Request};
+use tenure_runtime::clock;
+use tenure_runtime::error::plain_json;
+
+use super::tokens::Caller;
+
+/// Characters of one text in a line, longer than any name, and values of one
+/// list.
+const TEXT_MAX: usize = 1_024;
+const VALUES_MAX: usize = 64;
+/// Lines that wait to be written, in bytes.
+const QUEUE_BYTES: usize = 1 << 20;
+/// The largest file, in bytes.
+const FILE_BYTES: u64 = 16 << 20;
+/// How many older ones are kept.
+const OLDER_FILES: u32 = 7;
+/// How long a start waits until the file is open.
+const OPENED_WITHIN: Duration = Duration::from_secs(2);
+/// Lines of one token about what changed nothing, in so long.
+const IDLE_LINES: u64 = 100;
+const FOLD_EVERY: Duration = Duration::from_secs(10);
+/// How often it is said that lines are lost, at most.
+const COMPLAIN_EVERY: Duration = Duration::from_secs(60);
+
+/// Where to write who changed what.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum AuditTo {
+    /// To standard error, among the log.
+    Stderr,
+    /// To this file, which is made for its owner alone.
+    File(PathBuf),
+}
+
+/// Where changes are noted; nowhere, if nobody wants to know. Clones are the
+/// same one.
+#[derive(Clone, Default)]
+pub(super) struct Audit(Option<Arc<Handle>>);
+
+impl std::fmt::Debug for Audit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Audit")
+    }
+}
+
+/// Ends the thread when it is dropped.
+struct Handle(Arc<Trail>);
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.0.lock().shut = true;
+        self.0.news.notify_all();
+    }
+}
+
+struct Trail {
+    server: u64,
+    state: Mutex<State>,
+    /// There is something to write.
+    news: Condvar,
+    /// All is written.
+    done: Condvar,
+    lost: Counter,
+}
+
+struct State {
+    lines: VecDeque<String>,
+    /// Of the lines above, and of the one that is being written.
+    bytes: usize,
+    writing: bool,
+    /// Lines that are not in the file, since it was last said there.
+    lost: u64,
+    /// Lines about what changed nothing, by token.
+    idle: BTreeMap<String, u64>,
+    /// When the first of these came.
+    idle_since: Instant,
+    shut: bool,
+}
+
+impl Audit {
+    /// Begins to note what is done on this server. A file whose disk hangs is
+    /// opened when it answers.
+    ///
+    /// # Errors
+    /// If the file cannot be opened.
+    pub(super) fn start(to: Option<AuditTo>, server: u64) -> Result<Self, String> {
+        let Some(to) = to else {
+            return Ok(Self(None));
+        };
+        let trail = Arc::new(Trail::new(server));
+        let (tell, opened) = mpsc::channel();
+        let (writes, span) = (Arc::clone(&trail), tracing::Span::current());
+        let thread = std::thread::Builder::new().name("tenure-audit".into());
+        let (mut sink, named) = (Sink::new(to.clone()), to);
+        let begun = thread.spawn(move || {
+            let _speaks = span.entered();
+            drop(tell.send(sink.open()));
+            writes.write_all_to(&mut sink);
+        });
+        begun.map_err(|error| format!("--audit: no thread: {error}"))?;
+        // Ends the thread, unless it is kept.
+        let handle = Arc::new(Handle(trail));
+        match (opened.recv_timeout(OPENED_WITHIN), named) {
+            (Ok(Err(error)), AuditTo::File(file)) => {
+                return Err(format!(
+                    "--audit {}: expected a file that can be written, found: {error}",
+                    file.display()
+                ));
+            }
+            (Err(mpsc::RecvTimeoutError::Timeout), AuditTo::File(file)) => tracing::warn!(
+                "--audit {}: the file system has not answered for {OPENED_WITHIN:?}; what is to be \
+                 noted waits for it, and what finds no room is counted",
+                file.display()
+            ),
+            _ => {}
+        }
+        Ok(Self(Some(handle)))
+    }
+
+    /// How many lines were lost.
+    pub(super) fn lost(&self) -> Counter {
+        let counter = self.0.as_ref().map(|handle| handle.0.lost.clone());
+        counter.unwrap_or_default()
+    }
+
+    /// Notes what nobody has asked for.
+    pub(super) fn note(&self, event: &str, about: Value, result: Result<(), &str>) {
+        if let Some(handle) = &self.0 {
+            let mut line = handle.0.line(event, Value::Null, about);
+            match result {
+                Ok(()) => drop(line.insert("result".into(), "done".into())),
+                Err(why) => {
+                    line.insert("result".into(), "refused".into());
+                    line.insert("message".into(), why.into());
+                }
+            }
+            handle.0.put(line);
+        }
+    }
+
+    /// Begins to note what a caller asks for.
+    pub(super) fn begin(
+        &self,
+        event: &str,
+        caller: &Caller,
+        about: impl FnOnce() -> Value,
+    ) -> Option<Entry> {
+        let handle = self.0.as_ref()?;
+        let by = json!({ "token": caller.name(), "address": caller.address().to_string() });
+        Some(Entry {
+            line: Some(handle.0.line(event, by, about())),
+            trail: Arc::clone(&handle.0),
+        })
+    }
+
+    /// The same of a write, if it changes who leads an election, or asks for
+    /// that. Renewals do neither.
+    pub(super) fn begin_swap(&self, caller: &Caller, swap: &v1::Swap) -> Option<Entry> {
+        self.0.as_ref()?;
+        let (event, about) = office(swap)?;
+        self.begin(event, caller, || about)
+    }
+
+    /// The same of a deletion, if it is of the register of an election.
+    pub(super) fn begin_delete(&self, caller: &Caller, key: &str) -> Option<Entry> {
+        let election = key.strip_prefix(Key::ELECTIONS)?;
+        self.begin(
+            "election_deleted",
+            caller,
+            || json!({ "election": election }),
+        )
+    }
+
+    /// Waits until all is written, for so long at most.
+    pub(super) fn finish(&self, within: Duration) {
+        if let Some(handle) = &self.0 {
+            handle.0.fold(&mut handle.0.lock());
+            handle.0.news.notify_one();
+            let waits = |state: &mut State| state.writing || !state.lines.is_empty();
+            let waited = handle
+                .0
+                .done
+                .wait_timeout_while(handle.0.lock(), within, waits);
+            drop(waited);
+        }
+    }
+}
+
+/// What a write to the register of an election does to its leadership.
+fn office(swap: &v1::Swap) -> Option<(&'static str, Value)> {
+    let election = swap.key.strip_prefix(Key::ELECTIONS)?;
+    let Ok(record) = Record::decode(&swap.value) else {
+        return Some(("election_overwritten", json!({ "election": election })));
+    };
+    let term = record.term.get();
+    match &record.office {
+        Office::Vacant { successor } => {
+            let successor = successor.as_ref().map(ToString::to_string);
+            let about = json!({ "election": election, "term": term, "successor": successor });
+            Some(("election_resigned", about))
+        }
+        Office::Held(holder) => {
+            let mut about = json!({
+                "election": election,
+                "term": term,
+                "leader": holder.name.as_str(),
+                "leader_id": holder.id.to_string(),
+            });
+            match &holder.request {
+                // A note beside what the holder has written.
+                Some(request) if swap.keep_stamp => {
+                    if let Request::Transfer(to) = request {
+                        about["to"] = to.as_str().into();
+                    }
+                    Some(("election_asked", about))
+                }
+                _ if record.acquired_at == record.renewed_at => Some(("election_taken", about)),
+                _ => None,
+            }
+        }
+    }
+}
+
+/// Something that was asked for and is not answered yet. If it never is, that
+/// is noted.
+pub(super) struct Entry {
+    trail: Arc<Trail>,
+    /// `None` once it is written.
+    line: Option<Map<String, Value>>,
+}
+
+impl std::fmt::Debug for Entry {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Entry")
+    }
+}
+
+impl Entry {
+    /// What came of it; `Ok(false)` if somebody else was first.
+    pub(super) fn ends(mut self, result: Result<bool, &v1::Error>) {
+        let Some(mut line) = self.line.take() else {
+            return;
+        };
+        let word = match result {
+            Ok(true) => "done",
+            Ok(false) => "conflict",
+            Err(why) => match why.cause() {
+                // Whoever asked goes there.
+                Cause::NotLeader | Cause::NotReady => return,
+                Cause::Interrupted => "unknown",
+                _ => "refused",
+            },
+        };
+        line.insert("result".into(), word.into());
+        if let Err(why) = result {
+            line.insert("cause".into(), why.cause().as_str_name().into());
+            line.insert("message".into(), why.message.as_str().into());
+        }
+        let idle = matches!(word, "conflict" | "refused");
+        if !idle || self.trail.is_told(&line) {
+            self.trail.put(line);
+        }
+    }
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        if let Some(mut line) = self.line.take() {
+            line.insert("result".into(), "unknown".into());
+            self.trail.put(line);
+        }
+    }
+}
+
+/// Ends the note of something that is done, or refused.
+pub(super) fn end<T>(entry: Option<Entry>, result: &Result<T, v1::Error>) {
+    if let Some(entry) = entry {
+        entry.ends(result.as_ref().map(|_| true));
+    }
+}
+
+/// Cuts what a caller has said: a refused request may be of megabytes, and its
+/// line would push out what others did.
+fn shorten(value: &mut Value) {
+    match value {
+        Value::String(text) => {
+            if let Some((end, _)) = text.char_indices().nth(TEXT_MAX) {
+                text.truncate(end);
+                text.push('…');
+            }
+        }
+        Value::Array(values) => {
+            values.truncate(VALUES_MAX);
+            values.iter_mut().for_each(shorten);
+        }
+        Value::Object(values) => values.values_mut().for_each(shorten),
+        _ => {}
+    }
+}
+
+/// A line as it stands in the file.
+fn written(line: Map<String, Value>) -> String {
+    let mut line = Value::Object(line);
+    shorten(&mut line);
+    format!("{}\n", plain_json(&line.to_string()))
+}
+
+impl Trail {
+    fn new(server: u64) -> Self {
+        Self {
+            server,
+            state: Mutex::new(State {
+                lines: VecDeque::new(),
+                bytes: 0,
+                writing: false,
+                lost: 0,
+                idle: BTreeMap::new(),
+                idle_since: clock::boot(),
+                shut: false,
+            }),
+            news: Condvar::new(),
+            done: Condvar::new(),
+            lost: Counter::default(),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What all lines say; the time is that of the beginning.
+    fn line(&self, event: &str, by: Value, about: Value) -> Map<String, Value> {
+        let mut line = Map::new();
+        line.insert("at_ms".into(), clock::wall().as_millis().into());
+        line.insert("server".into(), self.server.into());
+        line.insert("event".into(), event.into());
+        line.insert("by".into(), by);
+        line.insert("about".into(), about);
+        line
+    }
+
+    /// Counts a line about what changed nothing, and says whether it is
+    /// written.
+    fn is_told(&self, line: &Map<String, Value>) -> bool {
+        // Where there are no tokens all callers are one.
+        let token = line["by"]["token"].as_str().unwrap_or_default();
+        let mut state = self.lock();
+        self.fold_in_time(&mut state);
+        if state.idle.is_empty() {
+            state.idle_since = clock::boot();
+        }
+        let count = state.idle.entry(token.to_owned()).or_default();
+        *count += 1;
+        *count <= IDLE_LINES
+    }
+
+    fn fold_in_time(&self, state: &mut State) {
+        if clock::boot().since(state.idle_since) >= FOLD_EVERY {
+            self.fold(state);
+        }
+    }
+
+    /// Says how many lines were counted and not written, and counts anew.
+    fn fold(&self, state: &mut State) {
+        for (token, count) in std::mem::take(&mut state.idle) {
+            if let Some(more @ 1..) = count.checked_sub(IDLE_LINES) {
+                let by = json!({ "token": (!token.is_empty()).then_some(token) });
+                let mut line = self.line("repeated", by, json!({ "lines": more }));
+                line.insert("result".into(), "done".into());
+                self.queue(state, written(line));
+            }
+        }
+    }
+
+    fn put(&self, line: Map<String, Value>) {
+        let text = written(line);
+        self.queue(&mut self.lock(), text);
+        self.news.notify_one();
+    }
+
+    fn queue(&self, state: &mut State, text: String) {
+        if state.shut {
+            return;
+        }
+        // One that is longer by itself goes alone.
+        if state.bytes > 0 && state.bytes + text.len() > QUEUE_BYTES {
+            state.lost += 1;
+            self.lost.inc();
+            return;
+        }
+        state.bytes += text.len();
+        state.lines.push_back(text);
+    }
+
+    /// Waits for something to write, or until it is time to say what was
+    /// counted.
+    fn wait<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        if state.idle.is_empty() {
+            let waited = self.news.wait(state);
+            return waited.unwrap_or_else(PoisonError::into_inner);
+        }
+        let waited = self.news.wait_timeout(state, FOLD_EVERY);
+        let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        self.fold_in_time(&mut state);
+        state
+    }
+
+    /// Writes until the server has gone and nothing waits.
+    fn write_all_to(&self, sink: &mut Sink) {
+        let mut state = self.lock();
+        loop {
+            let Some(line) = state.lines.pop_front() else {
+                self.done.notify_all();
+                if state.shut {
+                    return;
+                }
+                state = self.wait(state);
+                continue;
+            };
+            state.writing = true;
+            let before = state.lost;
+            drop(state);
+            let missing = (before > 0).then(|| {
+                let about = json!({ "lines": before });
+                let mut line = self.line("lost", Value::Null, about);
+                line.insert("result".into(), "done".into());
+                format!("{}\n", Value::Object(line))
+            });
+            let missing = missing.unwrap_or_default();
+            let written = sink.write(&format!("{missing}{line}"));
+            state = self.lock();
+            state.writing = false;
+            state.bytes -= line.len();
+            match written {
+                Ok(()) => state.lost -= before,
+                Err(error) => {
+                    state.lost += 1;
+                    self.lost.inc();
+                    sink.complain(&error);
+                }
+            }
+        }
+    }
+}
+
+/// Where the lines go.
+struct Sink {
+    to: AuditTo,
+    file: Option<(File, u64)>,
+    /// The last line may not be whole.
+    torn: bool,
+    complained: Option<Instant>,
+}
+
+impl Sink {
+    const fn new(to: AuditTo) -> Self {
+        Self {
+            to,
+            file: None,
+            torn: false,
+            complained: None,
+        }
+    }
+
+    fn open(&mut self) -> io::Result<()> {
+        if let AuditTo::File(path) = &self.to {
+            let mut options = OpenOptions::new();
+            // A pipe would wait for its reader.
+            let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits();
+            let flags = i32::try_from(flags).map_err(io::Error::other)?;
+            options.create(true).append(true).mode(0o600);
+            let file = options.custom_flags(flags).open(path)?;
+            let found = file.metadata()?;
+            if !found.is_file() {
+                let why = "expected a plain file, found a directory, a device or a pipe";
+                return Err(io::Error::other(why));
+            }
+            self.file = Some((file, found.len()));
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, text: &str) -> io::Result<()> {
+        let AuditTo::File(path) = &self.to else {
+            return io::stderr().lock().write_all(text.as_bytes());
+        };
+        let path = path.clone();
+        if self.file.is_none() {
+            self.open()?;
+        }
+        let more = text.len() as u64;
+        if let Some((_, bytes)) = &self.file
+            && *bytes > 0
+            && *bytes + more > FILE_BYTES
+        {
+            // Otherwise one that cannot be renamed would grow without a bound.
+            rotate(&path)?;
+            self.open()?;
+        }
+        let torn = if self.torn { "\n" } else { "" };
+        let Some((file, bytes)) = &mut self.file else {
+            return Ok(());
+        };
+        let written = file.write_all(format!("{torn}{text}").as_bytes());
+        *bytes += more;
+        self.torn = written.is_err();
+        if self.torn {
+            self.file = None;
+        }
+        written
+    }
+
+    fn complain(&mut self, error: &io::Error) {
+        let now = clock::boot();
+        let recently = self
+            .complained
+            .is_some_and(|at| now.since(at) < COMPLAIN_EVERY);
+        if !recently {
+            self.complained = Some(now);
+            let to = match &self.to {
+                AuditTo::Stderr => "stderr".to_owned(),
+                AuditTo::File(path) => path.display().to_string(),
+            };
+            tracing::warn!("--audit {to}: what was done is not noted, only counted: {error}");
+        }
+    }
+}
+
+/// Makes room for a new file; the oldest goes.
+fn rotate(path: &Path) -> io::Result<()> {
+    let older = |age: u32| {
+        let mut name = path.as_os_str().to_owned();
+        if age > 0 {
+            name.push(format!(".{age}"));
+        }
+        PathBuf::from(name)
+    };
+    for age in (0..OLDER_FILES).rev() {
+        match fs::rename(older(age), older(age + 1)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

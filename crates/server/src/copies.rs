@@ -1,0 +1,184 @@
+//! Directories that were set back to an earlier copy, or of which there are
+//! two.
+//!
+//! What others remember of a disk gives it away ([`Starts`]). This module asks
+//! them: each greeting of the second form is judged, and what comes on a
+//! connection is heeded only as long as its start is the one that was let in.
+//! Who is refused so hears why, and then takes no part in anything any more:
+//! it drops its connections, refuses those that come, and says to people how it comes
+//! back as a new disk. It writes that down in its directory (`set-back`), for
+//! its counter grows with each start, and would hide what was found.
+//!
+//! A server that greets in the first form says neither its start nor how far
+//! its disk has come, and is let in as it always was.
+
+use std::net::IpAddr;
+use std::sync::{MutexGuard, PoisonError};
+
+use tenure_alpo::{LogId, Node, ServerId, Start, Starts, StorageId, Trace, Verdict};
+use tenure_core::time::Instant;
+use tenure_runtime::clock;
+
+use super::complaints::Complaints;
+use super::data;
+use super::owner::Owner;
+use super::shared::Shared;
+use crate::transport::{Answer, Greeting, Life};
+
+/// After how many election timeouts people are told of a second process that
+/// waits for the first one: one that was only restarted is let in before.
+const PATIENCE: u32 = 4;
+
+/// What people are to do about a disk that was set back.
+fn advice(server: ServerId) -> String {
+    let id = server.get();
+    format!(
+        "The data directory of server {id} was set back to an earlier copy, or two servers use \
+         copies of it; what it has promised since is gone, so it must not count. If another \
+         server {id} runs, stop this one and leave it off. Otherwise stop it, run `tenure member \
+         remove {id}`, start it with an empty --data, run the `tenure member add {id} --storage …` \
+         that it prints, and, so that it counts, `tenure member promote {id}`"
+    )
+}
+
+/// What is said to a server whose disk was set back, and of it.
+pub(super) fn set_back(server: ServerId, trace: Trace) -> String {
+    format!("{trace} of server {}. {}", server.get(), advice(server))
+}
+
+/// What one process knows of disks that were set back or copied.
+#[derive(Debug, Default)]
+pub(super) struct Copies {
+    /// What is remembered of the disks of others.
+    starts: Starts,
+    /// Why this server takes part in nothing, if its own disk was set back.
+    pub(super) set_back: Option<String>,
+}
+
+impl Shared {
+    pub(super) fn copies(&self) -> MutexGuard<'_, Copies> {
+        self.copies.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Why a server that greets so is not let in, if its disk is the cause.
+    pub(super) fn judge_start(&self, greeting: &Greeting, now: Instant) -> Option<Answer> {
+        let face = self.face();
+        let mut copies = self.copies();
+        if let Some(why) = &copies.set_back {
+            let own = face.hello.server.get();
+            let reason = format!("server {own} takes part in nothing: {why}");
+            return Some(Answer::Refused(reason));
+        }
+        // Who is blank has promised nothing.
+        let (hello, details) = (&greeting.hello, greeting.details?);
+        hello.cluster?;
+        let who = (hello.server, hello.storage);
+        let timeout = std::time::Duration::from_nanos(face.settings.timeout);
+        let says = (details.start, details.reached);
+        let at = (now, timeout);
+        match copies.starts.greeted(who, says, &face.members, at) {
+            Verdict::Welcome => None,
+            Verdict::SetBack(trace) => {
+                let why = set_back(hello.server, trace);
+                Some(Answer::SetBack(face.hello.storage, why))
+            }
+            Verdict::Later(since) => {
+                let id = hello.server.get();
+                let mut reason = format!(
+                    "expected one process with the disk of server {id}, found a second one: it is \
+                     let in when nothing was heard of the first for {timeout:?}"
+                );
+                if since > timeout * PATIENCE {
+                    reason = format!("{reason}. {}", advice(hello.server));
+                }
+                Some(Answer::Later(reason))
+            }
+        }
+    }
+
+    /// Something came from a server that was let in with this start. Whether
+    /// it is still heeded.
+    pub(super) fn hears(
+        &self,
+        who: (ServerId, StorageId),
+        start: Option<Start>,
+        life: Option<Life>,
+        now: Instant,
+    ) -> bool {
+        let reached = life.map(|life| life.reached);
+        start.is_none_or(|start| self.copies().starts.heard(who, start, reached, now))
+    }
+
+    /// A leader knows how far the disks of others have come.
+    pub(super) fn acknowledged(&self, node: &Node) {
+        let mut copies = None;
+        for (who, id) in node.acknowledged() {
+            let copies = copies.get_or_insert_with(|| self.copies());
+            copies.starts.acknowledged(who, node.term(), id);
+        }
+    }
+}
+
+impl Owner {
+    /// Another server remembers that this disk has promised more than is on
+    /// it. From here on this server takes part in nothing; its directory says
+    /// so after this process has ended, too.
+    pub(super) fn set_back(&mut self, why: String) {
+        if self.shared.copies().set_back.is_some() {
+            return;
+        }
+        data::write_set_back(&self.data, &why);
+        tracing::warn!("this server takes part in nothing any more: {why}");
+        self.shared.copies().set_back = Some(why);
+        let mut face = self.shared.face();
+        face.edition += 1;
+        let edition = face.edition;
+        drop(face);
+        self.peers.fall_silent();
+        // Those that are connected come again, and are refused.
+        self.shared.edition.send_replace(edition);
+        self.stand();
+    }
+
+    /// A member lacks entries that it has acknowledged to this leader. It is
+    /// told so when it greets again, which it must to be heeded.
+    pub(super) fn found_set_back(
+        &mut self,
+        server: ServerId,
+        (acknowledged, found): (LogId, LogId),
+    ) {
+        self.shared.metrics.set_back.inc();
+        let term = self.node.term();
+        let trace = Trace::Disk {
+            known: (term, acknowledged),
+            found: (term, found),
+        };
+        let why = set_back(server, trace);
+        tracing::warn!("a member is not counted any more: {why}");
+        self.lost = why;
+        if let Some(member) = self.members.get(server) {
+            let who = (server, member.storage);
+            let mut copies = self.shared.copies();
+            copies.starts.acknowledged(who, term, acknowledged);
+            copies.starts.expel(who);
+        }
+        self.stand();
+    }
+}
+
+/// Says to people what is wrong with the disk of who came, once.
+pub(super) fn tell(complaints: &Complaints, from: IpAddr, answer: &Answer) {
+    let why = match answer {
+        Answer::SetBack(_, why) => why,
+        Answer::Later(why) if is_lasting(why) => why,
+        Answer::Welcome(_) | Answer::Refused(_) | Answer::Later(_) => return,
+    };
+    if complaints.is_news(from, why, clock::boot()) {
+        tracing::warn!(%from, "not let in as a server: {why}");
+    }
+}
+
+/// Whether people should hear of a second process that waits.
+pub(super) fn is_lasting(reason: &str) -> bool {
+    reason.contains("tenure member remove")
+}

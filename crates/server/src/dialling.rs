@@ -1,0 +1,154 @@
+//! What becomes of the connections that this server makes to another one.
+
+use std::sync::Arc;
+
+use tenure_alpo::ServerId;
+use tenure_runtime::clock;
+
+use super::complaints::Faults;
+use super::copies;
+use super::inbox::{Event, Inbox};
+use super::metrics::Undialled;
+use super::peers::judge;
+use super::shared::Shared;
+use super::trust;
+use crate::transport::{Answer, Answered, Introduced, LinkEvent, Side};
+
+/// How much is said of an answer that nobody has proven, in characters.
+const UNPROVEN_CHARS: usize = 200;
+
+/// Says what becomes of the connections to one server.
+pub(super) struct Teller {
+    pub(super) server: ServerId,
+    pub(super) shared: Arc<Shared>,
+    pub(super) inbox: Arc<Inbox>,
+    pub(super) faults: Faults,
+    /// Where this server is not let in, if that was said last.
+    pub(super) refused: Option<String>,
+}
+
+impl Teller {
+    /// Whether to use the connection.
+    pub(super) fn tell(&mut self, address: &str, event: LinkEvent) -> bool {
+        let server = self.server;
+        match event {
+            LinkEvent::Up(introduced) => {
+                return self.up(address, *introduced);
+            }
+            LinkEvent::Unwelcome(answered) => self.unwelcome(address, *answered),
+            LinkEvent::Untrusted(why) => self.complain(address, &why, Undialled::Untrusted),
+            LinkEvent::Elsewhere(why) => self.complain(address, &why, Undialled::OtherServer),
+            LinkEvent::Failed(why) => {
+                self.shared.metrics.undialled(Undialled::Unreached);
+                // Of several addresses another one may refuse it.
+                if self.refused.as_deref() == Some(address) {
+                    self.told(None);
+                }
+                tracing::debug!(server = server.get(), "not reached: {address}: {why}");
+            }
+            LinkEvent::Down => drop(self.shared.face().connected.remove(&server)),
+        }
+        false
+    }
+
+    /// Whoever is there has answered with a greeting of its own.
+    fn up(&mut self, address: &str, introduced: Introduced) -> bool {
+        let server = self.server;
+        let proven = match trust::proof(&self.shared, &introduced, Side::Acceptor) {
+            Ok(proven) => proven,
+            Err(why) => {
+                self.complain(address, &why, Undialled::Untrusted);
+                return false;
+            }
+        };
+        let Introduced { greeting, form, .. } = introduced;
+        let storage = greeting.hello.storage;
+        match judge(&self.shared, &greeting, form) {
+            None | Some(Answer::Welcome(_)) => {}
+            Some(Answer::Later(why)) => {
+                self.later(address, &why);
+                return false;
+            }
+            Some(Answer::Refused(why) | Answer::SetBack(_, why)) => {
+                self.complain(address, &why, Undialled::Stranger);
+                return false;
+            }
+        }
+        let mut face = self.shared.face();
+        face.connected.insert(server, storage);
+        if proven {
+            face.unproven.remove(&server);
+        } else {
+            face.unproven.insert(server);
+        }
+        drop(face);
+        self.faults.mended();
+        self.told(None);
+        tracing::debug!(server = server.get(), "connected");
+        let dialled = true;
+        self.inbox.put(Event::Greeted {
+            greeting: Box::new(greeting),
+            dialled,
+        });
+        true
+    }
+
+    /// The server that is there refuses this one. What it says is acted on
+    /// only if it has proven to be that server; and that the disk of this one
+    /// was set back, which takes this server out for good, is believed of
+    /// members alone: a server that was removed, or never admitted, has a
+    /// certificate too. It is no loss if a member is not known as one here,
+    /// because this server's log is old: it goes on refusing, and that is what
+    /// keeps this server from counting.
+    fn unwelcome(&mut self, address: &str, answered: Answered) {
+        let proven = trust::proof_of_answer(&self.shared, self.server, &answered);
+        let secret = self.shared.secret.is_some();
+        let believed = proven.is_ok_and(|proven| proven || !secret);
+        match answered.answer {
+            Answer::Welcome(_) => {}
+            Answer::Refused(why) | Answer::Later(why) | Answer::SetBack(_, why) if !believed => {
+                // What is there may say anything, and much.
+                let why: String = why.chars().take(UNPROVEN_CHARS).collect();
+                let why = format!("{why} (this was not proven to be said by that server)");
+                self.complain(address, &why, Undialled::Untrusted);
+            }
+            Answer::Refused(why) => self.complain(address, &why, Undialled::Refused),
+            Answer::Later(why) => self.later(address, &why),
+            Answer::SetBack(storage, why) => {
+                self.complain(address, &why, Undialled::Refused);
+                if self.shared.face().is_member(self.server, storage) {
+                    self.inbox.put(Event::SetBack(why));
+                }
+            }
+        }
+    }
+
+    /// One of two processes waits for the other. A restart alone is no news.
+    fn later(&mut self, address: &str, why: &str) {
+        if copies::is_lasting(why) {
+            self.complain(address, why, Undialled::Refused);
+        } else {
+            let server = self.server.get();
+            tracing::debug!(server, "not connected yet: {address}: {why}");
+        }
+    }
+
+    /// People see why this server is not let in, as long as that is so.
+    pub(super) fn told(&mut self, refusal: Option<(&str, &str)>) {
+        self.refused = refusal.map(|(address, _)| address.to_owned());
+        let (by, why) = (self.server, refusal.map(|(_, why)| why.to_owned()));
+        self.inbox.put(Event::Refused { by, why });
+    }
+
+    /// What somebody has to mend is counted each time, and said if it is new.
+    fn complain(&mut self, address: &str, why: &str, reason: Undialled) {
+        self.shared.metrics.undialled(reason);
+        self.told(Some((address, why)));
+        if self.faults.is_news(address, why, clock::boot()) {
+            tracing::warn!(
+                server = self.server.get(),
+                "not connected: {address}: {why}"
+            );
+        }
+    }
+}

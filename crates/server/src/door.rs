@@ -1,0 +1,235 @@
+//! How clients get to the machine, and how many at once.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use axum::http::HeaderMap;
+use tenure_alpo::{Answer, Ask, Node, Refusal};
+use tenure_api::v1;
+use tokio::sync::{Semaphore, mpsc, oneshot};
+
+use super::account::{Account, Place};
+use super::config::Config;
+use super::errors::error;
+use super::house::House;
+use super::inbox::{Event, Inbox, Look, Reply, Told};
+use super::looks;
+use super::pages::Pages;
+use super::shared::Shared;
+use super::space::{Quota, Size};
+use super::tokens::{Caller, Tokens};
+use super::watchers::Watchers;
+use crate::transport::Arrival;
+
+/// Everything that serves clients has one of these.
+#[derive(Clone, Debug)]
+pub(super) struct Door {
+    pub(super) inbox: Arc<Inbox>,
+    pub(super) shared: Arc<Shared>,
+    pub(super) watchers: Arc<Watchers>,
+    pub(super) house: Arc<House>,
+    pub(super) tokens: Tokens,
+    /// What keeps web pages out; with tokens there is no need.
+    pub(super) pages: Option<Arc<Pages>>,
+    pub(super) started: tenure_core::time::Instant,
+    /// How this server was started.
+    pub(super) protection: v1::Protection,
+    /// What clients make this server hold.
+    pub(super) account: Arc<Account>,
+    /// Leave to read a page of the log or of registers ([`PAGES_MAX`]), after
+    /// a majority has confirmed that this server leads, and at once.
+    pub(super) reads: Arc<[Semaphore; 2]>,
+    /// Leave to make a backup ([`BACKUPS_MAX`]).
+    pub(super) backups: Arc<Semaphore>,
+    /// How long a message may take from its first byte to its last.
+    pub(super) message_within: Duration,
+    /// Looks that wait for their turn.
+    in_turn: mpsc::UnboundedSender<Look>,
+    under_way: Arc<AtomicUsize>,
+    most: usize,
+    /// Sessions of one token, or of one address, at most.
+    pub(super) sessions_each: u64,
+    /// How much registers may take, while this server leads.
+    pub(super) quota: Size,
+}
+
+/// Counts one request as under way until it is dropped.
+#[derive(Debug)]
+pub(super) struct Permit(Arc<AtomicUsize>);
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// How long a question may go unanswered: longer than any election, so that
+/// only a server that has come to a stop lets it pass.
+const WITHIN: Duration = Duration::from_secs(60);
+/// Pages of the log or of registers that are read at the same time: each is up
+/// to a megabyte, and what is asked for beyond that waits without it.
+const PAGES_MAX: usize = 16;
+/// Backups that are made at the same time. Each holds a copy of the state.
+const BACKUPS_MAX: usize = 2;
+
+impl Door {
+    pub(super) fn new(
+        config: &Config,
+        shared: &Arc<Shared>,
+        inbox: &Arc<Inbox>,
+        watchers: &Arc<Watchers>,
+        tokens: Tokens,
+    ) -> Self {
+        let (in_turn, waiting) = mpsc::unbounded_channel();
+        tokio::spawn(looks::in_turn(waiting, Arc::clone(inbox)));
+        Self {
+            in_turn,
+            inbox: Arc::clone(inbox),
+            shared: Arc::clone(shared),
+            watchers: Arc::clone(watchers),
+            house: Arc::default(),
+            tokens,
+            pages: Pages::new(config).map(Arc::new),
+            started: tenure_runtime::clock::boot(),
+            protection: config.protection(),
+            account: Account::new(shared.metrics.full.clone(), config.asks_for_tokens()),
+            reads: Arc::new([(); 2].map(|()| Semaphore::new(PAGES_MAX))),
+            backups: Arc::new(Semaphore::new(BACKUPS_MAX)),
+            message_within: config.message_within,
+            under_way: Arc::default(),
+            most: config.requests,
+            sessions_each: config.sessions_each,
+            quota: Size {
+                bytes: config.quota_bytes,
+                registers: config.quota_registers,
+            },
+        }
+    }
+
+    /// Who calls, by what the call carries and how it has come.
+    pub(super) fn caller(
+        &self,
+        headers: &HeaderMap,
+        address: IpAddr,
+        arrival: Option<Arrival>,
+    ) -> Caller {
+        self.tokens
+            .caller(headers, (address, arrival), &self.shared)
+    }
+
+    /// Whether an answer may be made for this caller now: others of its calls
+    /// may have been answered since this one began, and not been read.
+    ///
+    /// # Errors
+    /// BUSY, with who holds how much.
+    pub(super) fn room(caller: &Caller) -> Result<(), v1::Error> {
+        let place = caller.place();
+        place.map_or(Ok(()), |(place, kept)| place.room(*kept))
+    }
+
+    /// Where a caller is counted.
+    ///
+    /// # Errors
+    /// If it did not come by a connection, which cannot be.
+    pub(super) fn place(caller: &Caller) -> Result<&Arc<Place>, v1::Error> {
+        let place = caller.place().map(|(place, _)| place);
+        place.ok_or_else(|| {
+            error(
+                v1::Cause::Unspecified,
+                "nobody noted where the call came from",
+            )
+        })
+    }
+
+    /// Leave to have one more request under way.
+    pub(super) fn permit(&self) -> Option<Permit> {
+        let before = self.under_way.fetch_add(1, Ordering::Relaxed);
+        let permit = Permit(Arc::clone(&self.under_way));
+        if before >= self.most {
+            self.shared.metrics.refused();
+            return None;
+        }
+        Some(permit)
+    }
+
+    /// Asks the machine and waits for its answer.
+    pub(super) async fn ask(&self, ask: Ask) -> Told {
+        self.ask_within(ask, None).await
+    }
+
+    /// The same for a token with this quota.
+    pub(super) async fn ask_within(&self, ask: Ask, quota: Option<Arc<Quota>>) -> Told {
+        let Some(_permit) = self.permit() else {
+            let answer = Answer::Refused(Refusal::Busy);
+            return Told { answer, at: None };
+        };
+        let (sender, answer) = oneshot::channel();
+        let event = Event::Asked(ask, quota, Reply::One(sender));
+        self.inbox.put(event);
+        Self::answer(answer).await
+    }
+
+    /// What came of something that was asked.
+    pub(super) async fn answer(answer: oneshot::Receiver<Told>) -> Told {
+        let answer = tokio::time::timeout(WITHIN, answer).await;
+        let interrupted = Told {
+            answer: Answer::Interrupted,
+            at: None,
+        };
+        answer.ok().and_then(Result::ok).unwrap_or(interrupted)
+    }
+
+    /// Looks at the machine.
+    ///
+    /// # Errors
+    /// [`v1::Cause::NotReady`] while there is none.
+    pub(super) async fn look<T: Send + 'static>(
+        &self,
+        look: impl FnOnce(&Node) -> T + Send + 'static,
+    ) -> Result<T, v1::Error> {
+        let (look, seen) = noted(look);
+        self.inbox.put(Event::Look(look));
+        self.seen(seen).await
+    }
+
+    /// Looks at the machine when others that ask in this way, and ask for as
+    /// much, have had their turn.
+    ///
+    /// # Errors
+    /// [`v1::Cause::NotReady`] while there is none.
+    pub(super) async fn look_in_turn<T: Send + 'static>(
+        &self,
+        look: impl FnOnce(&Node) -> T + Send + 'static,
+    ) -> Result<T, v1::Error> {
+        let (look, seen) = noted(look);
+        // It is passed on for as long as the server runs.
+        let _ = self.in_turn.send(look);
+        self.seen(seen).await
+    }
+
+    async fn seen<T>(&self, seen: oneshot::Receiver<T>) -> Result<T, v1::Error> {
+        seen.await.map_err(|_| v1::Error {
+            cause: v1::Cause::NotReady.into(),
+            message: self.shared.standing.borrow().waiting.clone(),
+            ..v1::Error::default()
+        })
+    }
+}
+
+/// A look, and where what it sees is found. If nobody waits for that any more,
+/// it is not taken.
+fn noted<T: Send + 'static>(
+    look: impl FnOnce(&Node) -> T + Send + 'static,
+) -> (Look, oneshot::Receiver<T>) {
+    let (sender, seen) = oneshot::channel();
+    let look = move |node: Option<&Node>| {
+        if let Some(node) = node
+            && !sender.is_closed()
+        {
+            let _ = sender.send(look(node));
+        }
+    };
+    (Box::new(look), seen)
+}

@@ -1,0 +1,506 @@
+//! The services as gRPC.
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use prost::Message as _;
+use tenure_alpo::{Ask, Operation, Query};
+use tenure_api::ERROR_TRAILER;
+use tenure_api::v1::cluster_server::Cluster;
+use tenure_api::v1::log_server::Log;
+use tenure_api::v1::pipeline_server::Pipeline;
+use tenure_api::v1::registers_server::Registers;
+use tenure_api::v1::sessions_server::Sessions;
+use tenure_api::v1::{self, Cause};
+use tokio::sync::mpsc;
+use tokio_stream::Stream;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::metadata::MetadataValue;
+use tonic::{Code, Request, Response, Status, Streaming};
+
+use super::account::{Charge, Place, Reserved, Room, Streams};
+use super::audit::Entry;
+use super::door::Door;
+use super::errors::{busy, invalid};
+use super::inbox::{Event, Reply, Sink, Ticket, Told};
+use super::sessions::Proven;
+use super::tokens::{Caller, Granted};
+use super::translate::{self, answer};
+
+type Stream_<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+
+/// Requests of one stream that may be under way; then it is not read further.
+const STREAM_MAX: usize = 8_192;
+/// How many more may come with the message that reaches that; what is on top
+/// is refused.
+const OVER_MAX: usize = 8_192;
+/// The same for answers, which are kept small as long as nobody reads them.
+const ANSWERS_MAX: usize = 2;
+/// After about how many bytes a message of answers takes nothing more: clients
+/// read no longer ones than 16 MiB, and one answer has at most some more than
+/// 1 MiB.
+const ANSWERS_BYTES: usize = 1024 * 1024;
+
+/// About how many bytes an answer is without what was read.
+const ANSWER_BYTES: usize = 128;
+/// The same of a refusal, with its text.
+const REFUSAL_BYTES: usize = 256;
+/// What a page counts for that was asked for over a stream, before it is told:
+/// until then it shares its values with the state.
+const PAGE_BYTES: usize = 128 * 1024;
+
+/// An error as gRPC carries it: with its cause in the trailers.
+pub(super) fn status(error: v1::Error) -> Status {
+    let code = match error.cause() {
+        Cause::NotLeader | Cause::NotReady => Code::Unavailable,
+        Cause::Busy | Cause::TooManySessions | Cause::Window | Cause::TooSlow => {
+            Code::ResourceExhausted
+        }
+        Cause::Interrupted => Code::Aborted,
+        Cause::SessionExpired => Code::NotFound,
+        Cause::OutOfOrder
+        | Cause::OtherContent
+        | Cause::Members
+        | Cause::NotHandedOver
+        | Cause::Held => Code::FailedPrecondition,
+        Cause::TooOld | Cause::Compacted | Cause::Restored => Code::OutOfRange,
+        Cause::TooLarge if error.quota => Code::ResourceExhausted,
+        Cause::TooLarge | Cause::Invalid => Code::InvalidArgument,
+        Cause::Denied | Cause::NotOwner => Code::PermissionDenied,
+        Cause::Unauthenticated => Code::Unauthenticated,
+        Cause::Unspecified => Code::Internal,
+    };
+    let mut status = Status::new(code, &error.message);
+    let bytes = MetadataValue::from_bytes(&error.encode_to_vec());
+    status.metadata_mut().insert_bin(ERROR_TRAILER, bytes);
+    status
+}
+
+/// What was asked, and by whom: `listen` has noted that.
+fn taken<T>(request: Request<T>) -> Result<(Caller, T), Status> {
+    let caller = request.extensions().get::<Caller>().cloned();
+    let caller = caller.ok_or_else(|| Status::internal("nobody noted who calls"))?;
+    Ok((caller, request.into_inner()))
+}
+
+fn stream<T: Send + 'static>(
+    streams: Streams,
+    messages: impl Stream<Item = Result<T, Status>> + Send + 'static,
+) -> Response<Stream_<T>> {
+    let mut response: Response<Stream_<T>> = Response::new(Box::pin(messages));
+    // `listen` finds it there.
+    response.extensions_mut().insert(streams);
+    response
+}
+
+fn respond<T>(result: Result<T, v1::Error>) -> Result<Response<T>, Status> {
+    result.map(Response::new).map_err(status)
+}
+
+#[tonic::async_trait]
+impl Registers for Door {
+    type WatchStream = Stream_<v1::WatchResponse>;
+
+    async fn read(
+        &self,
+        request: Request<v1::ReadRequest>,
+    ) -> Result<Response<v1::ReadResponse>, Status> {
+        let (caller, request) = taken(request)?;
+        respond(Self::read(self, &caller, request).await)
+    }
+
+    async fn compare_and_swap(
+        &self,
+        request: Request<v1::CompareAndSwapRequest>,
+    ) -> Result<Response<v1::CompareAndSwapResponse>, Status> {
+        let (caller, request) = taken(request)?;
+        respond(Self::compare_and_swap(self, &caller, request).await)
+    }
+
+    async fn delete(
+        &self,
+        request: Request<v1::DeleteRequest>,
+    ) -> Result<Response<v1::DeleteResponse>, Status> {
+        let (caller, request) = taken(request)?;
+        respond(Self::delete(self, &caller, request).await)
+    }
+
+    async fn list(
+        &self,
+        request: Request<v1::ListRequest>,
+    ) -> Result<Response<v1::ListResponse>, Status> {
+        let (caller, request) = taken(request)?;
+        respond(Self::list(self, &caller, request).await)
+    }
+
+    async fn watch(
+        &self,
+        request: Request<v1::WatchRequest>,
+    ) -> Result<Response<Self::WatchStream>, Status> {
+        let (caller, request) = taken(request)?;
+        let news = Self::watch(self, caller, request).await.map_err(status)?;
+        let messages = tokio_stream::StreamExt::map(news, |it| it.map_err(status));
+        Ok(stream(Streams::News, messages))
+    }
+}
+
+#[tonic::async_trait]
+impl Log for Door {
+    type TailStream = Stream_<v1::ReadLogResponse>;
+
+    async fn append(
+        &self,
+        request: Request<v1::AppendRequest>,
+    ) -> Result<Response<v1::AppendResponse>, Status> {
+        let (caller, request) = taken(request)?;
+        respond(Self::append(self, &caller, request).await)
+    }
+
+    async fn read(
+        &self,
+        request: Request<v1::ReadLogRequest>,
+    ) -> Result<Response<v1::ReadLogResponse>, Status> {
+        let (caller, request) = taken(request)?;
+        respond(self.read_log(&caller, request).await)
+    }
+
+    async fn tail(
+        &self,
+        request: Request<v1::TailRequest>,
+    ) -> Result<Response<Self::TailStream>, Status> {
+        let (caller, request) = taken(request)?;
+        let tail = Self::tail(self, caller, request.from).await;
+        let tail = tail.map_err(status)?;
+        let messages = tokio_stream::StreamExt::map(tail, |it| it.map_err(status));
+        Ok(stream(Streams::Bulk, messages))
+    }
+}
+
+#[tonic::async_trait]
+impl Sessions for Door {
+    async fn open(
+        &self,
+        request: Request<v1::OpenSessionRequest>,
+    ) -> Result<Response<v1::OpenSessionResponse>, Status> {
+        let (caller, request) = taken(request)?;
+        respond(Self::open(self, &caller, request).await)
+    }
+
+    async fn keep_alive(
+        &self,
+        request: Request<v1::KeepAliveRequest>,
+    ) -> Result<Response<v1::KeepAliveResponse>, Status> {
+        let (caller, request) = taken(request)?;
+        let done = self.session(&caller, request.numbered, Operation::KeepAlive);
+        respond(done.await.map(|()| v1::KeepAliveResponse {}))
+    }
+
+    async fn close(
+        &self,
+        request: Request<v1::CloseSessionRequest>,
+    ) -> Result<Response<v1::CloseSessionResponse>, Status> {
+        let (caller, request) = taken(request)?;
+        let done = self.session(&caller, request.numbered, Operation::Close);
+        respond(done.await.map(|()| v1::CloseSessionResponse {}))
+    }
+
+    async fn list(
+        &self,
+        request: Request<v1::ListSessionsRequest>,
+    ) -> Result<Response<v1::ListSessionsResponse>, Status> {
+        let (caller, request) = taken(request)?;
+        respond(self.list_sessions(&caller, request).await)
+    }
+
+    async fn end(
+        &self,
+        request: Request<v1::EndSessionRequest>,
+    ) -> Result<Response<v1::EndSessionResponse>, Status> {
+        let (caller, request) = taken(request)?;
+        respond(self.end_session(&caller, request).await)
+    }
+}
+
+#[tonic::async_trait]
+impl Cluster for Door {
+    type BackupStream = Stream_<v1::BackupResponse>;
+
+    async fn status(
+        &self,
+        request: Request<v1::StatusRequest>,
+    ) -> Result<Response<v1::StatusResponse>, Status> {
+        let (caller, request) = taken(request)?;
+        respond(Self::status(self, &caller, request).await)
+    }
+
+    async fn add_member(
+        &self,
+        request: Request<v1::AddMemberRequest>,
+    ) -> Result<Response<v1::MembersResponse>, Status> {
+        let (caller, request) = taken(request)?;
+        respond(Self::add_member(self, &caller, request).await)
+    }
+
+    async fn promote_member(
+        &self,
+        request: Request<v1::PromoteMemberRequest>,
+    ) -> Result<Response<v1::MembersResponse>, Status> {
+        let (caller, request) = taken(request)?;
+        respond(Self::promote_member(self, &caller, request).await)
+    }
+
+    async fn remove_member(
+        &self,
+        request: Request<v1::RemoveMemberRequest>,
+    ) -> Result<Response<v1::MembersResponse>, Status> {
+        let (caller, request) = taken(request)?;
+        respond(Self::remove_member(self, &caller, request).await)
+    }
+
+    async fn transfer(
+        &self,
+        request: Request<v1::TransferRequest>,
+    ) -> Result<Response<v1::TransferResponse>, Status> {
+        let (caller, request) = taken(request)?;
+        respond(Self::transfer(self, &caller, request.to).await)
+    }
+
+    async fn snapshot(
+        &self,
+        request: Request<v1::SnapshotRequest>,
+    ) -> Result<Response<v1::SnapshotResponse>, Status> {
+        let (caller, _) = taken(request)?;
+        respond(Self::snapshot(self, &caller).await)
+    }
+
+    async fn metrics(
+        &self,
+        request: Request<v1::MetricsRequest>,
+    ) -> Result<Response<v1::MetricsResponse>, Status> {
+        let (caller, _) = taken(request)?;
+        respond(Self::metrics(self, &caller).await)
+    }
+
+    async fn backup(
+        &self,
+        request: Request<v1::BackupRequest>,
+    ) -> Result<Response<Self::BackupStream>, Status> {
+        let (caller, _) = taken(request)?;
+        let parts = Self::backup(self, &caller).await.map_err(status)?;
+        let parts = parts.map(|part| Ok(v1::BackupResponse { part }));
+        Ok(stream(Streams::Bulk, tokio_stream::iter(parts)))
+    }
+}
+
+#[tonic::async_trait]
+impl Pipeline for Door {
+    type ExchangeStream = Stream_<v1::Answers>;
+
+    async fn exchange(
+        &self,
+        requests: Request<Streaming<v1::Requests>>,
+    ) -> Result<Response<Self::ExchangeStream>, Status> {
+        let (caller, requests) = taken(requests)?;
+        // Whoever is not known at all is turned away; what each request needs
+        // is asked when it comes.
+        caller.granted().map_err(status)?;
+        let (sender, messages) = mpsc::channel(ANSWERS_MAX);
+        let place = Self::place(&caller).map_err(status)?;
+        let exchange = Exchange {
+            door: self.clone(),
+            room: Room::new(place, Streams::Answers),
+            place: Arc::clone(place),
+            caller,
+            pages: Vec::new(),
+            sender,
+            sink: Arc::default(),
+            under_way: 0,
+            proven: Proven::default(),
+        };
+        tokio::spawn(exchange.run(requests));
+        // What was made is counted with its body from here on.
+        let messages = ReceiverStream::new(messages);
+        let messages = tokio_stream::StreamExt::map(messages, |it| Ok(it?.0));
+        Ok(stream(Streams::Answers, messages))
+    }
+}
+
+/// One stream of requests and answers.
+struct Exchange {
+    door: Door,
+    caller: Caller,
+    place: Arc<Place>,
+    /// What its answers wait for.
+    room: Room,
+    sender: mpsc::Sender<Result<(v1::Answers, Charge), Status>>,
+    sink: Arc<Sink>,
+    under_way: usize,
+    /// One for each page that was asked for and not told.
+    pages: Vec<Reserved>,
+    /// Sessions whose secret was shown over this stream.
+    proven: Proven,
+}
+
+impl Exchange {
+    async fn run(mut self, mut requests: Streaming<v1::Requests>) {
+        let (mut open, mut ended) = (true, None);
+        let mut refused = Vec::new();
+        while open || self.under_way > 0 {
+            tokio::select! {
+                answers = self.sink.take() => {
+                    self.under_way -= answers.len();
+                    let mut answers = answers.into_iter();
+                    while answers.len() > 0 {
+                        let sent = async {
+                            poll_fn(|context| self.room.poll(context)).await;
+                            self.sender.reserve().await.ok()
+                        };
+                        let sender = self.sender.clone();
+                        let place = tokio::select! {
+                            place = sent => place,
+                            () = sender.closed() => None,
+                        };
+                        let Some(place) = place else { return };
+                        let (message, bytes) = message(&self.door, &mut self.pages, &mut answers);
+                        place.send(Ok((message, self.place.charge(bytes, None))));
+                    }
+                }
+                message = requests.message(), if open && self.under_way < STREAM_MAX => {
+                    match message {
+                        Ok(Some(message)) => {
+                            self.ask(message, &mut refused);
+                            if !refused.is_empty() {
+                                let answers = std::mem::take(&mut refused);
+                                let charge = self.place.charge(answers.len() * REFUSAL_BYTES, None);
+                                let message = Ok((v1::Answers { answers }, charge));
+                                if self.sender.send(message).await.is_err() {
+                                    return;
+                                }
+                            }
+                        }
+                        Ok(None) => open = false,
+                        // What is under way is answered where it was asked for
+                        // in earlier messages of the stream.
+                        Err(why) => {
+                            open = false;
+                            ended = Some(why);
+                        }
+                    }
+                }
+                () = self.sender.closed() => return,
+            }
+        }
+        if let Some(why) = ended {
+            // Who asked may have gone.
+            let _ = self.sender.send(Err(why)).await;
+        }
+    }
+
+    fn ask(&mut self, message: v1::Requests, refused: &mut Vec<v1::Answer>) {
+        let most = STREAM_MAX + OVER_MAX - self.under_way;
+        let mut events = Vec::with_capacity(message.requests.len().min(most));
+        let granted = self.caller.granted();
+        let quota = granted.as_ref().ok().and_then(Granted::quota);
+        let caller = self.door.proof(&self.caller);
+        for request in message.requests {
+            let number = request.number;
+            // Whatever becomes of the request itself.
+            let proof = self.proven.by(&request, caller);
+            let entry = audited(&self.door, &self.caller, request.what.as_ref());
+            let ask = match request.what {
+                _ if events.len() >= most => {
+                    self.door.shared.metrics.refused();
+                    Err(busy())
+                }
+                Some(what) => match &granted {
+                    Ok(granted) => granted
+                        .may_ask(&what)
+                        .and_then(|()| translate::pipelined(what, &proof?))
+                        .and_then(|ask| has_room(&self.place, &self.caller, ask)),
+                    Err(unknown) => Err(unknown.clone()),
+                },
+                None => Err(invalid("expected a request, found none")),
+            };
+            match ask {
+                Ok(ask) => {
+                    let deletes = translate::deletes(&ask);
+                    let page = is_page(&ask);
+                    if page {
+                        self.pages.push(self.place.reserve(PAGE_BYTES));
+                    }
+                    let ticket = Ticket {
+                        number,
+                        deletes,
+                        page,
+                        entry,
+                    };
+                    let reply = Reply::Stream(Arc::clone(&self.sink), ticket);
+                    events.push(Event::Asked(ask, quota.clone(), reply));
+                }
+                Err(error) => {
+                    if let Some(entry) = entry {
+                        entry.ends(Err(&error));
+                    }
+                    refused.push(v1::Answer {
+                        number,
+                        what: Some(v1::answer::What::Error(error)),
+                    });
+                }
+            }
+        }
+        self.under_way += events.len();
+        self.door.inbox.put_all(events);
+    }
+}
+
+/// What is to be noted of a request, if it changes a leadership.
+fn audited(door: &Door, caller: &Caller, what: Option<&v1::request::What>) -> Option<Entry> {
+    let Some(v1::request::What::Command(command)) = what else {
+        return None;
+    };
+    match &command.operation {
+        Some(v1::command::Operation::Swap(swap)) => door.shared.audit.begin_swap(caller, swap),
+        Some(v1::command::Operation::Delete(delete)) => {
+            door.shared.audit.begin_delete(caller, &delete.key)
+        }
+        _ => None,
+    }
+}
+
+/// The next of these answers in one message, and about how many bytes it is.
+/// What they hold is shared with the state until it is copied here.
+fn message(
+    door: &Door,
+    pages: &mut Vec<Reserved>,
+    answers: &mut impl Iterator<Item = (Ticket, Told)>,
+) -> (v1::Answers, usize) {
+    let (clock, shared) = (door.clock(), &door.shared);
+    let mut message = Vec::new();
+    let mut bytes = 0;
+    while bytes < ANSWERS_BYTES
+        && let Some((ticket, told)) = answers.next()
+    {
+        if ticket.page {
+            pages.pop();
+        }
+        bytes += told.weight() + ANSWER_BYTES;
+        message.push(answer(ticket, told, shared, clock));
+    }
+    (v1::Answers { answers: message }, bytes)
+}
+
+const fn is_page(ask: &Ask) -> bool {
+    matches!(ask, Ask::Read(Query::List { .. } | Query::Journal { .. }))
+}
+
+/// Whether what it reads may be held until it is told.
+fn has_room(place: &Place, caller: &Caller, ask: Ask) -> Result<Ask, v1::Error> {
+    if is_page(&ask) {
+        place.may_reserve()?;
+    }
+    if matches!(ask, Ask::Read(_)) {
+        Door::room(caller)?;
+    }
+    Ok(ask)
+}

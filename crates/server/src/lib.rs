@@ -1,0 +1,534 @@
+//! One server of a cluster: the machine of [`tenure_alpo`] on real sockets
+//! and a real disk. Internal to Tenure.
+//!
+//! ```text
+//!    servers ──▶ peers ─┐                           ┌─▶ links ──▶ servers
+//!                       ├─▶ inbox ──▶ owner ────────┤
+//!    clients ──▶ door ──┘      ▲    (the machine)   ├─▶ streams ─▶ clients
+//!                              │                    │
+//!                              └──── persisted ◀────┴─▶ log (a thread)
+//! ```
+//!
+//! Everything but the disk runs on one thread: sockets, machine, answers. A
+//! request that comes on a socket reaches the machine, and its answer the
+//! socket, without waking another thread; and what several sockets bring in
+//! one turn of the loop goes to the machine, the disk and the peers together.
+//! (Redis is built so, for the same reason.) The disk has a thread of its own
+//! because a sync may take seconds, and a leader must be heard meanwhile.
+//!
+//! | file | what it does |
+//! |---|---|
+//! | `config` | how a server is started |
+//! | `data` | the data directory |
+//! | `silence` | what it owes to leaders of before |
+//! | `founding` | a blank server on its way into a cluster |
+//! | `owner` | the task that owns the machine |
+//! | `peers` | links to the other servers, and their connections to this one |
+//! | `copies` | directories that were set back, or copied |
+//! | `stand` | what is said of the server's health |
+//! | `removal` | learning that one is no member any more |
+//! | `gate` | how many connections, and who goes when there are too many |
+//! | `complaints` | what is wrong with whoever connects, said once |
+//! | `inbox`, `door` | how things get to the owner, and who may bring how much |
+//! | `gathered` | keep-alives that are proposed together |
+//! | `space` | how much room registers may take |
+//! | `house` | a session of the server's own, for clients without one |
+//! | `watchers`, `telling`, `following` | those who follow registers, who tells them, and what waits for each |
+//! | `watching`, `beginning`, `looks` | a watch as a client sees it; what it tells first; pages that wait for their turn |
+//! | `backup` | everything in one file, and back |
+//! | `ended` | how a server ended |
+//! | `metrics` | what is counted |
+//! | `trust`, `heed` | who is taken for a server, and what is heeded of it |
+//! | `tokens` | who may do what |
+//! | `audit` | who changed what |
+//! | `services`, `streams`, `steps`, `http`, `listen`, `knock` | what clients see: gRPC and HTTP on one port |
+//! | [`transport`] | how servers reach each other |
+//! | [`wal`] | the files of the log |
+//! | `calls` | the calls of one connection, which have their turns together |
+
+mod account;
+mod audit;
+mod backup;
+mod beginning;
+mod budget;
+mod calls;
+mod charged;
+mod complaints;
+mod config;
+mod confirm;
+mod copies;
+mod data;
+mod dialling;
+mod door;
+mod ended;
+mod errors;
+mod following;
+mod founding;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzzed;
+mod gate;
+mod gathered;
+mod given_up;
+mod grpc;
+mod heed;
+mod house;
+mod http;
+mod inbox;
+mod knock;
+mod level;
+mod listen;
+mod looks;
+mod metrics;
+mod misfit;
+mod owner;
+mod pages;
+mod peers;
+mod refusals;
+mod removal;
+mod services;
+mod sessions;
+mod shared;
+mod silence;
+mod space;
+mod stand;
+mod steps;
+mod streams;
+mod telling;
+mod tokens;
+mod translate;
+pub mod transport;
+mod trust;
+mod turns;
+mod view;
+pub mod wal;
+mod watchers;
+mod watching;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tenure_alpo::{Founding, Hello, MAX_NUMBER, Membership, Node, Start, StorageId, Table};
+use tenure_core::rng::Rng;
+use tenure_core::time::Instant;
+use tenure_runtime::clock;
+use tokio::sync::watch;
+
+pub use audit::AuditTo;
+pub use backup::{
+    Made, RestoreError, RestoreOptions, Summary, read as read_backup, restore, restore_with,
+};
+pub use config::Config;
+pub use ended::Ended;
+pub use shared::Standing;
+pub use tokens::{check_tokens, draw_token, fingerprint};
+
+use crate::transport::{Book, Contact, Details, Settings, Tasks, Tls, Unread};
+use crate::wal::{WalError, Writer};
+use audit::Audit;
+use data::{Found, Log, Vacant};
+use door::Door;
+use inbox::{Event, Inbox};
+use owner::Owner;
+use peers::Peers;
+use shared::{Face, Shared};
+use tokens::Tokens;
+use trust::Guests;
+use turns::Turns;
+use watchers::Watchers;
+
+/// Why a server could not be started.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The settings make no sense.
+    #[error("{0}")]
+    Config(String),
+    /// Files that the settings name did not answer in time.
+    #[error("{0}")]
+    Late(String),
+    /// The data directory cannot be used.
+    #[error(transparent)]
+    Disk(#[from] WalError),
+    /// An address cannot be listened on.
+    #[error("could not listen on {address}: {why}{}", advice(.why))]
+    Listen {
+        /// The address.
+        address: String,
+        /// What the system said. Not called `source`: the message says it
+        /// already, and whoever prints the chain would print it twice.
+        why: std::io::Error,
+    },
+    /// The system gave no thread, or no event queue.
+    #[error("could not start: {0}")]
+    System(std::io::Error),
+    /// The log's state cannot be read.
+    #[error("the snapshot in the data directory cannot be read: {0}")]
+    State(String),
+}
+
+impl From<Unread> for StartError {
+    fn from(unread: Unread) -> Self {
+        match unread {
+            Unread::Wrong(why) => Self::Config(why),
+            Unread::Late(why) => Self::Late(why),
+        }
+    }
+}
+
+fn advice(error: &std::io::Error) -> &'static str {
+    match error.kind() {
+        std::io::ErrorKind::AddrInUse => {
+            "; another program uses it: stop that one or choose another port"
+        }
+        std::io::ErrorKind::AddrNotAvailable => {
+            "; it is none of this machine's addresses: name one that is"
+        }
+        _ => "",
+    }
+}
+
+/// A running server. Dropping the handle does not stop it.
+#[derive(Debug)]
+pub struct Server {
+    inbox: Arc<Inbox>,
+    shared: Arc<Shared>,
+    clients: SocketAddr,
+    ended: watch::Receiver<Option<Arc<Ended>>>,
+}
+
+impl std::fmt::Debug for Inbox {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Inbox")
+    }
+}
+
+/// How long the end of a server waits until who changed what is written.
+const LAST_LINES_WITHIN: Duration = Duration::from_secs(1);
+
+/// How many tasks run before the event loop, and what has come over the
+/// network, have their turn: an answer of a megabyte takes one for a while.
+const TASKS_IN_A_ROW: u32 = 16;
+
+/// Connections that may wait to be taken. One more waits for a second, until
+/// its system tries again; a crowd of clients that connect at once fills 128
+/// places within a turn of the loop. The system may allow for fewer.
+const BACKLOG: i32 = 4_096;
+
+/// What the thread of a server starts from.
+struct Parts {
+    config: Config,
+    shared: Arc<Shared>,
+    inbox: Arc<Inbox>,
+    found: Found,
+    peers: TcpListener,
+    /// Where clients come, and since when.
+    clients: (TcpListener, Instant),
+    tls: Option<Arc<Tls>>,
+    tokens: Tokens,
+    /// The connections between servers.
+    tasks: Tasks,
+}
+
+impl Server {
+    /// Opens the data directory, listens, and starts the server's thread.
+    ///
+    /// # Errors
+    /// If the settings, the directory or the addresses cannot be used.
+    pub fn start(config: Config) -> Result<Self, StartError> {
+        config.validate().map_err(StartError::Config)?;
+        let open = |files| Tls::open_with(files, config.rules());
+        let tls = config.tls.clone().map(open).transpose();
+        let tls = tls?.map(Arc::new);
+        let audit = Audit::start(config.audit.clone(), config.id.get());
+        let audit = audit.map_err(StartError::Config)?;
+        let tokens = Tokens::open(&config, &audit)?;
+        let peers = listen(config.listens_for_peers())?;
+        let clients = listen(&config.listen)?;
+        // Nobody else has had that address since then.
+        let listens_since = clock::boot();
+        let address = clients.local_addr().map_err(StartError::System)?;
+        let owes = config.node.silence();
+        let found = data::open(&config.data, config.id, config.wal, owes)?;
+        // Before anybody can be greeted.
+        let start = data::count_start(&config.data)?;
+        let set_back = data::read_set_back(&config.data)?;
+        let secret = config.peer_secret.clone();
+        let shared = Shared::new(face(&config, &found, start), secret).audited(audit);
+        let shared = Arc::new(shared);
+        shared.copies().set_back = set_back;
+        let inbox = Arc::new(Inbox::default());
+        let (tell, ended) = watch::channel(None);
+        let tasks = Tasks::default();
+        let parts = Parts {
+            config,
+            shared: Arc::clone(&shared),
+            inbox: Arc::clone(&inbox),
+            found,
+            peers,
+            clients: (clients, listens_since),
+            tls,
+            tokens,
+            tasks: tasks.clone(),
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .event_interval(TASKS_IN_A_ROW)
+            .build()
+            .map_err(StartError::System)?;
+        let turns = Turns::new(runtime, tasks, Arc::clone(&inbox), tell);
+        let (first, second) = (Arc::clone(&turns), Arc::clone(&turns));
+        let span = parts.config.span.clone();
+        let spawn = |name: &str| std::thread::Builder::new().name(name.into());
+        let standby = spawn("tenure-standby").spawn(move || {
+            let _speaks = span.entered();
+            second.stand_by();
+        });
+        if let Err(error) = standby {
+            turns.shut();
+            return Err(StartError::System(error));
+        }
+        let server = spawn("tenure-server").spawn(move || {
+            // All of its tasks run on these threads, so all that they say is
+            // said by it.
+            let _speaks = parts.config.span.clone().entered();
+            first.begin(run(parts));
+        });
+        if let Err(error) = server {
+            turns.shut();
+            return Err(StartError::System(error));
+        }
+        Ok(Self {
+            inbox,
+            shared,
+            clients: address,
+            ended,
+        })
+    }
+
+    /// Where it listens for clients.
+    pub const fn address(&self) -> SocketAddr {
+        self.clients
+    }
+
+    /// How it stands, and each change of that.
+    pub fn standing(&self) -> watch::Receiver<Standing> {
+        self.shared.standing.subscribe()
+    }
+
+    /// Asks it to hand over its leadership, if it has it, and to end.
+    pub fn stop(&self) {
+        self.inbox.put(Event::Stop);
+    }
+
+    /// Waits until it has ended, and says why.
+    pub async fn ended(&self) -> Arc<Ended> {
+        let mut ended = self.ended.clone();
+        loop {
+            if let Some(ended) = &*ended.borrow_and_update() {
+                self.shared.audit.finish(LAST_LINES_WITHIN);
+                return Arc::clone(ended);
+            }
+            if ended.changed().await.is_err() {
+                return Arc::new(Ended::Fault("its thread panicked; this is a bug".into()));
+            }
+        }
+    }
+}
+
+fn listen(address: &str) -> Result<TcpListener, StartError> {
+    let failed = |why| StartError::Listen {
+        address: address.to_owned(),
+        why,
+    };
+    let listener = TcpListener::bind(address).map_err(failed)?;
+    // The library asks for 128.
+    let longer = rustix::net::listen(&listener, BACKLOG);
+    longer.map_err(|error| failed(error.into()))?;
+    listener.set_nonblocking(true).map_err(failed)?;
+    Ok(listener)
+}
+
+/// What this server says of itself before it has read its log.
+fn face(config: &Config, found: &Found, start: Start) -> Face {
+    let (storage, identity) = match found {
+        Found::Blank(storage, _) => (*storage, None),
+        Found::Log(log) => (log.identity.storage, Some(log.identity)),
+    };
+    let mut book = Book::from_flags(&config.peers);
+    book.learn(&data::read_book(&config.data));
+    let own = book.get(config.id).cloned().unwrap_or_default();
+    let contact = Contact {
+        edition: own.edition,
+        peer: config.peers[&config.id].clone(),
+        client: config.advertised().to_owned(),
+    };
+    if contact != own || own.edition == 0 {
+        // Higher than what others may remember of a directory that is gone.
+        let edition = own.edition.saturating_add(1);
+        let edition = edition.max(clock::wall().as_millis()).min(MAX_NUMBER);
+        book.learn_one(config.id, &Contact { edition, ..contact });
+    }
+    Face {
+        identity,
+        members: Membership::default(),
+        hello: Hello {
+            server: config.id,
+            storage,
+            cluster: identity.map(|identity| identity.cluster),
+            known: Table::new(),
+            founders: match identity {
+                Some(_) => BTreeSet::new(),
+                None => config.peers.keys().copied().chain([config.id]).collect(),
+            },
+        },
+        settings: Settings::of(&config.node),
+        book,
+        details: Details {
+            start,
+            speaks: config.node.version,
+            ..Details::default()
+        },
+        guests: Guests::default(),
+        connected: BTreeMap::new(),
+        unproven: BTreeSet::new(),
+        edition: 0,
+    }
+}
+
+async fn run(parts: Parts) -> Result<Owner, Ended> {
+    let Parts {
+        config,
+        shared,
+        inbox,
+        found,
+        peers,
+        clients: (clients, listens_since),
+        tls,
+        tokens,
+        tasks,
+    } = parts;
+    if let Some(concern) = config.concern() {
+        tracing::warn!("{concern}");
+    }
+    let watchers = Arc::new(Watchers::new(config.watches));
+    let cut_off = shared.metrics.watches_cut.clone();
+    tokio::spawn(Arc::clone(&watchers).tell_all(cut_off));
+    let door = Door::new(&config, &shared, &inbox, &watchers, tokens);
+    let accept = match (
+        tokio::net::TcpListener::from_std(peers),
+        tokio::net::TcpListener::from_std(clients),
+    ) {
+        (Ok(peers), Ok(clients)) => {
+            let guard = listen::Guard::new(&config, tls.clone(), listens_since);
+            tokio::spawn(listen::serve(clients, door, guard));
+            peers
+        }
+        (Err(error), _) | (_, Err(error)) => return Err(Ended::Fault(error.to_string())),
+    };
+    tasks.spawn(peers::accept(
+        accept,
+        tls.clone(),
+        Arc::clone(&shared),
+        Arc::clone(&inbox),
+        (tasks.clone(), config.connections),
+    ));
+    let flags = Book::from_flags(&config.peers);
+    let mut links = Peers::new(
+        config.id,
+        flags,
+        tls,
+        (Arc::clone(&shared), Arc::clone(&inbox)),
+        tasks,
+    );
+    let known = matches!(found, Found::Log(..));
+    let log = match found {
+        Found::Log(log) => *log,
+        Found::Blank(storage, vacant) => {
+            join(&config, storage, vacant, &mut links, &shared, &inbox).await?
+        }
+    };
+    let surroundings = (shared, inbox, watchers);
+    let mut owner = own(&config, log, links, surroundings)?;
+    if known {
+        warn_of_peers(&config, &owner.node);
+    }
+    owner.begin();
+    Ok(owner)
+}
+
+/// Flags may name servers that the log does not know.
+fn warn_of_peers(config: &Config, node: &Node) {
+    let (peers, end) = (config.peers.keys().copied(), node.log().last().id);
+    if let Some(text) = founding::beyond(peers, node.members(), (&config.data, end)) {
+        tracing::warn!("{text}");
+    }
+}
+
+/// A blank server becomes part of a cluster.
+async fn join(
+    config: &Config,
+    storage: StorageId,
+    vacant: Vacant,
+    links: &mut Peers,
+    shared: &Shared,
+    inbox: &Arc<Inbox>,
+) -> Result<Log, Ended> {
+    tracing::info!(%storage, "this server is blank and looks for the others");
+    let founding = Founding::new(config.id, storage, config.peers.keys().copied());
+    let founding = founding.resumed(data::read_promise(&config.data)?);
+    shared.say(founding.hello());
+    let log = founding::found(founding, links, shared, inbox, vacant).await?;
+    tracing::info!(cluster = %log.identity.cluster, "this server is part of a cluster");
+    Ok(log)
+}
+
+/// Starts the machine and the disk's thread.
+fn own(
+    config: &Config,
+    log: Log,
+    links: Peers,
+    (shared, inbox, watchers): (Arc<Shared>, Arc<Inbox>, Arc<Watchers>),
+) -> Result<Owner, Ended> {
+    let Log {
+        identity,
+        wal,
+        recovered,
+        blank,
+        silence,
+    } = log;
+    let mut seed = [0; 8];
+    getrandom::fill(&mut seed).map_err(|error| Ended::Fault(error.to_string()))?;
+    let rng = Rng::from_seed(u64::from_le_bytes(seed));
+    let now = clock::boot();
+    tokio::spawn(Arc::clone(&silence).wait_out(now));
+    let node = Node::start(config.node.clone(), identity, recovered, blank, rng, now)
+        .map_err(|error| Ended::Fault(error.to_string()))?;
+    let report = {
+        let inbox = Arc::clone(&inbox);
+        move |result| inbox.put(Event::written(result))
+    };
+    let writer = Writer::start(wal, report)?;
+    let members = node.members().clone();
+    let edition = {
+        let mut face = shared.face();
+        face.identity = Some(identity);
+        face.hello.cluster = Some(identity.cluster);
+        face.hello.known = members.iter().map(|(id, it)| (id, it.storage)).collect();
+        face.hello.founders.clear();
+        // What a log that names members has kept is known by its rules.
+        face.members = members.clone();
+        face.admit(members);
+        face.stands_at(&node);
+        face.edition += 1;
+        face.edition
+    };
+    let mut owner = Owner::new(node, shared, inbox, links, writer, watchers, config);
+    owner.silence = Some(silence);
+    owner.keep_book();
+    let members = owner.node.members().clone();
+    owner.peers.start_again(&members);
+    owner.shared.edition.send_replace(edition);
+    Ok(owner)
+}

@@ -1,0 +1,487 @@
+//! The port where clients come: gRPC and HTTP on one.
+//!
+//! Which of the two a connection speaks is seen from its first bytes, and
+//! HTTP/2 carries both. A client that is slow to ask, or sends no headers at
+//! all, or asks for nothing any more, is cut off after a while. Who may come at all, and who has to go when
+//! there are too many, is the [`Gate`]'s business.
+
+use std::future::poll_fn;
+use std::net::IpAddr;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use axum::http::{HeaderMap, Version};
+use axum::middleware::Next;
+use axum::response::Response;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use hyper_util::service::TowerToHyperService;
+use socket2::SockRef;
+use tenure_api::DESCRIPTOR;
+use tenure_api::v1::cluster_server::{self, ClusterServer};
+use tenure_api::v1::log_server::{self, LogServer};
+use tenure_api::v1::pipeline_server::{self, PipelineServer};
+use tenure_api::v1::registers_server::{self, RegistersServer};
+use tenure_api::v1::sessions_server::{self, SessionsServer};
+use tenure_api::v1::{self, Cause};
+use tenure_core::time::Instant;
+use tenure_runtime::clock;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::timeout;
+use tokio_stream::StreamExt as _;
+use tonic::service::Routes;
+
+use super::account::{Account, Asked, Connection, Holder, Streams};
+use super::budget::Metered;
+use super::calls::{Begun, Calls};
+use super::charged::Charged;
+use super::complaints::Complaints;
+use super::config::Config;
+use super::door::Door;
+use super::errors::error;
+use super::gate::{Gate, Pass, Places};
+use super::given_up::{GivenUp, UNSEEN_MAX};
+use super::knock::{Noting, begin};
+use super::metrics::Closed;
+use super::tokens::Caller;
+use super::{grpc, http};
+use crate::transport::{Arrival, Demand, Line, Tls};
+
+/// How long the headers of a request may take.
+const HEADERS_WITHIN: Duration = Duration::from_secs(10);
+/// How often a silent connection is asked whether anybody is there, and how
+/// long the answer may take.
+const PING: [Duration; 2] = [Duration::from_secs(10), Duration::from_secs(10)];
+/// Calls under way on one connection.
+const STREAMS_MAX: u32 = 1_024;
+/// The window of one HTTP/2 stream and of a connection, in bytes.
+const WINDOW_BYTES: [u32; 2] = [4 * 1024 * 1024, 8 * 1024 * 1024];
+/// What the HTTP library keeps of one answer beyond the piece that it sends.
+const SEND_BYTES: usize = 64 * 1024;
+/// Bytes of one connection that the system takes before the client has room
+/// for them. Left to itself it takes megabytes, of each connection that is not
+/// read, and to copy them keeps a thread from all others.
+const UNSENT_BYTES: u32 = 32 * 1024;
+/// The largest body that is read to its end though its call is refused, and how
+/// long that may take.
+const REFUSED_BODY_BYTES: u64 = 64 * 1024;
+const REFUSED_BODY_WITHIN: Duration = Duration::from_secs(1);
+/// Calls of one connection, as long as it lives, of which some of the body
+/// comes after they were refused: each of them makes the HTTP library queue a
+/// frame, which takes memory until the client reads it. One more closes the
+/// connection, and a client that goes on makes another.
+const REFUSED_MAX: usize = 8_192;
+/// Connections by which no request has come yet, at most.
+const NEWCOMERS_MAX: usize = 1_024;
+/// One of so many places is kept for those whose tokens are known, and one for
+/// those with the right admin.
+const KEPT_OF: [usize; 2] = [8, 64];
+/// The largest message that is read from a client.
+const MESSAGE_BYTES: usize = 8 * 1024 * 1024;
+
+/// What gRPC's health service knows: the server as a whole, and each service,
+/// since some who ask do so by name. All of them stand as the server does.
+const HEALTH_OF: [&str; 6] = [
+    "",
+    registers_server::SERVICE_NAME,
+    log_server::SERVICE_NAME,
+    sessions_server::SERVICE_NAME,
+    cluster_server::SERVICE_NAME,
+    pipeline_server::SERVICE_NAME,
+];
+
+/// Who is let in.
+pub(super) struct Guard {
+    connections: usize,
+    idle: Duration,
+    tls: Option<Arc<Tls>>,
+    demand: Demand,
+    /// Since when it is listened for them.
+    since: Instant,
+}
+
+impl Guard {
+    pub(super) fn new(config: &Config, tls: Option<Arc<Tls>>, since: Instant) -> Self {
+        let demand = if config.client_certificates {
+            Demand::Certificate
+        } else {
+            Demand::Nothing
+        };
+        Self {
+            connections: config.connections,
+            idle: config.idle,
+            tls,
+            demand,
+            since,
+        }
+    }
+}
+
+/// How long a client may take to prove itself.
+const SECURE_WITHIN: Duration = Duration::from_secs(5);
+
+async fn secure(stream: TcpStream, tls: Option<Arc<Tls>>, demand: Demand) -> std::io::Result<Line> {
+    stream.set_nodelay(true)?;
+    SockRef::from(&stream).set_tcp_notsent_lowat(UNSENT_BYTES)?;
+    match tls {
+        Some(tls) => timeout(SECURE_WITHIN, tls.accept(stream, demand)).await?,
+        None => Ok(Line::Plain(stream)),
+    }
+}
+
+/// Takes connections of clients until it is dropped.
+pub(super) async fn serve(listener: TcpListener, door: Door, guard: Guard) {
+    let shared = Arc::clone(&door.shared);
+    let account = Arc::clone(&door.account);
+    let service = TowerToHyperService::new(routes(door));
+    let served = Arc::new(Served {
+        service,
+        tls: guard.tls,
+        demand: guard.demand,
+        idle: guard.idle,
+        account,
+        complaints: Complaints::default(),
+    });
+    let gate = Gate::new(Places {
+        newcomers: NEWCOMERS_MAX.min(guard.connections),
+        proven: guard.connections,
+        kept: KEPT_OF.map(|it| guard.connections / it),
+    });
+    loop {
+        let (stream, address) = match listener.accept().await {
+            Ok((stream, from)) => (stream, from.ip()),
+            Err(error) => {
+                tracing::warn!("a client's connection could not be taken: {error}");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                continue;
+            }
+        };
+        // It has gone.
+        let Ok(to) = stream.local_addr() else {
+            continue;
+        };
+        let arrival = Arrival {
+            to,
+            at: clock::boot(),
+            since: guard.since,
+        };
+        let pass = Arc::new(gate.enter(Holder::address(address)));
+        let (served, shared) = (Arc::clone(&served), Arc::clone(&shared));
+        tokio::spawn(async move {
+            let closed = tokio::select! {
+                closed = served.connection((stream, address), arrival, &pass) => closed,
+                () = pass.ousted() => Some(Closed::Full),
+            };
+            if let Some(reason) = closed {
+                shared.metrics.close(reason);
+            }
+        });
+    }
+}
+
+/// What a connection is served by, which leaves its calls there.
+fn builder(begun: Begun) -> auto::Builder<Begun> {
+    let mut builder = auto::Builder::new(begun);
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEADERS_WITHIN);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .keep_alive_interval(PING[0])
+        .keep_alive_timeout(PING[1])
+        .max_concurrent_streams(STREAMS_MAX)
+        .max_send_buf_size(SEND_BYTES)
+        .max_pending_accept_reset_streams(UNSEEN_MAX)
+        .max_local_error_reset_streams(REFUSED_MAX)
+        .initial_stream_window_size(WINDOW_BYTES[0])
+        .initial_connection_window_size(WINDOW_BYTES[1]);
+    builder
+}
+
+/// What every connection is served by.
+struct Served {
+    service: TowerToHyperService<axum::Router>,
+    tls: Option<Arc<Tls>>,
+    demand: Demand,
+    idle: Duration,
+    account: Arc<Account>,
+    /// What was said of clients, by their addresses.
+    complaints: Complaints,
+}
+
+impl Served {
+    /// Serves one connection to its end, and says why it was closed, if it
+    /// was.
+    async fn connection(
+        &self,
+        (stream, address): (TcpStream, IpAddr),
+        arrival: Arrival,
+        pass: &Arc<Pass>,
+    ) -> Option<Closed> {
+        let line = match secure(stream, self.tls.clone(), self.demand).await {
+            Ok(line) => line,
+            Err(error) => {
+                tracing::debug!("a client was not let in: {error}");
+                let tls = self.tls.as_deref();
+                if tls.is_some_and(|tls| tls.distrust(&error).is_some()) {
+                    return Some(Closed::Untrusted);
+                }
+                return Some(blame(error.kind() == std::io::ErrorKind::TimedOut));
+            }
+        };
+        let begun = match timeout(HEADERS_WITHIN, begin(line)).await {
+            Ok(Ok(begun)) => begun,
+            // It has gone.
+            Ok(Err(_)) => return None,
+            Err(_) => return Some(Closed::Slow),
+        };
+        let service = Noting {
+            service: self.service.clone(),
+            pass: Arc::clone(pass),
+            connection: self.account.connection(address),
+            arrival,
+            given_up: GivenUp::new(),
+        };
+        let mut calls = Calls::new();
+        let builder = builder(calls.executor());
+        let mut serving = pin!(builder.serve_connection(TokioIo::new(begun), service));
+        let served = tokio::select! {
+            served = calls.beside(serving.as_mut()) => served,
+            () = pass.is_idle(self.idle) => {
+                serving.as_mut().graceful_shutdown();
+                // Whoever does not heed it is cut off.
+                let _ = timeout(PING[1], calls.beside(serving)).await;
+                return Some(Closed::Idle);
+            }
+        };
+        let error = served.err()?;
+        tracing::debug!("a client's connection ended: {error}");
+        let known = error.downcast_ref::<hyper::Error>();
+        let slow = known.is_some_and(hyper::Error::is_timeout);
+        if known.is_some_and(too_much_for_nothing) {
+            if self.complaints.is_news(address, FLOOD, clock::boot()) {
+                tracing::warn!(
+                    %address,
+                    "a client's connection was closed: it sent too much that is given up or empty \
+                     (HTTP/2 ENHANCE_YOUR_CALM: more than {UNSEEN_MAX} calls that were given up \
+                     before this server came to them, or a flood of empty or continued frames); \
+                     said again of this address after a minute without"
+                );
+            }
+            return Some(Closed::GivenUp);
+        }
+        (!pass.is_proven()).then(|| blame(slow))
+    }
+}
+
+/// What is wrong with a client that sends too much for nothing, as it is
+/// remembered that it was said.
+const FLOOD: &str = "flood";
+
+/// Whether the HTTP/2 library closed the connection since the client gave too
+/// many calls up, or sent too many frames that are empty or go on without an
+/// end. For these it tells the other side to calm down.
+fn too_much_for_nothing(error: &hyper::Error) -> bool {
+    let cause = std::error::Error::source(error);
+    let cause = cause.and_then(|it| it.downcast_ref::<h2::Error>());
+    cause.is_some_and(|it| it.is_library() && it.reason() == Some(h2::Reason::ENHANCE_YOUR_CALM))
+}
+
+const fn blame(slow: bool) -> Closed {
+    if slow { Closed::Slow } else { Closed::Garbage }
+}
+
+fn routes(door: Door) -> axum::Router {
+    let (health, healthy) = tonic_health::server::health_reporter();
+    let standing = door.shared.standing.subscribe();
+    tokio::spawn(report(health, standing));
+    let mut routes = Routes::builder();
+    routes
+        .add_service(RegistersServer::new(door.clone()).max_decoding_message_size(MESSAGE_BYTES))
+        .add_service(LogServer::new(door.clone()).max_decoding_message_size(MESSAGE_BYTES))
+        .add_service(SessionsServer::new(door.clone()))
+        .add_service(ClusterServer::new(door.clone()))
+        .add_service(PipelineServer::new(door.clone()).max_decoding_message_size(MESSAGE_BYTES))
+        .add_service(healthy);
+    let reflection = tonic_reflection::server::Builder::configure()
+        .register_encoded_file_descriptor_set(DESCRIPTOR)
+        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+        .build_v1();
+    match reflection {
+        Ok(reflection) => {
+            routes.add_service(reflection);
+        }
+        Err(error) => tracing::warn!("no reflection: {error}"),
+    }
+    // What is no gRPC call falls through to the paths of HTTP.
+    let grpc = routes.routes().into_axum_router().reset_fallback();
+    noted(http::routes(door.clone()).merge(grpc), door)
+}
+
+/// The same calls, of which each is noted before anything else.
+pub(super) fn noted(routes: axum::Router, door: Door) -> axum::Router {
+    routes.layer(axum::middleware::from_fn_with_state(door, note))
+}
+
+/// Notes who calls, for the call itself to find, and what is given up; turns
+/// away before its body is read who is not known, or for what there is no
+/// room; and counts what the call makes the server hold.
+async fn note(State(door): State<Door>, mut request: Request, next: Next) -> Response {
+    let pass = request.extensions_mut().remove::<Arc<Pass>>();
+    let under_way = pass.as_ref().map(Pass::begin);
+    let given_up = request.extensions_mut().remove::<Arc<GivenUp>>();
+    let call = given_up
+        .map(|it| it.begin(&door.shared.metrics.given_up))
+        .transpose();
+    let call = match call {
+        Ok(call) => call,
+        Err(refused) => return turn_away(&request, refused),
+    };
+    let Some(connection) = request.extensions_mut().remove::<Arc<Connection>>() else {
+        let nobody = error(Cause::Unspecified, "nobody noted where the call came from");
+        return turn_away(&request, nobody);
+    };
+    if let Some(pages) = &door.pages
+        && let Err(refused) = pages.judge(&request, &door.shared.metrics)
+    {
+        let mut response = http::failed(refused.error);
+        *response.status_mut() = refused.status;
+        read_to_its_end(request, &connection).await;
+        return response;
+    }
+    let (caller, asked) = match admit(&door, &mut request, &connection, pass.as_deref()) {
+        Ok(admitted) => admitted,
+        Err(refused) => {
+            let answer = turn_away(&request, refused);
+            read_to_its_end(request, &connection).await;
+            return answer;
+        }
+    };
+    request.extensions_mut().insert(caller);
+    let keeps = request.uri().path() != EXCHANGE;
+    let (parts, body) = request.into_parts();
+    let within = door.message_within;
+    let body = Metered::new(body, &parts.headers, Arc::clone(&asked), within, keeps);
+    let request = Request::from_parts(parts, Body::new(body));
+    let mut response = next.run(request).await;
+    let streams = response.extensions_mut().remove::<Streams>();
+    let (parts, body) = response.into_parts();
+    let mut body = Charged::new(body, (asked, under_way), streams);
+    poll_fn(|context| {
+        body.take(context);
+        Poll::Ready(())
+    })
+    .await;
+    if let Some(call) = call {
+        call.answered();
+    }
+    Response::from_parts(parts, Body::new(body))
+}
+
+/// The one call that sends more than one message.
+const EXCHANGE: &str = "/tenure.v1.Pipeline/Exchange";
+
+/// Reads the small body of a refused call over HTTP/2. Were the call answered
+/// before, the stream would be reset after the answer, and clients such as
+/// curl take that for a failure.
+async fn read_to_its_end(request: Request, connection: &Connection) {
+    let length = request.headers().get(CONTENT_LENGTH);
+    let length = length.and_then(|it| it.to_str().ok()?.parse::<u64>().ok());
+    let small = length.is_some_and(|it| (1..=REFUSED_BODY_BYTES).contains(&it));
+    if !small || request.version() != Version::HTTP_2 || is_grpc(&request) {
+        return;
+    }
+    let Ok(_counted) = Asked::begin(connection.alone(), 0, false) else {
+        return;
+    };
+    let mut body = request.into_body().into_data_stream();
+    let read = async { while let Some(Ok(_)) = body.next().await {} };
+    let _ = timeout(REFUSED_BODY_WITHIN, read).await;
+}
+
+fn turn_away(request: &Request, refused: v1::Error) -> Response {
+    if is_grpc(request) {
+        return grpc::status(refused).into_http();
+    }
+    http::failed(refused)
+}
+
+/// Lets a call in: its connection has a place, its caller is known if it has
+/// to be, and there is room.
+fn admit(
+    door: &Door,
+    request: &mut Request,
+    connection: &Connection,
+    pass: Option<&Pass>,
+) -> Result<(Caller, Arc<Asked>), v1::Error> {
+    let arrival = request.extensions_mut().remove::<Arrival>();
+    let mut caller = door.caller(request.headers(), connection.address(), arrival);
+    connection.recognise(&mut caller);
+    if !pass.is_none_or(|it| it.prove(caller.rank(), || caller.holder())) {
+        // It ends at once.
+        return Err(error(
+            Cause::Busy,
+            "there are as many connections as there may be",
+        ));
+    }
+    let path = request.uri().path();
+    let ours = ["/tenure.v1.", "/v1/", "/metrics", "/grpc.reflection."];
+    if ours.iter().any(|it| path.starts_with(it)) {
+        caller.granted()?;
+    }
+    let kept = has_room_kept(door, path, &caller);
+    let head = path.len() + weight(request.headers());
+    let place = connection.place(&caller);
+    let asked = Asked::begin(Arc::clone(&place), head, kept)?;
+    Ok((caller.seated(place, kept), asked))
+}
+
+/// Whether a call is let in where others are not any more: probes, and what
+/// operators ask for. Without tokens, or with one for all, these are told by
+/// what they call.
+fn has_room_kept(door: &Door, path: &str, caller: &Caller) -> bool {
+    let operates = ["/tenure.v1.Cluster/", "/v1/cluster/", "/metrics"];
+    let all_alike = !door.protection.tokens || door.protection.own_token;
+    http::PROBES.contains(&path)
+        || path == "/grpc.health.v1.Health/Check"
+        || (all_alike && operates.iter().any(|it| path.starts_with(it)))
+        || caller.is_admin()
+}
+
+/// About what the headers of a call take.
+fn weight(headers: &HeaderMap) -> usize {
+    let weight = |(name, value): (&axum::http::HeaderName, &axum::http::HeaderValue)| {
+        name.as_str().len() + value.len() + 64
+    };
+    headers.iter().map(weight).sum()
+}
+
+fn is_grpc(request: &Request) -> bool {
+    let kind = request.headers().get(CONTENT_TYPE);
+    kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"))
+}
+
+/// Keeps gRPC's own health service true: serving means ready.
+async fn report(
+    health: tonic_health::server::HealthReporter,
+    mut standing: tokio::sync::watch::Receiver<super::Standing>,
+) {
+    use tonic_health::ServingStatus::{NotServing, Serving};
+    loop {
+        let ready = standing.borrow_and_update().ready;
+        let status = if ready { Serving } else { NotServing };
+        for service in HEALTH_OF {
+            health.set_service_status(service, status).await;
+        }
+        if standing.changed().await.is_err() {
+            return;
+        }
+    }
+}

@@ -1,0 +1,598 @@
+//! The task that owns the machine: one round after the other.
+//!
+//! A round takes everything that has happened since the last one, tells the
+//! machine, and carries out what it asks for. Nothing here waits: the disk
+//! has a thread (small batches are written by the thread of the event loop,
+//! which is relieved if that takes long: `turns`), each peer a queue, each
+//! client a stream. And nothing here decides: whether an answer may leave, and
+//! when, is the machine's business.
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tenure_alpo::{
+    Answer, Ask, Batch, Command, Event as NodeEvent, Input, LogId, Membership, Node, Operation,
+    Outcome, Output, Refusal, ServerId, Status,
+};
+use tenure_core::Machine as _;
+use tenure_core::time::Instant;
+use tenure_runtime::clock;
+use tokio::sync::oneshot;
+
+use super::config::Config;
+use super::data;
+use super::ended::Ended;
+use super::gathered::Gathered;
+use super::inbox::{Ending, Event, Inbox, Reply, Told, Visit};
+use super::metrics;
+use super::peers::Peers;
+use super::refusals::Refusals;
+use super::removal::Removal;
+use super::shared::{Progress, Shared};
+use super::silence::Silence;
+use super::space::{Quota, Size, Space};
+use super::watchers::Watchers;
+use crate::transport::{Greeting, Settled};
+use crate::wal::{Ended as LogEnded, Here, Writer};
+
+/// Entries of a batch that a server may write on its own thread.
+const SMALL: usize = 16;
+
+/// How many timeouts a leader that is to end looks for an heir: each of them
+/// has one, and after that the others notice by themselves.
+const PATIENCE: u32 = 4;
+
+/// The token of that hand-over; those of clients are far above it.
+const STOPPING: u64 = 0;
+
+/// What the thread of the event loop is to do.
+pub(super) enum Step {
+    /// Write this.
+    Write(Here),
+    /// End the server.
+    End(Ended),
+}
+
+/// The machine and what surrounds it.
+pub(super) struct Owner {
+    pub(super) node: Node,
+    pub(super) shared: Arc<Shared>,
+    pub(super) inbox: Arc<Inbox>,
+    pub(super) peers: Peers,
+    pub(super) writer: Writer,
+    pub(super) watchers: Arc<Watchers>,
+    /// Requests that may be under way.
+    pub(super) requests: usize,
+    waiting: HashMap<u64, Reply>,
+    gathered: Gathered,
+    next_token: u64,
+    /// What registers take.
+    pub(super) space: Space,
+    pub(super) members: Membership,
+    /// Whether others know the members without this server.
+    pub(super) removal: Removal,
+    /// Why others do not let this server in.
+    pub(super) refusals: Refusals,
+    /// What is wrong with the disk of a member, found in this reign.
+    pub(super) lost: String,
+    /// Batches that are not known to be durable, and since when.
+    syncing: VecDeque<(u64, Instant)>,
+    /// A small batch that this thread writes, when the others have been told.
+    own: Option<Batch>,
+    /// Those who wait until a snapshot up to this entry is, which is in this
+    /// batch or in an earlier one.
+    snapshots: VecDeque<(u64, LogId, oneshot::Sender<LogId>)>,
+    /// The last batch that was handed to the disk.
+    handed: u64,
+    /// Set when the server is to end: when at the latest.
+    pub(super) stopping: Option<Instant>,
+    /// Whether the leadership is to be offered to somebody before that.
+    to_hand_over: bool,
+    timeout: Duration,
+    pub(super) data: PathBuf,
+    /// What the directory owes, which another server may raise after this one.
+    pub(super) silence: Option<Arc<Silence>>,
+}
+
+impl Owner {
+    pub(super) fn new(
+        node: Node,
+        shared: Arc<Shared>,
+        inbox: Arc<Inbox>,
+        peers: Peers,
+        writer: Writer,
+        watchers: Arc<Watchers>,
+        config: &Config,
+    ) -> Self {
+        let members = node.members().clone();
+        watchers.begin(node.state().registers());
+        Self {
+            node,
+            shared,
+            inbox,
+            peers,
+            writer,
+            watchers,
+            requests: config.requests,
+            waiting: HashMap::new(),
+            gathered: Gathered::default(),
+            // A small number would do; this one is never mistaken for a count.
+            next_token: 1 << 32,
+            space: Space::new(Size {
+                bytes: config.quota_bytes,
+                registers: config.quota_registers,
+            }),
+            members,
+            removal: Removal::default(),
+            refusals: Refusals::default(),
+            lost: String::new(),
+            syncing: VecDeque::new(),
+            own: None,
+            snapshots: VecDeque::new(),
+            handed: 0,
+            stopping: None,
+            to_hand_over: false,
+            timeout: config.node.timeout,
+            data: config.data.clone(),
+            silence: None,
+        }
+    }
+
+    /// Says how it stands before anything happens.
+    pub(super) fn begin(&mut self) {
+        if let Some(why) = &self.shared.copies().set_back {
+            tracing::warn!("this server takes part in nothing: {why}");
+        }
+        self.rise();
+        self.after_round(false, true);
+    }
+
+    /// Runs until there is something to write on this thread, or until the
+    /// server is told to stop or cannot go on. `wrote` is the number of the
+    /// batch that this thread has just written.
+    pub(super) async fn run(&mut self, wrote: Option<u64>) -> Step {
+        let mut events: Vec<Event> = wrote.map(Event::Persisted).into_iter().collect();
+        loop {
+            if let Some(ended) = self.round(&mut events) {
+                return Step::End(ended);
+            }
+            if self.own.is_some() && self.members.len() > 1 {
+                // What was said to others leaves before this thread waits.
+                tokio::task::yield_now().await;
+            }
+            let here = self.own.take().map(|batch| self.writer.here(batch));
+            if let Some(here) = here.and_then(|it| it.unwrap_or_else(log_failed)) {
+                return Step::Write(here);
+            }
+            self.wait().await;
+            self.inbox.take(&mut events);
+        }
+    }
+
+    fn round(&mut self, events: &mut Vec<Event>) -> Option<Ended> {
+        for event in events.drain(..) {
+            if let Some(ended) = self.happened(event) {
+                return Some(ended);
+            }
+        }
+        let now = clock::now();
+        let is_due = |at: Option<Instant>| at.is_some_and(|at| at <= now.boot);
+        if is_due(self.node.deadline()) {
+            self.node.tick(now);
+        }
+        if is_due(self.gathered.due()) {
+            self.propose_gathered();
+        }
+        if std::mem::take(&mut self.to_hand_over) && self.node.status() == Status::Leader {
+            let (token, ask) = (STOPPING, Ask::Transfer(None));
+            self.node.handle(now, Input::Asked { token, ask });
+        }
+        if let Some(ended) = self.carry_out() {
+            return Some(ended);
+        }
+        // Until the next leader has spoken up: whoever still asks here is told
+        // where to go on.
+        let led = self.node.status() != Status::Leader && self.node.leader().is_some();
+        let over = |at| at <= now.boot || led;
+        self.stopping.is_some_and(over).then_some(Ended::Stopped)
+    }
+
+    async fn wait(&self) {
+        let deadlines = [self.node.deadline(), self.gathered.due(), self.stopping];
+        let deadline = deadlines.into_iter().flatten().min();
+        tokio::select! {
+            biased;
+            () = self.inbox.more() => {}
+            () = clock::until(deadline) => {}
+        }
+    }
+
+    fn happened(&mut self, event: Event) -> Option<Ended> {
+        let now = clock::now();
+        match event {
+            Event::Received(envelope, storage) => self.received(envelope, storage),
+            Event::Persisted(number) => {
+                while let Some((_, at)) = self.syncing.pop_front_if(|(it, _)| *it <= number) {
+                    self.shared.metrics.synced(now.boot.since(at));
+                }
+                self.shared.metrics.waits(self.syncing.front());
+                self.node.handle(now, Input::Persisted(number));
+                self.tell_of_snapshots(number);
+            }
+            Event::DiskFailed(error) => return Some(Ended::Disk(error)),
+            Event::Greeted { greeting, dialled } => {
+                let applied = self.node.state().applied().id;
+                if self.shared.face().meet(&greeting, dialled, applied) {
+                    self.keep_book();
+                }
+                self.peers.greeted(&self.members);
+                self.hear(&greeting);
+            }
+            Event::Connected(visit) => self.peers.connected(visit, &self.members),
+            Event::Closed(visit, ending) => {
+                // What this side closed is no sign of a crash of the other.
+                if self.peers.closed(visit) && ending == Ending::There {
+                    let Visit {
+                        server, storage, ..
+                    } = visit;
+                    self.node.handle(now, Input::Closed(server, storage));
+                }
+            }
+            Event::SetBack(why) => self.set_back(why),
+            Event::Refused { by, why } => {
+                if self.refusals.hear(by, why) {
+                    self.stand();
+                }
+            }
+            Event::Asked(ask, quota, reply) => self.ask(ask, quota.as_deref(), reply),
+            Event::Look(look) => look(Some(&self.node)),
+            Event::Snapshot(teller) => return self.snapshot(teller),
+            Event::Stop => self.stop(),
+        }
+        None
+    }
+
+    /// Takes a snapshot. If the newest covers everything already, it may
+    /// still be on its way: whoever asks waits for all that is.
+    fn snapshot(&mut self, teller: oneshot::Sender<LogId>) -> Option<Ended> {
+        self.node.handle(clock::now(), Input::Compact);
+        let ended = self.carry_out();
+        let upto = self.node.snapshot().map_or(0, |it| it.last.id);
+        self.snapshots.push_back((self.handed, upto, teller));
+        if self.syncing.is_empty() {
+            self.tell_of_snapshots(self.handed);
+        }
+        ended
+    }
+
+    fn tell_of_snapshots(&mut self, durable: u64) {
+        while let Some(told) = self.snapshots.pop_front_if(|(it, ..)| *it <= durable) {
+            let (_, upto, teller) = told;
+            // Whoever asked may have gone.
+            let _ = teller.send(upto);
+        }
+    }
+
+    fn ask(&mut self, ask: Ask, quota: Option<&Quota>, reply: Reply) {
+        if self.waiting.len() >= self.requests {
+            self.shared.metrics.refused();
+            let answer = Answer::Refused(Refusal::Busy);
+            return reply.send(Told { answer, at: None });
+        }
+        let token = self.next_token;
+        self.next_token += 1;
+        let ask = match (self.space.admit(&self.node, token, ask, quota), reply) {
+            (Ask::Repeat(it), Reply::House(sender)) => {
+                let (command, claim, refusal) = *it;
+                self.shared.metrics.refused();
+                self.count_refusal(refusal);
+                let answer = Answer::Refused(refusal);
+                Reply::House(sender).send(Told { answer, at: None });
+                let operation = Operation::KeepAlive;
+                Ask::Command(
+                    Command {
+                        operation,
+                        ..command
+                    },
+                    claim,
+                )
+            }
+            (ask, reply) => {
+                self.waiting.insert(token, reply);
+                ask
+            }
+        };
+        let ask = if self.node.status() == Status::Leader {
+            match self.gathered.keep(clock::boot, token, ask) {
+                Ok(()) => return,
+                Err(ask) => ask,
+            }
+        } else {
+            // It refuses at once, and names the leader.
+            ask
+        };
+        self.propose_gathered();
+        self.node.handle(clock::now(), Input::Asked { token, ask });
+    }
+
+    fn count_refusal(&self, refusal: Refusal) {
+        if let Refusal::NoRoom(_) = refusal {
+            self.shared.metrics.no_room.inc();
+        }
+    }
+
+    fn propose_gathered(&mut self) {
+        for (token, ask) in self.gathered.take() {
+            self.node.handle(clock::now(), Input::Asked { token, ask });
+        }
+    }
+
+    /// Keeps what is known of addresses, off this thread.
+    pub(super) fn keep_book(&self) {
+        let (dir, book) = (self.data.clone(), self.shared.face().book.clone());
+        tokio::task::spawn_blocking(move || data::write_book(&dir, &book));
+    }
+
+    /// A leader hands over before it goes, so that nobody has to notice.
+    fn stop(&mut self) {
+        if self.node.status() == Status::Leader && self.members.voters().count() > 1 {
+            self.to_hand_over = true;
+            self.stopping = Some(clock::boot().after(self.timeout * PATIENCE));
+        } else {
+            self.stopping = Some(Instant::ZERO);
+        }
+        self.stand();
+    }
+
+    /// Does what the machine asks for.
+    fn carry_out(&mut self) -> Option<Ended> {
+        let (mut applied, mut told) = (false, false);
+        while let Some(output) = self.node.poll() {
+            match output {
+                Output::Persist(batch) => self.persist(batch),
+                Output::Send { envelope, storage } => self.peers.send(&envelope, storage),
+                Output::Answer { token, answer } => self.answer(token, answer),
+                Output::Applied { .. } => applied = true,
+                Output::Event(event) => {
+                    told = true;
+                    self.tell(&event);
+                }
+                Output::Halt(fault) => return Some(Ended::of(&fault)),
+            }
+        }
+        self.after_round(applied, told);
+        None
+    }
+
+    /// Has a batch made durable: a small one by this thread, after this round,
+    /// if the disk is quick; others by the log's thread, in their order.
+    fn persist(&mut self, batch: Batch) {
+        self.syncing.push_back((batch.number, clock::boot()));
+        self.shared.metrics.waits(self.syncing.front());
+        self.handed = batch.number;
+        if let Some(earlier) = self.own.take() {
+            self.submit(earlier);
+        }
+        let small = batch.entries.len() <= SMALL && batch.snapshot.is_none();
+        if small && self.writer.is_quick() {
+            self.own = Some(batch);
+        } else {
+            self.submit(batch);
+        }
+    }
+
+    fn submit(&self, batch: Batch) {
+        let submitted = self.writer.submit(batch);
+        submitted.unwrap_or_else(|failed| drop(log_failed(failed)));
+    }
+
+    fn answer(&mut self, token: u64, answer: Answer) {
+        if token == STOPPING {
+            // The heir was too slow; perhaps another one is not.
+            self.to_hand_over = answer == Answer::Refused(Refusal::NotHandedOver);
+            return;
+        }
+        self.space.over(token);
+        let Some(reply) = self.waiting.remove(&token) else {
+            return;
+        };
+        let result = match &answer {
+            Answer::Done(_) | Answer::Read(_) | Answer::HandedOver => metrics::Result::Done,
+            Answer::Refused(_) => metrics::Result::Refused,
+            Answer::Interrupted => metrics::Result::Interrupted,
+        };
+        if let Answer::Refused(refusal) = answer {
+            self.count_refusal(refusal);
+        }
+        if matches!(
+            answer,
+            Answer::Done(Outcome::TooManySessions) | Answer::Refused(Refusal::Scarce { .. })
+        ) {
+            self.shared.is_full(self.node.state().sessions());
+        }
+        let requests = &self.shared.metrics.requests;
+        requests.get_or_create(&metrics::Outcome { result }).inc();
+        let at = match &answer {
+            Answer::Done(Outcome::Swapped(version)) => version
+                .to_u64()
+                .and_then(|id: LogId| self.node.log().get(id))
+                .map(|entry| entry.time),
+            _ => None,
+        };
+        reply.send(Told { answer, at });
+    }
+
+    /// What others are told after each round.
+    fn after_round(&mut self, applied: bool, told: bool) {
+        self.shared.face().stands_at(&self.node);
+        self.shared.acknowledged(&self.node);
+        if self.space.applied(self.node.state()) {
+            // There is more to count, in another round.
+            self.inbox.put(Event::Look(Box::new(|_| ())));
+        }
+        if applied {
+            self.rise();
+            self.settle();
+            self.watchers.applied(self.node.state().registers());
+            let progress = Progress {
+                next: self.node.state().journal().next(),
+                applied: self.node.state().applied().id,
+            };
+            self.shared.progress.send_if_modified(|known| {
+                let news = known.next != progress.next;
+                *known = progress;
+                news
+            });
+        }
+        if !*self.shared.caught_up.borrow() && self.node.has_caught_up() {
+            self.shared.caught_up.send_replace(true);
+        }
+        if *self.node.members() != self.members {
+            self.members = self.node.members().clone();
+            let known = self.members.iter().map(|(id, it)| (id, it.storage));
+            let mut face = self.shared.face();
+            face.hello.known = known.collect();
+            let news = face.admit(self.members.clone());
+            drop(face);
+            if news {
+                self.keep_book();
+            }
+            self.peers.greeted(&self.members);
+        }
+        if told || applied {
+            self.stand();
+        }
+    }
+
+    /// What another server says of the members may be news to one that was
+    /// removed.
+    fn hear(&mut self, greeting: &Greeting) {
+        let (own, hello) = (self.node.identity(), &greeting.hello);
+        let by = self.node.members().get(hello.server);
+        let is_member = by.is_some_and(|member| member.storage == hello.storage);
+        let says_who = !greeting.settled.members.is_empty();
+        if hello.cluster != Some(own.cluster) || !is_member || !says_who {
+            return;
+        }
+        let ours = Settled {
+            upto: self.node.log().last().id,
+            members: self.node.members().clone(),
+        };
+        let news = self
+            .removal
+            .hear(own, &ours, hello.server, &greeting.settled);
+        if let Some(text) = news {
+            tracing::warn!("{text}");
+            self.stand();
+        }
+    }
+
+    /// Others hear in greetings of what was applied; those that are members no
+    /// more are to greet again.
+    fn settle(&self) {
+        let state = self.node.state();
+        self.shared.settled.send_if_modified(|settled| {
+            settled.upto = state.applied().id;
+            let news = settled.members != *state.members();
+            if news {
+                settled.members = state.members().clone();
+            }
+            news
+        });
+    }
+
+    fn tell(&mut self, event: &NodeEvent) {
+        let term = self.node.term().get();
+        let metrics = &self.shared.metrics;
+        match event {
+            NodeEvent::Led { leader, .. } if *leader == self.node.id() => {
+                metrics.reigns.inc();
+                let about = serde_json::json!({ "term": term });
+                self.shared.audit.note("leads", about, Ok(()));
+                tracing::info!(term, "this server leads");
+            }
+            NodeEvent::Led { leader, .. } => {
+                tracing::info!(term, leader = leader.get(), "follows a leader");
+            }
+            NodeEvent::SteppedDown(why) => tracing::info!(term, ?why, "stepped back"),
+            NodeEvent::Disagreement { at } => {
+                metrics.disagreements.inc();
+                tracing::error!(
+                    term,
+                    at,
+                    "servers have different states, and no majority agrees on one"
+                );
+            }
+            NodeEvent::SetBack {
+                server,
+                acknowledged,
+                found,
+            } => self.found_set_back(*server, (*acknowledged, *found)),
+            NodeEvent::Installed { upto } => {
+                metrics.installed.inc();
+                tracing::info!(term, upto = upto.id, "took over a snapshot from the leader");
+                self.watchers.restart(self.node.state().registers());
+            }
+            NodeEvent::DiskStalls { heir } => {
+                let heir = heir.get();
+                metrics.handovers.inc();
+                tracing::warn!(
+                    term,
+                    heir,
+                    "hands over: this server's disk lags too far behind"
+                );
+            }
+            other => {
+                match other {
+                    NodeEvent::Standing { .. } => drop(metrics.elections.inc()),
+                    NodeEvent::Compared { .. } => drop(metrics.compared.inc()),
+                    NodeEvent::Truncated { .. } => drop(metrics.truncated.inc()),
+                    NodeEvent::Compacted { .. } => drop(metrics.snapshots.inc()),
+                    _ => {}
+                }
+                tracing::debug!(term, event = ?other, "protocol");
+            }
+        }
+    }
+
+    /// Ends all but the log, which it gives back.
+    pub(super) fn end(mut self, ended: &Ended) -> Writer {
+        for (_, reply) in self.waiting.drain() {
+            let answer = Answer::Interrupted;
+            reply.send(Told { answer, at: None });
+        }
+        let why = ended.to_string();
+        self.shared.standing.send_modify(|standing| {
+            standing.alive = false;
+            standing.ready = false;
+            standing.leads = false;
+            standing.waiting = why;
+        });
+        if let Some(batch) = self.own.take() {
+            self.submit(batch);
+        }
+        drop(self.peers);
+        if let Some(silence) = &self.silence {
+            silence.let_go();
+        }
+        self.writer
+    }
+}
+
+/// The last report of the log's thread says why, and is on its way.
+fn log_failed(failed: LogEnded) -> Option<Here> {
+    tracing::debug!("{failed}");
+    None
+}
+
+/// The servers that `members` and `heard` name, without `own`.
+pub(super) fn others(
+    members: &Membership,
+    heard: impl Iterator<Item = ServerId>,
+    own: ServerId,
+) -> BTreeSet<ServerId> {
+    let members = members.iter().map(|(id, _)| id);
+    members.chain(heard).filter(|id| *id != own).collect()
+}

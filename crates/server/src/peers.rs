@@ -1,0 +1,525 @@
+//! The other servers: a link to each, and the connections that come in.
+//!
+//! There is a link to every member, and to whoever is connected to this
+//! server and of the same cluster: one that has just been admitted must be
+//! able to answer a leader that its own log does not tell it of yet.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tenure_alpo::{Envelope, Membership, ServerId, Start, StorageId};
+use tenure_runtime::clock;
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+use super::account::Holder;
+use super::complaints::{Complaints, Faults};
+use super::copies;
+use super::dialling::Teller;
+use super::gate::{Gate, Pass, Places, Rank};
+use super::inbox::{Ending, Event, Inbox, Visit};
+use super::metrics::Closed;
+use super::misfit::misfit;
+use super::owner::others;
+use super::shared::Shared;
+use super::trust;
+use crate::transport::{
+    Answer, Book, Demand, Form, FrameReader, Greeting, GreetingError, Introduced, Life, Line, Link,
+    Prover, ReadError, Settled, Tasks, Tls, accept_plain, distrust, introduced,
+};
+
+/// How long a newcomer may take to introduce itself.
+const GREET_WITHIN: Duration = Duration::from_secs(3);
+/// Connections of servers that have greeted, at most, and how many of these
+/// places are kept for members. And of those that have not greeted.
+const GREETED_MAX: usize = 256;
+const KEPT: usize = 128;
+const NEWCOMERS_MAX: usize = 256;
+
+/// How many signs of life a server gives in an election timeout.
+const LIVES: u32 = 4;
+
+/// The links, and who is connected.
+pub(super) struct Peers {
+    own: ServerId,
+    flags: Book,
+    tls: Option<Arc<Tls>>,
+    shared: Arc<Shared>,
+    inbox: Arc<Inbox>,
+    tasks: Tasks,
+    links: BTreeMap<ServerId, Link>,
+    /// The newest connection of each server to this one, by its disk: two
+    /// disks may have one number, a member's and one that was removed.
+    incoming: BTreeMap<(ServerId, StorageId), u64>,
+    /// The disks of the members when links were looked after last.
+    known: BTreeMap<ServerId, StorageId>,
+}
+
+impl Peers {
+    pub(super) fn new(
+        own: ServerId,
+        flags: Book,
+        tls: Option<Arc<Tls>>,
+        (shared, inbox): (Arc<Shared>, Arc<Inbox>),
+        tasks: Tasks,
+    ) -> Self {
+        Self {
+            own,
+            flags,
+            tls,
+            shared,
+            inbox,
+            tasks,
+            links: BTreeMap::new(),
+            incoming: BTreeMap::new(),
+            known: BTreeMap::new(),
+        }
+    }
+
+    /// Queues a message for the server it is for, if that is at the other end
+    /// with the disk it is for. A link forgets what waits when its connection
+    /// ends, so that what is queued here reaches whoever is there now.
+    pub(super) fn send(&self, envelope: &Envelope, storage: Option<StorageId>) {
+        let there = self.shared.face().connected.get(&envelope.to).copied();
+        let meant = storage.is_none() || storage == there;
+        if let Some(link) = self.links.get(&envelope.to).filter(|_| meant) {
+            link.send(envelope);
+        }
+    }
+
+    /// A server has connected.
+    pub(super) fn connected(&mut self, visit: Visit, members: &Membership) {
+        let Visit {
+            server,
+            storage,
+            number,
+        } = visit;
+        self.incoming.insert((server, storage), number);
+        if members.has(server, storage) && self.is_elsewhere(server, storage) {
+            // The member is there, and the link ends at another disk.
+            self.close(server);
+        }
+        self.greeted(members);
+        if let Some(link) = self.links.get(&server) {
+            link.hurry();
+        }
+    }
+
+    /// A connection has ended; whether it was the newest of its server.
+    pub(super) fn closed(&mut self, visit: Visit) -> bool {
+        let of = (visit.server, visit.storage);
+        let newest = self.incoming.get(&of) == Some(&visit.number);
+        if newest {
+            self.incoming.remove(&of);
+        }
+        newest
+    }
+
+    /// Whether the link to `server` ends at another disk than this.
+    fn is_elsewhere(&self, server: ServerId, storage: StorageId) -> bool {
+        let face = self.shared.face();
+        face.connected.get(&server).is_some_and(|it| *it != storage)
+    }
+
+    fn close(&mut self, server: ServerId) {
+        self.links.remove(&server);
+        self.shared.face().connected.remove(&server);
+    }
+
+    /// Closes the links to numbers that have gone to other disks since this
+    /// was called last, and to those alone. A link to a server that was there
+    /// before with the disk it has stays, whatever the members say: they may
+    /// be old, and it may be the one that knows the newer ones.
+    fn follow(&mut self, members: &Membership) {
+        let now: BTreeMap<_, _> = members.iter().map(|(id, it)| (id, it.storage)).collect();
+        for (server, storage) in &now {
+            let changed = self.known.get(server) != Some(storage);
+            if changed && self.is_elsewhere(*server, *storage) {
+                self.close(*server);
+            }
+        }
+        self.known = now;
+    }
+
+    /// This server has become part of a cluster, and says so to everybody.
+    pub(super) fn start_again(&mut self, members: &Membership) {
+        self.links.clear();
+        self.shared.face().connected.clear();
+        self.greeted(members);
+    }
+
+    /// From now on only those count who have proven to know the secret.
+    pub(super) fn proven_only(&mut self, members: &Membership) {
+        let unproven = std::mem::take(&mut self.shared.face().unproven);
+        self.links.retain(|server, _| !unproven.contains(server));
+        self.shared
+            .face()
+            .connected
+            .retain(|server, _| !unproven.contains(server));
+        self.greeted(members);
+    }
+
+    /// This server takes part in nothing any more: it says nothing to others.
+    pub(super) fn fall_silent(&mut self) {
+        self.links.clear();
+        self.shared.face().connected.clear();
+    }
+
+    /// Members or addresses may have changed: links go where they should.
+    pub(super) fn greeted(&mut self, members: &Membership) {
+        if self.shared.copies().set_back.is_some() {
+            return;
+        }
+        self.follow(members);
+        let heard = self.incoming.keys().map(|(server, _)| *server);
+        let mut wanted = others(members, heard, self.own);
+        if members.is_empty() {
+            // Whoever leads must hear of this server before its log can tell
+            // it who that is: it goes to everybody it has heard of.
+            let known = self.shared.face().book.ids();
+            wanted.extend(known.into_iter().filter(|id| *id != self.own));
+        }
+        self.links.retain(|server, _| wanted.contains(server));
+        self.shared
+            .face()
+            .connected
+            .retain(|server, _| wanted.contains(server));
+        for server in wanted {
+            let addresses = self.addresses(server);
+            let as_it_is = self
+                .links
+                .get(&server)
+                .is_some_and(|link| link.addresses() == addresses);
+            if !as_it_is && !addresses.is_empty() {
+                let link = self.link(server, addresses);
+                self.links.insert(server, link);
+            }
+        }
+    }
+
+    /// Where `server` may be: where it said last, and where the flags say.
+    fn addresses(&self, server: ServerId) -> Vec<String> {
+        let face = self.shared.face();
+        let places = [
+            face.book.get(server),
+            face.guest(server),
+            self.flags.get(server),
+        ];
+        let places = places.into_iter().flatten().map(|it| it.peer.clone());
+        let mut addresses: Vec<_> = places.filter(|address| !address.is_empty()).collect();
+        addresses.dedup();
+        addresses
+    }
+
+    fn link(&self, server: ServerId, addresses: Vec<String>) -> Link {
+        let (shared, inbox) = (Arc::clone(&self.shared), Arc::clone(&self.inbox));
+        let greet = {
+            let shared = Arc::clone(&shared);
+            move || shared.greeting()
+        };
+        let mut teller = Teller {
+            server,
+            shared,
+            inbox,
+            faults: Faults::default(),
+            refused: None,
+        };
+        // What was said to the one before is over.
+        teller.told(None);
+        let tell = move |address: &str, event| teller.tell(address, event);
+        let trust = (self.tls.clone(), self.shared.prover.clone());
+        let every = Duration::from_nanos(self.shared.face().settings.timeout) / LIVES;
+        let shared = Arc::clone(&self.shared);
+        let live = move || Life {
+            reached: shared.face().details.reached,
+        };
+        Link::start(
+            &self.tasks,
+            addresses,
+            server,
+            trust,
+            greet,
+            (every, live),
+            tell,
+        )
+    }
+}
+
+/// Why this server does not talk to the one that says `greeting`, if so.
+pub(super) fn judge(shared: &Shared, greeting: &Greeting, form: Form) -> Option<Answer> {
+    if let Some(why) = misfit(shared, greeting, form) {
+        return Some(Answer::Refused(why));
+    }
+    shared.judge_start(greeting, clock::boot())
+}
+
+/// Takes connections of other servers until it is dropped; at most `most` of
+/// them, where the system allows for few, before they greet.
+pub(super) async fn accept(
+    listener: TcpListener,
+    tls: Option<Arc<Tls>>,
+    shared: Arc<Shared>,
+    inbox: Arc<Inbox>,
+    (tasks, most): (Tasks, usize),
+) {
+    static NUMBER: AtomicU64 = AtomicU64::new(1);
+    let gate = Gate::new(Places {
+        newcomers: NEWCOMERS_MAX.min(most),
+        proven: GREETED_MAX,
+        kept: [KEPT, 0],
+    });
+    let own = shared.face().hello.server;
+    let complaints = Arc::new(Complaints::default());
+    loop {
+        let (stream, from) = match listener.accept().await {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                // Most likely there are too many files open.
+                tracing::warn!("a server's connection could not be taken: {error}");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                continue;
+            }
+        };
+        let holder = Holder::address(from.ip());
+        let pass = gate.enter(holder.clone());
+        let (shared, inbox, tls) = (Arc::clone(&shared), Arc::clone(&inbox), tls.clone());
+        let complaints = Arc::clone(&complaints);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        tasks.spawn(async move {
+            let met = tokio::select! {
+                met = timeout(GREET_WITHIN, introduce(stream, tls.clone(), own)) => met,
+                () = pass.ousted() => return shared.metrics.close(Closed::Full),
+            };
+            let (why, reason) = match met {
+                Ok(Ok((line, introduced))) => {
+                    let known = (&*shared, tls.as_deref(), &*complaints);
+                    let proven = trust::doubt(known, (&line, from.ip()), &introduced);
+                    if !pass.prove(rank(&shared, &introduced, &proven), || holder) {
+                        return shared.metrics.close(Closed::Full);
+                    }
+                    let answer = answer(&shared, &introduced, &proven);
+                    copies::tell(&complaints, from.ip(), &answer);
+                    let (visit, answer) = ((number, &pass), (answer, proven));
+                    return serve(line, introduced, visit, answer, &shared, &inbox).await;
+                }
+                Ok(Err(error)) => match suspicion(&error, tls.as_deref()) {
+                    Some(why) => {
+                        if complaints.is_news(from.ip(), &why, clock::boot()) {
+                            tracing::warn!(from = %from.ip(), "not let in as a server: {why}");
+                        }
+                        (why, Closed::Untrusted)
+                    }
+                    None => (error.to_string(), Closed::Garbage),
+                },
+                Err(_) => ("it did not introduce itself".into(), Closed::Slow),
+            };
+            shared.metrics.close(reason);
+            tracing::debug!("a connection is closed: {why}");
+        });
+    }
+}
+
+/// Members have places kept.
+fn rank(shared: &Shared, introduced: &Introduced, proven: &Result<bool, String>) -> Rank {
+    let hello = &introduced.greeting.hello;
+    let is_member = || shared.face().is_member(hello.server, hello.storage);
+    if proven.is_ok() && is_member() {
+        Rank::Known
+    } else {
+        Rank::Stranger
+    }
+}
+
+/// Why one side does not believe the other, if that is what went wrong.
+fn suspicion(error: &GreetingError, tls: Option<&Tls>) -> Option<String> {
+    let GreetingError::Io(error) = error else {
+        return None;
+    };
+    match tls {
+        Some(tls) => tls.distrust(error),
+        None => distrust(error, Path::new("")),
+    }
+}
+
+/// Whoever comes says who it is.
+async fn introduce(
+    stream: TcpStream,
+    tls: Option<Arc<Tls>>,
+    own: ServerId,
+) -> Result<(Line, Introduced), GreetingError> {
+    let mut line = secure(stream, tls).await?;
+    let introduced = introduced(&mut line, own).await?;
+    Ok((line, introduced))
+}
+
+async fn secure(stream: TcpStream, tls: Option<Arc<Tls>>) -> std::io::Result<Line> {
+    stream.set_nodelay(true)?;
+    match tls {
+        Some(tls) => tls.accept(stream, Demand::Server).await,
+        None => accept_plain(stream).await,
+    }
+}
+
+/// What to say to a server that has introduced itself.
+fn answer(shared: &Shared, introduced: &Introduced, proven: &Result<bool, String>) -> Answer {
+    let refusal = match proven {
+        Ok(_) => judge(shared, &introduced.greeting, introduced.form),
+        Err(why) => Some(Answer::Refused(why.clone())),
+    };
+    refusal.unwrap_or_else(|| Answer::Welcome(Box::new(shared.greeting())))
+}
+
+async fn serve(
+    mut stream: Line,
+    mut introduced: Introduced,
+    (number, pass): (u64, &Pass),
+    (answer, proven): (Answer, Result<bool, String>),
+    shared: &Shared,
+    inbox: &Inbox,
+) {
+    let mut edition = shared.edition.subscribe();
+    let settled = shared.settled.subscribe();
+    let reason = match &answer {
+        Answer::Later(_) | Answer::SetBack(..) => Closed::Copy,
+        _ if proven.is_err() => Closed::Untrusted,
+        _ => Closed::Stranger,
+    };
+    // Who has proven nothing gets no proof: it could try secrets against it.
+    let silent = Prover::default();
+    let prover = match proven {
+        Ok(true) => &shared.prover,
+        Ok(false) | Err(_) => &silent,
+    };
+    let answering = introduced.answer(&mut stream, &answer, prover);
+    let answered = timeout(GREET_WITHIN, answering).await;
+    let greeting = introduced.greeting;
+    let (server, storage) = (greeting.hello.server, greeting.hello.storage);
+    // Which disk this server has told it that its number has.
+    let told = match &answer {
+        Answer::Welcome(own) => own.settled.members.storage(server),
+        Answer::Refused(_) | Answer::Later(_) | Answer::SetBack(..) => None,
+    };
+    let ours = matches!(answer, Answer::Welcome(_));
+    let blank = greeting.hello.cluster.is_none();
+    let start = greeting.details.map(|it| it.start);
+    if !ours {
+        shared.metrics.close(reason);
+    }
+    if !matches!(answered, Ok(Ok(()))) || !ours {
+        let _ = stream.shutdown().await;
+        return;
+    }
+    let dialled = false;
+    inbox.put(Event::Greeted {
+        greeting: Box::new(greeting),
+        dialled,
+    });
+    if blank {
+        // It has nothing more to say, and comes again when it has founded or
+        // been admitted; until then this tells it that nothing has changed.
+        let _ = timeout(BLANK_WAITS, edition.changed()).await;
+        return;
+    }
+    let visit = Visit {
+        server,
+        storage,
+        number,
+    };
+    inbox.put(Event::Connected(visit));
+    let ends = (edition, settled, told, pass);
+    let proven = matches!(proven, Ok(true));
+    let ending = listen(stream, (visit, start, proven), ends, shared, inbox).await;
+    inbox.put(Event::Closed(visit, ending));
+}
+
+/// Passes on what a server says, until its connection ends.
+async fn listen(
+    stream: Line,
+    (visit, start, proven): (Visit, Option<Start>, bool),
+    (mut edition, mut settled, told, pass): (
+        watch::Receiver<u64>,
+        watch::Receiver<Settled>,
+        Option<StorageId>,
+        &Pass,
+    ),
+    shared: &Shared,
+    inbox: &Inbox,
+) -> Ending {
+    let mut frames = FrameReader::new(stream);
+    // What ends it from this side.
+    let mut over = pin!(async {
+        tokio::select! {
+            _ = edition.changed() => {}
+            () = dismissed((&mut settled, told), (visit.server, visit.storage)) => {}
+            () = shared.until_proven_only(), if !proven => {}
+            () = pass.ousted() => shared.metrics.close(Closed::Full),
+        }
+    });
+    let mut events = Vec::new();
+    let mut ending = Ending::There;
+    let ended = loop {
+        let next = frames.next(|envelope| {
+            // Nobody speaks for anybody else.
+            if envelope.from == visit.server {
+                events.push(Event::Received(envelope, visit.storage));
+            }
+        });
+        let next = tokio::select! {
+            next = next => next,
+            () = &mut over => {
+                ending = Ending::Here;
+                Err(ReadError::Closed)
+            }
+        };
+        let life = next.as_ref().ok().copied().flatten();
+        let now = clock::boot();
+        if !shared.hears((visit.server, visit.storage), start, life, now) {
+            // Another process with this disk was let in.
+            ending = Ending::Here;
+            break ReadError::Closed;
+        }
+        inbox.put_all(events.drain(..));
+        if let Err(error) = next {
+            break error;
+        }
+    };
+    if let ReadError::Frame(error) = &ended {
+        ending = Ending::Here;
+        shared.metrics.close(Closed::Garbage);
+        let server = visit.server;
+        // It may connect again at once, and do the same.
+        if shared.objections.is_news(server, "frame", clock::boot()) {
+            tracing::warn!(server = server.get(), "a connection is closed: {error}");
+        }
+    }
+    ending
+}
+
+/// Waits until the number of whoever is there is taken from its disk, or goes
+/// to another one. Nobody sends it the entry that says so, but it comes again,
+/// and the greeting tells it ([`super::removal`]).
+async fn dismissed(
+    (settled, mut told): (&mut watch::Receiver<Settled>, Option<StorageId>),
+    (server, storage): (ServerId, StorageId),
+) {
+    loop {
+        let changed = |settled: &Settled| settled.members.storage(server) != told;
+        let Ok(now) = settled.wait_for(changed).await else {
+            return std::future::pending().await;
+        };
+        told = now.members.storage(server);
+        if told != Some(storage) {
+            return;
+        }
+    }
+}
+
+/// How long a blank server is kept on the line before it has to ask again
+/// whether it has been admitted.
+const BLANK_WAITS: Duration = Duration::from_millis(500);

@@ -1,0 +1,513 @@
+//! What clients can call, as functions over the messages of the interface.
+//!
+//! gRPC (`grpc`) and HTTP (`http`) are two ways to reach the same functions.
+//! Each wants to know who calls, and begins by asking whether that may be:
+//! before it looks at the rest of the request, so that nobody learns from an
+//! answer what they may not ask.
+
+use std::sync::Arc;
+
+use serde_json::json;
+use tenure_alpo::{
+    Ask, Change, ClusterId, Found, MAX_NUMBER, Node, Outcome, Part, Query, ServerId, StorageId,
+};
+use tenure_api::v1::{self, Cause};
+use tenure_core::time::{ClockId, StoreTime};
+use tenure_runtime::clock;
+use tenure_runtime::error::cut;
+use tokio::sync::{SemaphorePermit, oneshot};
+
+use super::audit;
+use super::config::check_address;
+use super::door::Door;
+use super::errors::{error, invalid};
+use super::inbox::{Event, Told};
+use super::tokens::{Caller, Need};
+use super::translate::{self, done, found};
+use super::view::{Applied, status};
+
+pub(super) type Answered<T> = Result<T, v1::Error>;
+
+/// What a call without a swap would write.
+const NOTHING: v1::Swap = v1::Swap {
+    key: String::new(),
+    expect: None,
+    value: bytes::Bytes::new(),
+    keep_stamp: false,
+    at_end: None,
+};
+/// Entries of one call of Append, at most.
+const APPEND_MAX: usize = 4_096;
+
+impl Door {
+    /// The cluster's clock, for times of the log.
+    pub(super) fn clock(&self) -> StoreTime {
+        let identity = self.shared.face().identity;
+        StoreTime {
+            clock: identity.map_or_else(ClockId::default, |it| super::data::clock(it.cluster)),
+            nanos: 0,
+        }
+    }
+
+    pub(super) async fn query(&self, query: Query) -> Answered<Found> {
+        found(self.ask(Ask::Read(query)).await, &self.shared)
+    }
+
+    /// Reads what this server has applied.
+    pub(super) async fn stale(&self, query: Query) -> Answered<(Found, Applied)> {
+        let look = |node: &Node| {
+            let state = node.state();
+            (state.find(query, 0), Applied::of(node))
+        };
+        let (seen, applied) = self.look(look).await?;
+        let told = Told {
+            answer: tenure_alpo::Answer::Read(seen),
+            at: None,
+        };
+        found(told, &self.shared).map(|found| (found, applied))
+    }
+
+    pub(super) async fn read(
+        &self,
+        caller: &Caller,
+        request: v1::ReadRequest,
+    ) -> Answered<v1::ReadResponse> {
+        caller.may(Need::Read(&request.key))?;
+        let query = translate::read(&request.key)?;
+        if !request.stale {
+            let found = self.query(query).await?;
+            Self::room(caller)?;
+            return Ok(translate::read_response(found));
+        }
+        let (found, applied) = self.stale(query).await?;
+        Self::room(caller)?;
+        Ok(v1::ReadResponse {
+            applied: applied.id,
+            age_millis: applied.age_millis(),
+            ..translate::read_response(found)
+        })
+    }
+
+    pub(super) async fn list(
+        &self,
+        caller: &Caller,
+        request: v1::ListRequest,
+    ) -> Answered<v1::ListResponse> {
+        caller.may(Need::Read(&request.prefix))?;
+        let query = translate::list(&request)?;
+        let page = self.page(caller, query, request.stale).await?;
+        Ok(page.told(translate::list_response))
+    }
+
+    pub(super) async fn read_log(
+        &self,
+        caller: &Caller,
+        request: v1::ReadLogRequest,
+    ) -> Answered<v1::ReadLogResponse> {
+        caller.may(Need::ReadLog)?;
+        let query = translate::read_log(&request);
+        let page = self.page(caller, query, request.stale).await?;
+        Ok(page.told(translate::log_response))
+    }
+
+    /// Reads a page, in its turn. It is as large as a thousand other answers,
+    /// and a thousand of them may be asked for at once: so there is room for
+    /// each when its turn comes, and when it is there, or it is refused.
+    async fn page(&self, caller: &Caller, query: Query, stale: bool) -> Answered<Page<'_>> {
+        // Those that a majority has to confirm may wait for long.
+        let [confirmed, at_once] = &*self.reads;
+        let turn = if stale { at_once } else { confirmed }.acquire().await;
+        let turn = turn.map_err(|_| error(Cause::NotReady, "this server stops"))?;
+        Self::room(caller)?;
+        let found = if stale {
+            self.stale(query).await?.0
+        } else {
+            self.query(query).await?
+        };
+        Self::room(caller)?;
+        Ok(Page { found, turn })
+    }
+
+    pub(super) async fn compare_and_swap(
+        &self,
+        caller: &Caller,
+        request: v1::CompareAndSwapRequest,
+    ) -> Answered<v1::CompareAndSwapResponse> {
+        let swap = request.swap.as_ref();
+        let entry = swap.and_then(|swap| self.shared.audit.begin_swap(caller, swap));
+        let done = self.do_compare_and_swap(caller, request).await;
+        if let Some(entry) = entry {
+            entry.ends(done.as_ref().map(|it| it.swapped));
+        }
+        done
+    }
+
+    async fn do_compare_and_swap(
+        &self,
+        caller: &Caller,
+        request: v1::CompareAndSwapRequest,
+    ) -> Answered<v1::CompareAndSwapResponse> {
+        caller.may(Need::Swap(request.swap.as_ref().unwrap_or(&NOTHING)))?;
+        let swap = request
+            .swap
+            .ok_or_else(|| invalid("expected a swap, found none"))?;
+        if swap.at_end.is_some() && request.numbered.is_none() {
+            // The session that serves those without one is nobody's.
+            return Err(invalid("expected a session to bind to, found none"));
+        }
+        let operation = translate::swap(swap)?;
+        let (outcome, at) = self
+            .run(caller, operation, request.numbered.as_ref())
+            .await?;
+        Ok(translate::swapped(&outcome, at, self.clock()))
+    }
+
+    pub(super) async fn delete(
+        &self,
+        caller: &Caller,
+        request: v1::DeleteRequest,
+    ) -> Answered<v1::DeleteResponse> {
+        let entry = self.shared.audit.begin_delete(caller, &request.key);
+        let done = self.do_delete(caller, request).await;
+        if let Some(entry) = entry {
+            entry.ends(done.as_ref().map(|it| it.deleted));
+        }
+        done
+    }
+
+    async fn do_delete(
+        &self,
+        caller: &Caller,
+        request: v1::DeleteRequest,
+    ) -> Answered<v1::DeleteResponse> {
+        caller.may(Need::Delete(&request.key))?;
+        let operation = translate::delete(&request.key, request.expect)?;
+        let (outcome, _) = self
+            .run(caller, operation, request.numbered.as_ref())
+            .await?;
+        Ok(v1::DeleteResponse {
+            deleted: outcome == Outcome::Deleted,
+        })
+    }
+
+    pub(super) async fn append(
+        &self,
+        caller: &Caller,
+        request: v1::AppendRequest,
+    ) -> Answered<v1::AppendResponse> {
+        caller.may(Need::Append)?;
+        let count = request.entries.len();
+        if count > APPEND_MAX || (count != 1 && request.numbered.is_some()) || count == 0 {
+            return Err(invalid(format!(
+                "expected 1 to {APPEND_MAX} entries, or one with a number, found {count}"
+            )));
+        }
+        // All or none begin; and then one at a time is copied.
+        request.entries.iter().try_for_each(translate::fits)?;
+        let mut numbers = Vec::with_capacity(count);
+        for entry in &request.entries {
+            let operation = translate::append(entry)?;
+            match self.run(caller, operation, request.numbered.as_ref()).await {
+                Ok((Outcome::Appended(number), _)) => numbers.push(number),
+                Ok(_) => {}
+                Err(refused) if numbers.is_empty() => return Err(refused),
+                // Not the cause: it would say that nothing was done.
+                Err(refused) => {
+                    let (done, why) = (numbers.len(), refused.message);
+                    return Err(error(
+                        Cause::Interrupted,
+                        format!("{done} of {count} entries were appended, and then: {why}"),
+                    ));
+                }
+            }
+        }
+        Ok(v1::AppendResponse { numbers })
+    }
+
+    async fn change(&self, change: Change, of: Option<StorageId>) -> Answered<v1::MembersResponse> {
+        let told = self.ask(Ask::change(change, of)).await;
+        done(told, &self.shared).map(|_| v1::MembersResponse {})
+    }
+
+    /// Whom a change is about: the member with the disk that was given, or
+    /// with the one that the member has now. It may wait here until somebody
+    /// leads, and the number may be given to another meanwhile.
+    async fn whom(
+        &self,
+        id: u64,
+        storage: &str,
+    ) -> Result<(ServerId, Option<StorageId>), v1::Error> {
+        let id = server(id)?;
+        if !storage.is_empty() {
+            return Ok((id, Some(disk(storage)?)));
+        }
+        let member = self.look(move |node| node.members().get(id)).await?;
+        Ok((id, member.map(|it| it.storage)))
+    }
+
+    pub(super) async fn add_member(
+        &self,
+        caller: &Caller,
+        request: v1::AddMemberRequest,
+    ) -> Answered<v1::MembersResponse> {
+        let about = || json!({ "id": request.id, "storage": request.storage });
+        let entry = self.shared.audit.begin("member_added", caller, about);
+        let done = self.do_add_member(caller, request).await;
+        audit::end(entry, &done);
+        done
+    }
+
+    async fn do_add_member(
+        &self,
+        caller: &Caller,
+        request: v1::AddMemberRequest,
+    ) -> Answered<v1::MembersResponse> {
+        caller.may(Need::Admin)?;
+        let storage = disk(&request.storage)?;
+        let server = server(request.id)?;
+        if !request.peer_address.is_empty() {
+            // Every greeting carries it from now on.
+            check_address("the peer address", &request.peer_address).map_err(invalid)?;
+            self.shared.introduce(server, &request.peer_address);
+        }
+        self.change(Change::Admit { server, storage }, None).await
+    }
+
+    pub(super) async fn promote_member(
+        &self,
+        caller: &Caller,
+        request: v1::PromoteMemberRequest,
+    ) -> Answered<v1::MembersResponse> {
+        let about = || json!({ "id": request.id, "storage": request.storage });
+        let entry = self.shared.audit.begin("member_promoted", caller, about);
+        let done = self.do_promote_member(caller, request).await;
+        audit::end(entry, &done);
+        done
+    }
+
+    async fn do_promote_member(
+        &self,
+        caller: &Caller,
+        request: v1::PromoteMemberRequest,
+    ) -> Answered<v1::MembersResponse> {
+        caller.may(Need::Admin)?;
+        let (server, of) = self.whom(request.id, &request.storage).await?;
+        self.change(Change::Promote(server), of).await
+    }
+
+    pub(super) async fn remove_member(
+        &self,
+        caller: &Caller,
+        request: v1::RemoveMemberRequest,
+    ) -> Answered<v1::MembersResponse> {
+        let about = || json!({ "id": request.id, "storage": request.storage });
+        let entry = self.shared.audit.begin("member_removed", caller, about);
+        let done = self.do_remove_member(caller, request).await;
+        audit::end(entry, &done);
+        done
+    }
+
+    async fn do_remove_member(
+        &self,
+        caller: &Caller,
+        request: v1::RemoveMemberRequest,
+    ) -> Answered<v1::MembersResponse> {
+        caller.may(Need::Admin)?;
+        let (server, of) = self.whom(request.id, &request.storage).await?;
+        self.change(Change::Remove(server), of).await
+    }
+
+    pub(super) async fn transfer(
+        &self,
+        caller: &Caller,
+        to: Option<u64>,
+    ) -> Answered<v1::TransferResponse> {
+        let about = || json!({ "to": to });
+        let entry = self.shared.audit.begin("transferred", caller, about);
+        let done = self.do_transfer(caller, to).await;
+        audit::end(entry, &done);
+        done
+    }
+
+    async fn do_transfer(
+        &self,
+        caller: &Caller,
+        to: Option<u64>,
+    ) -> Answered<v1::TransferResponse> {
+        caller.may(Need::Admin)?;
+        let to = to.map(server).transpose()?;
+        if let Some(to) = to {
+            let seen = self.look(move |node| {
+                let (leads, members) = (node.is_ready(), node.members());
+                let voters: Vec<String> = members.voters().map(|it| it.get().to_string()).collect();
+                let fits = !leads || members.is_voter(to);
+                (leads && to == node.id(), fits, voters.join(", "))
+            });
+            match seen.await? {
+                // What is asked for is so.
+                (true, ..) => return Ok(v1::TransferResponse {}),
+                (_, true, _) => {}
+                (_, false, voters) => {
+                    return Err(error(
+                        Cause::Members,
+                        format!(
+                            "expected a member that counts ({voters}), found server {}",
+                            to.get()
+                        ),
+                    ));
+                }
+            }
+        }
+        let told = self.ask(Ask::Transfer(to)).await;
+        done(told, &self.shared).map(|_| v1::TransferResponse {})
+    }
+
+    /// This server, as it sees itself.
+    pub(super) async fn status(
+        &self,
+        caller: &Caller,
+        request: v1::StatusRequest,
+    ) -> Answered<v1::StatusResponse> {
+        caller.may(Need::Token)?;
+        let confirmed = self.confirm(request.confirm_millis).await;
+        let status = self.own_status().await;
+        // One that found out meanwhile that it leads no more has said so.
+        let confirmed = confirmed.filter(|_| status.role() == v1::Role::Leader);
+        Ok(v1::StatusResponse {
+            confirmed,
+            // How far others have gone without it, it cannot tell.
+            lag: status.lag.filter(|_| confirmed != Some(false)),
+            ..status
+        })
+    }
+
+    /// What it counts, as text.
+    pub(super) async fn metrics(&self, caller: &Caller) -> Answered<v1::MetricsResponse> {
+        caller.may(Need::Token)?;
+        let (status, held) = (self.own_status().await, self.account.held());
+        let text = self.shared.metrics.text(&status, held);
+        Ok(v1::MetricsResponse { text })
+    }
+
+    /// Takes a snapshot here and now, and waits until it is on the disk.
+    pub(super) async fn snapshot(&self, caller: &Caller) -> Answered<v1::SnapshotResponse> {
+        caller.may(Need::Admin)?;
+        // As long as the server is blank there is nothing to take one of.
+        self.look(|_| ()).await?;
+        let (teller, told) = oneshot::channel();
+        self.inbox.put(Event::Snapshot(teller));
+        let upto = told.await;
+        let upto = upto.map_err(|_| error(Cause::NotReady, "this server stops"))?;
+        Ok(v1::SnapshotResponse { upto })
+    }
+
+    async fn own_status(&self) -> v1::StatusResponse {
+        let standing = self.shared.standing.borrow().clone();
+        let blank = v1::StatusResponse {
+            role: v1::Role::Blank.into(),
+            ..v1::StatusResponse::default()
+        };
+        let seen = self.look(status).await.unwrap_or(blank);
+        let face = self.shared.face();
+        let member = |(id, member): (ServerId, tenure_alpo::Member)| {
+            let contact = face.book.get(id).cloned().unwrap_or_default();
+            v1::Member {
+                id: id.get(),
+                voter: member.part == Part::Voter,
+                storage: member.storage.to_string(),
+                peer_address: contact.peer,
+                client_address: contact.client,
+                connected: face.connected.contains_key(&id),
+            }
+        };
+        let uptime = clock::boot().since(self.started).as_millis();
+        let cluster = face.identity.map(|it| it.cluster.to_string());
+        v1::StatusResponse {
+            id: face.hello.server.get(),
+            ready: standing.ready,
+            removed: standing.removed,
+            excluded: standing.excluded,
+            cluster: cluster.unwrap_or_default(),
+            storage: face.hello.storage.to_string(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            members: face.members.iter().map(member).collect(),
+            uptime_millis: u64::try_from(uptime).unwrap_or(u64::MAX),
+            waiting: standing.waiting,
+            full: standing.full,
+            quota_bytes: self.quota.bytes,
+            quota_registers: self.quota.registers,
+            protection: Some(self.protection),
+            ..seen
+        }
+    }
+}
+
+fn disk(storage: &str) -> Result<StorageId, v1::Error> {
+    StorageId::parse(storage).ok_or_else(|| {
+        invalid(format!(
+            "expected a storage of 32 hexadecimal digits, as the server prints it, found {:?}",
+            cut(storage)
+        ))
+    })
+}
+
+fn server(id: u64) -> Answered<ServerId> {
+    let server = ServerId::new(id).filter(|_| id <= MAX_NUMBER);
+    server.ok_or_else(|| {
+        invalid(format!(
+            "expected the number of a server, from 1 to 2^62, found {id}"
+        ))
+    })
+}
+
+/// A page that was read, before it is copied.
+struct Page<'a> {
+    found: Found,
+    turn: SemaphorePermit<'a>,
+}
+
+impl Page<'_> {
+    fn told<T>(self, response: impl FnOnce(Found) -> T) -> T {
+        let told = response(self.found);
+        // The next is asked for, and the answer to this one counted, before
+        // anything else runs here.
+        drop(self.turn);
+        told
+    }
+}
+
+/// How much of a backup goes into one message.
+const PART_BYTES: usize = 256 * 1024;
+
+impl Door {
+    /// A consistent copy of everything, as of a moment after the call.
+    pub(super) async fn backup(
+        &self,
+        caller: &Caller,
+    ) -> Answered<impl Iterator<Item = bytes::Bytes> + Send + use<>> {
+        caller.may(Need::Admin)?;
+        let leave = Arc::clone(&self.backups).try_acquire_owned();
+        let leave = leave.map_err(|_| {
+            let text = "as many backups are made as this server makes at a time; try again when \
+                        one of them is done";
+            error(Cause::Busy, text)
+        })?;
+        // The leader's state after a confirmed round holds everything that
+        // was acknowledged before the call.
+        self.query(Query::Barrier).await?;
+        let (image, last) = self
+            .look(|node| (node.state().encode(), node.state().applied()))
+            .await?;
+        let image = bytes::Bytes::from(image);
+        let identity = self.shared.face().identity;
+        let cluster = identity.map_or(ClusterId::from_u128(0), |it| it.cluster);
+        let header = super::backup::header(cluster, last, &image);
+        let parts = (0..image.len()).step_by(PART_BYTES);
+        let parts = parts.map(move |from| {
+            // As long as there is more to come, the copy is there.
+            let _leave = &leave;
+            image.slice(from..image.len().min(from + PART_BYTES))
+        });
+        Ok(std::iter::once(header).chain(parts))
+    }
+}

@@ -1,0 +1,354 @@
+//! Sessions as clients see them: whose they are, how many one client may
+//! have, and what operators do with those of others.
+//!
+//! A session's number is no secret, so a command under it is taken only from
+//! its owner (`docs/identity.md`, Sessions and their owners). This file makes
+//! out of what a call carries what the machine compares: the hash of the
+//! secret that it shows, the hash of its token, the address that it comes
+//! from. The machine judges, before the command reaches the log.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv6Addr};
+use std::ops::RangeInclusive;
+
+use sha2::{Digest as _, Sha256};
+use tenure_alpo::{
+    Ask, Claim, Fingerprint, LogTime, Node, Opener, Opening, Operation, Outcome, Owner, Query,
+    Session, SessionId,
+};
+use tenure_api::v1::{self, Cause, request};
+
+use super::audit;
+use super::door::Door;
+use super::errors::{address_of, error, invalid};
+use super::tokens::{Caller, Need};
+use super::translate::{self, done};
+
+/// How long a secret may be, in bytes.
+const SECRET_BYTES: RangeInclusive<usize> = 16..=64;
+/// Of how many sessions a stream keeps that they were proven. One more, and
+/// the one that was opened first is forgotten: it is proven again by the next
+/// command that carries its secret.
+const PROVEN_MAX: usize = 1_024;
+/// Sessions in one page of the list.
+const PAGE_MAX: usize = 1_024;
+
+/// What a caller proves, and what it may have.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Proof {
+    pub(super) claim: Claim,
+    opener: Opener,
+    most: u64,
+}
+
+impl Proof {
+    /// With this secret, whose hash it is.
+    const fn with(mut self, secret: Option<Fingerprint>) -> Self {
+        self.claim.secret = secret;
+        self
+    }
+
+    /// Asks for a session that is this caller's.
+    pub(super) const fn opening(&self, ttl: u64) -> Opening {
+        let owner = Owner {
+            secret: self.claim.secret,
+            opener: self.opener,
+        };
+        Opening {
+            ttl,
+            owner,
+            most: self.most,
+        }
+    }
+}
+
+/// The half of a hash that the log holds.
+pub(super) fn half(hash: &[u8; 32]) -> Fingerprint {
+    let mut half = [0; 16];
+    half.copy_from_slice(&hash[..16]);
+    half
+}
+
+/// What stands for a secret; `None` if none is shown.
+fn hashed(secret: &[u8]) -> Result<Option<Fingerprint>, v1::Error> {
+    if secret.is_empty() {
+        return Ok(None);
+    }
+    if !SECRET_BYTES.contains(&secret.len()) {
+        return Err(invalid(format!(
+            "expected a secret of {} to {} bytes, found {}",
+            SECRET_BYTES.start(),
+            SECRET_BYTES.end(),
+            secret.len()
+        )));
+    }
+    Ok(Some(half(&Sha256::digest(secret).into())))
+}
+
+/// An address as the log holds it. A host of IPv6 has as many addresses as
+/// it likes, so its network counts.
+fn bits(address: IpAddr) -> [u8; 16] {
+    match address.to_canonical() {
+        IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
+        IpAddr::V6(address) => {
+            let network = address.to_bits() >> 64 << 64;
+            Ipv6Addr::from_bits(network).octets()
+        }
+    }
+}
+
+/// What the sessions of one stream have proven.
+#[derive(Debug, Default)]
+pub(super) struct Proven(BTreeMap<SessionId, Fingerprint>);
+
+impl Proven {
+    /// What `request` proves, which came over a stream of this caller.
+    pub(super) fn by(&mut self, request: &v1::Request, caller: Proof) -> Result<Proof, v1::Error> {
+        let secret = hashed(&request.secret)?;
+        Ok(match &request.what {
+            Some(request::What::Command(command)) => {
+                if let Some(secret) = secret {
+                    self.note(command.session, secret);
+                }
+                caller.with(self.0.get(&command.session).copied())
+            }
+            _ => caller.with(secret),
+        })
+    }
+
+    fn note(&mut self, session: SessionId, secret: Fingerprint) {
+        if self.0.len() >= PROVEN_MAX && !self.0.contains_key(&session) {
+            self.0.pop_first();
+        }
+        self.0.insert(session, secret);
+    }
+}
+
+impl Door {
+    /// What this caller proves by its token and by where it comes from.
+    pub(super) fn proof(&self, caller: &Caller) -> Proof {
+        let token = caller.fingerprint().map(half);
+        let opener = match token {
+            Some(token) => Opener::Token(token),
+            None => Opener::Address(bits(caller.address())),
+        };
+        let most = if caller.is_admin() {
+            u64::MAX
+        } else {
+            self.sessions_each
+        };
+        let claim = Claim {
+            secret: None,
+            token,
+        };
+        Proof {
+            claim,
+            opener,
+            most,
+        }
+    }
+
+    /// The same with the secret of a call.
+    pub(super) fn claim(&self, caller: &Caller, secret: &[u8]) -> Result<Claim, v1::Error> {
+        Ok(self.proof(caller).with(hashed(secret)?).claim)
+    }
+
+    pub(super) async fn open(
+        &self,
+        caller: &Caller,
+        request: v1::OpenSessionRequest,
+    ) -> Result<v1::OpenSessionResponse, v1::Error> {
+        caller.may(Need::Session)?;
+        let proof = self.proof(caller).with(hashed(&request.secret)?);
+        let told = self.ask(translate::open(request.ttl_millis, &proof)?).await;
+        let session = match done(told, &self.shared)? {
+            (Outcome::Opened(session), _) => session,
+            (other, _) => return Err(error(Cause::Unspecified, format!("found {other:?}"))),
+        };
+        let owned = move |node: &Node| {
+            let opened = node.state().sessions().get(session);
+            opened.is_some_and(|it| !it.owner().is_anybody())
+        };
+        let owned = self.look(owned).await?;
+        Ok(v1::OpenSessionResponse { session, owned })
+    }
+
+    /// Does this, under the caller's number or one of the server's own.
+    pub(super) async fn run(
+        &self,
+        caller: &Caller,
+        operation: Operation,
+        numbered: Option<&v1::Numbered>,
+    ) -> Result<(Outcome, Option<LogTime>), v1::Error> {
+        let told = match numbered {
+            Some(numbered) => {
+                let claim = self.claim(caller, &numbered.secret)?;
+                let ask = translate::numbered(numbered, operation, claim)?;
+                self.ask_within(ask, caller.quota()).await
+            }
+            None => {
+                let quota = caller.quota();
+                self.house.run(self, operation, quota.as_ref()).await
+            }
+        };
+        done(told, &self.shared)
+    }
+
+    /// A command of a session that is about nothing but the session.
+    pub(super) async fn session(
+        &self,
+        caller: &Caller,
+        numbered: Option<v1::Numbered>,
+        operation: Operation,
+    ) -> Result<(), v1::Error> {
+        caller.may(Need::Session)?;
+        let numbered = numbered.ok_or_else(|| invalid("expected a session, found none"))?;
+        self.run(caller, operation, Some(&numbered)).await.map(drop)
+    }
+
+    /// A page of all sessions, as of a moment after the call.
+    pub(super) async fn list_sessions(
+        &self,
+        caller: &Caller,
+        request: v1::ListSessionsRequest,
+    ) -> Result<v1::ListSessionsResponse, v1::Error> {
+        caller.may(Need::Admin)?;
+        self.query(Query::Barrier).await?;
+        let most = match request.limit {
+            0 => PAGE_MAX,
+            limit => usize::try_from(limit).map_or(PAGE_MAX, |limit| limit.min(PAGE_MAX)),
+        };
+        let page = move |node: &Node| {
+            let state = node.state();
+            let mut left = state.sessions().after(request.after);
+            let page = left.by_ref().take(most);
+            let page = page.map(|(id, it)| (id, it.clone(), state.bound_by(id)));
+            (
+                page.collect::<Vec<_>>(),
+                left.next().is_some(),
+                state.time(),
+            )
+        };
+        let (page, more, now) = self.look(page).await?;
+        let info = |(id, it, bound): &(SessionId, Session, usize)| self.info(*id, it, *bound, now);
+        Ok(v1::ListSessionsResponse {
+            sessions: page.iter().map(info).collect(),
+            more,
+        })
+    }
+
+    fn info(&self, session: SessionId, it: &Session, bound: usize, now: u64) -> v1::SessionInfo {
+        let (token, address) = match it.owner().opener {
+            Opener::Server => (String::new(), String::new()),
+            Opener::Token(half) => (self.tokens.name_of(&half), String::new()),
+            Opener::Address(address) => (String::new(), address_of(address)),
+        };
+        v1::SessionInfo {
+            session,
+            ttl_millis: it.ttl() / 1_000_000,
+            silent_millis: now.saturating_sub(it.heard()) / 1_000_000,
+            done: it.completed(),
+            bound: bound as u64,
+            secret: it.owner().secret.is_some(),
+            token,
+            address,
+        }
+    }
+
+    /// Ends a session in place of its owner.
+    ///
+    /// One that holds registers only if the caller says that their holder is
+    /// gone ([`Refusal::Held`](tenure_alpo::Refusal::Held)).
+    pub(super) async fn end_session(
+        &self,
+        caller: &Caller,
+        request: v1::EndSessionRequest,
+    ) -> Result<v1::EndSessionResponse, v1::Error> {
+        let about = || {
+            let gone = request.holder_is_gone;
+            serde_json::json!({ "session": request.session, "holder_is_gone": gone })
+        };
+        let entry = self.shared.audit.begin("session_ended", caller, about);
+        let done = self.do_end_session(caller, &request).await;
+        audit::end(entry, &done);
+        done
+    }
+
+    async fn do_end_session(
+        &self,
+        caller: &Caller,
+        request: &v1::EndSessionRequest,
+    ) -> Result<v1::EndSessionResponse, v1::Error> {
+        caller.may(Need::Admin)?;
+        let session = request.session;
+        let end = Ask::End {
+            session,
+            holder_is_gone: request.holder_is_gone,
+        };
+        let told = self.ask(end).await;
+        match done(told, &self.shared) {
+            Ok(_) => Ok(v1::EndSessionResponse {}),
+            Err(refused) if refused.cause() == Cause::SessionExpired => Err(error(
+                Cause::SessionExpired,
+                format!("expected a session that is open, found none of number {session}"),
+            )),
+            Err(refused) => Err(refused),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_secret_is_of_a_certain_length_and_stands_in_the_log_as_half_its_hash() {
+        assert_eq!(hashed(b"").map(|it| it.is_none()), Ok(true));
+        for (length, good) in [(1, false), (15, false), (16, true), (64, true), (65, false)] {
+            let found = hashed(&vec![7; length]).map(|it| it.is_some());
+            assert_eq!(found.ok(), good.then_some(true), "{length} bytes");
+        }
+        let found = hashed(b"0123456789abcdef").expect("it fits");
+        let wanted: [u8; 32] = Sha256::digest(b"0123456789abcdef").into();
+        assert_eq!(found.as_ref().map(|it| &it[..]), Some(&wanted[..16]));
+    }
+
+    #[test]
+    fn an_address_counts_and_of_ipv6_its_network() {
+        let of = |text: &str| address_of(bits(text.parse().expect("an address")));
+        assert_eq!(of("10.1.2.3"), "10.1.2.3");
+        assert_eq!(of("::ffff:10.1.2.3"), "10.1.2.3");
+        assert_eq!(of("2001:db8:1:2:3:4:5:6"), "2001:db8:1:2::/64");
+    }
+
+    #[test]
+    fn a_stream_keeps_what_was_proven_and_forgets_the_oldest() {
+        let caller = Proof {
+            claim: Claim::NONE,
+            opener: Opener::Server,
+            most: 1,
+        };
+        let request = |session, secret: &'static [u8]| v1::Request {
+            number: 1,
+            what: Some(request::What::Command(v1::Command {
+                session,
+                ..v1::Command::default()
+            })),
+            secret: bytes::Bytes::from_static(secret),
+        };
+        let mut proven = Proven::default();
+        let mut proves = |session, secret| {
+            let proof = proven.by(&request(session, secret), caller);
+            proof.map(|it| it.claim.secret.is_some())
+        };
+        assert_eq!(proves(1, b""), Ok(false));
+        assert!(proves(1, b"short").is_err());
+        assert_eq!(proves(1, b"0123456789abcdef"), Ok(true));
+        assert_eq!(proves(1, b""), Ok(true));
+        assert_eq!(proves(2, b""), Ok(false));
+        for session in 2..=PROVEN_MAX as u64 + 1 {
+            assert_eq!(proves(session, b"0123456789abcdef"), Ok(true));
+        }
+        assert_eq!((proves(1, b""), proves(2, b"")), (Ok(false), Ok(true)));
+    }
+}

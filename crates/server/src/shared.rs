@@ -1,0 +1,247 @@
+//! What the parts of a server know of it in common.
+//!
+//! The owner of the machine writes here, after each round, what others need
+//! to answer at once: what to say in a greeting, who leads, whether the
+//! server is ready, and how far the plain log has come.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tenure_alpo::{
+    ClusterVersion, Hello, Identity, LogId, Membership, Node, Opener, ServerId, Sessions, StorageId,
+};
+use tenure_core::ids::Term;
+use tenure_core::time::Instant;
+use tenure_runtime::clock;
+use tokio::sync::watch;
+
+use super::audit::Audit;
+use super::complaints::Complaints;
+use super::copies::Copies;
+use super::metrics::Metrics;
+use super::trust::Guests;
+use crate::transport::{Book, Contact, Details, Greeting, PeerSecret, Prover, Settings, Settled};
+
+/// How a server stands, for whoever asks about its health.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Standing {
+    /// Whether it does its work: it is part of a cluster and its disk takes
+    /// what it is given.
+    pub alive: bool,
+    /// Whether it leads, or follows a leader it knows.
+    pub ready: bool,
+    /// Whether it leads, and has applied all that was committed before.
+    pub leads: bool,
+    /// Whether it was removed from its cluster, which it hears from others.
+    pub removed: bool,
+    /// Whether its disk was set back to an earlier copy, or is one of two
+    /// copies, as others have told it; it takes part in nothing.
+    pub set_back: bool,
+    /// Whether it takes no part in the cluster, though it runs: one of these
+    /// two, or another disk has its number, or so many servers do not let it
+    /// in that the rest is no majority. `waiting` says why, and what to do.
+    pub excluded: bool,
+    /// Who leads, as far as it knows.
+    pub leader: Option<ServerId>,
+    /// Its term.
+    pub term: Term,
+    /// What it waits for, or why it stopped, for people.
+    pub waiting: String,
+    /// That a quota of registers is nearly taken, for people; empty if not.
+    pub full: String,
+}
+
+/// What was written to the plain log and to registers, for those who follow.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(super) struct Progress {
+    /// The number that the next entry of the plain log will get.
+    pub(super) next: u64,
+    /// The last entry that was applied.
+    pub(super) applied: LogId,
+}
+
+/// Who this server is to others.
+#[derive(Clone, Debug)]
+pub(super) struct Face {
+    /// `None` while it is blank.
+    pub(super) identity: Option<Identity>,
+    pub(super) members: Membership,
+    pub(super) hello: Hello,
+    pub(super) settings: Settings,
+    pub(super) book: Book,
+    /// Where others are that the log does not name.
+    pub(super) guests: Guests,
+    /// Which start this is, how far the disk has come, and what is spoken.
+    pub(super) details: Details,
+    /// Those to whom a link is up, and the disk at its other end.
+    pub(super) connected: BTreeMap<ServerId, StorageId>,
+    /// Those of them that have proven nothing.
+    pub(super) unproven: BTreeSet<ServerId>,
+    /// Grows when it becomes part of a cluster: who greeted it before that
+    /// must hear of it.
+    pub(super) edition: u64,
+}
+
+impl Face {
+    /// How far the disk has come, and which version the log has: greetings
+    /// say it.
+    pub(super) fn stands_at(&mut self, node: &Node) {
+        if let Some(reached) = node.reached() {
+            self.details.reached.advance(reached);
+        }
+        self.details.version = node.state().version();
+    }
+}
+
+/// How many of those who hold sessions a refusal names.
+const HOLDERS_MAX: usize = 3;
+/// How long it names the same.
+const HOLDERS_FOR: Duration = Duration::from_secs(1);
+
+/// Who holds most sessions, and since when that is known.
+#[derive(Default, Debug)]
+struct Holders {
+    most: Vec<(Opener, u64)>,
+    at: Option<Instant>,
+}
+
+#[derive(Debug)]
+pub(super) struct Shared {
+    face: Mutex<Face>,
+    /// What is known of disks that were set back or copied.
+    pub(super) copies: Mutex<Copies>,
+    /// Servers that say what is not heeded, or what cannot be read.
+    pub(super) objections: Complaints<ServerId>,
+    holders: Mutex<Holders>,
+    /// What this server proves itself with to others.
+    pub(super) prover: Prover,
+    /// What others are to prove, if they have to.
+    pub(super) secret: Option<PeerSecret>,
+    /// The version of the log.
+    pub(super) version: watch::Sender<ClusterVersion>,
+    pub(super) standing: watch::Sender<Standing>,
+    pub(super) progress: watch::Sender<Progress>,
+    /// Whether the state has been up to date since the process started.
+    pub(super) caught_up: watch::Sender<bool>,
+    pub(super) metrics: Metrics,
+    /// Where changes are noted.
+    pub(super) audit: Audit,
+    /// The edition of the face.
+    pub(super) edition: watch::Sender<u64>,
+    /// The members that are committed; told whenever they change, and not
+    /// with each entry.
+    pub(super) settled: watch::Sender<Settled>,
+}
+
+impl Shared {
+    /// Says something else of this server from now on. Those that are
+    /// connected come again, and hear it.
+    pub(super) fn say(&self, hello: Hello) {
+        let mut face = self.face();
+        face.hello = hello;
+        face.edition += 1;
+        let edition = face.edition;
+        drop(face);
+        self.edition.send_replace(edition);
+    }
+
+    pub(super) fn new(face: Face, secret: Option<PeerSecret>) -> Self {
+        let standing = Standing {
+            alive: true,
+            ready: false,
+            leads: false,
+            removed: false,
+            set_back: false,
+            excluded: false,
+            leader: None,
+            term: Term::ZERO,
+            waiting: "starting".into(),
+            full: String::new(),
+        };
+        Self {
+            edition: watch::Sender::new(face.edition),
+            version: watch::Sender::new(face.details.version),
+            face: Mutex::new(face),
+            copies: Mutex::default(),
+            objections: Complaints::default(),
+            holders: Mutex::default(),
+            prover: secret.clone().map_or_else(Prover::default, |secret| {
+                Prover::new(move |bytes| secret.prove(bytes))
+            }),
+            secret,
+            settled: watch::Sender::default(),
+            standing: watch::Sender::new(standing),
+            progress: watch::Sender::default(),
+            caught_up: watch::Sender::default(),
+            metrics: Metrics::new(),
+            audit: Audit::default(),
+        }
+    }
+
+    /// The same, of a server that notes changes there.
+    pub(super) fn audited(self, audit: Audit) -> Self {
+        self.metrics.count_lost(audit.lost());
+        Self { audit, ..self }
+    }
+
+    pub(super) fn face(&self) -> MutexGuard<'_, Face> {
+        self.face.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What to say first to another server.
+    pub(super) fn greeting(&self) -> Greeting {
+        let settled = self.settled.borrow().clone();
+        let face = self.face();
+        Greeting {
+            hello: face.hello.clone(),
+            book: face.book.clone(),
+            settled,
+            settings: face.settings,
+            details: Some(face.details),
+        }
+    }
+
+    /// An operator says where a server is, unless it has said so itself.
+    pub(super) fn introduce(&self, server: ServerId, peer: &str) {
+        let contact = Contact {
+            peer: peer.to_owned(),
+            ..Contact::default()
+        };
+        // It is about to become a member.
+        let mut face = self.face();
+        let members: BTreeSet<_> = face.members.iter().map(|(id, _)| id).collect();
+        let keeps = |id| members.contains(&id);
+        face.book.learn_among(server, &contact, true, keeps);
+    }
+
+    /// Those who hold most sessions, as of the last refusal of one more.
+    pub(super) fn holders(&self) -> Vec<(Opener, u64)> {
+        let holders = self.holders.lock();
+        let holders = holders.unwrap_or_else(PoisonError::into_inner);
+        holders.most.clone()
+    }
+
+    /// There are as many sessions as there may be. Who holds most of them is
+    /// looked for once in [`HOLDERS_FOR`]: that may be many.
+    pub(super) fn is_full(&self, sessions: &Sessions) {
+        let mut holders = self.holders.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = clock::boot();
+        let is_new = |at: Instant| now.since(at) < HOLDERS_FOR;
+        if !holders.at.is_some_and(is_new) {
+            *holders = Holders {
+                most: sessions.holders(HOLDERS_MAX),
+                at: Some(now),
+            };
+        }
+    }
+
+    /// Who leads and where clients reach it, as far as that is known.
+    pub(super) fn leader(&self, hint: Option<ServerId>) -> Option<(ServerId, String)> {
+        let leader = hint?;
+        let face = self.face();
+        let contact = face.book.get(leader);
+        let address = contact.map(|contact| contact.client.clone());
+        Some((leader, address.unwrap_or_default()))
+    }
+}

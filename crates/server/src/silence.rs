@@ -1,0 +1,191 @@
+//! The silence that a data directory owes.
+//!
+//! A leader that reads by its lease counts on this: a voter that answered it
+//! elects no other for a while. A server keeps that promise in memory while it runs. One
+//! that starts again has forgotten whom it answered and when, and its settings
+//! may have changed meanwhile, so the directory keeps *how long* it may owe at
+//! most, in a file of its own: `silence`, in nanoseconds of its own clock. There
+//! is none as long as no server on this directory was set to lease reads.
+//!
+//! * It is raised, durably, before the machine starts under a setting that owes
+//!   more: nothing is answered before.
+//! * The machine owes it from its own start
+//!   ([`Recovered::silence`](tenure_alpo::Recovered)).
+//! * It is lowered to what the settings owe now only when the whole of it is
+//!   over since that start. If the server ends earlier, the next start owes
+//!   all of it again.
+//!
+//! Why it is safe, and what it rests on: `docs/identity.md`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tenure_core::time::Instant;
+use tenure_runtime::clock;
+
+use super::data::{VERSION, failed, write};
+use crate::wal::WalError;
+
+const SILENCE: &str = "silence";
+
+/// More than any settings owe: a timeout is at most 60 s, a drift 10 %.
+const MOST: Duration = Duration::from_secs(66);
+
+/// What a directory owes, until it is waited out or the server ends.
+#[derive(Debug)]
+pub(super) struct Silence {
+    dir: PathBuf,
+    /// What the settings owe now.
+    own: Duration,
+    /// What the directory says that it owes.
+    owed: Duration,
+    /// Whether the directory is still this server's: who has it next may
+    /// raise what this one would lower.
+    held: Mutex<bool>,
+}
+
+impl Silence {
+    /// Reads what `dir` owes, and raises it to `own` if that is more.
+    ///
+    /// # Errors
+    /// If the file cannot be read or written, or is damaged.
+    pub(super) fn open(dir: &Path, own: Duration) -> Result<Arc<Self>, WalError> {
+        let mut owed = read(dir)?;
+        if own > owed {
+            owed = own;
+            keep(dir, owed)?;
+        }
+        Ok(Arc::new(Self {
+            dir: dir.to_owned(),
+            own,
+            owed,
+            held: Mutex::new(true),
+        }))
+    }
+
+    /// What a server that starts now owes.
+    pub(super) const fn owed(&self) -> Duration {
+        self.owed
+    }
+
+    /// Lowers what is owed when it is over, if it is more than the settings
+    /// owe. `start` is when the machine was started.
+    pub(super) async fn wait_out(self: Arc<Self>, start: Instant) {
+        if self.owed <= self.own {
+            return;
+        }
+        tracing::info!(
+            "for {:?} this server neither votes nor stands: before it was started it may have \
+             answered a leader that reads by its lease for so long",
+            self.owed
+        );
+        let over = start.after(self.owed);
+        // A timer may be early by its own clock.
+        while clock::boot() < over {
+            tokio::time::sleep(over.since(clock::boot())).await;
+        }
+        // Not on this thread: it waits for the disk.
+        let lowered = tokio::task::spawn_blocking(move || self.lower()).await;
+        if let Ok(Err(error)) = lowered {
+            tracing::warn!("what this server owes at its next start could not be lowered: {error}");
+        }
+    }
+
+    fn lower(&self) -> Result<(), WalError> {
+        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        if *held {
+            keep(&self.dir, self.own)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// The directory is about to be free for another server.
+    pub(super) fn let_go(&self) {
+        *self.held.lock().unwrap_or_else(PoisonError::into_inner) = false;
+    }
+}
+
+fn read(dir: &Path) -> Result<Duration, WalError> {
+    let path = dir.join(SILENCE);
+    let text = match fs::read_to_string(&path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Duration::ZERO),
+        Err(error) => return Err(failed(&path, "read")(error)),
+    };
+    let nanos = text.strip_prefix(VERSION);
+    let nanos = nanos.and_then(|rest| rest.trim().parse().ok());
+    let owed = nanos.map(Duration::from_nanos);
+    owed.filter(|owed| *owed <= MOST).ok_or_else(|| {
+        let expected = "a silence of at most 66 s, in nanoseconds; remove the file when this \
+                        server has been stopped for 66 s";
+        WalError::damaged(path, 0, expected, "something else")
+    })
+}
+
+/// Makes `owed` durable; nothing owed is no file.
+fn keep(dir: &Path, owed: Duration) -> Result<(), WalError> {
+    let path = dir.join(SILENCE);
+    if owed.is_zero() {
+        let removed = fs::remove_file(&path);
+        return removed.map_err(failed(&path, "remove"));
+    }
+    let text = format!("{VERSION}\n{}\n", owed.as_nanos());
+    write(dir, SILENCE, &text).map_err(failed(&path, "write"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(dir: &Path) -> Option<String> {
+        fs::read_to_string(dir.join(SILENCE)).ok()
+    }
+
+    #[test]
+    fn what_is_owed_is_raised_at_once_and_lowered_only_by_who_has_waited() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let dir = dir.path();
+        let (long, short) = (Duration::from_secs(8), Duration::from_millis(250));
+        // Lease reads were never on: no file, and nothing to wait for.
+        let none = Silence::open(dir, Duration::ZERO).expect("no file");
+        assert_eq!((none.owed(), said(dir)), (Duration::ZERO, None));
+        let first = Silence::open(dir, long).expect("raised");
+        assert_eq!(first.owed(), long);
+        assert_eq!(said(dir).as_deref(), Some("tenure 1\n8000000000\n"));
+        first.let_go();
+        // Stopped before it was over: the next one owes all of it again.
+        let second = Silence::open(dir, short).expect("read");
+        assert_eq!(second.owed(), long);
+        second.let_go();
+        let third = Silence::open(dir, short).expect("read");
+        assert_eq!(third.owed(), long);
+        third.lower().expect("lowered");
+        assert_eq!(said(dir).as_deref(), Some("tenure 1\n250000000\n"));
+        // Whose directory it is not any more changes nothing in it.
+        let fourth = Silence::open(dir, long).expect("raised");
+        third.let_go();
+        third.lower().expect("nothing to do");
+        assert_eq!(said(dir).as_deref(), Some("tenure 1\n8000000000\n"));
+        fourth.let_go();
+        // Lease reads are off and it was waited out.
+        let last = Silence::open(dir, Duration::ZERO).expect("read");
+        assert_eq!(last.owed(), long);
+        last.lower().expect("removed");
+        assert_eq!(said(dir), None);
+    }
+
+    #[test]
+    fn a_file_that_says_something_else_is_refused_with_what_to_do() {
+        let dir = tempfile::tempdir().expect("a directory");
+        for text in ["", "tenure 1\n", "tenure 1\nx\n", "tenure 1\n66000000001\n"] {
+            fs::write(dir.path().join(SILENCE), text).expect("written");
+            let error = Silence::open(dir.path(), Duration::ZERO).expect_err("damaged");
+            let error = error.to_string();
+            assert!(error.contains("silence"), "{error}");
+            assert!(error.contains("stopped for 66 s"), "{error}");
+        }
+    }
+}

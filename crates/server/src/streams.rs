@@ -1,0 +1,120 @@
+//! Tails of the plain log, and what they have in common with watches.
+//!
+//! Any server tells them what it has applied. A follower that comes without a
+//! place is told nothing before a server that has just started has caught up:
+//! it must not be older than what this very server told before.
+
+use std::time::Duration;
+
+use tenure_alpo::{Answer, Found, Node};
+use tenure_api::v1::{self, Cause};
+use tokio::sync::watch;
+
+use super::door::Door;
+use super::errors::error;
+use super::inbox::Told;
+use super::services::Answered;
+use super::shared::Progress;
+use super::steps::{Next, Step, Steps};
+use super::tokens::{Caller, Need};
+use super::translate;
+
+/// How long a watch or a tail without a place waits for a server that has
+/// just started.
+const CATCH_UP_WITHIN: Duration = Duration::from_secs(3);
+
+impl Door {
+    /// Follows the plain log from `from` on; 0 for what is new.
+    pub(super) async fn tail(&self, caller: Caller, from: u64) -> Answered<Steps<Tail>> {
+        caller.may(Need::ReadLog)?;
+        let progress = self.shared.progress.subscribe();
+        let next = match from {
+            0 => {
+                self.caught_up().await?;
+                self.look(|node| node.state().journal().next()).await?
+            }
+            from => from,
+        };
+        let door = self.clone();
+        Ok(Steps::from(Tail {
+            door,
+            caller,
+            progress,
+            next,
+        }))
+    }
+
+    /// Waits until the state has all that it had before the process started.
+    /// What is told to somebody who comes without a place must not be older
+    /// than what this very server has told before.
+    pub(super) async fn caught_up(&self) -> Answered<()> {
+        let mut caught_up = self.shared.caught_up.subscribe();
+        let wait = caught_up.wait_for(|caught_up| *caught_up);
+        match tokio::time::timeout(CATCH_UP_WITHIN, wait).await {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(_)) | Err(_) => Err(error(
+                Cause::NotReady,
+                "this server has started and has not yet heard from a leader how far the log is \
+                 committed; ask another",
+            )),
+        }
+    }
+
+    /// Some entries of the plain log that this server has applied.
+    async fn some_of_log(&self, from: u64) -> Answered<v1::ReadLogResponse> {
+        let look = move |node: &Node| {
+            let journal = node.state().journal();
+            if let Some(gap) = journal.gap(from) {
+                return Found::Restored(gap.to);
+            }
+            let entries = journal.read(from).map_err(|old| old.first);
+            Found::Journal(entries.map(|entries| {
+                let mut left = TAIL_BYTES;
+                let fits = |(_, data): &(u64, &tenure_core::cas::Bytes)| {
+                    let fits = left > 0;
+                    left = left.saturating_sub(data.len() + 64);
+                    fits
+                };
+                let entries = entries.take_while(fits);
+                entries.map(|(number, it)| (number, it.clone())).collect()
+            }))
+        };
+        let answer = Answer::Read(self.look_in_turn(look).await?);
+        let told = Told { answer, at: None };
+        translate::found(told, &self.shared).map(translate::log_response)
+    }
+}
+
+/// After how many bytes a message of a tail takes nothing more; the first
+/// entry always fits.
+const TAIL_BYTES: usize = 64 * 1024;
+
+/// The plain log from a place on.
+pub(super) struct Tail {
+    door: Door,
+    caller: Caller,
+    progress: watch::Receiver<Progress>,
+    next: u64,
+}
+
+impl Step for Tail {
+    type Message = v1::ReadLogResponse;
+
+    async fn step(mut self) -> Next<Self> {
+        loop {
+            let read = match self.caller.may(Need::ReadLog) {
+                Ok(()) => self.door.some_of_log(self.next).await,
+                Err(barred) => Err(barred),
+            };
+            let Ok(response) = &read else {
+                return Some((None, read));
+            };
+            let count = response.entries.len() as u64;
+            if count > 0 {
+                self.next += count;
+                return Some((Some(self), read));
+            }
+            self.progress.changed().await.ok()?;
+        }
+    }
+}

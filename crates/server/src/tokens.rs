@@ -1,0 +1,591 @@
+//! Who may do what: tokens, and the rights that belong to them.
+//!
+//! A token is a secret that a call carries (`authorization: Bearer …`). The
+//! server knows none of them: its file names the SHA-256 of each, so whoever
+//! reads the file can do nothing with it. That is enough, without salt and
+//! without a slow hash, because tokens are not passwords: they are drawn at
+//! random, 256 bits long, and cannot be guessed by trying.
+//!
+//! ```toml
+//! [tokens.payroll]
+//! sha256 = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
+//! campaign = ["payroll"]      # elections whose names begin so
+//! read = ["config/"]          # registers whose keys begin so
+//! write = ["state/payroll/"]
+//! log = "append"              # or "read"
+//!
+//! [tokens.agent]
+//! sha256 = "…"
+//! operate = ["web"]           # the group of this name
+//!
+//! [tokens.operator]
+//! sha256 = "…"
+//! admin = true                # everything
+//! ```
+//!
+//! A prefix is a beginning of text and nothing more: `payroll` is also the
+//! beginning of `payroll-2`, and `""` of everything. `operate` alone holds
+//! whole names: who writes a group's registers runs commands on all of its
+//! machines (`rights`).
+//!
+//! The file is read again when it changes, and streams that are open ask
+//! again with every message: a token that is taken out is good for nothing a
+//! second later.
+
+mod changes;
+#[cfg(any(test, fuzzing))]
+pub(super) mod fuzzed;
+mod own;
+mod source;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use axum::http::HeaderMap;
+use axum::http::header::AUTHORIZATION;
+use serde::Deserialize;
+use sha2::{Digest as _, Sha256};
+use subtle::ConstantTimeEq as _;
+use tenure_api::v1::{self, command, request};
+use tenure_runtime::error::{cut, plain};
+
+use self::changes::Readings;
+use self::own::Own;
+use self::source::{Source, Stranger};
+use super::account::{Holder, Place};
+use super::audit::Audit;
+use super::config::Config;
+use super::errors::error;
+use super::gate::Rank;
+use super::metrics::Barred;
+use super::shared::Shared;
+use super::space::{QUOTA_PREFIXES_MAX, Quota};
+use crate::transport::{Arrival, Renewed, Unread};
+
+mod rights;
+
+use rights::{Rights, denied};
+
+pub(super) use rights::Need;
+
+/// The most tokens a file may name.
+const TOKENS_MAX: usize = 1_024;
+/// The most prefixes of one right of one token.
+const PREFIXES_MAX: usize = 64;
+/// The longest token that is looked at, in bytes.
+const TOKEN_BYTES_MAX: usize = 1_024;
+
+/// What the file of a server names in place of `token`: the SHA-256 of its
+/// bytes, in 64 hexadecimal digits.
+pub fn fingerprint(token: &str) -> String {
+    hexadecimal(&digest(token.as_bytes()))
+}
+
+/// Draws a token: 256 random bits as text.
+///
+/// # Errors
+/// If the system gives no random bytes.
+pub fn draw_token() -> std::io::Result<String> {
+    let mut bytes = [0; 32];
+    getrandom::fill(&mut bytes).map_err(|why| std::io::Error::other(why.to_string()))?;
+    Ok(format!("tenure_{}", hexadecimal(&bytes)))
+}
+
+/// Checks the text of a file of tokens.
+///
+/// # Errors
+/// What was expected and what was found.
+pub fn check_tokens(text: &str) -> Result<(), String> {
+    Table::parse(text).map(drop)
+}
+
+fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+type Fingerprint = [u8; 32];
+
+fn digest(token: &[u8]) -> Fingerprint {
+    Sha256::digest(token).into()
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    #[serde(default)]
+    tokens: BTreeMap<String, Rights>,
+}
+
+/// All tokens of a file.
+#[derive(Debug, Default)]
+struct Table(Vec<(Fingerprint, Arc<Rights>)>);
+
+impl Table {
+    fn read(path: &Path) -> Result<Self, String> {
+        let text = tenure_runtime::small::read_text(path);
+        let text = text.map_err(|why| format!("{}: {why}", path.display()))?;
+        // A full disk, or an editor that has just begun to write.
+        if text.trim().is_empty() {
+            return Err(format!(
+                "{}: expected tokens, found an empty file; write `[tokens]` if there are to be none",
+                path.display()
+            ));
+        }
+        Self::parse(&text).map_err(|why| format!("{}: {why}", path.display()))
+    }
+
+    fn parse(text: &str) -> Result<Self, String> {
+        let file: File = toml::from_str(text)
+            .map_err(|why| tenure_runtime::small::misread(text, why.span(), why.message()))?;
+        if file.tokens.len() > TOKENS_MAX {
+            let found = file.tokens.len();
+            return Err(format!(
+                "expected at most {TOKENS_MAX} tokens, found {found}"
+            ));
+        }
+        let mut names: BTreeMap<Fingerprint, String> = BTreeMap::new();
+        let mut all = Vec::new();
+        let mut below = 0;
+        for (name, mut rights) in file.tokens {
+            let Some(fingerprint) = parse_fingerprint(&rights.sha256) else {
+                return Err(format!(
+                    "tokens.{}: expected sha256 to be the 64 hexadecimal digits that `tenure \
+                     token` prints, found {} characters that are not",
+                    shown(&name),
+                    rights.sha256.chars().count()
+                ));
+            };
+            if let Some(other) = names.insert(fingerprint, name.clone()) {
+                return Err(format!(
+                    "expected each token once, found that of {} again as {}",
+                    shown(&other),
+                    shown(&name)
+                ));
+            }
+            if let Err(why) = rights.check() {
+                return Err(format!("tokens.{}: {why}", shown(&name)));
+            }
+            rights.name = name;
+            rights.quota = rights.limited(&fingerprint);
+            let said = rights.quota.as_ref().filter(|it| !it.is_unsaid());
+            below += said.map_or(0, |it| it.prefixes.len());
+            all.push((fingerprint, rights));
+        }
+        if below > QUOTA_PREFIXES_MAX {
+            return Err(format!(
+                "expected at most {QUOTA_PREFIXES_MAX} prefixes of all tokens with a quota \
+                 together, found {below}"
+            ));
+        }
+        count_within(QUOTA_PREFIXES_MAX, &mut all);
+        let all = all.into_iter().map(|(it, rights)| (it, Arc::new(rights)));
+        Ok(Self(all.collect()))
+    }
+
+    /// Says whose registers are not counted, if there are such.
+    fn warn_of_uncounted(&self, file: &Path) {
+        let mut uncounted = self.0.iter().filter(|(_, rights)| rights.quota_dropped);
+        let Some((_, first)) = uncounted.next() else {
+            return;
+        };
+        let (file, others) = (file.display(), uncounted.count());
+        tracing::warn!(
+            "{file}: expected at most {QUOTA_PREFIXES_MAX} different prefixes of all tokens that \
+             are no operators', found more: the token {} and {others} others may take all the room \
+             that registers have; give these tokens fewer prefixes, or the most important \
+             ones quota_registers and quota_bytes",
+            shown(&first.name)
+        );
+    }
+
+    /// Whose token this is. Compares with every one, in a time that does not
+    /// depend on how much of one is right.
+    fn find(&self, wanted: &Fingerprint) -> Option<&Arc<Rights>> {
+        let mut found = None;
+        for (fingerprint, rights) in &self.0 {
+            if bool::from(fingerprint.ct_eq(wanted)) {
+                found = Some(rights);
+            }
+        }
+        found
+    }
+}
+
+/// Leaves out the quotas of those whose prefixes are too many to be counted,
+/// and for which the file says none.
+fn count_within(most: usize, all: &mut [(Fingerprint, Rights)]) {
+    let mut counted = BTreeSet::new();
+    for said in [true, false] {
+        for (_, rights) in all.iter_mut() {
+            let Some(quota) = rights.quota.as_ref().filter(|it| it.is_unsaid() != said) else {
+                continue;
+            };
+            let prefixes = quota.prefixes.iter();
+            let new = prefixes.filter(|it| !counted.contains(*it)).count();
+            if said || counted.len() + new <= most {
+                counted.extend(quota.prefixes.iter().cloned());
+            } else {
+                (rights.quota, rights.quota_dropped) = (None, true);
+            }
+        }
+    }
+}
+
+/// The name of a token as it is shown to people, whatever the file says.
+fn shown(name: &str) -> String {
+    plain(cut(name))
+}
+
+fn parse_fingerprint(text: &str) -> Option<Fingerprint> {
+    if text.len() != 64 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return None;
+    }
+    let mut bytes = [0; 32];
+    for (at, byte) in bytes.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(text.get(2 * at..2 * at + 2)?, 16).ok()?;
+    }
+    Some(bytes)
+}
+
+/// Says so if others than its owner may write the file.
+fn warn_if_others_may_write(file: &Path) {
+    let mode = std::fs::metadata(file).map_or(0, |it| it.mode() & 0o777);
+    if mode & 0o022 != 0 {
+        let file = file.display();
+        tracing::warn!(
+            "{file}: expected a file that only its owner may write, found mode {mode:04o}: who \
+             may write it can give any token every right; chmod go-w {file}"
+        );
+    }
+}
+
+/// The tokens that a server knows; `None`: everybody may do everything.
+#[derive(Clone, Debug)]
+pub(super) struct Tokens(Option<Source>);
+
+impl Tokens {
+    /// Reads the file; without one, the user's own token is asked for, if
+    /// there is one, and else everybody may do everything.
+    /// Each change of the file is noted.
+    pub(super) fn open(config: &Config, audit: &Audit) -> Result<Self, Unread> {
+        let Some(file) = config.tokens.clone() else {
+            let own = config.own_token.as_ref().map(Own::new);
+            return Ok(Self(own.map(|own| Source::Own(Arc::new(own)))));
+        };
+        let (files, named) = (vec![file.clone()], file.clone());
+        let (audit, read) = (audit.clone(), Mutex::new(Readings::default()));
+        let make = move || {
+            let table = Table::read(&file).map(Arc::new);
+            let mut read = read.lock().unwrap_or_else(PoisonError::into_inner);
+            read.note(&file, &table, &audit);
+            let table = table?;
+            for (_, rights) in &table.0 {
+                if let Some(text) = rights.outdated() {
+                    tracing::warn!("{}: {text}", file.display());
+                }
+            }
+            table.warn_of_uncounted(&file);
+            Ok(table)
+        };
+        let known = Renewed::open("tokens", files, make)?;
+        // It has just answered.
+        warn_if_others_may_write(&named);
+        Ok(Self(Some(Source::File(Arc::new(known)))))
+    }
+
+    /// Who calls, by what the call carries.
+    pub(super) fn caller(
+        &self,
+        headers: &HeaderMap,
+        (address, arrival): (IpAddr, Option<Arrival>),
+        shared: &Arc<Shared>,
+    ) -> Caller {
+        let Some(known) = &self.0 else {
+            return Caller::new(Who::Anybody, address);
+        };
+        let mut values = headers.get_all(AUTHORIZATION).iter();
+        let (value, more) = (values.next(), values.next());
+        let token = value.map(|value| bearer(value.as_bytes()));
+        let shown = match (token, more) {
+            (Some(Some(token)), None) => known.shown(token, arrival),
+            (None, None) => Err(Stranger::unknown(known, "found none")),
+            _ => Err(Stranger::unknown(known, "found something else")),
+        };
+        let shared = Arc::clone(shared);
+        let who = match shown {
+            Ok(fingerprint) => Who::Bearer(Bearer {
+                tokens: known.clone(),
+                fingerprint,
+                shared,
+                known: None,
+            }),
+            Err(stranger) => Who::Nobody(stranger, shared),
+        };
+        Caller::new(who, address)
+    }
+
+    /// What the token is called whose fingerprint begins so; its digits if
+    /// the file has none.
+    pub(super) fn name_of(&self, beginning: &[u8]) -> String {
+        let table = self.0.as_ref().map(Source::current);
+        let mut known = table.iter().flat_map(|table| table.0.iter());
+        let found = known.find(|(fingerprint, _)| fingerprint.starts_with(beginning));
+        match found {
+            Some((_, rights)) => rights.name.clone(),
+            None => hexadecimal(beginning),
+        }
+    }
+}
+
+/// The token in a header.
+fn bearer(value: &[u8]) -> Option<&[u8]> {
+    let (scheme, token) = value.split_at_checked(7)?;
+    let good = scheme.eq_ignore_ascii_case(b"bearer ")
+        && (1..=TOKEN_BYTES_MAX).contains(&token.len())
+        && token.iter().all(u8::is_ascii_graphic);
+    good.then_some(token)
+}
+
+/// Who calls.
+#[derive(Clone, Debug)]
+pub(super) struct Caller {
+    who: Who,
+    address: IpAddr,
+    /// Where what it makes this server hold is counted, and whether it has
+    /// room that is kept.
+    place: Option<(Arc<Place>, bool)>,
+}
+
+#[derive(Clone, Debug)]
+enum Who {
+    Anybody,
+    Nobody(Stranger, Arc<Shared>),
+    Bearer(Bearer),
+}
+
+#[derive(Clone, Debug)]
+struct Bearer {
+    tokens: Source,
+    fingerprint: Fingerprint,
+    shared: Arc<Shared>,
+    /// Whose token it is, by this table.
+    known: Option<(Arc<Table>, Arc<Rights>)>,
+}
+
+impl Bearer {
+    fn rights(&self) -> Option<Arc<Rights>> {
+        let table = self.tokens.current();
+        match &self.known {
+            Some((of, rights)) if Arc::ptr_eq(of, &table) => Some(Arc::clone(rights)),
+            _ => table.find(&self.fingerprint).cloned(),
+        }
+    }
+}
+
+/// Whose token was found last, and in which table.
+#[derive(Debug)]
+pub(super) struct Known {
+    fingerprint: Fingerprint,
+    table: Arc<Table>,
+    rights: Arc<Rights>,
+}
+
+impl Caller {
+    const fn new(who: Who, address: IpAddr) -> Self {
+        Self {
+            who,
+            address,
+            place: None,
+        }
+    }
+
+    /// Looks whose token it is, unless it is that of `last` and the table is
+    /// still the same.
+    pub(super) fn recognise(&mut self, last: &mut Option<Known>) {
+        let Who::Bearer(it) = &mut self.who else {
+            return;
+        };
+        let table = it.tokens.current();
+        let is_last =
+            |last: &Known| last.fingerprint == it.fingerprint && Arc::ptr_eq(&last.table, &table);
+        if !last.as_ref().is_some_and(is_last) {
+            let found = table.find(&it.fingerprint).cloned();
+            *last = found.map(|rights| Known {
+                fingerprint: it.fingerprint,
+                table,
+                rights,
+            });
+        }
+        let known = last.as_ref();
+        it.known = known.map(|last| (Arc::clone(&last.table), Arc::clone(&last.rights)));
+    }
+
+    /// As whom it is counted: as its token, if that is known.
+    pub(super) fn holder(&self) -> Holder {
+        match &self.who {
+            Who::Bearer(Bearer {
+                fingerprint,
+                known: Some((_, rights)),
+                ..
+            }) => Holder::Token(*fingerprint, rights.name.clone()),
+            _ => Holder::address(self.address),
+        }
+    }
+
+    /// Whether it is counted as that one.
+    pub(super) fn is(&self, holder: &Holder) -> bool {
+        match (&self.who, holder) {
+            (Who::Bearer(it), Holder::Token(fingerprint, _)) if it.known.is_some() => {
+                it.fingerprint == *fingerprint
+            }
+            (Who::Bearer(it), Holder::Address(_)) if it.known.is_some() => false,
+            _ => Holder::address(self.address) == *holder,
+        }
+    }
+
+    /// It is counted there.
+    pub(super) fn seated(self, place: Arc<Place>, kept: bool) -> Self {
+        let place = Some((place, kept));
+        Self { place, ..self }
+    }
+
+    /// Where it is counted, and whether it has room that is kept.
+    pub(super) const fn place(&self) -> Option<&(Arc<Place>, bool)> {
+        self.place.as_ref()
+    }
+
+    /// Where the call comes from.
+    pub(super) const fn address(&self) -> IpAddr {
+        self.address
+    }
+
+    /// The hash of the token, known or not, that the call carries.
+    pub(super) const fn fingerprint(&self) -> Option<&Fingerprint> {
+        match &self.who {
+            Who::Bearer(it) => Some(&it.fingerprint),
+            Who::Anybody | Who::Nobody(..) => None,
+        }
+    }
+
+    /// Whether it is known, or nobody has to be.
+    pub(super) fn is_known(&self) -> bool {
+        self.rank() != Rank::Stranger
+    }
+
+    /// What its connection has proven by this call.
+    pub(super) fn rank(&self) -> Rank {
+        match &self.who {
+            Who::Anybody => Rank::Known,
+            Who::Nobody(..) => Rank::Stranger,
+            Who::Bearer(it) => match it.rights() {
+                Some(rights) if rights.admin && !it.tokens.is_own() => Rank::Admin,
+                Some(_) => Rank::Known,
+                None => Rank::Stranger,
+            },
+        }
+    }
+
+    /// Whether its token is one of operators, for whom there is room where
+    /// there is none for others. The user's own is everybody's who calls.
+    pub(super) fn is_admin(&self) -> bool {
+        self.rank() == Rank::Admin
+    }
+
+    /// How much the registers may take that it may write, if that is bounded.
+    pub(super) fn quota(&self) -> Option<Arc<Quota>> {
+        match &self.who {
+            Who::Bearer(it) => it.rights()?.quota.clone(),
+            Who::Anybody | Who::Nobody(..) => None,
+        }
+    }
+
+    /// What its token is called, if it is known.
+    pub(super) fn name(&self) -> Option<String> {
+        match &self.who {
+            Who::Bearer(it) => it.rights().map(|it| it.name.clone()),
+            Who::Anybody | Who::Nobody(..) => None,
+        }
+    }
+
+    /// What this caller may do now.
+    ///
+    /// # Errors
+    /// [`v1::Cause::Unauthenticated`] if it is not known.
+    pub(super) fn granted(&self) -> Result<Granted, v1::Error> {
+        let (stranger, shared) = match &self.who {
+            Who::Anybody => return Ok(Granted(None)),
+            Who::Nobody(stranger, shared) => (*stranger, shared),
+            Who::Bearer(it) => match it.rights() {
+                Some(rights) => return Ok(Granted(Some((rights, Arc::clone(&it.shared))))),
+                None => {
+                    let found = "found one that this server does not know";
+                    (Stranger::unknown(&it.tokens, found), &it.shared)
+                }
+            },
+        };
+        shared.metrics.bar(Barred::Unauthenticated);
+        let Stranger {
+            expected, found, ..
+        } = stranger;
+        Err(error(stranger.cause, format!("{expected}, {found}")))
+    }
+
+    /// Whether this caller may do that now.
+    ///
+    /// # Errors
+    /// [`v1::Cause::Unauthenticated`] if it is not known, [`v1::Cause::Denied`] if
+    /// its token has not the right.
+    pub(super) fn may(&self, need: Need<'_>) -> Result<(), v1::Error> {
+        self.granted()?.may(need)
+    }
+}
+
+/// What a caller may do, for a moment.
+#[derive(Debug)]
+pub(super) struct Granted(Option<(Arc<Rights>, Arc<Shared>)>);
+
+impl Granted {
+    /// See [`Caller::quota`].
+    pub(super) fn quota(&self) -> Option<Arc<Quota>> {
+        let (rights, _) = self.0.as_ref()?;
+        rights.quota.clone()
+    }
+
+    /// See [`Caller::may`].
+    pub(super) fn may(&self, need: Need<'_>) -> Result<(), v1::Error> {
+        match &self.0 {
+            Some((rights, shared)) if !rights.allow(need) => {
+                shared.metrics.bar(Barred::Denied);
+                Err(denied(&rights.name, need))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether it may ask this on a stream.
+    pub(super) fn may_ask(&self, what: &request::What) -> Result<(), v1::Error> {
+        if self.0.is_none() {
+            return Ok(());
+        }
+        self.may(match what {
+            request::What::Open(_) => Need::Session,
+            request::What::Read(it) => Need::Read(&it.key),
+            request::What::List(it) => Need::Read(&it.prefix),
+            request::What::ReadLog(_) => Need::ReadLog,
+            request::What::Command(it) => match &it.operation {
+                Some(command::Operation::Append(_)) => Need::Append,
+                Some(command::Operation::Swap(it)) => Need::Swap(it),
+                Some(command::Operation::Delete(it)) => Need::Delete(&it.key),
+                Some(command::Operation::KeepAlive(_) | command::Operation::Close(_)) | None => {
+                    Need::Session
+                }
+            },
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,74 @@
+//! Where the tokens of a server are from, and what it says to callers that
+//! have none of them.
+
+use std::sync::Arc;
+
+use super::own::{EXPECTED, Own};
+use super::{Fingerprint, Table, digest};
+use crate::transport::{Arrival, OwnToken, Renewed};
+use tenure_api::v1::Cause;
+
+/// Where they are from.
+#[derive(Clone, Debug)]
+pub(super) enum Source {
+    File(Arc<Renewed<Arc<Table>>>),
+    /// The one that all servers of a user share, which calls may prove instead
+    /// of saying it.
+    Own(Arc<Own>),
+}
+
+impl Source {
+    pub(super) fn current(&self) -> Arc<Table> {
+        match self {
+            Self::File(file) => file.current(),
+            Self::Own(own) => Arc::clone(&own.table),
+        }
+    }
+
+    /// What a call that carries this shows.
+    pub(super) fn shown(
+        &self,
+        said: &[u8],
+        arrival: Option<Arrival>,
+    ) -> Result<Fingerprint, Stranger> {
+        match self {
+            // Who was given no token shows this one.
+            Self::File(_) if OwnToken::is_proof(said) => Err(Stranger::unknown(
+                self,
+                "found none but that of a user, which only servers without a file of tokens know",
+            )),
+            Self::File(_) => Ok(digest(said)),
+            Self::Own(own) => own.shown(said, arrival),
+        }
+    }
+
+    pub(super) const fn is_own(&self) -> bool {
+        matches!(self, Self::Own(_))
+    }
+
+    /// What is expected of calls.
+    pub(super) const fn expected(&self) -> &'static str {
+        match self {
+            Self::File(_) => "expected a token (authorization: Bearer …)",
+            Self::Own(_) => EXPECTED,
+        }
+    }
+}
+
+/// Why a caller is not known.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stranger {
+    pub(super) cause: Cause,
+    pub(super) expected: &'static str,
+    pub(super) found: &'static str,
+}
+
+impl Stranger {
+    pub(super) const fn unknown(known: &Source, found: &'static str) -> Self {
+        Self {
+            cause: Cause::Unauthenticated,
+            expected: known.expected(),
+            found,
+        }
+    }
+}

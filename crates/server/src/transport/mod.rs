@@ -1,0 +1,54 @@
+//! How servers of a cluster reach each other.
+//!
+//! Each server keeps one connection to each other one and sends all it has to
+//! say over it, questions and answers alike; what the others have to say
+//! comes over theirs. So each direction has one queue, in order, with one
+//! limit, and a connection that breaks tells which process is gone.
+//!
+//! ```text
+//!   dialler                      acceptor
+//!      │ ── greeting ───────────────▶ │  who I am, whom I know, how I am set
+//!      │ ◀── greeting or refusal ──── │
+//!      │ ── frame, frame, frame … ──▶ │
+//! ```
+//!
+//! `greeting` is the first thing said in each direction, `handshake` how it is
+//! exchanged (with random bytes before it), `frames` reads what follows, `link`
+//! dials and writes, `book` is who can be reached where, `tls` makes sure that
+//! it is they (with [`tenure_runtime::tls`], which clients have too), `proven`
+//! which of them, `life` for how long the own certificate is good, and `tasks`
+//! gives all of this its turn with the event loop.
+//! Whatever is not a frame (garbage, another program, another version)
+//! closes the connection and is counted; nothing is ever guessed.
+//!
+//! The protocol above loses nothing when messages are lost, so a queue that
+//! is full drops what comes ([`Link::send`]), and a broken connection is
+//! simply made again.
+
+mod book;
+mod frames;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzed;
+mod greeting;
+mod handshake;
+mod life;
+mod link;
+mod plain;
+mod proven;
+mod tasks;
+mod tls;
+
+pub use book::{Book, Contact, MAX_ADDRESS_BYTES};
+pub use frames::{FrameReader, Life, ReadError};
+pub use greeting::{Answer, Details, Greeting, GreetingError, Settings, Settled};
+pub use handshake::{
+    Answered, Form, Introduced, Piece, Proof, Prover, Side, Transcript, greet, introduced,
+};
+pub use link::{Link, LinkEvent, QUEUE_BYTES};
+pub use proven::{PeerSecret, server_name};
+pub use tasks::Tasks;
+pub use tenure_runtime::own::OwnToken;
+pub(crate) use tenure_runtime::own::{Arrival, Verdict};
+pub use tenure_runtime::tls::{Line, Unread};
+pub(crate) use tenure_runtime::tls::{Renewed, distrust};
+pub use tls::{Demand, PeerRules, Tls, TlsFiles, accept_plain};

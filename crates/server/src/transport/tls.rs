@@ -1,0 +1,331 @@
+//! TLS on the connections of a server.
+//!
+//! Servers prove themselves to each other with certificates of one authority,
+//! in both directions; clients may have to as well. What both sides share, and
+//! the client's side, is in [`tenure_runtime::tls`].
+//!
+//! Connections that are up stay as they are, so an authority that is taken
+//! away takes effect on the next connection. One whose certificate is revoked
+//! ends ([`revoked`]).
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use rustls::client::WebPkiServerVerifier;
+use rustls::crypto::aws_lc_rs;
+use rustls::server::NoServerSessionStorage;
+use rustls::server::danger::ClientCertVerifier;
+use rustls::{ClientConfig, ServerConfig};
+use tenure_alpo::ServerId;
+use tenure_core::time::Instant;
+use tenure_runtime::clock;
+use tenure_runtime::tls::{
+    Line, Lists, Own, Renewed, Unread, at, client, connect, distrust, revoked, roots,
+};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
+
+use super::life::Shown;
+use super::plain;
+use super::proven::Named;
+
+/// How long whoever is not let in may take to read why, and how much of what
+/// it still says is listened to, in pieces of [`PARTING_BYTES`].
+const PARTING_WITHIN: Duration = Duration::from_secs(1);
+const PARTING_BYTES: usize = 1024;
+const PARTING_PIECES: usize = 64;
+
+/// Where certificates are, in PEM.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TlsFiles {
+    /// This side's certificate, and those between it and the authority.
+    pub certificate: PathBuf,
+    /// The key that belongs to it.
+    pub key: PathBuf,
+    /// The authorities whose certificates the other side may have.
+    pub authority: PathBuf,
+}
+
+/// What comes of a server's files.
+#[derive(Clone)]
+struct Both {
+    /// Whoever connects must have a certificate.
+    strict: Arc<ServerConfig>,
+    /// Whoever connects may have one.
+    lenient: Arc<ServerConfig>,
+    /// Of other servers.
+    peers: Arc<ServerConfig>,
+    client: Arc<ClientConfig>,
+    named: Arc<Named>,
+    judges: Arc<Judges>,
+    /// What this side shows of itself.
+    shown: Arc<Shown>,
+}
+
+/// By whom certificates that were shown are judged again.
+struct Judges {
+    /// Whether any can be revoked.
+    revokes: bool,
+    clients: Arc<dyn ClientCertVerifier>,
+    peers: Arc<dyn ClientCertVerifier>,
+    /// To whom this side connects.
+    servers: Arc<WebPkiServerVerifier>,
+}
+
+/// What is expected of the certificates of other servers.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct PeerRules {
+    /// The authorities of servers, if these have some of their own; else they
+    /// are those of clients.
+    pub authority: Option<PathBuf>,
+    /// Take certificates that name no server's number, as earlier releases
+    /// made them, for those of any server.
+    pub any_server: bool,
+    /// Whose certificate this side's own must be.
+    pub own: Option<ServerId>,
+    /// Lists of revoked certificates (CRLs), of servers and of clients: one of
+    /// each authority. `None` if none is revoked.
+    pub revoked: Option<PathBuf>,
+}
+
+/// How often this server's own certificate is looked at, whether it expires.
+const LOOK_EVERY: Duration = Duration::from_secs(12 * 60 * 60);
+
+/// Makes TLS of connections: of those that come, and of those to other
+/// servers.
+#[derive(Debug)]
+pub struct Tls {
+    made: Renewed<Both>,
+    authority: PathBuf,
+    /// When it was last looked whether the certificate expires.
+    looked: Mutex<Instant>,
+}
+
+/// Whether a client has to have a certificate.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Demand {
+    /// It must.
+    Certificate,
+    /// It must have one of the authority of servers.
+    Server,
+    /// It may.
+    Nothing,
+}
+
+impl Tls {
+    /// Reads the files.
+    ///
+    /// # Errors
+    /// A sentence that says which file, what was expected and what was found.
+    pub fn open(files: TlsFiles) -> Result<Self, Unread> {
+        Self::open_with(files, PeerRules::default())
+    }
+
+    /// The same, of a server, with what is expected of other servers.
+    ///
+    /// # Errors
+    /// As there; and if this side's own certificate is not as others expect.
+    pub fn open_with(files: TlsFiles, rules: PeerRules) -> Result<Self, Unread> {
+        let own = [&files.certificate, &files.key, &files.authority];
+        let named = rules.authority.iter().chain(&rules.revoked);
+        let all = own.into_iter().chain(named).cloned();
+        let all: Vec<PathBuf> = all.collect();
+        let authority = rules.authority.as_ref().unwrap_or(&files.authority).clone();
+        let make = move || {
+            let both = both(&files, &rules)?;
+            both.shown.tell();
+            Ok(both)
+        };
+        Ok(Self {
+            made: Renewed::open("certificates", all, make)?,
+            authority,
+            looked: Mutex::new(clock::boot()),
+        })
+    }
+
+    /// What is in use now. Every now and then it is said that it expires: a
+    /// server may run for longer than its certificate is good.
+    fn current(&self) -> Both {
+        let made = self.made.current();
+        let mut looked = self.looked.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = clock::boot();
+        if now.since(*looked) >= LOOK_EVERY {
+            *looked = now;
+            made.shown.tell();
+        }
+        made
+    }
+
+    /// Why `error` means that one side does not believe the other, if it
+    /// does: what was expected, what was found and what to do.
+    pub fn distrust(&self, error: &io::Error) -> Option<String> {
+        distrust(error, &self.authority)
+    }
+
+    /// Whether the certificate that was shown on `line` proves that the other
+    /// side is server `server`.
+    ///
+    /// # Errors
+    /// What was expected, what was found and what to do.
+    pub fn proves(&self, line: &Line, server: ServerId) -> Result<(), String> {
+        let shown = match line {
+            Line::Plain(_) => None,
+            Line::Tls(stream) => stream.get_ref().1.peer_certificates(),
+        };
+        self.made.current().named.proves(shown, server)
+    }
+
+    /// The side that was connected to.
+    ///
+    /// # Errors
+    /// If the other side does not prove itself, or speaks no TLS.
+    pub async fn accept(&self, mut stream: TcpStream, demand: Demand) -> io::Result<Line> {
+        if let Some(why) = plain::refuse(&mut stream).await? {
+            part(stream).await;
+            return Err(why);
+        }
+        let made = self.current();
+        let config = match demand {
+            Demand::Certificate => &made.strict,
+            Demand::Server => &made.peers,
+            Demand::Nothing => &made.lenient,
+        };
+        let acceptor = TlsAcceptor::from(Arc::clone(config));
+        match acceptor.accept(stream).into_fallible().await {
+            Ok(stream) => {
+                let ask = made.judges.revokes.then(|| {
+                    revoked::again(&self.made, made, Both::is, move |made, shown| {
+                        let verifier = match demand {
+                            Demand::Server => &made.judges.peers,
+                            Demand::Certificate | Demand::Nothing => &made.judges.clients,
+                        };
+                        revoked::judge(&**verifier, shown)
+                    })
+                });
+                Ok(Line::secured(stream.into(), ask))
+            }
+            Err((error, stream)) => {
+                part(stream).await;
+                Err(error)
+            }
+        }
+    }
+
+    /// The side that connects, to `address`, `host:port`.
+    ///
+    /// # Errors
+    /// If the other side does not prove that it is that host.
+    pub async fn connect(&self, stream: TcpStream, address: &str) -> io::Result<Line> {
+        let made = self.current();
+        let connected = connect(Arc::clone(&made.client), stream, address).await;
+        let (stream, host) = connected.map_err(|error| {
+            let below = error.get_ref();
+            match below.and_then(|below| below.downcast_ref::<rustls::Error>()) {
+                Some(rustls::Error::InvalidMessage(_)) => {
+                    io::Error::new(error.kind(), plain::FOUND_NO_TLS)
+                }
+                _ => error,
+            }
+        })?;
+        let ask = made.judges.revokes.then(|| {
+            revoked::again(&self.made, made, Both::is, move |made, shown| {
+                at(&made.judges.servers, shown, &host)
+            })
+        });
+        Ok(Line::secured(stream, ask))
+    }
+}
+
+impl Both {
+    /// Whether these files are those.
+    fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.judges, &other.judges)
+    }
+}
+
+/// The side that was connected to, without TLS.
+///
+/// # Errors
+/// If the other side speaks TLS; it is answered something else, so that
+/// it finds that this one does not.
+pub async fn accept_plain(mut stream: TcpStream) -> io::Result<Line> {
+    if let Some(why) = plain::refuse_tls(&mut stream).await? {
+        part(stream).await;
+        return Err(why);
+    }
+    Ok(Line::Plain(stream))
+}
+
+/// Lets the other side read why it is not let in. A connection that is closed
+/// while something on it is unread is reset, and a reset overtakes the reason.
+async fn part(mut stream: TcpStream) {
+    let listen = async {
+        stream.shutdown().await?;
+        let mut rest = [0; PARTING_BYTES];
+        for _ in 0..PARTING_PIECES {
+            if stream.read(&mut rest).await? == 0 {
+                break;
+            }
+        }
+        io::Result::Ok(())
+    };
+    // It may have gone, or be slow: then it misses the reason.
+    let _ = timeout(PARTING_WITHIN, listen).await;
+}
+
+fn both(files: &TlsFiles, rules: &PeerRules) -> Result<Both, String> {
+    let own = Own::read(&files.certificate, &files.key)?;
+    let clients = Arc::new(roots(&files.authority)?);
+    let authority = rules.authority.as_ref().unwrap_or(&files.authority);
+    let peers = Arc::new(roots(authority)?);
+    let named = Named {
+        roots: Arc::clone(&peers),
+        any_server: rules.any_server,
+    };
+    if let Some(server) = rules.own {
+        let proves = named.proves(Some(&own.certificates), server);
+        proves.map_err(|why| format!("{}: {why}", files.certificate.display()))?;
+    }
+    let provider = Arc::new(aws_lc_rs::default_provider());
+    let lists = Lists::read(rules.revoked.as_ref())?;
+    let judges = Judges {
+        revokes: !lists.is_empty(),
+        clients: lists.of_clients(&clients, (false, false))?,
+        peers: lists.of_clients(&peers, (false, false))?,
+        servers: lists.of_servers(&peers)?,
+    };
+    lists.fit(&*judges.peers, &own.certificates, &files.certificate)?;
+    let server = |verifier: &Arc<dyn ClientCertVerifier>| {
+        let config = ServerConfig::builder_with_provider(Arc::clone(&provider))
+            .with_safe_default_protocol_versions()
+            .map_err(|error| error.to_string())?
+            .with_client_cert_verifier(Arc::clone(verifier))
+            .with_single_cert(own.certificates.clone(), own.key.clone_key());
+        let mut config = config.map_err(|error| own.unfit(&error))?;
+        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        // A session that is resumed shows no certificate: one that has expired
+        // would be believed for as long as its holder comes again.
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.send_tls13_tickets = 0;
+        Ok::<_, String>(Arc::new(config))
+    };
+    let verifier = lists.of_clients(&peers, (false, true))?;
+    let files = TlsFiles {
+        authority: authority.clone(),
+        ..files.clone()
+    };
+    let shown = Shown::new(files, own.certificates.clone(), verifier);
+    Ok(Both {
+        strict: server(&judges.clients)?,
+        lenient: server(&lists.of_clients(&clients, (true, false))?)?,
+        peers: server(&judges.peers)?,
+        client: Arc::new(client(&judges.servers, Some(&own))?),
+        judges: Arc::new(judges),
+        named: Arc::new(named),
+        shown: Arc::new(shown),
+    })
+}

@@ -1,0 +1,256 @@
+//! Watches of registers, as clients see them.
+//!
+//! Any server tells what it has applied: first a page at a time what the
+//! watch begins with (`beginning`), then each change (`watchers`).
+
+use std::sync::Arc;
+
+use tenure_alpo::Node;
+use tenure_api::v1::{self, Cause};
+use tenure_core::cas::Register;
+use tenure_core::ids::Key;
+use tenure_runtime::error::cut;
+use tokio_stream::StreamExt as _;
+
+use super::account::{Place, Reserved};
+use super::beginning::{After, Beginning, NoWatch, Page, Seen};
+use super::door::Door;
+use super::errors::{compacted, error, invalid, restored};
+use super::following::{CutOff, Following};
+use super::services::Answered;
+use super::steps::{Next, Step, Steps};
+use super::tokens::{Caller, Need};
+use super::translate;
+use super::watchers::{News, Seat, Selector};
+
+/// What a register counts for until it is told: its value is shared with the
+/// state.
+const REGISTER_BYTES: usize = 128;
+
+/// A watch, from where it has come on.
+pub(super) struct Watch {
+    door: Door,
+    caller: Caller,
+    /// The key or the prefix, as it was asked for.
+    what: String,
+    names: Names,
+    /// What has been seen and not told, and what that counts for.
+    pages: Vec<Page>,
+    reserved: Option<Reserved>,
+    state: State,
+}
+
+/// Of which clusters a watch is.
+struct Names {
+    /// This server's; empty when it has been told.
+    cluster: String,
+    own: String,
+    /// The one that the place is of, as the client says.
+    told_by: String,
+}
+
+enum State {
+    Begins(Beginning),
+    Follows { news: Following, _seat: Seat },
+}
+
+impl Door {
+    /// Begins to follow registers.
+    pub(super) async fn watch(
+        &self,
+        caller: Caller,
+        request: v1::WatchRequest,
+    ) -> Answered<Steps<Watch>> {
+        if request.key.is_some() && !request.prefix.is_empty() {
+            let both = "expected `prefix` or `key`, found both; leave one of them out";
+            return Err(invalid(both));
+        }
+        let what = request.key.as_ref().unwrap_or(&request.prefix).clone();
+        caller.may(Need::Read(&what))?;
+        let selector = match request.key {
+            Some(key) => {
+                let key = Key::new(&key).map_err(|why| invalid(format!("key: {why}")))?;
+                Selector::Key(key)
+            }
+            None => Selector::Prefix(request.prefix),
+        };
+        let after = after(request.after_revision, request.after_id)?;
+        // A blank server has no cluster, and can say nothing of places yet.
+        self.look(|_| ()).await?;
+        let cluster = self.shared.face().identity;
+        let cluster = cluster.map_or_else(String::new, |it| it.cluster.to_string());
+        let names = Names {
+            own: cluster.clone(),
+            cluster,
+            told_by: request.cluster,
+        };
+        let foreign = !names.told_by.is_empty() && names.told_by != names.own;
+        if after.is_none() {
+            self.caught_up().await?;
+        }
+        let begins = move |node: &Node| Beginning::new(node, selector, after, foreign);
+        let begins = self.look(begins).await?;
+        let begins = begins.map_err(|why| no_watch(why, &names))?;
+        let watch = Watch {
+            door: self.clone(),
+            caller,
+            what,
+            names,
+            pages: Vec::new(),
+            reserved: None,
+            state: State::Begins(begins),
+        };
+        // What refuses it is to be the answer to the call.
+        Ok(Steps::from(watch.looked().await?))
+    }
+}
+
+impl Watch {
+    /// Takes the next look before it follows.
+    async fn looked(mut self) -> Answered<Self> {
+        let State::Begins(mut begins) = self.state else {
+            return Ok(self);
+        };
+        let place: Arc<Place> = Arc::clone(Door::place(&self.caller)?);
+        place.may_reserve()?;
+        let (watchers, counted) = (Arc::clone(&self.door.watchers), Arc::clone(&place));
+        let look = move |node: &Node| {
+            let registers = node.state().registers();
+            let seen = begins.look(registers, (&watchers, counted));
+            seen.map(|seen| (begins, seen))
+        };
+        let seen = self.door.look_in_turn(look).await?;
+        let (begins, seen) = seen.map_err(|why| no_watch(why, &self.names))?;
+        let Seen {
+            page,
+            then,
+            following,
+        } = seen;
+        self.reserved = Some(place.reserve(page.registers.len() * REGISTER_BYTES));
+        self.state = match following {
+            Some((news, _seat)) => State::Follows { news, _seat },
+            None => State::Begins(begins),
+        };
+        self.pages = then.into_iter().chain([page]).collect();
+        Ok(self)
+    }
+
+    /// What is to be told next, if it has come.
+    fn page(&mut self) -> Option<v1::WatchResponse> {
+        let page = self.pages.pop()?;
+        let cluster = std::mem::take(&mut self.names.cluster);
+        // The first says of which cluster it is, and the last that it is.
+        let told = !page.registers.is_empty() || page.began || !cluster.is_empty();
+        told.then(|| v1::WatchResponse {
+            changes: changes(page.registers.iter().map(|(key, it)| (key, it.as_ref()))),
+            revision: page.revision,
+            initial: page.initial,
+            began: page.began,
+            cluster,
+        })
+    }
+
+    async fn next(mut self) -> (Option<Self>, Option<Answered<v1::WatchResponse>>) {
+        loop {
+            while !self.pages.is_empty() {
+                if let Some(response) = self.page() {
+                    return (Some(self), Some(Ok(response)));
+                }
+            }
+            self.reserved = None;
+            let following = match &mut self.state {
+                State::Follows { news, .. } => news,
+                State::Begins(_) => match self.looked().await {
+                    Ok(watch) => {
+                        self = watch;
+                        continue;
+                    }
+                    Err(refused) => return (None, Some(Err(refused))),
+                },
+            };
+            let news = following.next().await.map(news);
+            let goes_on = matches!(news, Some(Ok(_)));
+            return (goes_on.then_some(self), news);
+        }
+    }
+}
+
+impl Step for Watch {
+    type Message = v1::WatchResponse;
+
+    async fn step(self) -> Next<Self> {
+        let (caller, what) = (self.caller.clone(), self.what.clone());
+        let (goes_on, told) = self.next().await;
+        let told = told?;
+        Some(match caller.may(Need::Read(&what)) {
+            Ok(()) => (goes_on, told),
+            Err(barred) => (None, Err(barred)),
+        })
+    }
+}
+
+/// After what a watch is to begin.
+fn after(revision: Option<u64>, id: Option<u64>) -> Answered<Option<After>> {
+    match (revision, id) {
+        (Some(_), Some(_)) => Err(invalid("expected after_revision or after_id, found both")),
+        (Some(revision), None) => Ok(Some(After::Revision(revision))),
+        (None, Some(id)) => Ok(Some(After::Id(id))),
+        (None, None) => Ok(None),
+    }
+}
+
+/// Why nobody can follow from there, as the interface says it.
+fn no_watch(why: NoWatch, names: &Names) -> v1::Error {
+    let (own, told_by) = (&names.own, cut(&names.told_by));
+    match why {
+        NoWatch::Full => error(Cause::Busy, "there are as many watches as there may be"),
+        NoWatch::TooOld(revision) => compacted(revision),
+        NoWatch::Behind(applied) => error(
+            Cause::NotReady,
+            format!("this server has only come to entry {applied}; ask another"),
+        ),
+        NoWatch::Restored(revision) if told_by.is_empty() => restored(revision),
+        NoWatch::Restored(revision) => {
+            let text = format!(
+                "expected a watch of cluster {own}, which was restored from a backup, found one \
+                 of {told_by}: what it was told since the backup is gone; begin again"
+            );
+            v1::Error {
+                expected: revision,
+                ..error(Cause::Restored, text)
+            }
+        }
+        NoWatch::Foreign => error(
+            Cause::Compacted,
+            format!("expected a watch of cluster {own}, found one of {told_by}: begin again"),
+        ),
+    }
+}
+
+fn changes<'a>(changes: impl Iterator<Item = (&'a Key, Option<&'a Register>)>) -> Vec<v1::Changed> {
+    let changed = |(key, held): (&Key, Option<&Register>)| v1::Changed {
+        key: key.as_str().to_owned(),
+        register: held.map(translate::register),
+    };
+    changes.map(changed).collect()
+}
+
+/// News as the interface tells them.
+fn news(news: Result<News, CutOff>) -> Answered<v1::WatchResponse> {
+    match news {
+        Ok(News::Changes(batch)) => {
+            let all = batch.changes.iter();
+            Ok(v1::WatchResponse {
+                changes: changes(all.map(|it| (&it.key, it.register.as_ref()))),
+                revision: batch.revision,
+                ..v1::WatchResponse::default()
+            })
+        }
+        Ok(News::Gap(revision)) => Err(compacted(revision)),
+        Err(CutOff) => Err(error(
+            Cause::TooSlow,
+            "this watch was not read and has been cut off; begin again from the last revision \
+             that was seen",
+        )),
+    }
+}

@@ -1,0 +1,23 @@
+//! Real servers on real sockets and disks, in one process.
+
+mod bindings;
+mod cases;
+mod catching_up;
+#[path = "../../../tenure/tests/common/certificates.rs"]
+mod certificates;
+mod copies;
+mod given_up;
+mod groups;
+mod outsiders;
+mod pages;
+mod restored;
+mod servers;
+mod sessions;
+mod shares;
+mod silence;
+mod space;
+mod standing;
+mod strangers;
+mod tls;
+mod tokens;
+mod watches;
