@@ -29,10 +29,10 @@ use serde::Deserialize;
 use tenure::core::time::Drift;
 use tenure::election::Priority;
 use tenure::store::Store;
-use tenure::{Election, StoreError, election};
+use tenure::{Election, election};
 
 use crate::args::{self, LogFormat, Restart};
-use crate::failure::{Failure, usage};
+use crate::failure::{Failure, store_failure, usage};
 use crate::guard;
 
 /// A settings file.
@@ -152,15 +152,6 @@ pub(crate) async fn open_existing(
     let url = store_url(common, file)?;
     let opened = tenure::store::open_existing(&url).await;
     opened.map_err(store_failure)
-}
-
-/// What a store's failure means for the exit code: what a person must mend is
-/// configuration.
-pub(crate) fn store_failure(error: StoreError) -> Failure {
-    match error {
-        StoreError::Broken(_) => usage(error.to_string()),
-        _ => Failure::Other(error.into()),
-    }
 }
 
 /// How long to wait for a store's answer, if nothing else is said.

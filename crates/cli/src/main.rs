@@ -7,7 +7,6 @@ mod agent;
 mod args;
 mod commands;
 mod config;
-mod failure;
 #[cfg(all(feature = "tenure", any(test, fuzzing)))]
 pub mod fuzzed;
 mod guard;
@@ -24,6 +23,7 @@ use std::time::Duration;
 
 use clap::{CommandFactory as _, Parser as _};
 use tenure::store::Store;
+use tenure_runtime::failure;
 
 use crate::args::{Cli, Command, Common, LogFormat};
 use crate::config::File;

@@ -7,6 +7,7 @@
 //! | [`error`] | errors by what the caller does next |
 //! | [`small`] | the reader of small files |
 //! | [`distance`] | how far away a store is, and which lease that allows |
+//! | `failure` | how a command fails (feature `failure`) |
 //! | `tls` | certificates and their renewal, for servers and clients (feature `tls`) |
 //! | `own` | the token that servers and clients of one user share (feature `tls`) |
 
@@ -14,6 +15,8 @@ pub mod clock;
 pub mod distance;
 pub mod drive;
 pub mod error;
+#[cfg(feature = "failure")]
+pub mod failure;
 #[cfg(feature = "tls")]
 pub mod own;
 pub mod small;

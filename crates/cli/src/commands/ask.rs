@@ -7,8 +7,7 @@ use tenure::election::{self, AskError};
 use tenure::{LeaderId, Name};
 
 use super::observe::name;
-use crate::config::store_failure;
-use crate::failure::{Failure, usage};
+use crate::failure::{Failure, store_failure, usage};
 use crate::{Context, args};
 
 pub(crate) async fn resign(context: &Context, args: &args::Resign) -> Result<ExitCode, Failure> {

@@ -8,8 +8,7 @@ use tenure::Name;
 use tenure::election::{self, Event, FailureClass};
 
 use super::trouble::{self, Trouble};
-use crate::config::store_failure;
-use crate::failure::{Failure, usage};
+use crate::failure::{Failure, store_failure, usage};
 use crate::{Context, args};
 
 /// The exit code of the contract for an office that nobody holds.

@@ -14,8 +14,7 @@ use tenure::store::{Key, Register, Selector, Store};
 use tenure::{Name, StoreError, clock};
 
 use crate::agent::{Condition, How, Status, waits_for};
-use crate::config::store_failure;
-use crate::failure::{Failure, usage};
+use crate::failure::{Failure, store_failure, usage};
 use crate::output::{counted, quorum_of, timestamp};
 use crate::{Context, args};
 

@@ -7,8 +7,7 @@ use tenure::Term;
 use tenure::election::{self, RepairError};
 
 use super::observe::name;
-use crate::config::store_failure;
-use crate::failure::{Failure, usage};
+use crate::failure::{Failure, store_failure, usage};
 use crate::{Context, args};
 
 pub(crate) async fn repair(context: &Context, args: &args::Repair) -> Result<ExitCode, Failure> {

@@ -25,8 +25,8 @@ use super::observe::name;
 use super::reign::{Course, Ended, Outcome, hear_why};
 use super::trouble::{self, Trouble};
 use crate::args::{self, Restart};
-use crate::config::{self, File, RunPlan, store_failure};
-use crate::failure::{Failure, usage};
+use crate::config::{self, File, RunPlan};
+use crate::failure::{Failure, store_failure, usage};
 use crate::guard::{Ask, Asks, Event, Guardian, Start};
 use crate::{Context, output, program};
 

@@ -27,7 +27,7 @@ use tokio::task::JoinSet;
 
 use super::record::Record;
 use super::work::Work;
-use crate::failure::Failure;
+use tenure_runtime::failure::{Failure, store_failure};
 
 /// How long a client waits after a failure: a store that refuses at once
 /// would be asked as fast as the processor can.
@@ -35,7 +35,7 @@ const AFTER_FAILURE: Duration = Duration::from_millis(5);
 
 /// When steps are taken.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub(super) enum Pace {
+pub enum Pace {
     /// When the last has ended.
     Closed,
     /// One every so often, all clients together.
@@ -161,7 +161,7 @@ async fn take_steps(client: &mut Work, shared: &Shared) -> Result<(), Failure> {
         shared.record().add(due, clock::boot(), &done);
         match done.result {
             Ok(()) | Err(StoreError::Conflict) => {}
-            Err(error @ StoreError::Broken(_)) => return Err(crate::config::store_failure(error)),
+            Err(error @ StoreError::Broken(_)) => return Err(store_failure(error)),
             Err(error) => {
                 tracing::debug!("{error}");
                 tokio::time::sleep(AFTER_FAILURE).await;

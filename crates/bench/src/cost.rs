@@ -12,7 +12,7 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use tenure::clock;
 
-use crate::failure::{Failure, usage};
+use tenure_runtime::failure::{Failure, usage};
 
 /// How many times the disk is asked between two slices.
 const SYNCS: u32 = 50;

@@ -49,7 +49,7 @@ pub(super) enum Work {
     /// Reads and compare-and-swaps of registers that nobody else writes.
     Registers(Registers),
     /// Appends to the log of a cluster.
-    #[cfg(feature = "tenure")]
+    #[cfg(feature = "cluster")]
     Appends(Appends),
 }
 
@@ -58,7 +58,7 @@ impl Work {
     pub(super) async fn set_up(&mut self) -> Result<(), StoreError> {
         match self {
             Self::Registers(registers) => registers.set_up().await,
-            #[cfg(feature = "tenure")]
+            #[cfg(feature = "cluster")]
             Self::Appends(_) => Ok(()),
         }
     }
@@ -67,7 +67,7 @@ impl Work {
     pub(super) async fn step(&mut self) -> Done {
         match self {
             Self::Registers(registers) => registers.step().await,
-            #[cfg(feature = "tenure")]
+            #[cfg(feature = "cluster")]
             Self::Appends(appends) => appends.step().await,
         }
     }
@@ -78,7 +78,7 @@ impl Work {
         match self {
             Self::Registers(registers) => registers.tear_down().await,
             // A log forgets by itself.
-            #[cfg(feature = "tenure")]
+            #[cfg(feature = "cluster")]
             Self::Appends(_) => 0,
         }
     }
@@ -86,12 +86,13 @@ impl Work {
 
 /// The share of reads, and what is written.
 #[derive(Clone, Debug)]
-pub(super) struct Mix {
-    /// 0 to 1.
-    pub(super) reads: f64,
-    pub(super) value: Bytes,
+pub struct Mix {
+    /// The share of reads, 0 to 1.
+    pub reads: f64,
+    /// What is written.
+    pub value: Bytes,
     /// How long a call may take.
-    pub(super) within: Duration,
+    pub within: Duration,
 }
 
 /// What a client knows of a register of its own.
@@ -207,7 +208,7 @@ impl Registers {
 
 /// A client that appends batches to the log, one call after the other, each
 /// entry once.
-#[cfg(feature = "tenure")]
+#[cfg(feature = "cluster")]
 #[derive(Debug)]
 pub(super) struct Appends {
     client: tenure_client::Client,
@@ -215,7 +216,7 @@ pub(super) struct Appends {
     entry: Bytes,
 }
 
-#[cfg(feature = "tenure")]
+#[cfg(feature = "cluster")]
 impl Appends {
     pub(super) const fn new(client: tenure_client::Client, entries: usize, entry: Bytes) -> Self {
         Self {

@@ -1,4 +1,4 @@
-//! `tenure bench`: load on one store, or on two in turns.
+//! `tenure bench`: load on one store, or on two in turns. Internal to Tenure.
 //!
 //! Two stores are compared in one run, slice by slice and in changing order,
 //! because a machine's speed changes from minute to minute and a figure of
@@ -18,21 +18,21 @@ mod report;
 mod tests;
 mod work;
 
-use std::process::ExitCode;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde_json::Value;
 use tenure::clock;
-use tenure::store::{Key, MAX_VALUE_BYTES, Store};
+use tenure::store::{Key, Store};
+use tenure_runtime::failure::{Failure, store_failure, usage};
 use tokio::task::JoinSet;
 
 use self::cost::Disk;
-use self::load::Pace;
+pub use self::load::Pace;
 use self::record::Record;
-use self::work::{Mix, Registers, Work};
-use crate::config::{self, store_failure};
-use crate::failure::{Failure, usage};
-use crate::{Context, args};
+pub use self::work::Mix;
+use self::work::{Registers, Work};
 
 /// How many points a plot has at most.
 const POINTS: u32 = 100;
@@ -41,18 +41,36 @@ const POINT_MIN: Duration = Duration::from_millis(100);
 
 /// What was asked for, checked.
 #[derive(Debug)]
-struct Plan {
-    clients: usize,
-    connections: usize,
-    keys: usize,
+pub struct Plan {
+    /// How many clients there are.
+    pub clients: usize,
+    /// How many connections they share: not more than clients.
+    pub connections: usize,
+    /// How many registers there are: not fewer than clients.
+    pub keys: usize,
     /// Entries of the log a call, if that is what is done.
-    append: Option<u32>,
-    mix: Mix,
-    pace: Pace,
+    pub append: Option<u32>,
+    /// What is done to registers.
+    pub mix: Mix,
+    /// When steps are taken.
+    pub pace: Pace,
     /// How long each store is measured in all.
-    duration: Duration,
-    warm_up: Duration,
-    slices: u32,
+    pub duration: Duration,
+    /// How long each is under load before.
+    pub warm_up: Duration,
+    /// In how many slices two stores take turns.
+    pub slices: u32,
+}
+
+/// A store that is measured.
+#[derive(Debug)]
+pub struct Target {
+    /// Where it is.
+    pub url: String,
+    /// The flag that named its processes, for what is said of them.
+    pub flag: &'static str,
+    /// Its processes, whose processor time counts as the store's.
+    pub pids: Vec<u32>,
 }
 
 /// One of the stores, or the only one.
@@ -70,12 +88,26 @@ struct Side {
     here: Duration,
 }
 
-pub(crate) async fn bench(context: &Context, args: &args::Bench) -> Result<ExitCode, Failure> {
-    let plan = plan(context, args)?;
-    let mut disk = args.disk.as_deref().map(Disk::new).transpose()?;
+/// What came of it, for people, for programs, and as a picture.
+#[derive(Debug)]
+pub struct Report {
+    /// A text.
+    pub text: String,
+    /// An object of JSON.
+    pub object: Value,
+    /// A picture, in SVG.
+    pub picture: String,
+}
+
+/// Measures what is planned.
+///
+/// # Errors
+/// Wrong usage, and what a store fails with that only a person can mend.
+pub async fn run(plan: &Plan, stores: &[Target], disk: Option<&Path>) -> Result<Report, Failure> {
+    let mut disk = disk.map(Disk::new).transpose()?;
     let mut sides = Vec::new();
-    let result = match open(context, args, &plan, &mut sides).await {
-        Ok(()) => measure(&plan, &mut sides, &mut disk).await,
+    let result = match open(plan, stores, &mut sides).await {
+        Ok(()) => measure(plan, &mut sides, &mut disk).await,
         Err(failure) => Err(failure),
     };
     // What was made goes again, however it went.
@@ -87,98 +119,19 @@ pub(crate) async fn bench(context: &Context, args: &args::Bench) -> Result<ExitC
         }
     }
     result?;
-    let (text, object) = report::report(&plan, &sides, disk.as_ref());
-    context.output.line(&text, &object)?;
-    if let Some(path) = &args.plot {
-        let picture = plot::plot(&sides);
-        std::fs::write(path, picture)
-            .map_err(|error| usage(format!("--plot {}: {error}", path.display())))?;
-    }
-    Ok(ExitCode::SUCCESS)
-}
-
-/// What the arguments mean together.
-fn plan(context: &Context, args: &args::Bench) -> Result<Plan, Failure> {
-    let clients = args.clients as usize;
-    let connections = args.connections.unwrap_or_else(|| args.clients.min(4)) as usize;
-    let keys = args.keys.unwrap_or(args.clients) as usize;
-    if connections > clients {
-        return Err(usage(format!(
-            "--connections: expected at most one for each of {clients} clients, found {connections}"
-        )));
-    }
-    if keys < clients {
-        return Err(usage(format!(
-            "--keys: expected at least one for each of {clients} clients, found {keys}"
-        )));
-    }
-    if !(0.0..=1.0).contains(&args.reads) {
-        return Err(usage(format!(
-            "--reads: expected a share from 0 to 1, found {}",
-            args.reads
-        )));
-    }
-    if args.value_bytes > MAX_VALUE_BYTES {
-        return Err(usage(format!(
-            "--value-bytes: expected at most {MAX_VALUE_BYTES}, found {}",
-            args.value_bytes
-        )));
-    }
-    let pace = match args.rate {
-        None => Pace::Closed,
-        Some(rate) if (0.1..=1_000_000.0).contains(&rate) => {
-            Pace::Open(Duration::from_secs_f64(1.0 / rate))
-        }
-        Some(rate) => {
-            return Err(usage(format!(
-                "--rate: expected 0.1 to 1000000 operations a second, found {rate}"
-            )));
-        }
-    };
-    let mix = Mix {
-        reads: args.reads,
-        value: (0..=u8::MAX).cycle().take(args.value_bytes).collect(),
-        within: context.timeout,
-    };
-    Ok(Plan {
-        clients,
-        connections,
-        keys,
-        append: args.append,
-        mix,
-        pace,
-        duration: config::duration("--duration", &args.duration)?,
-        warm_up: config::duration("--warm-up", &args.warm_up)?,
-        slices: if args.compare.is_empty() {
-            1
-        } else {
-            args.slices
-        },
+    let (text, object) = report::report(plan, &sides, disk.as_ref());
+    Ok(Report {
+        text,
+        object,
+        picture: plot::plot(&sides),
     })
 }
 
 /// Opens the stores and makes the registers.
-async fn open(
-    context: &Context,
-    args: &args::Bench,
-    plan: &Plan,
-    sides: &mut Vec<Side>,
-) -> Result<(), Failure> {
-    let urls = match (&args.compare[..], &args.url) {
-        ([], Some(url)) => vec![url.clone()],
-        ([], None) => vec![config::store_url(&context.common, &context.file)?],
-        (both, _) => both.to_vec(),
-    };
-    let pids = [
-        ("--server-pid", &args.server_pid),
-        ("--server-pid-b", &args.server_pid_b),
-    ];
-    if urls.len() < 2 && !args.server_pid_b.is_empty() {
-        return Err(usage("--server-pid-b: expected --compare with it"));
-    }
+async fn open(plan: &Plan, targets: &[Target], sides: &mut Vec<Side>) -> Result<(), Failure> {
     let interval = (plan.duration / POINTS).max(POINT_MIN);
     let run = format!("{:x}-{}", clock::wall().as_millis(), std::process::id());
-    for (url, (flag, pids)) in urls.iter().zip(pids) {
+    for Target { url, flag, pids } in targets {
         cost::used(flag, pids)?;
         let mut stores = Vec::new();
         for _ in 0..plan.connections {
@@ -224,7 +177,7 @@ fn clients(plan: &Plan, stores: &[Arc<dyn Store>], below: &str) -> Result<Vec<Wo
 }
 
 /// Clients that append to the log of a cluster.
-#[cfg(feature = "tenure")]
+#[cfg(feature = "cluster")]
 fn appending(plan: &Plan, url: &str, entries: u32) -> Result<Vec<Work>, Failure> {
     if !url.starts_with("tenure:") {
         let scheme = url.split(':').next().unwrap_or_default();
@@ -247,7 +200,7 @@ fn appending(plan: &Plan, url: &str, entries: u32) -> Result<Vec<Work>, Failure>
     Ok(clients.map(work).collect())
 }
 
-#[cfg(not(feature = "tenure"))]
+#[cfg(not(feature = "cluster"))]
 fn appending(_: &Plan, _: &str, _: u32) -> Result<Vec<Work>, Failure> {
     Err(usage(
         "--append: this binary was built without the feature \"tenure\"",
