@@ -11,6 +11,7 @@ static TARGET: LazyLock<fn(&[u8])> = LazyLock::new(|| {
     let wanted = std::env::var("TENURE_FUZZ").unwrap_or_default();
     let all = tenure_server::fuzzed::TARGETS
         .iter()
+        .chain(tenure_agent::fuzzed::TARGETS)
         .chain(tenure_cli::fuzzed::TARGETS);
     let names: Vec<_> = all.clone().map(|(name, _)| *name).collect();
     let found = all.clone().find(|(name, _)| *name == wanted);

@@ -11,7 +11,6 @@ use tenure::store::Memory;
 #[expect(dead_code, reason = "the server's tests use the rest")]
 mod replay;
 
-use crate::agent::fuzzed::workloads;
 use crate::args::{Cli, Command, Run};
 use crate::commands::serve;
 use crate::config::{self, File};
@@ -22,7 +21,7 @@ use crate::failure::Failure;
 pub type Target = (&'static str, fn(&[u8]));
 
 /// The targets of the command line.
-pub const TARGETS: &[Target] = &[("settings", settings), ("workloads", workloads)];
+pub const TARGETS: &[Target] = &[("settings", settings)];
 
 /// The longest that is said of a wrong file, in bytes.
 const SAID_MAX: usize = 2_000;
@@ -60,7 +59,7 @@ fn is_usage(failure: &Failure) {
 }
 
 /// What is said of a file that cannot be read goes to logs and terminals.
-pub(crate) fn is_short(said: &str) {
+fn is_short(said: &str) {
     assert!(said.len() <= SAID_MAX, "{} bytes: {said}", said.len());
     assert!(!said.contains(char::is_control), "{said:?}");
 }
@@ -72,10 +71,5 @@ mod tests {
     #[test]
     fn settings() {
         replay::replay(TARGETS[0]);
-    }
-
-    #[test]
-    fn workloads() {
-        replay::replay(TARGETS[1]);
     }
 }

@@ -3,15 +3,12 @@
 //! [`args`] is what was typed, [`config`] what it means, [`output`] the only
 //! printing; `commands/` has a file per family of commands.
 
-mod agent;
 mod args;
 mod commands;
 mod config;
 #[cfg(all(feature = "tenure", any(test, fuzzing)))]
 pub mod fuzzed;
-mod guard;
 mod log;
-mod movement;
 mod output;
 mod program;
 mod secrets;
@@ -23,6 +20,7 @@ use std::time::Duration;
 
 use clap::{CommandFactory as _, Parser as _};
 use tenure::store::Store;
+use tenure_agent::{self as agent, guard, movement};
 use tenure_runtime::failure;
 
 use crate::args::{Cli, Command, Common, LogFormat};

@@ -12,7 +12,7 @@ use crate::agent::spec::{File, Workload};
 use crate::agent::{self, Ask, Deployed, NotDone};
 use crate::failure::{Failure, usage};
 use crate::output::Output;
-use crate::{Context, args, config, secrets};
+use crate::{Context, args, secrets};
 
 pub(crate) async fn deploy(context: &Context, args: &args::Deploy) -> Result<ExitCode, Failure> {
     let workloads = match &args.file {
@@ -219,7 +219,7 @@ fn filed(path: &Path) -> Result<Vec<Workload>, Failure> {
     let text =
         std::fs::read_to_string(path).map_err(|error| usage(format!("--file {shown}: {error}")))?;
     let file: File =
-        config::parse(&text).map_err(|error| usage(format!("--file {shown}: {error}")))?;
+        File::parse(&text).map_err(|error| usage(format!("--file {shown}: {error}")))?;
     if file.workload.is_empty() {
         return Err(usage(format!(
             "--file {shown}: expected at least one [[workload]], found none"

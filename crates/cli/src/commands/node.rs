@@ -31,7 +31,8 @@ pub(crate) async fn node(context: &Context, args: &args::Node) -> Result<ExitCod
             files: args.log_files,
         },
     };
-    agent::run_node(context, options).await
+    let output = context.output;
+    agent::run_node(options, |text, object| output.announce(text, object)).await
 }
 
 fn told(args: &args::Node, mut builder: Builder) -> Builder {

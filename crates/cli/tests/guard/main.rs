@@ -7,11 +7,6 @@
 //! machine was busy, and times are long enough for a slow one to start a CMD
 //! before they come.
 
-// The supervisor's half is used here; the guardian's runs in the binary.
-#[allow(dead_code, unused_imports)]
-#[path = "../../src/guard/mod.rs"]
-mod guard;
-
 mod deadlines;
 mod failures;
 mod passing;
@@ -19,3 +14,5 @@ mod passing;
 mod pressure;
 mod scene;
 mod trees;
+
+use tenure_agent::guard;

@@ -12,7 +12,8 @@
 //! Most formats have checksums, which no search finds. So a target also takes
 //! the same bytes with the checksums put right.
 //!
-//! The targets of the command line are in `crates/cli/src/fuzzed.rs`. Those
+//! Those of agents and of the command line are in `crates/agent/src/fuzzed.rs`
+//! and `crates/cli/src/fuzzed.rs`. Those
 //! that need private parts of a module lie there, in a file of this name.
 
 mod clients;

@@ -29,7 +29,7 @@ const EVENTS: usize = 16;
 
 /// What happened to CMD and to its guardian.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Event {
+pub enum Event {
     /// The guardian stands by.
     Ready,
     /// CMD runs under this process id.
@@ -65,13 +65,13 @@ pub(crate) enum Event {
 
 impl Event {
     /// Whether no other follows.
-    pub(crate) const fn is_last(&self) -> bool {
+    pub const fn is_last(&self) -> bool {
         matches!(self, Self::Gone | Self::Lost { .. } | Self::Blind)
     }
 }
 
 /// A guardian, standing by or guarding. Dropping it kills everything.
-pub(crate) struct Guardian {
+pub struct Guardian {
     orders: SyncSender<Order>,
     wake: UnixStream,
     events: Receiver<Event>,
@@ -85,18 +85,18 @@ impl Guardian {
     ///
     /// Makes this process a subreaper for good, and expects that it starts no
     /// other children from now on.
-    pub(crate) fn stand_by() -> io::Result<Self> {
+    pub fn stand_by() -> io::Result<Self> {
         Self::stand_by_as(Path::new(super::SELF))
     }
 
     /// The same, with a place for what CMD prints, and the name of what it is
     /// for, which lists of processes show.
-    pub(crate) fn stand_by_to(output: OwnedFd, name: &str) -> io::Result<Self> {
+    pub fn stand_by_to(output: OwnedFd, name: &str) -> io::Result<Self> {
         Self::begin(Path::new(super::SELF), Some((output, name)))
     }
 
     /// The same with another binary that calls [`super::dispatch`].
-    pub(crate) fn stand_by_as(program: &Path) -> io::Result<Self> {
+    pub fn stand_by_as(program: &Path) -> io::Result<Self> {
         Self::begin(program, None)
     }
 
@@ -120,39 +120,39 @@ impl Guardian {
     }
 
     /// What the guardian confirms from now on.
-    pub(crate) fn confirmations(&self) -> Confirmations {
+    pub fn confirmations(&self) -> Confirmations {
         Confirmations(self.held.clone())
     }
 
     /// Gives the go-ahead. It is void if it arrives at `drain_at` or later.
-    pub(crate) fn start(&self, start: Start) {
+    pub fn start(&self, start: Start) {
         self.order(Order::Start(start));
     }
 
     /// Moves both times, as far as they are later than before.
-    pub(crate) fn extend(&self, drain_at: Instant, kill_at: Instant) {
+    pub fn extend(&self, drain_at: Instant, kill_at: Instant) {
         self.order(Order::Extend { drain_at, kill_at });
     }
 
     /// TERM now, KILL after `grace` or at `kill_at`. The lease may go on
     /// being extended meanwhile.
-    pub(crate) fn stop(&self, grace: Duration) {
+    pub fn stop(&self, grace: Duration) {
         self.order(Order::Stop { grace });
     }
 
     /// KILL now.
-    pub(crate) fn kill(&self) {
+    pub fn kill(&self) {
         self.order(Order::Kill);
     }
 
     /// Passes a signal on to CMD's process group, if CMD runs.
-    pub(crate) fn signal(&self, number: i32) {
+    pub fn signal(&self, number: i32) {
         self.order(Order::Signal(number));
     }
 
     /// The next event. May be cancelled without loss. After the last event it
     /// returns the same again.
-    pub(crate) async fn event(&mut self) -> Event {
+    pub async fn event(&mut self) -> Event {
         if let Some(last) = &self.last {
             return last.clone();
         }
@@ -174,12 +174,12 @@ impl Guardian {
 
 /// By which times a guardian holds CMD, as it confirms them. Bounded: only the
 /// latest is kept.
-pub(crate) struct Confirmations(watch::Receiver<Option<Instant>>);
+pub struct Confirmations(watch::Receiver<Option<Instant>>);
 
 impl Confirmations {
     /// Waits until the guardian confirms that CMD runs, and by which `kill_at`
     /// it is held. May be cancelled without loss.
-    pub(crate) async fn next(&mut self) -> Instant {
+    pub async fn next(&mut self) -> Instant {
         while self.0.changed().await.is_ok() {
             if let Some(kill_at) = *self.0.borrow_and_update() {
                 return kill_at;

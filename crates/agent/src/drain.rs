@@ -18,7 +18,7 @@ use tenure::ha::{NodeId, Place, View};
 use super::desk::{Desk, Done, Wrong, wrong};
 use super::errand::Errand;
 use super::wait::{CHOSEN, waits_for};
-use crate::output::counted;
+use crate::words::counted;
 
 /// How a node went, as far as the view remembers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

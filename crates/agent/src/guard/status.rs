@@ -12,7 +12,7 @@ use rustix::process::WaitStatus;
 
 /// How CMD ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Status {
+pub enum Status {
     /// It exited with this code.
     Code(u8),
     /// It was ended by this signal.
@@ -28,7 +28,7 @@ impl Status {
     }
 
     /// The exit code to pass on: CMD's own, or 128 and the signal.
-    pub(crate) fn code(self) -> u8 {
+    pub fn code(self) -> u8 {
         match self {
             Self::Code(code) => code,
             Self::Signal(signal) => signal.saturating_add(128),
@@ -47,7 +47,7 @@ impl fmt::Display for Status {
 
 /// Why CMD was not started. The number is the system's error number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Refusal {
+pub enum Refusal {
     /// The go-ahead came at or after `drain_at`: there was no time left.
     Late,
     /// There is no such program (or its interpreter is missing).
@@ -70,7 +70,7 @@ impl Refusal {
     }
 
     /// The exit code a shell would give: 127, 126; 1 for the rest.
-    pub(crate) fn code(self) -> u8 {
+    pub fn code(self) -> u8 {
         match self {
             Self::NotFound(_) => 127,
             Self::NotExecutable(_) => 126,

@@ -9,12 +9,12 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tenure_runtime::failure::{Failure, usage};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
 use super::book::{Condition, Counts};
 use super::desk::Desk;
-use crate::failure::{Failure, usage};
 
 const CONNECTIONS_MAX: usize = 16;
 /// How long a client may take to ask, and to read the answer.

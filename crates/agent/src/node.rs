@@ -13,7 +13,7 @@ use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use tenure::Name;
 use tenure::clock;
 use tenure::core::ha::MEMBERS_MAX;
@@ -21,6 +21,7 @@ use tenure::core::time::Instant;
 use tenure::election::FailureClass;
 use tenure::ha::{Builder, Config, Event, Events, Keys, NodeId, Past, Refusal, Sight, View};
 use tenure::store::Store;
+use tenure_runtime::failure::{Failure, usage};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::Semaphore;
 use tokio::sync::watch;
@@ -36,10 +37,8 @@ use super::retire::retire;
 use super::spec::{Frame, KIND};
 use super::wire::LogLimits;
 use super::{metrics, place, refused};
-use crate::Context;
-use crate::failure::{Failure, usage};
 use crate::guard::{MARGIN_MIN, SLACK};
-use crate::output::{counted, quorum_of};
+use crate::words::{counted, quorum_of};
 
 /// How long commands may take to hear the last word of an agent that ends.
 const LAST_WORDS: Duration = Duration::from_secs(2);
@@ -52,18 +51,31 @@ const ECHO: Duration = Duration::from_millis(500);
 const TROUBLES_MAX: usize = 8;
 
 /// What an agent was told.
-pub(crate) struct Options {
-    pub(crate) builder: Builder,
-    pub(crate) store: Arc<dyn Store>,
+pub struct Options {
+    /// The node, as it is to join its group.
+    pub builder: Builder,
+    /// Where its group is.
+    pub store: Arc<dyn Store>,
     /// The store's URL, only to tell whether it is another one than before.
-    pub(crate) url: String,
-    pub(crate) root: PathBuf,
-    pub(crate) metrics: Option<String>,
-    pub(crate) log: LogLimits,
+    pub url: String,
+    /// The directory that has one for each node.
+    pub root: PathBuf,
+    /// Where metrics are served, if they are.
+    pub metrics: Option<String>,
+    /// How much of what workloads print is kept.
+    pub log: LogLimits,
 }
 
-/// Is a node until it has left.
-pub(crate) async fn run(context: &Context, options: Options) -> Result<ExitCode, Failure> {
+/// Is a node until it has left. `announce` is given a line for people, and an
+/// object for programs, once the agent can be asked; it must not wait for the
+/// reader.
+///
+/// # Errors
+/// Why it ends, if it was not asked to.
+pub async fn run(
+    options: Options,
+    announce: impl FnOnce(&str, &Value),
+) -> Result<ExitCode, Failure> {
     // Signals first: one that comes while the steward starts must not be lost.
     let mut stop = [
         signal(SignalKind::terminate())?,
@@ -119,7 +131,7 @@ pub(crate) async fn run(context: &Context, options: Options) -> Result<ExitCode,
     if let Some(listener) = metered {
         tokio::spawn(metrics::serve(listener, Arc::clone(&desk)));
     }
-    context.output.announce(
+    announce(
         &format!(
             "node {name} of group {group}, directory {}",
             directory.display()

@@ -27,9 +27,8 @@ use std::time::Duration;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use rustix::process::geteuid;
+use tenure_runtime::failure::{Failure, usage};
 use tokio::sync::oneshot;
-
-use crate::failure::{Failure, usage};
 
 /// Where commands come.
 pub(super) const CONTROL: &str = "control.sock";
@@ -39,7 +38,7 @@ pub(super) const STEWARD: &str = "steward.sock";
 const SLOW: Duration = Duration::from_secs(2);
 
 /// Where the agents of this user keep their directories.
-pub(crate) fn root(given: Option<&Path>) -> Result<PathBuf, Failure> {
+pub fn root(given: Option<&Path>) -> Result<PathBuf, Failure> {
     if let Some(given) = given {
         return Ok(given.to_owned());
     }
@@ -54,7 +53,7 @@ pub(crate) fn root(given: Option<&Path>) -> Result<PathBuf, Failure> {
 const FILE_NAME_MAX: usize = 255;
 
 /// Refuses a name that is too long for the name of a file.
-pub(crate) fn fits(flag: &str, name: &str) -> Result<(), Failure> {
+pub fn fits(flag: &str, name: &str) -> Result<(), Failure> {
     let found = file_name(name).len();
     if found <= FILE_NAME_MAX {
         return Ok(());
@@ -80,12 +79,12 @@ fn file_name(name: &str) -> String {
 }
 
 /// The directory of a group.
-pub(crate) fn of_group(root: &Path, group: &str) -> PathBuf {
+pub fn of_group(root: &Path, group: &str) -> PathBuf {
     root.join(file_name(group))
 }
 
 /// The directory of a node.
-pub(crate) fn of_node(root: &Path, group: &str, name: &str) -> PathBuf {
+pub fn of_node(root: &Path, group: &str, name: &str) -> PathBuf {
     of_group(root, group).join(file_name(name))
 }
 
@@ -94,7 +93,7 @@ pub(crate) fn of_node(root: &Path, group: &str, name: &str) -> PathBuf {
 ///
 /// # Errors
 /// If they are closed to this user, who then cannot know whether there are any.
-pub(crate) fn nodes(root: &Path, group: &str, via: Option<&str>) -> Result<Vec<PathBuf>, Failure> {
+pub fn nodes(root: &Path, group: &str, via: Option<&str>) -> Result<Vec<PathBuf>, Failure> {
     let list = |directory: &Path| -> Result<Vec<PathBuf>, Failure> {
         match fs::read_dir(directory) {
             Ok(entries) => Ok(entries.flatten().map(|entry| entry.path()).collect()),
@@ -129,7 +128,7 @@ fn closed(directory: &Path) -> Failure {
 }
 
 /// Where the output of a workload is kept, below the directory of a node.
-pub(crate) fn logs(directory: &Path, workload: &str) -> PathBuf {
+pub fn logs(directory: &Path, workload: &str) -> PathBuf {
     directory.join("logs").join(file_name(workload))
 }
 
@@ -138,7 +137,7 @@ pub(crate) fn logs(directory: &Path, workload: &str) -> PathBuf {
 ///
 /// # Errors
 /// Those of `look`, and that it has taken longer than `within`.
-pub(crate) async fn answered<T: Send + 'static>(
+pub async fn answered<T: Send + 'static>(
     root: &Path,
     within: Duration,
     slow: impl FnOnce(),

@@ -52,10 +52,10 @@ use super::wire::{Order, Report};
 
 /// How long after `kill_at` a guardian is taken for hung. It needs a few
 /// milliseconds.
-pub(crate) const SLACK: Duration = Duration::from_millis(100);
+pub const SLACK: Duration = Duration::from_millis(100);
 /// The least margin between `kill_at` and the end of the lease: what a hung
 /// guardian costs, and as much again for the killing itself.
-pub(crate) const MARGIN_MIN: Duration = Duration::from_millis(200);
+pub const MARGIN_MIN: Duration = Duration::from_millis(200);
 /// How long to wait between rounds of killing that had no effect.
 const RETRY: Duration = Duration::from_millis(5);
 /// How many dead a guardian may leave to us if it is killed.

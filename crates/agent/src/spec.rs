@@ -24,35 +24,39 @@ use tenure::ha::{Deployment, Start};
 use super::wire::{Begin, LogLimits, Restart};
 
 /// What the content register calls workloads that are processes.
-pub(crate) const KIND: &str = "process";
+pub const KIND: &str = "process";
 /// The longest config, in bytes: the kernel takes no environment variable
 /// above 128 KiB.
-pub(crate) const CONFIG_MAX: usize = 100 << 10;
+pub const CONFIG_MAX: usize = 100 << 10;
 /// The most instances of a process on one node: each has a guardian.
-pub(crate) const INSTANCES_MAX: u32 = 100;
+pub const INSTANCES_MAX: u32 = 100;
 /// Where the command finds its config. `TENURE_CONFIG` names the settings of
 /// `tenure` itself, which a command may call.
 pub(super) const CONFIG: &str = "TENURE_WORKLOAD_CONFIG";
 /// How long a process must run to have been started, unless that is said.
-pub(crate) const READY_MS: u64 = 500;
+pub const READY_MS: u64 = 500;
 
 /// A command and what goes with it, as it lies in the store.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Process {
-    pub(crate) command: Vec<String>,
+pub struct Process {
+    /// The program and its arguments.
+    pub command: Vec<String>,
+    /// Variables for it.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub(crate) env: BTreeMap<String, String>,
+    pub env: BTreeMap<String, String>,
     /// A file of its node with more of them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) env_file: Option<String>,
+    pub env_file: Option<String>,
+    /// When it is started again.
     #[serde(default)]
-    pub(crate) restart: Restart,
+    pub restart: Restart,
+    /// How long it must run to have been started, in milliseconds.
     #[serde(default = "ready_ms")]
-    pub(crate) ready_ms: u64,
+    pub ready_ms: u64,
     /// As it was given: JSON, which the command sees.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) config: Option<Value>,
+    pub config: Option<Value>,
 }
 
 const fn ready_ms() -> u64 {
@@ -62,32 +66,41 @@ const fn ready_ms() -> u64 {
 /// A workload as somebody wants it.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub(crate) struct Workload {
-    pub(crate) name: String,
-    pub(crate) command: Vec<String>,
+pub struct Workload {
+    /// By what it is known in its group.
+    pub name: String,
+    /// The program and its arguments.
+    pub command: Vec<String>,
+    /// Variables for it.
     #[serde(default)]
-    pub(crate) env: BTreeMap<String, String>,
+    pub env: BTreeMap<String, String>,
     /// The path of a file on the node that has it, with more variables.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) env_file: Option<String>,
+    pub env_file: Option<String>,
     /// A node's name or id; otherwise whichever fits.
     #[serde(default)]
-    pub(crate) node: Option<String>,
+    pub node: Option<String>,
+    /// Whether it moves off a dead node.
     #[serde(default = "yes")]
-    pub(crate) ha: bool,
+    pub ha: bool,
+    /// How many of it run.
     #[serde(default = "one")]
-    pub(crate) instances: u32,
+    pub instances: u32,
+    /// Its place in the order of starts on one node: lower ones run first.
     #[serde(default)]
-    pub(crate) order: u32,
+    pub order: u32,
+    /// Labels that its node must have.
     #[serde(default)]
-    pub(crate) needs: Vec<String>,
+    pub needs: Vec<String>,
+    /// When it is started again.
     #[serde(default)]
-    pub(crate) restart: Restart,
+    pub restart: Restart,
     /// How long it must run to have been started, such as `2s`.
     #[serde(default)]
-    pub(crate) ready: Option<String>,
+    pub ready: Option<String>,
+    /// What the command finds as JSON.
     #[serde(default)]
-    pub(crate) config: Option<Value>,
+    pub config: Option<Value>,
 }
 
 const fn yes() -> bool {
@@ -101,9 +114,22 @@ const fn one() -> u32 {
 /// A file of workloads.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct File {
+pub struct File {
+    /// All that are in it.
     #[serde(default)]
-    pub(crate) workload: Vec<Workload>,
+    pub workload: Vec<Workload>,
+}
+
+impl File {
+    /// What is in a file of workloads.
+    ///
+    /// # Errors
+    /// What is wrong with it, without a value that is in it: the wrong file
+    /// may hold a secret.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        toml::from_str(text)
+            .map_err(|error| tenure::small::misread(text, error.span(), error.message()))
+    }
 }
 
 impl Workload {
@@ -111,7 +137,7 @@ impl Workload {
     ///
     /// # Errors
     /// What is wrong with it, for a person.
-    pub(crate) fn deployment(&self) -> Result<Deployment, String> {
+    pub fn deployment(&self) -> Result<Deployment, String> {
         if self.command.first().is_none_or(String::is_empty) {
             return Err("expected a command, found none".into());
         }

@@ -44,12 +44,12 @@ const OPENINGS_MAX: usize = 64;
 const OPENED_WITHIN: Duration = Duration::from_secs(2);
 
 /// The file of an instance.
-pub(crate) fn file(logs: &Path, instance: u32) -> PathBuf {
+pub fn file(logs: &Path, instance: u32) -> PathBuf {
     logs.join(format!("{instance}.log"))
 }
 
 /// The same one, so many rotations ago.
-pub(crate) fn older(path: &Path, age: u32) -> PathBuf {
+pub fn older(path: &Path, age: u32) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(format!(".{age}"));
     name.into()

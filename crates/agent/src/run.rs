@@ -284,7 +284,7 @@ impl Kept {
         let _ = writeln!(
             output,
             "tenure: {} instance {} starts with fence {}",
-            crate::output::timestamp(clock::wall()),
+            crate::words::timestamp(clock::wall()),
             self.instance,
             self.begin.fence
         );

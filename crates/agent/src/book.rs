@@ -20,7 +20,7 @@ const WHY_MAX: usize = 160;
 /// How a workload is on the node that has it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum Condition {
+pub enum Condition {
     /// It is to run, and does not yet.
     #[default]
     Starting,
@@ -37,7 +37,7 @@ pub(crate) enum Condition {
 /// How a workload came to its node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum How {
+pub enum How {
     /// The node that had it died.
     Died,
     /// The node that had it handed it on.
@@ -46,26 +46,26 @@ pub(crate) enum How {
 
 /// What is known of one workload.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub(crate) struct Entry {
+pub struct Entry {
     #[serde(rename = "s")]
-    pub(crate) condition: Condition,
+    pub condition: Condition,
     /// Since when, in milliseconds of the calendar.
     #[serde(rename = "t")]
-    pub(crate) since: u64,
+    pub since: u64,
     /// The epoch at that time; of one that runs, its fence.
     #[serde(rename = "x")]
-    pub(crate) epoch: u64,
+    pub epoch: u64,
     /// How often it was started again after it had run here.
     #[serde(rename = "r", default, skip_serializing_if = "is_zero")]
-    pub(crate) restarts: u32,
+    pub restarts: u32,
     /// How many starts have failed here.
     #[serde(rename = "f", default, skip_serializing_if = "is_zero")]
-    pub(crate) failed: u32,
+    pub failed: u32,
     #[serde(rename = "w", default, skip_serializing_if = "Option::is_none")]
-    pub(crate) why: Option<String>,
+    pub why: Option<String>,
     /// Which node had it before, and how that ended.
     #[serde(rename = "o", default, skip_serializing_if = "Option::is_none")]
-    pub(crate) origin: Option<(String, How)>,
+    pub origin: Option<(String, How)>,
     /// It has run here.
     #[serde(skip)]
     ran: bool,
@@ -78,33 +78,37 @@ const fn is_zero(number: &u32) -> bool {
 
 /// What a node says of itself, as it lies in its heartbeat.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub(crate) struct Status {
+pub struct Status {
+    /// What its machine calls itself.
     #[serde(default)]
-    pub(crate) host: String,
+    pub host: String,
+    /// The process of the agent.
     #[serde(default)]
-    pub(crate) pid: u32,
+    pub pid: u32,
     /// Since when the agent lives, in milliseconds of the calendar.
     #[serde(default)]
-    pub(crate) since: u64,
+    pub since: u64,
+    /// The release of the agent.
     #[serde(default)]
-    pub(crate) version: String,
+    pub version: String,
     /// The bound on the rates of clocks that it was given; agents of older
     /// versions do not say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) drift_ppm: Option<u32>,
+    pub drift_ppm: Option<u32>,
     /// Where it serves metrics, if it does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) metrics: Option<String>,
+    pub metrics: Option<String>,
+    /// How each of its workloads is, by name.
     #[serde(default)]
-    pub(crate) workloads: BTreeMap<String, Entry>,
+    pub workloads: BTreeMap<String, Entry>,
     /// How many workloads there was no room for.
     #[serde(default, skip_serializing_if = "is_zero")]
-    pub(crate) more: u32,
+    pub more: u32,
 }
 
 impl Status {
     /// What a heartbeat says; nothing, if that is of another version.
-    pub(crate) fn parse(bytes: &[u8]) -> Self {
+    pub fn parse(bytes: &[u8]) -> Self {
         serde_json::from_slice(bytes).unwrap_or_default()
     }
 

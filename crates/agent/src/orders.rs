@@ -113,7 +113,7 @@ mod tests {
     use tenure::core::time::Instant;
 
     use super::*;
-    use crate::agent::wire::{Begin, LogLimits, Restart};
+    use crate::wire::{Begin, LogLimits, Restart};
 
     fn grant(at: u64) -> Grant {
         let at = Instant::from_nanos(at);

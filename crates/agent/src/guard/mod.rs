@@ -1,5 +1,5 @@
 //! The process side of `tenure run`: a command that runs only in office. An
-//! agent's steward (`agent/steward.rs`) is a supervisor, too, of many.
+//! agent's steward (`steward.rs`) is a supervisor, too, of many.
 //!
 //! `tenure run` (the *supervisor*) holds the office and must make sure that
 //! CMD ends before anybody else can be elected, whatever happens to the
@@ -46,11 +46,11 @@ mod status;
 mod tree;
 mod wire;
 
-pub(crate) use forward::{Ask, Asks};
-pub(crate) use handle::{Event, Guardian};
-pub(crate) use keeper::{MARGIN_MIN, SLACK};
-pub(crate) use status::{Refusal, Status};
-pub(crate) use wire::Start;
+pub use forward::{Ask, Asks};
+pub use handle::{Event, Guardian};
+pub use keeper::{MARGIN_MIN, SLACK};
+pub use status::{Refusal, Status};
+pub use wire::Start;
 
 /// The hidden subcommand that makes this process a guardian.
 const GUARDIAN: &str = "__guardian";
@@ -64,7 +64,7 @@ const SELF: &str = "/proc/self/exe";
 /// To be called first of all in `main`, while there is one thread: the
 /// guardian must spawn from a thread that lives as long as it does, because a
 /// parent-death signal is sent when the *thread* that spawned ends.
-pub(crate) fn dispatch() -> Option<ExitCode> {
+pub fn dispatch() -> Option<ExitCode> {
     let mut args = std::env::args_os().skip(1);
     let name = args.next()?;
     if name == GUARDIAN {

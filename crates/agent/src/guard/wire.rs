@@ -15,15 +15,15 @@ use super::status::{Refusal, Status};
 
 /// What to run and until when.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Start {
+pub struct Start {
     /// From here on: TERM. A go-ahead that arrives later starts nothing.
-    pub(crate) drain_at: Instant,
+    pub drain_at: Instant,
     /// From here on: KILL.
-    pub(crate) kill_at: Instant,
+    pub kill_at: Instant,
     /// The program, looked up in `PATH`, and its arguments.
-    pub(crate) argv: Vec<OsString>,
+    pub argv: Vec<OsString>,
     /// Added to the environment `tenure run` itself was given.
-    pub(crate) env: Vec<(OsString, OsString)>,
+    pub env: Vec<(OsString, OsString)>,
 }
 
 /// From the supervisor to the guardian; `Start` also from there to the shim.

@@ -9,14 +9,14 @@ use std::time::Duration;
 use tenure::core::time::Instant;
 
 /// After how long without movement what waits has stopped.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
+pub const PATIENCE: Duration = Duration::from_secs(1);
 /// How long after the first look that found no movement the second one may
 /// decide.
 const SECOND_LOOK: Duration = Duration::from_millis(200);
 
 /// When something moved last. It means something while anything waits.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Movement {
+pub struct Movement {
     at: Instant,
     /// When it was first found that nothing has moved since.
     doubted_at: Option<Instant>,
@@ -26,10 +26,10 @@ pub(crate) struct Movement {
 
 impl Movement {
     /// Of what has never moved.
-    pub(crate) const NONE: Self = Self::at(Instant::ZERO, None);
+    pub const NONE: Self = Self::at(Instant::ZERO, None);
 
     /// It moves now, and so many bytes are unread.
-    pub(crate) const fn at(now: Instant, unread: Option<u64>) -> Self {
+    pub const fn at(now: Instant, unread: Option<u64>) -> Self {
         Self {
             at: now,
             doubted_at: None,
@@ -40,11 +40,7 @@ impl Movement {
     /// Whether nothing has moved for [`PATIENCE`], seen by two looks. `unread`
     /// asks how many bytes the reader has not read: another number than before
     /// is movement too.
-    pub(crate) fn has_stopped(
-        &mut self,
-        now: Instant,
-        unread: impl FnOnce() -> Option<u64>,
-    ) -> bool {
+    pub fn has_stopped(&mut self, now: Instant, unread: impl FnOnce() -> Option<u64>) -> bool {
         if now.since(self.at) < PATIENCE {
             return false;
         }

@@ -26,7 +26,7 @@ pub(super) const LINE_MAX: usize = 4 << 20;
 /// When an ended process is started again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum Restart {
+pub enum Restart {
     /// Whenever it ends.
     #[default]
     Always,
@@ -103,11 +103,11 @@ pub(super) struct Begin {
 
 /// How much of its output is kept, for each instance.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(crate) struct LogLimits {
+pub struct LogLimits {
     /// The most bytes of a file.
-    pub(crate) bytes: u64,
+    pub bytes: u64,
     /// How many older files are kept beside it.
-    pub(crate) files: u32,
+    pub files: u32,
 }
 
 /// From the agent to the steward.
@@ -185,14 +185,14 @@ pub(super) enum Phase {
 }
 
 /// One end of a connection.
-pub(crate) struct Wire {
+pub(super) struct Wire {
     stream: UnixStream,
     inbox: Vec<u8>,
     outbox: Vec<u8>,
 }
 
 impl Wire {
-    pub(crate) const fn new(stream: UnixStream) -> Self {
+    pub(super) const fn new(stream: UnixStream) -> Self {
         Self {
             stream,
             inbox: Vec::new(),
@@ -218,7 +218,7 @@ impl Wire {
 
     /// Leaves a message to be sent by [`next`](Self::next) or
     /// [`flush`](Self::flush).
-    pub(crate) fn queue(&mut self, message: &impl Serialize) {
+    pub(super) fn queue(&mut self, message: &impl Serialize) {
         // What is sent here is made of strings, numbers and lists of them.
         if let Ok(line) = serde_json::to_vec(message) {
             self.outbox.extend(line);
@@ -227,13 +227,13 @@ impl Wire {
     }
 
     /// Bytes that wait for the other side to read.
-    pub(crate) const fn backlog(&self) -> usize {
+    pub(super) const fn backlog(&self) -> usize {
         self.outbox.len()
     }
 
     /// The next message; `None` at the end of the connection. Sends meanwhile
     /// what was left. Cancelling this loses nothing.
-    pub(crate) async fn next<T: DeserializeOwned>(&mut self) -> io::Result<Option<T>> {
+    pub(super) async fn next<T: DeserializeOwned>(&mut self) -> io::Result<Option<T>> {
         loop {
             if let Some(line) = self.line()? {
                 let parsed = serde_json::from_slice(&line);
@@ -253,7 +253,7 @@ impl Wire {
     }
 
     /// Sends all that was left.
-    pub(crate) async fn flush(&mut self) -> io::Result<()> {
+    pub(super) async fn flush(&mut self) -> io::Result<()> {
         loop {
             self.send()?;
             if self.outbox.is_empty() {

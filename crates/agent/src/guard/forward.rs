@@ -32,7 +32,7 @@ const ASKS: usize = 64;
 
 /// What a signal asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Ask {
+pub enum Ask {
     /// End CMD with its grace, resign, exit.
     Stop,
     /// The same without grace.
@@ -42,11 +42,11 @@ pub(crate) enum Ask {
 }
 
 /// The signals sent to this process, as they come.
-pub(crate) struct Asks(Receiver<Ask>);
+pub struct Asks(Receiver<Ask>);
 
 impl Asks {
     /// Takes over the signals of this process.
-    pub(crate) fn install() -> io::Result<Self> {
+    pub fn install() -> io::Result<Self> {
         let mut signals = Signals::new([
             SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGWINCH, SIGCONT,
         ])?;
@@ -78,12 +78,12 @@ impl Asks {
     }
 
     /// Waits for one to stop, or to kill; others have nobody to go to.
-    pub(crate) async fn stop(&mut self) {
+    pub async fn stop(&mut self) {
         while let Ask::Forward(_) = self.next().await {}
     }
 
     /// The next one. May be cancelled without loss.
-    pub(crate) async fn next(&mut self) -> Ask {
+    pub async fn next(&mut self) -> Ask {
         match self.0.recv().await {
             Some(ask) => ask,
             // The relay ends only with this value.

@@ -12,32 +12,43 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use tenure_runtime::failure::{Failure, usage};
 use tokio::net::UnixStream;
 
 use super::place::{self, CONTROL, Door};
 use super::spec::Workload;
 use super::wire::{Restart, Wire};
-use crate::failure::{Failure, usage};
 
 /// How long an agent may take to greet.
 const GREETING: Duration = Duration::from_secs(3);
 
 /// How long an agent may be kept from its group while somebody waits, if
 /// nothing else was said.
-pub(crate) const WITHIN: Duration = Duration::from_secs(60);
+pub const WITHIN: Duration = Duration::from_secs(60);
 
 /// What a command asks.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "ask", rename_all = "kebab-case")]
-pub(crate) enum Ask {
+pub enum Ask {
     /// Run this, and wait until it does.
-    Deploy { workload: Box<Workload>, wait: bool },
+    Deploy {
+        /// What is to run.
+        workload: Box<Workload>,
+        /// Whether the answer waits until it does.
+        wait: bool,
+    },
     /// Wait until it runs that was deployed before.
     Await(Box<Deployed>),
     /// End it, wherever it is, and wait until it has.
-    Undeploy { name: String },
+    Undeploy {
+        /// Of which workload.
+        name: String,
+    },
     /// Have a node, this one by default, hand everything on and leave.
-    Drain { node: Option<String> },
+    Drain {
+        /// Its name or id.
+        node: Option<String>,
+    },
 }
 
 impl fmt::Display for Ask {
@@ -55,13 +66,15 @@ impl fmt::Display for Ask {
 
 /// What has been deployed, for whoever waits for it later.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Deployed {
-    pub(crate) name: String,
-    pub(crate) restart: Restart,
+pub struct Deployed {
+    /// By what it is known in its group.
+    pub name: String,
+    /// When it is started again.
+    pub restart: Restart,
     /// An epoch from before it was: what ran then was another of its name.
-    pub(crate) after: u64,
+    pub after: u64,
     /// The first epoch that this agent knows to have it.
-    pub(crate) since: u64,
+    pub since: u64,
 }
 
 /// What a command sends.
@@ -78,7 +91,7 @@ pub(super) struct Request {
 /// What an agent answers.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "answer", rename_all = "kebab-case")]
-pub(crate) enum Answer {
+pub(super) enum Answer {
     /// The first word: go ahead.
     Hello,
     /// What is being waited for.
@@ -96,10 +109,11 @@ pub(crate) enum Answer {
 }
 
 /// Why there is nothing to show for what was asked.
-pub(crate) struct NotDone {
-    pub(crate) failure: Failure,
+pub struct NotDone {
+    /// How the command fails.
+    pub failure: Failure,
     /// The agent is kept from its group: it is no use to ask for more.
-    pub(crate) gave_up: bool,
+    pub gave_up: bool,
 }
 
 impl From<Failure> for NotDone {
@@ -112,7 +126,7 @@ impl From<Failure> for NotDone {
 /// Asks an agent of this group on this machine; of `via`, if that is named.
 /// Notes are handed on as they come. It may be kept from its group for
 /// `within` at a stretch.
-pub(crate) async fn ask(
+pub async fn ask(
     root: &Path,
     group: &str,
     via: Option<&str>,

@@ -1,4 +1,5 @@
-//! What an agent reads that others have written (`crate::fuzzed`).
+//! What an agent reads that others have written, as any bytes at all: what
+//! `tenure_server::fuzzed` says of its targets holds for this too.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -7,13 +8,27 @@ use super::book::Status;
 use super::control::{Answer, Request};
 use super::spec::{CONFIG_MAX, File, INSTANCES_MAX, Process};
 use super::wire::{News, Order};
-use crate::config;
-use crate::fuzzed::is_short;
+
+/// A target: its name, which is also that of its corpus, and what takes the
+/// bytes.
+pub type Target = (&'static str, fn(&[u8]));
+
+/// The targets of agents.
+pub const TARGETS: &[Target] = &[("workloads", workloads)];
+
+/// The longest that is said of a wrong file, in bytes.
+const SAID_MAX: usize = 2_000;
+
+/// What is said of a file that cannot be read goes to logs and terminals.
+fn is_short(said: &str) {
+    assert!(said.len() <= SAID_MAX, "{} bytes: {said}", said.len());
+    assert!(!said.contains(char::is_control), "{said:?}");
+}
 
 /// `bytes` as a file of workloads, as a workload as it lies in the store, as
 /// what a node says of itself in a heartbeat, and as a line between agent,
 /// steward and command.
-pub(crate) fn workloads(bytes: &[u8]) {
+fn workloads(bytes: &[u8]) {
     same::<Process>(bytes);
     same::<Status>(bytes);
     same::<Order>(bytes);
@@ -25,7 +40,7 @@ pub(crate) fn workloads(bytes: &[u8]) {
     let Ok(text) = str::from_utf8(bytes) else {
         return;
     };
-    let file: File = match config::parse(text) {
+    let file = match File::parse(text) {
         Ok(file) => file,
         Err(said) => return is_short(&said),
     };
@@ -49,5 +64,20 @@ fn same<T: Serialize + DeserializeOwned>(bytes: &[u8]) {
     if !written.contains(&b'.') {
         let again = serde_json::to_vec(&again).expect("JSON");
         assert_eq!(again, written);
+    }
+}
+
+#[cfg(test)]
+#[path = "../../server/src/fuzzed/replay.rs"]
+#[expect(dead_code, reason = "the server's tests use the rest")]
+mod replay;
+
+#[cfg(test)]
+mod tests {
+    use super::{TARGETS, replay};
+
+    #[test]
+    fn workloads() {
+        replay::replay(TARGETS[0]);
     }
 }

@@ -12,11 +12,7 @@ pub(super) const CHOSEN: &str = "a node is being chosen";
 /// What a workload of this view waits for; `None` for one that is on a node
 /// and may run there. `live` tells which nodes are not silent, as far as is
 /// known.
-pub(crate) fn waits_for(
-    view: &View,
-    it: &Assignment,
-    live: impl Fn(&Member) -> bool,
-) -> Option<String> {
+pub fn waits_for(view: &View, it: &Assignment, live: impl Fn(&Member) -> bool) -> Option<String> {
     match it.place {
         Place::Waiting => Some(no_node(view, it, live)),
         Place::Releasing { from, to } => {

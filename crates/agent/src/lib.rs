@@ -1,4 +1,6 @@
-//! An agent: this machine's node of a group, whose workloads are processes.
+//! An agent: this machine's node of a group, whose workloads are processes; and
+//! the guardians that keep processes on the leash, which `tenure run` has too.
+//! Internal to Tenure.
 //!
 //! ```text
 //!   tenure deploy, undeploy, drain ──control.sock──► agent ──► the store
@@ -27,32 +29,36 @@ mod drifts;
 mod env_file;
 mod errand;
 mod found;
-#[cfg(all(feature = "tenure", any(test, fuzzing)))]
-pub(crate) mod fuzzed;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzzed;
+pub mod guard;
 mod link;
 mod metrics;
+pub mod movement;
 mod node;
 mod orders;
-pub(crate) mod place;
+pub mod place;
 mod queue;
 mod refused;
 mod retire;
 mod run;
-pub(crate) mod spec;
-pub(crate) mod spool;
+pub mod spec;
+pub mod spool;
 mod steward;
 mod wait;
 mod which;
 mod wire;
+pub mod words;
 
-pub(crate) use book::{Condition, How, Status};
-pub(crate) use control::{Ask, Deployed, NotDone, WITHIN, ask};
-pub(crate) use node::{Options, run as run_node};
-pub(crate) use wait::waits_for;
-pub(crate) use wire::{LogLimits, Restart};
+pub use book::{Condition, How, Status};
+pub use control::{Ask, Deployed, NotDone, WITHIN, ask};
+pub use node::{Options, run as run_node};
+pub use wait::waits_for;
+pub use wire::{LogLimits, Restart};
 
 /// Runs the hidden subcommand this process was started for, if any.
-pub(crate) fn dispatch() -> Option<ExitCode> {
+pub fn dispatch() -> Option<ExitCode> {
     let mut args = std::env::args_os().skip(1);
     if args.next()? != steward::NAME {
         return None;
