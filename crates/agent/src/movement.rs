@@ -1,7 +1,7 @@
 //! Whether what waits to be written still gets through.
 //!
 //! It has stopped once nothing has moved for [`PATIENCE`]. A process that was
-//! stopped itself finds the same. So a second look, [`SECOND_LOOK`] after the
+//! stopped itself finds the same. So a second look, `SECOND_LOOK` after the
 //! first that found it, decides: by then the thread that writes has run.
 
 use std::time::Duration;

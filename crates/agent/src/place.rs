@@ -133,7 +133,7 @@ pub fn logs(directory: &Path, workload: &str) -> PathBuf {
 }
 
 /// Does what looks at files below `root` on a thread of its own, since their
-/// file system may hang. Once that has taken [`SLOW`], `slow` is called.
+/// file system may hang. Once that has taken `SLOW`, `slow` is called.
 ///
 /// # Errors
 /// Those of `look`, and that it has taken longer than `within`.

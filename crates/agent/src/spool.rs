@@ -19,7 +19,7 @@
 //!
 //! These are threads and not tasks because files block, and a disk that hangs
 //! must hang nothing but this. An instance whose log cannot be opened within
-//! [`OPENED_WITHIN`] is not started: another node may have a disk that answers.
+//! `OPENED_WITHIN` is not started: another node may have a disk that answers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions};

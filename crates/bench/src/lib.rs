@@ -5,8 +5,8 @@
 //! yesterday compares with nothing. Beside every result stands what the disk
 //! took for one sync and what the processors had to do.
 //!
-//! [`work`] is what clients do, [`load`] when they do it, [`record`] what is
-//! written down, [`cost`] what it costs, [`report`] and [`plot`] how it is
+//! `work` is what clients do, `load` when they do it, `record` what is
+//! written down, `cost` what it costs, `report` and `plot` how it is
 //! shown.
 
 mod cost;

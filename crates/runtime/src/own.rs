@@ -17,7 +17,7 @@
 //! address, or before the server had this one.
 //!
 //! Moments are of the boot-time clock, which is not set and does not step, and
-//! the proof is about that clock as well ([`clock::id`](crate::clock::id)): a
+//! the proof is about that clock as well ([`crate::clock::id`]): a
 //! proof of before a reboot proves nothing.
 //!
 //! A proof shows who calls. It does not show who answers: a client cannot tell

@@ -3,7 +3,7 @@
 //! An authority signs lists of them (CRLs). Their file is read again with the
 //! certificates, and what is on a list makes no new connection. One that is up
 //! is asked again: before anything passes over it, in either direction, it
-//! looks whether the lists have changed, at most once in [`LOOK_EVERY`]. So
+//! looks whether the lists have changed, at most once in `LOOK_EVERY`. So
 //! what was revoked is good for nothing after that, and a connection over which
 //! nothing passes costs nothing.
 //!
