@@ -10,8 +10,8 @@ Needs nothing of Tenure's but its .proto file:
 
 It stands in the election as `tenure run` does, so `tenure leader`, `resign`
 and `transfer` work with it, and both kinds of candidates can compete. What a
-candidate must do, and why, is in docs/election.md; how commands take effect
-once, in docs/api.md, section 3.
+candidate must do, and why, is in docs/design/election.md; how commands take effect
+once, in docs/reference/api.md, section 3.
 """
 
 import argparse

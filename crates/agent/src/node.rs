@@ -92,7 +92,7 @@ pub async fn run(
         None => None,
     };
     // The grant of a former life, and the times that its steward keeps, are of
-    // the clock that it read (docs/ha.md §7.1).
+    // the clock that it read (docs/design/groups.md §7.1).
     let clock = clock::id();
     let settings = found::settings(&options.url, &config, clock);
     let mut found = found::find(&directory, config.lease, clock).await?;

@@ -1,6 +1,6 @@
 //! What a workload waits for that runs nowhere, in words for people.
 //!
-//! It says what the placement of `docs/ha.md` §5 has against each node, and
+//! It says what the placement of `docs/design/groups.md` §5 has against each node, and
 //! decides nothing: a workload that is shown as waiting for room may get it in
 //! the same moment.
 

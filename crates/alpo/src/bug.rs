@@ -5,7 +5,7 @@
 //! the sources as they left it (H1 to H16), the classical ways to get a
 //! replicated log wrong, two of founding one, five of registers that are
 //! bound to sessions, three of the silence that a lease counts on, one of a
-//! disk that stalls, and those of who is who (`docs/identity.md`). The feature
+//! disk that stalls, and those of who is who (`docs/design/identity.md`). The feature
 //! `planted-bugs` compiles the switches in;
 //! without it they are the constant `false`.
 

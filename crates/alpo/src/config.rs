@@ -176,7 +176,7 @@ impl Config {
     /// must refuse to elect another, because that leader may answer reads for
     /// as long without asking again; nothing if none does. A directory keeps
     /// the longest that it may owe across restarts, whatever the settings are
-    /// by then (`docs/identity.md`).
+    /// by then (`docs/design/identity.md`).
     pub fn silence(&self) -> Duration {
         if self.lease_reads {
             self.drift.lengthen(self.timeout)

@@ -55,7 +55,7 @@ impl fmt::Display for Vote {
     }
 }
 
-/// What a server must never forget of elections (`docs/alpo.md`, H1).
+/// What a server must never forget of elections (`docs/design/alpo.md`, H1).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 pub struct HardState {
     /// The highest term seen: the lowest whose leader is acceptable.

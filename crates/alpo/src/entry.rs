@@ -128,7 +128,7 @@ impl Entry {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Payload {
     /// Nothing: a leader's first entry, by which everything before it
-    /// commits (`docs/alpo.md`, H2).
+    /// commits (`docs/design/alpo.md`, H2).
     NoOp,
     /// The members from here on; effective when appended.
     Members(Membership),

@@ -1,7 +1,7 @@
 //! What must be true of a server at any moment, and of each of its steps.
 //!
 //! These are the rules a single server can break on its own (I2, I3, I5, I6,
-//! I10 of `docs/alpo.md`); those between servers (one leader in a term, equal
+//! I10 of `docs/design/alpo.md`); those between servers (one leader in a term, equal
 //! logs, no loss) need somebody who sees all of them: the simulator, the
 //! scripts and the model check. Debug builds check after every step.
 

@@ -4,7 +4,7 @@
 //! answer ([`Reply`]). Every message carries its sender's term, and every
 //! reply carries the number of the request it answers and the term it was
 //! asked in, so that an answer to an older cycle or an older reign is known
-//! for what it is (`docs/alpo.md`, H11).
+//! for what it is (`docs/design/alpo.md`, H11).
 
 use alloc::sync::Arc;
 

@@ -3,7 +3,7 @@
 //! A session's number is no secret: it is the id of an entry, and the next
 //! one can be guessed. So the entry that opens a session names its *owner*,
 //! and a leader takes a command of the session only from who proves to be it
-//! ([`Owner::admits`]; `docs/identity.md`, Sessions and their owners).
+//! ([`Owner::admits`]; `docs/design/identity.md`, Sessions and their owners).
 //!
 //! A client draws a secret and opens the session with it; the owner is who has
 //! the secret. The entry holds its hash, so that neither the log nor a backup

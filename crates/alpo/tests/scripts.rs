@@ -2,7 +2,7 @@
 //!
 //! A script is a schedule of the replicated log: commands, and below `---`
 //! the trace they made. Its name is the behaviour it shows, and its first
-//! comment cites the clause of `docs/alpo.md`. `UPDATE_GOLDENFILES=1 cargo
+//! comment cites the clause of `docs/design/alpo.md`. `UPDATE_GOLDENFILES=1 cargo
 //! test -p tenure-alpo --test scripts` writes the traces anew; read
 //! every changed line before you commit it. The commands are described where
 //! they are dispatched, in `stage::words`. The list of scripts is made
@@ -27,7 +27,7 @@ fn script(path: &Path) {
 }
 
 fn document() -> String {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/alpo.md");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/design/alpo.md");
     fs::read_to_string(path).expect("the document is there")
 }
 

@@ -259,7 +259,7 @@ fn eight_round_trips_are_enough(store: &str) {
     }
     let lease = ms(5_000);
     let (_, taken_over) = far.elects("enough", lease);
-    // docs/election.md: a lease, its drift and its jitter, and round trips.
+    // docs/design/election.md: a lease, its drift and its jitter, and round trips.
     let most = lease.mul_f64(1.12) + ms(500) * 4 + ms(2_000);
     assert!(taken_over <= most, "{store}: {taken_over:?} > {most:?}");
 }

@@ -221,7 +221,7 @@ fn is_made_again_by_a_person_alone(shared: &Shared, lose: impl Fn(), is_there: i
 struct Copied(PathBuf);
 
 impl Copied {
-    /// As `docs/stores.md` (section 4) has it.
+    /// As `docs/reference/stores.md` (section 4) has it.
     fn of(shared: &Shared, directory: &Path) -> Self {
         let path = directory.join("copy");
         let text = path.display().to_string();

@@ -338,7 +338,7 @@ fn each_right_of_a_token_is_in_the_threat_model() {
     assert_eq!(untold_rights(server, "").len(), 6);
 }
 
-/// The names in the table of scenarios, in `docs/ha.md`.
+/// The names in the table of scenarios, in `docs/design/groups.md`.
 fn scenarios(text: &str) -> Vec<&str> {
     let table = text.split("| scenario | clause |").nth(1);
     let rows = table.unwrap_or_default().lines().skip(2);
@@ -350,7 +350,7 @@ fn scenarios(text: &str) -> Vec<&str> {
 fn each_scenario_of_the_ha_manager_is_told_everywhere() {
     let tree = tree();
     let text = |name: &str| tree.get(name).map_or("", String::as_str);
-    let names = scenarios(text("docs/ha.md"));
+    let names = scenarios(text("docs/design/groups.md"));
     assert_eq!(names.len(), 20, "{names:?}");
     let simulator = text("crates/sim/tests/ha.rs");
     let library = text("crates/tenure/tests/ha/scenarios/mod.rs");

@@ -1,4 +1,4 @@
-//! The registers (§2 of `docs/election.md`) against a model so naive that it
+//! The registers (§2 of `docs/design/election.md`) against a model so naive that it
 //! can be believed at sight: a list of everything that ever took effect.
 
 use tenure_core::cas::{Bytes, Change, Expect, MAX_VALUE_BYTES, Register, Registers, Stamp, Write};

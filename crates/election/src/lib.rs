@@ -4,7 +4,7 @@
 //! how long a grant lasts without renewal ([`Record`]). Candidates race for
 //! it by compare-and-swap; the winner renews; everybody else judges from the
 //! outside whether the grant is over ([`Sight`]) and races again when it is.
-//! The clauses cited as `§` are those of `docs/election.md`.
+//! The clauses cited as `§` are those of `docs/design/election.md`.
 //!
 //! # Why can nobody lead twice here?
 //!

@@ -1,5 +1,5 @@
 //! `Config::validate`, each relation both ways and at its boundary (§4.10 of
-//! `docs/election.md`). The scripts of `validate/` show the messages whole;
+//! `docs/design/election.md`). The scripts of `validate/` show the messages whole;
 //! here a table holds every edge.
 
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! The register's encoding (§1 of `docs/election.md`): what is written is read
+//! The register's encoding (§1 of `docs/design/election.md`): what is written is read
 //! back, and anything else is refused.
 
 use std::time::Duration;

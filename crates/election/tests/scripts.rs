@@ -2,7 +2,7 @@
 //!
 //! A script is a story: commands, and below `---` the trace they made. Its
 //! name is the behaviour it shows, and its first comment cites the clause of
-//! `docs/election.md`. `UPDATE_GOLDENFILES=1 cargo test -p tenure-election`
+//! `docs/design/election.md`. `UPDATE_GOLDENFILES=1 cargo test -p tenure-election`
 //! writes the traces anew; read every changed line before you commit it.
 //! The commands are described where they are dispatched, in `stage::words`
 //! and `stage::tables`. The list of scripts is made when this file is
@@ -80,7 +80,7 @@ fn home() -> PathBuf {
 }
 
 fn document() -> String {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/election.md");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/design/election.md");
     fs::read_to_string(path).expect("the document is there")
 }
 

@@ -5,7 +5,7 @@
 //! own, so that beating does not contend for the view, and runs what the view
 //! assigns to it ([`plan`]). When a node falls silent, another one judges it
 //! dead, in two steps, and its HA workloads go to an heir that everybody
-//! would have chosen. The clauses cited as `§` are those of `docs/ha.md`.
+//! would have chosen. The clauses cited as `§` are those of `docs/design/groups.md`.
 //!
 //! # Why does a workload never run twice?
 //!

@@ -1,4 +1,4 @@
-//! The registers of a group (`docs/ha.md` §1.7): what is written is read, what
+//! The registers of a group (`docs/design/groups.md` §1.7): what is written is read, what
 //! was damaged is refused, and so is what another version or a person wrote,
 //! if it is not what this version would write.
 

@@ -1,5 +1,5 @@
 //! What a restarted node may go on from: a life on the very clock that it
-//! reads, before its time (`docs/ha.md` §7.1).
+//! reads, before its time (`docs/design/groups.md` §7.1).
 
 use std::time::Duration;
 

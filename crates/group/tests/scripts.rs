@@ -2,7 +2,7 @@
 //!
 //! A script is a story of a group: commands, and below `---` the trace they
 //! made. Its name is the behaviour it shows, and its first comment cites the
-//! clause of `docs/ha.md`. `UPDATE_GOLDENFILES=1 cargo test -p tenure-group
+//! clause of `docs/design/groups.md`. `UPDATE_GOLDENFILES=1 cargo test -p tenure-group
 //! --test scripts` writes the traces anew; read every changed line before
 //! you commit it. The commands are described in `stage::words`. The list
 //! of scripts is made when this file is compiled: touch it after adding one.
@@ -27,7 +27,8 @@ fn script(path: &Path) {
 #[test]
 fn every_script_cites_a_clause_and_no_workload_ever_runs_twice() {
     let home = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let document = fs::read_to_string(home.join("../../docs/ha.md")).expect("the document");
+    let document =
+        fs::read_to_string(home.join("../../docs/design/groups.md")).expect("the document");
     let entries = fs::read_dir(home.join("tests/scripts")).expect("a folder");
     let mut count = 0;
     for entry in entries {
@@ -40,7 +41,10 @@ fn every_script_cites_a_clause_and_no_workload_ever_runs_twice() {
         let heading = format!("\n## {section}. ");
         assert!(document.contains(&heading), "{name} cites §{section}");
         assert!(!text.contains("!!"), "{name}: a workload ran twice");
-        assert!(document.contains(&*name), "docs/ha.md does not name {name}");
+        assert!(
+            document.contains(&*name),
+            "docs/design/groups.md does not name {name}"
+        );
         count += 1;
     }
     assert!(count >= 21, "only {count} scripts");

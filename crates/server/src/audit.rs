@@ -6,7 +6,7 @@
 //! (`result`): `done`, `conflict` (somebody else was first), `refused` (with
 //! its `cause` and `message`), or `unknown` (the caller has gone, or the leader
 //! changed: it may be done). What another server has to be asked for is noted
-//! there. `docs/operations.md` has the fields of each event.
+//! there. `docs/reference/audit.md` has the fields of each event.
 //!
 //! Lines go by a queue to a thread of its own, since a disk may be full or
 //! hang, and nothing else may wait for it. What finds the queue full, and what

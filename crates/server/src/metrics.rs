@@ -3,7 +3,7 @@
 //! Counters are fed by what happens; what can simply be looked at (terms,
 //! log ids, how many sessions there are) is looked at when somebody asks, so
 //! that it cannot be out of step. Every name is explained in
-//! `docs/operations.md`.
+//! `docs/reference/metrics.md`.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};

@@ -2,7 +2,7 @@
 //! have, and what operators do with those of others.
 //!
 //! A session's number is no secret, so a command under it is taken only from
-//! its owner (`docs/identity.md`, Sessions and their owners). This file makes
+//! its owner (`docs/design/identity.md`, Sessions and their owners). This file makes
 //! out of what a call carries what the machine compares: the hash of the
 //! secret that it shows, the hash of its token, the address that it comes
 //! from. The machine judges, before the command reaches the log.

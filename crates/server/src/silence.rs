@@ -15,7 +15,7 @@
 //!   over since that start. If the server ends earlier, the next start owes
 //!   all of it again.
 //!
-//! Why it is safe, and what it rests on: `docs/identity.md`.
+//! Why it is safe, and what it rests on: `docs/design/identity.md`.
 
 use std::fs;
 use std::path::{Path, PathBuf};

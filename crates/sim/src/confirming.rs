@@ -7,7 +7,7 @@
 //! go-ahead among it, and says nothing.
 //!
 //! Who ends the work at `kill_at` while its guardian hangs is the candidate's
-//! own *keeper* (`docs/run.md`). With both of them stopped nobody looks at the
+//! own *keeper* (`docs/design/run.md`). With both of them stopped nobody looks at the
 //! clock; only the fence protects then, and so that is left out: where the
 //! candidate does not run either, the work ends at the `kill_at` that its
 //! guardian knows.

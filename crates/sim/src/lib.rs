@@ -6,7 +6,7 @@
 //! the store goes away; and it checks, in true time that no process can see,
 //! that at most one reign is valid at any instant, and a dozen things more.
 //! A run is a function of its seed: the same seed gives the same trace, byte
-//! for byte. `docs/simulation.md` tells the whole of it.
+//! for byte. `docs/evidence/simulation.md` tells the whole of it.
 //!
 //! | module | what it holds |
 //! |---|---|

@@ -1,4 +1,4 @@
-//! The scenarios of `docs/ha.md`, each by its name, told step by step in the
+//! The scenarios of `docs/design/groups.md`, each by its name, told step by step in the
 //! simulator; and the promises of the simulator itself.
 #![expect(
     clippy::print_stdout,

@@ -29,7 +29,7 @@
 //! cgroup can be had nothing leaves that either (`cgroup.rs`).
 //!
 //! Left out on purpose: both stopped at once, a machine frozen as a whole,
-//! processes that another daemon starts at CMD's request. See docs/run.md;
+//! processes that another daemon starts at CMD's request. See docs/design/run.md;
 //! there the fence is the answer.
 
 use std::process::ExitCode;

@@ -6,7 +6,7 @@
 //! write a value: a longer form of a number, a length that goes past the end,
 //! an unknown kind, bytes left over are all refused ([`DecodeError`]), never
 //! guessed at. Reading allocates no more than the bytes that are there can
-//! fill. The formats built from this are laid down in `docs/formats.md`.
+//! fill. The formats built from this are laid down in `docs/reference/formats.md`.
 
 mod entries;
 mod messages;

@@ -5,7 +5,7 @@
 //! among the uncommitted ones (the *tail* of its session, kept here), and
 //! only then is it new. The first is only complete once this leader's no-op
 //! is applied, since an earlier leader's entries may hold it; until then
-//! requests wait in the anteroom (`docs/alpo.md`, H16). So do those that come
+//! requests wait in the anteroom (`docs/design/alpo.md`, H16). So do those that come
 //! while the leadership is handed over: refused, their clients would come
 //! again after a pause of their own, which may be longer than it takes.
 

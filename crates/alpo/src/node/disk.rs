@@ -3,7 +3,7 @@
 //! Why nothing leaves too early: every message goes through [`Disk::hold`],
 //! which names the batch it depends on. That is at least the batch with the
 //! last change of term or vote, so no message ever carries a term or a vote
-//! that a crash could undo (`docs/alpo.md`, H1); and for messages that
+//! that a crash could undo (`docs/design/alpo.md`, H1); and for messages that
 //! promise entries it is the batch that is being filled. They come out when
 //! that batch is acknowledged, or never.
 //!

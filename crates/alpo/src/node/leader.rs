@@ -4,7 +4,7 @@
 //! on disk is in the log of some voter of every later election, and a log
 //! without it is not eligible there. An entry of an *earlier* term is not
 //! committed by being counted, since a log with a later term's entry in its
-//! place may still be better (Raft's figure 8; `docs/alpo.md`, H2); it is
+//! place may still be better (Raft's figure 8; `docs/design/alpo.md`, H2); it is
 //! committed along with the first entry of this term. The leader's no-op
 //! makes sure that there is one.
 

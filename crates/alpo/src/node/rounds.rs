@@ -7,7 +7,7 @@
 //! after that moment. Four things rest on it:
 //!
 //! * a read that arrived before round `r` began may be answered from the
-//!   applied state (`docs/alpo.md`, H5, I12);
+//!   applied state (`docs/design/alpo.md`, H5, I12);
 //! * a leader that asks and is confirmed by no majority for a timeout steps
 //!   down, since somebody else may lead by now. One whose process did not run
 //!   for that long has not asked, and asks first, unless it reads by lease;

@@ -7,7 +7,7 @@
 //! ends it (closed or expired), every server writes the last wills, each with
 //! a new version.
 //!
-//! Why that is safe to rest an office on (`docs/election.md`, clause 3, rule
+//! Why that is safe to rest an office on (`docs/design/election.md`, clause 3, rule
 //! 1). A register is bound only while its session lives, since both end at
 //! the same entry. While it is bound nobody else may write it (but for a note
 //! that keeps the stamp) or delete it, *whatever version they expect*: so no

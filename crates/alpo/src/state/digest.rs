@@ -1,7 +1,7 @@
 //! What a command was about, as one number.
 //!
 //! A session keeps it beside each answer, so that a serial which comes again
-//! with other content is noticed (`docs/identity.md`, Sessions and their
+//! with other content is noticed (`docs/design/identity.md`, Sessions and their
 //! owners). It is taken over the operation as it was decoded: not over bytes
 //! on the wire, nor over what may differ when a command is sent again (the
 //! lowest serial still waited for, deadlines, the leader's stamps). So a

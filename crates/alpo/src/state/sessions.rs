@@ -4,7 +4,7 @@
 //! it still waits for. The session remembers the highest serial that was
 //! done and the answers from there down to the oldest one still waited for,
 //! so a request that is sent again after a change of leader is answered and
-//! not done again (`docs/alpo.md`, H16). Sessions end by the log's time, at
+//! not done again (`docs/design/alpo.md`, H16). Sessions end by the log's time, at
 //! the same entry on every server.
 //!
 //! From version 2 of the cluster on a session has an owner, and each answer

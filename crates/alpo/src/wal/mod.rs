@@ -28,7 +28,7 @@
 //! encryption (the file system's), and repair. A server whose log is damaged
 //! is replaced by an empty one; the others have everything.
 //!
-//! The formats are laid down byte by byte in `docs/formats.md`.
+//! The formats are laid down byte by byte in `docs/reference/formats.md`.
 
 mod disk;
 mod error;

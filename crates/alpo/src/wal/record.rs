@@ -3,7 +3,7 @@
 //! A record is `{length u32, crc32c u32, kind u8, payload}`, numbers with the
 //! low byte first. `length` counts the payload; the checksum is of the bytes
 //! of `length`, the kind and the payload, in this order. What a kind's
-//! payload looks like is laid down in `docs/formats.md`, with everything else
+//! payload looks like is laid down in `docs/reference/formats.md`, with everything else
 //! that is on disk. An unknown kind is refused and never skipped: skipping it
 //! would be forgetting what some version promised.
 

@@ -1,4 +1,4 @@
-//! The formats of the replicated log (`docs/formats.md`): what is written is
+//! The formats of the replicated log (`docs/reference/formats.md`): what is written is
 //! read, in one way only, and what was damaged is never read as something
 //! else.
 

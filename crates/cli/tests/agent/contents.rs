@@ -1,4 +1,4 @@
-//! Content of workloads in the store (`docs/ha.md` §1.11), with real agents:
+//! Content of workloads in the store (`docs/design/groups.md` §1.11), with real agents:
 //! what is undeployed leaves nothing behind, and is deployed again at any time.
 
 use std::io::Write as _;

@@ -1,5 +1,5 @@
-//! What a service manager does to an agent: `docs/ha.md` §13 says how it is to
-//! be told.
+//! What a service manager does to an agent: `docs/how-to/workloads.md` says how it is
+//! to be told.
 
 use std::fs;
 

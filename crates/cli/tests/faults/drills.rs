@@ -1,5 +1,5 @@
 //! What operators do on purpose, under load: the drills of
-//! `docs/operations.md` that have no test of their own elsewhere.
+//! `docs/how-to` that have no test of their own elsewhere.
 //!
 //! None of them may cost a client more than time, so every call of a patient
 //! client must be done; "unknown" or "certainly not" is a failure here.

@@ -1,6 +1,6 @@
 //! Real servers under real faults: processes that are killed and stopped,
 //! networks that are cut, disks that are full, slow or gone, clocks that are
-//! elsewhere, and strangers at the ports. `docs/faults.md` tells what is tried
+//! elsewhere, and strangers at the ports. `docs/evidence/faults.md` tells what is tried
 //! and how.
 //!
 //! What is promised is judged from outside: clients of the library write down

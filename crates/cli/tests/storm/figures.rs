@@ -125,7 +125,7 @@ fn kills(store: &str, town: &Town) {
     }
     town.stamps.runs();
     println!(
-        "{store}: the bound of docs/ha.md §3.7 is {:.0} ms",
+        "{store}: the bound of docs/design/groups.md §3.7 is {:.0} ms",
         BOUND * 1e3
     );
     if firsts.len() >= 20 {

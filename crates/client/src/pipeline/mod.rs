@@ -17,7 +17,7 @@
 //! * a leader that lacks what was answered already is none that counts.
 //!
 //! Sessions are opened with a secret, and each stream shows it with the first
-//! command of a session: so nobody else can use one (`docs/identity.md`). A
+//! command of a session: so nobody else can use one (`docs/design/identity.md`). A
 //! session under which somebody else does something all the same, a copy of
 //! this very process, is left as if it were over.
 //!

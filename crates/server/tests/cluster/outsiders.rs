@@ -44,7 +44,7 @@ fn names(said: &Value) -> Vec<&str> {
         .collect()
 }
 
-/// The table *What is told without a token* of docs/api.md.
+/// The table *What is told without a token* of docs/reference/api.md.
 #[tokio::test]
 async fn who_is_not_known_is_told_yes_or_no() {
     let (servers, _) = guarded(1, &[("nothing", "")]).await;

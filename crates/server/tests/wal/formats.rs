@@ -1,4 +1,4 @@
-//! `docs/formats.md` is the law of what is on disk: the bytes shown there are
+//! `docs/reference/formats.md` is the law of what is on disk: the bytes shown there are
 //! those that this code writes. `UPDATE_GOLDENFILES=1` writes them anew.
 
 use std::fmt::Write as _;
@@ -21,7 +21,7 @@ const BEGIN: &str = "<!-- golden: begin -->\n";
 const END: &str = "<!-- golden: end -->";
 
 fn document() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/formats.md")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/formats.md")
 }
 
 fn owner() -> Owner {
@@ -237,33 +237,33 @@ fn the_document_shows_what_is_written() {
         dump(&before),
         dump(&newer)
     );
-    let text = std::fs::read_to_string(document()).expect("docs/formats.md");
+    let text = std::fs::read_to_string(document()).expect("docs/reference/formats.md");
     let (head, rest) = text
         .split_once(BEGIN)
         .expect("the begin of the golden bytes");
     let (found, foot) = rest.split_once(END).expect("the end of the golden bytes");
     if std::env::var_os("UPDATE_GOLDENFILES").is_some() {
         let text = format!("{head}{BEGIN}\n{shown}{END}{foot}");
-        std::fs::write(document(), text).expect("docs/formats.md is written");
+        std::fs::write(document(), text).expect("docs/reference/formats.md is written");
         return;
     }
     assert_eq!(
         found.trim(),
         shown.trim(),
-        "what is written to disk is not what docs/formats.md says; if the change is meant, give \
+        "what is written to disk is not what docs/reference/formats.md says; if the change is meant, give \
          the format a new version, say in the document what changed, and run this test with \
          UPDATE_GOLDENFILES=1"
     );
     let version = format!("version {}", tenure_server::wal::FORMAT_VERSION);
     assert!(
         head.contains(&version),
-        "expected {version:?} in docs/formats.md"
+        "expected {version:?} in docs/reference/formats.md"
     );
     for state in [before, newer] {
         let version = format!("state version {}", state[0]);
         assert!(
             head.contains(&version),
-            "expected {version:?} in docs/formats.md"
+            "expected {version:?} in docs/reference/formats.md"
         );
     }
 }

@@ -15,7 +15,7 @@
 //!
 //! Each server remembers for itself. So nothing is promised where some hear of
 //! the first of two and others do not, nor of what was done in the moment
-//! before it fell silent (`docs/identity.md`, limits). While both are there,
+//! before it fell silent (`docs/design/identity.md`, limits). While both are there,
 //! the network is whole and nothing happens to either but what is said here;
 //! of the others the leader may crash.
 

@@ -3,7 +3,7 @@
 //! It drives the very node that runs in production (`tenure_alpo`)
 //! with 1 to 7 servers, clients, disks and a network of which everything can
 //! go wrong, and checks after every step what no server can see. A run is a
-//! function of its seed. `docs/simulation.md` tells the whole of it.
+//! function of its seed. `docs/evidence/simulation.md` tells the whole of it.
 //!
 //! | module | what it holds |
 //! |---|---|

@@ -1,6 +1,6 @@
 //! Once faults stop, everything must be as it should be in time; and then a
 //! node dies for good, leaves, or is drained, and it must be so again, within
-//! the bound of `docs/ha.md` and the start-up of workloads.
+//! the bound of `docs/design/groups.md` and the start-up of workloads.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -6,7 +6,7 @@
 //! and crash, machines reboot, clocks drift, the store goes away, registers
 //! are deleted by hand, and users deploy, move, undeploy and drain all the
 //! time; and it checks, in true time, that no workload ever runs twice. A run
-//! is a function of its seed. `docs/ha.md` tells the whole of it.
+//! is a function of its seed. `docs/design/groups.md` tells the whole of it.
 
 mod agent;
 mod checkers;

@@ -19,7 +19,7 @@
 //! | `explore`, `seen` | running the checker; what was reached |
 //!
 //! The short form runs with the other tests; `TENURE_MODEL=long` adds the
-//! long one. `docs/simulation.md` has the numbers.
+//! long one. `docs/evidence/simulation.md` has the numbers.
 #![allow(clippy::print_stdout)]
 
 mod action;

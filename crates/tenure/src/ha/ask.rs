@@ -197,7 +197,7 @@ impl Manager {
     }
 
     /// Sees to it that the store has the content, and says what to ask. The
-    /// node writes it once more before the view names it (`docs/ha.md` §1.11);
+    /// node writes it once more before the view names it (`docs/design/groups.md` §1.11);
     /// this first time tells trouble before anything is asked.
     async fn prepare(&self, deployment: Deployment) -> Result<Spec, AskError> {
         let content = deployment.content()?;

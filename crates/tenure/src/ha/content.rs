@@ -1,11 +1,11 @@
-//! Kinds and configs in registers of their own (`docs/ha.md` §1.3).
+//! Kinds and configs in registers of their own (`docs/design/groups.md` §1.3).
 //!
 //! The view names a workload's content by its digest: the first 16 bytes of
 //! its SHA-256, in hexadecimal. What such a register holds never changes, so it
 //! can be read as long as the view names it; what is read is held against the
 //! name, and damage is told from content. The node writes it with the same
 //! bytes before the view names it, and deletes what no view names
-//! (`tenure_group`, `docs/ha.md` §1.11).
+//! (`tenure_group`, `docs/design/groups.md` §1.11).
 //!
 //! ```text
 //! tenure-content 1\n

@@ -31,7 +31,7 @@
 //! makes the workload anew and starts it with the same config and instances.
 //! A workload runs on at most one node at any instant: before others can judge
 //! a node dead, it has ended everything by itself. The protocol is that of
-//! [`tenure_group`], told in `docs/ha.md`.
+//! [`tenure_group`], told in `docs/design/groups.md`.
 //!
 //! # Three ways to go
 //!

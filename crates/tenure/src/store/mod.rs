@@ -128,7 +128,7 @@ pub struct Page {
 pub const PAGE_MAX: usize = 500;
 
 /// By which clock a grant in this store may be judged over
-/// (`docs/election.md`, clause 3).
+/// (`docs/design/election.md`, clause 3).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Clock {
     /// The store has none that can be trusted: judge by observed silence.
@@ -229,7 +229,7 @@ pub trait Store: fmt::Debug + fmt::Display + Send + Sync + 'static {
 }
 
 /// The hold that one campaign has on one register by a session of the store,
-/// while it has one (`docs/election.md`, clause 4.12).
+/// while it has one (`docs/design/election.md`, clause 4.12).
 ///
 /// # Contract
 ///

@@ -21,7 +21,7 @@ const PLANNED: &[&str] = &[
 /// * `memory:` registers in this process;
 /// * `sqlite:///path/to.db` a file on this machine;
 /// * `postgres://user:password@host:5432/database` a PostgreSQL server, with
-///   the options of `docs/stores.md` in the query string;
+///   the options of `docs/reference/stores.md` in the query string;
 /// * `etcd://host:2379,host:2379` the servers of an etcd cluster, with its
 ///   options there too.
 /// * `tenure://h1:7400,h2:7400,h3:7400` a cluster of `tenure serve`.

@@ -1,5 +1,5 @@
 //! The heir is the one that everybody would choose: computed here once more,
-//! from the words of `docs/ha.md` and not from the code that is checked.
+//! from the words of `docs/design/groups.md` and not from the code that is checked.
 
 use tenure_group::{Assignment, NodeId, Place, Target, View};
 

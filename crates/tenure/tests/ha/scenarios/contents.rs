@@ -1,4 +1,4 @@
-//! Content of workloads (`docs/ha.md` §1.11): what no workload needs is deleted
+//! Content of workloads (`docs/design/groups.md` §1.11): what no workload needs is deleted
 //! from the store, and a deploy of the same content always works.
 
 use std::collections::BTreeSet;

@@ -1,4 +1,4 @@
-//! The scenarios of `docs/ha.md` §9, each by its name as a test per store. A
+//! The scenarios of `docs/design/groups.md` §9, each by its name as a test per store. A
 //! node that is dropped dies suddenly; one that leaves is told to.
 
 mod contents;
