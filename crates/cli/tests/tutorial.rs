@@ -11,6 +11,8 @@
 //!   first line names: these lines, in this order, among others; `…` stands
 //!   for any text.
 
+#![allow(clippy::print_stderr, reason = "what a failed test has seen")]
+
 mod common;
 
 use std::fs;
@@ -273,6 +275,11 @@ impl Desk {
 
 impl Drop for Desk {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            for (number, terminal) in self.terminals.iter().enumerate() {
+                eprintln!("--- terminal {} ---\n{}", number + 1, terminal.text());
+            }
+        }
         poll_until(SOON, || {
             let left = self.processes();
             for pid in &left {
