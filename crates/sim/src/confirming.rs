@@ -6,9 +6,9 @@
 //! beside a healthy candidate and a healthy store: it hears nothing then, the
 //! go-ahead among it, and says nothing.
 //!
-//! Who ends the work at `kill_at` while its guardian hangs is the candidate's
-//! own *keeper* (`docs/design/run.md`). With both of them stopped nobody looks at the
-//! clock; only the fence protects then, and so that is left out: where the
+//! While the guardian hangs, the candidate's own *keeper* ends the work at
+//! `kill_at` (`docs/design/run.md`). If both are stopped, no process reads the
+//! clock, and only the fence protects. That case is left out: where the
 //! candidate does not run either, the work ends at the `kill_at` that its
 //! guardian knows.
 

@@ -2,7 +2,7 @@
 //!
 //! The rules that one server can break alone are asserted by the node itself
 //! in debug builds, and here again; I1, I2, I4, I7 to I9, I11 and I12 of
-//! `docs/design/alpo.md` need somebody who sees everybody.
+//! `docs/design/alpo.md` compare servers, so only this checker can judge them.
 
 use std::collections::BTreeMap;
 

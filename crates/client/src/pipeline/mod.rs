@@ -17,9 +17,9 @@
 //! * a leader that lacks what was answered already is none that counts.
 //!
 //! Sessions are opened with a secret, and each stream shows it with the first
-//! command of a session: so nobody else can use one (`docs/design/identity.md`). A
-//! session under which somebody else does something all the same, a copy of
-//! this very process, is left as if it were over.
+//! command of a session, so no other client can use it
+//! (`docs/design/identity.md`). If a copy of this very process uses it all the
+//! same, this client leaves the session as if it were over.
 //!
 //! It is not a machine of the core's shape only because it hands out channels
 //! and messages of the wire; like those it reads no clock and never waits.

@@ -118,7 +118,8 @@ pub fn at(
     judged.map(drop)
 }
 
-/// Makes TLS of a connection, and says of which host.
+/// Does the client's part of a TLS handshake. Returns the stream and the host
+/// name for which the server's certificate was judged.
 ///
 /// # Errors
 /// If the other side does not prove that it is that host.

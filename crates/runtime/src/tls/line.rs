@@ -1,4 +1,4 @@
-//! A connection, of which the rest need not know whether it has TLS.
+//! A connection with or without TLS. Its users read and write it alike.
 
 use std::io;
 use std::pin::Pin;

@@ -159,8 +159,8 @@ impl Builder {
     /// Lead above this term only, as if it had been seen in the register: for
     /// a program that keeps the last term itself, and for one that knows of a
     /// backup which is older than that. The same as a term that the candidate
-    /// remembers (`docs/design/election.md`, clause 4.14), so whoever leads below it
-    /// is asked to hand over.
+    /// remembers (`docs/design/election.md`, clause 4.14): it asks a leader in a
+    /// lower term to hand over.
     pub fn floor(mut self, term: Term) -> Self {
         self.floor = term;
         self
