@@ -6,6 +6,8 @@ A table is text. `#` begins a comment, and other lines are one of:
     in PATH…          the files (globs of git) that the lines below are about
     not PATH…         without these
     OLD NEW           a word of the code of these files
+    A::OLD A::NEW     the same of two words, or of `a.old`, `.old` and `old:`;
+                      before the words, and in comments and strings too
     text OLD NEW      a word of everything in them, comments and strings too
     move OLD NEW      a file; also every `mod` and path that names it is a word
                       of the table, which the table says by itself
@@ -46,7 +48,7 @@ def files(globs, without):
 class Scope:
     def __init__(self, globs):
         self.globs, self.without = globs, []
-        self.code, self.text, self.both = {}, {}, set()
+        self.code, self.text, self.pairs, self.both = {}, {}, {}, set()
 
 
 def read(table):
@@ -70,6 +72,8 @@ def read(table):
                 if old in scopes[-1].code:
                     fail(f"{table}:{number}: {old} is there twice")
                 scopes[-1].code[old] = new
+            case [old, new] if re.search(r"[:.]", old):
+                scopes[-1].pairs[old] = new
             case _:
                 fail(f"{table}:{number}: expected a line of a table, found {line!r}")
     return scopes, moves
@@ -108,11 +112,16 @@ def apply(table):
                 moved = new in scope.code or new in scope.text
                 if old in there and new in there and not moved and old not in scope.both:
                     twice.append(f"{path}: {old} becomes {new}, which is there")
-            after = replace(source, path.endswith(".rs"), scope)
+            after = source
+            for old, new in scope.pairs.items():
+                pattern = r"(?<!\w)" * old[0].isalnum() + re.escape(old) + r"(?!\w)" * old[-1].isalnum()
+                after, count = re.subn(pattern, lambda _, new=new: new, after)
+                used[old] += count
+            after = replace(after, path.endswith(".rs"), scope)
             if after != source:
                 changed[path] = after
     for scope in scopes:
-        for old in scope.code | scope.text:
+        for old in scope.code | scope.text | scope.pairs:
             if not used[old]:
                 twice.append(f"{old} is nowhere")
     if twice:
