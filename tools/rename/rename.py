@@ -6,7 +6,8 @@ A table is text. `#` begins a comment, and other lines are one of:
     in PATH…          the files (globs of git) that the lines below are about
     not PATH…         without these
     OLD NEW           a word of the code of these files
-    A::OLD A::NEW     the same of two words, or of `a.old`, `.old` and `old:`;
+    A::OLD A::NEW     the same of two words, or of `a.old`, `.old`, `old:` and
+                      `fn~old` (`~` is a space); in the order of the table,
                       before the words, and in comments and strings too
     text OLD NEW      a word of everything in them, comments and strings too
     move OLD NEW      a file; also every `mod` and path that names it is a word
@@ -72,8 +73,8 @@ def read(table):
                 if old in scopes[-1].code:
                     fail(f"{table}:{number}: {old} is there twice")
                 scopes[-1].code[old] = new
-            case [old, new] if re.search(r"[:.]", old):
-                scopes[-1].pairs[old] = new
+            case [old, new] if re.search(r"[:.~]", old):
+                scopes[-1].pairs[old.replace("~", " ")] = new.replace("~", " ")
             case _:
                 fail(f"{table}:{number}: expected a line of a table, found {line!r}")
     return scopes, moves
