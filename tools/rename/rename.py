@@ -42,7 +42,9 @@ def fail(message):
 
 
 def files(globs, without):
-    args = ["git", "ls-files", "--", *globs, *(f":!{it}" for it in without)]
+    args = ["git", "ls-files", "--"]
+    args += [f":(glob){it}" if "*" in it else it for it in globs]
+    args += [f":(exclude){it}" for it in without]
     return subprocess.run(args, check=True, capture_output=True, text=True).stdout.split("\n")[:-1]
 
 
