@@ -171,7 +171,7 @@ pub(crate) fn describe(election: &str, seen: &Observation) -> String {
         let addresses: Vec<&str> = leader.addresses.iter().map(tenure::Name::as_str).collect();
         let _ = write!(text, " at {}", addresses.join(", "));
     }
-    if let Some(over_at) = seen.over_at {
+    if let Some(over_at) = seen.expires_at {
         let left = over_at.since(clock::boot()).as_secs_f64();
         let _ = write!(text, ", {left:.1}s left unless renewed");
     } else {
@@ -195,7 +195,7 @@ fn observed(election: &str, seen: &Observation, record: Option<&Record>) -> Valu
         object["name"] = leader.name.as_str().into();
         object["addresses"] = addresses.into();
     }
-    if let Some(over_at) = seen.over_at {
+    if let Some(over_at) = seen.expires_at {
         let left = over_at.since(clock::boot()).as_millis();
         object["left_ms"] = u64::try_from(left).unwrap_or(u64::MAX).into();
     }

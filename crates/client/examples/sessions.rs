@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure::clock::boot;
-use tenure::core::election::{Holder, Office, Record};
+use tenure::core::election::{Holder, Occupancy, Record};
 use tenure::core::ids::{LeaderId, Name, Term};
 use tenure::core::time::{Instant, WallTime};
 use tenure_api::v1;
@@ -127,7 +127,7 @@ impl Holding {
         holding.session = opened.await?;
         for number in share {
             let request = v1::CompareAndSwapRequest {
-                swap: Some(office(number)?),
+                swap: Some(occupancy(number)?),
                 numbered: holding.next(),
             };
             let done = holding.ask(|channel| {
@@ -200,7 +200,7 @@ impl Holding {
 }
 
 /// The register of an election, held, and vacant at the end.
-fn office(number: usize) -> Result<v1::Swap, Failed> {
+fn occupancy(number: usize) -> Result<v1::Swap, Failed> {
     let name = Name::new(&format!("election-{number}"))?;
     let holder = Holder {
         id: LeaderId::parse(&format!("{number:032x}")).ok_or("an id")?,
@@ -209,7 +209,7 @@ fn office(number: usize) -> Result<v1::Swap, Failed> {
         params: Arc::from([]),
         request: None,
     };
-    let record = |sequence, office| Record {
+    let record = |sequence, occupancy| Record {
         election: name.clone(),
         term: Term::new(1).unwrap_or(Term::ZERO),
         sequence,
@@ -217,10 +217,10 @@ fn office(number: usize) -> Result<v1::Swap, Failed> {
         lease: TTL,
         acquired_at: WallTime::from_millis(1_700_000_000_000),
         renewed_at: WallTime::from_millis(1_700_000_000_000),
-        office,
+        occupancy,
     };
-    let held = record(1, Office::Held(holder)).encode();
-    let vacant = record(1_000_000, Office::Vacant { successor: None }).encode();
+    let held = record(1, Occupancy::Held(holder)).encode();
+    let vacant = record(1_000_000, Occupancy::Vacant { successor: None }).encode();
     Ok(v1::Swap {
         key: format!("elections/{name}"),
         value: held.to_vec().into(),

@@ -60,7 +60,7 @@ impl Failure {
 
     /// What was read is no record. Once proves nothing about the register:
     /// perhaps only the answer was damaged.
-    pub fn garbled() -> Self {
+    pub fn malformed() -> Self {
         Self::new(FailureClass::Unknown, "the answer was not a record")
     }
 

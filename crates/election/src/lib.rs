@@ -3,7 +3,7 @@
 //! One register per election says who holds office, in which term, and for
 //! how long a grant lasts without renewal ([`Record`]). Candidates race for
 //! it by compare-and-swap; the winner renews; everybody else judges from the
-//! outside whether the grant is over ([`Sight`]) and races again when it is.
+//! outside whether the grant is over ([`LeaseJudge`]) and races again when it is.
 //! The clauses cited as `§` are those of `docs/design/election.md`.
 //!
 //! # Why can nobody lead twice here?
@@ -33,17 +33,17 @@ mod bug;
 mod campaign;
 mod config;
 mod grant;
+mod judge;
 mod observation;
 mod observer;
 mod record;
-mod sight;
 
 pub use bug::Bug;
 pub use campaign::{Bind, Campaign, Command, Event, Input, Output, Why};
 pub use config::{Config, ConfigError, Expiry, Priority};
 pub use grant::Grant;
-pub use observation::{Certainty, Fallen, Observation};
+pub use judge::{LeaseJudge, LeaseState, News};
+pub use observation::{Certainty, Observation, TermRegression};
 pub use observer::Observer;
-pub use record::{Holder, Leader, Office, Record, RecordError, Request};
-pub use sight::{News, Sight, Standing};
+pub use record::{Holder, Leader, Occupancy, Record, RecordError, Request};
 pub use tenure_core::call::{Call, Failure, FailureClass};

@@ -40,13 +40,13 @@ pub struct Observation {
     pub certainty: Certainty,
     /// When the grant may be over if it is not renewed, on this process's
     /// boot-time clock; `None` if nobody leads, or a session holds the office.
-    pub over_at: Option<Instant>,
+    pub expires_at: Option<Instant>,
 }
 
 /// The register shows a lower term than this process has seen, or the same
 /// under another leader: it was lost, or an older copy of it came back (§1.11).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Fallen {
+pub struct TermRegression {
     /// What it shows; zero where there is no register.
     pub shown: Term,
     /// The highest term that was seen: the floor, which no leader may be
@@ -54,7 +54,7 @@ pub struct Fallen {
     pub floor: Term,
 }
 
-impl Fallen {
+impl TermRegression {
     /// Nobody asks a leader to go for the sake of a floor above this, 2^62. A
     /// term that high is a mistake, and must not spread: half of all terms are
     /// left above it.

@@ -2,7 +2,7 @@
 //!
 //! An observer tells who leads, at first and after every change, with how
 //! sure it is and when the grant may be over. It judges by the same rules as
-//! a candidate (its [`Sight`] is the same one), so a resolver that lives long
+//! a candidate (its [`LeaseJudge`] is the same one), so a resolver that lives long
 //! gives answers as good as a rival's.
 //!
 //! Where the store has no watch it reads about twice per renewal, timed from
@@ -18,10 +18,10 @@ use tenure_core::machine::Machine;
 use tenure_core::time::{Drift, Instant, Now};
 
 use super::campaign::{Command, Event, Input, Output};
-use super::{Config, Expiry, Fallen, Leader, News, Sight, Standing};
+use super::{Config, Expiry, Leader, LeaseJudge, LeaseState, News, TermRegression};
 
 /// How long to wait for a read.
-const PATIENCE: Duration = Duration::from_secs(5);
+const READ_TIMEOUT: Duration = Duration::from_secs(5);
 /// The longest pause between two reads of a vacant office or after failures.
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 /// The shortest pause between two reads.
@@ -33,10 +33,10 @@ pub struct Observer {
     config: Config,
     key: Key,
     now: Now,
-    sight: Sight,
+    judge: LeaseJudge,
     /// Whether to tell of every renewal.
     renewals: bool,
-    watching: bool,
+    watch_up: bool,
     stopped: bool,
     pending: Option<(Call, Instant)>,
     read_at: Instant,
@@ -45,9 +45,9 @@ pub struct Observer {
     renewed_at: Option<Instant>,
     failures: u32,
     last_call: u64,
-    told: Option<Option<(Term, LeaderId)>>,
+    reported: Option<Option<(Term, LeaderId)>>,
     /// The fall of the register that was told last.
-    fell: Option<Fallen>,
+    fell: Option<TermRegression>,
     outputs: VecDeque<Output>,
 }
 
@@ -65,9 +65,9 @@ impl Observer {
             config,
             key,
             now,
-            sight: Sight::new(),
+            judge: LeaseJudge::new(),
             renewals,
-            watching: false,
+            watch_up: false,
             stopped: false,
             pending: None,
             read_at: now.boot,
@@ -75,7 +75,7 @@ impl Observer {
             renewed_at: None,
             failures: 0,
             last_call: 0,
-            told: None,
+            reported: None,
             fell: None,
             outputs: VecDeque::new(),
         };
@@ -89,8 +89,8 @@ impl Observer {
     }
 
     /// What it has seen.
-    pub const fn sight(&self) -> &Sight {
-        &self.sight
+    pub const fn judge(&self) -> &LeaseJudge {
+        &self.judge
     }
 
     fn answer(&mut self, call: Call, result: Result<Reading, Failure>) {
@@ -99,7 +99,7 @@ impl Observer {
         };
         match result {
             Ok(reading) => {
-                let news = self.sight.read(&self.config, self.now, asked, &reading);
+                let news = self.judge.read(&self.config, self.now, asked, &reading);
                 self.note(news, true);
             }
             Err(failure) => self.failed(failure),
@@ -107,13 +107,13 @@ impl Observer {
     }
 
     fn seen(&mut self, register: Option<&Register>) {
-        let news = self.sight.hint(&self.config, self.now, register);
+        let news = self.judge.hint(&self.config, self.now, register);
         self.note(news, false);
     }
 
     /// The watch came or went: something may have happened unreported.
-    fn watching(&mut self, up: bool) {
-        let changed = core::mem::replace(&mut self.watching, up) != up;
+    fn watch_changed(&mut self, up: bool) {
+        let changed = core::mem::replace(&mut self.watch_up, up) != up;
         if changed && self.failures == 0 {
             self.read_at = self.now.boot;
         }
@@ -121,19 +121,19 @@ impl Observer {
 
     fn note(&mut self, news: News, by_read: bool) {
         match &news {
-            News::Garbled(_) => return self.failed(Failure::garbled()),
-            News::Unreadable(error) => {
+            News::Malformed(_) => return self.failed(Failure::malformed()),
+            News::Corrupt(error) => {
                 let why = alloc::string::ToString::to_string(error);
                 return self.failed(Failure::new(FailureClass::Broken, &why));
             }
-            News::Doubtful => {
+            News::Unplaced => {
                 self.read_at = self.now.boot;
                 return;
             }
             News::Written => self.learn_pace(self.renewed_at),
             News::LeaderChanged => self.learn_pace(None),
-            News::JudgedOver => {}
-            News::Nothing if by_read && self.sight.leader().is_none() => {
+            News::Expired => {}
+            News::Nothing if by_read && self.judge.leader().is_none() => {
                 self.pause = (self.pause * 2).min(PAUSE_MAX);
             }
             News::Nothing => {}
@@ -143,7 +143,7 @@ impl Observer {
             self.outputs.push_back(Output::Event(Event::Recovered));
         }
         if by_read {
-            let gap = if self.watching {
+            let gap = if self.watch_up {
                 PAUSE_MAX * 5
             } else {
                 self.pause
@@ -156,8 +156,8 @@ impl Observer {
     /// Half the time between two renewals seen is when to look again; until
     /// two were seen, half of the usual interval of a fifth of the lease.
     fn learn_pace(&mut self, last: Option<Instant>) {
-        let led = self.sight.leader().is_some();
-        let Some(record) = self.sight.record().filter(|_| led) else {
+        let led = self.judge.leader().is_some();
+        let Some(record) = self.judge.record().filter(|_| led) else {
             self.renewed_at = None;
             self.pause = PAUSE_MIN;
             return;
@@ -181,10 +181,10 @@ impl Observer {
 
     fn tell(&mut self, written: bool) {
         let leads = |leader: Leader| (leader.term, leader.id);
-        let told = Some(self.sight.leader().map(leads));
-        let observation = self.sight.observation(self.config.expiry);
-        if told != self.told {
-            self.told = told;
+        let reported = Some(self.judge.leader().map(leads));
+        let observation = self.judge.observation(self.config.expiry);
+        if reported != self.reported {
+            self.reported = reported;
             self.outputs
                 .push_back(Output::Event(Event::LeaderChanged(observation)));
         } else if written && self.renewals {
@@ -192,10 +192,10 @@ impl Observer {
                 .push_back(Output::Event(Event::LeaderRenewed(observation)));
         }
         // It remembers, and cannot do more than tell: it writes nothing.
-        let fallen = self.sight.fallen();
-        if let Some(news) = fallen.filter(|_| self.fell != fallen) {
-            self.fell = fallen;
-            self.outputs.push_back(Output::Event(Event::Fell(news)));
+        let regression = self.judge.regression();
+        if let Some(news) = regression.filter(|_| self.fell != regression) {
+            self.fell = regression;
+            self.outputs.push_back(Output::Event(Event::TermFell(news)));
         }
     }
 
@@ -206,7 +206,7 @@ impl Observer {
         let now = self.now.boot;
         if self
             .pending
-            .is_some_and(|(_, asked)| now >= asked.after(PATIENCE))
+            .is_some_and(|(_, asked)| now >= asked.after(READ_TIMEOUT))
         {
             self.pending = None;
             self.failed(Failure::no_answer());
@@ -220,14 +220,14 @@ impl Observer {
             self.outputs.push_back(Output::Read {
                 call,
                 key,
-                within: PATIENCE,
+                within: READ_TIMEOUT,
             });
         }
     }
 
     fn look_at(&self) -> Instant {
-        match self.sight.standing() {
-            Standing::Held { over_at } if self.failures == 0 => self.read_at.min(over_at),
+        match self.judge.lease_state() {
+            LeaseState::Held { expires_at } if self.failures == 0 => self.read_at.min(expires_at),
             _ => self.read_at,
         }
     }
@@ -245,7 +245,7 @@ impl Machine for Observer {
         match input {
             Input::Read { call, result } => self.answer(call, result),
             Input::Seen { key, register } if key == self.key => self.seen(register.as_ref()),
-            Input::Watching(up) => self.watching(up),
+            Input::WatchUp(up) => self.watch_changed(up),
             Input::Command(Command::Stop) => {
                 self.stopped = true;
                 self.outputs.push_back(Output::Event(Event::Stopped));
@@ -276,7 +276,7 @@ impl Machine for Observer {
     fn deadline(&self) -> Option<Instant> {
         Some(
             self.pending
-                .map_or_else(|| self.look_at(), |(_, asked)| asked.after(PATIENCE)),
+                .map_or_else(|| self.look_at(), |(_, asked)| asked.after(READ_TIMEOUT)),
         )
     }
 }

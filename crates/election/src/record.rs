@@ -63,12 +63,12 @@ pub struct Record {
     /// except under [`Expiry::BoundedSkew`](super::Expiry::BoundedSkew)).
     pub renewed_at: WallTime,
     /// Who holds it.
-    pub office: Office,
+    pub occupancy: Occupancy,
 }
 
 /// Whether an office is held.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Office {
+pub enum Occupancy {
     /// Nobody holds it: it was resigned.
     Vacant {
         /// To whom it was handed, if to anyone: others hold back a little.
@@ -136,9 +136,9 @@ impl Record {
 
     /// The holder, if there is one.
     pub const fn holder(&self) -> Option<&Holder> {
-        match &self.office {
-            Office::Held(holder) => Some(holder),
-            Office::Vacant { .. } => None,
+        match &self.occupancy {
+            Occupancy::Held(holder) => Some(holder),
+            Occupancy::Vacant { .. } => None,
         }
     }
 
@@ -184,12 +184,12 @@ impl Record {
         writeln!(out, "lease_ns {}", nanos(self.lease))?;
         writeln!(out, "acquired_at_ms {}", self.acquired_at.as_millis())?;
         writeln!(out, "renewed_at_ms {}", self.renewed_at.as_millis())?;
-        match &self.office {
-            Office::Vacant { successor: None } => Ok(()),
-            Office::Vacant {
+        match &self.occupancy {
+            Occupancy::Vacant { successor: None } => Ok(()),
+            Occupancy::Vacant {
                 successor: Some(name),
             } => writeln!(out, "successor {name}"),
-            Office::Held(holder) => holder.write(out),
+            Occupancy::Held(holder) => holder.write(out),
         }
     }
 
@@ -316,7 +316,7 @@ impl<'a> Fields<'a> {
             lease: self.lease()?,
             acquired_at: WallTime::from_millis(self.number("acquired_at_ms")?),
             renewed_at: WallTime::from_millis(self.number("renewed_at_ms")?),
-            office: self.office()?,
+            occupancy: self.occupancy()?,
         };
         match self.next {
             None => Ok(record),
@@ -327,10 +327,10 @@ impl<'a> Fields<'a> {
         }
     }
 
-    fn office(&mut self) -> Result<Office, RecordError> {
+    fn occupancy(&mut self) -> Result<Occupancy, RecordError> {
         if !self.is_next("leader") {
             let successor = self.optional("successor", |text| Name::new(text).ok())?;
-            return Ok(Office::Vacant { successor });
+            return Ok(Occupancy::Vacant { successor });
         }
         let id = self.parsed("leader", LeaderId::parse)?;
         let name = self.name("name")?;
@@ -340,7 +340,7 @@ impl<'a> Fields<'a> {
         }
         let params = self.optional("params", unhex)?.unwrap_or_default();
         let request = self.optional("request", request)?;
-        Ok(Office::Held(Holder {
+        Ok(Occupancy::Held(Holder {
             id,
             name,
             addresses: addresses.into(),

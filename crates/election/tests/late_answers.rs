@@ -6,7 +6,7 @@ use std::time::Duration;
 use tenure_core::cas::{Reading, Register};
 use tenure_core::ids::{LeaderId, Name, Term, Version};
 use tenure_core::time::{Instant, Now, WallTime};
-use tenure_election::{Config, Expiry, Holder, News, Office, Record, Sight, Standing};
+use tenure_election::{Config, Expiry, Holder, LeaseJudge, LeaseState, News, Occupancy, Record};
 
 fn at(ms: u64) -> Now {
     Now {
@@ -33,7 +33,7 @@ fn register(config: &Config, leader: u128, sequence: u64, ms: u64) -> Register {
         lease: config.lease,
         acquired_at: WallTime::from_millis(ms),
         renewed_at: WallTime::from_millis(ms),
-        office: Office::Held(Holder {
+        occupancy: Occupancy::Held(Holder {
             id: LeaderId::from_u128(leader),
             name: config.name.clone(),
             addresses: [].into(),
@@ -59,27 +59,27 @@ fn reading(register: Register) -> Reading {
 #[test]
 fn a_read_that_a_watch_has_overtaken_changes_nothing() {
     let config = config(Expiry::Silence);
-    let mut sight = Sight::new();
+    let mut judge = LeaseJudge::new();
     let (old, new) = (register(&config, 1, 1, 0), register(&config, 2, 2, 0));
-    sight.read(&config, at(10), at(0).boot, &reading(old.clone()));
+    judge.read(&config, at(10), at(0).boot, &reading(old.clone()));
     // Asked at 20, overtaken at 30, answered at 40.
-    sight.hint(&config, at(30), Some(&new));
-    let news = sight.read(&config, at(40), at(20).boot, &reading(old.clone()));
+    judge.hint(&config, at(30), Some(&new));
+    let news = judge.read(&config, at(40), at(20).boot, &reading(old.clone()));
     assert_eq!(news, News::Nothing);
-    assert_eq!(sight.leader().map(|leader| leader.term.get()), Some(2));
+    assert_eq!(judge.leader().map(|leader| leader.term.get()), Some(2));
     // A read asked afterwards is believed: the register was restored.
-    let news = sight.read(&config, at(60), at(50).boot, &reading(old));
+    let news = judge.read(&config, at(60), at(50).boot, &reading(old));
     assert_eq!(news, News::LeaderChanged);
 }
 
 #[test]
 fn by_the_calendar_a_read_is_judged_by_when_it_was_asked() {
     let config = config(Expiry::BoundedSkew(Duration::from_secs(1)));
-    let mut sight = Sight::new();
+    let mut judge = LeaseJudge::new();
     let held = register(&config, 1, 1, 0);
     // Asked at 5 ms, and handled after a long pause.
-    sight.read(&config, at(60_000), at(5).boot, &reading(held.clone()));
-    assert!(matches!(sight.standing(), Standing::Held { .. }));
-    sight.read(&config, at(60_010), at(60_005).boot, &reading(held));
-    assert!(matches!(sight.standing(), Standing::Over(_)));
+    judge.read(&config, at(60_000), at(5).boot, &reading(held.clone()));
+    assert!(matches!(judge.lease_state(), LeaseState::Held { .. }));
+    judge.read(&config, at(60_010), at(60_005).boot, &reading(held));
+    assert!(matches!(judge.lease_state(), LeaseState::Expired(_)));
 }

@@ -7,7 +7,7 @@ use tenure_core::cas::{Bytes, MAX_VALUE_BYTES};
 use tenure_core::ids::{LeaderId, Name, Term};
 use tenure_core::rng::Rng;
 use tenure_core::time::WallTime;
-use tenure_election::{Config, Holder, Office, Record, RecordError, Request};
+use tenure_election::{Config, Holder, Occupancy, Record, RecordError, Request};
 
 fn name(text: &str) -> Name {
     Name::new(text).expect("a good name")
@@ -22,7 +22,7 @@ fn sample() -> Record {
         lease: Duration::from_secs(10),
         acquired_at: WallTime::from_millis(1_763_700_000_000),
         renewed_at: WallTime::from_millis(1_763_700_090_000),
-        office: Office::Held(Holder {
+        occupancy: Occupancy::Held(Holder {
             id: LeaderId::from_u128(0x00c0_ffee),
             name: name("web-1"),
             addresses: [name("10.0.0.7:8443"), name("[::1]:8443")].into(),
@@ -66,8 +66,8 @@ fn any_number(rng: &mut Rng) -> u64 {
 
 fn any_record(rng: &mut Rng) -> Record {
     let optional = |rng: &mut Rng| rng.chance(50).then(|| any_name(rng));
-    let office = if rng.chance(30) {
-        Office::Vacant {
+    let occupancy = if rng.chance(30) {
+        Occupancy::Vacant {
             successor: optional(rng),
         }
     } else {
@@ -78,7 +78,7 @@ fn any_record(rng: &mut Rng) -> Record {
             1 => Some(Request::Resign),
             _ => Some(Request::Transfer(any_name(rng))),
         };
-        Office::Held(Holder {
+        Occupancy::Held(Holder {
             id: LeaderId::from_u128(rng.next_u128() >> rng.below(128)),
             name: any_name(rng),
             addresses: addresses.into(),
@@ -94,7 +94,7 @@ fn any_record(rng: &mut Rng) -> Record {
         lease: Duration::from_nanos(any_number(rng)).min(Config::LEASE_MAX),
         acquired_at: WallTime::from_millis(any_number(rng)),
         renewed_at: WallTime::from_millis(any_number(rng)),
-        office,
+        occupancy,
     }
 }
 
@@ -219,7 +219,7 @@ fn the_longest_record_fits_every_store() {
     let longest = name(&"n".repeat(Name::MAX_BYTES));
     let mut record = sample();
     record.election = longest.clone();
-    record.office = Office::Held(Holder {
+    record.occupancy = Occupancy::Held(Holder {
         id: LeaderId::from_u128(u128::MAX),
         name: longest.clone(),
         addresses: vec![longest.clone(); Config::ADDRESSES_MAX].into(),

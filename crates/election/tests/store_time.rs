@@ -13,7 +13,7 @@ use tenure_core::cas::{Reading, Register};
 use tenure_core::ids::{LeaderId, Name, Term, Version};
 use tenure_core::rng::Rng;
 use tenure_core::time::{ClockId, Instant, Now, StoreTime, WallTime};
-use tenure_election::{Config, Expiry, Holder, Office, Record, Sight, Standing};
+use tenure_election::{Config, Expiry, Holder, LeaseJudge, LeaseState, Occupancy, Record};
 
 const MILLI: u64 = 1_000_000;
 const CLOCK: ClockId = ClockId {
@@ -65,7 +65,7 @@ fn register(config: &Config, sequence: u64, stamp: StoreTime) -> Register {
         lease: config.lease,
         acquired_at: WallTime::from_millis(0),
         renewed_at: WallTime::from_millis(0),
-        office: Office::Held(Holder {
+        occupancy: Occupancy::Held(Holder {
             id: LeaderId::from_u128(7),
             name: config.name.clone(),
             addresses: [].into(),
@@ -89,7 +89,7 @@ fn verdicts(seed: u64, ahead: u64) -> (Option<u64>, u64) {
         began: (0, 0),
         stamped: 0,
     };
-    let mut sight = Sight::new();
+    let mut judge = LeaseJudge::new();
     let (mut now, mut sequence) = (0, 1);
     let (mut held, mut renewed) = (register(&config, 1, log.stamp(0)), 0);
     let (mut earliest, mut back) = (None, 0);
@@ -103,10 +103,10 @@ fn verdicts(seed: u64, ahead: u64) -> (Option<u64>, u64) {
                 renewed = now;
             }
             1 => {
-                let told = log.now(now);
+                let reported = log.now(now);
                 log.change(now);
                 log.began.0 += ahead;
-                back = back.max(told.saturating_sub(log.now(now)));
+                back = back.max(reported.saturating_sub(log.now(now)));
             }
             _ => {
                 let boot = Instant::from_nanos(now);
@@ -122,8 +122,8 @@ fn verdicts(seed: u64, ahead: u64) -> (Option<u64>, u64) {
                     boot,
                     wall: WallTime::from_millis(0),
                 };
-                sight.read(&config, at, boot, &reading);
-                if let Standing::Over(_) = sight.standing() {
+                judge.read(&config, at, boot, &reading);
+                if let LeaseState::Expired(_) = judge.lease_state() {
                     let age = now - renewed;
                     earliest = Some(earliest.map_or(age, |known: u64| known.min(age)));
                 }

@@ -36,7 +36,7 @@ use serde_json::{Map, Value, json};
 use tenure_api::v1::{self, Cause};
 use tenure_core::ids::Key;
 use tenure_core::time::Instant;
-use tenure_election::{Office, Record, Request};
+use tenure_election::{Occupancy, Record, Request};
 use tenure_runtime::clock;
 use tenure_runtime::error::plain_json;
 
@@ -230,13 +230,13 @@ fn office(swap: &v1::Swap) -> Option<(&'static str, Value)> {
         return Some(("election_overwritten", json!({ "election": election })));
     };
     let term = record.term.get();
-    match &record.office {
-        Office::Vacant { successor } => {
+    match &record.occupancy {
+        Occupancy::Vacant { successor } => {
             let successor = successor.as_ref().map(ToString::to_string);
             let about = json!({ "election": election, "term": term, "successor": successor });
             Some(("election_resigned", about))
         }
-        Office::Held(holder) => {
+        Occupancy::Held(holder) => {
             let mut about = json!({
                 "election": election,
                 "term": term,

@@ -21,7 +21,7 @@ use crate::world::{Happening, World};
 
 /// What the application knows of its office.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Office {
+pub(crate) struct Leadership {
     pub(crate) fence: Fence,
     /// The latest grant it was told.
     pub(crate) grant: Grant,
@@ -47,14 +47,14 @@ impl World {
             Event::Renewed { term, grant } => self.renewed(p, *term, *grant),
             Event::Draining { why, .. } => self.draining(p, why),
             Event::Kill { .. } => {
-                self.with_office(p, |office| office.killed = true);
+                self.with_leadership(p, |leadership| leadership.killed = true);
                 self.end_work(p, true);
                 self.ensure_drained(p);
             }
             Event::Ousted { why, .. } => self.ousted(p, why),
             Event::LeaderChanged(seen) | Event::LeaderRenewed(seen) => self.claimed(p, seen),
             Event::Trouble { .. } => self.stats.troubles += 1,
-            Event::Fell(fallen) => {
+            Event::TermFell(fallen) => {
                 self.stats.falls += 1;
                 self.procs[p].floors.told(fallen.floor);
             }
@@ -63,9 +63,9 @@ impl World {
         }
     }
 
-    fn with_office(&mut self, p: usize, change: impl FnOnce(&mut Office)) {
-        if let Some(office) = &mut self.procs[p].office {
-            change(office);
+    fn with_leadership(&mut self, p: usize, change: impl FnOnce(&mut Leadership)) {
+        if let Some(leadership) = &mut self.procs[p].leadership {
+            change(leadership);
         }
     }
 
@@ -79,7 +79,7 @@ impl World {
         self.judge(Check::Terms, p, finding);
         let finding = self.procs[p].floors.elected(fence);
         self.judge(Check::Floors, p, finding);
-        self.procs[p].office = Some(Office {
+        self.procs[p].leadership = Some(Leadership {
             fence,
             grant,
             draining: false,
@@ -110,15 +110,15 @@ impl World {
 
     fn renewed(&mut self, p: usize, term: Term, grant: Grant) {
         self.stats.renewals += 1;
-        let Some(office) = self.procs[p]
-            .office
+        let Some(leadership) = self.procs[p]
+            .leadership
             .as_mut()
             .filter(|o| o.fence.term == term)
         else {
             return;
         };
-        office.grant = grant;
-        let fence = office.fence;
+        leadership.grant = grant;
+        let fence = leadership.fence;
         if self.procs[p].config.work_confirms {
             self.feed(p, term, grant);
         } else if let Some(work) = self.procs[p].work.as_mut().filter(|work| work.term == term) {
@@ -129,12 +129,12 @@ impl World {
     }
 
     fn draining(&mut self, p: usize, why: &Why) {
-        let Some(office) = &mut self.procs[p].office else {
+        let Some(leadership) = &mut self.procs[p].leadership else {
             return;
         };
-        office.draining = true;
-        let office = *office;
-        let (term, election) = (office.fence.term, self.procs[p].election);
+        leadership.draining = true;
+        let leadership = *leadership;
+        let (term, election) = (leadership.fence.term, self.procs[p].election);
         let lease = self.procs[p].config.lease.as_nanos() as u64;
         let finding = match why {
             Why::Unconfirmed => {
@@ -156,7 +156,7 @@ impl World {
             }
             Why::WorkUnconfirmed => {
                 self.stats.work_unconfirmed += 1;
-                self.procs[p].guardian.confirmed.unheard(&office)
+                self.procs[p].guardian.confirmed.unheard(&leadership)
             }
             Why::Resigned | Why::Replaced => {
                 self.stats.resignations += 1;
@@ -180,11 +180,11 @@ impl World {
     }
 
     fn ousted(&mut self, p: usize, why: &Why) {
-        let Some(office) = &mut self.procs[p].office else {
+        let Some(leadership) = &mut self.procs[p].leadership else {
             return;
         };
-        office.ousted = true;
-        let fence = office.fence;
+        leadership.ousted = true;
+        let fence = leadership.fence;
         if *why == Why::Replaced {
             self.stats.replaced += 1;
             let finding = Causes::replaced(fence, &self.terms[self.procs[p].election]);
@@ -209,18 +209,18 @@ impl World {
         }
         let proc = &self.procs[p];
         let now = self.nodes[proc.node].boot(self.now);
-        let good = |office: &&Office| {
-            office.fence.term == term
-                && !office.draining
-                && !office.killed
-                && !office.drained
-                && now < office.grant.drain_at
+        let good = |leadership: &&Leadership| {
+            leadership.fence.term == term
+                && !leadership.draining
+                && !leadership.killed
+                && !leadership.drained
+                && now < leadership.grant.drain_at
         };
-        let Some(office) = proc.office.as_ref().filter(good) else {
+        let Some(leadership) = proc.leadership.as_ref().filter(good) else {
             self.stats.late_starts += 1;
             return;
         };
-        let (start, kill_at) = (office.grant.start, office.grant.kill_at);
+        let (start, kill_at) = (leadership.grant.start, leadership.grant.kill_at);
         let at = self.nodes[proc.node].when(kill_at);
         let election = proc.election;
         self.procs[p].work = Some(Work { term, kill_at });
@@ -294,14 +294,14 @@ impl World {
         if self.procs[p].work.is_some() || !self.procs[p].up {
             return;
         }
-        let Some(office) = self.procs[p]
-            .office
+        let Some(leadership) = self.procs[p]
+            .leadership
             .as_mut()
-            .filter(|office| !office.drained)
+            .filter(|leadership| !leadership.drained)
         else {
             return;
         };
-        office.drained = true;
+        leadership.drained = true;
         self.procs[p].guardian.replace();
         let at = self.now + self.rng.between(0, self.swarm.reap);
         self.post(p, at, Mail::Input(Input::Drained));

@@ -151,18 +151,18 @@ impl World {
     /// of life of its session.
     pub(crate) fn extends(&mut self, p: usize, write: Option<&Write>) {
         let proc = &self.procs[p];
-        let office = proc.office.filter(|o| !o.draining && !o.ousted);
-        let Some(office) = office.filter(|_| proc.config.work_confirms) else {
+        let leadership = proc.leadership.filter(|o| !o.draining && !o.ousted);
+        let Some(leadership) = leadership.filter(|_| proc.config.work_confirms) else {
             return;
         };
         let held = |write: &Write| {
             let record = Record::decode(&write.value);
-            let fence = office.fence;
+            let fence = leadership.fence;
             record.is_ok_and(|record| record.is_held_by(fence.leader, fence.term))
         };
         // A request, for another leader, extends nothing.
         if write.is_none_or(|write| write.stamp != Stamp::Keep && held(write)) {
-            let finding = proc.guardian.confirmed.extends(&office);
+            let finding = proc.guardian.confirmed.extends(&leadership);
             self.judge(Check::Confirms, p, finding);
         }
     }
@@ -188,7 +188,7 @@ impl World {
         proc.guardian.hung = true;
         proc.guardian.number += 1;
         let number = proc.guardian.number;
-        let term = proc.office.map(|office| office.fence.term);
+        let term = proc.leadership.map(|leadership| leadership.fence.term);
         let lease = proc.config.lease.as_nanos() as u64;
         self.stats.hangs += 1;
         self.causes.disturb(p, self.now);
@@ -217,7 +217,9 @@ impl World {
             self.follow(p, term, grant);
         }
         let proc = &self.procs[p];
-        let draining = proc.office.is_some_and(|office| office.draining);
+        let draining = proc
+            .leadership
+            .is_some_and(|leadership| leadership.draining);
         if let Some(work) = proc.work.filter(|_| draining) {
             // It finds out by its own clock that the work has to stop.
             let most = proc.config.grace.as_nanos() as u64 / 2;
@@ -243,9 +245,11 @@ impl World {
             return;
         }
         let proc = &mut self.procs[p];
-        let office = proc.office.filter(|office| office.fence.term == term);
-        if let (Some(office), Some(work)) = (office, proc.work.as_mut()) {
-            work.kill_at = work.kill_at.max(office.grant.kill_at);
+        let leadership = proc
+            .leadership
+            .filter(|leadership| leadership.fence.term == term);
+        if let (Some(leadership), Some(work)) = (leadership, proc.work.as_mut()) {
+            work.kill_at = work.kill_at.max(leadership.grant.kill_at);
         }
     }
 }

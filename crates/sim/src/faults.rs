@@ -189,7 +189,7 @@ impl World {
         let proc = &mut self.procs[p];
         proc.up = false;
         proc.life += 1;
-        proc.office = None;
+        proc.leadership = None;
         proc.inbox.clear();
         let (life, work, grace) = (proc.life, proc.work, proc.config.grace.as_nanos() as u64);
         // No reign can be said to be valid that nobody holds.
@@ -300,7 +300,7 @@ impl World {
         let p = line.p;
         if self.rng.chance(50) {
             let at = self.now + self.rng.between(0, SECOND);
-            self.post(p, at, Mail::Input(Input::Watching(false)));
+            self.post(p, at, Mail::Input(Input::WatchUp(false)));
         }
         let at = self.now + self.rng.between(MILLI, 4 * self.swarm.lease);
         self.queue.push(at, Happening::LineUp { index });

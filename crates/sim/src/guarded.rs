@@ -72,16 +72,25 @@ impl World {
             return;
         };
         let now = self.nodes[proc.node].boot(self.now);
-        let office = proc.office.filter(|office| office.fence.term == term);
-        let pulled = office.is_none_or(|office| office.draining || office.ousted);
-        let may = office.is_some_and(|office| may_step(proc, &office.grant, now));
-        let Some(office) = office.filter(|_| !pulled && may) else {
+        let leadership = proc
+            .leadership
+            .filter(|leadership| leadership.fence.term == term);
+        let pulled = leadership.is_none_or(|leadership| leadership.draining || leadership.ousted);
+        let may = leadership.is_some_and(|leadership| may_step(proc, &leadership.grant, now));
+        let Some(leadership) = leadership.filter(|_| !pulled && may) else {
             // Dropped, and with it the reign.
             self.procs[p].guarded = None;
             return;
         };
         self.stats.guarded_steps += 1;
-        let finding = step(p, &office, now, self.now, self.reigns.of(p), &self.reigns);
+        let finding = step(
+            p,
+            &leadership,
+            now,
+            self.now,
+            self.reigns.of(p),
+            &self.reigns,
+        );
         self.judge(Check::Guard, p, finding);
         self.procs[p].guarded = Some(Guarded { term, woken: false });
         self.wake_task(p, term);

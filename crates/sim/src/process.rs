@@ -13,10 +13,11 @@ use tenure_core::cas::{Expect, Reading, Register, Stamp, Write};
 use tenure_core::ids::{Key, LeaderId, Term};
 use tenure_core::time::{Instant, Now};
 use tenure_election::{
-    Call, Campaign, Config, FailureClass, Input, Observer, Office as Seat, Output, Record, Request,
+    Call, Campaign, Config, FailureClass, Input, Observer, Occupancy as Seat, Output, Record,
+    Request,
 };
 
-use crate::app::{Office, Work};
+use crate::app::{Leadership, Work};
 use crate::checkers::{Check, Floors, Held, own_id, race, told};
 use crate::clock::{MICRO, True};
 use crate::confirming::Guardian;
@@ -72,7 +73,7 @@ pub(crate) struct Proc {
     pub(crate) up: bool,
     pub(crate) paused: bool,
     pub(crate) inbox: VecDeque<Mail>,
-    pub(crate) office: Option<Office>,
+    pub(crate) leadership: Option<Leadership>,
     pub(crate) work: Option<Work>,
     /// When the timer is set, and which one counts.
     pub(crate) timer: (True, u64),
@@ -305,7 +306,7 @@ impl World {
         let Actor::Candidate(campaign) = &proc.actor else {
             return;
         };
-        let reign = campaign.reign();
+        let reign = campaign.leadership();
         let known = self.reigns.of(p);
         let same = match (&reign, &known) {
             (None, None) => true,
@@ -380,10 +381,10 @@ impl World {
             return;
         }
         let proc = &self.procs[p];
-        if let Some(office) = &proc.office {
+        if let Some(leadership) = &proc.leadership {
             // As of a moment ago: its timer for this very moment may be next.
             let now = self.nodes[proc.node].boot(self.now.saturating_sub(1));
-            let finding = told(office, now);
+            let finding = told(leadership, now);
             self.judge(Check::Told, p, finding);
         }
     }
@@ -483,7 +484,7 @@ impl World {
             session,
             give_up_at: self.nodes[proc.node].when(give_up),
             shown: proc
-                .office
+                .leadership
                 .filter(|o| !o.draining && !o.ousted)
                 .map(|_| proc.shown),
             slow: false,
@@ -496,7 +497,7 @@ impl World {
 /// before.
 fn asked(register: &Register, request: Request) -> Option<Write> {
     let mut record = Record::decode(&register.value).ok()?;
-    let Seat::Held(holder) = &mut record.office else {
+    let Seat::Held(holder) = &mut record.occupancy else {
         return None;
     };
     if holder.request.is_some() {

@@ -386,7 +386,7 @@ impl World {
         proc.life += 1;
         proc.up = true;
         proc.paused = false;
-        proc.office = None;
+        proc.leadership = None;
         proc.shown = 0;
         proc.awaited = (Call(0), Instant::ZERO);
         (proc.session, proc.kept) = (None, None);
@@ -419,7 +419,7 @@ impl World {
         self.post(
             p,
             self.now,
-            Mail::Input(tenure_election::Input::Watching(true)),
+            Mail::Input(tenure_election::Input::WatchUp(true)),
         );
         self.tell_line(index);
     }
@@ -532,7 +532,7 @@ fn proc(name: String, node: usize, election: usize, config: &Config, actor: Acto
         up: false,
         paused: false,
         inbox: VecDeque::new(),
-        office: None,
+        leadership: None,
         work: None,
         timer: (True::MAX, 0),
         spins: 0,

@@ -125,8 +125,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
             crowd.push(tokio::spawn(async move {
                 let working = async {
                     // Held for as long as it can be.
-                    while let Some(reign) = election.elected().await {
-                        reign.cancelled().await;
+                    while let Some(leadership) = election.elected().await {
+                        leadership.cancelled().await;
                     }
                 };
                 tokio::join!(working, told);

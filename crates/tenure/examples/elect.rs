@@ -10,16 +10,16 @@
 use std::error::Error;
 use std::time::Duration;
 
-use tenure::{Election, Reign};
+use tenure::{Election, Leadership};
 
 /// What only the leader may do. It asks for the fence with everything that
 /// leaves the process, and would stop by itself if the office were lost.
-async fn work(reign: &Reign) {
-    while reign.is_valid() {
+async fn work(leadership: &Leadership) {
+    while leadership.is_valid() {
         println!(
             "leading in term {}, {:?} left",
-            reign.term(),
-            reign.remaining()
+            leadership.term(),
+            leadership.remaining()
         );
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
@@ -33,8 +33,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .lease(Duration::from_secs(2))
         .start()?;
     println!("standing as {}", election.config().name);
-    while let Some(reign) = election.elected().await {
-        match reign.guard(work(&reign)).await {
+    while let Some(leadership) = election.elected().await {
+        match leadership.guard(work(&leadership)).await {
             Ok(()) => println!("the work is done"),
             Err(deposed) => println!("{deposed}"),
         }

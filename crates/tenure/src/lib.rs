@@ -1,7 +1,7 @@
 //! Who holds office now, until when, and how does everybody else find out?
 //!
 //! Tenure elects leaders over any highly available store. A process stands in
-//! an [`Election`]; whenever it leads it holds a [`Reign`], whose validity is
+//! an [`Election`]; whenever it leads it holds a [`Leadership`], whose validity is
 //! a comparison with a clock and whose [`Fence`] protects everything outside.
 //!
 //! ```no_run
@@ -32,7 +32,7 @@ pub mod election;
 pub mod ha;
 pub mod store;
 
-pub use election::{Election, Reign};
+pub use election::{Election, Leadership};
 pub use error::StoreError;
 pub use tenure_core::ids::{Fence, LeaderId, Name, Term};
 pub(crate) use tenure_runtime::distance;

@@ -63,17 +63,17 @@ async fn a_leaked_clone_is_warned_about_after_a_lease() {
     let mut election = builder.start().expect("a candidate");
 
     // What is dropped when it should be is not warned about.
-    let reign = election.elected().await.expect("an office");
+    let leadership = election.elected().await.expect("an office");
     election.resign();
-    assert_eq!(reign.cancelled().await, Why::Resigned);
-    let fine = reign.clone();
-    drop((reign, fine));
+    assert_eq!(leadership.cancelled().await, Why::Resigned);
+    let fine = leadership.clone();
+    drop((leadership, fine));
 
-    let reign = election.elected().await.expect("another term");
-    let (leaked, line) = (reign.clone(), line!());
+    let leadership = election.elected().await.expect("another term");
+    let (leaked, line) = (leadership.clone(), line!());
     election.resign();
-    assert_eq!(reign.cancelled().await, Why::Resigned);
-    drop(reign);
+    assert_eq!(leadership.cancelled().await, Why::Resigned);
+    drop(leadership);
     let warning = warnings.recv_timeout(SOON).expect("a warning");
     assert!(
         warning.contains("payroll: expected the Reign of term 2"),
@@ -86,7 +86,14 @@ async fn a_leaked_clone_is_warned_about_after_a_lease() {
     }
     drop(leaked);
     // It stands again, and that is all there was to say.
-    let reign = tokio::time::timeout(SOON, election.elected()).await;
-    assert_eq!(reign.expect("in time").expect("an office").term().get(), 3);
+    let leadership = tokio::time::timeout(SOON, election.elected()).await;
+    assert_eq!(
+        leadership
+            .expect("in time")
+            .expect("an office")
+            .term()
+            .get(),
+        3
+    );
     assert!(warnings.try_recv().is_err());
 }

@@ -20,13 +20,13 @@ fn name(text: &str) -> Name {
 }
 
 /// A candidate that leads, and its proof.
-async fn leading(store: Arc<dyn Store>, election: &str) -> (Election, tenure::Reign) {
+async fn leading(store: Arc<dyn Store>, election: &str) -> (Election, tenure::Leadership) {
     let builder = Election::builder(store, election).name("web-1");
     // Four fifths of it a busy machine may keep the leader waiting.
     let builder = builder.lease(Duration::from_secs(4));
     let mut election = builder.start().expect("a candidate");
-    let reign = election.elected().await.expect("an office");
-    (election, reign)
+    let leadership = election.elected().await.expect("an office");
+    (election, leadership)
 }
 
 /// Writes what a register holds already, which changes its version.
@@ -99,7 +99,7 @@ fn garbling(inner: &Memory, fits: fn(usize) -> bool) -> Arc<dyn Store> {
 #[tokio::test]
 async fn one_garbled_answer_is_asked_for_again() {
     let memory = Memory::new();
-    let (_election, reign) = leading(Arc::new(memory.clone()), "payroll").await;
+    let (_election, leadership) = leading(Arc::new(memory.clone()), "payroll").await;
     let payroll = name("payroll");
     let once = garbling(&memory, |number| number == 0);
     let (seen, record) = election::leader(once, &payroll, WITHIN)
@@ -107,7 +107,7 @@ async fn one_garbled_answer_is_asked_for_again() {
         .expect("a look");
     assert_eq!(
         seen.leader.map(|leader| leader.id),
-        Some(reign.fence().leader)
+        Some(leadership.fence().leader)
     );
     assert!(record.is_some());
     let always = garbling(&memory, |_| true);
@@ -125,7 +125,7 @@ async fn a_leader_keeps_its_office_through_a_garbled_answer() {
         let garbled = armed.swap(false, Ordering::Relaxed);
         Ok(if garbled { garble(reading) } else { reading })
     });
-    let (election, reign) = leading(Arc::new(store), "payroll").await;
+    let (election, leadership) = leading(Arc::new(store), "payroll").await;
     let mut events = election.events();
     // A stranger's write makes the next renewal a conflict, which the leader
     // settles by a read: the one that is garbled.
@@ -143,8 +143,8 @@ async fn a_leader_keeps_its_office_through_a_garbled_answer() {
         }
     }
     assert!(!arm.load(Ordering::Relaxed), "nothing was garbled");
-    assert!(reign.is_valid());
-    drop(reign);
+    assert!(leadership.is_valid());
+    drop(leadership);
     election.stop().await;
 }
 
@@ -153,17 +153,17 @@ async fn a_leader_is_confirmed_by_its_renewal_or_by_its_silence() {
     let memory = Memory::new();
     let clockless = || Arc::new(Faulty::new(memory.clone(), Ok).without_clock());
     let payroll = name("payroll");
-    let (election, reign) = leading(clockless(), "payroll").await;
+    let (election, leadership) = leading(clockless(), "payroll").await;
     let confirmed = election::leader_confirmed(clockless(), &payroll, WITHIN).await;
     let (seen, record) = confirmed.expect("an answer");
     assert_eq!(seen.certainty, Certainty::Proven);
     assert_eq!(
         seen.leader.map(|leader| leader.id),
-        Some(reign.fence().leader)
+        Some(leadership.fence().leader)
     );
     let renewal = record.expect("the record that was seen").renewal;
     assert!(renewal > 1, "it was not a renewal that proved it");
-    drop(reign);
+    drop(leadership);
     election.stop().await;
 }
 
@@ -222,10 +222,10 @@ async fn what_a_store_refuses_is_told_and_not_hammered() {
         *count.lock().expect("no panic") += 1;
     }));
     let payroll = name("payroll");
-    let (election, reign) = leading(Arc::new(memory.clone()), "payroll").await;
+    let (election, leadership) = leading(Arc::new(memory.clone()), "payroll").await;
     let ask = election::ask_to_resign(Arc::clone(&store), &payroll, None, WITHIN, WITHIN);
     let asked = ask.await.expect_err("it cannot be asked").to_string();
-    drop(reign);
+    drop(leadership);
     election.stop().await;
 
     let above = tenure::Term::new(7).expect("a term");
@@ -262,7 +262,7 @@ async fn a_repair_that_is_refused_ends_long_before_its_patience() {
 #[tokio::test]
 async fn a_request_that_renewals_outrun_ends_in_time_and_says_why() {
     let memory = Memory::new();
-    let (_election, reign) = leading(Arc::new(memory.clone()), "payroll").await;
+    let (_election, leadership) = leading(Arc::new(memory.clone()), "payroll").await;
     let ms = Duration::from_millis;
     let far = || Arc::new(Faulty::new(memory.clone(), Ok).far_away(ms(0), ms(1_000)));
     let (payroll, within) = (name("payroll"), ms(2_500));
@@ -285,7 +285,7 @@ async fn a_request_that_renewals_outrun_ends_in_time_and_says_why() {
     );
     let why = repaired.expect_err("it is too far").to_string();
     assert!(why.contains("nothing was asked"), "{why}");
-    assert!(reign.is_valid());
+    assert!(leadership.is_valid());
 }
 
 /// A read and a write take longer than the leader's interval (800 ms), and a
@@ -294,13 +294,13 @@ async fn a_request_that_renewals_outrun_ends_in_time_and_says_why() {
 #[tokio::test]
 async fn a_request_from_afar_is_written_right_after_a_renewal() {
     let memory = Memory::new();
-    let (_election, reign) = leading(Arc::new(memory.clone()), "payroll").await;
+    let (_election, leadership) = leading(Arc::new(memory.clone()), "payroll").await;
     let ms = Duration::from_millis;
     let far = Faulty::new(memory, Ok).far_away(ms(400), ms(500));
     let (payroll, within) = (name("payroll"), Duration::from_secs(10));
     let going = async move {
-        reign.cancelled().await;
-        drop(reign);
+        leadership.cancelled().await;
+        drop(leadership);
     };
     let asked = election::ask_to_resign(Arc::new(far), &payroll, None, within, WITHIN);
     let both = async { tokio::join!(asked, going) };
@@ -313,7 +313,7 @@ async fn a_request_from_afar_is_written_right_after_a_renewal() {
 async fn a_transfer_to_the_leader_changes_nothing() {
     let memory = Memory::new();
     let store: Arc<dyn Store> = Arc::new(memory.clone());
-    let (_election, reign) = leading(Arc::clone(&store), "payroll").await;
+    let (_election, leadership) = leading(Arc::clone(&store), "payroll").await;
     let writes = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&writes);
     let store = Faulty::new(memory, Ok).timing(move |_| {
@@ -323,14 +323,17 @@ async fn a_transfer_to_the_leader_changes_nothing() {
     let seen = election::ask_to_transfer(Arc::new(store), &payroll, to, WITHIN, WITHIN).await;
     let (_, seen) = seen.expect("an answer");
     let leader = seen.leader;
-    assert_eq!(leader.map(|leader| leader.id), Some(reign.fence().leader));
+    assert_eq!(
+        leader.map(|leader| leader.id),
+        Some(leadership.fence().leader)
+    );
     assert_eq!(writes.load(Ordering::Relaxed), 0);
 }
 
 #[tokio::test]
 async fn a_transfer_to_nobody_is_refused_where_the_store_knows_who_stands() {
     let store: Arc<dyn Store> = Arc::new(Memory::new());
-    let (_election, reign) = leading(Arc::clone(&store), "payroll").await;
+    let (_election, leadership) = leading(Arc::clone(&store), "payroll").await;
     let ask = |to: &str| {
         let (store, payroll, to) = (Arc::clone(&store), name("payroll"), name(to));
         async move { election::ask_to_transfer(store, &payroll, to, WITHIN, WITHIN).await }
@@ -344,7 +347,7 @@ async fn a_transfer_to_nobody_is_refused_where_the_store_knows_who_stands() {
     let record = found.map(|it| tenure::core::election::Record::decode(&it.value));
     let record = record.expect("a register").expect("a record");
     assert_eq!(record.holder().expect("a holder").request, None);
-    assert!(reign.is_valid());
+    assert!(leadership.is_valid());
 
     // One that stands is obeyed, and one that has stopped stands no more.
     let builder = Election::builder(Arc::clone(&store), "payroll").name("web-2");
@@ -353,8 +356,8 @@ async fn a_transfer_to_nobody_is_refused_where_the_store_knows_who_stands() {
         .start()
         .expect("a candidate");
     let handing_over = async {
-        reign.cancelled().await;
-        drop(reign);
+        leadership.cancelled().await;
+        drop(leadership);
     };
     let (asked, ()) = tokio::join!(ask("web-2"), handing_over);
     let (before, seen) = asked.expect("it takes over");
@@ -385,7 +388,7 @@ async fn a_store_that_panics_ends_the_election_and_the_watch() {
 async fn whoever_listens_late_still_hears_who_won() {
     let store: Arc<dyn Store> = Arc::new(Memory::new());
     // It has won before anybody asks for its events.
-    let (election, reign) = leading(store, "payroll").await;
+    let (election, leadership) = leading(store, "payroll").await;
     let mut events = election.events();
     let won = async {
         while let Some(event) = events.next().await {
@@ -396,5 +399,5 @@ async fn whoever_listens_late_still_hears_who_won() {
         false
     };
     assert!(tokio::time::timeout(WITHIN, won).await == Ok(true));
-    drop(reign);
+    drop(leadership);
 }

@@ -162,14 +162,14 @@ fn no_runtime_of_the_application_is_needed() {
         let store = tenure::store::open(&url).await.expect("a store");
         let builder = Election::builder(Arc::clone(&store), "payroll");
         let mut election = builder.start().expect("a candidate");
-        let reign = election.elected().await.expect("an office");
+        let leadership = election.elected().await.expect("an office");
         let (seen, _) = election::leader(Arc::clone(&store), &name, WITHIN)
             .await
             .expect("a look");
-        assert_eq!(seen.term, reign.term());
+        assert_eq!(seen.term, leadership.term());
         let confirmed = election::leader_confirmed(store, &name, WITHIN).await;
         assert!(confirmed.is_ok());
-        drop(reign);
+        drop(leadership);
         election.stop().await;
     });
 }

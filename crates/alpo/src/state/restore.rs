@@ -51,7 +51,7 @@ use core::time::Duration;
 use tenure_core::cas::{Bytes, Register, Registers};
 use tenure_core::ids::{Key, LeaderId, Name, Term, Version};
 use tenure_core::time::{ClockId, StoreTime, WallTime};
-use tenure_election::{Config, Holder, Office, Record};
+use tenure_election::{Config, Holder, Occupancy, Record};
 use tenure_group::{Keys, Member as Node, NodeId, Place, Target, View};
 
 use super::super::bug::Bug;
@@ -431,7 +431,7 @@ impl Work<'_> {
                 lease: self.lease.max(record.lease),
                 acquired_at: self.how.wall,
                 renewed_at: self.how.wall,
-                office: Office::Held(Holder {
+                occupancy: Occupancy::Held(Holder {
                     id: LeaderId::from_u128(self.how.holder),
                     name: held_by(),
                     addresses: [].into(),

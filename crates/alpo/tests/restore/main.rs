@@ -17,7 +17,7 @@ use tenure_alpo::{
 use tenure_core::cas::{Bytes, Expect, Stamp, Write};
 use tenure_core::ids::{Key, LeaderId, Name, Term, Version};
 use tenure_core::time::{ClockId, WallTime};
-use tenure_election::{Holder, Office, Record};
+use tenure_election::{Holder, Occupancy, Record};
 use tenure_group::{Assignment, Digest, Heartbeat, Keys, Member, NodeId, Place, Target, View};
 
 const OLD: ClockId = ClockId {
@@ -165,9 +165,9 @@ fn record(election: &str, term: u64, lease: u64, leader: Option<u128>) -> Record
         lease: Duration::from_secs(lease),
         acquired_at: WallTime::from_millis(1),
         renewed_at: WallTime::from_millis(2),
-        office: match leader {
-            None => Office::Vacant { successor: None },
-            Some(id) => Office::Held(Holder {
+        occupancy: match leader {
+            None => Occupancy::Vacant { successor: None },
+            Some(id) => Occupancy::Held(Holder {
                 id: LeaderId::from_u128(id),
                 name: name("web-1"),
                 addresses: Arc::from([name("h:1")]),

@@ -9,6 +9,7 @@ pub(crate) mod cluster;
 pub(crate) mod deploy;
 #[cfg(feature = "tenure")]
 pub(crate) mod dev;
+mod leadership;
 #[cfg(feature = "tenure")]
 pub(crate) mod log;
 pub(crate) mod logs;
@@ -17,7 +18,6 @@ pub(crate) mod observe;
 #[cfg(feature = "tenure")]
 pub(crate) mod own_token;
 pub(crate) mod ps;
-mod reign;
 pub(crate) mod repair;
 #[cfg(feature = "tenure")]
 pub(crate) mod restore;

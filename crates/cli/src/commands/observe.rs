@@ -60,7 +60,7 @@ pub(crate) async fn watch(context: &Context, args: &args::Watch) -> Result<ExitC
                 trouble.tell(&shown, &failure, in_a_row);
             }
             Event::Recovered => trouble.over(&shown),
-            Event::Fell(fallen) => trouble::fell(&shown, fallen),
+            Event::TermFell(regression) => trouble::fell(&shown, regression),
             _ => {}
         }
     }

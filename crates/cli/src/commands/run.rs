@@ -19,10 +19,10 @@ use std::time::Duration;
 
 use tenure::election::{Builder, Event as Happened, Events, Grant, leader};
 use tenure::store::{LEASE_TRIPS, Store, lease_for};
-use tenure::{Election, Name, Reign, StoreError, drive};
+use tenure::{Election, Leadership, Name, StoreError, drive};
 
+use super::leadership::{Ended, Leading, Outcome, hear_why};
 use super::observe::name;
-use super::reign::{Course, Ended, Outcome, hear_why};
 use super::trouble::{self, Trouble};
 use crate::args::{self, Restart};
 use crate::config::{self, File, RunPlan};
@@ -179,20 +179,20 @@ impl Runner {
         let mut events = election.events();
         let ended = loop {
             let mut guardian = Guardian::stand_by()?;
-            let Some(reign) = self
+            let Some(leadership) = self
                 .elected(&mut election, &mut events, &mut guardian)
                 .await
             else {
                 break None;
             };
             let ended = self
-                .reign(&election, &reign, &mut events, &mut guardian)
+                .leadership(&election, &leadership, &mut events, &mut guardian)
                 .await;
             if matches!(ended.outcome, Outcome::Ended(_)) {
-                hear_why(&reign).await;
+                hear_why(&leadership).await;
             }
             // Nothing of the command is left: now the office may go.
-            drop(reign);
+            drop(leadership);
             let ran_once = plan.once && ended.outcome != Outcome::Late;
             if matches!(ended.outcome, Outcome::ByItself(_)) || self.stopping || ran_once {
                 break Some(ended);
@@ -216,7 +216,7 @@ impl Runner {
         election: &mut Election,
         events: &mut Events,
         guardian: &mut Guardian,
-    ) -> Option<Reign> {
+    ) -> Option<Leadership> {
         loop {
             tokio::select! {
                 biased;
@@ -227,7 +227,7 @@ impl Runner {
                     return None;
                 },
                 Some(event) = events.next() => self.log(&event),
-                reign = election.elected() => return reign,
+                leadership = election.elected() => return leadership,
                 event = guardian.event() => if event != Event::Ready {
                     // Killed while standing by: another one.
                     tracing::warn!("the guardian has died; starting another");
@@ -244,32 +244,32 @@ impl Runner {
     }
 
     /// Runs the command for one reign, and returns when nothing of it is left.
-    async fn reign(
+    async fn leadership(
         &mut self,
         election: &Election,
-        reign: &Reign,
+        leadership: &Leadership,
         events: &mut Events,
         guardian: &mut Guardian,
     ) -> Ended {
         let name = self.args.election.clone();
-        let mut course = Course::new(&name, election, reign);
+        let mut leading = Leading::new(&name, election, leadership);
         let mut confirmations = guardian.confirmations();
-        if !course.begin(guardian, self.start(reign)) {
-            return course.ended();
+        if !leading.begin(guardian, self.start(leadership)) {
+            return leading.ended();
         }
         loop {
             tokio::select! {
                 biased;
-                event = guardian.event() => if !course.hear(event).await {
-                    return course.ended();
+                event = guardian.event() => if !leading.hear(event).await {
+                    return leading.ended();
                 },
                 ask = self.asks.next() => {
                     self.stopping |= ask == Ask::Stop;
-                    course.obey(ask, guardian);
+                    leading.obey(ask, guardian);
                 }
-                kill_at = confirmations.next() => course.confirm(kill_at),
+                kill_at = confirmations.next() => leading.confirm(kill_at),
                 Some(event) = events.next() => {
-                    course.follow(&event, guardian);
+                    leading.follow(&event, guardian);
                     self.log(&event);
                     if let Happened::Ousted { term, .. } = event {
                         // Its end is awaited here, and would have been seen first.
@@ -280,11 +280,11 @@ impl Runner {
         }
     }
 
-    fn start(&self, reign: &Reign) -> Start {
+    fn start(&self, leadership: &Leadership) -> Start {
         let Grant {
             drain_at, kill_at, ..
-        } = reign.grant();
-        let fence = reign.fence();
+        } = leadership.grant();
+        let fence = leadership.fence();
         let env = [
             ("TENURE_ELECTION", self.args.election.clone()),
             ("TENURE_TERM", fence.term.to_string()),
@@ -319,7 +319,7 @@ impl Runner {
                 self.trouble.heard_of(seen.term);
                 tracing::info!("{}", output::describe(election, seen));
             }
-            Happened::Fell(fallen) => trouble::fell(election, *fallen),
+            Happened::TermFell(regression) => trouble::fell(election, *regression),
             Happened::Trouble { failure, in_a_row } => {
                 self.trouble.tell(election, failure, *in_a_row);
             }

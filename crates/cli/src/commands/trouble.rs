@@ -10,7 +10,7 @@
 //! know of which election, and above which term; who stands in one does.
 
 use tenure::Term;
-use tenure::election::{Failure, Fallen};
+use tenure::election::{Failure, TermRegression};
 use tenure::store::REPAIR;
 
 /// What was told last.
@@ -59,8 +59,8 @@ impl Trouble {
 /// Tells that the register shows a lower term than this process has seen, or
 /// the same under another leader. Each
 /// time it is news: the machine tells it once for each floor and term.
-pub(super) fn fell(election: &str, fallen: Fallen) {
-    let Fallen { shown, floor } = fallen;
+pub(super) fn fell(election: &str, regression: TermRegression) {
+    let TermRegression { shown, floor } = regression;
     let found = if shown == Term::ZERO {
         "nothing there".to_owned()
     } else if shown == floor {
@@ -68,7 +68,7 @@ pub(super) fn fell(election: &str, fallen: Fallen) {
     } else {
         format!("term {shown}")
     };
-    if floor.get() > Fallen::ASKED_MAX {
+    if floor.get() > TermRegression::ASKED_MAX {
         // No such term is ever reached: nobody leads above it on purpose.
         tracing::warn!(
             "{election}: expected a term of at most 2^62, remembered {floor}, found {found}: the \

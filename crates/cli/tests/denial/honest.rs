@@ -188,11 +188,11 @@ impl Elections {
             let lost = Arc::clone(&lost);
             held.spawn(async move {
                 let mut tell = Some(tell);
-                while let Some(reign) = election.elected().await {
+                while let Some(leadership) = election.elected().await {
                     if let Some(tell) = tell.take() {
                         tell.send(()).expect("it is waited for");
                     }
-                    let why = reign.cancelled().await;
+                    let why = leadership.cancelled().await;
                     eprintln!("a leadership was lost: {why:?}");
                     lost.fetch_add(1, Ordering::Relaxed);
                 }

@@ -24,7 +24,7 @@ async fn a_successor_takes_over_at_once_and_servers_may_go() {
         }
     };
     let mut holder = stand("0").await;
-    let mut reign = holder.elected().await.expect("an office");
+    let mut leadership = holder.elected().await.expect("an office");
     // The watch has to be up before it can be quick, and when it is nobody
     // sees: one of several successors has to have it.
     let mut tries = 0;
@@ -35,20 +35,20 @@ async fn a_successor_takes_over_at_once_and_servers_may_go() {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         let asked = clock::boot();
-        drop(reign);
+        drop(leadership);
         holder.stop().await;
         let successor = tokio::time::timeout(SOON, next.elected()).await;
-        reign = successor.expect("in time").expect("an office");
+        leadership = successor.expect("in time").expect("an office");
         holder = next;
         let took = clock::boot().since(asked);
         println!("taken over after {took:?}");
-        assert_eq!(reign.term().get(), tries + 1);
+        assert_eq!(leadership.term().get(), tries + 1);
         if took < Duration::from_secs(1) || tries == 8 {
             break took;
         }
     };
     assert!(took < Duration::from_secs(1), "{took:?}");
-    let successor = reign;
+    let successor = leadership;
     for number in 1..=3 {
         servers.stop(number).await;
         tokio::time::sleep(Duration::from_millis(300)).await;

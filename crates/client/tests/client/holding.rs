@@ -15,7 +15,7 @@ use tenure::core::ids::Key;
 use tenure::core::time::Instant;
 use tenure::election::{Event, Why};
 use tenure::store::{Bind, Hold, Store, Tenure};
-use tenure::{Election, Name, Reign, clock, election};
+use tenure::{Election, Leadership, Name, clock, election};
 use tenure_client::{Client, Config};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -39,13 +39,13 @@ fn stand(store: &Arc<dyn Store>, election: &str, name: &str) -> Election {
 }
 
 /// Stands in many elections and waits until all are won; when the last was.
-async fn win(store: &Arc<dyn Store>, name: &str) -> (Vec<(Election, Reign)>, Instant) {
+async fn win(store: &Arc<dyn Store>, name: &str) -> (Vec<(Election, Leadership)>, Instant) {
     let mut winning = JoinSet::new();
     for number in 0..MANY {
         let mut election = stand(store, &format!("e{number}"), name);
         winning.spawn(async move {
-            let reign = election.elected().await.expect("an office");
-            (election, reign)
+            let leadership = election.elected().await.expect("an office");
+            (election, leadership)
         });
     }
     let won = async {
@@ -146,8 +146,13 @@ async fn as_a_holder() {
     println!("all held");
     for line in std::io::stdin().lines() {
         let _ = line.expect("an order");
-        let valid = won.iter().filter(|(_, reign)| reign.is_valid()).count();
-        let until = won.iter().map(|(_, reign)| reign.grant().valid_until);
+        let valid = won
+            .iter()
+            .filter(|(_, leadership)| leadership.is_valid())
+            .count();
+        let until = won
+            .iter()
+            .map(|(_, leadership)| leadership.grant().valid_until);
         let until = until.max().map_or(0, Instant::as_nanos);
         println!("valid: {valid} {until}");
     }
@@ -170,25 +175,25 @@ async fn behind(store: &Arc<dyn Store>) -> Vec<Election> {
 }
 
 /// All are elected; when the first one's grant begins and the last one is.
-async fn succeed(rivals: Vec<Election>) -> (Instant, Instant, Vec<(Election, Reign)>) {
+async fn succeed(rivals: Vec<Election>) -> (Instant, Instant, Vec<(Election, Leadership)>) {
     let mut winning = JoinSet::new();
     for mut rival in rivals {
         winning.spawn(async move {
             let mut events = rival.events();
-            let reign = rival.elected().await.expect("an office");
+            let leadership = rival.elected().await.expect("an office");
             let start = loop {
                 if let Some(Event::Elected { grant, .. }) = events.next().await {
                     break grant.start;
                 }
             };
-            (start, rival, reign)
+            (start, rival, leadership)
         });
     }
     let (mut first, mut held) = (Instant::MAX, Vec::new());
     while let Some(won) = winning.join_next().await {
-        let (start, rival, reign) = won.expect("no panic");
+        let (start, rival, leadership) = won.expect("no panic");
         first = first.min(start);
-        held.push((rival, reign));
+        held.push((rival, leadership));
     }
     (first, clock::boot(), held)
 }
@@ -234,7 +239,10 @@ async fn many_are_held_by_one_session_and_taken_over_when_their_holder_is_killed
     let now = client.leader_status().await.expect("a leader").term;
     let leases = 1 + u32::try_from(now - term).expect("few terms");
     assert!(last.since(killed) < LEASE * leases + Duration::from_secs(5));
-    assert!(held.iter().all(|(_, reign)| reign.term().get() == 2));
+    assert!(
+        held.iter()
+            .all(|(_, leadership)| leadership.term().get() == 2)
+    );
     assert_eq!(counts(&servers).await.1, MANY as u64);
 }
 
@@ -252,7 +260,7 @@ async fn a_holder_that_was_stopped_knows_it_before_anybody_else_leads() {
     let (valid, until) = holder.ask().await;
     assert_eq!(valid, 0, "it believes in nothing when it wakes");
     assert!(first.as_nanos() >= until, "not before the holder's end");
-    assert!(held.iter().all(|(_, reign)| reign.is_valid()));
+    assert!(held.iter().all(|(_, leadership)| leadership.is_valid()));
 }
 
 #[tokio::test]
@@ -261,7 +269,7 @@ async fn an_office_goes_to_the_next_at_once_however_its_holder_goes() {
     let (ours, theirs) = (store(&servers.list(), true), store(&servers.list(), false));
     // One holds by a session, the other renews: each follows the other.
     let mut first = stand(&ours, "payroll", "first");
-    let reign = first.elected().await.expect("an office");
+    let leadership = first.elected().await.expect("an office");
     assert!(first.config().by_session);
     let mut second = stand(&theirs, "payroll", "second");
     assert!(!second.config().by_session);
@@ -270,33 +278,36 @@ async fn an_office_goes_to_the_next_at_once_however_its_holder_goes() {
     }
     // Longer than a lease without a write: the session holds it all the same.
     tokio::time::sleep(LEASE + Duration::from_secs(1)).await;
-    assert!(reign.is_valid());
+    assert!(leadership.is_valid());
 
     let asked = clock::boot();
-    drop(reign);
-    let reign = timeout(SOON, second.elected()).await.expect("in time");
-    let reign = reign.expect("an office");
+    drop(leadership);
+    let leadership = timeout(SOON, second.elected()).await.expect("in time");
+    let leadership = leadership.expect("an office");
     println!("resigned: {:?}", clock::boot().since(asked));
     // Long before the lease is over.
     assert!(clock::boot().since(asked) < LEASE / 2);
-    assert_eq!(reign.term().get(), 2);
+    assert_eq!(leadership.term().get(), 2);
 
     // Handed back, and asked to leave through the register.
     second.transfer(Name::new("first").expect("a name"));
-    let _ = reign.cancelled().await;
-    drop(reign);
-    let reign = timeout(SOON, first.elected()).await.expect("in time");
-    let reign = reign.expect("an office");
+    let _ = leadership.cancelled().await;
+    drop(leadership);
+    let leadership = timeout(SOON, first.elected()).await.expect("in time");
+    let leadership = leadership.expect("an office");
     assert_eq!(counts(&servers).await.1, 1, "one is bound again");
     let (store, name) = (Arc::clone(&theirs), Name::new("payroll").expect("a name"));
     let asked = clock::boot();
     let asking =
         tokio::spawn(async move { election::ask_to_resign(store, &name, None, SOON, SOON).await });
-    assert_eq!(timeout(SOON, reign.cancelled()).await, Ok(Why::Requested));
-    drop(reign);
-    let reign = timeout(SOON, second.elected()).await.expect("in time");
+    assert_eq!(
+        timeout(SOON, leadership.cancelled()).await,
+        Ok(Why::Requested)
+    );
+    drop(leadership);
+    let leadership = timeout(SOON, second.elected()).await.expect("in time");
     println!("asked to resign: {:?}", clock::boot().since(asked));
-    assert_eq!(reign.expect("an office").term().get(), 4);
+    assert_eq!(leadership.expect("an office").term().get(), 4);
     asking.await.expect("no panic").expect("it went");
 }
 

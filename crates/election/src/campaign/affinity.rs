@@ -8,17 +8,17 @@ use tenure_core::cas::Register;
 use tenure_core::ids::Key;
 use tenure_core::time::{Instant, Now};
 
-use super::desk::Desk;
+use super::context::Context;
 use super::types::Pending;
 use super::{Answer, Call};
-use crate::{Config, Leader, News, Sight, Standing};
+use crate::{Config, Leader, LeaseJudge, LeaseState, News};
 
 /// The other election whose leader must have this candidate's name.
 #[derive(Clone, Debug)]
 pub(super) struct Affinity {
     key: Key,
     config: Config,
-    sight: Sight,
+    judge: LeaseJudge,
     pending: Option<Pending>,
     read_at: Instant,
     /// The last look failed: do not look again before `read_at`.
@@ -36,7 +36,7 @@ impl Affinity {
                 affinity: None,
                 ..config.clone()
             },
-            sight: Sight::new(),
+            judge: LeaseJudge::new(),
             pending: None,
             read_at: now.boot,
             failed: false,
@@ -55,8 +55,8 @@ impl Affinity {
     }
 
     fn due(&self) -> Instant {
-        match self.sight.standing() {
-            Standing::Held { over_at } if !self.failed => self.read_at.min(over_at),
+        match self.judge.lease_state() {
+            LeaseState::Held { expires_at } if !self.failed => self.read_at.min(expires_at),
             _ => self.read_at,
         }
     }
@@ -68,12 +68,12 @@ impl Affinity {
     }
 }
 
-impl Desk {
+impl Context {
     /// Whether this candidate may stand: it has no affinity, or the other
     /// election is led by its namesake.
     pub(super) fn may_stand(&self) -> bool {
         let namesake = |leader: Leader| leader.name == self.config.name;
-        let stands = |other: &Affinity| other.sight.leader().is_some_and(namesake);
+        let stands = |other: &Affinity| other.judge.leader().is_some_and(namesake);
         self.affinity.as_ref().is_none_or(stands)
     }
 
@@ -88,7 +88,7 @@ impl Desk {
         other.read_at = look;
         other.failed = !matches!(answer, Answer::Read(Ok(_)));
         if let Answer::Read(Ok(reading)) = answer {
-            other.sight.read(&other.config, now, pending.asked, reading);
+            other.judge.read(&other.config, now, pending.asked, reading);
         }
         true
     }
@@ -98,7 +98,7 @@ impl Desk {
         let Some(other) = self.affinity.as_mut().filter(|other| other.key == *key) else {
             return false;
         };
-        if other.sight.hint(&other.config, now, register) == News::Doubtful {
+        if other.judge.hint(&other.config, now, register) == News::Unplaced {
             other.read_at = now.boot;
         }
         true
@@ -122,7 +122,7 @@ impl Desk {
             return;
         }
         let key = other.key.clone();
-        let pending = self.ask_for(key);
+        let pending = self.request_read_of(key);
         if let Some(other) = &mut self.affinity {
             other.pending = Some(pending);
             other.read_at = Instant::MAX;

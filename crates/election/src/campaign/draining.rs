@@ -7,10 +7,10 @@
 //! the grant would have run out anyway, we leave it at that: judges find out
 //! by themselves.
 
-use super::watching::Watching;
+use super::standby::Standby;
 use super::{
-    Answer, Bug, Call, Desk, Event, Expect, Failure, FailureClass, Grant, Instant, Office, Pending,
-    Reading, Record, State, Term, Version, Why,
+    Answer, Bug, Call, Context, Event, Expect, Failure, FailureClass, Grant, Instant, Occupancy,
+    Pending, Reading, Record, State, Term, Version, Why,
 };
 
 #[derive(Clone, Debug)]
@@ -23,7 +23,7 @@ pub(super) struct Draining {
     /// The grant while it lasts; `None` once it has been taken back.
     grant: Option<Grant>,
     /// When there is no point in vacating any more.
-    over_at: Instant,
+    expires_at: Instant,
     kill_told: bool,
     /// The application's work has ended.
     drained: bool,
@@ -47,14 +47,14 @@ enum Stage {
 impl Draining {
     /// Begins to give up a valid office.
     pub(super) fn begin(
-        desk: &mut Desk,
+        context: &mut Context,
         record: Record,
         version: Version,
         certain: bool,
         grant: Grant,
         why: Why,
     ) -> State {
-        desk.event(Event::Draining {
+        context.event(Event::Draining {
             term: record.term,
             why: why.clone(),
             grant,
@@ -64,31 +64,31 @@ impl Draining {
             version: certain.then_some(version),
             why,
             grant: Some(grant),
-            over_at: grant.valid_until,
+            expires_at: grant.valid_until,
             kill_told: false,
-            drained: desk.config.planted(Bug::VacateUndrained),
+            drained: context.config.planted(Bug::VacateUndrained),
             conflicted: None,
             stage: Stage::Idle {
-                next_at: desk.now.boot,
+                next_at: context.now.boot,
             },
         };
-        draining.advance(desk)
+        draining.advance(context)
     }
 
     /// The register shows that the office is lost already.
-    pub(super) fn replaced(desk: &mut Desk, record: Record) -> State {
+    pub(super) fn replaced(context: &mut Context, record: Record) -> State {
         let term = record.term;
-        desk.event(Event::Ousted {
+        context.event(Event::Ousted {
             term,
             why: Why::Replaced,
         });
-        desk.event(Event::Kill { term });
+        context.event(Event::Kill { term });
         State::Draining(Self {
             record,
             version: None,
             why: Why::Replaced,
             grant: None,
-            over_at: desk.now.boot,
+            expires_at: context.now.boot,
             kill_told: true,
             drained: false,
             conflicted: None,
@@ -97,21 +97,26 @@ impl Draining {
     }
 
     /// The office was won too late to be used; the application never knew.
-    pub(super) fn unused(desk: &mut Desk, record: Record, version: Version, grant: Grant) -> State {
+    pub(super) fn unused(
+        context: &mut Context,
+        record: Record,
+        version: Version,
+        grant: Grant,
+    ) -> State {
         let draining = Self {
             record,
             version: Some(version),
             why: Why::Unconfirmed,
             grant: None,
-            over_at: grant.valid_until,
+            expires_at: grant.valid_until,
             kill_told: true,
             drained: true,
             conflicted: None,
             stage: Stage::Idle {
-                next_at: desk.now.boot,
+                next_at: context.now.boot,
             },
         };
-        draining.advance(desk)
+        draining.advance(context)
     }
 
     pub(super) const fn term(&self) -> Term {
@@ -123,23 +128,23 @@ impl Draining {
     }
 
     /// The application's work has ended.
-    pub(super) fn drained(mut self, desk: &mut Desk) -> State {
+    pub(super) fn drained(mut self, context: &mut Context) -> State {
         self.drained = true;
-        self.take_back(desk);
+        self.take_back(context);
         State::Draining(self)
     }
 
     /// Makes the grant invalid, once.
-    fn take_back(&mut self, desk: &mut Desk) {
+    fn take_back(&mut self, context: &mut Context) {
         if self.grant.take().is_some() {
-            desk.event(Event::Ousted {
+            context.event(Event::Ousted {
                 term: self.term(),
                 why: self.why.clone(),
             });
         }
     }
 
-    pub(super) fn answer(mut self, desk: &mut Desk, call: Call, answer: Answer) -> State {
+    pub(super) fn answer(mut self, context: &mut Context, call: Call, answer: Answer) -> State {
         let pending = match &self.stage {
             Stage::Reading(pending) | Stage::Vacating(pending, _) if pending.call == call => {
                 pending.clone()
@@ -148,25 +153,25 @@ impl Draining {
         };
         match answer {
             Answer::Wrote(Ok(version)) => {
-                desk.write_succeeded();
+                context.write_succeeded();
                 if let Stage::Vacating(_, vacant) = &self.stage {
-                    desk.wrote(vacant, &version);
+                    context.wrote(vacant, &version);
                 }
                 self.stage = Stage::Done;
             }
             Answer::Wrote(Err(failure)) | Answer::Read(Err(failure)) => {
-                self.failed(desk, &failure);
+                self.failed(context, &failure);
             }
             Answer::Read(Ok(reading)) => {
-                desk.learn(&pending, &reading);
-                self.checked(desk, &reading);
+                context.learn(&pending, &reading);
+                self.checked(context, &reading);
             }
             Answer::Confirmed(_) => {}
         }
         State::Draining(self)
     }
 
-    fn failed(&mut self, desk: &mut Desk, failure: &Failure) {
+    fn failed(&mut self, context: &mut Context, failure: &Failure) {
         if failure.class != FailureClass::Unavailable {
             // The register may have changed: read before the next try.
             let expected = self.version.take();
@@ -174,51 +179,51 @@ impl Draining {
         }
         let pause = match failure.class {
             FailureClass::Conflict => core::time::Duration::ZERO,
-            _ => desk.write_failed(failure),
+            _ => context.write_failed(failure),
         };
         self.stage = Stage::Idle {
-            next_at: desk.now.boot.after(pause),
+            next_at: context.now.boot.after(pause),
         };
     }
 
-    fn checked(&mut self, desk: &mut Desk, reading: &Reading) {
+    fn checked(&mut self, context: &mut Context, reading: &Reading) {
         let register = reading.register.as_ref();
         let shown = register.map(|register| (register, Record::decode(&register.value)));
         match shown {
-            Some((register, Ok(shown))) if shown.is_held_by(desk.me, self.term()) => {
+            Some((register, Ok(shown))) if shown.is_held_by(context.me, self.term()) => {
                 let conflicted = self.conflicted.take();
-                let mut next_at = desk.now.boot;
+                let mut next_at = context.now.boot;
                 if conflicted.is_some_and(|expected| expected == register.version) {
                     // No race: the store refuses it (§4.4.7).
-                    let pause = desk.refused(reading);
-                    next_at = next_at.after(pause.min(desk.config.interval));
+                    let pause = context.refused(reading);
+                    next_at = next_at.after(pause.min(context.config.interval));
                 }
                 self.version = Some(register.version.clone());
                 self.record = shown;
                 self.stage = Stage::Idle { next_at };
             }
             Some((_, Err(_))) => {
-                let failure = Failure::garbled();
-                self.failed(desk, &failure);
+                let failure = Failure::malformed();
+                self.failed(context, &failure);
             }
             Some((_, Ok(_))) | None => self.stage = Stage::Done,
         }
     }
 
-    pub(super) fn advance(mut self, desk: &mut Desk) -> State {
-        let now = desk.now.boot;
+    pub(super) fn advance(mut self, context: &mut Context) -> State {
+        let now = context.now.boot;
         if let Some(grant) = self.grant {
             if !self.drained && now >= grant.kill_at && !self.kill_told {
                 self.kill_told = true;
-                desk.event(Event::Kill { term: self.term() });
+                context.event(Event::Kill { term: self.term() });
             }
             if !grant.is_valid(now) {
-                self.take_back(desk);
+                self.take_back(context);
             }
         }
         match self.stage.clone() {
             Stage::Reading(pending) | Stage::Vacating(pending, _) if pending.is_given_up(now) => {
-                self.failed(desk, &Failure::no_answer());
+                self.failed(context, &Failure::no_answer());
             }
             _ => {}
         }
@@ -226,27 +231,27 @@ impl Draining {
             return State::Draining(self);
         }
         if let Stage::Idle { next_at } = self.stage {
-            if now >= self.over_at {
+            if now >= self.expires_at {
                 self.stage = Stage::Done;
             } else if now >= next_at {
-                self.vacate(desk);
+                self.vacate(context);
             }
         }
         if matches!(self.stage, Stage::Done) {
-            self.leave(desk)
+            self.leave(context)
         } else {
             State::Draining(self)
         }
     }
 
-    fn vacate(&mut self, desk: &mut Desk) {
+    fn vacate(&mut self, context: &mut Context) {
         let Some(version) = self.version.clone() else {
-            self.stage = Stage::Reading(desk.ask());
+            self.stage = Stage::Reading(context.request_read());
             return;
         };
-        let Some(sequence) = desk.next_sequence(self.record.sequence) else {
+        let Some(sequence) = context.next_sequence(self.record.sequence) else {
             // Nobody could read it: the office is left to run out.
-            desk.exhausted(&self.record);
+            context.exhausted(&self.record);
             self.stage = Stage::Done;
             return;
         };
@@ -254,42 +259,44 @@ impl Draining {
             Why::Transferred(to) => Some(to.clone()),
             _ => None,
         };
-        let reset = desk.config.planted(Bug::TermReset);
+        let reset = context.config.planted(Bug::TermReset);
         let record = Record {
             term: if reset { Term::ZERO } else { self.term() },
             sequence,
             renewal: sequence,
-            office: Office::Vacant { successor },
+            occupancy: Occupancy::Vacant { successor },
             ..self.record.clone()
         };
-        let within = desk.config.interval;
-        let pending = desk.write(Expect::Version(version), &record, within);
+        let within = context.config.interval;
+        let pending = context.write(Expect::Version(version), &record, within);
         self.stage = Stage::Vacating(pending, record);
     }
 
     /// Stands again under a new id, or ends.
-    fn leave(self, desk: &mut Desk) -> State {
-        desk.renew_id();
-        if desk.stopping {
-            return desk.stopped();
+    fn leave(self, context: &mut Context) -> State {
+        context.renew_id();
+        if context.stopping {
+            return context.stopped();
         }
-        let now = desk.now.boot;
-        State::Watching(match &self.why {
+        let now = context.now.boot;
+        State::Standby(match &self.why {
             // The named one goes first, then everybody, this one among them:
             // if nobody of that name stands, a healthy leader leads again.
-            Why::Transferred(_) => Watching::holding_back(now, now.after(desk.turn_of_successor())),
+            Why::Transferred(_) => {
+                Standby::holding_back(now, now.after(context.turn_of_successor()))
+            }
             // The others first, then this one.
             why if why.is_voluntary() => {
-                Watching::holding_back(now, now.after(desk.config.interval * 2))
+                Standby::holding_back(now, now.after(context.config.interval * 2))
             }
-            _ => Watching::new(now),
+            _ => Standby::new(now),
         })
     }
 
     pub(super) fn deadline(&self) -> Instant {
         let work = match &self.stage {
             Stage::Reading(pending) | Stage::Vacating(pending, _) => pending.give_up_at,
-            Stage::Idle { next_at } if self.drained => (*next_at).min(self.over_at),
+            Stage::Idle { next_at } if self.drained => (*next_at).min(self.expires_at),
             Stage::Idle { .. } | Stage::Done => Instant::MAX,
         };
         let grant = self.grant.map_or(Instant::MAX, |grant| {

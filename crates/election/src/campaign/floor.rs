@@ -36,41 +36,41 @@
 use tenure_core::cas::{Stamp, Write};
 
 use super::types::Pending;
-use super::{Bug, Desk, Event, Expect, Instant, Output, Standing};
-use crate::{Fallen, Office, Record, Request};
+use super::{Bug, Context, Event, Expect, Instant, LeaseState, Output};
+use crate::{Occupancy, Record, Request, TermRegression};
 
 /// What a candidate has done about its floor. It outlives the states.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Floor {
     /// What was told last.
-    told: Option<Fallen>,
+    reported: Option<TermRegression>,
     /// No request before this.
     not_before: Instant,
 }
 
-impl Desk {
+impl Context {
     /// Tells that the register has fallen, once for each floor and each term
     /// shown under it. The next time it falls the floor is a higher one.
-    pub(super) fn tell_fallen(&mut self) {
-        let fallen = self.sight.fallen();
-        if let Some(news) = fallen.filter(|_| self.floor.told != fallen) {
-            self.floor.told = fallen;
-            self.event(Event::Fell(news));
+    pub(super) fn tell_regression(&mut self) {
+        let regression = self.judge.regression();
+        if let Some(news) = regression.filter(|_| self.floor.reported != regression) {
+            self.floor.reported = regression;
+            self.event(Event::TermFell(news));
         }
     }
 
     /// What to write to whom, if somebody leads below the floor who has not
     /// been asked to leave.
     fn petition(&self) -> Option<(Expect, Record)> {
-        let fallen = self.sight.fallen()?;
-        let held = matches!(self.sight.standing(), Standing::Held { .. });
-        let bounded = fallen.floor.get() <= Fallen::ASKED_MAX;
+        let regression = self.judge.regression()?;
+        let held = matches!(self.judge.lease_state(), LeaseState::Held { .. });
+        let bounded = regression.floor.get() <= TermRegression::ASKED_MAX;
         if !held || !bounded || !self.may_stand() {
             return None;
         }
-        let mut record = self.sight.record()?.clone();
-        let version = self.sight.version()?.clone();
-        let Office::Held(holder) = &mut record.office else {
+        let mut record = self.judge.record()?.clone();
+        let version = self.judge.version()?.clone();
+        let Occupancy::Held(holder) = &mut record.occupancy else {
             return None;
         };
         if holder.request.is_some() {

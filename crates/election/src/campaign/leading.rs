@@ -35,7 +35,7 @@ use alloc::collections::VecDeque;
 
 use super::draining::Draining;
 use super::{
-    Answer, Bug, Call, Desk, Event, Expect, Failure, FailureClass, Grant, Instant, Pending,
+    Answer, Bug, Call, Context, Event, Expect, Failure, FailureClass, Grant, Instant, Pending,
     Reading, Record, Register, State, Term, Version, Why,
 };
 use crate::Request;
@@ -82,8 +82,8 @@ enum Stage {
 }
 
 impl Leading {
-    pub(super) fn new(desk: &Desk, record: Record, version: Version, grant: Grant) -> Self {
-        let renew_at = grant.start.after(desk.config.interval);
+    pub(super) fn new(context: &Context, record: Record, version: Version, grant: Grant) -> Self {
+        let renew_at = grant.start.after(context.config.interval);
         let stage = Stage::Idle { renew_at };
         Self {
             record,
@@ -92,15 +92,15 @@ impl Leading {
             attempts: VecDeque::new(),
             stage,
             look: false,
-            look_by: Self::look_by(desk),
+            look_by: Self::look_by(context),
             conflicted: None,
             work: None,
         }
     }
 
-    fn look_by(desk: &Desk) -> Instant {
-        let leases = if desk.watching { UNSEEN_LEASES } else { 1 };
-        desk.now.boot.after(desk.config.lease * leases)
+    fn look_by(context: &Context) -> Instant {
+        let leases = if context.watch_up { UNSEEN_LEASES } else { 1 };
+        context.now.boot.after(context.config.lease * leases)
     }
 
     /// The work goes by the grant of this start. A word that is older than
@@ -120,16 +120,16 @@ impl Leading {
     /// out for ever with nothing running: its word to the work may be stuck.
     /// So each grant has to be confirmed by the work before it is extended. To
     /// wait is safe: a grant that is not renewed ends by its time table.
-    fn waits_for_work(&self, desk: &Desk) -> bool {
-        let asked = desk.config.work_confirms && !desk.config.planted(Bug::WorkUnasked);
-        let older = |start| start < self.grant.start && !desk.config.planted(Bug::OldWord);
+    fn waits_for_work(&self, context: &Context) -> bool {
+        let asked = context.config.work_confirms && !context.config.planted(Bug::WorkUnasked);
+        let older = |start| start < self.grant.start && !context.config.planted(Bug::OldWord);
         asked && self.work.is_none_or(older)
     }
 
     /// The watch came or went: what happened in between nobody has reported,
     /// and no renewal will find.
-    pub(super) const fn watch_changed(&mut self, desk: &Desk) {
-        self.look |= desk.config.by_session;
+    pub(super) const fn watch_changed(&mut self, context: &Context) {
+        self.look |= context.config.by_session;
     }
 
     pub(super) const fn term(&self) -> Term {
@@ -140,7 +140,7 @@ impl Leading {
         self.grant
     }
 
-    pub(super) fn answer(self, desk: &mut Desk, call: Call, answer: Answer) -> State {
+    pub(super) fn answer(self, context: &mut Context, call: Call, answer: Answer) -> State {
         let awaited = match &self.stage {
             Stage::Renewing(pending) | Stage::Confirming(pending) | Stage::Checking(pending) => {
                 pending.call == call
@@ -149,19 +149,19 @@ impl Leading {
         };
         // A success that arrives after `drain_at` extends nothing: the work
         // has been told to stop, and judges may have begun to count.
-        let late =
-            desk.now.boot >= self.grant.drain_at && !desk.config.planted(Bug::RenewAfterDeadline);
+        let late = context.now.boot >= self.grant.drain_at
+            && !context.config.planted(Bug::RenewAfterDeadline);
         if !awaited || late {
             return State::Leading(self);
         }
         match answer {
-            Answer::Wrote(Ok(version)) => State::Leading(self.renewed(desk, version)),
-            Answer::Wrote(Err(failure)) => State::Leading(self.renewal_failed(desk, &failure)),
-            Answer::Confirmed(Ok(start)) => State::Leading(self.confirmed(desk, start)),
-            Answer::Confirmed(Err(failure)) => State::Leading(self.unconfirmed(desk, &failure)),
-            Answer::Read(Ok(reading)) => self.checked(desk, &reading),
+            Answer::Wrote(Ok(version)) => State::Leading(self.renewed(context, version)),
+            Answer::Wrote(Err(failure)) => State::Leading(self.renewal_failed(context, &failure)),
+            Answer::Confirmed(Ok(start)) => State::Leading(self.confirmed(context, start)),
+            Answer::Confirmed(Err(failure)) => State::Leading(self.unconfirmed(context, &failure)),
+            Answer::Read(Ok(reading)) => self.checked(context, &reading),
             Answer::Read(Err(failure)) => {
-                let read_at = desk.now.boot.after(desk.read_failed(&failure));
+                let read_at = context.now.boot.after(context.read_failed(&failure));
                 State::Leading(Self {
                     stage: Stage::Unchecked { read_at },
                     ..self
@@ -171,91 +171,91 @@ impl Leading {
     }
 
     /// A renewal was acknowledged.
-    fn renewed(mut self, desk: &mut Desk, version: Version) -> Self {
+    fn renewed(mut self, context: &mut Context, version: Version) -> Self {
         let Some((sequence, mut start)) = self.attempts.pop_back() else {
             return self;
         };
         // The version of this attempt is the register's, so no other attempt
         // can have landed, or ever will.
         self.attempts.clear();
-        if desk.config.planted(Bug::DeadlineFromEnd) {
-            start = desk.now.boot;
+        if context.config.planted(Bug::DeadlineFromEnd) {
+            start = context.now.boot;
         }
         self.version = version;
         self.record.sequence = sequence;
         self.record.renewal = sequence;
-        desk.write_succeeded();
-        self.extend(desk, start);
+        context.write_succeeded();
+        self.extend(context, start);
         self
     }
 
     /// The session lived after `start`, and so it holds the office for a
     /// lease from then.
-    fn confirmed(mut self, desk: &mut Desk, start: Instant) -> Self {
-        let now = desk.now.boot;
-        let start = if desk.config.planted(Bug::ConfirmedFromAnswer) {
+    fn confirmed(mut self, context: &mut Context, start: Instant) -> Self {
+        let now = context.now.boot;
+        let start = if context.config.planted(Bug::ConfirmedFromAnswer) {
             now
         } else {
             start.min(now)
         };
-        desk.write_succeeded();
+        context.write_succeeded();
         if start > self.grant.start {
-            self.extend(desk, start);
+            self.extend(context, start);
         } else {
             // Older than what is known already: ask again, and not at once.
-            let renew_at = now.after(desk.config.interval / 8);
+            let renew_at = now.after(context.config.interval / 8);
             self.stage = Stage::Idle { renew_at };
         }
         self
     }
 
     /// Nothing is confirmed, whatever the failure is.
-    fn unconfirmed(mut self, desk: &mut Desk, failure: &Failure) -> Self {
+    fn unconfirmed(mut self, context: &mut Context, failure: &Failure) -> Self {
         if failure.class == FailureClass::Unknown
-            && desk.config.planted(Bug::UnknownIsConfirmed)
+            && context.config.planted(Bug::UnknownIsConfirmed)
             && let Stage::Confirming(pending) = &self.stage
         {
             let asked = pending.asked;
-            return self.confirmed(desk, asked);
+            return self.confirmed(context, asked);
         }
-        let pause = desk.write_failed(failure);
+        let pause = context.write_failed(failure);
         self.stage = if failure.class == FailureClass::Conflict {
             // The session is over: the register says who holds it now.
-            Stage::Checking(desk.ask())
+            Stage::Checking(context.request_read())
         } else {
-            let renew_at = desk.now.boot.after(pause);
+            let renew_at = context.now.boot.after(pause);
             Stage::Idle { renew_at }
         };
         self
     }
 
-    fn extend(&mut self, desk: &mut Desk, start: Instant) {
-        self.grant = Grant::new(start, &desk.config);
-        desk.wrote(&self.record, &self.version);
+    fn extend(&mut self, context: &mut Context, start: Instant) {
+        self.grant = Grant::new(start, &context.config);
+        context.wrote(&self.record, &self.version);
         self.stage = Stage::Idle {
-            renew_at: start.after(desk.config.interval),
+            renew_at: start.after(context.config.interval),
         };
-        desk.event(Event::Renewed {
+        context.event(Event::Renewed {
             term: self.term(),
             grant: self.grant,
         });
     }
 
-    fn renewal_failed(mut self, desk: &mut Desk, failure: &Failure) -> Self {
+    fn renewal_failed(mut self, context: &mut Context, failure: &Failure) -> Self {
         let stage = match failure.class {
             FailureClass::Conflict => {
                 self.conflicted = Some(self.version.clone());
-                Stage::Checking(desk.ask())
+                Stage::Checking(context.request_read())
             }
             FailureClass::Unknown => {
-                desk.write_failed(failure);
-                Stage::Checking(desk.ask())
+                context.write_failed(failure);
+                Stage::Checking(context.request_read())
             }
             FailureClass::Unavailable | FailureClass::Broken => {
                 // It certainly did not land.
                 self.attempts.pop_back();
                 Stage::Idle {
-                    renew_at: desk.now.boot.after(desk.write_failed(failure)),
+                    renew_at: context.now.boot.after(context.write_failed(failure)),
                 }
             }
         };
@@ -263,32 +263,32 @@ impl Leading {
     }
 
     /// A read has said what the register holds.
-    fn checked(mut self, desk: &mut Desk, reading: &Reading) -> State {
+    fn checked(mut self, context: &mut Context, reading: &Reading) -> State {
         let Stage::Checking(asked) = self.stage.clone() else {
             return State::Leading(self);
         };
         let conflicted = self.conflicted.take();
-        desk.learn(&asked, reading);
+        context.learn(&asked, reading);
         let register = reading.register.as_ref();
         let shown = register.map(|register| (register, Record::decode(&register.value)));
         let (register, shown) = match shown {
             Some((register, Ok(shown))) => (register, shown),
             Some((_, Err(_))) => {
-                let failure = Failure::garbled();
-                let read_at = desk.now.boot.after(desk.read_failed(&failure));
+                let failure = Failure::malformed();
+                let read_at = context.now.boot.after(context.read_failed(&failure));
                 return State::Leading(Self {
                     stage: Stage::Unchecked { read_at },
                     ..self
                 });
             }
-            None => return self.replaced(desk),
+            None => return self.replaced(context),
         };
-        if !shown.is_held_by(desk.me, self.term())
-            || (desk.config.planted(Bug::RequestIsOusting) && shown.sequence != shown.renewal)
+        if !shown.is_held_by(context.me, self.term())
+            || (context.config.planted(Bug::RequestIsOusting) && shown.sequence != shown.renewal)
         {
-            return self.replaced(desk);
+            return self.replaced(context);
         }
-        desk.read_succeeded();
+        context.read_succeeded();
         // Which of our attempts does it show? Those sent before it can only
         // have failed; those sent after it may yet land.
         let landed = self
@@ -298,106 +298,106 @@ impl Leading {
         let landed = landed.map(|(_, start)| *start);
         self.attempts
             .retain(|(sequence, _)| *sequence > shown.renewal);
-        if !desk.config.planted(Bug::StaleVersion) {
+        if !context.config.planted(Bug::StaleVersion) {
             self.version = register.version.clone();
         }
         self.record = shown;
-        self.look_by = Self::look_by(desk);
+        self.look_by = Self::look_by(context);
         // Unless the grant is as fresh as a renewal would make it.
-        let mut renew_at = self.grant.start.after(desk.config.interval);
-        if desk.config.by_session && desk.write_failures > 0 {
+        let mut renew_at = self.grant.start.after(context.config.interval);
+        if context.config.by_session && context.write_failures > 0 {
             // What has just failed is not asked for in the same breath.
-            renew_at = renew_at.max(desk.now.boot.after(desk.config.interval / 8));
+            renew_at = renew_at.max(context.now.boot.after(context.config.interval / 8));
         }
         if conflicted.is_some_and(|expected| expected == register.version) {
             // No race: the store refuses the renewal (§4.4.7). It is tried until
             // `drain_at`, as after any other failure.
-            let pause = desk.refused(reading);
-            renew_at = renew_at.max(desk.now.boot.after(pause.min(desk.config.interval)));
+            let pause = context.refused(reading);
+            renew_at = renew_at.max(context.now.boot.after(pause.min(context.config.interval)));
         }
         self.stage = Stage::Idle { renew_at };
         if let Some(start) = landed {
-            desk.write_succeeded();
-            self.extend(desk, start);
+            context.write_succeeded();
+            self.extend(context, start);
         }
         State::Leading(self)
     }
 
     /// The register shows another leader, or none: too late to drain.
-    fn replaced(self, desk: &mut Desk) -> State {
-        Draining::replaced(desk, self.record)
+    fn replaced(self, context: &mut Context) -> State {
+        Draining::replaced(context, self.record)
     }
 
     /// Begins to give up the office.
-    pub(super) fn drain(self, desk: &mut Desk, why: Why) -> State {
+    pub(super) fn drain(self, context: &mut Context, why: Why) -> State {
         let certain = self.attempts.is_empty();
-        Draining::begin(desk, self.record, self.version, certain, self.grant, why)
+        Draining::begin(context, self.record, self.version, certain, self.grant, why)
     }
 
-    pub(super) fn hint(&mut self, desk: &Desk, register: Option<&Register>) {
-        self.look |= !self.is_echo(desk, register);
+    pub(super) fn hint(&mut self, context: &Context, register: Option<&Register>) {
+        self.look |= !self.is_echo(context, register);
     }
 
     /// Whether a watch shows nothing but our own writes, or what they have
     /// replaced. What another id has written below them is old news where this
     /// leader renews: if it is not, the next renewal meets a conflict. A holder
     /// by session has none, so it looks.
-    fn is_echo(&self, desk: &Desk, register: Option<&Register>) -> bool {
+    fn is_echo(&self, context: &Context, register: Option<&Register>) -> bool {
         let shown = register.and_then(|register| Record::decode(&register.value).ok());
         shown.is_some_and(|shown| {
             let below = shown.sequence <= self.record.sequence && shown.term <= self.term();
-            let known = !desk.config.by_session || shown.is_held_by(desk.me, self.term());
+            let known = !context.config.by_session || shown.is_held_by(context.me, self.term());
             below && known
-                || shown.is_held_by(desk.me, self.term()) && shown.sequence == shown.renewal
+                || shown.is_held_by(context.me, self.term()) && shown.sequence == shown.renewal
         })
     }
 
-    pub(super) fn advance(mut self, desk: &mut Desk) -> State {
-        let now = desk.now.boot;
-        if now >= self.grant.drain_at && !desk.config.planted(Bug::RenewAfterDeadline) {
-            let why = if self.waits_for_work(desk) {
+    pub(super) fn advance(mut self, context: &mut Context) -> State {
+        let now = context.now.boot;
+        if now >= self.grant.drain_at && !context.config.planted(Bug::RenewAfterDeadline) {
+            let why = if self.waits_for_work(context) {
                 Why::WorkUnconfirmed
             } else {
                 Why::Unconfirmed
             };
-            return self.drain(desk, why);
+            return self.drain(context, why);
         }
         match self
             .record
             .holder()
             .and_then(|holder| holder.request.clone())
         {
-            Some(Request::Resign) => return self.drain(desk, Why::Requested),
-            Some(Request::Transfer(to)) => return self.drain(desk, Why::Transferred(to)),
+            Some(Request::Resign) => return self.drain(context, Why::Requested),
+            Some(Request::Transfer(to)) => return self.drain(context, Why::Transferred(to)),
             None => {}
         }
-        if !desk.may_stand() {
-            return self.drain(desk, Why::AffinityEnded);
+        if !context.may_stand() {
+            return self.drain(context, Why::AffinityEnded);
         }
         match self.stage.clone() {
-            Stage::Idle { .. } if self.look => self.check(desk),
+            Stage::Idle { .. } if self.look => self.check(context),
             Stage::Renewing(pending) if pending.is_given_up(now) => {
-                self = self.renewal_failed(desk, &Failure::no_answer());
+                self = self.renewal_failed(context, &Failure::no_answer());
             }
             Stage::Confirming(pending) if pending.is_given_up(now) => {
-                self = self.unconfirmed(desk, &Failure::no_answer());
+                self = self.unconfirmed(context, &Failure::no_answer());
             }
             Stage::Checking(pending) if pending.is_given_up(now) => {
-                let read_at = now.after(desk.read_failed(&Failure::no_answer()));
+                let read_at = now.after(context.read_failed(&Failure::no_answer()));
                 self.stage = Stage::Unchecked { read_at };
             }
-            Stage::Unchecked { read_at } if now >= read_at => self.check(desk),
+            Stage::Unchecked { read_at } if now >= read_at => self.check(context),
             // Looks go on: what others have written is read as always.
-            Stage::Idle { .. } if self.waits_for_work(desk) => {}
-            Stage::Idle { renew_at } if now >= renew_at && desk.config.by_session => {
-                if now < self.look_by || desk.config.planted(Bug::NeverLooks) {
-                    let within = self.patience(desk);
-                    self.stage = Stage::Confirming(desk.confirm(within));
+            Stage::Idle { .. } if self.waits_for_work(context) => {}
+            Stage::Idle { renew_at } if now >= renew_at && context.config.by_session => {
+                if now < self.look_by || context.config.planted(Bug::NeverLooks) {
+                    let within = self.call_timeout(context);
+                    self.stage = Stage::Confirming(context.confirm(within));
                 } else {
-                    self.check(desk);
+                    self.check(context);
                 }
             }
-            Stage::Idle { renew_at } if now >= renew_at => self.renew(desk),
+            Stage::Idle { renew_at } if now >= renew_at => self.renew(context),
             Stage::Renewing(_)
             | Stage::Confirming(_)
             | Stage::Checking(_)
@@ -407,21 +407,21 @@ impl Leading {
         State::Leading(self)
     }
 
-    fn check(&mut self, desk: &mut Desk) {
+    fn check(&mut self, context: &mut Context) {
         self.look = false;
-        self.stage = Stage::Checking(desk.ask());
+        self.stage = Stage::Checking(context.request_read());
     }
 
-    fn renew(&mut self, desk: &mut Desk) {
+    fn renew(&mut self, context: &mut Context) {
         let last = self.attempts.back().map_or(0, |(sequence, _)| *sequence);
-        let Some(sequence) = desk.next_sequence(self.record.sequence.max(last)) else {
+        let Some(sequence) = context.next_sequence(self.record.sequence.max(last)) else {
             // It is tried until `drain_at`, as after any other failure.
-            let pause = desk.exhausted(&self.record).min(desk.config.interval);
-            let renew_at = desk.now.boot.after(pause);
+            let pause = context.exhausted(&self.record).min(context.config.interval);
+            let renew_at = context.now.boot.after(pause);
             self.stage = Stage::Idle { renew_at };
             return;
         };
-        self.record.renewed_at = desk.now.wall;
+        self.record.renewed_at = context.now.wall;
         let record = Record {
             sequence,
             renewal: sequence,
@@ -430,23 +430,23 @@ impl Leading {
         if self.attempts.len() >= ATTEMPTS_MAX {
             self.attempts.pop_front();
         }
-        self.attempts.push_back((sequence, desk.now.boot));
-        let within = self.patience(desk);
+        self.attempts.push_back((sequence, context.now.boot));
+        let within = self.call_timeout(context);
         let expect = Expect::Version(self.version.clone());
-        self.stage = Stage::Renewing(desk.write(expect, &record, within));
+        self.stage = Stage::Renewing(context.write(expect, &record, within));
     }
 
     /// A slow answer is better than none, but one lost answer must leave time
     /// for another try: half of what there is until draining.
-    fn patience(&self, desk: &Desk) -> core::time::Duration {
-        let left = self.grant.drain_at.since(desk.now.boot);
-        (left / 2).max(desk.config.interval / 8)
+    fn call_timeout(&self, context: &Context) -> core::time::Duration {
+        let left = self.grant.drain_at.since(context.now.boot);
+        (left / 2).max(context.config.interval / 8)
     }
 
-    pub(super) fn deadline(&self, desk: &Desk) -> Instant {
+    pub(super) fn deadline(&self, context: &Context) -> Instant {
         let next = match &self.stage {
             // The word that it waits for wakes it, or its deadline does.
-            Stage::Idle { .. } if self.waits_for_work(desk) => Instant::MAX,
+            Stage::Idle { .. } if self.waits_for_work(context) => Instant::MAX,
             Stage::Idle { renew_at: at } | Stage::Unchecked { read_at: at } => *at,
             Stage::Renewing(pending) | Stage::Confirming(pending) | Stage::Checking(pending) => {
                 pending.give_up_at

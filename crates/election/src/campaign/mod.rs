@@ -11,7 +11,7 @@
 //! ```
 //!
 //! Each state is a type in a file of its own and holds only what that state
-//! knows; what they share is in `desk`, and the transitions are in this file. At most one store call of the
+//! knows; what they share is in `context`, and the transitions are in this file. At most one store call of the
 //! campaign counts at a time: when its patience runs out the call is given up
 //! as *unknown*, and an answer that comes later is ignored.
 //!
@@ -23,13 +23,13 @@
 //! point: an office released while its work still runs is two leaders.
 
 mod affinity;
-mod desk;
+mod context;
 mod draining;
 mod floor;
 mod leading;
 mod racing;
+mod standby;
 mod types;
-mod watching;
 
 pub use types::{Bind, Command, Event, Input, Output, Why};
 
@@ -41,24 +41,24 @@ use tenure_core::rng::Rng;
 use tenure_core::time::{Instant, Now};
 
 use self::affinity::Affinity;
-use self::desk::Desk;
+use self::context::Context;
 use self::draining::Draining;
 use self::leading::Leading;
 use self::racing::Racing;
+use self::standby::Standby;
 use self::types::Pending;
-use self::watching::Watching;
-use super::{Bug, Config, Grant, News, Office, Record, Sight, Standing};
+use super::{Bug, Config, Grant, LeaseJudge, LeaseState, News, Occupancy, Record};
 
 /// One candidate in one election.
 #[derive(Clone, Debug)]
 pub struct Campaign {
     state: State,
-    desk: Desk,
+    context: Context,
 }
 
 #[derive(Clone, Debug)]
 enum State {
-    Watching(Watching),
+    Standby(Standby),
     Racing(Racing),
     Leading(Leading),
     Draining(Draining),
@@ -77,8 +77,8 @@ impl Campaign {
     pub fn above(floor: Term, config: Config, rng: Rng, now: Now) -> Self {
         debug_assert_eq!(config.validate(), Ok(()), "validate before you campaign");
         let mut campaign = Self {
-            state: State::Watching(Watching::new(now.boot)),
-            desk: Desk::new(floor, config, rng, now),
+            state: State::Standby(Standby::new(now.boot)),
+            context: Context::new(floor, config, rng, now),
         };
         campaign.advance();
         campaign
@@ -86,41 +86,41 @@ impl Campaign {
 
     /// The id under which it stands at present.
     pub const fn id(&self) -> LeaderId {
-        self.desk.me
+        self.context.me
     }
 
     /// What it was told.
     pub const fn config(&self) -> &Config {
-        &self.desk.config
+        &self.context.config
     }
 
     /// What it has seen of the register.
-    pub const fn sight(&self) -> &Sight {
-        &self.desk.sight
+    pub const fn judge(&self) -> &LeaseJudge {
+        &self.context.judge
     }
 
     /// The fence and the grant it holds, while it holds one.
-    pub const fn reign(&self) -> Option<(Fence, Grant)> {
+    pub const fn leadership(&self) -> Option<(Fence, Grant)> {
         let (term, grant) = match &self.state {
             State::Leading(leading) => (leading.term(), leading.grant()),
             State::Draining(draining) => match draining.grant() {
                 Some(grant) => (draining.term(), grant),
                 None => return None,
             },
-            State::Watching(_) | State::Racing(_) | State::Stopped => return None,
+            State::Standby(_) | State::Racing(_) | State::Stopped => return None,
         };
         Some((
             Fence {
                 term,
-                leader: self.desk.me,
+                leader: self.context.me,
             },
             grant,
         ))
     }
 
     /// Whether it neither leads nor has a race under way.
-    pub const fn is_watching(&self) -> bool {
-        matches!(self.state, State::Watching(_))
+    pub const fn is_standby(&self) -> bool {
+        matches!(self.state, State::Standby(_))
     }
 
     /// Whether it has ended; nothing moves it any more.
@@ -130,29 +130,29 @@ impl Campaign {
 
     /// The keys that a watch should follow.
     pub fn keys(&self) -> impl Iterator<Item = &Key> {
-        core::iter::once(&self.desk.key).chain(self.desk.affinity.iter().map(Affinity::key))
+        core::iter::once(&self.context.key).chain(self.context.affinity.iter().map(Affinity::key))
     }
 
     fn answer(&mut self, call: Call, answer: Answer) {
-        if self.desk.affinity_answer(call, &answer) {
+        if self.context.affinity_answer(call, &answer) {
             return;
         }
         self.state = match core::mem::replace(&mut self.state, State::Stopped) {
-            State::Watching(watching) => watching.answer(&mut self.desk, call, answer),
-            State::Racing(racing) => racing.answer(&mut self.desk, call, answer),
-            State::Leading(leading) => leading.answer(&mut self.desk, call, answer),
-            State::Draining(draining) => draining.answer(&mut self.desk, call, answer),
+            State::Standby(standby) => standby.answer(&mut self.context, call, answer),
+            State::Racing(racing) => racing.answer(&mut self.context, call, answer),
+            State::Leading(leading) => leading.answer(&mut self.context, call, answer),
+            State::Draining(draining) => draining.answer(&mut self.context, call, answer),
             State::Stopped => State::Stopped,
         };
     }
 
     fn seen(&mut self, key: &Key, register: Option<&Register>) {
-        if self.desk.affinity_seen(key, register) || *key != self.desk.key {
+        if self.context.affinity_seen(key, register) || *key != self.context.key {
             return;
         }
         match &mut self.state {
-            State::Watching(watching) => watching.hint(&mut self.desk, register),
-            State::Leading(leading) => leading.hint(&self.desk, register),
+            State::Standby(standby) => standby.hint(&mut self.context, register),
+            State::Leading(leading) => leading.hint(&self.context, register),
             // Both are about to know better.
             State::Racing(_) | State::Draining(_) | State::Stopped => {}
         }
@@ -160,17 +160,17 @@ impl Campaign {
 
     /// The watch came or went. Either way something may have happened that
     /// nobody has reported, so look; unless the store is in trouble anyway.
-    fn watching(&mut self, up: bool) {
-        if core::mem::replace(&mut self.desk.watching, up) == up {
+    fn watch_changed(&mut self, up: bool) {
+        if core::mem::replace(&mut self.context.watch_up, up) == up {
             return;
         }
-        let now = self.desk.now.boot;
-        if let Some(other) = &mut self.desk.affinity {
+        let now = self.context.now.boot;
+        if let Some(other) = &mut self.context.affinity {
             other.look(now);
         }
         match &mut self.state {
-            State::Watching(watching) if self.desk.read_failures == 0 => watching.look(now),
-            State::Leading(leading) => leading.watch_changed(&self.desk),
+            State::Standby(standby) if self.context.read_failures == 0 => standby.look(now),
+            State::Leading(leading) => leading.watch_changed(&self.context),
             _ => {}
         }
     }
@@ -178,24 +178,24 @@ impl Campaign {
     fn command(&mut self, command: Command) {
         let why = match command {
             Command::Stop => {
-                self.desk.stopping = true;
+                self.context.stopping = true;
                 Why::Resigned
             }
             Command::Resign => Why::Resigned,
             Command::Transfer(to) => Why::Transferred(to),
         };
         self.state = match core::mem::replace(&mut self.state, State::Stopped) {
-            State::Leading(leading) => leading.drain(&mut self.desk, why),
+            State::Leading(leading) => leading.drain(&mut self.context, why),
             other => other,
         };
     }
 
     fn drained(&mut self) {
         self.state = match core::mem::replace(&mut self.state, State::Stopped) {
-            State::Draining(draining) => draining.drained(&mut self.desk),
+            State::Draining(draining) => draining.drained(&mut self.context),
             // Work that ended by itself: there is nothing to drain.
-            State::Leading(leading) => match leading.drain(&mut self.desk, Why::Resigned) {
-                State::Draining(draining) => draining.drained(&mut self.desk),
+            State::Leading(leading) => match leading.drain(&mut self.context, Why::Resigned) {
+                State::Draining(draining) => draining.drained(&mut self.context),
                 other => other,
             },
             other => other,
@@ -210,16 +210,16 @@ impl Campaign {
 
     /// Does what time alone has made due, until nothing is.
     fn advance(&mut self) {
-        self.desk.affinity_advance();
+        self.context.affinity_advance();
         self.state = match core::mem::replace(&mut self.state, State::Stopped) {
-            State::Watching(watching) => watching.advance(&mut self.desk),
-            State::Racing(racing) => racing.advance(&mut self.desk),
-            State::Leading(leading) => leading.advance(&mut self.desk),
-            State::Draining(draining) => draining.advance(&mut self.desk),
+            State::Standby(standby) => standby.advance(&mut self.context),
+            State::Racing(racing) => racing.advance(&mut self.context),
+            State::Leading(leading) => leading.advance(&mut self.context),
+            State::Draining(draining) => draining.advance(&mut self.context),
             State::Stopped => return,
         };
         if !self.is_stopped() {
-            self.desk.tell_leader();
+            self.context.tell_leader();
         }
     }
 }
@@ -229,13 +229,13 @@ impl Machine for Campaign {
     type Output = Output;
 
     fn handle(&mut self, now: Now, input: Input) {
-        self.desk.set_now(now);
+        self.context.set_now(now);
         match input {
             Input::Read { call, result } => self.answer(call, Answer::Read(result)),
             Input::Wrote { call, result } => self.answer(call, Answer::Wrote(result)),
             Input::Confirmed { call, result } => self.answer(call, Answer::Confirmed(result)),
             Input::Seen { key, register } => self.seen(&key, register.as_ref()),
-            Input::Watching(up) => self.watching(up),
+            Input::WatchUp(up) => self.watch_changed(up),
             Input::Command(command) => self.command(command),
             Input::Drained => self.drained(),
             Input::WorkConfirmed { start } => self.work_confirmed(start),
@@ -244,23 +244,23 @@ impl Machine for Campaign {
     }
 
     fn tick(&mut self, now: Now) {
-        self.desk.set_now(now);
+        self.context.set_now(now);
         self.advance();
     }
 
     fn poll(&mut self) -> Option<Output> {
-        self.desk.outputs.pop_front()
+        self.context.outputs.pop_front()
     }
 
     fn deadline(&self) -> Option<Instant> {
         let own = match &self.state {
-            State::Watching(watching) => watching.deadline(&self.desk),
-            State::Racing(racing) => racing.deadline(&self.desk),
-            State::Leading(leading) => leading.deadline(&self.desk),
+            State::Standby(standby) => standby.deadline(&self.context),
+            State::Racing(racing) => racing.deadline(&self.context),
+            State::Leading(leading) => leading.deadline(&self.context),
             State::Draining(draining) => draining.deadline(),
             State::Stopped => return None,
         };
-        let other = self.desk.affinity.as_ref().map(Affinity::deadline);
+        let other = self.context.affinity.as_ref().map(Affinity::deadline);
         other.map_or(Some(own), |other| Some(own.min(other)))
     }
 }

@@ -8,7 +8,7 @@ use tenure_core::cas::{Bytes, Reading, Register, Write};
 use tenure_core::ids::{Fence, Key, Name, Term, Version};
 use tenure_core::time::Instant;
 
-use super::super::{Fallen, Grant, Observation};
+use super::super::{Grant, Observation, TermRegression};
 
 /// What the application may ask of its campaign.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -56,7 +56,7 @@ pub enum Input {
         register: Option<Register>,
     },
     /// The watch reports changes (`true`), or must be made up for by polling.
-    Watching(bool),
+    WatchUp(bool),
     /// The application wants something.
     Command(Command),
     /// The application's work has ended (see [`Event::Draining`]).
@@ -216,7 +216,7 @@ pub enum Event {
     /// The register shows a lower term than this process has seen: it was
     /// lost, or an older copy came back. Told once for each such pair. A
     /// candidate sees to a higher term (§4.14); an observer only tells.
-    Fell(Fallen),
+    TermFell(TermRegression),
     /// The store failed. The campaign goes on.
     Trouble {
         /// How.

@@ -126,9 +126,9 @@ impl Actor {
         Duration::from_nanos(u64::try_from(at).unwrap_or(u64::MAX))
     }
 
-    pub(crate) fn reign(&self) -> Option<(Fence, Grant)> {
+    pub(crate) fn leadership(&self) -> Option<(Fence, Grant)> {
         match &self.kind {
-            Kind::Campaign(campaign) => campaign.reign(),
+            Kind::Campaign(campaign) => campaign.leadership(),
             Kind::Observer(_) => None,
         }
     }

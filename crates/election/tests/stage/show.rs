@@ -11,7 +11,7 @@ use std::time::Duration;
 use tenure_core::cas::{Expect, Register, Write};
 use tenure_core::ids::LeaderId;
 use tenure_core::time::Instant;
-use tenure_election::{Event, Grant, Leader, Observation, Office, Record, Request, Standing};
+use tenure_election::{Event, Grant, Leader, LeaseState, Observation, Occupancy, Record, Request};
 
 use super::actor::{Actor, Effect};
 
@@ -52,12 +52,12 @@ impl Ids {
         if record.renewal != record.sequence {
             text += &format!(" renewal {}", record.renewal);
         }
-        match &record.office {
-            Office::Vacant { successor: None } => text += " vacant",
-            Office::Vacant {
+        match &record.occupancy {
+            Occupancy::Vacant { successor: None } => text += " vacant",
+            Occupancy::Vacant {
                 successor: Some(name),
             } => text += &format!(" vacant for {name}"),
-            Office::Held(holder) => {
+            Occupancy::Held(holder) => {
                 text += &format!(" by {}", self.show(holder.id));
                 match &holder.request {
                     None => {}
@@ -111,8 +111,8 @@ impl Ids {
         let leader = seen.leader.as_ref();
         let mut text = leader.map_or_else(|| "nobody".to_string(), |leader| self.leader(leader));
         text += &format!(", {}", seen.certainty);
-        if let Some(over_at) = seen.over_at {
-            text += &format!(", over {}", moment(actor, over_at));
+        if let Some(expires_at) = seen.expires_at {
+            text += &format!(", over {}", moment(actor, expires_at));
         }
         text
     }
@@ -140,24 +140,27 @@ impl Ids {
             Event::Trouble { failure, in_a_row } => {
                 format!("trouble {in_a_row}: {}: {}", failure.class, failure.why)
             }
-            Event::Fell(fallen) => {
-                format!("FELL to term {} under {}", fallen.shown, fallen.floor)
+            Event::TermFell(regression) => {
+                format!(
+                    "FELL to term {} under {}",
+                    regression.shown, regression.floor
+                )
             }
             Event::Recovered => "recovered".to_string(),
             Event::Stopped => "STOPPED".to_string(),
         }
     }
 
-    pub(crate) fn standing(&self, actor: &Actor, standing: &Standing) -> String {
-        match standing {
-            Standing::Unknown => "not looked yet".to_string(),
-            Standing::Unreadable => "unreadable".to_string(),
-            Standing::Vacant { successor: None } => "vacant".to_string(),
-            Standing::Vacant {
+    pub(crate) fn lease_state(&self, actor: &Actor, lease_state: &LeaseState) -> String {
+        match lease_state {
+            LeaseState::Unknown => "not looked yet".to_string(),
+            LeaseState::Corrupt => "unreadable".to_string(),
+            LeaseState::Vacant { successor: None } => "vacant".to_string(),
+            LeaseState::Vacant {
                 successor: Some(name),
             } => format!("vacant for {name}"),
-            Standing::Held { over_at } => format!("held, over {}", moment(actor, *over_at)),
-            Standing::Over(certainty) => format!("over, {certainty}"),
+            LeaseState::Held { expires_at } => format!("held, over {}", moment(actor, *expires_at)),
+            LeaseState::Expired(certainty) => format!("over, {certainty}"),
         }
     }
 }

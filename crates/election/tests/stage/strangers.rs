@@ -4,7 +4,7 @@
 use tenure_core::cas::{Bytes, Stamp};
 use tenure_core::ids::{Key, LeaderId, Name, Term};
 use tenure_core::time::WallTime;
-use tenure_election::{Config, Holder, Office, Record, Request};
+use tenure_election::{Config, Holder, Occupancy, Record, Request};
 
 use super::actor::DAWN_MS;
 use super::args::{Args, Outcome};
@@ -24,7 +24,7 @@ pub(crate) fn write(world: &mut World, command: &str, args: &mut Args<'_>) -> Ou
             };
             let mut record = world.store.record(&key).ok_or("nobody to ask")?;
             record.sequence += 1;
-            if let Office::Held(holder) = &mut record.office {
+            if let Occupancy::Held(holder) = &mut record.occupancy {
                 holder.request = Some(request);
             }
             world.store.put(at, &key, record.encode(), Stamp::Keep);
@@ -77,12 +77,12 @@ fn value(world: &mut World, key: &Key, args: &mut Args<'_>) -> Outcome<Bytes> {
     let millis = DAWN_MS + i128::try_from(world.at.as_millis())?;
     let millis = millis + args.shift("renewed")?.unwrap_or(0) / 1_000_000;
     let renewed_at = WallTime::from_millis(u64::try_from(millis)?);
-    let office = match args.key("by") {
+    let occupancy = match args.key("by") {
         Some(by) => {
             let id = by.bytes().fold(0, |id, byte| id << 8 | u128::from(byte));
             let id = LeaderId::from_u128(id);
             world.ids.name(id, by);
-            Office::Held(Holder {
+            Occupancy::Held(Holder {
                 id,
                 name: args.name("name")?.map_or_else(|| Name::new(by), Ok)?,
                 addresses: [].into(),
@@ -90,7 +90,7 @@ fn value(world: &mut World, key: &Key, args: &mut Args<'_>) -> Outcome<Bytes> {
                 request: None,
             })
         }
-        None => Office::Vacant {
+        None => Occupancy::Vacant {
             successor: args.name("for")?,
         },
     };
@@ -102,7 +102,7 @@ fn value(world: &mut World, key: &Key, args: &mut Args<'_>) -> Outcome<Bytes> {
         lease: args.span("lease")?.unwrap_or(Config::LEASE),
         acquired_at: renewed_at,
         renewed_at,
-        office,
+        occupancy,
     };
     Ok(record.encode())
 }

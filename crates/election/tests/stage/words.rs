@@ -161,7 +161,7 @@ fn enter(
     });
     if watch != Watch::Off {
         let index = world.actors.len() - 1;
-        world.send(index, Input::Watching(true));
+        world.send(index, Input::WatchUp(true));
     }
     Ok(())
 }
@@ -252,7 +252,7 @@ fn surround(world: &mut World, command: &str, args: &mut Args<'_>) -> Outcome<()
         "watch" => {
             actor.watch = watch(args.word()?)?;
             let up = actor.watch != Watch::Off;
-            world.send(index, Input::Watching(up));
+            world.send(index, Input::WatchUp(up));
         }
         // suspend a: its process is stopped, its clocks go on. resume a.
         "suspend" => actor.suspended = Some(VecDeque::new()),
@@ -340,11 +340,11 @@ fn show(world: &mut World, command: &str, args: &mut Args<'_>) -> Outcome<String
     }
     let index = world.actor(args.word()?)?;
     let (at, actor) = (world.at, &world.actors[index]);
-    let sight = match &actor.kind {
-        Kind::Campaign(campaign) => campaign.sight(),
-        Kind::Observer(observer) => observer.sight(),
+    let judge = match &actor.kind {
+        Kind::Campaign(campaign) => campaign.judge(),
+        Kind::Observer(observer) => observer.judge(),
     };
-    let shown = world.ids.standing(actor, &sight.standing());
+    let shown = world.ids.lease_state(actor, &judge.lease_state());
     let due = actor
         .deadline()
         .map_or_else(|| "never".to_string(), |at| moment(actor, at));
@@ -353,7 +353,7 @@ fn show(world: &mut World, command: &str, args: &mut Args<'_>) -> Outcome<String
         (Kind::Campaign(campaign), "state") => {
             let id = world.ids.show(campaign.id());
             let state = state_of(campaign);
-            let grant = actor.reign().map(|(_, grant)| {
+            let grant = actor.leadership().map(|(_, grant)| {
                 let valid = grant.is_valid(actor.now(at).boot);
                 let valid = if valid { "valid" } else { "invalid" };
                 format!(", {valid}, {}", show_grant(actor, grant))
@@ -365,7 +365,7 @@ fn show(world: &mut World, command: &str, args: &mut Args<'_>) -> Outcome<String
         _ => format!(
             "{} sees it {shown}, top term {}",
             actor.name,
-            sight.top_term()
+            judge.top_term()
         ),
     })
 }

@@ -139,7 +139,7 @@ impl World {
         let mut leading: Vec<(Key, String)> = Vec::new();
         for actor in &self.actors {
             let valid = actor
-                .reign()
+                .leadership()
                 .is_some_and(|(_, grant)| grant.is_valid(actor.now(at).boot));
             if let (true, Kind::Campaign(campaign)) = (valid, &actor.kind) {
                 let key = Key::of_election(&campaign.config().election);
@@ -178,7 +178,7 @@ impl World {
                         "elections/payroll" => format!("read #{}", call.0),
                         other => format!("read #{} of {other}", call.0),
                     };
-                    self.ask(index, call, What::Read(key), &shown);
+                    self.request_read(index, call, What::Read(key), &shown);
                 }
                 Output::Write {
                     call, write, bind, ..
@@ -187,12 +187,12 @@ impl World {
                     let shown = format!("#{} {}{bound}", call.0, self.ids.write(&write));
                     let session = self.session(index, bind.is_some());
                     let last = bind.map(|bind| bind.last);
-                    self.ask(index, call, What::Write(write, session, last), &shown);
+                    self.request_read(index, call, What::Write(write, session, last), &shown);
                 }
                 Output::Confirm { call, .. } => {
                     let actor = &self.actors[index];
                     let what = What::Confirm(actor.session, actor.now(self.at).boot);
-                    self.ask(index, call, what, &format!("#{} confirm", call.0));
+                    self.request_read(index, call, what, &format!("#{} confirm", call.0));
                 }
                 Output::Release => {
                     if let Some(session) = self.actors[index].session.take() {
@@ -236,7 +236,7 @@ impl World {
         }
     }
 
-    fn ask(&mut self, index: usize, call: tenure_election::Call, what: What, shown: &str) {
+    fn request_read(&mut self, index: usize, call: tenure_election::Call, what: What, shown: &str) {
         let link = self.actors[index].link;
         let mut asked = Asked {
             call,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tenure_core::ids::{Name, Term};
 use tenure_core::time::WallTime;
-use tenure_election::{Office, Record};
+use tenure_election::{Occupancy, Record};
 
 use super::*;
 
@@ -24,7 +24,7 @@ fn record(election: &str) -> bytes::Bytes {
         lease: Duration::from_secs(10),
         acquired_at: WallTime::from_millis(0),
         renewed_at: WallTime::from_millis(0),
-        office: Office::Vacant { successor: None },
+        occupancy: Occupancy::Vacant { successor: None },
     };
     record.encode().as_ref().to_vec().into()
 }

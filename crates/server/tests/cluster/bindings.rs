@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure::Election;
-use tenure::core::election::{Holder, Office, Record};
+use tenure::core::election::{Holder, Occupancy, Record};
 use tenure::core::ids::{LeaderId, Name, Term};
 use tenure::core::time::WallTime;
 use tenure::store::Tenure;
@@ -218,7 +218,7 @@ async fn what_is_held_outlives_its_leader_and_ends_without_a_sign_of_life() {
     timeout(PATIENCE, freed).await.expect("it ends");
 }
 
-fn record(term: u64, office: Office) -> Record {
+fn record(term: u64, occupancy: Occupancy) -> Record {
     Record {
         election: Name::new("payroll").expect("a name"),
         term: Term::new(term).expect("a small term"),
@@ -227,7 +227,7 @@ fn record(term: u64, office: Office) -> Record {
         lease: Duration::from_secs(1),
         acquired_at: WallTime::from_millis(0),
         renewed_at: WallTime::from_millis(0),
-        office,
+        occupancy,
     }
 }
 
@@ -235,14 +235,14 @@ fn record(term: u64, office: Office) -> Record {
 async fn an_office_held_by_a_session_is_taken_when_that_ends_and_not_before() {
     let servers = Servers::found(1, 0);
     let mut holder = Caller::open(&servers, Duration::from_secs(60)).await;
-    let held = Office::Held(Holder {
+    let held = Occupancy::Held(Holder {
         id: LeaderId::parse(&"ab".repeat(16)).expect("an id"),
         name: Name::new("holder").expect("a name"),
         addresses: Arc::from([]),
         params: Arc::from([]),
         request: None,
     });
-    let mut last = record(1, Office::Vacant { successor: None });
+    let mut last = record(1, Occupancy::Vacant { successor: None });
     // Whoever leaves a note in between counts on, and this is still another.
     last.sequence += 1_000_000;
     let key = "elections/payroll";

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use tenure::core::election::{Office, Record};
+use tenure::core::election::{Occupancy, Record};
 use tenure::core::ids::{Name, Term};
 use tenure::core::time::WallTime;
 use tenure_api::v1::Cause;
@@ -37,7 +37,7 @@ fn record(election: &str) -> Vec<u8> {
         lease: Duration::from_secs(10),
         acquired_at: WallTime::from_millis(0),
         renewed_at: WallTime::from_millis(0),
-        office: Office::Vacant { successor: None },
+        occupancy: Occupancy::Vacant { successor: None },
     };
     record.encode().as_ref().to_vec()
 }

@@ -9,7 +9,7 @@ use tenure_core::ids::Term;
 use tenure_core::time::Instant;
 
 use super::{Exclusivity, Finding};
-use crate::app::Office;
+use crate::app::Leadership;
 use crate::clock::True;
 
 /// What was said of the grants that one process's work goes by.
@@ -31,8 +31,8 @@ impl Confirmed {
     }
 
     /// The candidate sends what extends its grant.
-    pub(crate) fn extends(&self, office: &Office) -> Finding {
-        let (term, start) = (office.fence.term, office.grant.start);
+    pub(crate) fn extends(&self, leadership: &Leadership) -> Finding {
+        let (term, start) = (leadership.fence.term, leadership.grant.start);
         if self.said >= Some((term, start)) {
             return Ok(());
         }
@@ -44,8 +44,8 @@ impl Confirmed {
     }
 
     /// The candidate gives up because the work has not confirmed.
-    pub(crate) fn unheard(&self, office: &Office) -> Finding {
-        let start = office.grant.start;
+    pub(crate) fn unheard(&self, leadership: &Leadership) -> Finding {
+        let start = leadership.grant.start;
         if self.heard < Some(start) {
             return Ok(());
         }

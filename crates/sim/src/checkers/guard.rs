@@ -4,19 +4,19 @@
 use tenure_core::time::Instant;
 
 use super::{Exclusivity, Finding, Held};
-use crate::app::Office;
+use crate::app::Leadership;
 use crate::clock::True;
 
 /// Looks at a step of `p` as it begins, at `local` on its own clock.
 pub(crate) fn step(
     p: usize,
-    office: &Office,
+    leadership: &Leadership,
     local: Instant,
     now: True,
     held: Option<Held>,
     reigns: &Exclusivity,
 ) -> Finding {
-    let (term, grant) = (office.fence.term, office.grant);
+    let (term, grant) = (leadership.fence.term, leadership.grant);
     if local >= grant.drain_at {
         return Err(format!(
             "a step of guarded work in term {term} begins at {local}, at or after the end of its \

@@ -10,9 +10,9 @@ use super::Finding;
 
 /// Looks at a candidate after a step.
 pub(crate) fn own_id(campaign: &Campaign) -> Finding {
-    let held = campaign.sight().record().and_then(|record| record.holder());
+    let held = campaign.judge().record().and_then(|record| record.holder());
     match held {
-        Some(holder) if campaign.is_watching() && holder.id == campaign.id() => Err(format!(
+        Some(holder) if campaign.is_standby() && holder.id == campaign.id() => Err(format!(
             "watches an office that it holds itself, as {}",
             holder.id
         )),

@@ -8,19 +8,19 @@
 use tenure_core::time::Instant;
 
 use super::Finding;
-use crate::app::Office;
+use crate::app::Leadership;
 
 /// Looks at a process that runs, at `now` on its own clock.
-pub(crate) fn told(office: &Office, now: Instant) -> Finding {
-    if office.ousted {
+pub(crate) fn told(leadership: &Leadership, now: Instant) -> Finding {
+    if leadership.ousted {
         return Ok(());
     }
-    let (term, grant) = (office.fence.term, office.grant);
+    let (term, grant) = (leadership.fence.term, leadership.grant);
     let missed = if now >= grant.valid_until {
         Some(("is over", grant.valid_until))
-    } else if now >= grant.kill_at && !office.killed && !office.drained {
+    } else if now >= grant.kill_at && !leadership.killed && !leadership.drained {
         Some(("must be killed for", grant.kill_at))
-    } else if now >= grant.drain_at && !office.draining {
+    } else if now >= grant.drain_at && !leadership.draining {
         Some(("must drain for", grant.drain_at))
     } else {
         None

@@ -148,7 +148,7 @@ impl Builder {
     }
 
     /// Renew only grants by which the work is known to go: each one waits for
-    /// [`Reign::confirm_work`](super::Reign::confirm_work). For work that runs
+    /// [`Leadership::confirm_work`](super::Reign::confirm_work). For work that runs
     /// in another process, whose deadlines have to be told to it: a candidate
     /// that cannot reach it then loses the leadership to one that can.
     pub fn work_confirms(mut self) -> Self {

@@ -2,9 +2,9 @@
 //!
 //! An [`Election`] is this process's stand in one election. It campaigns for
 //! as long as it lives; whenever it holds office, [`Election::elected`]
-//! yields a [`Reign`]. The reign is the proof and the leash:
-//! [`Reign::is_valid`] compares a clock, so it tells the truth even if the
-//! runtime was starved or the machine slept; [`Reign::cancelled`] says when
+//! yields a [`Leadership`]. The reign is the proof and the leash:
+//! [`Leadership::is_valid`] compares a clock, so it tells the truth even if the
+//! runtime was starved or the machine slept; [`Leadership::cancelled`] says when
 //! to stop; **dropping it says that the work has ended**. Only then is the
 //! office vacated, and only then does the candidate stand again. So the order
 //! (stop the work, make the grant invalid, release the office) is kept by
@@ -19,8 +19,8 @@
 mod ask;
 mod builder;
 mod events;
+mod leadership;
 mod observe;
-mod reign;
 mod repair;
 mod request;
 mod world;
@@ -31,25 +31,25 @@ pub use ask::{AskError, ask_to_resign, ask_to_transfer};
 pub(crate) use builder::entropy;
 pub use builder::{Builder, StartError};
 pub use events::{EVENTS_MAX, Events};
+pub use leadership::{Deposed, Leadership};
 pub use observe::{Look, Watcher, leader, leader_confirmed, list, natural_expiry, watch};
-pub use reign::{Deposed, Reign};
 pub use repair::{RepairError, forget, forget_abandoned, repair};
 use tenure_core::ids::{Fence, Key, Name, Term};
 use tenure_core::rng::Rng;
 use tenure_election::Campaign;
 pub use tenure_election::{
-    Certainty, Command, Config, ConfigError, Event, Expiry, Failure, FailureClass, Fallen, Grant,
-    Leader, Observation, Priority, Why,
+    Certainty, Command, Config, ConfigError, Event, Expiry, Failure, FailureClass, Grant, Leader,
+    Observation, Priority, TermRegression, Why,
 };
 use tokio::sync::watch as state;
 
-use self::world::{Mailbox, Surroundings};
+use self::world::{Environment, Mailbox};
 use crate::clock;
 use crate::drive::{self, Flow};
 use crate::store::Store;
 
 /// One process's stand in one election. Dropping it resigns, once the
-/// [`Reign`] is dropped too; [`stop`](Self::stop) waits for that.
+/// [`Leadership`] is dropped too; [`stop`](Self::stop) waits for that.
 #[derive(Debug)]
 pub struct Election {
     shared: Arc<Shared>,
@@ -68,8 +68,8 @@ struct Shared {
     stage: state::Sender<Stage>,
     events: events::Fan,
     /// The reign that waits to be handed out.
-    waiting: Mutex<Option<Reign>>,
-    current: Mutex<Option<reign::Handle>>,
+    waiting: Mutex<Option<Leadership>>,
+    current: Mutex<Option<leadership::Handle>>,
     leader: state::Sender<Option<Observation>>,
 }
 
@@ -94,13 +94,13 @@ impl Election {
         let standing = store.stands(&config.election, &config.name);
         drive::background().spawn(async move {
             let _standing = standing;
-            let driven = Ending(driven);
+            let driven = EndGuard(driven);
             let hold = store.hold(&Key::of_election(&config.election), config.lease);
             let campaign = Campaign::above(floor, config, rng, clock::now());
             let keys = campaign.keys().cloned().collect();
             let (mailbox, shared) = (Arc::clone(&driven.0.mailbox), &driven.0);
             let hold = hold.filter(|_| campaign.config().by_session);
-            let world = Surroundings::new(store, keys, mailbox, |event| shared.on_event(event));
+            let world = Environment::new(store, keys, mailbox, |event| shared.on_event(event));
             let world = world.holding(hold);
             drive::drive(campaign, world).await;
         });
@@ -137,14 +137,14 @@ impl Election {
     /// once the election has been stopped (or, by a mistake in a store or in
     /// here, has panicked). A reign is yielded once: the next
     /// call waits for the next reign. Cancelling this loses nothing.
-    pub async fn elected(&mut self) -> Option<Reign> {
+    pub async fn elected(&mut self) -> Option<Leadership> {
         loop {
             match *self.stage.borrow_and_update() {
                 Stage::Stopped => return None,
                 Stage::Elected(fence) if self.handed_out != Some(fence) => {
                     self.handed_out = Some(fence);
-                    if let Some(reign) = self.shared.take_waiting() {
-                        return Some(reign);
+                    if let Some(leadership) = self.shared.take_waiting() {
+                        return Some(leadership);
                     }
                 }
                 Stage::Elected(_) | Stage::Standing => {}
@@ -184,7 +184,7 @@ impl Election {
 
     /// Gives up the office, if it is held, and ends. Returns when the
     /// register has been vacated (or its lease can no longer be saved), which
-    /// needs the [`Reign`] to be dropped: drop it before, or elsewhere.
+    /// needs the [`Leadership`] to be dropped: drop it before, or elsewhere.
     pub async fn stop(mut self) {
         self.shared.mailbox.command(Command::Stop);
         let _ = self.stage.wait_for(|stage| *stage == Stage::Stopped).await;
@@ -201,9 +201,9 @@ impl Drop for Election {
 /// Sees that nobody waits for a campaign that has ended without saying so: by
 /// a panic, in a store or in here. Whoever relied on it would rather be told
 /// than lead on unrenewed, or wait for ever to be elected.
-struct Ending(Arc<Shared>);
+struct EndGuard(Arc<Shared>);
 
-impl Drop for Ending {
+impl Drop for EndGuard {
     fn drop(&mut self) {
         if *self.0.stage.borrow() == Stage::Stopped {
             return;
@@ -222,22 +222,22 @@ impl Shared {
     /// The term in which the office is held.
     fn held(&self) -> Option<Term> {
         let current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
-        current.as_ref().map(reign::Handle::term)
+        current.as_ref().map(leadership::Handle::term)
     }
 
     /// Warns, a lease after a reign is over, if somebody still holds it. Until
     /// it is dropped the candidate may not stand again: its work may go on.
-    fn warn_of_leak(&self, reign: reign::Handle) {
+    fn warn_of_leak(&self, leadership: leadership::Handle) {
         let (election, lease) = (self.config.election.clone(), self.config.lease);
         drive::background().spawn(async move {
             tokio::time::sleep(lease).await;
-            if let Some(leak) = reign.leak() {
+            if let Some(leak) = leadership.leak() {
                 tracing::warn!("{election}: {leak}");
             }
         });
     }
 
-    fn take_waiting(&self) -> Option<Reign> {
+    fn take_waiting(&self) -> Option<Leadership> {
         self.waiting
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -250,33 +250,33 @@ impl Shared {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         match &event {
             Event::Elected { fence, grant } => {
-                let reign = Reign::new(*fence, *grant, Arc::clone(&self.mailbox));
-                *current = Some(reign.handle());
-                *self.waiting.lock().unwrap_or_else(PoisonError::into_inner) = Some(reign);
+                let leadership = Leadership::new(*fence, *grant, Arc::clone(&self.mailbox));
+                *current = Some(leadership.handle());
+                *self.waiting.lock().unwrap_or_else(PoisonError::into_inner) = Some(leadership);
                 self.stage.send_replace(Stage::Elected(*fence));
             }
             Event::Renewed { grant, .. } => {
-                if let Some(reign) = current.as_ref() {
-                    reign.extend(*grant);
+                if let Some(leadership) = current.as_ref() {
+                    leadership.extend(*grant);
                 }
             }
             Event::Draining { why, .. } => {
-                if let Some(reign) = current.as_ref() {
-                    reign.cancel(why.clone());
+                if let Some(leadership) = current.as_ref() {
+                    leadership.cancel(why.clone());
                 }
             }
             Event::Kill { .. } => {}
             Event::Ousted { why, .. } => {
-                if let Some(reign) = current.take() {
-                    reign.revoke(why.clone());
-                    self.warn_of_leak(reign);
+                if let Some(leadership) = current.take() {
+                    leadership.revoke(why.clone());
+                    self.warn_of_leak(leadership);
                 }
                 self.stage.send_replace(Stage::Standing);
             }
             Event::LeaderChanged(observation) | Event::LeaderRenewed(observation) => {
                 self.leader.send_replace(Some(observation.clone()));
             }
-            Event::Fell(_) | Event::Trouble { .. } | Event::Recovered => {}
+            Event::TermFell(_) | Event::Trouble { .. } | Event::Recovered => {}
             Event::Stopped => {
                 self.stage.send_replace(Stage::Stopped);
             }
@@ -312,16 +312,16 @@ mod tests {
         let grant = Grant::new(clock::boot(), &config);
         let (panic, panics) = tokio::sync::oneshot::channel::<()>();
         let campaign = tokio::spawn(async move {
-            let driven = Ending(shared);
+            let driven = EndGuard(shared);
             driven.0.on_event(Event::Elected { fence, grant });
             let _ = panics.await;
             panic!("a mistake");
         });
-        let reign = election.elected().await.expect("an office");
-        assert!(reign.is_valid());
+        let leadership = election.elected().await.expect("an office");
+        assert!(leadership.is_valid());
         drop(panic);
         assert!(campaign.await.is_err_and(|error| error.is_panic()));
-        assert!(!reign.is_valid());
+        assert!(!leadership.is_valid());
         assert!(matches!(events.next().await, Some(Event::Elected { .. })));
         assert!(matches!(events.next().await, Some(Event::Ousted { .. })));
         assert_eq!(events.next().await, Some(Event::Stopped));

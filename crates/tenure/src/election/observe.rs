@@ -7,11 +7,11 @@ use tenure_core::cas::Reading;
 use tenure_core::ids::{Key, Name};
 use tenure_core::time::{Drift, Instant};
 use tenure_election::{
-    Certainty, Command, Config, Event, Expiry, News, Observation, Observer, Record, Sight,
+    Certainty, Command, Config, Event, Expiry, LeaseJudge, News, Observation, Observer, Record,
 };
 
 use super::events::{Events, Fan};
-use super::world::{Mailbox, Surroundings};
+use super::world::{Environment, Mailbox};
 use crate::clock;
 use crate::drive::{self, Flow};
 use crate::error::StoreError;
@@ -49,7 +49,7 @@ pub fn watch(store: Arc<dyn Store>, election: Name, renewals: bool) -> Watcher {
         let expiry = natural_expiry(store.features());
         let observer = Observer::new(election, expiry, Drift::DEFAULT, renewals, clock::now());
         let keys = observer.keys().cloned().collect();
-        let world = Surroundings::new(store, keys, letters, |event| {
+        let world = Environment::new(store, keys, letters, |event| {
             let ends = event == Event::Stopped;
             fan.send(&event);
             if ends { Flow::End } else { Flow::On }
@@ -155,9 +155,9 @@ pub(super) fn decoded(election: &Name, reading: &Reading) -> Result<(), StoreErr
 
 /// What a reading that can be decoded amounts to.
 fn judge(features: Features, election: &Name, asked: Instant, reading: &Reading) -> Look {
-    let (mut sight, config) = (Sight::new(), judging(features, election));
-    sight.read(&config, clock::now(), asked, reading);
-    (sight.observation(config.expiry), sight.record().cloned())
+    let (mut judge, config) = (LeaseJudge::new(), judging(features, election));
+    judge.read(&config, clock::now(), asked, reading);
+    (judge.observation(config.expiry), judge.record().cloned())
 }
 
 /// What an onlooker judges by.
@@ -200,14 +200,14 @@ pub(super) async fn confirm(
 ) -> Result<Look, StoreError> {
     let key = Key::of_election(election);
     let mut watch = store.watch(Selector::Key(key.clone()));
-    let (mut sight, config) = (Sight::new(), judging(store.features(), election));
+    let (mut judge, config) = (LeaseJudge::new(), judging(store.features(), election));
     let mut until = clock::boot().after(within);
     loop {
         let asked = clock::boot();
         let failed = match store.read(&key, within).await {
             Ok(reading) => {
-                let news = sight.read(&config, clock::now(), asked, &reading);
-                if matches!(news, News::Unreadable(_)) {
+                let news = judge.read(&config, clock::now(), asked, &reading);
+                if matches!(news, News::Corrupt(_)) {
                     decoded(election, &reading)?;
                 }
                 None
@@ -215,17 +215,17 @@ pub(super) async fn confirm(
             Err(broken @ StoreError::Broken(_)) => return Err(broken),
             Err(passing) => Some(passing),
         };
-        let seen = sight.observation(config.expiry);
+        let seen = judge.observation(config.expiry);
         if seen.certainty >= Certainty::Likely {
-            return Ok((seen, sight.record().cloned()));
+            return Ok((seen, judge.record().cloned()));
         }
         let now = clock::boot();
         let mut again = now.after(LOOK_AGAIN);
-        if let Some(over_at) = seen.over_at {
-            until = over_at.after(within);
+        if let Some(expires_at) = seen.expires_at {
+            until = expires_at.after(within);
             // Past its end only a read that fails brings us here.
-            again = if now < over_at {
-                again.min(over_at)
+            again = if now < expires_at {
+                again.min(expires_at)
             } else {
                 again
             };

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use tenure_core::cas::Expect;
 use tenure_core::ids::{Key, LeaderId, Name, Term};
-use tenure_election::{Certainty, Event, Failure, FailureClass, Fallen, Record, Request};
+use tenure_election::{Certainty, Event, Failure, FailureClass, Record, Request, TermRegression};
 
 use super::ask::AskError;
 use super::observe::{confirm, decoded, look, on_background};
@@ -38,7 +38,7 @@ pub enum RepairError {
     #[error(
         "expected a term of at most {max}, 2^62, found {found}: half of all terms are left above \
          it",
-        max = Fallen::ASKED_MAX
+        max = TermRegression::ASKED_MAX
     )]
     TooHigh {
         /// The term.
@@ -117,7 +117,7 @@ pub async fn repair(
     within: Duration,
     patience: Duration,
 ) -> Result<Term, RepairError> {
-    if above.get() > Fallen::ASKED_MAX {
+    if above.get() > TermRegression::ASKED_MAX {
         return Err(RepairError::TooHigh { found: above.get() });
     }
     let election = election.clone();

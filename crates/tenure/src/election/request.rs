@@ -22,7 +22,7 @@ use tenure_core::cas::{Expect, Stamp, Write};
 use tenure_core::ids::{Key, Name, Version};
 use tenure_core::rng::Rng;
 use tenure_core::time::Instant;
-use tenure_election::{Leader, Observation, Office, Record, Request};
+use tenure_election::{Leader, Observation, Occupancy, Record, Request};
 
 use super::ask::AskError;
 use super::builder::entropy;
@@ -259,7 +259,7 @@ fn no_room(record: &Record) -> AskError {
 
 /// The record with the request; `None` if it is there already.
 fn with_request(mut record: Record, request: &Request) -> Option<Record> {
-    if let Office::Held(holder) = &mut record.office {
+    if let Occupancy::Held(holder) = &mut record.occupancy {
         if holder.request.as_ref() == Some(request) {
             return None;
         }

@@ -24,12 +24,12 @@ use crate::store::{Hold, Selector, Store};
 /// cannot grow.
 #[derive(Debug, Default)]
 pub(super) struct Mailbox {
-    letters: Mutex<Letters>,
+    letters: Mutex<Pending>,
     news: Notify,
 }
 
 #[derive(Debug, Default)]
-struct Letters {
+struct Pending {
     drained: bool,
     command: Option<Command>,
     confirmed: Option<Instant>,
@@ -89,7 +89,7 @@ impl Mailbox {
 
 /// The world of one election machine: a store, its watches, and the
 /// application.
-pub(super) struct Surroundings<F> {
+pub(super) struct Environment<F> {
     store: Arc<dyn Store>,
     /// By which the office is held, if a session is to hold it.
     hold: Option<Arc<dyn Hold>>,
@@ -100,7 +100,7 @@ pub(super) struct Surroundings<F> {
     on_event: F,
 }
 
-impl<F> Surroundings<F>
+impl<F> Environment<F>
 where
     F: FnMut(Event) -> Flow,
 {
@@ -174,7 +174,7 @@ where
     }
 }
 
-impl<M, F> World<M> for Surroundings<F>
+impl<M, F> World<M> for Environment<F>
 where
     M: Machine<Input = Input, Output = Output>,
     F: FnMut(Event) -> Flow + Send,
@@ -199,7 +199,7 @@ where
                 }
                 news = self.lines.next() => return match news {
                     News::Seen(key, register) => Input::Seen { key, register },
-                    News::Watching(up) => Input::Watching(up),
+                    News::WatchUp(up) => Input::WatchUp(up),
                 },
                 input = self.mailbox.next() => return input,
             }

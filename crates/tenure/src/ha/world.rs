@@ -157,7 +157,7 @@ impl World<Shown> for Surroundings {
                 news = self.works.next() => return news,
                 news = self.lines.next() => return match news {
                     News::Seen(key, register) => Input::Seen { key, register },
-                    News::Watching(up) => Input::Watching(up),
+                    News::WatchUp(up) => Input::Watching(up),
                 },
                 input = self.shared.mailbox.next() => return input,
             }

@@ -104,7 +104,7 @@ pub(crate) enum News {
     /// This register had this state, at some time past.
     Seen(Key, Option<Register>),
     /// Whether all lines are up.
-    Watching(bool),
+    WatchUp(bool),
 }
 
 /// The one or two watches of a machine.
@@ -156,7 +156,7 @@ impl Lines {
                 line.up = false;
             }
         }
-        News::Watching(self.own.up && self.other.as_ref().is_none_or(|other| other.up))
+        News::WatchUp(self.own.up && self.other.as_ref().is_none_or(|other| other.up))
     }
 }
 

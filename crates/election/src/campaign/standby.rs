@@ -1,6 +1,6 @@
 //! Waiting for the office to fall free (§4.3).
 //!
-//! A watcher keeps its [`Sight`](super::super::Sight) fresh (by the store's
+//! A watcher keeps its [`LeaseJudge`](super::super::Sight) fresh (by the store's
 //! watch, or by polling once an interval), and when the grant may be over it
 //! reads. Only what a read says ends a grant. An office that *ran out* is raced
 //! for after a jitter; one that was *resigned* at once, on the word of the watch
@@ -12,12 +12,12 @@
 
 use super::racing::Racing;
 use super::{
-    Answer, Bug, Call, Desk, Expect, Failure, FailureClass, Instant, News, Pending, Reading,
-    Register, Standing, State, Version,
+    Answer, Bug, Call, Context, Expect, Failure, FailureClass, Instant, LeaseState, News, Pending,
+    Reading, Register, State, Version,
 };
 
 #[derive(Clone, Debug)]
-pub(super) struct Watching {
+pub(super) struct Standby {
     pending: Option<Pending>,
     /// A request to a leader below the floor is under way.
     petition: Option<Pending>,
@@ -36,7 +36,7 @@ pub(super) struct Watching {
     refused_until: Instant,
 }
 
-impl Watching {
+impl Standby {
     pub(super) const fn new(now: Instant) -> Self {
         Self {
             pending: None,
@@ -81,27 +81,27 @@ impl Watching {
         Self::new(at)
     }
 
-    pub(super) fn answer(mut self, desk: &mut Desk, call: Call, answer: Answer) -> State {
+    pub(super) fn answer(mut self, context: &mut Context, call: Call, answer: Answer) -> State {
         if self.petition.take_if(|it| it.call == call).is_some() {
             if let Answer::Wrote(result) = answer {
-                self.petitioned(desk, result);
+                self.petitioned(context, result);
             }
-            return State::Watching(self);
+            return State::Standby(self);
         }
         let Some(pending) = self.pending.take_if(|pending| pending.call == call) else {
-            return State::Watching(self);
+            return State::Standby(self);
         };
         match answer {
             Answer::Read(Ok(reading)) => {
-                let news = desk.learn(&pending, &reading);
-                self.read_at = desk.next_look(desk.is_held());
-                self.note(desk, news);
-                self.settle(desk, &reading);
+                let news = context.learn(&pending, &reading);
+                self.read_at = context.next_look(context.is_held());
+                self.note(context, news);
+                self.settle(context, &reading);
             }
-            Answer::Read(Err(failure)) => self.retry(desk, &failure),
+            Answer::Read(Err(failure)) => self.retry(context, &failure),
             Answer::Wrote(_) | Answer::Confirmed(_) => {}
         }
-        State::Watching(self)
+        State::Standby(self)
     }
 
     /// The look after a lost race. Where it shows what the race expected,
@@ -109,40 +109,42 @@ impl Watching {
     /// the register is bound to another's session, or that a rule of its table
     /// keeps it as it is. To race on at once would be to write as fast as the
     /// store answers, so it is tried less and less often (§4.4.7).
-    fn settle(&mut self, desk: &mut Desk, reading: &Reading) {
+    fn settle(&mut self, context: &mut Context, reading: &Reading) {
         let Some(expect) = self.lost.take() else {
             return;
         };
-        if expect.is_met_by(reading.register.as_ref()) && !desk.config.planted(Bug::RefusalIsRace) {
-            let pause = desk.refused(reading);
-            self.refused_until = desk.now.boot.after(pause);
+        if expect.is_met_by(reading.register.as_ref())
+            && !context.config.planted(Bug::RefusalIsRace)
+        {
+            let pause = context.refused(reading);
+            self.refused_until = context.now.boot.after(pause);
         }
     }
 
     /// A request has been written to the leader, or not. Either way look what
     /// the register holds now; where the store is in trouble, after a pause.
-    fn petitioned(&mut self, desk: &mut Desk, result: Result<Version, Failure>) {
-        self.read_at = desk.now.boot;
+    fn petitioned(&mut self, context: &mut Context, result: Result<Version, Failure>) {
+        self.read_at = context.now.boot;
         match result {
-            Ok(_) => desk.write_succeeded(),
-            Err(failure) if failure.class == FailureClass::Conflict => desk.petition_failed(),
+            Ok(_) => context.write_succeeded(),
+            Err(failure) if failure.class == FailureClass::Conflict => context.petition_failed(),
             Err(failure) => {
                 // Where it is unknown it counts as written: the request may
                 // land yet.
                 if failure.class != FailureClass::Unknown {
-                    desk.petition_failed();
+                    context.petition_failed();
                 }
-                let pause = desk.write_failed(&failure);
-                self.read_at = desk.now.boot.after(pause);
+                let pause = context.write_failed(&failure);
+                self.read_at = context.now.boot.after(pause);
             }
         }
     }
 
-    pub(super) fn hint(&mut self, desk: &mut Desk, register: Option<&Register>) {
-        let news = desk.sight.hint(&desk.config, desk.now, register);
+    pub(super) fn hint(&mut self, context: &mut Context, register: Option<&Register>) {
+        let news = context.judge.hint(&context.config, context.now, register);
         // What a read has overtaken is no look, and no sign of a good store.
         if news != News::Nothing {
-            self.note(desk, news);
+            self.note(context, news);
         }
     }
 
@@ -150,59 +152,59 @@ impl Watching {
         self.read_at = now;
     }
 
-    fn note(&mut self, desk: &mut Desk, news: News) {
+    fn note(&mut self, context: &mut Context, news: News) {
         match news {
-            News::Garbled(_) => return self.retry(desk, &Failure::garbled()),
-            News::Unreadable(error) => {
+            News::Malformed(_) => return self.retry(context, &Failure::malformed()),
+            News::Corrupt(error) => {
                 let text = alloc::string::ToString::to_string(&error);
-                return self.retry(desk, &Failure::new(FailureClass::Broken, &text));
+                return self.retry(context, &Failure::new(FailureClass::Broken, &text));
             }
-            News::Doubtful => self.read_at = desk.now.boot,
+            News::Unplaced => self.read_at = context.now.boot,
             // Somebody wrote: what was to be raced for is gone.
-            News::LeaderChanged | News::Written if !desk.config.planted(Bug::SwapUnjudged) => {
+            News::LeaderChanged | News::Written if !context.config.planted(Bug::SwapUnjudged) => {
                 self.race_at = None;
-                self.refused_until = desk.now.boot;
+                self.refused_until = context.now.boot;
             }
-            News::LeaderChanged | News::Written | News::JudgedOver | News::Nothing => {}
+            News::LeaderChanged | News::Written | News::Expired | News::Nothing => {}
         }
-        if news != News::Doubtful {
+        if news != News::Unplaced {
             self.outdated = false;
             match news {
                 // Somebody's write has got through.
-                News::LeaderChanged | News::Written => desk.write_succeeded(),
-                _ => desk.read_succeeded(),
+                News::LeaderChanged | News::Written => context.write_succeeded(),
+                _ => context.read_succeeded(),
             }
         }
     }
 
     /// The store is in trouble: keep looking, less and less often.
-    fn retry(&mut self, desk: &mut Desk, failure: &Failure) {
-        let pause = desk.read_failed(failure);
-        self.read_at = desk.now.boot.after(pause);
+    fn retry(&mut self, context: &mut Context, failure: &Failure) {
+        let pause = context.read_failed(failure);
+        self.read_at = context.now.boot.after(pause);
     }
 
-    pub(super) fn advance(mut self, desk: &mut Desk) -> State {
-        if desk.stopping {
-            return desk.stopped();
+    pub(super) fn advance(mut self, context: &mut Context) -> State {
+        if context.stopping {
+            return context.stopped();
         }
-        let now = desk.now.boot;
+        let now = context.now.boot;
         if self
             .pending
             .as_ref()
             .is_some_and(|pending| pending.is_given_up(now))
         {
             self.pending = None;
-            self.retry(desk, &Failure::no_answer());
+            self.retry(context, &Failure::no_answer());
         }
-        if desk.config.planted(Bug::SilentWatch) && desk.watching {
-            desk.sight.judge_unread(now);
+        if context.config.planted(Bug::SilentWatch) && context.watch_up {
+            context.judge.judge_unread(now);
         }
-        self.plan(desk);
+        self.plan(context);
         if let Some(race_at) = self.race_at()
             && now >= race_at
-            && desk.may_stand()
+            && context.may_stand()
         {
-            return Racing::begin(desk);
+            return Racing::begin(context);
         }
         if self
             .petition
@@ -210,16 +212,16 @@ impl Watching {
             .is_some_and(|pending| pending.is_given_up(now))
         {
             self.petition = None;
-            self.petitioned(desk, Err(Failure::no_answer()));
+            self.petitioned(context, Err(Failure::no_answer()));
         }
-        if self.petition_at(desk).is_some_and(|at| now >= at) {
-            self.petition = desk.send_petition();
+        if self.petition_at(context).is_some_and(|at| now >= at) {
+            self.petition = context.send_petition();
         }
-        if self.pending.is_none() && self.petition.is_none() && now >= self.look_at(desk) {
-            self.pending = Some(desk.ask());
+        if self.pending.is_none() && self.petition.is_none() && now >= self.look_at(context) {
+            self.pending = Some(context.request_read());
             self.read_at = Instant::MAX;
         }
-        State::Watching(self)
+        State::Standby(self)
     }
 
     fn race_at(&self) -> Option<Instant> {
@@ -227,59 +229,61 @@ impl Watching {
     }
 
     /// Decides when to race for what has just been found free.
-    fn plan(&mut self, desk: &mut Desk) {
-        let now = desk.now.boot;
-        let wait = match desk.sight.standing() {
+    fn plan(&mut self, context: &mut Context) {
+        let now = context.now.boot;
+        let wait = match context.judge.lease_state() {
             _ if self.outdated => return self.race_at = None,
-            Standing::Unknown | Standing::Unreadable => return self.race_at = None,
-            Standing::Held { .. } => {
-                if !desk.config.planted(Bug::SwapUnjudged) {
+            LeaseState::Unknown | LeaseState::Corrupt => return self.race_at = None,
+            LeaseState::Held { .. } => {
+                if !context.config.planted(Bug::SwapUnjudged) {
                     self.race_at = None;
                 }
                 return;
             }
             _ if self.race_at.is_some() => return,
-            Standing::Over(_) => desk.jitter(),
-            Standing::Vacant {
+            LeaseState::Expired(_) => context.jitter(),
+            LeaseState::Vacant {
                 successor: Some(name),
-            } if name != desk.config.name => desk.turn_of_successor(),
-            Standing::Vacant { successor: Some(_) } => {
+            } if name != context.config.name => context.turn_of_successor(),
+            LeaseState::Vacant { successor: Some(_) } => {
                 // The office was handed to this candidate.
                 self.hold_until = now;
                 return self.race_at = Some(now);
             }
-            Standing::Vacant { successor: None } => core::time::Duration::ZERO,
+            LeaseState::Vacant { successor: None } => core::time::Duration::ZERO,
         };
-        let wait = wait + desk.config.priority.wait(desk.config.lease);
+        let wait = wait + context.config.priority.wait(context.config.lease);
         self.race_at = Some(now.after(wait).max(self.hold_until));
     }
 
     /// When to ask a leader below the floor to go: not while a call is under
     /// way, not on what is known to be out of date, and not while this
     /// candidate holds itself back, for it could not take the office.
-    fn petition_at(&self, desk: &Desk) -> Option<Instant> {
+    fn petition_at(&self, context: &Context) -> Option<Instant> {
         if self.outdated || self.pending.is_some() || self.petition.is_some() {
             return None;
         }
-        desk.petition_at().map(|at| at.max(self.hold_until))
+        context.petition_at().map(|at| at.max(self.hold_until))
     }
 
-    fn look_at(&self, desk: &Desk) -> Instant {
-        match desk.sight.standing() {
+    fn look_at(&self, context: &Context) -> Instant {
+        match context.judge.lease_state() {
             // In trouble the back-off rules; a grant may be over any time.
-            Standing::Held { over_at } if desk.read_failures == 0 => self.read_at.min(over_at),
+            LeaseState::Held { expires_at } if context.read_failures == 0 => {
+                self.read_at.min(expires_at)
+            }
             _ => self.read_at,
         }
     }
 
-    pub(super) fn deadline(&self, desk: &Desk) -> Instant {
+    pub(super) fn deadline(&self, context: &Context) -> Instant {
         let look = match self.pending.as_ref().or(self.petition.as_ref()) {
             Some(pending) => pending.give_up_at,
-            None => self.look_at(desk),
+            None => self.look_at(context),
         };
-        let look = self.petition_at(desk).map_or(look, |at| at.min(look));
+        let look = self.petition_at(context).map_or(look, |at| at.min(look));
         // A race that waits for the other election is woken by its news.
-        let race = self.race_at().filter(|_| desk.may_stand());
+        let race = self.race_at().filter(|_| context.may_stand());
         race.map_or(look, |race| race.min(look))
     }
 }

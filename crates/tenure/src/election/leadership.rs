@@ -28,13 +28,13 @@ use crate::clock;
 /// that never ends or in a list that nobody empties, keeps the candidate from
 /// standing again: a lease after its end that is warned about, in debug builds
 /// with the places where the clones that are left were taken.
-pub struct Reign {
-    hold: Arc<Hold>,
+pub struct Leadership {
+    hold: Arc<WorkGuard>,
     #[cfg(debug_assertions)]
     taken: u64,
 }
 
-impl Clone for Reign {
+impl Clone for Leadership {
     #[track_caller]
     fn clone(&self) -> Self {
         Self::of(Arc::clone(&self.hold))
@@ -42,7 +42,7 @@ impl Clone for Reign {
 }
 
 #[cfg(debug_assertions)]
-impl Drop for Reign {
+impl Drop for Leadership {
     fn drop(&mut self) {
         self.hold.places().remove(&self.taken);
     }
@@ -59,8 +59,8 @@ pub struct Deposed(pub Why);
 
 /// Says that the work has ended when it is dropped.
 #[derive(Debug)]
-struct Hold {
-    facts: Arc<Facts>,
+struct WorkGuard {
+    facts: Arc<Granted>,
     mailbox: Arc<Mailbox>,
     /// Where the reign and its clones were taken that are still there, by the
     /// order in which they were.
@@ -69,7 +69,7 @@ struct Hold {
 }
 
 #[cfg(debug_assertions)]
-impl Hold {
+impl WorkGuard {
     fn places(&self) -> MutexGuard<'_, BTreeMap<u64, &'static Location<'static>>> {
         self.places.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -85,12 +85,12 @@ impl Hold {
 /// The driver's side of a reign.
 #[derive(Clone, Debug)]
 pub(super) struct Handle {
-    facts: Arc<Facts>,
-    hold: Weak<Hold>,
+    facts: Arc<Granted>,
+    hold: Weak<WorkGuard>,
 }
 
 #[derive(Debug)]
-struct Facts {
+struct Granted {
     fence: Fence,
     /// Nanoseconds on the boot-time clock; zero once revoked.
     valid_until: AtomicU64,
@@ -98,15 +98,15 @@ struct Facts {
     ending: watch::Sender<Option<Why>>,
 }
 
-impl Reign {
+impl Leadership {
     pub(super) fn new(fence: Fence, grant: Grant, mailbox: Arc<Mailbox>) -> Self {
-        let facts = Arc::new(Facts {
+        let facts = Arc::new(Granted {
             fence,
             valid_until: AtomicU64::new(grant.valid_until.as_nanos()),
             grant: watch::Sender::new(grant),
             ending: watch::Sender::new(None),
         });
-        Self::of(Arc::new(Hold {
+        Self::of(Arc::new(WorkGuard {
             facts,
             mailbox,
             #[cfg(debug_assertions)]
@@ -115,7 +115,7 @@ impl Reign {
     }
 
     #[track_caller]
-    fn of(hold: Arc<Hold>) -> Self {
+    fn of(hold: Arc<WorkGuard>) -> Self {
         Self {
             #[cfg(debug_assertions)]
             taken: hold.take_place(Location::caller()),
@@ -255,7 +255,7 @@ async fn either<T, E>(
     .await
 }
 
-impl fmt::Debug for Reign {
+impl fmt::Debug for Leadership {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Reign")
             .field("fence", &self.fence())
@@ -264,7 +264,7 @@ impl fmt::Debug for Reign {
     }
 }
 
-impl Drop for Hold {
+impl Drop for WorkGuard {
     fn drop(&mut self) {
         self.mailbox.drained();
     }
@@ -332,13 +332,13 @@ mod tests {
 
     use super::*;
 
-    fn reign(config: &Config) -> Reign {
+    fn leadership(config: &Config) -> Leadership {
         let fence = Fence {
             term: Term::new(1).expect("a term"),
             leader: LeaderId::from_u128(1),
         };
         let grant = Grant::new(Instant::from_nanos(1_000_000_000), config);
-        Reign::new(fence, grant, Arc::default())
+        Leadership::new(fence, grant, Arc::default())
     }
 
     /// No timer is heard here, and nobody pulls the leash: what ends the work
@@ -347,8 +347,8 @@ mod tests {
     async fn no_poll_of_guarded_work_begins_at_the_end_of_the_grant() {
         let name = Name::new("payroll").expect("a name");
         let config = Config::new(name.clone(), name);
-        let reign = reign(&config);
-        let end = reign.grant().drain_at;
+        let leadership = leadership(&config);
+        let end = leadership.grant().drain_at;
         let (now, steps) = (Cell::new(end.before(Duration::from_nanos(2))), Cell::new(0));
         let work = poll_fn(|context| {
             steps.set(steps.get() + 1);
@@ -361,7 +361,7 @@ mod tests {
                 Poll::Ready(())
             }
         });
-        let ended = reign.leashed(work, || now.get()).await;
+        let ended = leadership.leashed(work, || now.get()).await;
         assert_eq!(ended, Err(Why::Unconfirmed));
         // One at two nanoseconds before the end, one at one, none at the end.
         assert_eq!(steps.get(), 2);
@@ -372,10 +372,10 @@ mod tests {
     async fn guarded_work_goes_on_under_a_later_grant() {
         let name = Name::new("payroll").expect("a name");
         let config = Config::new(name.clone(), name);
-        let reign = reign(&config);
-        let handle = reign.handle();
-        let later = Grant::new(reign.grant().drain_at, &config);
-        let now = Cell::new(reign.grant().drain_at.before(Duration::from_nanos(1)));
+        let leadership = leadership(&config);
+        let handle = leadership.handle();
+        let later = Grant::new(leadership.grant().drain_at, &config);
+        let now = Cell::new(leadership.grant().drain_at.before(Duration::from_nanos(1)));
         let work = poll_fn(|context| {
             if now.get() == later.start {
                 return Poll::Ready(7);
@@ -385,6 +385,6 @@ mod tests {
             context.waker().wake_by_ref();
             Poll::Pending
         });
-        assert_eq!(reign.leashed(work, || now.get()).await, Ok(7));
+        assert_eq!(leadership.leashed(work, || now.get()).await, Ok(7));
     }
 }

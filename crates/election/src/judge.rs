@@ -1,6 +1,6 @@
 //! What one process has seen of an election's register, and what follows.
 //!
-//! Whoever stands or observes keeps a [`Sight`] of the register and asks it
+//! Whoever stands or observes keeps a [`LeaseJudge`] of the register and asks it
 //! one question: *is the grant over?* (§3). The rules differ by what clock
 //! there is to judge by, but two things hold for all of them:
 //!
@@ -19,28 +19,29 @@ use tenure_core::ids::{LeaderId, Name, Term, Version};
 use tenure_core::time::{Instant, Now, StoreTime};
 
 use super::{
-    Bug, Certainty, Config, Expiry, Fallen, Leader, Observation, Office, Record, RecordError,
+    Bug, Certainty, Config, Expiry, Leader, Observation, Occupancy, Record, RecordError,
+    TermRegression,
 };
 
 /// What the register amounts to.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Standing {
+pub enum LeaseState {
     /// It has not been read yet.
     Unknown,
     /// It holds something that is not a record; nobody may write it.
-    Unreadable,
+    Corrupt,
     /// Nobody holds the office.
     Vacant {
         /// To whom it was handed, if to anyone.
         successor: Option<Name>,
     },
-    /// Somebody holds it; ask again at `over_at`.
+    /// Somebody holds it; ask again at `expires_at`.
     Held {
         /// When the grant may be over, if it is not renewed.
-        over_at: Instant,
+        expires_at: Instant,
     },
     /// Somebody held it, and the grant has been judged over.
-    Over(Certainty),
+    Expired(Certainty),
 }
 
 /// What a look at the register brought.
@@ -53,22 +54,22 @@ pub enum News {
     /// Another holder, or none any more.
     LeaderChanged,
     /// The grant has been judged over.
-    JudgedOver,
+    Expired,
     /// A sign that cannot be placed: read, to be sure.
-    Doubtful,
+    Unplaced,
     /// Not a record, for the first time: perhaps only the answer was damaged.
-    Garbled(RecordError),
+    Malformed(RecordError),
     /// The same version is not a record twice: the register is damaged.
-    Unreadable(RecordError),
+    Corrupt(RecordError),
 }
 
 /// What one process has seen of one register.
 #[derive(Clone, Debug)]
-pub struct Sight {
+pub struct LeaseJudge {
     seen: Seen,
     /// A version that was not a record, and how often it was read so since
     /// anything else was.
-    garbled: Option<(Version, u32)>,
+    malformed: Option<(Version, u32)>,
     top_term: Term,
     /// Who was seen to lead in that term: a term has one leader.
     top_leader: Option<LeaderId>,
@@ -94,7 +95,7 @@ enum Seen {
         witnessed: bool,
         /// Whether the store's clock could say how old it is.
         dated: bool,
-        over_at: Instant,
+        expires_at: Instant,
         verdict: Verdict,
     },
 }
@@ -102,11 +103,11 @@ enum Seen {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Verdict {
     Holds,
-    Over(Certainty),
+    Expired(Certainty),
 }
 
 /// Under which rule, and since when.
-struct Bench<'a> {
+struct Evidence<'a> {
     config: &'a Config,
     now: Now,
     /// When the read was asked; `None` for the news of a watch.
@@ -116,13 +117,13 @@ struct Bench<'a> {
     bound: bool,
 }
 
-impl Default for Sight {
+impl Default for LeaseJudge {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl Sight {
+impl LeaseJudge {
     /// Nothing seen yet.
     pub const fn new() -> Self {
         Self::above(Term::ZERO)
@@ -133,31 +134,39 @@ impl Sight {
     pub(crate) const fn above(floor: Term) -> Self {
         Self {
             seen: Seen::Never,
-            garbled: None,
+            malformed: None,
             top_term: floor,
             top_leader: None,
         }
     }
 
     /// What the register amounts to.
-    pub fn standing(&self) -> Standing {
+    pub fn lease_state(&self) -> LeaseState {
         match &self.seen {
-            _ if self.garbled.as_ref().is_some_and(|(_, times)| *times >= 2) => {
-                Standing::Unreadable
+            _ if self
+                .malformed
+                .as_ref()
+                .is_some_and(|(_, times)| *times >= 2) =>
+            {
+                LeaseState::Corrupt
             }
-            Seen::Never => Standing::Unknown,
-            Seen::Absent => Standing::Vacant { successor: None },
+            Seen::Never => LeaseState::Unknown,
+            Seen::Absent => LeaseState::Vacant { successor: None },
             Seen::Record {
                 record,
-                over_at,
+                expires_at,
                 verdict,
                 ..
-            } => match (&record.office, verdict) {
-                (Office::Vacant { successor }, _) => Standing::Vacant {
+            } => match (&record.occupancy, verdict) {
+                (Occupancy::Vacant { successor }, _) => LeaseState::Vacant {
                     successor: successor.clone(),
                 },
-                (Office::Held(_), Verdict::Over(certainty)) => Standing::Over(*certainty),
-                (Office::Held(_), Verdict::Holds) => Standing::Held { over_at: *over_at },
+                (Occupancy::Held(_), Verdict::Expired(certainty)) => {
+                    LeaseState::Expired(*certainty)
+                }
+                (Occupancy::Held(_), Verdict::Holds) => LeaseState::Held {
+                    expires_at: *expires_at,
+                },
             },
         }
     }
@@ -198,17 +207,17 @@ impl Sight {
             Seen::Record {
                 record:
                     Record {
-                        office: Office::Vacant { .. },
+                        occupancy: Occupancy::Vacant { .. },
                         ..
                     },
                 ..
             } => Certainty::Proven,
             Seen::Record {
-                verdict: Verdict::Over(certainty),
+                verdict: Verdict::Expired(certainty),
                 ..
             } => *certainty,
             // The store itself says that it is held, by a session that lives.
-            Seen::Record { over_at, .. } if *over_at == Instant::MAX => Certainty::Proven,
+            Seen::Record { expires_at, .. } if *expires_at == Instant::MAX => Certainty::Proven,
             Seen::Record {
                 witnessed, dated, ..
             } => match expiry {
@@ -225,23 +234,23 @@ impl Sight {
 
     /// What others are told of it.
     pub fn observation(&self, expiry: Expiry) -> Observation {
-        let over_at = match self.standing() {
+        let expires_at = match self.lease_state() {
             // What a session holds has no end that a clock could tell.
-            Standing::Held { over_at } if over_at < Instant::MAX => Some(over_at),
+            LeaseState::Held { expires_at } if expires_at < Instant::MAX => Some(expires_at),
             _ => None,
         };
         Observation {
             leader: self.leader(),
             term: self.top_term,
             certainty: self.certainty(expiry),
-            over_at,
+            expires_at,
         }
     }
 
     /// Takes note of a write of this process's own.
     pub(crate) fn wrote(&mut self, config: &Config, now: Now, record: Record, version: Version) {
-        let over_at = now.boot.after(config.drift_bound().lengthen(record.lease));
-        self.garbled = None;
+        let expires_at = now.boot.after(config.drift_bound().lengthen(record.lease));
+        self.malformed = None;
         self.note_term(config, &record);
         let (first, verdict) = (now.boot, Verdict::Holds);
         self.seen = Seen::Record {
@@ -251,7 +260,7 @@ impl Sight {
             learnt: now.boot,
             witnessed: true,
             dated: false,
-            over_at,
+            expires_at,
             verdict,
         };
     }
@@ -277,8 +286,8 @@ impl Sight {
     /// it under another leader: then it had fallen, and somebody was elected
     /// in that term again. Reads say so: an answer older than what is known is
     /// not taken (`is_overtaken`), and a hint with a lower term is
-    /// `News::Doubtful` and read.
-    pub fn fallen(&self) -> Option<Fallen> {
+    /// `News::Unplaced` and read.
+    pub fn regression(&self) -> Option<TermRegression> {
         let (shown, leader) = match &self.seen {
             Seen::Never => return None,
             Seen::Absent => (Term::ZERO, None),
@@ -287,7 +296,7 @@ impl Sight {
         let floor = self.top_term;
         let again = shown == floor
             && matches!((leader, self.top_leader), (Some(one), Some(other)) if one != other);
-        (shown < floor || again).then_some(Fallen { shown, floor })
+        (shown < floor || again).then_some(TermRegression { shown, floor })
     }
 
     /// Takes note of an answer to a read that was asked at `asked`.
@@ -295,7 +304,7 @@ impl Sight {
         if self.is_overtaken(asked, reading) {
             return News::Nothing;
         }
-        let bench = Bench {
+        let evidence = Evidence {
             config,
             now,
             asked: Some(asked),
@@ -303,7 +312,7 @@ impl Sight {
             bound: reading.bound.is_some(),
         };
         match &reading.register {
-            Some(register) => self.learn(&bench, register),
+            Some(register) => self.learn(&evidence, register),
             None => self.absent(),
         }
     }
@@ -328,7 +337,7 @@ impl Sight {
 
     /// Takes note of the news of a watch, which was true at some time past.
     pub fn hint(&mut self, config: &Config, now: Now, register: Option<&Register>) -> News {
-        let bench = Bench {
+        let evidence = Evidence {
             config,
             now,
             asked: None,
@@ -339,11 +348,11 @@ impl Sight {
             return if matches!(self.seen, Seen::Absent) {
                 News::Nothing
             } else {
-                News::Doubtful
+                News::Unplaced
             };
         };
         match Record::decode(&register.value) {
-            Err(_) => News::Doubtful,
+            Err(_) => News::Unplaced,
             Ok(record) => match self.record() {
                 // A watch may deliver late what a read has overtaken.
                 Some(known) if record.sequence <= known.sequence && record.term <= known.term => {
@@ -351,9 +360,9 @@ impl Sight {
                 }
                 // A register that began anew, or was restored.
                 Some(known) if record.sequence <= known.sequence || record.term < known.term => {
-                    News::Doubtful
+                    News::Unplaced
                 }
-                _ => self.learn(&bench, register),
+                _ => self.learn(&evidence, register),
             },
         }
     }
@@ -363,9 +372,11 @@ impl Sight {
     pub(crate) fn judge_unread(&mut self, now: Instant) -> bool {
         match &mut self.seen {
             Seen::Record {
-                verdict, over_at, ..
-            } if now >= *over_at => {
-                *verdict = Verdict::Over(Certainty::Proven);
+                verdict,
+                expires_at,
+                ..
+            } if now >= *expires_at => {
+                *verdict = Verdict::Expired(Certainty::Proven);
                 true
             }
             _ => false,
@@ -376,7 +387,7 @@ impl Sight {
         let had_leader = self.leader().is_some();
         let known = matches!(self.seen, Seen::Absent);
         self.seen = Seen::Absent;
-        self.garbled = None;
+        self.malformed = None;
         match (known, had_leader) {
             (true, _) => News::Nothing,
             (false, true) => News::LeaderChanged,
@@ -384,25 +395,25 @@ impl Sight {
         }
     }
 
-    fn learn(&mut self, bench: &Bench<'_>, register: &Register) -> News {
+    fn learn(&mut self, evidence: &Evidence<'_>, register: &Register) -> News {
         let record = match Record::decode(&register.value) {
-            Ok(record) if record.election == bench.config.election => record,
+            Ok(record) if record.election == evidence.config.election => record,
             Ok(other) => {
                 let found = other.election.as_str().into();
                 let expected = "election";
-                return self.garbled(register, RecordError::Field { expected, found });
+                return self.malformed(register, RecordError::Field { expected, found });
             }
-            Err(error) => return self.garbled(register, error),
+            Err(error) => return self.malformed(register, error),
         };
-        self.garbled = None;
-        self.note_term(bench.config, &record);
-        let leader = |sight: &Self| sight.leader().map(|leader| (leader.term, leader.id));
+        self.malformed = None;
+        self.note_term(evidence.config, &record);
+        let leader = |judge: &Self| judge.leader().map(|leader| (leader.term, leader.id));
         let (before, was_over) = (leader(self), self.is_over(&record));
         let written = self.version() != Some(&register.version);
-        self.seen = self.found(bench, register, record);
-        let over = matches!(self.verdict(), Verdict::Over(_));
+        self.seen = self.found(evidence, register, record);
+        let over = matches!(self.verdict(), Verdict::Expired(_));
         if over && !was_over && self.holder_named() {
-            return News::JudgedOver;
+            return News::Expired;
         }
         match (before == leader(self), written) {
             (false, _) => News::LeaderChanged,
@@ -416,7 +427,7 @@ impl Sight {
         match &self.seen {
             Seen::Record {
                 record: known,
-                verdict: Verdict::Over(_),
+                verdict: Verdict::Expired(_),
                 ..
             } => known.is_same_grant_as(record),
             Seen::Never | Seen::Absent | Seen::Record { .. } => false,
@@ -424,23 +435,23 @@ impl Sight {
     }
 
     /// What a record amounts to, after what was seen before it.
-    fn found(&self, bench: &Bench<'_>, register: &Register, record: Record) -> Seen {
+    fn found(&self, evidence: &Evidence<'_>, register: &Register, record: Record) -> Seen {
         let (first, witnessed, known_over_at) = match &self.seen {
             Seen::Record {
                 record: known,
                 first,
                 witnessed,
-                over_at,
+                expires_at,
                 ..
-            } if known.is_same_grant_as(&record) => (*first, *witnessed, Some(*over_at)),
-            Seen::Never => (bench.now.boot, false, None),
-            Seen::Absent | Seen::Record { .. } => (bench.now.boot, true, None),
+            } if known.is_same_grant_as(&record) => (*first, *witnessed, Some(*expires_at)),
+            Seen::Never => (evidence.now.boot, false, None),
+            Seen::Absent | Seen::Record { .. } => (evidence.now.boot, true, None),
         };
-        let (mut over_at, verdict) = bench.judge(&record, register.stamp, first);
-        if let (Some(known), None) = (known_over_at, bench.asked) {
+        let (mut expires_at, verdict) = evidence.judge(&record, register.stamp, first);
+        if let (Some(known), None) = (known_over_at, evidence.asked) {
             // A hint of the same renewal (a request was written) knows no
             // better than the read before it, and must not put off the next.
-            over_at = over_at.min(known);
+            expires_at = expires_at.min(known);
         }
         // Once over, over: a clock that is asked twice may have stepped back,
         // and a stranger's request makes no new grant of the old one.
@@ -453,7 +464,7 @@ impl Sight {
             Seen::Record {
                 learnt, version, ..
             } if *version == register.version => *learnt,
-            Seen::Never | Seen::Absent | Seen::Record { .. } => bench.now.boot,
+            Seen::Never | Seen::Absent | Seen::Record { .. } => evidence.now.boot,
         };
         Seen::Record {
             version: register.version.clone(),
@@ -461,8 +472,8 @@ impl Sight {
             first,
             learnt,
             witnessed,
-            dated: bench.dates(register),
-            over_at,
+            dated: evidence.dates(register),
+            expires_at,
             verdict,
         }
     }
@@ -479,16 +490,16 @@ impl Sight {
         }
     }
 
-    fn garbled(&mut self, register: &Register, error: RecordError) -> News {
-        let times = match &self.garbled {
+    fn malformed(&mut self, register: &Register, error: RecordError) -> News {
+        let times = match &self.malformed {
             Some((version, times)) if *version == register.version => times.saturating_add(1),
             _ => 1,
         };
-        self.garbled = Some((register.version.clone(), times));
+        self.malformed = Some((register.version.clone(), times));
         if times >= 2 {
-            News::Unreadable(error)
+            News::Corrupt(error)
         } else {
-            News::Garbled(error)
+            News::Malformed(error)
         }
     }
 }
@@ -499,7 +510,7 @@ fn age(stamp: StoreTime, now: StoreTime) -> Option<Duration> {
     now.since(stamp).filter(|_| stamp.nanos <= now.nanos)
 }
 
-impl Bench<'_> {
+impl Evidence<'_> {
     /// Whether the store's clock can say how old this renewal is.
     fn dates(&self, register: &Register) -> bool {
         let dates = |(stamp, now)| age(stamp, now).is_some();
@@ -532,12 +543,12 @@ impl Bench<'_> {
 
     /// Rule 3: not renewed for `span` on this process's own clock.
     fn by_silence(&self, span: Duration, first: Instant) -> (Instant, Verdict) {
-        let over_at = first.after(span);
-        let over = self.asked.is_some_and(|asked| asked >= over_at);
+        let expires_at = first.after(span);
+        let over = self.asked.is_some_and(|asked| asked >= expires_at);
         (
-            over_at,
+            expires_at,
             if over {
-                Verdict::Over(Certainty::Proven)
+                Verdict::Expired(Certainty::Proven)
             } else {
                 Verdict::Holds
             },
@@ -562,10 +573,10 @@ impl Bench<'_> {
             return self.by_silence(span, first);
         };
         match age(stamp, now) {
-            Some(age) if age >= span => (self.now.boot, Verdict::Over(certainty)),
+            Some(age) if age >= span => (self.now.boot, Verdict::Expired(certainty)),
             Some(age) => (self.now.boot.after(span - age), Verdict::Holds),
             None if self.config.planted(Bug::BootTrusted) && now.clock.boot != stamp.clock.boot => {
-                (self.now.boot, Verdict::Over(certainty))
+                (self.now.boot, Verdict::Expired(certainty))
             }
             // Another clock. That its boot id differs proves no reboot: the
             // writer may be alive on this very machine and be shown another
@@ -589,7 +600,7 @@ impl Bench<'_> {
             age.saturating_sub(waited)
         };
         if self.asked.is_some_and(|asked| then(asked) >= span) {
-            return (self.now.boot, Verdict::Over(Certainty::Likely));
+            return (self.now.boot, Verdict::Expired(Certainty::Likely));
         }
         (
             self.now.boot.after(span.saturating_sub(age)),

@@ -16,21 +16,21 @@ use super::affinity::Affinity;
 use super::floor::Floor;
 use super::types::Pending;
 use super::{Bind, Call, Event, Failure, FailureClass, Output, State};
-use crate::{Bug, Config, Holder, News, Office, Record, Sight, Standing};
+use crate::{Bug, Config, Holder, LeaseJudge, LeaseState, News, Occupancy, Record};
 
 /// What all states share.
 #[derive(Clone, Debug)]
-pub(super) struct Desk {
+pub(super) struct Context {
     pub(super) config: Config,
     pub(super) key: Key,
     pub(super) me: LeaderId,
     pub(super) rng: Rng,
     /// The latest time seen; time never goes back.
     pub(super) now: Now,
-    pub(super) sight: Sight,
+    pub(super) judge: LeaseJudge,
     pub(super) affinity: Option<Affinity>,
     /// Whether the store reports changes by itself at present.
-    pub(super) watching: bool,
+    pub(super) watch_up: bool,
     /// The application wants the campaign to end.
     pub(super) stopping: bool,
     /// Failures of reads in a row, and of writes. A read that succeeds does
@@ -39,12 +39,12 @@ pub(super) struct Desk {
     pub(super) write_failures: u32,
     pub(super) last_call: u64,
     /// Who led when it was last told; `None` before the first look.
-    pub(super) told: Option<Option<(Term, LeaderId)>>,
+    pub(super) reported: Option<Option<(Term, LeaderId)>>,
     pub(super) floor: Floor,
     pub(super) outputs: VecDeque<Output>,
 }
 
-impl Desk {
+impl Context {
     pub(super) fn new(floor: Term, config: Config, mut rng: Rng, now: Now) -> Self {
         Self {
             key: Key::of_election(&config.election),
@@ -53,13 +53,13 @@ impl Desk {
             me: LeaderId::from_u128(rng.next_u128()),
             rng,
             now,
-            sight: Sight::above(floor),
-            watching: false,
+            judge: LeaseJudge::above(floor),
+            watch_up: false,
             stopping: false,
             read_failures: 0,
             write_failures: 0,
             last_call: 0,
-            told: None,
+            reported: None,
             floor: Floor::default(),
             outputs: VecDeque::new(),
         }
@@ -82,12 +82,12 @@ impl Desk {
     }
 
     /// Asks for a read of the register.
-    pub(super) fn ask(&mut self) -> Pending {
+    pub(super) fn request_read(&mut self) -> Pending {
         let key = self.key.clone();
-        self.ask_for(key)
+        self.request_read_of(key)
     }
 
-    pub(super) fn ask_for(&mut self, key: Key) -> Pending {
+    pub(super) fn request_read_of(&mut self, key: Key) -> Pending {
         let within = self.config.interval;
         let pending = Pending::new(self.call(), self.now.boot, within);
         self.outputs.push_back(Output::Read {
@@ -105,7 +105,7 @@ impl Desk {
         let (key, value) = (self.key.clone(), record.encode());
         let bind = self.config.by_session && record.holder().is_some();
         let bind = bind.then(|| Bind {
-            last: last_will(record),
+            last: on_expiry_value(record),
             // The holder's clock may be slow, and the store's fast.
             ttl: if self.config.planted(Bug::SessionUnstretched) {
                 record.lease
@@ -235,13 +235,13 @@ impl Desk {
 
     /// Takes note of a reading; says whether it may be acted on.
     pub(super) fn learn(&mut self, pending: &Pending, reading: &Reading) -> News {
-        self.sight
+        self.judge
             .read(&self.config, self.now, pending.asked, reading)
     }
 
     /// Takes note of an acknowledged write of our own.
     pub(super) fn wrote(&mut self, record: &Record, version: &Version) {
-        self.sight
+        self.judge
             .wrote(&self.config, self.now, record.clone(), version.clone());
     }
 
@@ -253,16 +253,16 @@ impl Desk {
     }
 
     pub(super) fn tell_leader(&mut self) {
-        if self.sight.standing() == Standing::Unknown {
+        if self.judge.lease_state() == LeaseState::Unknown {
             return;
         }
-        let told = Some(self.sight.leader().map(|leader| (leader.term, leader.id)));
-        if told != self.told {
-            self.told = told;
-            let observation = self.sight.observation(self.config.expiry);
+        let reported = Some(self.judge.leader().map(|leader| (leader.term, leader.id)));
+        if reported != self.reported {
+            self.reported = reported;
+            let observation = self.judge.observation(self.config.expiry);
             self.event(Event::LeaderChanged(observation));
         }
-        self.tell_fallen();
+        self.tell_regression();
     }
 
     /// Another incarnation, so that nothing the last one sent can surprise.
@@ -282,11 +282,11 @@ impl Desk {
     /// office that a session holds has no such end: there the net under the
     /// watch is a look every ten leases.
     pub(super) fn next_look(&mut self, held: bool) -> Instant {
-        let by_session = self.sight.standing()
-            == Standing::Held {
-                over_at: Instant::MAX,
+        let by_session = self.judge.lease_state()
+            == LeaseState::Held {
+                expires_at: Instant::MAX,
             };
-        let gap = match (self.watching, held) {
+        let gap = match (self.watch_up, held) {
             (true, true) => return Instant::MAX,
             (true, false) if by_session => self.config.lease * 10,
             (true, false) => self.config.lease,
@@ -298,7 +298,7 @@ impl Desk {
 
     pub(super) fn is_held(&self) -> bool {
         // A session has no such end, so it is looked at all the same.
-        matches!(self.sight.standing(), Standing::Held { over_at } if over_at < Instant::MAX)
+        matches!(self.judge.lease_state(), LeaseState::Held { expires_at } if expires_at < Instant::MAX)
     }
 
     /// How long a transferred office is left to the one named: without a
@@ -310,7 +310,7 @@ impl Desk {
     /// At most 10 % of the lease, so that candidates do not stampede.
     pub(super) fn jitter(&mut self) -> Duration {
         let lease = self
-            .sight
+            .judge
             .record()
             .map_or(self.config.lease, |record| record.lease);
         self.rng.span(lease.min(self.config.lease) / 10)
@@ -319,18 +319,18 @@ impl Desk {
 
 /// How far above its own write a holder's last will counts: more than the
 /// notes that strangers leave in one reign.
-const LAST_WILL_AHEAD: u64 = 1 << 20;
+const ON_EXPIRY_AHEAD: u64 = 1 << 20;
 
 /// What the register is to hold when the session ends: the office vacant, the
 /// term kept (§1.8), the sequence above that of every note left meanwhile.
-fn last_will(record: &Record) -> Bytes {
+fn on_expiry_value(record: &Record) -> Bytes {
     // What nobody can read would hold the office for ever.
-    let sequence = record.sequence.saturating_add(LAST_WILL_AHEAD);
+    let sequence = record.sequence.saturating_add(ON_EXPIRY_AHEAD);
     let sequence = sequence.min(Record::SEQUENCE_MAX);
     let vacant = Record {
         sequence,
         renewal: sequence,
-        office: Office::Vacant { successor: None },
+        occupancy: Occupancy::Vacant { successor: None },
         ..record.clone()
     };
     vacant.encode()

@@ -1,7 +1,7 @@
 //! One reign of `tenure run`: what becomes of the command, and why.
 //!
 //! The guardian reports, people ask and the campaign decides, all at the same
-//! time; a [`Course`] takes each as it comes and knows in the end how the
+//! time; a [`Leading`] takes each as it comes and knows in the end how the
 //! command ended: by itself, or because it was asked to. That decides whether
 //! the candidate stands again, so it must not depend on who was heard first.
 
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tenure::core::time::Instant;
 use tenure::election::{Event as Happened, Grant, Why};
-use tenure::{Election, Reign, clock};
+use tenure::{Election, Leadership, clock};
 
 use crate::guard::{Ask, Event, Guardian, Refusal, Start};
 
@@ -43,10 +43,10 @@ impl Outcome {
 }
 
 /// A reign on its way.
-pub(super) struct Course<'a> {
+pub(super) struct Leading<'a> {
     name: &'a str,
     election: &'a Election,
-    reign: &'a Reign,
+    leadership: &'a Leadership,
     began: Instant,
     /// What the guardian was told last.
     grant: Grant,
@@ -55,14 +55,14 @@ pub(super) struct Course<'a> {
     told: bool,
 }
 
-impl<'a> Course<'a> {
-    pub(super) fn new(name: &'a str, election: &'a Election, reign: &'a Reign) -> Self {
+impl<'a> Leading<'a> {
+    pub(super) fn new(name: &'a str, election: &'a Election, leadership: &'a Leadership) -> Self {
         Self {
             name,
             election,
-            reign,
+            leadership,
             began: clock::boot(),
-            grant: reign.grant(),
+            grant: leadership.grant(),
             outcome: Outcome::Ended(None),
             told: false,
         }
@@ -80,7 +80,7 @@ impl<'a> Course<'a> {
     pub(super) fn begin(&mut self, guardian: &Guardian, start: Start) -> bool {
         // Lost while it was being handed over; of a loss before drain_at the
         // guardian knows nothing.
-        if !self.reign.is_valid() {
+        if !self.leadership.is_valid() {
             self.outcome = Outcome::Late;
             return false;
         }
@@ -120,7 +120,7 @@ impl<'a> Course<'a> {
                      end, so the office is kept until its lease is over",
                     self.name
                 );
-                outlast(self.election, self.reign).await;
+                outlast(self.election, self.leadership).await;
             }
         }
         !last
@@ -145,7 +145,7 @@ impl<'a> Course<'a> {
     /// older word may have been said before the guardian was stopped.
     pub(super) fn confirm(&self, kill_at: Instant) {
         if kill_at >= self.grant.kill_at {
-            self.reign.confirm_work(&self.grant);
+            self.leadership.confirm_work(&self.grant);
         }
     }
 
@@ -185,19 +185,19 @@ fn grace(why: &Why, grant: Grant, election: &Election) -> Duration {
 /// has looked at its clock. To drop the reign now would be told as a
 /// resignation, so the campaign speaks first. If the office was renewed in the
 /// last moment there is nothing to hear: then it is one.
-pub(super) async fn hear_why(reign: &Reign) {
-    if clock::boot() >= reign.grant().drain_at {
-        let _ = tokio::time::timeout(reign.remaining(), reign.cancelled()).await;
+pub(super) async fn hear_why(leadership: &Leadership) {
+    if clock::boot() >= leadership.grant().drain_at {
+        let _ = tokio::time::timeout(leadership.remaining(), leadership.cancelled()).await;
     }
 }
 
 /// Lets a reign run out. The guardian ends the command by itself before that.
-async fn outlast(election: &Election, reign: &Reign) {
+async fn outlast(election: &Election, leadership: &Leadership) {
     // No more renewals: the deadlines stand from here on.
     election.resign();
     // One that was under way may have succeeded meanwhile.
-    while reign.is_valid() {
-        tokio::time::sleep(reign.remaining()).await;
+    while leadership.is_valid() {
+        tokio::time::sleep(leadership.remaining()).await;
     }
 }
 
