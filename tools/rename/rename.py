@@ -23,6 +23,7 @@ it: two things would have one name then, which the compiler may not notice
 at, and is well.
 """
 
+import os
 import re
 import subprocess
 import sys
@@ -133,6 +134,7 @@ def apply(table):
         with open(path, "w", encoding="utf-8") as file:
             file.write(source)
     for old, new in moves:
+        os.makedirs(os.path.dirname(new), exist_ok=True)
         subprocess.run(["git", "mv", old, new], check=True)
     print(f"{table}: {len(changed)} files, {len(moves)} moved")
 
