@@ -87,11 +87,11 @@ impl Desk {
     }
 
     pub(super) fn view(&self) -> Option<Arc<View>> {
-        self.manager.sight().borrow().view.clone()
+        self.manager.group_state().borrow().view.clone()
     }
 
     pub(super) async fn joined(&self, errand: &Errand) -> Result<NodeId, AskError> {
-        if !self.manager.sight().borrow().member {
+        if !self.manager.group_state().borrow().member {
             errand.note("waiting: the agent has not joined its group yet");
         }
         self.manager.joined().await
@@ -162,9 +162,9 @@ impl Desk {
         self.manager.release(name).await?;
         errand.lands();
         let key = Name::new(name).map_err(|error| wrong(error.to_string()))?;
-        let mut sight = self.manager.sight();
+        let mut group_state = self.manager.group_state();
         loop {
-            let view = sight.borrow_and_update().view.clone();
+            let view = group_state.borrow_and_update().view.clone();
             let view = view.as_deref();
             let it = view.and_then(|view| Some((view, view.workloads.get(&key)?)));
             let ends = |place| {
@@ -185,7 +185,7 @@ impl Desk {
                 None => break,
             }
             tokio::select! {
-                _ = sight.changed() => {}
+                _ = group_state.changed() => {}
                 () = self.manager.stopped() => return Err(AskError::Stopped.into()),
             }
         }
@@ -210,11 +210,11 @@ impl Desk {
 
     /// Waits until a workload runs as it was deployed.
     async fn runs(&self, name: &Name, it: &Deployed, errand: &Errand) -> Done {
-        let mut sight = self.manager.sight();
+        let mut group_state = self.manager.group_state();
         let pause = self.manager.config().interval / 4;
         let mut told = String::new();
         loop {
-            let view = sight.borrow_and_update().view.clone();
+            let view = group_state.borrow_and_update().view.clone();
             let waits_for = match view {
                 Some(view) if view.epoch >= it.since => match self.condition(name, &view).await? {
                     (Some((node, entry)), _) if entry.epoch > it.after => match entry.condition {
@@ -234,7 +234,7 @@ impl Desk {
                 told = waits_for;
             }
             tokio::select! {
-                _ = sight.changed() => {}
+                _ = group_state.changed() => {}
                 () = tokio::time::sleep(pause) => {}
                 () = self.manager.stopped() => return Err(AskError::Stopped.into()),
             }

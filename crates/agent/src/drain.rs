@@ -68,13 +68,13 @@ impl Desk {
 
     /// Waits until a node is not in the view; returns the first without it.
     async fn leaves(&self, draining: &mut Draining, errand: &Errand) -> Option<Arc<View>> {
-        let mut sight = self.manager.sight();
+        let mut group_state = self.manager.group_state();
         let mut told = usize::MAX;
         loop {
             // Whether it has stopped is looked at first: what is seen then is
             // the last that it saw.
             let stopped = self.manager.has_stopped();
-            let view = sight.borrow_and_update().view.clone();
+            let view = group_state.borrow_and_update().view.clone();
             if let Some(view) = view {
                 if view.member(draining.id).is_none() {
                     return Some(view);
@@ -94,7 +94,7 @@ impl Desk {
                 return None;
             }
             tokio::select! {
-                _ = sight.changed() => {}
+                _ = group_state.changed() => {}
                 () = self.manager.stopped() => {}
             }
         }

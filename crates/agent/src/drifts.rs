@@ -22,13 +22,13 @@ const NAMED_MAX: usize = 5;
 /// Compares the bound of this node, which has just joined, with those of the
 /// others, and warns if they differ.
 pub(super) async fn compare(desk: Arc<Desk>) {
-    let mut sight = desk.manager.sight();
-    if sight.wait_for(|it| it.member).await.is_err() {
+    let mut group_state = desk.manager.group_state();
+    if group_state.wait_for(|it| it.member).await.is_err() {
         return;
     }
     // Those who have just joined, too, tell theirs with the next beat.
     tokio::time::sleep(desk.manager.config().interval * 2).await;
-    let seen = sight.borrow().clone();
+    let seen = group_state.borrow().clone();
     let (Some(view), me) = (seen.view, seen.id) else {
         return;
     };

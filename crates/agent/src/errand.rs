@@ -222,7 +222,7 @@ impl Desk {
                 _ = landed.changed() => {}
                 () = tokio::time::sleep(SLOW), if !here && !slow => {
                     slow = true;
-                    if self.manager.sight().borrow().member && seen.is_none() {
+                    if self.manager.group_state().borrow().member && seen.is_none() {
                         errand.note(&format!("waiting: {UNANSWERED}"));
                     }
                 }
@@ -233,7 +233,7 @@ impl Desk {
 
     fn gave_up(&self, trouble: Option<Trouble>, landed: bool, within: Duration) -> Wrong {
         let usage = trouble.as_ref().is_some_and(|it| it.broken);
-        let member = self.manager.sight().borrow().member;
+        let member = self.manager.group_state().borrow().member;
         let found = match (trouble, member) {
             (Some(trouble), _) => trouble.why,
             (None, false) => "the agent has not joined its group yet".to_owned(),

@@ -25,11 +25,11 @@ use tenure::Name;
 use tenure::clock;
 use tenure::core::ha::{Plant, is_one_clock, may_resume};
 use tenure::core::time::{ClockId, Instant};
-use tenure::ha::{Config, Digest, Job, NodeId, Past, Phase, Run};
+use tenure::ha::{Config, Digest, Job, NodeId, Phase, ResumeState, Run};
 
 use super::place::{Door, STEWARD};
 use super::steward;
-use super::wire::{self, Life, News, Order, State, Wire};
+use super::wire::{self, News, Order, Origin, State, Wire};
 use crate::guard::SLACK;
 
 /// How long a steward may take to greet.
@@ -160,7 +160,7 @@ impl Found {
 
     /// What the node may go on from, if it has the same settings as before and
     /// there is time.
-    pub(super) fn past(&self, settings: &str, clock: Option<ClockId>) -> Option<Past> {
+    pub(super) fn past(&self, settings: &str, clock: Option<ClockId>) -> Option<ResumeState> {
         let life = self.state.life.as_ref()?;
         let grant = life.times.grant();
         let one_life = self.state.runs.iter().all(|run| run.id == life.id);
@@ -188,7 +188,7 @@ impl Found {
             jobs.insert(Name::new(&run.name).ok()?, job);
         }
         let id = NodeId::parse(&life.id)?;
-        Some(Past { id, grant, jobs })
+        Some(ResumeState { id, grant, jobs })
     }
 
     /// The id that the node had before.
@@ -253,7 +253,7 @@ impl Found {
                     // The last beat of the former life moves no time any more,
                     // and is answered. Without one nothing was ever begun.
                     let life = self.state.life.clone().filter(|_| !asked);
-                    let Some(Life { id, times }) = life else {
+                    let Some(Origin { id, times }) = life else {
                         end(&mut self.wire).await;
                         return None;
                     };

@@ -36,7 +36,7 @@ use super::found::{Done, Found, HUNG, start};
 use super::orders::Orders;
 use super::place::Door;
 use super::spec::Frame;
-use super::wire::{LINE_MAX, Life, News, Order, Wire};
+use super::wire::{LINE_MAX, News, Order, Origin, Wire};
 use crate::guard::SLACK;
 
 /// How long to wait between attempts to start a steward.
@@ -106,13 +106,13 @@ pub(super) fn link(
         say,
         reports,
     };
-    let reins = Reins {
+    let stop_levels = Reins {
         orders,
         completed,
         lost,
         porter,
     };
-    Ok((link, reins))
+    Ok((link, stop_levels))
 }
 
 impl Host for Link {
@@ -188,7 +188,7 @@ struct Porter {
     heard: Instant,
     unheard: Option<Instant>,
     /// The last beat that was sent.
-    life: Option<Life>,
+    life: Option<Origin>,
     /// When something was sent last.
     asked_at: Instant,
     /// What is to end, and has not yet.
@@ -236,7 +236,7 @@ impl Porter {
                 self.sent = self.sent.max(times.grant().kill_at);
                 self.unheard.get_or_insert_with(clock::boot);
                 let (id, times) = (id.clone(), *times);
-                self.life = Some(Life { id, times });
+                self.life = Some(Origin { id, times });
             }
             Order::Notes { text } => self.notes.clone_from(text),
             Order::Quit => {
@@ -271,7 +271,7 @@ impl Porter {
 
     /// Sends the last beat once more: it moves no time, and is answered.
     fn ask(&mut self) {
-        if let Some(Life { id, times }) = self.life.clone() {
+        if let Some(Origin { id, times }) = self.life.clone() {
             self.unheard.get_or_insert_with(clock::boot);
             self.wire.queue(&Order::Extend { id, times });
             self.asked_at = clock::boot();

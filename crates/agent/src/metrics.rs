@@ -123,8 +123,8 @@ fn page(desk: &Desk) -> String {
 }
 
 fn gauges(desk: &Desk) -> [Row; 6] {
-    let sight = desk.manager.sight().borrow().clone();
-    let view = sight.view.as_deref();
+    let group_state = desk.manager.group_state().borrow().clone();
+    let view = group_state.view.as_deref();
     let (epoch, nodes, quorum) = view.map_or((0, 0, 0), |view| {
         (view.epoch, view.voters() as u64, u64::from(view.quorum))
     });
@@ -134,7 +134,7 @@ fn gauges(desk: &Desk) -> [Row; 6] {
         all.count() as u64
     };
     let (running, failing) = (count(Condition::Running), count(Condition::Failing));
-    let member = u64::from(sight.member);
+    let member = u64::from(group_state.member);
     [
         (
             "member",

@@ -19,7 +19,9 @@ use tenure::clock;
 use tenure::core::ha::MEMBERS_MAX;
 use tenure::core::time::Instant;
 use tenure::election::FailureClass;
-use tenure::ha::{Builder, Config, Event, Events, Keys, NodeId, Past, Refusal, Sight, View};
+use tenure::ha::{
+    Builder, Config, Event, Events, GroupState, Keys, NodeId, Refusal, ResumeState, View,
+};
 use tenure::store::Store;
 use tenure_runtime::failure::{Failure, usage};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -111,7 +113,7 @@ pub async fn run(
         grace_ms: u64::try_from(config.grace.as_millis()).unwrap_or(u64::MAX),
         log: options.log,
     };
-    let (link, reins) = link::link(found, frame, settings, directory.clone())?;
+    let (link, stop_levels) = link::link(found, frame, settings, directory.clone())?;
     let manager = builder.host(KIND, link).start();
     let manager = Arc::new(manager.map_err(|error| usage(error.to_string()))?);
     let events = manager.events();
@@ -138,7 +140,7 @@ pub async fn run(
         ),
         &json!({ "node": name, "group": group, "directory": directory }),
     );
-    let agent = Agent::new(desk, events, reins, (config.quorum, resumes));
+    let agent = Agent::new(desk, events, stop_levels, (config.quorum, resumes));
     for done in done {
         agent.complete(done);
     }
@@ -204,7 +206,7 @@ fn checked(builder: &Builder) -> Result<Config, Failure> {
 async fn before(
     builder: Builder,
     found: &mut Found,
-    past: Option<Past>,
+    past: Option<ResumeState>,
     directory: &Path,
 ) -> Result<(Builder, Vec<Done>), Failure> {
     if let Some(past) = past {
@@ -263,9 +265,9 @@ fn died_along(before: &View, view: &View) -> Vec<(String, String)> {
 struct Agent {
     desk: Arc<Desk>,
     events: Events,
-    reins: Reins,
-    sight: watch::Receiver<Sight>,
-    seen: Sight,
+    stop_levels: Reins,
+    group_state: watch::Receiver<GroupState>,
+    seen: GroupState,
     quorum: u32,
     /// It is, or was, in the view: something may be assigned to it.
     belongs: bool,
@@ -289,14 +291,19 @@ enum Happened {
 }
 
 impl Agent {
-    fn new(desk: Arc<Desk>, events: Events, reins: Reins, (quorum, belongs): (u32, bool)) -> Self {
-        let mut sight = desk.manager.sight();
-        let seen = sight.borrow_and_update().clone();
+    fn new(
+        desk: Arc<Desk>,
+        events: Events,
+        stop_levels: Reins,
+        (quorum, belongs): (u32, bool),
+    ) -> Self {
+        let mut group_state = desk.manager.group_state();
+        let seen = group_state.borrow_and_update().clone();
         Self {
             desk,
             events,
-            reins,
-            sight,
+            stop_levels,
+            group_state,
             quorum,
             belongs,
             joined: belongs.then_some(seen.id),
@@ -314,10 +321,10 @@ impl Agent {
                 biased;
                 _ = terminate.recv() => Happened::Stop,
                 _ = interrupt.recv() => Happened::Stop,
-                Ok(()) = self.sight.changed() => Happened::Looked,
+                Ok(()) = self.group_state.changed() => Happened::Looked,
                 event = self.events.next() => Happened::Told(event),
-                Some(done) = self.reins.completed.recv() => Happened::Completed(done),
-                Ok(()) = self.reins.lost.changed() => Happened::StewardLost,
+                Some(done) = self.stop_levels.completed.recv() => Happened::Completed(done),
+                Ok(()) = self.stop_levels.lost.changed() => Happened::StewardLost,
             };
             match happened {
                 Happened::Looked => self.look(),
@@ -332,7 +339,7 @@ impl Agent {
                     }
                     Some(_) => {
                         tracing::warn!("asked twice: ending everything at once");
-                        self.reins.quit().await;
+                        self.stop_levels.quit().await;
                         return Err(Failure::Other(anyhow::anyhow!(if self.belongs {
                             "ended without leaving: the others take over when the lease is over"
                         } else {
@@ -349,7 +356,7 @@ impl Agent {
         if self.excluded.is_none() {
             self.farewell();
         }
-        self.reins.quit().await;
+        self.stop_levels.quit().await;
         match self.excluded {
             None => Ok(ExitCode::SUCCESS),
             Some(why) => {
@@ -379,11 +386,11 @@ impl Agent {
 
     /// The last word of a log.
     fn farewell(&self) {
-        let sight = self.sight.borrow();
-        let view = sight.view.as_ref();
+        let group_state = self.group_state.borrow();
+        let view = group_state.view.as_ref();
         if !self.belongs {
             tracing::info!("ended; it had not joined");
-        } else if view.is_some_and(|view| view.member(sight.id).is_some()) {
+        } else if view.is_some_and(|view| view.member(group_state.id).is_some()) {
             tracing::warn!("ended without leaving: the others take over when the lease is over");
         } else {
             tracing::info!("left the group, with nothing running here");
@@ -396,13 +403,13 @@ impl Agent {
         let (status, notes) = (book.status(), book.notes());
         drop(book);
         self.desk.manager.tell(&status);
-        self.reins.note(notes);
+        self.stop_levels.note(notes);
     }
 
     fn look(&mut self) {
-        let sight = self.sight.borrow_and_update().clone();
-        self.belongs |= sight.member;
-        if let Some(view) = &sight.view {
+        let group_state = self.group_state.borrow_and_update().clone();
+        self.belongs |= group_state.member;
+        if let Some(view) = &group_state.view {
             let before = self.seen.view.as_deref();
             for (node, names) in before.map_or_else(Vec::new, |it| died_along(it, view)) {
                 tracing::warn!(
@@ -411,9 +418,9 @@ impl Agent {
                 );
             }
             let mut book = self.desk.book();
-            book.look(before, view, sight.id, clock::wall());
+            book.look(before, view, group_state.id, clock::wall());
         }
-        self.seen = sight;
+        self.seen = group_state;
     }
 
     fn complete(&self, done: Done) {
@@ -520,7 +527,7 @@ impl Agent {
     }
 
     fn warn_of_quorum(&self) {
-        let view = self.sight.borrow().view.clone();
+        let view = self.group_state.borrow().view.clone();
         let nodes = view.map_or(0, |view| view.voters());
         if (nodes as u64) < u64::from(self.quorum) {
             let quorum = self.quorum;

@@ -21,7 +21,7 @@ pub(super) async fn told(desk: &Desk, why: &Refusal) -> String {
     let Refusal::Quorum { theirs, .. } = why else {
         return String::new();
     };
-    let Some(view) = desk.manager.sight().borrow().view.clone() else {
+    let Some(view) = desk.manager.group_state().borrow().view.clone() else {
         return String::new();
     };
     let silences = silences(desk).await;

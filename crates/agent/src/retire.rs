@@ -17,10 +17,13 @@ use super::found::Done;
 /// that the node writes under its next id, before its former one is judged:
 /// otherwise an heir would do it all once more.
 pub(super) async fn retire(manager: Arc<Manager>, Done { name, digest }: Done) {
-    let mut sight = manager.sight();
+    let mut group_state = manager.group_state();
     let asking = async {
         loop {
-            let (id, view) = match sight.wait_for(|sight| sight.view.is_some()).await {
+            let (id, view) = match group_state
+                .wait_for(|group_state| group_state.view.is_some())
+                .await
+            {
                 Ok(seen) => (seen.id, seen.view.clone()),
                 Err(_) => return,
             };
@@ -35,7 +38,9 @@ pub(super) async fn retire(manager: Arc<Manager>, Done { name, digest }: Done) {
                 Err(error) => return tracing::warn!("{name}: {error}"),
             }
             // One that really leaves keeps its id until it has stopped.
-            let _ = sight.wait_for(|sight| sight.id != id).await;
+            let _ = group_state
+                .wait_for(|group_state| group_state.id != id)
+                .await;
         }
     };
     tokio::select! {
@@ -173,19 +178,19 @@ mod tests {
         let manager = Arc::new(manager.expect("a node"));
         let deployed = manager.deploy(Deployment::new("job", "job"));
         soon("deploying", deployed).await.expect("it runs");
-        let mut sight = manager.sight();
-        let seen = sight.borrow_and_update().clone();
+        let mut group_state = manager.group_state();
+        let seen = group_state.borrow_and_update().clone();
         let view = seen.view.expect("it is deployed");
         let (name, job) = view.workloads.iter().next().expect("the job");
         let (name, digest) = (name.clone(), job.digest.clone());
         line.cut.store(true, Ordering::SeqCst);
         let retiring = tokio::spawn(retire(Arc::clone(&manager), Done { name, digest }));
-        let another = sight.wait_for(|sight| sight.id != seen.id);
+        let another = group_state.wait_for(|group_state| group_state.id != seen.id);
         soon("fencing", another).await.expect("it goes on");
         assert!(line.lost.load(Ordering::SeqCst) > 0, "it was not asked for");
         line.cut.store(false, Ordering::SeqCst);
         soon("retiring", retiring).await.expect("it returns");
-        let gone = sight.wait_for(|sight| sight.member).await;
+        let gone = group_state.wait_for(|group_state| group_state.member).await;
         let view = gone.expect("it goes on").view.clone();
         assert_eq!(view.map(|view| view.workloads.len()), Some(0));
     }

@@ -49,7 +49,7 @@ use super::place::{Door, STEWARD};
 use super::run::{Run, Said, Told};
 use super::spec::CONFIG;
 use super::spool::Spools;
-use super::wire::{Begin, Life, News, Order, State, Wire};
+use super::wire::{Begin, News, Order, Origin, State, Wire};
 use crate::guard::SLACK;
 
 /// The hidden subcommand that makes this process a steward.
@@ -159,7 +159,7 @@ struct Steward {
     listener: UnixListener,
     agent: Option<Wire>,
     /// Of the last beat, and what the agent wants to know again.
-    life: Option<Life>,
+    life: Option<Origin>,
     settings: String,
     notes: String,
     runs: BTreeMap<u64, Run>,
@@ -320,7 +320,7 @@ impl Steward {
                 for run in self.runs.values_mut() {
                     run.extend(&id, grant.drain_at, grant.kill_at);
                 }
-                self.life = Some(Life { id, times });
+                self.life = Some(Origin { id, times });
                 if self.agent.as_ref().is_some_and(|it| it.backlog() < BACKLOG) {
                     let kill_at = grant.kill_at.as_nanos();
                     self.say(&News::Heard { kill_at });

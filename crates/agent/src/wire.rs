@@ -150,7 +150,7 @@ pub(super) enum News {
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub(super) struct State {
     /// Of the last beat.
-    pub(super) life: Option<Life>,
+    pub(super) life: Option<Origin>,
     pub(super) settings: String,
     pub(super) notes: String,
     pub(super) runs: Vec<RunState>,
@@ -158,7 +158,7 @@ pub(super) struct State {
 
 /// An incarnation of a node.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(super) struct Life {
+pub(super) struct Origin {
     pub(super) id: String,
     pub(super) times: Times,
 }

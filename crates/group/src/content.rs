@@ -51,7 +51,7 @@ use tenure_core::cas::{Bytes, Expect, Reading};
 use tenure_core::ids::{Key, Version};
 use tenure_core::time::Instant;
 
-use super::desk::{Desk, Pending};
+use super::context::{Context, Pending};
 use super::edit::Draft;
 use super::types::KeyPage;
 use super::view::View;
@@ -74,7 +74,7 @@ const REST: u32 = 10;
 
 /// What deploys wait for: content that is being written.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Shelf {
+pub(super) struct Uploads {
     items: BTreeMap<Digest, Item>,
     failures: u32,
 }
@@ -99,7 +99,7 @@ enum Stage {
     Touched,
 }
 
-impl Shelf {
+impl Uploads {
     /// Whether the touch of that content holds.
     pub(super) fn holds(&self, digest: &Digest) -> bool {
         let item = self.items.get(digest);
@@ -117,7 +117,12 @@ impl Shelf {
     }
 
     /// There is another view than `before`.
-    pub(super) fn another_view(&mut self, desk: &Desk, before: Option<&View>, now: Option<&View>) {
+    pub(super) fn another_view(
+        &mut self,
+        context: &Context,
+        before: Option<&View>,
+        now: Option<&View>,
+    ) {
         let seen = match (before, now) {
             (Some(before), Some(now)) if now.epoch == before.epoch + 1 => Some((before, now)),
             _ => None,
@@ -128,12 +133,12 @@ impl Shelf {
             let new = |(before, now): (&View, &View)| {
                 now.marks.contains(digest) && !before.marks.contains(digest)
             };
-            if seen.is_some_and(|seen| !new(seen)) || desk.config.plant.is(Bug::MarkOverlooked) {
+            if seen.is_some_and(|seen| !new(seen)) || context.config.plant.is(Bug::MarkOverlooked) {
                 continue;
             }
             match &mut item.stage {
                 Stage::Writing(_, holds) => *holds = false,
-                Stage::Touched => item.stage = Stage::Due(desk.now),
+                Stage::Touched => item.stage = Stage::Due(context.now),
                 Stage::Due(_) | Stage::Reading(_) => {}
             }
         }
@@ -142,7 +147,7 @@ impl Shelf {
     /// Does what time has made due for the content that deploys wait for.
     pub(super) fn advance<'a>(
         &mut self,
-        desk: &mut Desk,
+        context: &mut Context,
         wanted: impl Iterator<Item = (&'a Digest, &'a Bytes)>,
     ) {
         let wanted: BTreeMap<&Digest, &Bytes> = wanted.take(TOUCHES_MAX).collect();
@@ -153,18 +158,18 @@ impl Shelf {
         for (digest, content) in wanted {
             let item = self.items.entry(digest.clone()).or_insert_with(|| Item {
                 content: content.clone(),
-                stage: Stage::Due(desk.now),
+                stage: Stage::Due(context.now),
                 sent: Expect::Absent,
                 conflicted: false,
             });
             match item.stage {
-                Stage::Due(at) if desk.now >= at => {
-                    item.stage = Stage::Reading(desk.read(desk.keys.content(digest)));
+                Stage::Due(at) if context.now >= at => {
+                    item.stage = Stage::Reading(context.read(context.keys.content(digest)));
                 }
                 Stage::Reading(pending) | Stage::Writing(pending, _)
-                    if desk.now >= pending.give_up_at =>
+                    if context.now >= pending.give_up_at =>
                 {
-                    item.fail(desk, &mut self.failures, &Failure::no_answer());
+                    item.fail(context, &mut self.failures, &Failure::no_answer());
                 }
                 _ => {}
             }
@@ -172,7 +177,12 @@ impl Shelf {
     }
 
     /// The answer to a read of content.
-    pub(super) fn read(&mut self, desk: &mut Desk, call: Call, result: &Result<Reading, Failure>) {
+    pub(super) fn read(
+        &mut self,
+        context: &mut Context,
+        call: Call,
+        result: &Result<Reading, Failure>,
+    ) {
         let asked =
             |item: &Item| matches!(item.stage, Stage::Reading(pending) if pending.call == call);
         let found = self.items.iter_mut().find(|(_, item)| asked(item));
@@ -182,7 +192,7 @@ impl Shelf {
         match result {
             Ok(reading) => {
                 let register = reading.register.as_ref();
-                if register.is_some() && desk.config.plant.is(Bug::ContentUntouched) {
+                if register.is_some() && context.config.plant.is(Bug::ContentUntouched) {
                     item.stage = Stage::Touched;
                     return;
                 }
@@ -190,24 +200,24 @@ impl Shelf {
                 // and is mended by the way.
                 let expect =
                     register.map_or(Expect::Absent, |it| Expect::Version(it.version.clone()));
-                let key = desk.keys.content(digest);
+                let key = context.keys.content(digest);
                 let conflicted = core::mem::take(&mut item.conflicted);
                 if conflicted && item.sent == expect {
                     // No race: the store refuses to write it.
                     let refused = Failure::refused(&key, reading);
-                    return item.fail(desk, &mut self.failures, &refused);
+                    return item.fail(context, &mut self.failures, &refused);
                 }
                 item.sent = expect.clone();
-                item.stage = Stage::Writing(desk.write(key, expect, item.content.clone()), true);
+                item.stage = Stage::Writing(context.write(key, expect, item.content.clone()), true);
             }
-            Err(failure) => item.fail(desk, &mut self.failures, failure),
+            Err(failure) => item.fail(context, &mut self.failures, failure),
         }
     }
 
     /// The answer to a touch; whether it holds.
     pub(super) fn wrote(
         &mut self,
-        desk: &mut Desk,
+        context: &mut Context,
         call: Call,
         result: &Result<Version, Failure>,
     ) -> bool {
@@ -225,18 +235,18 @@ impl Shelf {
                 item.stage = if holds {
                     Stage::Touched
                 } else {
-                    Stage::Due(desk.now)
+                    Stage::Due(context.now)
                 };
                 holds
             }
             // Somebody else has touched it, or deleted it.
             Err(failure) if failure.class == FailureClass::Conflict => {
-                item.stage = Stage::Due(desk.now);
+                item.stage = Stage::Due(context.now);
                 item.conflicted = true;
                 false
             }
             Err(failure) => {
-                item.fail(desk, &mut self.failures, failure);
+                item.fail(context, &mut self.failures, failure);
                 false
             }
         }
@@ -253,10 +263,10 @@ impl Shelf {
 }
 
 impl Item {
-    fn fail(&mut self, desk: &mut Desk, failures: &mut u32, failure: &Failure) {
+    fn fail(&mut self, context: &mut Context, failures: &mut u32, failure: &Failure) {
         *failures = failures.saturating_add(1);
-        let pause = desk.trouble(failure, *failures);
-        self.stage = Stage::Due(desk.now.after(pause));
+        let pause = context.trouble(failure, *failures);
+        self.stage = Stage::Due(context.now.after(pause));
     }
 }
 
@@ -270,7 +280,7 @@ pub(super) struct Collector {
     after: Option<Key>,
     /// What no workload named on that page: the version, and since when it
     /// was seen so.
-    sights: BTreeMap<Digest, (Version, Instant)>,
+    peers: BTreeMap<Digest, (Version, Instant)>,
     /// Whether this round over all pages has met something to collect.
     found: bool,
     /// Judged, to be marked by a draft.
@@ -295,7 +305,7 @@ impl Collector {
             on: false,
             look: Look::At(Instant::ZERO),
             after: None,
-            sights: BTreeMap::new(),
+            peers: BTreeMap::new(),
             found: false,
             judged: BTreeMap::new(),
             drafted: BTreeMap::new(),
@@ -315,7 +325,12 @@ impl Collector {
 
     /// There is another view than `before`. What a workload has stopped
     /// naming is looked at soon.
-    pub(super) fn another_view(&mut self, desk: &Desk, before: Option<&View>, now: Option<&View>) {
+    pub(super) fn another_view(
+        &mut self,
+        context: &Context,
+        before: Option<&View>,
+        now: Option<&View>,
+    ) {
         let (true, Some(before), Some(now)) = (self.on, before, now) else {
             return;
         };
@@ -323,41 +338,41 @@ impl Collector {
         if let Look::At(at) = self.look
             && before.workloads.keys().any(gone)
         {
-            self.look = Look::At(at.min(desk.now.after(span(desk))));
+            self.look = Look::At(at.min(context.now.after(span(context))));
         }
     }
 
     /// Does what time has made due; whether there is something to draft.
-    pub(super) fn advance(&mut self, desk: &mut Desk, view: &View) -> bool {
+    pub(super) fn advance(&mut self, context: &mut Context, view: &View) -> bool {
         // One node alone saves calls. Safety does not need it.
         let first = view.members.iter().find(|member| !member.draining);
-        let knows = |id: NodeId, serial: u64| id == desk.me || serial >= SERIALS;
+        let knows = |id: NodeId, serial: u64| id == context.me || serial >= SERIALS;
         let all = view.members.iter().all(|it| knows(it.id, it.serial));
-        if !all || first.is_none_or(|first| first.id != desk.me) {
+        if !all || first.is_none_or(|first| first.id != context.me) {
             self.clear();
             return false;
         }
         if !self.on {
-            (self.on, self.look) = (true, Look::At(desk.now.after(span(desk))));
+            (self.on, self.look) = (true, Look::At(context.now.after(span(context))));
         }
         match self.look {
-            Look::At(at) if desk.now >= at => {
-                self.look = Look::Page(desk.page(self.after.clone()));
+            Look::At(at) if context.now >= at => {
+                self.look = Look::Page(context.page(self.after.clone()));
             }
-            Look::Page(pending) if desk.now >= pending.give_up_at => self.look_later(desk),
+            Look::Page(pending) if context.now >= pending.give_up_at => self.look_later(context),
             _ => {}
         }
         if let Some((_, pending)) = &self.deleting
-            && desk.now >= pending.give_up_at
+            && context.now >= pending.give_up_at
         {
-            self.delete_again(desk);
+            self.delete_again(context);
         }
-        if desk.config.plant.is(Bug::MarkOfAnother) {
+        if context.config.plant.is(Bug::MarkOfAnother) {
             let judged = self.judged.clone().into_iter();
             let stands = judged.filter(|(it, _)| view.marks.contains(it));
             self.marked.extend(stands);
         }
-        self.delete(desk, view);
+        self.delete(context, view);
         let free = |it: &Digest| !view.marks.contains(it) && !names(view, it);
         self.is_done_with(view) || self.judged.keys().any(free)
     }
@@ -367,45 +382,45 @@ impl Collector {
         self.marked.is_empty() && !view.marks.is_empty()
     }
 
-    fn look_later(&mut self, desk: &Desk) {
-        self.look = Look::At(desk.now.after(pace(desk)));
+    fn look_later(&mut self, context: &Context) {
+        self.look = Look::At(context.now.after(pace(context)));
     }
 
     /// Deletes what is marked, one after the other.
-    fn delete(&mut self, desk: &mut Desk, view: &View) {
-        if self.deleting.is_some() || desk.now < self.delete_at {
+    fn delete(&mut self, context: &mut Context, view: &View) {
+        if self.deleting.is_some() || context.now < self.delete_at {
             return;
         }
-        let alone = desk.config.plant.is(Bug::CollectedByAge);
+        let alone = context.config.plant.is(Bug::CollectedByAge);
         // A deploy takes the mark away. Its touch has made another version, so
         // the deletion would fail.
         self.marked.retain(|it, _| alone || view.marks.contains(it));
         if let Some((digest, version)) = self.marked.first_key_value() {
-            let key = desk.keys.content(digest);
-            let pending = desk.delete(key, version.clone());
+            let key = context.keys.content(digest);
+            let pending = context.delete(key, version.clone());
             self.deleting = Some((digest.clone(), pending));
         }
     }
 
     /// It is not known whether it was deleted. The mark stays until it is:
     /// what is on its way might take effect later.
-    fn delete_again(&mut self, desk: &Desk) {
+    fn delete_again(&mut self, context: &Context) {
         self.deleting = None;
-        self.delete_at = desk.now.after(desk.config.interval);
+        self.delete_at = context.now.after(context.config.interval);
     }
 
     /// The answer to a deletion.
-    pub(super) fn deleted(&mut self, desk: &Desk, call: Call, result: &Result<(), Failure>) {
+    pub(super) fn deleted(&mut self, context: &Context, call: Call, result: &Result<(), Failure>) {
         let ours = |(_, pending): &mut (Digest, Pending)| pending.call == call;
         let Some((digest, _)) = self.deleting.take_if(ours) else {
             return;
         };
         match result {
-            Err(failure) if failure.class != FailureClass::Conflict => self.delete_again(desk),
+            Err(failure) if failure.class != FailureClass::Conflict => self.delete_again(context),
             // It is gone, or has another version for ever.
             Ok(()) | Err(_) => {
                 self.marked.remove(&digest);
-                self.sights.remove(&digest);
+                self.peers.remove(&digest);
             }
         }
     }
@@ -413,7 +428,7 @@ impl Collector {
     /// A page of the registers of content.
     pub(super) fn paged(
         &mut self,
-        desk: &Desk,
+        context: &Context,
         view: &View,
         call: Call,
         result: &Result<KeyPage, Failure>,
@@ -423,46 +438,46 @@ impl Collector {
             _ => return,
         }
         let Ok(page) = result else {
-            return self.look_later(desk);
+            return self.look_later(context);
         };
-        let plant = desk.config.plant;
-        let seen = core::mem::take(&mut self.sights);
+        let plant = context.config.plant;
+        let seen = core::mem::take(&mut self.peers);
         let named: BTreeSet<&Digest> = view.workloads.values().map(|it| &it.digest).collect();
         for (key, version) in &page.registers {
-            let Some(digest) = desk.keys.digest(key).filter(|it| !named.contains(it)) else {
+            let Some(digest) = context.keys.digest(key).filter(|it| !named.contains(it)) else {
                 continue;
             };
             let since = seen.get(&digest).filter(|(known, _)| {
                 // Age alone: that it was touched meanwhile counts for nothing.
                 known == version || plant.is(Bug::CollectedByAge)
             });
-            let since = since.map_or(desk.now, |(_, since)| *since);
-            self.sights.insert(digest, (version.clone(), since));
+            let since = since.map_or(context.now, |(_, since)| *since);
+            self.peers.insert(digest, (version.clone(), since));
         }
-        let old = |since: &Instant| desk.now >= since.after(span(desk));
-        let due = self.sights.iter().filter(|(_, (_, since))| old(since));
+        let old = |since: &Instant| context.now >= since.after(span(context));
+        let due = self.peers.iter().filter(|(_, (_, since))| old(since));
         let due = due.map(|(digest, (version, _))| (digest.clone(), version.clone()));
         self.judged = due.take(MARKS_MAX).collect();
-        let again = !self.judged.is_empty() || (seen.is_empty() && !self.sights.is_empty());
+        let again = !self.judged.is_empty() || (seen.is_empty() && !self.peers.is_empty());
         if plant.is(Bug::CollectedByAge) {
             self.marked = core::mem::take(&mut self.judged);
         }
-        self.found |= !self.sights.is_empty();
+        self.found |= !self.peers.is_empty();
         if again {
-            return self.look_later(desk);
+            return self.look_later(context);
         }
         // Nothing more to be done here: the next page, or a rest.
-        self.sights.clear();
+        self.peers.clear();
         let last = page.registers.last().filter(|_| page.more);
         self.after = last.map(|(key, _)| key.clone());
         let rest = if self.after.is_some() {
-            desk.config.interval
+            context.config.interval
         } else if core::mem::take(&mut self.found) {
-            pace(desk)
+            pace(context)
         } else {
-            pace(desk) * REST
+            pace(context) * REST
         };
-        self.look = Look::At(desk.now.after(rest));
+        self.look = Look::At(context.now.after(rest));
     }
 
     /// What a draft says of marks: what was judged is marked, and all others go
@@ -517,11 +532,11 @@ fn names(view: &View, digest: &Digest) -> bool {
 }
 
 /// How long content must have kept its version before it is judged.
-fn span(desk: &Desk) -> Duration {
-    desk.config.drift.lengthen(desk.config.keep)
+fn span(context: &Context) -> Duration {
+    context.config.drift.lengthen(context.config.keep)
 }
 
 /// How long between two looks.
-fn pace(desk: &Desk) -> Duration {
-    span(desk).max(desk.config.interval)
+fn pace(context: &Context) -> Duration {
+    span(context).max(context.config.interval)
 }

@@ -14,7 +14,7 @@ use tenure_core::ids::Name;
 
 use super::codec::VIEW_BYTES_ROOM;
 use super::content::MARKS_MAX;
-use super::heir::Chooser;
+use super::placement::Placement;
 use super::view::{
     Assignment, DEPARTURES_MAX, Departure, INSTANCES_MAX, LABELS_MAX, MEMBERS_MAX, Member, Place,
     Spec, Target, View,
@@ -226,7 +226,7 @@ impl Draft {
     /// Takes a node out that has ended everything, with all that was its own.
     pub fn leave(&mut self, id: NodeId) {
         if self.plant.is(Bug::LeaveFailsOver) {
-            return self.bury(id);
+            return self.remove_dead(id);
         }
         self.remove(id, false, |place| match place {
             Place::Releasing {
@@ -242,8 +242,8 @@ impl Draft {
 
     /// Takes a dead node out and hands its HA workloads over. Allowed only
     /// after its heartbeat register was read as dead (§3.2).
-    pub fn bury(&mut self, id: NodeId) {
-        let mut chooser = Chooser::new(&self.view, Some(id), self.plant);
+    pub fn remove_dead(&mut self, id: NodeId) {
+        let mut chooser = Placement::new(&self.view, Some(id), self.plant);
         let plant = self.plant;
         let names: Vec<Name> = self
             .view
@@ -269,8 +269,8 @@ impl Draft {
                     to: Target::Node(next),
                     ..
                 } if next != id => Place::Assigned(next),
-                _ => match chooser.heir(id, &name, assignment) {
-                    Some(heir) => Place::Assigned(heir),
+                _ => match chooser.placement(id, &name, assignment) {
+                    Some(placement) => Place::Assigned(placement),
                     None => Place::Waiting,
                 },
             };
@@ -439,14 +439,14 @@ impl Draft {
         if names.is_empty() {
             return;
         }
-        let mut chooser = Chooser::new(&self.view, Some(id), self.plant);
+        let mut chooser = Placement::new(&self.view, Some(id), self.plant);
         for name in names {
             let Some(assignment) = self.view.workloads.get_mut(&name) else {
                 continue;
             };
             let to = if assignment.ha {
-                let heir = chooser.heir(id, &name, assignment);
-                heir.map_or(Target::Anyone, Target::Node)
+                let placement = chooser.placement(id, &name, assignment);
+                placement.map_or(Target::Anyone, Target::Node)
             } else {
                 Target::Nowhere
             };
@@ -479,7 +479,7 @@ impl Draft {
     /// `id` could not start it: the next one may try. Says whether there is
     /// one.
     pub(super) fn hand_on(&mut self, id: NodeId, name: &Name) -> bool {
-        let mut chooser = Chooser::new(&self.view, Some(id), self.plant);
+        let mut chooser = Placement::new(&self.view, Some(id), self.plant);
         let Some(assignment) = self.view.workloads.get_mut(name) else {
             return false;
         };
@@ -513,10 +513,10 @@ impl Draft {
         if names.is_empty() {
             return;
         }
-        let mut chooser = Chooser::new(&self.view, None, self.plant).spreading();
+        let mut chooser = Placement::new(&self.view, None, self.plant).spreading();
         for name in names {
             if let Some(assignment) = self.view.workloads.get_mut(&name)
-                && let Some(node) = chooser.heir(NodeId::from_u128(0), &name, assignment)
+                && let Some(node) = chooser.placement(NodeId::from_u128(0), &name, assignment)
             {
                 assignment.place = Place::Assigned(node);
             }

@@ -3,7 +3,7 @@
 //! A *group* of nodes shares one register, the [`View`]: who is in the group,
 //! and which workload is to run where. Each node beats in a register of its
 //! own, so that beating does not contend for the view, and runs what the view
-//! assigns to it ([`plan`]). When a node falls silent, another one judges it
+//! assigns to it ([`reconcile`]). When a node falls silent, another one judges it
 //! dead, in two steps, and its HA workloads go to an heir that everybody
 //! would have chosen. The clauses cited as `§` are those of `docs/design/groups.md`.
 //!
@@ -33,22 +33,22 @@ mod bug;
 mod codec;
 mod config;
 mod content;
-mod desk;
-mod drafting;
+mod context;
+mod detector;
 mod edit;
+mod execute;
 mod heartbeat;
-mod heir;
 mod ids;
-mod judge;
 mod news;
 mod node;
-mod past;
-mod plan;
-mod pulse;
-mod roll;
+mod own_heartbeat;
+mod placement;
+mod reconcile;
+mod resume_state;
+mod transitions;
 mod types;
 mod view;
-mod work;
+mod view_sync;
 
 pub use bug::{Bug, Plant};
 pub use codec::{CodecError, VIEW_BYTES_MAX, VIEW_BYTES_ROOM};
@@ -56,17 +56,17 @@ pub use config::{Config, ConfigError};
 pub use content::MARKS_MAX;
 pub use edit::{Draft, Refusal, Request};
 pub use heartbeat::{Heartbeat, STATUS_BYTES_MAX};
-pub use heir::fnv1a;
 pub use ids::{Digest, Keys, NodeId};
 pub use node::Node;
-pub use past::{Past, is_one_clock, may_resume};
-pub use plan::{
+pub use placement::fnv1a;
+pub use reconcile::{
     Action, BACKOFF, BACKOFF_MAX, Cooling, HEALTHY, HEALTHY_PAUSES, Job, Jobs, Phase, STARTS_MAX,
-    Times, plan,
+    Times, reconcile,
 };
-pub use roll::COMMANDS_MAX;
+pub use resume_state::{ResumeState, is_one_clock, may_resume};
 pub use types::{Command, Event, Input, KeyPage, Order, Output, Run, Why};
 pub use view::{
     Assignment, DEPARTURES_MAX, Departure, INSTANCES_MAX, LABELS_MAX, MEMBERS_MAX, Member, Place,
     Spec, Target, View,
 };
+pub use view_sync::COMMANDS_MAX;

@@ -7,22 +7,22 @@ use alloc::vec::Vec;
 use tenure_core::ids::Name;
 
 use super::node::Node;
-use super::plan::has_quorum;
+use super::reconcile::has_quorum;
 use super::types::Event;
 use super::view::View;
 use super::{Bug, NodeId};
 
 impl Node {
     pub(super) fn tell_joined(&mut self) {
-        let id = self.desk.me;
-        let Some(view) = self.roll.view() else {
+        let id = self.context.me;
+        let Some(view) = self.view_sync.view() else {
             return;
         };
-        let name = &self.desk.config.name;
-        let own = |other: NodeId| other == id || self.judge.is_former(other);
+        let name = &self.context.config.name;
+        let own = |other: NodeId| other == id || self.detector.is_former(other);
         let mut others = view.members.iter().filter(|member| !own(member.id));
         let namesake = others.any(|member| member.name == *name);
-        self.desk.event(Event::Joined { id, namesake });
+        self.context.event(Event::Joined { id, namesake });
     }
 
     /// Tells which workloads went with the view, if it was lost: it is gone,
@@ -31,18 +31,18 @@ impl Node {
     /// above, and this node cannot tell it from one in which they were
     /// undeployed; the node that made it has told.
     pub(super) fn tell_lost(&mut self, before: &View) {
-        let now = self.roll.view();
+        let now = self.view_sync.view();
         let found = now.map(|view| view.epoch);
         if found.is_some_and(|found| found >= before.epoch) {
             return;
         }
-        if found.is_some() && self.desk.config.plant.is(Bug::LossUntold) {
+        if found.is_some() && self.context.config.plant.is(Bug::LossUntold) {
             return;
         }
         let stays = |name: &Name| now.is_some_and(|view| view.workloads.contains_key(name));
         let names = before.workloads.keys().filter(|name| !stays(name));
         let (epoch, workloads) = (before.epoch, names.cloned().collect());
-        self.desk.event(Event::ViewLost {
+        self.context.event(Event::ViewLost {
             epoch,
             found,
             workloads,
@@ -51,10 +51,10 @@ impl Node {
 
     /// Tells what has changed since `before`.
     pub(super) fn tell_changes(&mut self, before: Option<&View>) {
-        let Some(view) = self.roll.view().cloned() else {
+        let Some(view) = self.view_sync.view().cloned() else {
             return;
         };
-        if view.member(self.desk.me).is_none() {
+        if view.member(self.context.me).is_none() {
             return;
         }
         if let Some(before) = before {
@@ -72,34 +72,36 @@ impl Node {
                 continue;
             }
             let (id, name) = (member.id, member.name.clone());
-            self.desk.event(if died(view, id) {
+            self.context.event(if died(view, id) {
                 Event::NodeDied { id, name }
             } else {
                 Event::NodeLeft { id, name }
             });
         }
         for member in &view.members {
-            if member.id != self.desk.me && before.member(member.id).is_none() {
+            if member.id != self.context.me && before.member(member.id).is_none() {
                 let (id, name) = (member.id, member.name.clone());
-                self.desk.event(Event::NodeJoined { id, name });
+                self.context.event(Event::NodeJoined { id, name });
             }
         }
     }
 
     fn tell_quorum(&mut self, view: &View) {
-        let attained = has_quorum(view, self.desk.config.plant);
+        let attained = has_quorum(view, self.context.config.plant);
         let before = self.quorum.replace(attained);
         let (nodes, quorum) = (view.voters(), view.quorum);
         match (before, attained) {
-            (None | Some(false), true) => self.desk.event(Event::QuorumAttained { nodes, quorum }),
-            (Some(true), false) => self.desk.event(Event::QuorumLost { nodes, quorum }),
+            (None | Some(false), true) => {
+                self.context.event(Event::QuorumAttained { nodes, quorum });
+            }
+            (Some(true), false) => self.context.event(Event::QuorumLost { nodes, quorum }),
             (None | Some(false), false) | (Some(true), true) => {}
         }
     }
 
     /// What has come to this node from one that died.
     fn tell_takeovers(&mut self, before: &View, view: &View) {
-        let me = self.desk.me;
+        let me = self.context.me;
         let mut begun: BTreeMap<NodeId, BTreeSet<Name>> = BTreeMap::new();
         for (name, _) in view.held_by(me) {
             let from = before.workloads.get(name).and_then(|it| it.place.holder());
@@ -117,7 +119,7 @@ impl Node {
         self.takeovers.retain(|_, names| !names.is_empty());
         for (from, names) in begun {
             let workloads = names.len();
-            self.desk.event(Event::FailoverBegun { from, workloads });
+            self.context.event(Event::FailoverBegun { from, workloads });
             self.takeovers.insert(from, names);
         }
     }
@@ -130,14 +132,14 @@ impl Node {
         for from in froms {
             if !runs {
                 let name = name.clone();
-                self.desk.event(Event::FailoverFailed { from, name });
+                self.context.event(Event::FailoverFailed { from, name });
                 continue;
             }
             if let Some(names) = self.takeovers.get_mut(&from) {
                 names.remove(name);
                 if names.is_empty() {
                     self.takeovers.remove(&from);
-                    self.desk.event(Event::FailoverCompleted { from });
+                    self.context.event(Event::FailoverCompleted { from });
                 }
             }
         }

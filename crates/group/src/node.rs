@@ -11,41 +11,42 @@
 //!        under a new id, once everything has ended
 //! ```
 //!
-//! The parts are [`pulse`](super::pulse) (the own heartbeat),
-//! [`roll`](super::roll) (the view), [`judge`](super::judge) (the others) and
-//! [`plan`](super::plan) (what ought to run here); this file lets them hear of
+//! The parts are [`own_heartbeat`](super::pulse) (the own heartbeat),
+//! [`view_sync`](super::roll) (the view), [`detector`](super::judge) (the others) and
+//! [`reconcile`](super::plan) (what ought to run here); this file lets them hear of
 //! each other. What may run is decided in one place: [`Node::is_open`].
 
 use alloc::collections::{BTreeMap, BTreeSet};
 
+use tenure_core::call::{Call, Failure};
 use tenure_core::cas::Bytes;
-use tenure_core::ids::{Key, Name};
+use tenure_core::ids::{Key, Name, Version};
 use tenure_core::machine::Machine;
 use tenure_core::rng::Rng;
 use tenure_core::time::{Instant, Now};
 use tenure_election::Grant;
 
-use super::content::{Collector, Shelf};
-use super::desk::{Desk, Pending};
+use super::content::{Collector, Uploads};
+use super::context::{Context, Pending};
+use super::detector::FailureDetector;
 use super::edit::Refusal;
 use super::heartbeat::STATUS_BYTES_MAX;
-use super::judge::Judge;
-use super::past::Past;
-use super::plan::{HEALTHY, Jobs, Phase};
-use super::pulse::{Pulse, Pulsed};
-use super::roll::Roll;
+use super::own_heartbeat::{BeatOutcome, OwnHeartbeat};
+use super::reconcile::{HEALTHY, Jobs, Phase};
+use super::resume_state::ResumeState;
 use super::types::{Command, Event, Input, Output, Run, Why};
 use super::view::View;
+use super::view_sync::ViewSync;
 use super::{Bug, Config, NodeId};
 
 /// One node of one group.
 #[derive(Clone, Debug)]
 pub struct Node {
-    pub(super) desk: Desk,
-    pub(super) pulse: Pulse,
-    pub(super) roll: Roll,
-    pub(super) judge: Judge,
-    pub(super) shelf: Shelf,
+    pub(super) context: Context,
+    pub(super) own_heartbeat: OwnHeartbeat,
+    pub(super) view_sync: ViewSync,
+    pub(super) detector: FailureDetector,
+    pub(super) uploads: Uploads,
     pub(super) collector: Collector,
     pub(super) jobs: Jobs,
     pub(super) stage: Stage,
@@ -88,14 +89,14 @@ impl Node {
     /// for its silence.
     pub fn new(config: Config, rng: Rng, now: Now, former: Option<NodeId>) -> Self {
         debug_assert_eq!(config.validate(), Ok(()), "validate before you join");
-        let desk = Desk::new(config, rng, now);
+        let context = Context::new(config, rng, now);
         let mut node = Self {
-            pulse: Pulse::new(now.boot, Bytes::from([])),
-            roll: Roll::new(now.boot),
-            judge: Judge::new(now.boot),
-            shelf: Shelf::default(),
+            own_heartbeat: OwnHeartbeat::new(now.boot, Bytes::from([])),
+            view_sync: ViewSync::new(now.boot),
+            detector: FailureDetector::new(now.boot),
+            uploads: Uploads::default(),
             collector: Collector::new(),
-            desk,
+            context,
             jobs: Jobs::default(),
             stage: Stage::Joining,
             last_run: 0,
@@ -108,7 +109,7 @@ impl Node {
             takeovers: BTreeMap::new(),
         };
         if let Some(former) = former {
-            node.judge.give_up(former);
+            node.detector.give_up(former);
         }
         node.advance();
         node
@@ -117,41 +118,46 @@ impl Node {
     /// A node that was restarted on the same boot of its machine and whose
     /// guardian kept its workloads running: it goes on under its old id if a
     /// beat succeeds before `kill_at`, and otherwise ends everything.
-    pub fn resume(config: Config, rng: Rng, now: Now, past: Past) -> Self {
+    pub fn resume(config: Config, rng: Rng, now: Now, resume_state: ResumeState) -> Self {
         let mut node = Self::new(config, rng, now, None);
         // Nothing of the new incarnation has been said yet.
-        node.desk.outputs.clear();
-        node.desk.me = past.id;
-        node.pulse = Pulse::resumed(now.boot, past.grant);
-        node.roll = Roll::resumed(now.boot);
-        if node.desk.config.plant.is(Bug::LivesShareNumbers) {
-            node.roll = Roll::new(now.boot);
+        node.context.outputs.clear();
+        node.context.me = resume_state.id;
+        node.own_heartbeat = OwnHeartbeat::resumed(now.boot, resume_state.grant);
+        node.view_sync = ViewSync::resumed(now.boot);
+        if node.context.config.plant.is(Bug::LivesShareNumbers) {
+            node.view_sync = ViewSync::new(now.boot);
         }
-        node.last_run = past.jobs.values().map(|job| job.run.0).max().unwrap_or(0);
+        node.last_run = resume_state
+            .jobs
+            .values()
+            .map(|job| job.run.0)
+            .max()
+            .unwrap_or(0);
         // Their failures are not known; the view may count those of others.
         let proven = now.boot.after(HEALTHY);
-        let names = past.jobs.keys().cloned();
+        let names = resume_state.jobs.keys().cloned();
         node.jobs.proving = names.map(|name| (name, proven)).collect();
-        node.jobs.jobs = past.jobs;
+        node.jobs.jobs = resume_state.jobs;
         node.stage = Stage::Resuming;
-        node.unsettled = !node.desk.config.plant.is(Bug::StartsUnsettled);
+        node.unsettled = !node.context.config.plant.is(Bug::StartsUnsettled);
         node.advance();
         node
     }
 
     /// The id under which it is known at present.
     pub const fn id(&self) -> NodeId {
-        self.desk.me
+        self.context.me
     }
 
     /// What it was told.
     pub const fn config(&self) -> &Config {
-        &self.desk.config
+        &self.context.config
     }
 
     /// The view as it knows it.
     pub const fn view(&self) -> Option<&View> {
-        self.roll.view()
+        self.view_sync.view()
     }
 
     /// What runs here.
@@ -161,7 +167,7 @@ impl Node {
 
     /// Until when what may run.
     pub const fn grant(&self) -> Option<Grant> {
-        self.pulse.grant()
+        self.own_heartbeat.grant()
     }
 
     /// Whether it is in the view and expects to stay.
@@ -177,14 +183,14 @@ impl Node {
     /// The keys that a watch should follow: the view, and all that begin with
     /// the second one.
     pub fn keys(&self) -> (Key, alloc::string::String) {
-        (self.desk.view_key(), self.desk.keys.heartbeats())
+        (self.context.view_key(), self.context.keys.heartbeats())
     }
 
     /// Whether workloads may run here at all.
     pub(super) fn is_open(&self) -> bool {
         let granted = self
             .grant()
-            .is_some_and(|grant| self.desk.now < grant.drain_at);
+            .is_some_and(|grant| self.context.now < grant.drain_at);
         matches!(self.stage, Stage::Member) && granted
     }
 
@@ -198,12 +204,12 @@ impl Node {
         }
     }
 
-    fn pulsed(&mut self, pulsed: Pulsed) {
+    fn pulsed(&mut self, pulsed: BeatOutcome) {
         match pulsed {
-            Pulsed::Nothing => {}
-            Pulsed::Beat => {
+            BeatOutcome::Nothing => {}
+            BeatOutcome::Beat => {
                 if matches!(self.stage, Stage::Resuming) {
-                    if self.roll.excludes(self.desk.me) {
+                    if self.view_sync.excludes(self.context.me) {
                         // Its earlier life had not joined yet, or was removed.
                         // No other view need ever come to say so.
                         return self.fence(Why::Removed);
@@ -214,11 +220,11 @@ impl Node {
                     } else {
                         Stage::Member
                     };
-                    (self.roll.dirty, self.replan) = (true, true);
-                    self.roll.look(self.desk.now);
+                    (self.view_sync.dirty, self.replan) = (true, true);
+                    self.view_sync.look(self.context.now);
                 }
             }
-            Pulsed::Lost(why) => self.fence(why),
+            BeatOutcome::Lost(why) => self.fence(why),
         }
     }
 
@@ -230,23 +236,23 @@ impl Node {
         ) {
             return;
         }
-        let id = self.desk.me;
-        self.desk.event(Event::Fenced { id, why });
+        let id = self.context.me;
+        self.context.event(Event::Fenced { id, why });
         self.stage = Stage::Fenced;
         self.replan = true;
-        self.pulse.stop();
+        self.own_heartbeat.stop();
         self.takeovers.clear();
     }
 
     /// Everything under the lost id has ended: join under another.
     fn join_again(&mut self) {
-        self.judge.give_up(self.desk.me);
-        self.desk.me = NodeId::from_u128(self.desk.rng.next_u128());
-        self.pulse = self.pulse.again(self.desk.now);
+        self.detector.give_up(self.context.me);
+        self.context.me = NodeId::from_u128(self.context.rng.next_u128());
+        self.own_heartbeat = self.own_heartbeat.again(self.context.now);
         self.jobs.cooling.clear();
         self.jobs.let_go.clear();
         self.unsettled = false;
-        self.roll.begin_again(&mut self.desk);
+        self.view_sync.begin_again(&mut self.context);
         self.stage = Stage::Joining;
     }
 
@@ -257,15 +263,15 @@ impl Node {
         };
         self.replan = true;
         self.jobs.let_go.clear();
-        let (desk, view) = (&self.desk, self.roll.view());
-        self.shelf.another_view(desk, before.as_ref(), view);
-        self.collector.another_view(desk, before.as_ref(), view);
+        let (context, view) = (&self.context, self.view_sync.view());
+        self.uploads.another_view(context, before.as_ref(), view);
+        self.collector.another_view(context, before.as_ref(), view);
         if let Some(before) = &before {
             self.tell_lost(before);
         }
-        let me = self.desk.me;
+        let me = self.context.me;
         let here = self
-            .roll
+            .view_sync
             .view()
             .is_some_and(|view| view.member(me).is_some());
         match self.stage {
@@ -278,7 +284,7 @@ impl Node {
             _ => {}
         }
         self.tell_changes(before.as_ref());
-        if let Some(view) = self.roll.view() {
+        if let Some(view) = self.view_sync.view() {
             self.jobs.forget(view, me);
         }
     }
@@ -288,21 +294,22 @@ impl Node {
             Command::Ask { ticket, request } => {
                 if self.leaving || matches!(self.stage, Stage::Stopped) {
                     let why = Refusal::Leaving;
-                    return self.desk.event(Event::Refused { ticket, why });
+                    return self.context.event(Event::Refused { ticket, why });
                 }
-                self.roll.wish(&mut self.desk, ticket, request);
+                self.view_sync
+                    .queued_command(&mut self.context, ticket, request);
             }
             Command::Status(status) => {
                 let most = status.len().min(STATUS_BYTES_MAX);
-                self.pulse.status = status[..most].into();
+                self.own_heartbeat.status = status[..most].into();
             }
             Command::Drain => {
                 self.draining = true;
-                self.roll.dirty = true;
+                self.view_sync.dirty = true;
             }
             Command::Leave => {
                 self.leaving = true;
-                self.roll.dirty = true;
+                self.view_sync.dirty = true;
                 if matches!(self.stage, Stage::Member) {
                     self.stage = Stage::Leaving;
                     self.replan = true;
@@ -319,16 +326,19 @@ impl Node {
             return;
         }
         let (name, fence) = (name.clone(), job.fence);
-        let (now, elsewhere) = (self.desk.now, self.failed_elsewhere(&name));
+        let (now, elsewhere) = (self.context.now, self.failed_elsewhere(&name));
         self.jobs.started(&name, now, elsewhere);
-        (self.roll.dirty, self.replan) = (true, true);
+        (self.view_sync.dirty, self.replan) = (true, true);
         self.taken_over(&name, true);
-        self.desk.event(Event::Deployed { name, fence });
+        self.context.event(Event::Deployed { name, fence });
     }
 
     /// On how many nodes in a row it has failed, by the view.
     fn failed_elsewhere(&self, name: &Name) -> u32 {
-        let view = self.roll.view().and_then(|view| view.workloads.get(name));
+        let view = self
+            .view_sync
+            .view()
+            .and_then(|view| view.workloads.get(name));
         view.map_or(0, |it| it.fails)
     }
 
@@ -338,15 +348,15 @@ impl Node {
         };
         let (name, job) = (name.clone(), job.clone());
         self.jobs.ended(&name);
-        (self.roll.dirty, self.replan) = (true, true);
+        (self.view_sync.dirty, self.replan) = (true, true);
         if matches!(job.phase, Phase::Stopping { .. }) {
-            return self.desk.event(Event::Undeployed { name });
+            return self.context.event(Event::Undeployed { name });
         }
         let why = failed.unwrap_or_else(|| "it ended by itself".into());
-        let (now, elsewhere) = (self.desk.now, self.failed_elsewhere(&name));
+        let (now, elsewhere) = (self.context.now, self.failed_elsewhere(&name));
         let in_a_row = self.jobs.failed(name.clone(), job.digest, now, elsewhere);
         self.taken_over(&name, false);
-        self.desk.event(Event::StartFailed {
+        self.context.event(Event::StartFailed {
             name,
             in_a_row,
             why,
@@ -355,41 +365,42 @@ impl Node {
 
     /// Does what time and news have made due, until nothing is.
     fn advance(&mut self) {
-        let now = self.desk.now;
-        if now >= self.deadline_of_beats() && !self.desk.config.plant.is(Bug::Revival) {
+        let now = self.context.now;
+        if now >= self.deadline_of_beats() && !self.context.config.plant.is(Bug::Revival) {
             self.fence(Why::Unconfirmed);
         }
         if matches!(self.stage, Stage::Stopped) {
             return;
         }
-        self.roll.dirty |= self.jobs.forgive(now);
-        self.pulse.advance(&mut self.desk);
-        self.roll.advance(&mut self.desk);
-        if let (Stage::Member, Some(view)) = (self.stage, self.roll.view()) {
-            self.judge.advance(&mut self.desk, view);
-            self.shelf.advance(&mut self.desk, self.roll.contents());
-            let collects = self.collector.advance(&mut self.desk, view);
-            let me = self.desk.me;
-            let condemned = self.judge.condemned(view, now).next().is_some();
+        self.view_sync.dirty |= self.jobs.forgive(now);
+        self.own_heartbeat.advance(&mut self.context);
+        self.view_sync.advance(&mut self.context);
+        if let (Stage::Member, Some(view)) = (self.stage, self.view_sync.view()) {
+            self.detector.advance(&mut self.context, view);
+            self.uploads
+                .advance(&mut self.context, self.view_sync.contents());
+            let collects = self.collector.advance(&mut self.context, view);
+            let me = self.context.me;
+            let condemned = self.detector.condemned(view, now).next().is_some();
             let drained = view.member(me).is_some_and(|it| it.draining)
                 && self.jobs.is_empty()
                 && view.held_by(me).next().is_none();
-            self.roll.dirty |= condemned || drained || collects;
+            self.view_sync.dirty |= condemned || drained || collects;
             if drained {
                 self.leaving = true;
                 self.stage = Stage::Leaving;
             }
         } else {
-            self.shelf.clear();
+            self.uploads.clear();
             self.collector.clear();
         }
-        if self.roll.may_draft(now) && self.roll.has_room(&mut self.desk) {
-            self.roll.dirty = false;
+        if self.view_sync.may_draft(now) && self.view_sync.has_room(&mut self.context) {
+            self.view_sync.dirty = false;
             if let Some(next) = self.draft() {
-                if let Some(view) = self.roll.view() {
-                    self.jobs.lets_go(self.desk.me, view, &next);
+                if let Some(view) = self.view_sync.view() {
+                    self.jobs.lets_go(self.context.me, view, &next);
                 }
-                self.roll.swap(&mut self.desk, next);
+                self.view_sync.swap(&mut self.context, next);
             }
         }
         self.work();
@@ -398,15 +409,15 @@ impl Node {
 
     /// Goes on to the next stage if the present one is through.
     fn go_on(&mut self) {
-        let adopt = self.desk.config.plant.is(Bug::AdoptAcross);
+        let adopt = self.context.config.plant.is(Bug::AdoptAcross);
         match self.stage {
             Stage::Fenced if self.jobs.is_empty() || adopt => {
                 if self.leaving {
                     self.stop();
                 } else {
                     self.join_again();
-                    self.pulse.advance(&mut self.desk);
-                    self.roll.advance(&mut self.desk);
+                    self.own_heartbeat.advance(&mut self.context);
+                    self.view_sync.advance(&mut self.context);
                 }
             }
             Stage::Joining if self.leaving => {
@@ -414,26 +425,26 @@ impl Node {
                 self.go_on();
             }
             Stage::Deleting(None) => {
-                self.pulse.stop();
-                match self.pulse.version().cloned() {
+                self.own_heartbeat.stop();
+                match self.own_heartbeat.version().cloned() {
                     Some(version) => {
-                        let key = self.desk.keys.heartbeat(self.desk.me);
-                        let pending = self.desk.delete(key, version);
+                        let key = self.context.keys.heartbeat(self.context.me);
+                        let pending = self.context.delete(key, version);
                         self.stage = Stage::Deleting(Some(pending));
                     }
                     None => self.stop(),
                 }
             }
             // If it cannot be deleted, those who stay will.
-            Stage::Deleting(Some(pending)) if self.desk.now >= pending.give_up_at => self.stop(),
+            Stage::Deleting(Some(pending)) if self.context.now >= pending.give_up_at => self.stop(),
             _ => {}
         }
     }
 
     fn stop(&mut self) {
-        self.roll.close(&mut self.desk);
+        self.view_sync.close(&mut self.context);
         self.stage = Stage::Stopped;
-        self.desk.event(Event::Stopped);
+        self.context.event(Event::Stopped);
     }
 }
 
@@ -444,8 +455,8 @@ impl Machine for Node {
     fn handle(&mut self, now: Now, input: Input) {
         // Whatever comes first after a stall: the clock is asked, and what was
         // due before is late (§2.6).
-        if !self.desk.config.plant.is(Bug::GuardByTimer) {
-            self.desk.set_now(now);
+        if !self.context.config.plant.is(Bug::GuardByTimer) {
+            self.context.set_now(now);
         }
         if matches!(self.stage, Stage::Stopped) {
             if let Input::Command(command) = input {
@@ -463,26 +474,26 @@ impl Machine for Node {
         self.handle_input(input);
         // A store may answer one part and fail another: one that is locked
         // for writers is read. So it is over when it is for all of them.
-        let fails = self.pulse.fails() || self.roll.fails() || self.judge.fails();
-        let fails = fails || self.shelf.fails();
-        if answered && self.desk.troubled && !fails {
-            self.desk.troubled = false;
-            self.desk.event(Event::Recovered);
+        let fails = self.own_heartbeat.fails() || self.view_sync.fails() || self.detector.fails();
+        let fails = fails || self.uploads.fails();
+        if answered && self.context.troubled && !fails {
+            self.context.troubled = false;
+            self.context.event(Event::Recovered);
         }
         self.advance();
     }
 
     fn tick(&mut self, now: Now) {
-        self.desk.set_now(now);
+        self.context.set_now(now);
         self.advance();
     }
 
     fn poll(&mut self) -> Option<Output> {
-        self.desk.outputs.pop_front()
+        self.context.outputs.pop_front()
     }
 
     fn deadline(&self) -> Option<Instant> {
-        let now = self.desk.now;
+        let now = self.context.now;
         let jobs = self.jobs.deadline(now);
         match self.stage {
             Stage::Stopped => return None,
@@ -490,11 +501,17 @@ impl Machine for Node {
             Stage::Fenced | Stage::Deleting(None) => return Some(jobs),
             Stage::Resuming | Stage::Joining | Stage::Member | Stage::Leaving => {}
         }
-        let mut at = self.pulse.deadline().min(self.roll.deadline(now)).min(jobs);
+        let mut at = self
+            .own_heartbeat
+            .deadline()
+            .min(self.view_sync.deadline(now))
+            .min(jobs);
         at = at.min(self.deadline_of_beats());
-        if let (Stage::Member, Some(view)) = (self.stage, self.roll.view()) {
-            at = at.min(self.judge.deadline(view, now));
-            at = at.min(self.shelf.deadline()).min(self.collector.deadline());
+        if let (Stage::Member, Some(view)) = (self.stage, self.view_sync.view()) {
+            at = at.min(self.detector.deadline(view, now));
+            at = at
+                .min(self.uploads.deadline())
+                .min(self.collector.deadline());
         }
         Some(at)
     }
@@ -505,67 +522,75 @@ impl Node {
         match input {
             Input::Read { call, result } => {
                 let deadline = self.deadline_of_beats();
-                let pulsed = self.pulse.read(&mut self.desk, call, &result, deadline);
+                let pulsed = self
+                    .own_heartbeat
+                    .read(&mut self.context, call, &result, deadline);
                 self.pulsed(pulsed);
-                let before = self.roll.read(&mut self.desk, call, &result);
+                let before = self.view_sync.read(&mut self.context, call, &result);
                 self.another_view(before);
-                if let Some(view) = self.roll.view() {
-                    self.judge.read(&mut self.desk, view, call, &result);
+                if let Some(view) = self.view_sync.view() {
+                    self.detector.read(&mut self.context, view, call, &result);
                 }
-                self.shelf.read(&mut self.desk, call, &result);
+                self.uploads.read(&mut self.context, call, &result);
             }
-            Input::Wrote { call, result } => {
-                let deadline = self.deadline_of_beats();
-                let pulsed = self.pulse.wrote(&mut self.desk, call, &result, deadline);
-                let first = pulsed == Pulsed::Beat && matches!(self.stage, Stage::Joining);
-                self.roll.dirty |= first;
-                self.pulsed(pulsed);
-                let swapped = self.roll.is_swap(call) && result.is_ok();
-                if self.roll.is_swap(call) {
-                    self.collector.swapped(swapped);
-                }
-                self.unsettled &= !swapped;
-                self.replan |= swapped;
-                let before = self.roll.wrote(&mut self.desk, call, &result);
-                self.another_view(before);
-                self.judge.wrote(&mut self.desk, call, &result);
-                self.roll.dirty |= self.shelf.wrote(&mut self.desk, call, &result);
-            }
+            Input::Wrote { call, result } => self.wrote(call, &result),
             Input::Listed { call, result } => {
-                if let Some(view) = self.roll.view() {
-                    self.judge.listed(&mut self.desk, view, call, &result);
+                if let Some(view) = self.view_sync.view() {
+                    self.detector.listed(&mut self.context, view, call, &result);
                 }
             }
             Input::Paged { call, result } => {
-                if let Some(view) = self.roll.view() {
-                    self.collector.paged(&self.desk, view, call, &result);
+                if let Some(view) = self.view_sync.view() {
+                    self.collector.paged(&self.context, view, call, &result);
                 }
             }
             Input::Deleted { call, result } => match self.stage {
                 Stage::Deleting(Some(pending)) if pending.call == call => self.stop(),
                 _ => {
-                    self.judge.deleted(&mut self.desk, call, &result);
-                    self.collector.deleted(&self.desk, call, &result);
+                    self.detector.deleted(&mut self.context, call, &result);
+                    self.collector.deleted(&self.context, call, &result);
                 }
             },
             Input::Seen { key, register } => {
-                if key == self.desk.view_key() {
-                    let before = self.roll.hint(&mut self.desk, register.as_ref());
+                if key == self.context.view_key() {
+                    let before = self.view_sync.hint(&mut self.context, register.as_ref());
                     self.another_view(before);
-                } else if let (Some(id), Some(view)) = (self.desk.keys.node(&key), self.roll.view())
+                } else if let (Some(id), Some(view)) =
+                    (self.context.keys.node(&key), self.view_sync.view())
                 {
-                    self.judge.hint(&mut self.desk, view, id, register.as_ref());
+                    self.detector
+                        .hint(&mut self.context, view, id, register.as_ref());
                 }
             }
-            Input::Watching(up) => {
-                if core::mem::replace(&mut self.desk.watching, up) != up {
-                    self.roll.look(self.desk.now);
-                    self.judge.look(self.desk.now);
+            Input::WatchUp(up) => {
+                if core::mem::replace(&mut self.context.watch_up, up) != up {
+                    self.view_sync.look(self.context.now);
+                    self.detector.look(self.context.now);
                 }
             }
             Input::Started { run } => self.started(run),
             Input::Ended { run, failed } => self.ended(run, failed),
             Input::Command(command) => self.command(command),
         }
+    }
+
+    fn wrote(&mut self, call: Call, result: &Result<Version, Failure>) {
+        let deadline = self.deadline_of_beats();
+        let pulsed = self
+            .own_heartbeat
+            .wrote(&mut self.context, call, result, deadline);
+        let first = pulsed == BeatOutcome::Beat && matches!(self.stage, Stage::Joining);
+        self.view_sync.dirty |= first;
+        self.pulsed(pulsed);
+        let swapped = self.view_sync.is_swap(call) && result.is_ok();
+        if self.view_sync.is_swap(call) {
+            self.collector.swapped(swapped);
+        }
+        self.unsettled &= !swapped;
+        self.replan |= swapped;
+        let before = self.view_sync.wrote(&mut self.context, call, result);
+        self.another_view(before);
+        self.detector.wrote(&mut self.context, call, result);
+        self.view_sync.dirty |= self.uploads.wrote(&mut self.context, call, result);
     }
 }

@@ -94,7 +94,7 @@ pub enum Input {
         register: Option<Register>,
     },
     /// The watch reports changes (`true`), or must be made up for by polling.
-    Watching(bool),
+    WatchUp(bool),
     /// The workload runs.
     Started {
         /// By which order.

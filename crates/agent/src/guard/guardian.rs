@@ -87,7 +87,7 @@ enum Phase {
     /// CMD has been asked to end.
     Draining,
     /// Everything is being killed.
-    Ending,
+    EndGuard,
 }
 
 struct Guardian {
@@ -156,7 +156,7 @@ fn run() -> io::Result<u8> {
         guardian.hear_shim();
         let left = guardian.reap();
         guardian.look_at_clock(clock::boot());
-        if guardian.phase == Phase::Ending {
+        if guardian.phase == Phase::EndGuard {
             if left == Left::Nothing {
                 return Ok(guardian.finish());
             }
@@ -191,12 +191,12 @@ impl Guardian {
 
     fn tell(&mut self, report: Report) {
         if self.supervisor.send(&report).is_err() {
-            self.phase = Phase::Ending;
+            self.phase = Phase::EndGuard;
         }
     }
 
     fn hear_supervisor(&mut self) {
-        if self.phase == Phase::Ending {
+        if self.phase == Phase::EndGuard {
             let _ = self.supervisor.flush();
             return;
         }
@@ -205,7 +205,7 @@ impl Guardian {
         // office any more.
         if !matches!(result, Ok(true)) {
             self.fault |= result.is_err();
-            self.phase = Phase::Ending;
+            self.phase = Phase::EndGuard;
         }
     }
 
@@ -218,7 +218,7 @@ impl Guardian {
                 Order::Start(start) => self.start(&start)?,
                 Order::Extend { drain_at, kill_at } => self.extend(drain_at, kill_at),
                 Order::Stop { grace } => self.stop(grace),
-                Order::Kill => self.phase = Phase::Ending,
+                Order::Kill => self.phase = Phase::EndGuard,
                 Order::Signal(number) => self.forward(number),
             }
         }
@@ -256,7 +256,7 @@ impl Guardian {
             // Stopped or refused before it was started, or started twice: the
             // latter would be a fault, the former is a race that nobody lost.
             return match self.phase {
-                Phase::Ending => Ok(()),
+                Phase::EndGuard => Ok(()),
                 _ => Err(io::ErrorKind::InvalidData.into()),
             };
         }
@@ -297,14 +297,14 @@ impl Guardian {
 
     fn stop(&mut self, grace: Duration) {
         match self.phase {
-            Phase::Waiting | Phase::StandingBy => self.phase = Phase::Ending,
+            Phase::Waiting | Phase::StandingBy => self.phase = Phase::EndGuard,
             Phase::Running | Phase::Draining => {
                 self.stop_by = self.stop_by.min(clock::boot().after(grace));
                 if self.phase == Phase::Running {
                     self.drain();
                 }
             }
-            Phase::Ending => {}
+            Phase::EndGuard => {}
         }
     }
 
@@ -332,7 +332,7 @@ impl Guardian {
     fn refuse(&mut self, why: Refusal) {
         self.refused = true;
         self.tell(Report::Refused(why));
-        self.phase = Phase::Ending;
+        self.phase = Phase::EndGuard;
     }
 
     fn look_at_clock(&mut self, now: Instant) {
@@ -341,7 +341,7 @@ impl Guardian {
         }
         self.final_times |= now >= self.drain_at;
         if now >= self.kill_at.min(self.stop_by) {
-            self.phase = Phase::Ending;
+            self.phase = Phase::EndGuard;
         } else if self.phase == Phase::Running && now >= self.drain_at {
             self.drain();
         }
@@ -402,13 +402,13 @@ impl Guardian {
         } else if let (true, Some(status)) = (self.started, Status::of(status)) {
             // Only this process knows at drain_at who was first: CMD, which
             // ended, or the TERM. The supervisor may have stood still.
-            let asked = matches!(self.phase, Phase::Draining | Phase::Ending);
+            let asked = matches!(self.phase, Phase::Draining | Phase::EndGuard);
             self.tell(Report::Exited { status, asked });
-        } else if self.phase != Phase::Ending {
+        } else if self.phase != Phase::EndGuard {
             self.refuse(Refusal::System(0));
         }
         // What CMD leaves behind is not CMD: it ends with it.
-        self.phase = Phase::Ending;
+        self.phase = Phase::EndGuard;
     }
 
     fn kill(&mut self) {
@@ -421,11 +421,11 @@ impl Guardian {
     }
 
     fn sleep(&mut self, alarm: &mut Alarm, children: &UnixStream) -> io::Result<()> {
-        let ending = self.phase == Phase::Ending;
+        let ending = self.phase == Phase::EndGuard;
         alarm.set(match self.phase {
             Phase::Running => Some(self.drain_at.min(self.stop_by)),
             Phase::Draining => Some(self.kill_at.min(self.stop_by)),
-            Phase::Waiting | Phase::StandingBy | Phase::Ending => None,
+            Phase::Waiting | Phase::StandingBy | Phase::EndGuard => None,
         })?;
         let mut fds = vec![(children.as_fd(), PollFlags::IN)];
         if !ending {

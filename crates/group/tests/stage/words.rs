@@ -30,7 +30,8 @@ use tenure_core::ids::Name;
 use tenure_core::rng::Rng;
 use tenure_core::time::Instant;
 use tenure_group::{
-    Command, Config, Digest, Input, Job, Keys, Node, NodeId, Past, Phase, Request, Spec, View,
+    Command, Config, Digest, Input, Job, Keys, Node, NodeId, Phase, Request, ResumeState, Spec,
+    View,
 };
 
 use super::{Actor, Link, Stage};
@@ -116,7 +117,7 @@ impl Stage {
         Ok(())
     }
 
-    fn start(&mut self, index: usize, past: Option<Past>) {
+    fn start(&mut self, index: usize, past: Option<ResumeState>) {
         let (rng, now) = (self.rng(), self.now());
         let actor = &mut self.actors[index];
         let config = actor.config.clone();
@@ -126,7 +127,7 @@ impl Stage {
             None => Node::new(config, rng, now, former),
         });
         if actor.watch {
-            actor.inbox.push_back(Input::Watching(true));
+            actor.inbox.push_back(Input::WatchUp(true));
         }
     }
 
@@ -302,7 +303,9 @@ impl Stage {
                     (order.name.clone(), job)
                 });
                 let jobs = jobs.collect();
-                let past = actor.file.map(|(id, grant)| Past { id, grant, jobs });
+                let past = actor
+                    .file
+                    .map(|(id, grant)| ResumeState { id, grant, jobs });
                 self.start(index, past);
             }
         }

@@ -14,8 +14,8 @@ use tenure_core::Machine as _;
 use tenure_core::ids::{Key, Name};
 use tenure_core::time::Instant;
 use tenure_group::{
-    Config, Event, Input, Job, Keys, Node, NodeId, Order, Output, Past, Phase, Run, is_one_clock,
-    may_resume,
+    Config, Event, Input, Job, Keys, Node, NodeId, Order, Output, Phase, ResumeState, Run,
+    is_one_clock, may_resume,
 };
 
 use super::checkers::{Check, Floors};
@@ -162,7 +162,7 @@ impl World {
                 }
                 let agent = &mut self.agents[p];
                 let jobs = agent.works.values().map(kept).collect();
-                let past = Past { id, grant, jobs };
+                let past = ResumeState { id, grant, jobs };
                 agent.machine = Some(Node::resume(config, rng, now, past));
                 self.stats.resumes += 1;
                 self.trace_note(Some(p), || format!("starts, and wants to go on as {id}"));
@@ -194,7 +194,7 @@ impl World {
         }
         self.store.lines[p].up = true;
         let life = self.agents[p].life;
-        let input = Input::Watching(true);
+        let input = Input::WatchUp(true);
         self.queue
             .push(self.now, Happening::Mail { p, life, input });
         let keys: Vec<Key> = self

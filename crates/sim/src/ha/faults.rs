@@ -185,7 +185,7 @@ impl World {
         if self.rng.chance(50) {
             let at = self.now + self.rng.between(0, SECOND);
             let life = self.agents[p].life;
-            let input = Input::Watching(false);
+            let input = Input::WatchUp(false);
             self.queue.push(at, Happening::Mail { p, life, input });
         }
         let at = self.now + self.rng.between(MILLI, 4 * self.swarm.lease);

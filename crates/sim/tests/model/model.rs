@@ -67,7 +67,7 @@ use tenure_core::ids::Term;
 use super::action::{Action, Left};
 use super::bounds::Bounds;
 use super::host::{Host, addressees, id_of, parts};
-use super::rules::{Before, Broken, Past};
+use super::rules::{Before, Broken, ResumeState};
 use super::seen::Seen;
 use super::wire::{Sent, Wire};
 
@@ -79,7 +79,7 @@ pub(crate) struct World {
     pub(crate) left: Left,
     /// Who will crash.
     pub(crate) victim: Option<usize>,
-    pub(crate) past: Past,
+    pub(crate) past: ResumeState,
     pub(crate) broken: Option<Broken>,
 }
 
@@ -159,7 +159,7 @@ impl Cluster {
                 duplicates,
             },
             victim,
-            past: Past::default(),
+            past: ResumeState::default(),
             broken: None,
         }
     }

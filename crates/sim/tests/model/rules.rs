@@ -64,7 +64,7 @@ impl Broken {
 
 /// What has happened, as far as rules speak of it.
 #[derive(Clone, Default, Debug)]
-pub(crate) struct Past {
+pub(crate) struct ResumeState {
     /// Who led, by term.
     reigns: Vec<(Term, usize)>,
     /// Who said of whom that it has its vote, by term.
@@ -93,7 +93,7 @@ impl Before {
     }
 }
 
-impl Past {
+impl ResumeState {
     /// Forgets what no rule will ask for again. On disk terms never fall, so
     /// below them nobody votes, begins a reign, or leads without knowing.
     pub(crate) fn forget(&mut self, hosts: &[Arc<Host>]) {

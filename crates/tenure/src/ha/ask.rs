@@ -218,9 +218,9 @@ impl Manager {
     pub async fn undeploy(&self, name: &str) -> Result<(), AskError> {
         self.release(name).await?;
         let name = named("workload", name)?;
-        let mut sight = self.shared.sight.subscribe();
-        let gone = sight.wait_for(|sight| {
-            let view = sight.view.as_ref();
+        let mut group_state = self.shared.group_state.subscribe();
+        let gone = group_state.wait_for(|group_state| {
+            let view = group_state.view.as_ref();
             view.is_some_and(|view| !view.workloads.contains_key(&name))
         });
         tokio::select! {
@@ -244,12 +244,12 @@ impl Manager {
     /// # Errors
     /// [`AskError::Stopped`] if it never will be.
     pub async fn joined(&self) -> Result<NodeId, AskError> {
-        let mut sight = self.shared.sight.subscribe();
+        let mut group_state = self.shared.group_state.subscribe();
         tokio::select! {
             biased;
             () = self.stopped() => Err(AskError::Stopped),
-            sight = sight.wait_for(|sight| sight.member) => {
-                sight.map(|sight| sight.id).map_err(|_| AskError::Stopped)
+            group_state = group_state.wait_for(|group_state| group_state.member) => {
+                group_state.map(|group_state| group_state.id).map_err(|_| AskError::Stopped)
             }
         }
     }
@@ -278,19 +278,19 @@ impl Manager {
 
     /// Waits until a workload that is in the view runs here.
     async fn runs_here(&self, name: &Name) -> Result<u64, AskError> {
-        let mut sight = self.shared.sight.subscribe();
+        let mut group_state = self.shared.group_state.subscribe();
         let mut running = self.shared.running.subscribe();
         loop {
             if let Some(fence) = running.borrow_and_update().get(name) {
                 return Ok(*fence);
             }
             {
-                let sight = sight.borrow_and_update();
-                if let Some(view) = &sight.view {
+                let group_state = group_state.borrow_and_update();
+                if let Some(view) = &group_state.view {
                     let place = view.workloads.get(name).map(|it| it.place);
                     match place {
                         None => return Err(AskError::Undeployed),
-                        Some(Place::Assigned(on)) if on != sight.id => {
+                        Some(Place::Assigned(on)) if on != group_state.id => {
                             return Err(AskError::Elsewhere(on));
                         }
                         Some(_) => {}
@@ -300,7 +300,7 @@ impl Manager {
             // The senders live as long as `self`.
             tokio::select! {
                 _ = running.changed() => {}
-                _ = sight.changed() => {}
+                _ = group_state.changed() => {}
                 () = self.stopped() => return Err(AskError::Stopped),
             }
         }

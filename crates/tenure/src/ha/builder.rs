@@ -11,7 +11,7 @@ use tokio::runtime::Handle;
 
 use super::host::{Host, Hosting};
 use super::workload::{Registry, Workload};
-use super::{Before, Life, Manager, NodeId, Past};
+use super::{Before, Manager, NodeId, Origin, ResumeState};
 use crate::election::entropy;
 use crate::store::Store;
 
@@ -36,7 +36,7 @@ pub struct Builder {
     drift: Drift,
     registry: Registry,
     runtime: Option<Handle>,
-    life: Life,
+    life: Origin,
 }
 
 /// Why a node could not be started.
@@ -84,7 +84,7 @@ impl Builder {
             drift: Drift::DEFAULT,
             registry: Registry::default(),
             runtime: None,
-            life: Life::default(),
+            life: Origin::default(),
         }
     }
 
@@ -112,7 +112,7 @@ impl Builder {
     /// beat succeeds in time they are all ended, and the node joins as another.
     /// The configuration must be that of the old life, and so must the clock:
     /// [`may_resume`](tenure_group::may_resume) says whether it is.
-    pub fn resume(mut self, past: Past) -> Self {
+    pub fn resume(mut self, past: ResumeState) -> Self {
         self.life.before = Before::Runs(past);
         self
     }

@@ -26,7 +26,7 @@ use tenure_group::{Digest, Event, Input, NodeId, Order, Run};
 use tokio::task::{AbortHandle, JoinSet};
 
 use super::content::Content;
-use super::run::{Ground, Rein};
+use super::run::{RunContext, StopLevel};
 use crate::store::{BoxFuture, Bytes};
 
 /// What a host is to start.
@@ -133,7 +133,7 @@ impl fmt::Debug for Hosting {
 
 /// What runs at a host, from the order on: the content must be fetched first.
 pub(super) struct Hosted {
-    ground: Ground,
+    run_context: RunContext,
     hosting: Hosting,
     fetching: JoinSet<(Run, Result<Content, Arc<str>>)>,
     orders: BTreeMap<Run, (NodeId, Order, AbortHandle)>,
@@ -144,9 +144,9 @@ pub(super) struct Hosted {
 }
 
 impl Hosted {
-    pub(super) fn new(ground: Ground, hosting: Hosting, grant: Option<Grant>) -> Self {
+    pub(super) fn new(run_context: RunContext, hosting: Hosting, grant: Option<Grant>) -> Self {
         Self {
-            ground,
+            run_context,
             hosting,
             fetching: JoinSet::new(),
             orders: BTreeMap::new(),
@@ -170,8 +170,11 @@ impl Hosted {
 
     pub(super) fn begin(&mut self, id: NodeId, order: Order) {
         let (run, digest) = (order.run, order.digest.clone());
-        let (store, keys) = (Arc::clone(&self.ground.store), self.ground.keys.clone());
-        let within = self.ground.within;
+        let (store, keys) = (
+            Arc::clone(&self.run_context.store),
+            self.run_context.keys.clone(),
+        );
+        let within = self.run_context.within;
         let fetch = self.fetching.spawn(async move {
             let fetched = Content::fetch(store.as_ref(), &keys, &digest, within).await;
             (run, fetched.map_err(|error| error.to_string().into()))
@@ -179,16 +182,16 @@ impl Hosted {
         self.orders.insert(run, (id, order, fetch));
     }
 
-    pub(super) fn pull(&mut self, run: Run, word: Rein) {
+    pub(super) fn pull(&mut self, run: Run, word: StopLevel) {
         if let Some((_, _, fetch)) = self.orders.remove(&run) {
             fetch.abort();
             self.ended.push_back(Input::Ended { run, failed: None });
             return;
         }
         match word {
-            Rein::Run => {}
-            Rein::Stop => self.hosting.host.stop(run),
-            Rein::Kill => self.hosting.host.kill(run),
+            StopLevel::Run => {}
+            StopLevel::Stop => self.hosting.host.stop(run),
+            StopLevel::Kill => self.hosting.host.kill(run),
         }
     }
 

@@ -15,12 +15,12 @@ use crate::store::Bytes;
 /// See the [module](self).
 #[derive(Debug, Default)]
 pub(super) struct Mailbox {
-    letters: Mutex<Letters>,
+    letters: Mutex<Pending>,
     news: Notify,
 }
 
 #[derive(Debug, Default)]
-struct Letters {
+struct Pending {
     requests: VecDeque<(u64, Request)>,
     drain: bool,
     leave: bool,
@@ -91,7 +91,7 @@ impl Mailbox {
         Some(Input::Command(Command::Ask { ticket, request }))
     }
 
-    fn lock(&self) -> MutexGuard<'_, Letters> {
+    fn lock(&self) -> MutexGuard<'_, Pending> {
         self.letters.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -51,9 +51,9 @@ mod ask;
 mod builder;
 mod content;
 mod host;
-mod leash;
 mod mailbox;
 mod run;
+mod run_deadline;
 mod workload;
 mod world;
 
@@ -68,7 +68,7 @@ use tenure_core::ids::Name;
 use tenure_core::rng::Rng;
 pub use tenure_group::{
     Assignment, Config, ConfigError, Digest, Event, Heartbeat, INSTANCES_MAX, Job, Keys, Member,
-    NodeId, Past, Phase, Place, Refusal, Run, STATUS_BYTES_MAX, Target, View, Why,
+    NodeId, Phase, Place, Refusal, ResumeState, Run, STATUS_BYTES_MAX, Target, View, Why,
 };
 use tenure_group::{Node, Request};
 use tokio::runtime::Handle;
@@ -77,11 +77,11 @@ use tokio::task::AbortHandle;
 pub use workload::{Placement, Workload};
 
 use self::host::Hosting;
-use self::leash::Leash;
 use self::mailbox::Mailbox;
-use self::run::Ground;
+use self::run::RunContext;
+use self::run_deadline::RunDeadline;
 use self::workload::Registry;
-use self::world::{Shown, Surroundings};
+use self::world::{Environment, Published};
 use crate::clock;
 use crate::drive::{self, Fan, Flow};
 use crate::store::Store;
@@ -106,7 +106,7 @@ pub struct Manager {
 
 /// What a node knows of its group at present.
 #[derive(Clone, Debug)]
-pub struct Sight {
+pub struct GroupState {
     /// The id under which it is known; another one after it was fenced.
     pub id: NodeId,
     /// Whether it is in the view and expects to stay.
@@ -123,12 +123,12 @@ type Answer = Result<(), Refusal>;
 struct Shared {
     mailbox: Arc<Mailbox>,
     events: Fan<Event>,
-    sight: state::Sender<Sight>,
+    group_state: state::Sender<GroupState>,
     /// The workloads that run here, with their fences.
     running: state::Sender<BTreeMap<Name, u64>>,
     stopped: state::Sender<bool>,
     /// The leash of the present incarnation.
-    leash: Mutex<Arc<Leash>>,
+    run_deadline: Mutex<Arc<RunDeadline>>,
     asked: Mutex<Asked>,
 }
 
@@ -151,7 +151,7 @@ impl Manager {
         store: Arc<dyn Store>,
         registry: Registry,
         runtime: Handle,
-        (life, rng): (Life, Rng),
+        (life, rng): (Origin, Rng),
     ) -> Self {
         let now = clock::now();
         let (mut grant, mut adopted) = (None, BTreeMap::new());
@@ -168,7 +168,7 @@ impl Manager {
         let shared = Arc::new(Shared::new(node.id(), adopted));
         let first = Mutex::new(Some(shared.events.subscribe()));
         let (registry, keys) = (Arc::new(registry), Keys::of(config.group.clone()));
-        let ground = Ground {
+        let run_context = RunContext {
             store: Arc::clone(&store),
             keys: keys.clone(),
             registry: Arc::clone(&registry),
@@ -176,11 +176,11 @@ impl Manager {
             mailbox: Arc::clone(&shared.mailbox),
             within: config.interval,
         };
-        let ending = Ending(Arc::clone(&shared));
+        let ending = EndGuard(Arc::clone(&shared));
         let driver = drive::background().spawn(async move {
             let shared = &ending.0;
-            let world = Surroundings::new(node.keys(), ground, hosting, Arc::clone(shared));
-            drive::drive(Shown::new(node, Arc::clone(shared)), world).await;
+            let world = Environment::new(node.keys(), run_context, hosting, Arc::clone(shared));
+            drive::drive(Published::new(node, Arc::clone(shared)), world).await;
         });
         Self {
             config,
@@ -200,13 +200,13 @@ impl Manager {
 
     /// The id under which it is known at present.
     pub fn id(&self) -> NodeId {
-        self.shared.sight.borrow().id
+        self.shared.group_state.borrow().id
     }
 
     /// What it knows of its group, as a value that changes. It may be older
     /// than the store's, never younger.
-    pub fn sight(&self) -> state::Receiver<Sight> {
-        self.shared.sight.subscribe()
+    pub fn group_state(&self) -> state::Receiver<GroupState> {
+        self.shared.group_state.subscribe()
     }
 
     /// The workloads that run here, with their fences.
@@ -245,7 +245,7 @@ impl Manager {
         self.stopped().await;
     }
 
-    /// Whether the node has ended. What [`sight`](Self::sight) shows then is
+    /// Whether the node has ended. What [`group_state`](Self::sight) shows then is
     /// the last that it saw.
     pub fn has_stopped(&self) -> bool {
         *self.shared.stopped.borrow()
@@ -262,7 +262,7 @@ impl Manager {
 
 /// What came before a node, and who runs its workloads.
 #[derive(Debug, Default)]
-struct Life {
+struct Origin {
     before: Before,
     hosting: Option<Hosting>,
 }
@@ -275,11 +275,11 @@ enum Before {
     /// This was its id, and all of it has ended.
     Ended(NodeId),
     /// All of this may still run.
-    Runs(Past),
+    Runs(ResumeState),
 }
 
 /// What runs already, with its fences.
-fn running(past: &Past) -> BTreeMap<Name, u64> {
+fn running(past: &ResumeState) -> BTreeMap<Name, u64> {
     let running = past.jobs.iter();
     let running = running.filter(|(_, job)| job.phase == Phase::Running);
     running
@@ -290,18 +290,18 @@ fn running(past: &Past) -> BTreeMap<Name, u64> {
 impl Drop for Manager {
     fn drop(&mut self) {
         // Nothing runs on, whatever the background thread is doing.
-        self.shared.leash().cut();
+        self.shared.run_deadline().cut();
         self.driver.abort();
     }
 }
 
 /// Sees that nobody waits for a node that has ended, nor runs on under it:
 /// because it has left, was dropped, or has panicked.
-struct Ending(Arc<Shared>);
+struct EndGuard(Arc<Shared>);
 
-impl Drop for Ending {
+impl Drop for EndGuard {
     fn drop(&mut self) {
-        self.0.leash().cut();
+        self.0.run_deadline().cut();
         self.0.asked().close();
         self.0.running.send_replace(BTreeMap::new());
         self.0.events.send(&Event::Stopped);
@@ -318,7 +318,7 @@ impl Asked {
 
 impl Shared {
     fn new(id: NodeId, running: BTreeMap<Name, u64>) -> Self {
-        let sight = Sight {
+        let group_state = GroupState {
             id,
             member: false,
             view: None,
@@ -326,16 +326,21 @@ impl Shared {
         Self {
             mailbox: Arc::default(),
             events: Fan::new(Event::Stopped),
-            sight: state::Sender::new(sight),
+            group_state: state::Sender::new(group_state),
             running: state::Sender::new(running),
             stopped: state::Sender::new(false),
-            leash: Mutex::new(Leash::new()),
+            run_deadline: Mutex::new(RunDeadline::new()),
             asked: Mutex::default(),
         }
     }
 
-    fn leash(&self) -> Arc<Leash> {
-        Arc::clone(&self.leash.lock().unwrap_or_else(PoisonError::into_inner))
+    fn run_deadline(&self) -> Arc<RunDeadline> {
+        Arc::clone(
+            &self
+                .run_deadline
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner),
+        )
     }
 
     fn asked(&self) -> MutexGuard<'_, Asked> {
@@ -367,15 +372,15 @@ impl Shared {
 
     /// Shows what the machine knows now, if it is another thing than before.
     fn show(&self, id: NodeId, member: bool, view: Option<&View>) {
-        self.sight.send_if_modified(|sight| {
-            let epoch = sight.view.as_ref().map(|view| view.epoch);
+        self.group_state.send_if_modified(|group_state| {
+            let epoch = group_state.view.as_ref().map(|view| view.epoch);
             let same_view = epoch == view.map(|view| view.epoch);
-            if same_view && sight.id == id && sight.member == member {
+            if same_view && group_state.id == id && group_state.member == member {
                 return false;
             }
-            (sight.id, sight.member) = (id, member);
+            (group_state.id, group_state.member) = (id, member);
             if !same_view {
-                sight.view = view.cloned().map(Arc::new);
+                group_state.view = view.cloned().map(Arc::new);
             }
             true
         });
@@ -386,7 +391,7 @@ impl Shared {
     fn on_event(&self, event: Event) -> Flow {
         match &event {
             Event::Beat { grant } => {
-                self.leash().extend(*grant);
+                self.run_deadline().extend(*grant);
                 return Flow::On;
             }
             Event::Done { ticket } => {
@@ -399,7 +404,10 @@ impl Shared {
             }
             // What still runs keeps the leash it has, which nothing extends.
             Event::Fenced { .. } => {
-                *self.leash.lock().unwrap_or_else(PoisonError::into_inner) = Leash::new();
+                *self
+                    .run_deadline
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner) = RunDeadline::new();
             }
             Event::Deployed { name, fence } => {
                 let (name, fence) = (name.clone(), *fence);

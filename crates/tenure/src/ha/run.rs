@@ -21,15 +21,15 @@ use tokio::sync::watch as state;
 use tokio::task::JoinSet;
 
 use super::content::Content;
-use super::leash::Leash;
 use super::mailbox::Mailbox;
+use super::run_deadline::RunDeadline;
 use super::workload::{Factory, Facts, Placement, Registry};
 use crate::drive;
 use crate::store::Store;
 
 /// What a run is told; each word outdoes those before it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) enum Rein {
+pub(super) enum StopLevel {
     Run,
     Stop,
     Kill,
@@ -37,7 +37,7 @@ pub(super) enum Rein {
 
 /// What every run of a node needs.
 #[derive(Clone)]
-pub(super) struct Ground {
+pub(super) struct RunContext {
     pub(super) store: Arc<dyn Store>,
     pub(super) keys: Keys,
     pub(super) registry: Arc<Registry>,
@@ -49,41 +49,41 @@ pub(super) struct Ground {
 
 /// The runs of a node. Dropping it kills them all.
 pub(super) struct Runs {
-    ground: Ground,
+    run_context: RunContext,
     tasks: JoinSet<Input>,
-    reins: BTreeMap<Run, state::Sender<Rein>>,
+    stop_levels: BTreeMap<Run, state::Sender<StopLevel>>,
 }
 
 /// Why a run ended, if it was not told to.
 type End = Option<Arc<str>>;
 
 impl Runs {
-    pub(super) fn new(ground: Ground) -> Self {
+    pub(super) fn new(run_context: RunContext) -> Self {
         Self {
-            ground,
+            run_context,
             tasks: JoinSet::new(),
-            reins: BTreeMap::new(),
+            stop_levels: BTreeMap::new(),
         }
     }
 
     /// Begins a run.
-    pub(super) fn begin(&mut self, order: Order, leash: Arc<Leash>) {
-        let (rein, reins) = state::channel(Rein::Run);
+    pub(super) fn begin(&mut self, order: Order, run_deadline: Arc<RunDeadline>) {
+        let (stop_level, stop_levels) = state::channel(StopLevel::Run);
         let run = order.run;
-        self.reins.insert(run, rein);
-        let ground = self.ground.clone();
+        self.stop_levels.insert(run, stop_level);
+        let run_context = self.run_context.clone();
         self.tasks.spawn(async move {
-            let failed = supervise(ground, order, leash, reins).await;
+            let failed = supervise(run_context, order, run_deadline, stop_levels).await;
             Input::Ended { run, failed }
         });
     }
 
     /// Tells a run to stop, or kills it.
-    pub(super) fn pull(&self, run: Run, word: Rein) {
-        if let Some(rein) = self.reins.get(&run) {
-            rein.send_if_modified(|rein| {
-                let more = *rein < word;
-                *rein = word.max(*rein);
+    pub(super) fn pull(&self, run: Run, word: StopLevel) {
+        if let Some(stop_level) = self.stop_levels.get(&run) {
+            stop_level.send_if_modified(|stop_level| {
+                let more = *stop_level < word;
+                *stop_level = word.max(*stop_level);
                 more
             });
         }
@@ -96,7 +96,7 @@ impl Runs {
             match self.tasks.join_next().await {
                 Some(Ok(input)) => {
                     if let Input::Ended { run, .. } = &input {
-                        self.reins.remove(run);
+                        self.stop_levels.remove(run);
                     }
                     return input;
                 }
@@ -108,8 +108,12 @@ impl Runs {
 }
 
 /// Waits until a run is told this, or more.
-async fn told(reins: &mut state::Receiver<Rein>, word: Rein) {
-    if reins.wait_for(|rein| *rein >= word).await.is_err() {
+async fn told(stop_levels: &mut state::Receiver<StopLevel>, word: StopLevel) {
+    if stop_levels
+        .wait_for(|stop_level| *stop_level >= word)
+        .await
+        .is_err()
+    {
         // Whoever drives the node has gone, and drops this very task.
         std::future::pending::<()>().await;
     }
@@ -118,19 +122,19 @@ async fn told(reins: &mut state::Receiver<Rein>, word: Rein) {
 /// Carries a run from its order to its end. Runs on the background thread, and
 /// runs nothing of the application's there.
 async fn supervise(
-    ground: Ground,
+    run_context: RunContext,
     order: Order,
-    leash: Arc<Leash>,
-    mut reins: state::Receiver<Rein>,
+    run_deadline: Arc<RunDeadline>,
+    mut stop_levels: state::Receiver<StopLevel>,
 ) -> End {
-    let (store, keys, digest) = (ground.store, ground.keys, order.digest);
-    let within = ground.within;
+    let (store, keys, digest) = (run_context.store, run_context.keys, order.digest);
+    let within = run_context.within;
     let mut fetching = JoinSet::new();
     let fetch = async move { Content::fetch(store.as_ref(), &keys, &digest, within).await };
     fetching.spawn_on(fetch, drive::background());
     let fetched = tokio::select! {
         biased;
-        () = told(&mut reins, Rein::Stop) => return None,
+        () = told(&mut stop_levels, StopLevel::Stop) => return None,
         fetched = fetching.join_next() => fetched,
     };
     let content = match fetched {
@@ -138,8 +142,8 @@ async fn supervise(
         Some(Ok(Err(error))) => return Some(error.to_string().into()),
         Some(Err(_)) | None => return Some("the store has panicked".into()),
     };
-    let Some(factory) = ground.registry.get(content.kind.as_str()) else {
-        let found = ground.registry.described();
+    let Some(factory) = run_context.registry.get(content.kind.as_str()) else {
+        let found = run_context.registry.described();
         let kind = content.kind;
         let why = format!(
             "expected a factory for workloads of kind {kind} on this node, found those for: \
@@ -154,17 +158,17 @@ async fn supervise(
         config: content.config,
         instances: order.instances,
         fence: order.fence,
-        leash,
+        run_deadline,
         over: AtomicBool::new(false),
     });
-    let mailbox = ground.mailbox;
+    let mailbox = run_context.mailbox;
     let started = move || mailbox.started(run);
     let mut task = JoinSet::new();
-    let kept = keep(factory, placement, reins.clone(), started);
-    task.spawn_on(kept, &ground.runtime);
+    let kept = keep(factory, placement, stop_levels.clone(), started);
+    task.spawn_on(kept, &run_context.runtime);
     let ended = tokio::select! {
         biased;
-        () = told(&mut reins, Rein::Kill) => None,
+        () = told(&mut stop_levels, StopLevel::Kill) => None,
         ended = task.join_next() => Some(ended),
     };
     let ended = match ended {
@@ -178,7 +182,7 @@ async fn supervise(
     match ended {
         Some(Ok(end)) => end,
         Some(Err(error)) if error.is_panic() => Some("it has panicked".into()),
-        Some(Err(_)) | None if *reins.borrow() == Rein::Kill => None,
+        Some(Err(_)) | None if *stop_levels.borrow() == StopLevel::Kill => None,
         Some(Err(_)) | None => Some("the runtime that it ran on has ended".into()),
     }
 }
@@ -197,27 +201,27 @@ impl Drop for Over {
 async fn keep(
     factory: Arc<Factory>,
     placement: Placement,
-    reins: state::Receiver<Rein>,
+    stop_levels: state::Receiver<StopLevel>,
     started: impl FnOnce() + Send,
 ) -> End {
     let _over = Over(placement.clone());
     tokio::select! {
         biased;
         () = placement.pulled() => Some("its node could not confirm in time that it lives".into()),
-        end = live(factory, &placement, reins, started) => end,
+        end = live(factory, &placement, stop_levels, started) => end,
     }
 }
 
 async fn live(
     factory: Arc<Factory>,
     placement: &Placement,
-    mut reins: state::Receiver<Rein>,
+    mut stop_levels: state::Receiver<StopLevel>,
     started: impl FnOnce() + Send,
 ) -> End {
     let mut workload = factory();
     let deployed = tokio::select! {
         biased;
-        () = told(&mut reins, Rein::Stop) => None,
+        () = told(&mut stop_levels, StopLevel::Stop) => None,
         deployed = workload.deploy(placement) => Some(deployed),
     };
     let end = match deployed {
@@ -226,7 +230,7 @@ async fn live(
             started();
             tokio::select! {
                 biased;
-                () = told(&mut reins, Rein::Stop) => None,
+                () = told(&mut stop_levels, StopLevel::Stop) => None,
                 cause = workload.ended() => Some(cause.to_string().into()),
             }
         }

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use tenure_core::ids::Name;
 
-use super::leash::Leash;
+use super::run_deadline::RunDeadline;
 use crate::clock;
 use crate::error::Cause;
 use crate::store::{BoxFuture, Bytes};
@@ -61,7 +61,7 @@ pub(super) struct Facts {
     pub(super) config: Bytes,
     pub(super) instances: u32,
     pub(super) fence: u64,
-    pub(super) leash: Arc<Leash>,
+    pub(super) run_deadline: Arc<RunDeadline>,
     pub(super) over: AtomicBool,
 }
 
@@ -104,7 +104,7 @@ impl Placement {
     /// false right after.
     #[inline]
     pub fn is_valid(&self) -> bool {
-        !self.facts.over.load(Ordering::Acquire) && self.facts.leash.is_valid()
+        !self.facts.over.load(Ordering::Acquire) && self.facts.run_deadline.is_valid()
     }
 
     /// How long [`is_valid`](Self::is_valid) stays true if nothing more is
@@ -113,11 +113,11 @@ impl Placement {
         if self.facts.over.load(Ordering::Acquire) {
             return Duration::ZERO;
         }
-        self.facts.leash.valid_until().since(clock::boot())
+        self.facts.run_deadline.valid_until().since(clock::boot())
     }
 
     pub(super) async fn pulled(&self) {
-        self.facts.leash.pulled().await;
+        self.facts.run_deadline.pulled().await;
     }
 
     /// The workload has ended.

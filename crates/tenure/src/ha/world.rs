@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 
 use super::Shared;
 use super::host::{Hosted, Hosting};
-use super::run::{Ground, Rein, Runs};
+use super::run::{RunContext, Runs, StopLevel};
 use crate::clock;
 use crate::drive::{Flow, World};
 use crate::error::StoreError;
@@ -25,12 +25,12 @@ use crate::store::caller::{Caller, Lines, News};
 use crate::store::{Register, Selector, Store};
 
 /// A node that lets the application see what it knows, after every step.
-pub(super) struct Shown {
+pub(super) struct Published {
     node: Node,
     shared: Arc<Shared>,
 }
 
-impl Shown {
+impl Published {
     pub(super) const fn new(node: Node, shared: Arc<Shared>) -> Self {
         Self { node, shared }
     }
@@ -41,7 +41,7 @@ impl Shown {
     }
 }
 
-impl Machine for Shown {
+impl Machine for Published {
     type Input = Input;
     type Output = Output;
 
@@ -71,7 +71,7 @@ enum Works {
 }
 
 impl Works {
-    fn pull(&mut self, run: Run, word: Rein) {
+    fn pull(&mut self, run: Run, word: StopLevel) {
         match self {
             Self::Own(runs) => runs.pull(run, word),
             Self::Hosted(hosted) => hosted.pull(run, word),
@@ -87,7 +87,7 @@ impl Works {
 }
 
 /// The world of one node.
-pub(super) struct Surroundings {
+pub(super) struct Environment {
     store: Arc<dyn Store>,
     lines: Lines,
     caller: Caller,
@@ -96,11 +96,11 @@ pub(super) struct Surroundings {
     shared: Arc<Shared>,
 }
 
-impl Surroundings {
+impl Environment {
     /// `keys` are the register and the prefix to watch.
     pub(super) fn new(
         keys: (Key, String),
-        ground: Ground,
+        run_context: RunContext,
         hosting: Option<(Hosting, Option<Grant>)>,
         shared: Arc<Shared>,
     ) -> Self {
@@ -108,34 +108,34 @@ impl Surroundings {
         let caller = Caller::new(view.as_str());
         let selectors = [Selector::Key(view), Selector::Prefix(beats)];
         Self {
-            lines: Lines::new(ground.store.as_ref(), selectors),
-            store: Arc::clone(&ground.store),
+            lines: Lines::new(run_context.store.as_ref(), selectors),
+            store: Arc::clone(&run_context.store),
             caller,
             calls: JoinSet::new(),
             works: match hosting {
-                Some((hosting, grant)) => Works::Hosted(Hosted::new(ground, hosting, grant)),
-                None => Works::Own(Runs::new(ground)),
+                Some((hosting, grant)) => Works::Hosted(Hosted::new(run_context, hosting, grant)),
+                None => Works::Own(Runs::new(run_context)),
             },
             shared,
         }
     }
 }
 
-impl World<Shown> for Surroundings {
+impl World<Published> for Environment {
     fn carry_out(&mut self, output: Output) -> Flow {
         match output {
             Output::Event(event) => {
                 if let Works::Hosted(hosted) = &mut self.works {
-                    hosted.follow(self.shared.sight.borrow().id, &event);
+                    hosted.follow(self.shared.group_state.borrow().id, &event);
                 }
                 return self.shared.on_event(event);
             }
             Output::Deploy(order) => match &mut self.works {
-                Works::Own(runs) => runs.begin(order, self.shared.leash()),
-                Works::Hosted(hosted) => hosted.begin(self.shared.sight.borrow().id, order),
+                Works::Own(runs) => runs.begin(order, self.shared.run_deadline()),
+                Works::Hosted(hosted) => hosted.begin(self.shared.group_state.borrow().id, order),
             },
-            Output::Undeploy { run } => self.works.pull(run, Rein::Stop),
-            Output::Kill { run } => self.works.pull(run, Rein::Kill),
+            Output::Undeploy { run } => self.works.pull(run, StopLevel::Stop),
+            Output::Kill { run } => self.works.pull(run, StopLevel::Kill),
             call => {
                 let (caller, store) = (self.caller.clone(), Arc::clone(&self.store));
                 self.calls.spawn(carry_out(caller, store, call));
@@ -157,7 +157,7 @@ impl World<Shown> for Surroundings {
                 news = self.works.next() => return news,
                 news = self.lines.next() => return match news {
                     News::Seen(key, register) => Input::Seen { key, register },
-                    News::WatchUp(up) => Input::Watching(up),
+                    News::WatchUp(up) => Input::WatchUp(up),
                 },
                 input = self.shared.mailbox.next() => return input,
             }

@@ -6,7 +6,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use tenure::clock;
 use tenure::core::election::Grant;
-use tenure::ha::{Builder, Event, Host, Job, Manager, NodeId, Past, Phase, Report, Run, Start};
+use tenure::ha::{
+    Builder, Event, Host, Job, Manager, NodeId, Phase, Report, ResumeState, Run, Start,
+};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::town::{Town, heard, joined, soon, work};
@@ -84,7 +86,7 @@ async fn hosted(town: &Town, name: &str, yard: &Outside) -> Builder {
 }
 
 /// What a restarted agent would find.
-fn past(id: NodeId, yard: &Outside) -> Past {
+fn past(id: NodeId, yard: &Outside) -> ResumeState {
     let yard = yard.lock().expect("nobody panics here");
     let job = |start: &Start| {
         let job = Job {
@@ -96,7 +98,7 @@ fn past(id: NodeId, yard: &Outside) -> Past {
         };
         (start.name.clone(), job)
     };
-    Past {
+    ResumeState {
         id,
         grant: yard.grant.expect("a beat was told"),
         jobs: yard.runs.values().map(job).collect(),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure::ha::{Builder, Deployment, Event, Events, Manager, Sight};
+use tenure::ha::{Builder, Deployment, Event, Events, GroupState, Manager};
 use tenure::store::{Memory, Store};
 
 use super::ledger::{Ledger, PATIENCE, Work};
@@ -13,7 +13,7 @@ use super::postgres::Postgres;
 use super::servers::Servers;
 
 /// What the nodes share.
-enum Ground {
+enum RunContext {
     Memory(Arc<dyn Store>),
     #[cfg(feature = "sqlite")]
     Sqlite(tempfile::TempDir),
@@ -25,7 +25,7 @@ enum Ground {
 
 /// See the [module](self).
 pub(crate) struct Town {
-    ground: Ground,
+    run_context: RunContext,
     pub(crate) ledger: Arc<Ledger>,
 }
 
@@ -35,15 +35,15 @@ pub(crate) fn work(name: &str) -> Deployment {
 }
 
 impl Town {
-    fn on(ground: Ground) -> Self {
+    fn on(run_context: RunContext) -> Self {
         Self {
-            ground,
+            run_context,
             ledger: Ledger::new(),
         }
     }
 
     pub(crate) fn memory() -> Self {
-        Self::on(Ground::Memory(Arc::new(Memory::new())))
+        Self::on(RunContext::Memory(Arc::new(Memory::new())))
     }
 
     #[cfg(feature = "sqlite")]
@@ -51,27 +51,27 @@ impl Town {
         // In memory, where that can be: a disk that others keep busy for
         // seconds must not fence the nodes of a test of something else.
         let directory = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir());
-        Self::on(Ground::Sqlite(directory.expect("a directory")))
+        Self::on(RunContext::Sqlite(directory.expect("a directory")))
     }
 
     /// Three servers in this process.
     #[cfg(feature = "cluster")]
     pub(crate) fn cluster() -> Self {
-        Self::on(Ground::Cluster(Box::new(Servers::start(3))))
+        Self::on(RunContext::Cluster(Box::new(Servers::start(3))))
     }
 
     /// A private server.
     #[cfg(feature = "postgres")]
     pub(crate) fn postgres() -> Self {
-        Self::on(Ground::Postgres(Box::new(Postgres::start())))
+        Self::on(RunContext::Postgres(Box::new(Postgres::start())))
     }
 
     /// The store, as another process would open it.
     pub(crate) async fn store(&self) -> Arc<dyn Store> {
-        match &self.ground {
-            Ground::Memory(store) => Arc::clone(store),
+        match &self.run_context {
+            RunContext::Memory(store) => Arc::clone(store),
             #[cfg(feature = "sqlite")]
-            Ground::Sqlite(directory) => {
+            RunContext::Sqlite(directory) => {
                 opened(&format!(
                     "sqlite://{}",
                     directory.path().join("town.db").display()
@@ -79,22 +79,22 @@ impl Town {
                 .await
             }
             #[cfg(feature = "cluster")]
-            Ground::Cluster(servers) => opened(&servers.url()).await,
+            RunContext::Cluster(servers) => opened(&servers.url()).await,
             #[cfg(feature = "postgres")]
-            Ground::Postgres(server) => opened(&server.url()).await,
+            RunContext::Postgres(server) => opened(&server.url()).await,
         }
     }
 
     /// How long a node may be silent: longer where a disk must answer.
     pub(crate) fn lease(&self) -> Duration {
-        Duration::from_secs(match self.ground {
-            Ground::Memory(_) => 2,
+        Duration::from_secs(match self.run_context {
+            RunContext::Memory(_) => 2,
             #[cfg(feature = "sqlite")]
-            Ground::Sqlite(_) => 3,
+            RunContext::Sqlite(_) => 3,
             #[cfg(feature = "cluster")]
-            Ground::Cluster(_) => 4,
+            RunContext::Cluster(_) => 4,
             #[cfg(feature = "postgres")]
-            Ground::Postgres(_) => 4,
+            RunContext::Postgres(_) => 4,
         })
     }
 
@@ -173,9 +173,9 @@ pub(crate) async fn heard(events: &mut Events, fits: impl Fn(&Event) -> bool) ->
 }
 
 /// Waits until a node sees its group like that.
-pub(crate) async fn sees(node: &Manager, fits: impl Fn(&Sight) -> bool) -> Sight {
-    let mut sight = node.sight();
-    let seen = tokio::time::timeout(PATIENCE, sight.wait_for(fits)).await;
+pub(crate) async fn sees(node: &Manager, fits: impl Fn(&GroupState) -> bool) -> GroupState {
+    let mut group_state = node.group_state();
+    let seen = tokio::time::timeout(PATIENCE, group_state.wait_for(fits)).await;
     let seen = seen.map(|seen| seen.expect("the node goes on").clone());
-    seen.unwrap_or_else(|_| panic!("it only sees {:?}", *node.sight().borrow()))
+    seen.unwrap_or_else(|_| panic!("it only sees {:?}", *node.group_state().borrow()))
 }

@@ -21,12 +21,12 @@ fn keys() -> Keys {
 }
 
 /// The contents that a store has, and a watch that says when to look again.
-struct Shown {
+struct Published {
     store: Arc<dyn Store>,
     watch: Watch,
 }
 
-impl Shown {
+impl Published {
     async fn of(town: &Town) -> Self {
         let store = town.store().await;
         let watch = store.watch(Selector::Prefix(keys().contents()));
@@ -62,7 +62,7 @@ async fn undeployed(node: &Manager, name: &str) {
 
 pub(super) async fn undeployed_content_goes(town: Town) {
     let (a, b) = (town.node("a").await, town.node("b").await);
-    let mut shown = Shown::of(&town).await;
+    let mut shown = Published::of(&town).await;
     deployed(&a, work("one").config(CONFIG)).await;
     deployed(&b, work("same").config(CONFIG)).await;
     deployed(&b, work("other").config("other")).await;
@@ -92,7 +92,7 @@ pub(super) async fn redeploying_works_while_content_is_collected(town: Town) {
     let soonest = |name: &str, store| town.builder(store, "alpha", name).keep(Duration::ZERO);
     let a = joined(soonest("a", town.store().await)).await;
     let b = joined(soonest("b", town.store().await)).await;
-    let mut shown = Shown::of(&town).await;
+    let mut shown = Published::of(&town).await;
     for round in 0..ROUNDS {
         let (one, other) = if round % 2 == 0 { (&a, &b) } else { (&b, &a) };
         deployed(one, work("one").config(CONFIG)).await;

@@ -119,8 +119,8 @@ pub(super) async fn two_observers_write_the_same_death(town: Town) {
     drop(a);
     town.ledger.until_that("one", |node| node != "a").await;
     for node in [&b, &c] {
-        sees(node, |sight| {
-            let view = sight.view.as_ref();
+        sees(node, |group_state| {
+            let view = group_state.view.as_ref();
             view.is_some_and(|view| view.member(old).is_none())
         })
         .await;
@@ -208,7 +208,9 @@ pub(super) async fn verdict_from_a_stale_watch_does_not_stand(town: Town) {
         before = heard(&mut events, died) => panic!("it was judged by old news: {before:?}"),
         _ = doubted => {}
     }
-    let view = sees(&b, |sight| sight.view.is_some()).await.view;
+    let view = sees(&b, |group_state| group_state.view.is_some())
+        .await
+        .view;
     let view = view.expect("it has looked");
     assert!(view.member(id).is_some(), "{view:?}");
     assert_eq!((a.id(), town.ledger.stays("one").len()), (id, 1));

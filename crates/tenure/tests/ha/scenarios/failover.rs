@@ -54,8 +54,8 @@ pub(super) async fn groups_kept_apart(town: Town) {
     deployed(&a, work("of-alpha")).await;
     deployed(&b, work("of-beta")).await;
     let epoch = |node: &Manager| {
-        let sight = node.sight();
-        sight.borrow().view.as_ref().map(|view| view.epoch)
+        let group_state = node.group_state();
+        group_state.borrow().view.as_ref().map(|view| view.epoch)
     };
     let before = epoch(&a);
     drop(b);
@@ -74,8 +74,8 @@ pub(super) async fn no_failover_to_a_non_ha_node(town: Town) {
     let b = joined(town.builder(town.store().await, "alpha", "b").ha(false)).await;
     deployed(&a, work("one")).await;
     drop(a);
-    sees(&b, |sight| {
-        let view = sight.view.as_ref();
+    sees(&b, |group_state| {
+        let view = group_state.view.as_ref();
         let one = view.and_then(|view| view.workloads.get("one"));
         one.is_some_and(|one| one.place == Place::Waiting)
     })

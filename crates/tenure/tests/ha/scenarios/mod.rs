@@ -98,7 +98,7 @@ async fn deployed(node: &Manager, deployment: Deployment) -> u64 {
 
 /// Whether the view of `node` has that workload.
 fn has(node: &Manager, workload: &str) -> bool {
-    let sight = node.sight();
-    let view = sight.borrow().view.clone().expect("it has looked");
+    let group_state = node.group_state();
+    let view = group_state.borrow().view.clone().expect("it has looked");
     view.workloads.contains_key(workload)
 }

@@ -18,8 +18,8 @@ pub(super) async fn quorum_awaited(town: Town) {
     // It is in the view, and yet it does not run.
     tokio::select! {
         deployed = &mut deploying => panic!("it runs without the quorum: {deployed:?}"),
-        _ = sees(&a, |sight| {
-            let view = sight.view.as_ref();
+        _ = sees(&a, |group_state| {
+            let view = group_state.view.as_ref();
             view.is_some_and(|view| view.workloads.contains_key("one"))
         }) => {}
     }
@@ -119,7 +119,9 @@ pub(super) async fn node_info_that_arrives_late_still_attains_quorum(town: Town)
         deployed = &mut deploying => panic!("it runs without the quorum: {deployed:?}"),
         _ = heard(&mut events, |event| matches!(event, Event::Trouble { .. })) => {}
     }
-    let view = sees(&a, |sight| sight.view.is_some()).await.view;
+    let view = sees(&a, |group_state| group_state.view.is_some())
+        .await
+        .view;
     assert_eq!(view.map(|view| view.members.len()), Some(1));
     assert_eq!(town.ledger.stays("one").len(), 0);
     door.censor.0.store(true, Ordering::SeqCst);

@@ -33,8 +33,8 @@ use tenure_core::cas::{Bytes, Expect, Reading, Register};
 use tenure_core::ids::Version;
 use tenure_core::time::Instant;
 
-use super::content::{SERIALS, Shelf};
-use super::desk::{Desk, Pending};
+use super::content::{SERIALS, Uploads};
+use super::context::{Context, Pending};
 use super::edit::{Draft, Refusal, Request};
 use super::types::Event;
 use super::view::View;
@@ -49,14 +49,14 @@ const ATTEMPTS_MAX: usize = 8;
 
 /// A command that is not in the view yet.
 #[derive(Clone, Debug)]
-struct Wish {
+struct QueuedCommand {
     ticket: u64,
     request: Request,
     /// When it was made.
     at: Instant,
 }
 
-impl Wish {
+impl QueuedCommand {
     /// What must be written before the view may name it.
     fn content(&self) -> Option<(&Digest, &Bytes)> {
         match &self.request {
@@ -78,8 +78,8 @@ struct Attempt {
 
 /// The view, as one node knows it.
 #[derive(Clone, Debug)]
-pub(super) struct Roll {
-    known: Known,
+pub(super) struct ViewSync {
+    known: Latest,
     /// The highest epoch ever seen, which survives a deleted register.
     pub(super) top_epoch: u64,
     pending: Option<Op>,
@@ -100,9 +100,9 @@ pub(super) struct Roll {
     learnt: Instant,
     /// When the view was asked for that is known now.
     fresh_at: Instant,
-    garbled: Option<(Version, u32)>,
+    malformed: Option<(Version, u32)>,
     failures: u32,
-    wishes: VecDeque<Wish>,
+    queued_commands: VecDeque<QueuedCommand>,
     /// The highest serial of any attempt.
     serial: u64,
     /// Attempts on the version of the view that is known. Any may land.
@@ -113,7 +113,7 @@ pub(super) struct Roll {
 }
 
 #[derive(Clone, Debug)]
-enum Known {
+enum Latest {
     Nothing,
     Absent,
     View(View, Version),
@@ -133,10 +133,10 @@ impl Op {
     }
 }
 
-impl Roll {
+impl ViewSync {
     pub(super) const fn new(now: Instant) -> Self {
         Self {
-            known: Known::Nothing,
+            known: Latest::Nothing,
             top_epoch: 0,
             pending: None,
             read_at: now,
@@ -148,9 +148,9 @@ impl Roll {
             refusals: 0,
             learnt: Instant::ZERO,
             fresh_at: Instant::ZERO,
-            garbled: None,
+            malformed: None,
             failures: 0,
-            wishes: VecDeque::new(),
+            queued_commands: VecDeque::new(),
             serial: SERIALS,
             attempts: VecDeque::new(),
             removed: false,
@@ -169,17 +169,17 @@ impl Roll {
 
     pub(super) const fn view(&self) -> Option<&View> {
         match &self.known {
-            Known::View(view, _) => Some(view),
-            Known::Nothing | Known::Absent => None,
+            Latest::View(view, _) => Some(view),
+            Latest::Nothing | Latest::Absent => None,
         }
     }
 
     /// Whether the register is known, and does not list `id`.
     pub(super) fn excludes(&self, id: NodeId) -> bool {
         match &self.known {
-            Known::Nothing => false,
-            Known::Absent => true,
-            Known::View(view, _) => view.member(id).is_none(),
+            Latest::Nothing => false,
+            Latest::Absent => true,
+            Latest::View(view, _) => view.member(id).is_none(),
         }
     }
 
@@ -199,38 +199,38 @@ impl Roll {
 
     /// The node begins under another id: what its last one asked for and may
     /// have got is for its users to find out.
-    pub(super) fn begin_again(&mut self, desk: &mut Desk) {
+    pub(super) fn begin_again(&mut self, context: &mut Context) {
         let attempts = core::mem::take(&mut self.attempts);
         let asked = attempts.iter().map(|it| it.outcomes.len()).max();
-        for wish in self.wishes.drain(..asked.unwrap_or(0)) {
-            let (ticket, why) = (wish.ticket, Refusal::Leaving);
-            desk.event(Event::Refused { ticket, why });
+        for queued_command in self.queued_commands.drain(..asked.unwrap_or(0)) {
+            let (ticket, why) = (queued_command.ticket, Refusal::Leaving);
+            context.event(Event::Refused { ticket, why });
         }
         self.removed = false;
         // A swap that is under way is nobody's any more.
         self.pending = None;
         self.serial = SERIALS;
-        self.read_at = desk.now;
+        self.read_at = context.now;
         self.dirty = true;
     }
 
     /// Refuses whatever waits.
-    pub(super) fn close(&mut self, desk: &mut Desk) {
+    pub(super) fn close(&mut self, context: &mut Context) {
         self.attempts.clear();
-        for wish in core::mem::take(&mut self.wishes) {
-            let (ticket, why) = (wish.ticket, Refusal::Leaving);
-            desk.event(Event::Refused { ticket, why });
+        for queued_command in core::mem::take(&mut self.queued_commands) {
+            let (ticket, why) = (queued_command.ticket, Refusal::Leaving);
+            context.event(Event::Refused { ticket, why });
         }
     }
 
     /// A user wants something.
-    pub(super) fn wish(&mut self, desk: &mut Desk, ticket: u64, request: Request) {
-        if self.wishes.len() >= COMMANDS_MAX {
+    pub(super) fn queued_command(&mut self, context: &mut Context, ticket: u64, request: Request) {
+        if self.queued_commands.len() >= COMMANDS_MAX {
             let why = Refusal::OutOfRange("expected at most 1024 requests at a time");
-            return desk.event(Event::Refused { ticket, why });
+            return context.event(Event::Refused { ticket, why });
         }
-        let at = desk.now;
-        self.wishes.push_back(Wish {
+        let at = context.now;
+        self.queued_commands.push_back(QueuedCommand {
             ticket,
             request,
             at,
@@ -241,49 +241,54 @@ impl Roll {
     /// Puts the commands that wait into a draft. What is done by it is kept
     /// until it is known which attempt landed. If all of it is refused, and no
     /// earlier attempt may still land, that is final.
-    pub(super) fn grant_wishes(&mut self, desk: &mut Desk, draft: &mut Draft, shelf: &Shelf) {
+    pub(super) fn grant_wishes(
+        &mut self,
+        context: &mut Context,
+        draft: &mut Draft,
+        uploads: &Uploads,
+    ) {
         if self.attempts.len() >= ATTEMPTS_MAX {
             return draft.touch();
         }
         let mut outcomes = Vec::new();
-        for wish in &self.wishes {
+        for queued_command in &self.queued_commands {
             // The view names no content that may be gone (§1.11).
-            if wish
+            if queued_command
                 .content()
-                .is_some_and(|(digest, _)| !shelf.holds(digest))
+                .is_some_and(|(digest, _)| !uploads.holds(digest))
             {
                 break;
             }
-            let outcome = draft.request(&wish.request);
-            if outcome.is_err() && self.fresh_at < wish.at {
+            let outcome = draft.request(&queued_command.request);
+            if outcome.is_err() && self.fresh_at < queued_command.at {
                 // Refused by a view that may be older than the wish.
-                self.read_at = self.read_at.min(desk.now);
+                self.read_at = self.read_at.min(context.now);
                 break;
             }
-            outcomes.push((wish.ticket, outcome));
+            outcomes.push((queued_command.ticket, outcome));
         }
         if outcomes.is_empty() {
             return;
         }
-        if desk.config.plant.is(Bug::AttemptForgotten) {
+        if context.config.plant.is(Bug::AttemptForgotten) {
             self.attempts.clear();
         }
         let done = outcomes.iter().any(|(_, outcome)| outcome.is_ok());
         if done || !self.attempts.is_empty() {
             self.serial += 1;
             let serial = self.serial;
-            draft.count(desk.me, serial);
+            draft.count(context.me, serial);
             self.attempts.push_back(Attempt { serial, outcomes });
         } else {
-            self.settle(desk, outcomes);
+            self.settle(context, outcomes);
         }
     }
 
     /// Tells the outcomes of the first commands that wait.
-    fn settle(&mut self, desk: &mut Desk, outcomes: Vec<Outcome>) {
+    fn settle(&mut self, context: &mut Context, outcomes: Vec<Outcome>) {
         for (ticket, outcome) in outcomes {
-            self.wishes.pop_front();
-            desk.event(match outcome {
+            self.queued_commands.pop_front();
+            context.event(match outcome {
                 Ok(()) => Event::Done { ticket },
                 Err(why) => Event::Refused { ticket, why },
             });
@@ -292,39 +297,41 @@ impl Roll {
 
     /// The view of another version shows `serial`: that attempt has landed, if
     /// there is one, and the others never will.
-    fn settle_attempts(&mut self, desk: &mut Desk, serial: u64) {
+    fn settle_attempts(&mut self, context: &mut Context, serial: u64) {
         let mut attempts = core::mem::take(&mut self.attempts);
         let landed = attempts.iter().position(|it| it.serial == serial);
         let landed = landed.and_then(|place| {
-            if desk.config.plant.is(Bug::AttemptsAlike) {
+            if context.config.plant.is(Bug::AttemptsAlike) {
                 return attempts.pop_back();
             }
             attempts.swap_remove_back(place)
         });
         if let Some(attempt) = landed {
-            self.settle(desk, attempt.outcomes);
+            self.settle(context, attempt.outcomes);
         }
     }
 
     /// The content that the commands wait for, in their order.
     pub(super) fn contents(&self) -> impl Iterator<Item = (&Digest, &Bytes)> {
-        self.wishes.iter().filter_map(Wish::content)
+        self.queued_commands
+            .iter()
+            .filter_map(QueuedCommand::content)
     }
 
     /// Whether the node may draft now.
     pub(super) fn may_draft(&self, now: Instant) -> bool {
-        let known = !matches!(self.known, Known::Nothing) && self.garbled.is_none();
+        let known = !matches!(self.known, Latest::Nothing) && self.malformed.is_none();
         self.dirty && !self.unsure && self.pending.is_none() && known && now >= self.retry_at
     }
 
     /// Sends a draft.
-    pub(super) fn swap(&mut self, desk: &mut Desk, next: View) {
+    pub(super) fn swap(&mut self, context: &mut Context, next: View) {
         let expect = match &self.known {
-            Known::View(_, version) => Expect::Version(version.clone()),
-            Known::Nothing | Known::Absent => Expect::Absent,
+            Latest::View(_, version) => Expect::Version(version.clone()),
+            Latest::Nothing | Latest::Absent => Expect::Absent,
         };
         self.sent = expect.clone();
-        let pending = desk.write(desk.view_key(), expect, next.encode());
+        let pending = context.write(context.view_key(), expect, next.encode());
         self.pending = Some(Op::Write(pending, next));
     }
 
@@ -332,7 +339,7 @@ impl Roll {
     /// before if there is another now.
     pub(super) fn read(
         &mut self,
-        desk: &mut Desk,
+        context: &mut Context,
         call: Call,
         result: &Result<Reading, Failure>,
     ) -> Option<Option<View>> {
@@ -343,25 +350,25 @@ impl Roll {
         self.pending = None;
         match result {
             Ok(reading) => {
-                self.poll_again(desk);
-                let news = self.learn(desk, reading.register.as_ref(), Some(pending.asked));
-                self.settle_conflict(desk, reading);
+                self.poll_again(context);
+                let news = self.learn(context, reading.register.as_ref(), Some(pending.asked));
+                self.settle_conflict(context, reading);
                 news
             }
             Err(failure) => {
-                self.failed(desk, failure);
+                self.failed(context, failure);
                 None
             }
         }
     }
 
-    fn poll_again(&mut self, desk: &mut Desk) {
-        let gap = if desk.watching {
-            desk.config.lease
+    fn poll_again(&mut self, context: &mut Context) {
+        let gap = if context.watch_up {
+            context.config.lease
         } else {
-            desk.config.interval
+            context.config.interval
         };
-        self.read_at = desk.after_about(gap);
+        self.read_at = context.after_about(gap);
     }
 
     /// Whether the last call failed.
@@ -369,31 +376,31 @@ impl Roll {
         self.failures > 0 || self.refusals > 0
     }
 
-    fn failed(&mut self, desk: &mut Desk, failure: &Failure) {
+    fn failed(&mut self, context: &mut Context, failure: &Failure) {
         self.failures = self.failures.saturating_add(1);
-        let pause = desk.trouble(failure, self.failures);
-        self.read_at = desk.now.after(pause);
+        let pause = context.trouble(failure, self.failures);
+        self.read_at = context.now.after(pause);
     }
 
     /// The watch has seen the view.
     pub(super) fn hint(
         &mut self,
-        desk: &mut Desk,
+        context: &mut Context,
         register: Option<&Register>,
     ) -> Option<Option<View>> {
         let shown = register.map(|register| View::decode(&register.value));
         if !matches!(shown, Some(Ok(_))) {
             // Gone, or damaged on the way: a read will say.
-            self.look(desk.now);
+            self.look(context.now);
             return None;
         }
-        self.learn(desk, register, None)
+        self.learn(context, register, None)
     }
 
     /// Takes note of what the register holds.
     fn learn(
         &mut self,
-        desk: &mut Desk,
+        context: &mut Context,
         register: Option<&Register>,
         asked: Option<Instant>,
     ) -> Option<Option<View>> {
@@ -401,98 +408,99 @@ impl Roll {
         let overtaken = asked.is_some_and(|asked| asked <= self.learnt);
         let Some(register) = register else {
             if overtaken && self.view().is_some() {
-                self.look(desk.now);
+                self.look(context.now);
                 return None;
             }
-            self.garbled = None;
+            self.malformed = None;
             self.unsure = false;
             self.fresh_at = asked.unwrap_or(self.fresh_at);
-            let before = core::mem::replace(&mut self.known, Known::Absent);
+            let before = core::mem::replace(&mut self.known, Latest::Absent);
             self.dirty = true;
             return match before {
-                Known::View(view, _) => Some(Some(view)),
-                Known::Nothing => Some(None),
-                Known::Absent => None,
+                Latest::View(view, _) => Some(Some(view)),
+                Latest::Nothing => Some(None),
+                Latest::Absent => None,
             };
         };
-        if let (Known::View(_, version), Some(asked)) = (&self.known, asked)
+        if let (Latest::View(_, version), Some(asked)) = (&self.known, asked)
             && *version == register.version
         {
             // As it was, which most polls say.
-            self.garbled = None;
+            self.malformed = None;
             self.failures = 0;
             self.unsure = false;
             self.fresh_at = asked;
-            self.dirty |= !self.wishes.is_empty();
+            self.dirty |= !self.queued_commands.is_empty();
             return None;
         }
-        let shared = desk.config.plant.is(Bug::GroupsMixed);
+        let shared = context.config.plant.is(Bug::GroupsMixed);
         let view = match View::decode(&register.value) {
-            Ok(view) if view.group == desk.config.group || shared => view,
+            Ok(view) if view.group == context.config.group || shared => view,
             Ok(other) => {
                 let why = alloc::format!("expected the view of this group, found {}", other.group);
-                self.unreadable(desk, register, &why);
+                self.unreadable(context, register, &why);
                 return None;
             }
             Err(error) => {
-                self.unreadable(desk, register, &error.to_string());
+                self.unreadable(context, register, &error.to_string());
                 return None;
             }
         };
-        self.garbled = None;
-        if let (Known::View(known, version), None) = (&self.known, asked)
+        self.malformed = None;
+        if let (Latest::View(known, version), None) = (&self.known, asked)
             && (view.epoch <= known.epoch || *version == register.version)
         {
             return None;
         }
         if overtaken && self.view().is_some_and(|known| view.epoch < known.epoch) {
-            self.look(desk.now);
+            self.look(context.now);
             return None;
         }
         self.failures = 0;
         self.unsure &= asked.is_none();
         self.fresh_at = asked.unwrap_or(self.fresh_at);
-        self.dirty |= !self.wishes.is_empty();
-        let next = Known::View(view, register.version.clone());
-        self.know(desk, next)
+        self.dirty |= !self.queued_commands.is_empty();
+        let next = Latest::View(view, register.version.clone());
+        self.know(context, next)
     }
 
-    fn know(&mut self, desk: &mut Desk, next: Known) -> Option<Option<View>> {
-        if let (Known::View(_, known), Known::View(_, version)) = (&self.known, &next)
+    fn know(&mut self, context: &mut Context, next: Latest) -> Option<Option<View>> {
+        if let (Latest::View(_, known), Latest::View(_, version)) = (&self.known, &next)
             && known == version
         {
             return None;
         }
         let before = core::mem::replace(&mut self.known, next);
-        (self.dirty, self.learnt) = (true, desk.now);
+        (self.dirty, self.learnt) = (true, context.now);
         if core::mem::take(&mut self.refusals) > 0 {
-            self.retry_at = desk.now;
+            self.retry_at = context.now;
         }
-        let was_listed = matches!(&before, Known::View(view, _) if view.member(desk.me).is_some());
-        self.removed |= was_listed && self.excludes(desk.me);
+        let was_listed =
+            matches!(&before, Latest::View(view, _) if view.member(context.me).is_some());
+        self.removed |= was_listed && self.excludes(context.me);
         if let Some(view) = self.view() {
-            let (epoch, member) = (view.epoch, view.member(desk.me));
+            let (epoch, member) = (view.epoch, view.member(context.me));
             let serial = member.map_or(0, |member| member.serial);
             self.top_epoch = self.top_epoch.max(epoch);
             self.serial = self.serial.max(serial);
-            let plant = desk.config.plant;
-            let told = !self.removed || plant.is(Bug::RemovalSettles);
-            if told && !plant.is(Bug::UnknownIsNo) {
-                self.settle_attempts(desk, serial);
+            let plant = context.config.plant;
+            let reported = !self.removed || plant.is(Bug::RemovalSettles);
+            if reported && !plant.is(Bug::UnknownIsNo) {
+                self.settle_attempts(context, serial);
             }
         }
         match before {
-            Known::View(view, _) => Some(Some(view)),
-            Known::Nothing | Known::Absent => Some(None),
+            Latest::View(view, _) => Some(Some(view)),
+            Latest::Nothing | Latest::Absent => Some(None),
         }
     }
 
-    fn unreadable(&mut self, desk: &mut Desk, register: &Register, why: &str) {
-        let times = match &self.garbled {
+    fn unreadable(&mut self, context: &mut Context, register: &Register, why: &str) {
+        let times = match &self.malformed {
             Some((version, times)) if *version == register.version => times.saturating_add(1),
             _ => 1,
         };
-        self.garbled = Some((register.version.clone(), times));
+        self.malformed = Some((register.version.clone(), times));
         // Once proves nothing: perhaps only the answer was damaged.
         let class = if times >= 2 {
             FailureClass::Broken
@@ -500,8 +508,8 @@ impl Roll {
             FailureClass::Unknown
         };
         // A store holds many registers, and a person must find this one.
-        let why = alloc::format!("the view of the group, {}: {why}", desk.keys.view());
-        self.failed(desk, &Failure::new(class, &why));
+        let why = alloc::format!("the view of the group, {}: {why}", context.keys.view());
+        self.failed(context, &Failure::new(class, &why));
     }
 
     /// Whether that call is the swap that is under way.
@@ -513,7 +521,7 @@ impl Roll {
     /// if it succeeded.
     pub(super) fn wrote(
         &mut self,
-        desk: &mut Desk,
+        context: &mut Context,
         call: Call,
         result: &Result<Version, Failure>,
     ) -> Option<Option<View>> {
@@ -528,34 +536,34 @@ impl Roll {
         match result {
             Ok(version) => {
                 (self.failures, self.refusals) = (0, 0);
-                self.retry_at = desk.now;
+                self.retry_at = context.now;
                 if self.view().is_some_and(|known| known.epoch >= next.epoch) {
                     // The watch was faster, and has shown what came after.
                     self.fresh_at = pending.asked;
                     return None;
                 }
-                if desk.config.plant.is(Bug::UnknownIsNo) {
-                    self.settle_attempts(desk, self.serial);
+                if context.config.plant.is(Bug::UnknownIsNo) {
+                    self.settle_attempts(context, self.serial);
                 }
                 self.fresh_at = pending.asked;
-                self.know(desk, Known::View(next, version.clone()))
+                self.know(context, Latest::View(next, version.clone()))
             }
             Err(failure) => {
                 match failure.class {
                     FailureClass::Conflict => {
                         (self.unsure, self.conflicted) = (true, true);
-                        self.look(desk.now);
+                        self.look(context.now);
                     }
                     FailureClass::Unknown => {
                         self.unsure = true;
-                        self.failed(desk, failure);
-                        self.read_at = desk.now;
+                        self.failed(context, failure);
+                        self.read_at = context.now;
                     }
                     FailureClass::Unavailable | FailureClass::Broken => {
                         // It certainly did not land.
-                        let serial = next.member(desk.me).map(|it| it.serial);
+                        let serial = next.member(context.me).map(|it| it.serial);
                         self.attempts.pop_back_if(|it| Some(it.serial) == serial);
-                        self.failed(desk, failure);
+                        self.failed(context, failure);
                         self.retry_at = self.read_at;
                     }
                 }
@@ -564,19 +572,19 @@ impl Roll {
         }
     }
 
-    pub(super) fn advance(&mut self, desk: &mut Desk) {
+    pub(super) fn advance(&mut self, context: &mut Context) {
         let pending = self.pending.as_ref().map(Op::pending);
-        if pending.is_some_and(|pending| desk.now >= pending.give_up_at) {
+        if pending.is_some_and(|pending| context.now >= pending.give_up_at) {
             let was_write = matches!(self.pending.take(), Some(Op::Write(..)));
-            self.failed(desk, &Failure::no_answer());
+            self.failed(context, &Failure::no_answer());
             if was_write {
                 (self.dirty, self.unsure) = (true, true);
-                self.read_at = desk.now;
+                self.read_at = context.now;
             }
         }
-        if self.pending.is_none() && desk.now >= self.read_at {
+        if self.pending.is_none() && context.now >= self.read_at {
             self.read_at = Instant::MAX;
-            let pending = desk.read(desk.view_key());
+            let pending = context.read(context.view_key());
             self.pending = Some(Op::Read(pending));
         }
     }

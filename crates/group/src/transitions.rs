@@ -9,23 +9,23 @@ use super::NodeId;
 use super::content::SERIALS;
 use super::edit::{Draft, Request};
 use super::node::{Node, Stage};
-use super::plan::{Phase, STARTS_MAX};
+use super::reconcile::{Phase, STARTS_MAX};
 use super::types::Event;
 use super::view::{Place, View};
 
 impl Node {
     /// The next view, with everything that is due.
     pub(super) fn draft(&mut self) -> Option<View> {
-        let me = self.desk.me;
-        let config = self.desk.config.clone();
-        let view = self.roll.view().cloned();
+        let me = self.context.me;
+        let config = self.context.config.clone();
+        let view = self.view_sync.view().cloned();
         let missing = view.is_none();
         let view =
             view.unwrap_or_else(|| View::empty(config.group.clone(), config.quorum, config.spread));
-        let condemned: Vec<NodeId> = self.judge.condemned(&view, self.desk.now).collect();
+        let condemned: Vec<NodeId> = self.detector.condemned(&view, self.context.now).collect();
         let mut draft = Draft::new(view, config.plant);
         if !config.plant.is(Bug::FloorForgotten) {
-            draft.above(self.roll.top_epoch);
+            draft.above(self.view_sync.top_epoch);
         }
         match self.stage {
             Stage::Joining => {
@@ -33,8 +33,8 @@ impl Node {
                     return None;
                 }
                 if let Err(why) = draft.join(config.member(me), config.quorum, config.spread) {
-                    self.desk.event(Event::Excluded { why });
-                    self.roll.close(&mut self.desk);
+                    self.context.event(Event::Excluded { why });
+                    self.view_sync.close(&mut self.context);
                     self.stage = Stage::Deleting(None);
                     self.leaving = true;
                     return None;
@@ -45,7 +45,7 @@ impl Node {
             Stage::Leaving => self.draft_own(&mut draft),
             Stage::Member => {
                 for id in condemned {
-                    draft.bury(id);
+                    draft.remove_dead(id);
                 }
                 self.draft_own(&mut draft);
                 self.collector.draft(&mut draft);
@@ -57,10 +57,10 @@ impl Node {
 
     /// What the draft says of this node and its workloads.
     fn draft_own(&mut self, draft: &mut Draft) {
-        let (me, plant) = (self.desk.me, self.desk.config.plant);
+        let (me, plant) = (self.context.me, self.context.config.plant);
         // A view that has fallen is raised above all that this node remembers,
         // even if nothing else is to be changed (§1.4).
-        if self.unsettled || self.roll.has_fallen(plant) {
+        if self.unsettled || self.view_sync.has_fallen(plant) {
             draft.touch();
         }
         // It goes on from a life of before the rules of content. No attempt
@@ -106,7 +106,8 @@ impl Node {
             // landed. A node that goes on from a life before it had joined has
             // none yet.
             if draft.view().member(me).is_some() {
-                self.roll.grant_wishes(&mut self.desk, draft, &self.shelf);
+                self.view_sync
+                    .grant_wishes(&mut self.context, draft, &self.uploads);
             }
         } else if self.jobs.is_empty() || plant.is(Bug::LeaveUnreaped) {
             draft.leave(me);

@@ -40,13 +40,13 @@ fn bid(workload: &Name, node: NodeId) -> u64 {
 
 /// Chooses heirs in one view, keeping count of what it has given away.
 #[derive(Clone, Debug)]
-pub(crate) struct Chooser {
+pub(crate) struct Placement {
     /// The candidates, sorted by id, with how many workloads each has.
     ring: Vec<(Member, u64)>,
     spread: bool,
 }
 
-impl Chooser {
+impl Placement {
     /// Chooses among the HA nodes of `view` that are not leaving, except
     /// `not`.
     pub(crate) fn new(view: &View, not: Option<NodeId>, plant: Plant) -> Self {
@@ -78,7 +78,7 @@ impl Chooser {
     }
 
     /// Who takes over `workload` after `former`; `None` if nobody may.
-    pub(crate) fn heir(
+    pub(crate) fn placement(
         &mut self,
         former: NodeId,
         workload: &Name,

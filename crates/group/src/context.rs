@@ -23,7 +23,7 @@ pub(super) struct Pending {
 
 /// What all parts share.
 #[derive(Clone, Debug)]
-pub(super) struct Desk {
+pub(super) struct Context {
     pub(super) config: Config,
     pub(super) keys: Keys,
     pub(super) me: NodeId,
@@ -31,14 +31,14 @@ pub(super) struct Desk {
     /// The latest time seen; time never goes back.
     pub(super) now: Instant,
     /// Whether the store reports changes by itself at present.
-    pub(super) watching: bool,
+    pub(super) watch_up: bool,
     /// Whether trouble was told, and not yet that it is over.
     pub(super) troubled: bool,
     last_call: u64,
     pub(super) outputs: VecDeque<Output>,
 }
 
-impl Desk {
+impl Context {
     pub(super) fn new(config: Config, mut rng: Rng, now: Now) -> Self {
         Self {
             keys: Keys::of(config.group.clone()),
@@ -46,7 +46,7 @@ impl Desk {
             me: NodeId::from_u128(rng.next_u128()),
             rng,
             now: now.boot,
-            watching: false,
+            watch_up: false,
             troubled: false,
             last_call: 0,
             outputs: VecDeque::new(),

@@ -18,7 +18,7 @@ use tenure_core::ids::Version;
 use tenure_core::time::Instant;
 use tenure_election::Grant;
 
-use super::desk::{Desk, Pending};
+use super::context::{Context, Pending};
 use super::heartbeat::Heartbeat;
 use super::types::{Event, Why};
 use super::{Bug, NodeId};
@@ -28,7 +28,7 @@ const ATTEMPTS_MAX: usize = 8;
 
 /// The heartbeat of one incarnation.
 #[derive(Clone, Debug)]
-pub(super) struct Pulse {
+pub(super) struct OwnHeartbeat {
     /// The version of the register, if it is known to exist.
     version: Option<Version>,
     /// Whether it has ever been seen to exist.
@@ -67,7 +67,7 @@ enum Stage {
 
 /// What a beat came to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Pulsed {
+pub(super) enum BeatOutcome {
     Nothing,
     /// The grant was extended.
     Beat,
@@ -75,7 +75,7 @@ pub(super) enum Pulsed {
     Lost(Why),
 }
 
-impl Pulse {
+impl OwnHeartbeat {
     /// The heartbeat of a node that joins now.
     pub(super) fn new(now: Instant, status: Bytes) -> Self {
         Self {
@@ -142,28 +142,28 @@ impl Pulse {
 
     /// Whether a success may still be counted: not when it is heard of at
     /// `drain_at` or later.
-    fn counts(&self, desk: &Desk, deadline: Instant) -> bool {
-        self.grant.is_none() || desk.now < deadline || desk.config.plant.is(Bug::Revival)
+    fn counts(&self, context: &Context, deadline: Instant) -> bool {
+        self.grant.is_none() || context.now < deadline || context.config.plant.is(Bug::Revival)
     }
 
     pub(super) fn wrote(
         &mut self,
-        desk: &mut Desk,
+        context: &mut Context,
         call: Call,
         result: &Result<Version, Failure>,
         deadline: Instant,
-    ) -> Pulsed {
+    ) -> BeatOutcome {
         match self.stage {
             Stage::Writing(pending) if pending.call == call => {}
-            _ => return Pulsed::Nothing,
+            _ => return BeatOutcome::Nothing,
         }
         match result {
             Ok(version) => {
                 let last = self.attempts.pop_back();
                 self.attempts.clear();
-                let start = last.map_or(desk.now, |(_, start)| start);
+                let start = last.map_or(context.now, |(_, start)| start);
                 self.version = Some(version.clone());
-                self.extend(desk, start, deadline)
+                self.extend(context, start, deadline)
             }
             Err(failure) => {
                 if matches!(
@@ -172,83 +172,84 @@ impl Pulse {
                 ) {
                     // It certainly did not land.
                     self.attempts.pop_back();
-                    let pause = self.failed(desk, failure);
+                    let pause = self.failed(context, failure);
                     self.stage = Stage::Idle { at: pause };
-                    return Pulsed::Nothing;
+                    return BeatOutcome::Nothing;
                 }
                 if failure.class == FailureClass::Unknown {
-                    self.failed(desk, failure);
+                    self.failed(context, failure);
                 } else {
                     self.conflicted = Some(self.expect());
                 }
-                self.stage = Stage::Reading(desk.read(desk.keys.heartbeat(desk.me)));
-                Pulsed::Nothing
+                self.stage = Stage::Reading(context.read(context.keys.heartbeat(context.me)));
+                BeatOutcome::Nothing
             }
         }
     }
 
-    fn failed(&mut self, desk: &mut Desk, failure: &Failure) -> Instant {
+    fn failed(&mut self, context: &mut Context, failure: &Failure) -> Instant {
         self.failures = self.failures.saturating_add(1);
-        let pause = desk.trouble(failure, self.failures);
-        desk.now.after(pause)
+        let pause = context.trouble(failure, self.failures);
+        context.now.after(pause)
     }
 
-    fn extend(&mut self, desk: &mut Desk, start: Instant, deadline: Instant) -> Pulsed {
+    fn extend(&mut self, context: &mut Context, start: Instant, deadline: Instant) -> BeatOutcome {
         self.created = true;
-        if !self.counts(desk, deadline) {
-            return Pulsed::Nothing;
+        if !self.counts(context, deadline) {
+            return BeatOutcome::Nothing;
         }
-        let late = desk.config.plant.is(Bug::DeadlineFromEnd);
-        let grant = desk.config.grant(if late { desk.now } else { start });
+        let late = context.config.plant.is(Bug::DeadlineFromEnd);
+        let grant = context.config.grant(if late { context.now } else { start });
         self.grant = Some(grant);
         self.stage = Stage::Idle {
-            at: start.after(desk.config.interval),
+            at: start.after(context.config.interval),
         };
         (self.failures, self.refusals) = (0, 0);
         self.failed_before = false;
-        desk.event(Event::Beat { grant });
-        Pulsed::Beat
+        context.event(Event::Beat { grant });
+        BeatOutcome::Beat
     }
 
     pub(super) fn read(
         &mut self,
-        desk: &mut Desk,
+        context: &mut Context,
         call: Call,
         result: &Result<Reading, Failure>,
         deadline: Instant,
-    ) -> Pulsed {
+    ) -> BeatOutcome {
         match self.stage {
             Stage::Reading(pending) if pending.call == call => {}
-            _ => return Pulsed::Nothing,
+            _ => return BeatOutcome::Nothing,
         }
         let reading = match result {
             Ok(reading) => reading,
             Err(failure) => {
-                let at = self.failed(desk, failure);
+                let at = self.failed(context, failure);
                 self.stage = Stage::Unread { at };
-                return Pulsed::Nothing;
+                return BeatOutcome::Nothing;
             }
         };
         // No race, if it shows what the beat expected: the store refuses it.
         let conflicted = self.conflicted.take();
         let refused = conflicted.filter(|it| it.is_met_by(reading.register.as_ref()));
-        let refused = refused.map(|_| Failure::refused(&desk.keys.heartbeat(desk.me), reading));
+        let refused =
+            refused.map(|_| Failure::refused(&context.keys.heartbeat(context.me), reading));
         let Some(register) = &reading.register else {
             if let Some(failure) = refused {
                 self.refusals = self.refusals.saturating_add(1);
-                let pause = desk.trouble(&failure, self.refusals);
-                self.create_at = desk.now.after(pause);
+                let pause = context.trouble(&failure, self.refusals);
+                self.create_at = context.now.after(pause);
             }
-            return self.absent(desk);
+            return self.absent(context);
         };
         match Heartbeat::decode(&register.value) {
-            Ok(shown) if shown.node == desk.me => {
+            Ok(shown) if shown.node == context.me => {
                 if shown.dead.is_some() {
-                    return Pulsed::Lost(Why::JudgedDead);
+                    return BeatOutcome::Lost(Why::JudgedDead);
                 }
                 self.version = Some(register.version.clone());
                 self.created = true;
-                if desk.config.plant.is(Bug::LivesShareNumbers) && self.attempts.is_empty() {
+                if context.config.plant.is(Bug::LivesShareNumbers) && self.attempts.is_empty() {
                     self.sequence = shown.sequence;
                 }
                 self.sequence = self.sequence.max(shown.sequence);
@@ -261,58 +262,60 @@ impl Pulse {
                 // on an older version, can never land any more.
                 self.attempts
                     .retain(|(sequence, _)| *sequence > shown.sequence);
-                let at = refused.map_or(desk.now, |failure| self.failed(desk, &failure));
+                let at = refused.map_or(context.now, |failure| self.failed(context, &failure));
                 self.stage = Stage::Idle { at };
-                landed.map_or(Pulsed::Nothing, |start| self.extend(desk, start, deadline))
+                landed.map_or(BeatOutcome::Nothing, |start| {
+                    self.extend(context, start, deadline)
+                })
             }
             _ => {
-                let garbled = Failure::new(FailureClass::Unknown, "the answer was no heartbeat");
-                let at = self.failed(desk, &garbled);
+                let malformed = Failure::new(FailureClass::Unknown, "the answer was no heartbeat");
+                let at = self.failed(context, &malformed);
                 self.stage = Stage::Unread { at };
-                Pulsed::Nothing
+                BeatOutcome::Nothing
             }
         }
     }
 
     /// It is not there: it was deleted, or an attempt to create it is still on
     /// its way, or landed and was deleted since. An id is created once.
-    fn absent(&mut self, desk: &Desk) -> Pulsed {
+    fn absent(&mut self, context: &Context) -> BeatOutcome {
         let tried = self.created || !self.attempts.is_empty();
-        if tried && !desk.config.plant.is(Bug::BeatCreates) {
-            return Pulsed::Lost(Why::Forgotten);
+        if tried && !context.config.plant.is(Bug::BeatCreates) {
+            return BeatOutcome::Lost(Why::Forgotten);
         }
         self.version = None;
-        self.stage = Stage::Idle { at: desk.now };
-        Pulsed::Nothing
+        self.stage = Stage::Idle { at: context.now };
+        BeatOutcome::Nothing
     }
 
-    pub(super) fn advance(&mut self, desk: &mut Desk) {
+    pub(super) fn advance(&mut self, context: &mut Context) {
         match self.stage {
-            Stage::Writing(pending) if desk.now >= pending.give_up_at => {
-                self.failed(desk, &Failure::no_answer());
-                self.stage = Stage::Reading(desk.read(desk.keys.heartbeat(desk.me)));
+            Stage::Writing(pending) if context.now >= pending.give_up_at => {
+                self.failed(context, &Failure::no_answer());
+                self.stage = Stage::Reading(context.read(context.keys.heartbeat(context.me)));
             }
-            Stage::Reading(pending) if desk.now >= pending.give_up_at => {
-                let at = self.failed(desk, &Failure::no_answer());
+            Stage::Reading(pending) if context.now >= pending.give_up_at => {
+                let at = self.failed(context, &Failure::no_answer());
                 self.stage = Stage::Unread { at };
             }
-            Stage::Unread { at } if desk.now >= at => {
-                self.stage = Stage::Reading(desk.read(desk.keys.heartbeat(desk.me)));
+            Stage::Unread { at } if context.now >= at => {
+                self.stage = Stage::Reading(context.read(context.keys.heartbeat(context.me)));
             }
-            Stage::Idle { at } if desk.now >= at => self.beat(desk),
+            Stage::Idle { at } if context.now >= at => self.beat(context),
             _ => {}
         }
     }
 
-    fn beat(&mut self, desk: &mut Desk) {
+    fn beat(&mut self, context: &mut Context) {
         self.sequence += 1;
         if self.attempts.len() >= ATTEMPTS_MAX {
             self.attempts.pop_front();
         }
-        self.attempts.push_back((self.sequence, desk.now));
+        self.attempts.push_back((self.sequence, context.now));
         let expect = self.expect();
-        let value = self.record(desk.me, desk).encode();
-        let pending = desk.write(desk.keys.heartbeat(desk.me), expect, value);
+        let value = self.record(context.me, context).encode();
+        let pending = context.write(context.keys.heartbeat(context.me), expect, value);
         self.stage = Stage::Writing(pending);
     }
 
@@ -320,11 +323,11 @@ impl Pulse {
         self.version.clone().map_or(Expect::Absent, Expect::Version)
     }
 
-    fn record(&self, node: NodeId, desk: &Desk) -> Heartbeat {
+    fn record(&self, node: NodeId, context: &Context) -> Heartbeat {
         Heartbeat {
             node,
             sequence: self.sequence,
-            lease: desk.config.lease,
+            lease: context.config.lease,
             status: self.status.clone(),
             dead: None,
         }

@@ -7,34 +7,34 @@ use tenure_core::time::Instant;
 
 use super::Bug;
 use super::node::{Node, Stage};
-use super::plan::{Action, Job, Phase, Times, plan};
+use super::reconcile::{Action, Job, Phase, Times, reconcile};
 use super::types::{Order, Output, Run};
 
 impl Node {
     /// Starts, stops and kills what is due.
     pub(super) fn work(&mut self) {
-        let now = self.desk.now;
+        let now = self.context.now;
         let kill_at = self.grant().map_or(now, |grant| grant.kill_at);
-        let adopt = self.desk.config.plant.is(Bug::AdoptAcross);
+        let adopt = self.context.config.plant.is(Bug::AdoptAcross);
         let open = self.is_open();
         let due = self.replan || self.was_open != open || self.jobs.is_retry_due(now);
         (self.replan, self.was_open) = (false, open);
-        let actions = match (self.stage, self.roll.view()) {
+        let actions = match (self.stage, self.view_sync.view()) {
             // Until a beat succeeds the guardian alone keeps the work.
             (Stage::Resuming, _) => Vec::new(),
             _ if !due => Vec::new(),
             (Stage::Fenced | Stage::Joining, _) if adopt => Vec::new(),
             (_, Some(view)) => {
-                let plant = self.desk.config.plant;
+                let plant = self.context.config.plant;
                 // No fence that this node hands out is below an epoch that it
                 // has seen: first the view is raised (§1.4).
-                let fallen = self.roll.has_fallen(plant) && !plant.is(Bug::FenceBelow);
+                let fallen = self.view_sync.has_fallen(plant) && !plant.is(Bug::FenceBelow);
                 let times = Times {
                     now,
                     open,
                     may_start: !self.unsettled && !fallen,
                 };
-                plan(view, self.desk.me, &self.jobs, times, plant)
+                reconcile(view, self.context.me, &self.jobs, times, plant)
             }
             (Stage::Member, None) => Vec::new(),
             (_, None) => self
@@ -57,13 +57,15 @@ impl Node {
                 && !*killed
             {
                 *killed = true;
-                self.desk.outputs.push_back(Output::Kill { run: job.run });
+                self.context
+                    .outputs
+                    .push_back(Output::Kill { run: job.run });
             }
         }
     }
 
     fn deploy(&mut self, name: Name, kill_at: Instant) {
-        let Some(view) = self.roll.view() else {
+        let Some(view) = self.view_sync.view() else {
             return;
         };
         let Some(assignment) = view.workloads.get(&name) else {
@@ -86,7 +88,7 @@ impl Node {
             phase: Phase::Starting,
         };
         self.jobs.jobs.insert(name, job);
-        self.desk.outputs.push_back(Output::Deploy(order));
+        self.context.outputs.push_back(Output::Deploy(order));
     }
 
     /// Tells a job to stop: it gets its grace, but never beyond the grant.
@@ -97,12 +99,16 @@ impl Node {
         if matches!(job.phase, Phase::Stopping { .. }) {
             return;
         }
-        let kill_at = self.desk.now.after(self.desk.config.grace).min(kill_at);
+        let kill_at = self
+            .context
+            .now
+            .after(self.context.config.grace)
+            .min(kill_at);
         job.phase = Phase::Stopping {
             kill_at,
             killed: false,
         };
-        self.desk
+        self.context
             .outputs
             .push_back(Output::Undeploy { run: job.run });
     }

@@ -3,7 +3,7 @@
 //! Every confirmed beat makes the leash longer. It is kept here a second time,
 //! beside the machine that ends work in good order: if that machine's thread
 //! is starved, each workload is dropped at `kill_at` by itself, and a look at
-//! [`Leash::is_valid`] compares a clock and asks nobody.
+//! [`RunDeadline::is_valid`] compares a clock and asks nobody.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,13 +16,13 @@ use crate::clock;
 
 /// See the [module](self).
 #[derive(Debug)]
-pub(super) struct Leash {
+pub(super) struct RunDeadline {
     /// Nanoseconds on the boot-time clock; zero when nothing may run.
     valid_until: AtomicU64,
     kill_at: state::Sender<Instant>,
 }
 
-impl Leash {
+impl RunDeadline {
     /// Nothing may run before the first beat.
     pub(super) fn new() -> Arc<Self> {
         Arc::new(Self {

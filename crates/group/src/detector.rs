@@ -24,15 +24,15 @@ use tenure_core::ids::{Key, Version};
 use tenure_core::time::Instant;
 
 use super::codec::NUMBER_MAX;
-use super::desk::{Desk, Pending};
+use super::context::{Context, Pending};
 use super::heartbeat::Heartbeat;
 use super::view::{Member, View};
 use super::{Bug, NodeId, Plant};
 
 /// What this node has seen of the others.
 #[derive(Clone, Debug)]
-pub(super) struct Judge {
-    sights: BTreeMap<NodeId, Sight>,
+pub(super) struct FailureDetector {
+    peers: BTreeMap<NodeId, PeerState>,
     /// Ids of this node's own that it has given up and whose work has ended:
     /// nobody needs to wait for their silence.
     former: Vec<NodeId>,
@@ -43,8 +43,8 @@ pub(super) struct Judge {
 
 /// What this node has seen of one other.
 #[derive(Clone, Debug)]
-struct Sight {
-    beat: Beat,
+struct PeerState {
+    beat: HeartbeatState,
     /// When this state was first seen.
     first: Instant,
     /// When it was last confirmed by asking.
@@ -53,7 +53,7 @@ struct Sight {
     span: Duration,
     stage: Stage,
     /// Since when the register was not what a heartbeat is.
-    garbled: bool,
+    malformed: bool,
     /// A verdict met a conflict, and the register has not been read since.
     conflicted: bool,
     /// How many verdicts in a row did, though the register was as expected.
@@ -62,13 +62,13 @@ struct Sight {
 
 /// What a register was seen to hold.
 #[derive(Clone, PartialEq, Eq, Debug)]
-enum Beat {
+enum HeartbeatState {
     Absent,
     Alive { version: Version, record: Heartbeat },
     Dead { version: Version },
 }
 
-impl Beat {
+impl HeartbeatState {
     const fn version(&self) -> Option<&Version> {
         match self {
             Self::Absent => None,
@@ -93,10 +93,10 @@ enum Stage {
     Deleting(Pending),
 }
 
-impl Judge {
+impl FailureDetector {
     pub(super) const fn new(now: Instant) -> Self {
         Self {
-            sights: BTreeMap::new(),
+            peers: BTreeMap::new(),
             former: Vec::new(),
             list: None,
             list_at: now,
@@ -129,29 +129,29 @@ impl Judge {
     ) -> impl Iterator<Item = NodeId> + 'a {
         let ids = view.members.iter().map(|member| member.id);
         ids.filter(move |id| {
-            let sight = self.sights.get(id).map(|sight| sight.stage);
-            matches!(sight, Some(Stage::Condemned { bury_at }) if now >= bury_at)
+            let peer = self.peers.get(id).map(|peer| peer.stage);
+            matches!(peer, Some(Stage::Condemned { bury_at }) if now >= bury_at)
         })
     }
 
     /// The watch has seen a heartbeat register.
     pub(super) fn hint(
         &mut self,
-        desk: &mut Desk,
+        context: &mut Context,
         view: &View,
         id: NodeId,
         shown: Option<&Register>,
     ) {
         // That one is gone is for a read to say.
         if let Some(register) = shown {
-            self.note(desk, view, id, Some(register), None);
+            self.note(context, view, id, Some(register), None);
         }
     }
 
     /// A list has ended.
     pub(super) fn listed(
         &mut self,
-        desk: &mut Desk,
+        context: &mut Context,
         view: &View,
         call: Call,
         result: &Result<Vec<(Key, Register)>, Failure>,
@@ -161,133 +161,136 @@ impl Judge {
         };
         let registers = match result {
             Ok(registers) => registers,
-            Err(failure) => return self.failed(desk, failure),
+            Err(failure) => return self.failed(context, failure),
         };
         self.failures = 0;
-        let gap = if desk.watching {
-            desk.config.lease
+        let gap = if context.watch_up {
+            context.config.lease
         } else {
-            desk.config.interval
+            context.config.interval
         };
-        self.list_at = desk.after_about(gap);
+        self.list_at = context.after_about(gap);
         let mut shown = BTreeMap::new();
         for (key, register) in registers {
-            if let Some(id) = desk.keys.node(key) {
+            if let Some(id) = context.keys.node(key) {
                 shown.insert(id, register);
             }
         }
         for (id, register) in &shown {
-            self.note(desk, view, *id, Some(register), Some(pending.asked));
+            self.note(context, view, *id, Some(register), Some(pending.asked));
         }
         for member in &view.members {
             if !shown.contains_key(&member.id) {
-                self.note(desk, view, member.id, None, Some(pending.asked));
+                self.note(context, view, member.id, None, Some(pending.asked));
             }
         }
         // What is neither there nor a member is nobody's business any more.
         let known = |id: &NodeId| shown.contains_key(id) || view.member(*id).is_some();
-        self.sights.retain(|id, _| known(id));
+        self.peers.retain(|id, _| known(id));
         self.former.retain(known);
     }
 
     /// Whether the last look at all failed.
     pub(super) fn fails(&self) -> bool {
-        self.failures > 0 || self.sights.values().any(|sight| sight.refusals > 0)
+        self.failures > 0 || self.peers.values().any(|peer| peer.refusals > 0)
     }
 
-    fn failed(&mut self, desk: &mut Desk, failure: &Failure) {
+    fn failed(&mut self, context: &mut Context, failure: &Failure) {
         self.failures = self.failures.saturating_add(1);
-        let pause = desk.trouble(failure, self.failures);
-        self.list_at = desk.now.after(pause);
+        let pause = context.trouble(failure, self.failures);
+        self.list_at = context.now.after(pause);
     }
 
     /// Takes note of what a register holds; `asked` says when that was asked,
     /// and is `None` for the news of a watch.
     fn note(
         &mut self,
-        desk: &mut Desk,
+        context: &mut Context,
         view: &View,
         id: NodeId,
         shown: Option<&Register>,
         asked: Option<Instant>,
     ) {
-        if id == desk.me {
+        if id == context.me {
             return;
         }
-        if let (Some(register), Some(sight)) = (shown, self.sights.get_mut(&id))
-            && sight.beat.version() == Some(&register.version)
+        if let (Some(register), Some(peer)) = (shown, self.peers.get_mut(&id))
+            && peer.beat.version() == Some(&register.version)
         {
             // As it was, which most looks say.
-            sight.asked = asked.unwrap_or(sight.asked).max(sight.asked);
-            sight.garbled = false;
+            peer.asked = asked.unwrap_or(peer.asked).max(peer.asked);
+            peer.malformed = false;
             return;
         }
         let member = view.member(id);
-        let usual = member.map_or(desk.config.lease, |member| member.lease);
+        let usual = member.map_or(context.config.lease, |member| member.lease);
         let mut own_verdict = false;
         let beat = match shown.map(|register| (register, Heartbeat::decode(&register.value))) {
-            None => Beat::Absent,
+            None => HeartbeatState::Absent,
             Some((register, Ok(record))) if record.node == id => {
                 let version = register.version.clone();
                 match record.dead {
-                    Some(judge) => {
-                        own_verdict = judge == desk.me && !desk.config.plant.is(Bug::WaitsTwice);
-                        Beat::Dead { version }
+                    Some(detector) => {
+                        own_verdict =
+                            detector == context.me && !context.config.plant.is(Bug::WaitsTwice);
+                        HeartbeatState::Dead { version }
                     }
-                    None => Beat::Alive { version, record },
+                    None => HeartbeatState::Alive { version, record },
                 }
             }
             // Perhaps only the answer was damaged. A register that stays so
             // is never judged: a person must look.
             Some(_) => {
-                if let Some(sight) = self.sights.get_mut(&id) {
-                    sight.garbled = true;
+                if let Some(peer) = self.peers.get_mut(&id) {
+                    peer.malformed = true;
                 }
                 return;
             }
         };
-        let known = self.sights.get(&id);
-        let plant = desk.config.plant;
+        let known = self.peers.get(&id);
+        let plant = context.config.plant;
         if known.is_some_and(|known| known.knows_better(&beat, asked, plant)) {
             return;
         }
         let same = known.is_some_and(|known| known.beat == beat);
         if same {
-            if let Some(sight) = self.sights.get_mut(&id) {
-                sight.asked = asked.unwrap_or(sight.asked).max(sight.asked);
-                sight.garbled = false;
+            if let Some(peer) = self.peers.get_mut(&id) {
+                peer.asked = asked.unwrap_or(peer.asked).max(peer.asked);
+                peer.malformed = false;
             }
             return;
         }
         let lease = match &beat {
-            Beat::Alive { record, .. } => record.lease,
-            Beat::Absent | Beat::Dead { .. } => usual,
+            HeartbeatState::Alive { record, .. } => record.lease,
+            HeartbeatState::Absent | HeartbeatState::Dead { .. } => usual,
         };
         let stage = match &beat {
             // The watch was faster than the answer to this node's own swap. It
             // has waited for others already, before it judged.
-            Beat::Dead { .. } if own_verdict => Stage::Condemned { bury_at: desk.now },
-            Beat::Dead { .. } => Stage::Condemned {
-                bury_at: desk.now.after(self.turn(desk, view, id)),
+            HeartbeatState::Dead { .. } if own_verdict => Stage::Condemned {
+                bury_at: context.now,
             },
-            Beat::Alive { .. } | Beat::Absent => Stage::Watching,
+            HeartbeatState::Dead { .. } => Stage::Condemned {
+                bury_at: context.now.after(self.turn(context, view, id)),
+            },
+            HeartbeatState::Alive { .. } | HeartbeatState::Absent => Stage::Watching,
         };
-        let sight = Sight {
+        let peer = PeerState {
             beat,
-            first: desk.now,
-            asked: asked.unwrap_or(desk.now),
-            span: desk.config.drift_bound().lengthen(lease),
+            first: context.now,
+            asked: asked.unwrap_or(context.now),
+            span: context.config.drift_bound().lengthen(lease),
             stage,
-            garbled: false,
+            malformed: false,
             conflicted: false,
             refusals: 0,
         };
-        self.sights.insert(id, sight);
+        self.peers.insert(id, peer);
     }
 
     /// How long to leave it to others: not at all if this node is the one
     /// that will be asked to take over.
-    fn turn(&self, desk: &mut Desk, view: &View, id: NodeId) -> Duration {
+    fn turn(&self, context: &mut Context, view: &View, id: NodeId) -> Duration {
         let mut ring: Vec<NodeId> = view
             .members
             .iter()
@@ -295,19 +298,19 @@ impl Judge {
             .map(|member| member.id)
             .collect();
         ring.sort();
-        let hash = super::heir::fnv1a(&id.to_u128().to_be_bytes());
+        let hash = super::placement::fnv1a(&id.to_u128().to_be_bytes());
         let first = hash.checked_rem(ring.len() as u64);
-        let heir = first.and_then(|first| ring.get(first as usize));
-        if heir == Some(&desk.me) || self.former.contains(&id) {
+        let placement = first.and_then(|first| ring.get(first as usize));
+        if placement == Some(&context.me) || self.former.contains(&id) {
             return Duration::ZERO;
         }
-        desk.jitter()
+        context.jitter()
     }
 
     /// The answer to a read of one heartbeat register.
     pub(super) fn read(
         &mut self,
-        desk: &mut Desk,
+        context: &mut Context,
         view: &View,
         call: Call,
         result: &Result<Reading, Failure>,
@@ -315,194 +318,210 @@ impl Judge {
         let Some((id, pending)) = self.awaited(call) else {
             return;
         };
-        let confirmed = self.sights.get(&id).map(|sight| sight.beat.clone());
+        let confirmed = self.peers.get(&id).map(|peer| peer.beat.clone());
         let reading = match result {
             Ok(reading) => reading,
-            Err(failure) => return self.doubt_again(desk, id, failure),
+            Err(failure) => return self.doubt_again(context, id, failure),
         };
         self.set(id, Stage::Watching);
         self.note(
-            desk,
+            context,
             view,
             id,
             reading.register.as_ref(),
             Some(pending.asked),
         );
         if self.is_refused(id, confirmed.as_ref()) {
-            let failure = Failure::refused(&desk.keys.heartbeat(id), reading);
-            return self.refused(desk, id, &failure);
+            let failure = Failure::refused(&context.keys.heartbeat(id), reading);
+            return self.refused(context, id, &failure);
         }
-        let Some(sight) = self.sights.get(&id) else {
+        let Some(peer) = self.peers.get(&id) else {
             return;
         };
-        let stands = Some(&sight.beat) == confirmed.as_ref() && !sight.garbled;
-        let anyway = self.former.contains(&id) || desk.config.plant.is(Bug::StaleVerdict);
-        match sight.beat.clone() {
-            Beat::Alive { version, record } if stands || anyway => {
-                if desk.config.plant.is(Bug::DeathInOneStep) {
-                    return self.condemn(desk, id);
+        let stands = Some(&peer.beat) == confirmed.as_ref() && !peer.malformed;
+        let anyway = self.former.contains(&id) || context.config.plant.is(Bug::StaleVerdict);
+        match peer.beat.clone() {
+            HeartbeatState::Alive { version, record } if stands || anyway => {
+                if context.config.plant.is(Bug::DeathInOneStep) {
+                    return self.condemn(context, id);
                 }
                 let dead = Heartbeat {
                     sequence: record.sequence.saturating_add(1).min(NUMBER_MAX),
-                    dead: Some(desk.me),
+                    dead: Some(context.me),
                     ..record
                 };
-                let key = desk.keys.heartbeat(id);
-                let pending = desk.write(key, Expect::Version(version), dead.encode());
+                let key = context.keys.heartbeat(id);
+                let pending = context.write(key, Expect::Version(version), dead.encode());
                 self.set(id, Stage::Declaring(pending));
             }
             // Gone for the span: nobody can bring it back.
-            Beat::Absent if stands && view.member(id).is_some() => self.condemn(desk, id),
-            Beat::Alive { .. } | Beat::Absent | Beat::Dead { .. } => {}
+            HeartbeatState::Absent if stands && view.member(id).is_some() => {
+                self.condemn(context, id);
+            }
+            HeartbeatState::Alive { .. } | HeartbeatState::Absent | HeartbeatState::Dead { .. } => {
+            }
         }
     }
 
-    fn condemn(&mut self, desk: &Desk, id: NodeId) {
-        self.set(id, Stage::Condemned { bury_at: desk.now });
+    fn condemn(&mut self, context: &Context, id: NodeId) {
+        self.set(
+            id,
+            Stage::Condemned {
+                bury_at: context.now,
+            },
+        );
     }
 
     fn set(&mut self, id: NodeId, stage: Stage) {
-        if let Some(sight) = self.sights.get_mut(&id) {
-            sight.stage = stage;
+        if let Some(peer) = self.peers.get_mut(&id) {
+            peer.stage = stage;
         }
     }
 
     /// The node whose register that call is about.
     fn awaited(&self, call: Call) -> Option<(NodeId, Pending)> {
-        self.sights
-            .iter()
-            .find_map(|(id, sight)| match sight.stage {
-                Stage::Confirming(pending)
-                | Stage::Declaring(pending)
-                | Stage::Deleting(pending)
-                    if pending.call == call =>
-                {
-                    Some((*id, pending))
-                }
-                _ => None,
-            })
+        self.peers.iter().find_map(|(id, peer)| match peer.stage {
+            Stage::Confirming(pending) | Stage::Declaring(pending) | Stage::Deleting(pending)
+                if pending.call == call =>
+            {
+                Some((*id, pending))
+            }
+            _ => None,
+        })
     }
 
-    fn doubt_again(&mut self, desk: &mut Desk, id: NodeId, failure: &Failure) {
-        let pause = desk.trouble(failure, 1);
-        let act_at = desk.now.after(pause);
+    fn doubt_again(&mut self, context: &mut Context, id: NodeId, failure: &Failure) {
+        let pause = context.trouble(failure, 1);
+        let act_at = context.now.after(pause);
         self.set(id, Stage::Doubting { act_at });
     }
 
     /// Whether the last verdict met a conflict, and the register is as it was
     /// then: no race, for the store refuses this node's verdict.
-    fn is_refused(&mut self, id: NodeId, expected: Option<&Beat>) -> bool {
-        let sight = self.sights.get_mut(&id);
-        sight.is_some_and(|sight| {
-            core::mem::take(&mut sight.conflicted) && Some(&sight.beat) == expected
+    fn is_refused(&mut self, id: NodeId, expected: Option<&HeartbeatState>) -> bool {
+        let peer = self.peers.get_mut(&id);
+        peer.is_some_and(|peer| {
+            core::mem::take(&mut peer.conflicted) && Some(&peer.beat) == expected
         })
     }
 
     /// It is tried less and less often.
-    fn refused(&mut self, desk: &mut Desk, id: NodeId, failure: &Failure) {
-        let Some(sight) = self.sights.get_mut(&id) else {
+    fn refused(&mut self, context: &mut Context, id: NodeId, failure: &Failure) {
+        let Some(peer) = self.peers.get_mut(&id) else {
             return;
         };
-        sight.refusals = sight.refusals.saturating_add(1);
-        let pause = desk.trouble(failure, sight.refusals);
-        let act_at = desk.now.after(pause);
-        sight.stage = Stage::Doubting { act_at };
+        peer.refusals = peer.refusals.saturating_add(1);
+        let pause = context.trouble(failure, peer.refusals);
+        let act_at = context.now.after(pause);
+        peer.stage = Stage::Doubting { act_at };
     }
 
     /// The answer to the swap of a heartbeat register.
-    pub(super) fn wrote(&mut self, desk: &mut Desk, call: Call, result: &Result<Version, Failure>) {
+    pub(super) fn wrote(
+        &mut self,
+        context: &mut Context,
+        call: Call,
+        result: &Result<Version, Failure>,
+    ) {
         let Some((id, _)) = self.awaited(call) else {
             return;
         };
         match result {
             Ok(version) => {
                 let version = version.clone();
-                if let Some(sight) = self.sights.get_mut(&id) {
-                    sight.beat = Beat::Dead { version };
-                    sight.refusals = 0;
-                    sight.first = desk.now;
+                if let Some(peer) = self.peers.get_mut(&id) {
+                    peer.beat = HeartbeatState::Dead { version };
+                    peer.refusals = 0;
+                    peer.first = context.now;
                 }
-                self.condemn(desk, id);
+                self.condemn(context, id);
             }
             // Somebody wrote first: a late beat, or another judge. Look.
             Err(failure) if failure.class == FailureClass::Conflict => {
-                let act_at = desk.now;
+                let act_at = context.now;
                 self.set(id, Stage::Doubting { act_at });
-                if let Some(sight) = self.sights.get_mut(&id) {
-                    sight.conflicted = true;
+                if let Some(peer) = self.peers.get_mut(&id) {
+                    peer.conflicted = true;
                 }
             }
-            Err(failure) => self.doubt_again(desk, id, failure),
+            Err(failure) => self.doubt_again(context, id, failure),
         }
     }
 
     /// The answer to the deletion of a heartbeat register.
-    pub(super) fn deleted(&mut self, desk: &mut Desk, call: Call, result: &Result<(), Failure>) {
+    pub(super) fn deleted(
+        &mut self,
+        context: &mut Context,
+        call: Call,
+        result: &Result<(), Failure>,
+    ) {
         let Some((id, _)) = self.awaited(call) else {
             return;
         };
         match result {
             Ok(()) => {
-                self.sights.remove(&id);
+                self.peers.remove(&id);
                 self.former.retain(|former| *former != id);
             }
             // It is as it was, or gone; the next list will say.
             Err(_) => {
-                self.sights.remove(&id);
-                self.list_at = self.list_at.min(desk.now.after(desk.config.interval));
+                self.peers.remove(&id);
+                self.list_at = self.list_at.min(context.now.after(context.config.interval));
             }
         }
     }
 
     /// Does what time has made due.
-    pub(super) fn advance(&mut self, desk: &mut Desk, view: &View) {
-        let now = desk.now;
+    pub(super) fn advance(&mut self, context: &mut Context, view: &View) {
+        let now = context.now;
         if self.list.is_some_and(|pending| now >= pending.give_up_at) {
             self.list = None;
-            self.failed(desk, &Failure::no_answer());
+            self.failed(context, &Failure::no_answer());
         }
         if self.list.is_none() && now >= self.list_at {
-            self.list = Some(desk.list());
+            self.list = Some(context.list());
         }
-        let ids: Vec<NodeId> = self.sights.keys().copied().collect();
+        let ids: Vec<NodeId> = self.peers.keys().copied().collect();
         for id in ids {
-            self.advance_one(desk, view, id);
+            self.advance_one(context, view, id);
         }
     }
 
-    fn advance_one(&mut self, desk: &mut Desk, view: &View, id: NodeId) {
-        let now = desk.now;
+    fn advance_one(&mut self, context: &mut Context, view: &View, id: NodeId) {
+        let now = context.now;
         let member = view.member(id).is_some();
         let former = self.former.contains(&id);
-        let Some(sight) = self.sights.get(&id) else {
+        let Some(peer) = self.peers.get(&id) else {
             return;
         };
-        match (sight.stage, &sight.beat) {
-            (Stage::Watching, Beat::Alive { .. } | Beat::Absent)
-                if now >= sight.over_at(member) || former =>
+        match (peer.stage, &peer.beat) {
+            (Stage::Watching, HeartbeatState::Alive { .. } | HeartbeatState::Absent)
+                if now >= peer.over_at(member) || former =>
             {
-                if sight.beat == Beat::Absent && !member {
+                if peer.beat == HeartbeatState::Absent && !member {
                     return;
                 }
-                let act_at = now.after(self.turn(desk, view, id));
+                let act_at = now.after(self.turn(context, view, id));
                 self.set(id, Stage::Doubting { act_at });
-                self.advance_one(desk, view, id);
+                self.advance_one(context, view, id);
             }
             (Stage::Doubting { act_at }, _) if now >= act_at => {
-                let pending = desk.read(desk.keys.heartbeat(id));
+                let pending = context.read(context.keys.heartbeat(id));
                 self.set(id, Stage::Confirming(pending));
             }
             (Stage::Confirming(pending) | Stage::Declaring(pending), _)
                 if now >= pending.give_up_at =>
             {
-                self.doubt_again(desk, id, &Failure::no_answer());
+                self.doubt_again(context, id, &Failure::no_answer());
             }
             (Stage::Deleting(pending), _) if now >= pending.give_up_at => {
-                self.sights.remove(&id);
+                self.peers.remove(&id);
             }
-            (Stage::Condemned { bury_at }, Beat::Dead { version }) if !member && now >= bury_at => {
+            (Stage::Condemned { bury_at }, HeartbeatState::Dead { version })
+                if !member && now >= bury_at =>
+            {
                 let version = version.clone();
-                let pending = desk.delete(desk.keys.heartbeat(id), version);
+                let pending = context.delete(context.keys.heartbeat(id), version);
                 self.set(id, Stage::Deleting(pending));
             }
             _ => {}
@@ -511,13 +530,13 @@ impl Judge {
 
     pub(super) fn deadline(&self, view: &View, now: Instant) -> Instant {
         let list = self.list.map_or(self.list_at, |pending| pending.give_up_at);
-        let sights = self.sights.iter().map(|(id, sight)| match sight.stage {
+        let peers = self.peers.iter().map(|(id, peer)| match peer.stage {
             Stage::Watching => {
                 let member: Option<&Member> = view.member(*id);
-                if sight.beat == Beat::Absent && member.is_none() {
+                if peer.beat == HeartbeatState::Absent && member.is_none() {
                     return Instant::MAX;
                 }
-                sight.over_at(member.is_some())
+                peer.over_at(member.is_some())
             }
             Stage::Doubting { act_at } => act_at,
             Stage::Confirming(pending) | Stage::Declaring(pending) | Stage::Deleting(pending) => {
@@ -527,11 +546,11 @@ impl Judge {
             Stage::Condemned { bury_at } if bury_at > now => bury_at,
             Stage::Condemned { .. } => Instant::MAX,
         });
-        sights.fold(list, Ord::min)
+        peers.fold(list, Ord::min)
     }
 }
 
-impl Sight {
+impl PeerState {
     /// When it has been silent for long enough. A register of a node that is
     /// no member may be one that is about to join: it gets twice as long.
     fn over_at(&self, member: bool) -> Instant {
@@ -545,15 +564,18 @@ impl Sight {
     /// an older copy. It is waited for once more, which costs time and no
     /// safety; to ignore it would be to judge a register that is not there, for
     /// ever in vain (§3.4).
-    fn knows_better(&self, shown: &Beat, asked: Option<Instant>, plant: Plant) -> bool {
+    fn knows_better(&self, shown: &HeartbeatState, asked: Option<Instant>, plant: Plant) -> bool {
         let overtaken = asked.is_none_or(|asked| asked <= self.first);
         let old_news = overtaken || plant.is(Bug::FallenBeatIgnored);
         match (&self.beat, shown) {
-            (Beat::Alive { record: known, .. }, Beat::Alive { record, .. }) => {
+            (HeartbeatState::Alive { record: known, .. }, HeartbeatState::Alive { record, .. }) => {
                 old_news && record.sequence < known.sequence
             }
-            (Beat::Dead { .. }, Beat::Alive { .. }) => old_news,
-            (Beat::Alive { .. } | Beat::Dead { .. }, Beat::Absent) => overtaken,
+            (HeartbeatState::Dead { .. }, HeartbeatState::Alive { .. }) => old_news,
+            (
+                HeartbeatState::Alive { .. } | HeartbeatState::Dead { .. },
+                HeartbeatState::Absent,
+            ) => overtaken,
             _ => false,
         }
     }

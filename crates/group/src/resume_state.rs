@@ -12,12 +12,12 @@ use tenure_core::ids::Name;
 use tenure_core::time::{ClockId, Instant};
 use tenure_election::Grant;
 
-use super::plan::Job;
+use super::reconcile::Job;
 use super::{Bug, NodeId, Plant};
 
 /// What a restarted node may go on from: its old incarnation.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Past {
+pub struct ResumeState {
     /// Its id.
     pub id: NodeId,
     /// The grant of its last beat, on the clock of this very boot.
@@ -30,8 +30,8 @@ pub struct Past {
 /// A boot id that is foreign or cannot be read proves nothing: two processes
 /// that cannot read theirs need not be shown one clock.
 pub fn is_one_clock(noted: Option<ClockId>, read: Option<ClockId>, plant: Plant) -> bool {
-    let told = noted.is_some() && noted == read;
-    told || plant.is(Bug::BootTrusted)
+    let reported = noted.is_some() && noted == read;
+    reported || plant.is(Bug::BootTrusted)
 }
 
 /// Whether a node may go on from a life that has noted this clock and whose

@@ -1,6 +1,6 @@
 //! What runs here, and what ought to: the planner (§6).
 //!
-//! [`plan`] is a pure function of the view, the own id, what runs here, and
+//! [`reconcile`] is a pure function of the view, the own id, what runs here, and
 //! the own times. It is level-triggered: whoever calls it too often loses
 //! nothing, and a missed event costs only time. Three things decide whether a
 //! workload is wanted here: the view assigns it to this node *and nobody has
@@ -116,7 +116,7 @@ pub struct Times {
 }
 
 /// What follows from the view for the node `me`.
-pub fn plan(view: &View, me: NodeId, here: &Jobs, times: Times, plant: Plant) -> Vec<Action> {
+pub fn reconcile(view: &View, me: NodeId, here: &Jobs, times: Times, plant: Plant) -> Vec<Action> {
     let quorum = has_quorum(view, plant);
     let wanted = |name: &Name, digest: &Digest, instances: u32| {
         let assigned = view.workloads.get(name);
