@@ -6,6 +6,12 @@
 //! another connection, would wait behind tens of thousands. So the calls of a
 //! connection run in the task of that connection, [`IN_A_ROW`] of them in one
 //! turn, and each connection has the same turn, however much it asks for.
+//!
+//! A call that has begun and was not polled yet is counted nowhere else: it is
+//! neither refused nor charged to its caller. A caller that resets each call
+//! right away may begin any number of them. So a connection is not read as
+//! long as [`Waiting`] says that too many of its calls wait for their first
+//! turn. They get it in any case, so reading goes on.
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -20,6 +26,58 @@ const IN_A_ROW: u32 = 16;
 
 type Future = Pin<Box<dyn std::future::Future<Output = ()> + Send>>;
 
+/// How many calls of one connection may wait for their first turn before the
+/// connection is read no further.
+const WAITING_MAX: u32 = 64;
+/// The same of all connections together. A call takes 20 KiB or so before its
+/// first turn. A connection of which no call waits is read all the same, a
+/// little at a time.
+const WAITING_MAX_OF_ALL: u32 = 4_096;
+
+/// How many calls wait for their first turn: of one connection, and of all.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Waiting {
+    own: Arc<AtomicU32>,
+    all: Arc<AtomicU32>,
+}
+
+impl Waiting {
+    /// Those of another connection of the same server.
+    pub(super) fn of_another(&self) -> Self {
+        Self {
+            own: Arc::default(),
+            all: Arc::clone(&self.all),
+        }
+    }
+
+    /// Whether the connection is to be read no further for now.
+    pub(super) fn is_full(&self) -> bool {
+        let own = self.own.load(Ordering::Relaxed);
+        own >= WAITING_MAX || own > 0 && self.is_full_of_all()
+    }
+
+    /// Whether so many wait that each connection is read a little at a time.
+    pub(super) fn is_full_of_all(&self) -> bool {
+        self.all.load(Ordering::Relaxed) >= WAITING_MAX_OF_ALL
+    }
+
+    fn begin(&self) -> FirstTurn {
+        self.own.fetch_add(1, Ordering::Relaxed);
+        self.all.fetch_add(1, Ordering::Relaxed);
+        FirstTurn(self.clone())
+    }
+}
+
+/// Counts a call until its first turn; dropped then, or with the call.
+struct FirstTurn(Waiting);
+
+impl Drop for FirstTurn {
+    fn drop(&mut self) {
+        self.0.own.fetch_sub(1, Ordering::Relaxed);
+        self.0.all.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// The calls that are under way on one connection. They end with it.
 pub(super) struct Calls {
     begun: Begun,
@@ -30,11 +88,14 @@ pub(super) struct Calls {
 /// Where the HTTP library leaves calls that begin: it finds them while it is
 /// polled, and so right before they are polled for the first time.
 #[derive(Clone, Default)]
-pub(super) struct Begun(Arc<Mutex<Vec<Future>>>);
+pub(super) struct Begun {
+    calls: Arc<Mutex<Vec<(Future, FirstTurn)>>>,
+    waiting: Waiting,
+}
 
 impl Begun {
-    fn lock(&self) -> MutexGuard<'_, Vec<Future>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Vec<(Future, FirstTurn)>> {
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -43,7 +104,8 @@ where
     F: std::future::Future<Output = ()> + Send + 'static,
 {
     fn execute(&self, call: F) {
-        self.lock().push(Box::pin(call));
+        let first = self.waiting.begin();
+        self.lock().push((Box::pin(call), first));
     }
 }
 
@@ -51,6 +113,7 @@ where
 struct Call {
     call: Future,
     left: Arc<AtomicU32>,
+    first: Option<FirstTurn>,
 }
 
 impl std::future::Future for Call {
@@ -63,14 +126,19 @@ impl std::future::Future for Call {
             return Poll::Pending;
         };
         self.left.store(left, Ordering::Relaxed);
+        self.first = None;
         self.call.as_mut().poll(context)
     }
 }
 
 impl Calls {
-    pub(super) fn new() -> Self {
+    /// Those of a connection that reads no further while `waiting` is full.
+    pub(super) fn new(waiting: Waiting) -> Self {
         Self {
-            begun: Begun::default(),
+            begun: Begun {
+                calls: Arc::default(),
+                waiting,
+            },
             running: FuturesUnordered::new(),
             left: Arc::default(),
         }
@@ -99,10 +167,12 @@ impl Calls {
     fn poll(&mut self, context: &mut Context<'_>) {
         let left = &self.left;
         let begun = std::mem::take(&mut *self.begun.lock());
-        self.running.extend(begun.into_iter().map(|call| Call {
-            call,
-            left: Arc::clone(left),
-        }));
+        self.running
+            .extend(begun.into_iter().map(|(call, first)| Call {
+                call,
+                left: Arc::clone(left),
+                first: Some(first),
+            }));
         left.store(IN_A_ROW, Ordering::Relaxed);
         // Those that are left over have woken themselves, of which the set
         // finds two, and has its next turn after that of others.
@@ -137,7 +207,7 @@ mod tests {
     fn a_connection_polls_so_many_calls_in_a_row_and_all_of_them_in_turn() {
         let runtime = tokio::runtime::Builder::new_current_thread().build();
         runtime.expect("a runtime").block_on(async {
-            let mut calls = Calls::new();
+            let mut calls = Calls::new(Waiting::default());
             let polls = begun(&calls, 1_000, 1);
             let mut connection = std::pin::pin!(std::future::pending::<()>());
             let mut before = 0;
@@ -161,7 +231,7 @@ mod tests {
 
     #[test]
     fn calls_end_with_their_connection() {
-        let mut calls = Calls::new();
+        let mut calls = Calls::new(Waiting::default());
         let held = Arc::new(());
         let inner = Arc::clone(&held);
         calls.executor().execute(async move {

@@ -14,6 +14,7 @@ use tenure_api::v1::registers_server::Registers;
 use tenure_api::v1::sessions_server::Sessions;
 use tenure_api::v1::{self, Cause};
 use tokio::sync::mpsc;
+use tokio::task::yield_now;
 use tokio_stream::Stream;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::metadata::MetadataValue;
@@ -44,8 +45,11 @@ const ANSWERS_BYTES: usize = 1024 * 1024;
 
 /// About how many bytes an answer is without what was read.
 const ANSWER_BYTES: usize = 128;
-/// The same of a refusal, with its text.
-const REFUSAL_BYTES: usize = 256;
+/// After how many requests of one message others have their turn.
+const IN_A_ROW: usize = 512;
+/// For how many requests one counts that is refused: its error is a text that
+/// is made, sent, and written to the audit.
+const REFUSED_WORK: usize = 16;
 /// What a page counts for that was asked for over a stream, before it is told:
 /// until then it shares its values with the state.
 const PAGE_BYTES: usize = 128 * 1024;
@@ -345,7 +349,6 @@ struct Exchange {
 impl Exchange {
     async fn run(mut self, mut requests: Streaming<v1::Requests>) {
         let (mut open, mut ended) = (true, None);
-        let mut refused = Vec::new();
         while open || self.under_way > 0 {
             tokio::select! {
                 answers = self.sink.take() => {
@@ -369,14 +372,8 @@ impl Exchange {
                 message = requests.message(), if open && self.under_way < STREAM_MAX => {
                     match message {
                         Ok(Some(message)) => {
-                            self.ask(message, &mut refused);
-                            if !refused.is_empty() {
-                                let answers = std::mem::take(&mut refused);
-                                let charge = self.place.charge(answers.len() * REFUSAL_BYTES, None);
-                                let message = Ok((v1::Answers { answers }, charge));
-                                if self.sender.send(message).await.is_err() {
-                                    return;
-                                }
+                            if self.ask(message).await.is_err() {
+                                return;
                             }
                         }
                         Ok(None) => open = false,
@@ -397,62 +394,103 @@ impl Exchange {
         }
     }
 
-    fn ask(&mut self, message: v1::Requests, refused: &mut Vec<v1::Answer>) {
+    /// Hands the requests of a message on, and answers those that are refused.
+    /// Others have their turn after each [`IN_A_ROW`] of work. Fails once
+    /// nobody waits for answers any more.
+    async fn ask(&mut self, message: v1::Requests) -> Result<(), Closed> {
         let most = STREAM_MAX + OVER_MAX - self.under_way;
-        let mut events = Vec::with_capacity(message.requests.len().min(most));
         let granted = self.caller.granted();
-        let quota = granted.as_ref().ok().and_then(Granted::quota);
-        let caller = self.door.proof(&self.caller);
+        let (mut taken, mut work) = (0, 0);
+        let (mut events, mut refused) = (Vec::new(), Vec::new());
         for request in message.requests {
             let number = request.number;
-            // Whatever becomes of the request itself.
-            let proof = self.proven.by(&request, caller);
-            let entry = audited(&self.door, &self.caller, request.what.as_ref());
-            let ask = match request.what {
-                _ if events.len() >= most => {
-                    self.door.shared.metrics.refused();
-                    Err(busy())
-                }
-                Some(what) => match &granted {
-                    Ok(granted) => granted
-                        .may_ask(&what)
-                        .and_then(|()| translate::pipelined(what, &proof?))
-                        .and_then(|ask| has_room(&self.place, &self.caller, ask)),
-                    Err(unknown) => Err(unknown.clone()),
-                },
-                None => Err(invalid("expected a request, found none")),
-            };
-            match ask {
-                Ok(ask) => {
-                    let deletes = translate::deletes(&ask);
-                    let page = is_page(&ask);
-                    if page {
-                        self.pages.push(self.place.reserve(PAGE_BYTES));
-                    }
-                    let ticket = Ticket {
-                        number,
-                        deletes,
-                        page,
-                        entry,
-                    };
-                    let reply = Reply::Stream(Arc::clone(&self.sink), ticket);
-                    events.push(Event::Asked(ask, quota.clone(), reply));
+            match self.judge(request, &granted, taken < most) {
+                Ok(event) => {
+                    events.push(event);
+                    (taken, work) = (taken + 1, work + 1);
                 }
                 Err(error) => {
-                    if let Some(entry) = entry {
-                        entry.ends(Err(&error));
-                    }
-                    refused.push(v1::Answer {
-                        number,
-                        what: Some(v1::answer::What::Error(error)),
-                    });
+                    let what = Some(v1::answer::What::Error(error));
+                    refused.push(v1::Answer { number, what });
+                    work += REFUSED_WORK;
                 }
             }
+            if work >= IN_A_ROW {
+                work = 0;
+                self.hand_on(&mut events, &mut refused).await?;
+                yield_now().await;
+            }
         }
+        self.hand_on(&mut events, &mut refused).await
+    }
+
+    async fn hand_on(
+        &mut self,
+        events: &mut Vec<Event>,
+        refused: &mut Vec<v1::Answer>,
+    ) -> Result<(), Closed> {
         self.under_way += events.len();
-        self.door.inbox.put_all(events);
+        self.door.inbox.put_all(events.drain(..));
+        if refused.is_empty() {
+            return Ok(());
+        }
+        let message = v1::Answers {
+            answers: std::mem::take(refused),
+        };
+        let charge = self.place.charge(message.encoded_len(), None);
+        let sent = self.sender.send(Ok((message, charge))).await;
+        sent.map_err(|_| Closed)
+    }
+
+    /// What is handed on for this request, or why it is refused.
+    fn judge(
+        &mut self,
+        request: v1::Request,
+        granted: &Result<Granted, v1::Error>,
+        has_place: bool,
+    ) -> Result<Event, v1::Error> {
+        // Whatever becomes of the request itself.
+        let proof = self.proven.by(&request, self.door.proof(&self.caller));
+        let entry = audited(&self.door, &self.caller, request.what.as_ref());
+        let ask = match request.what {
+            _ if !has_place => {
+                self.door.shared.metrics.refused();
+                Err(busy())
+            }
+            Some(what) => granted.as_ref().map_err(Clone::clone).and_then(|granted| {
+                granted.may_ask(&what)?;
+                let ask = translate::pipelined(what, &proof?)?;
+                Ok((has_room(&self.place, &self.caller, ask)?, granted.quota()))
+            }),
+            None => Err(invalid("expected a request, found none")),
+        };
+        match ask {
+            Ok((ask, quota)) => {
+                let page = is_page(&ask);
+                if page {
+                    self.pages.push(self.place.reserve(PAGE_BYTES));
+                }
+                let ticket = Ticket {
+                    number: request.number,
+                    deletes: translate::deletes(&ask),
+                    page,
+                    entry,
+                };
+                let reply = Reply::Stream(Arc::clone(&self.sink), ticket);
+                Ok(Event::Asked(ask, quota, reply))
+            }
+            Err(error) => {
+                if let Some(entry) = entry {
+                    entry.ends(Err(&error));
+                }
+                Err(error)
+            }
+        }
     }
 }
+
+/// Nobody waits for the answers of a stream any more.
+struct Closed;
 
 /// What is to be noted of a request, if it changes a leadership.
 fn audited(door: &Door, caller: &Caller, what: Option<&v1::request::What>) -> Option<Entry> {

@@ -38,7 +38,7 @@ use tonic::service::Routes;
 
 use super::account::{Account, Asked, Connection, Holder, Streams};
 use super::budget::Metered;
-use super::calls::{Begun, Calls};
+use super::calls::{Begun, Calls, Waiting};
 use super::charged::Charged;
 use super::complaints::Complaints;
 use super::config::Config;
@@ -145,6 +145,7 @@ pub(super) async fn serve(listener: TcpListener, door: Door, guard: Guard) {
         demand: guard.demand,
         idle: guard.idle,
         account,
+        waiting: Waiting::default(),
         complaints: Complaints::default(),
     });
     let gate = Gate::new(Places {
@@ -212,6 +213,8 @@ struct Served {
     demand: Demand,
     idle: Duration,
     account: Arc<Account>,
+    /// Calls that wait for their first turn.
+    waiting: Waiting,
     /// What was said of clients, by their addresses.
     complaints: Complaints,
 }
@@ -236,7 +239,8 @@ impl Served {
                 return Some(blame(error.kind() == std::io::ErrorKind::TimedOut));
             }
         };
-        let begun = match timeout(HEADERS_WITHIN, begin(line)).await {
+        let waiting = self.waiting.of_another();
+        let begun = match timeout(HEADERS_WITHIN, begin(line, waiting.clone())).await {
             Ok(Ok(begun)) => begun,
             // It has gone.
             Ok(Err(_)) => return None,
@@ -249,7 +253,7 @@ impl Served {
             arrival,
             given_up: GivenUp::new(),
         };
-        let mut calls = Calls::new();
+        let mut calls = Calls::new(waiting);
         let builder = builder(calls.executor());
         let mut serving = pin!(builder.serve_connection(TokioIo::new(begun), service));
         let served = tokio::select! {
