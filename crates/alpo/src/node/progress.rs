@@ -23,7 +23,7 @@ use tenure_core::time::Instant;
 use super::super::entry::ClusterVersion;
 use super::super::ids::{LogId, Position, StorageId};
 use super::super::log::Log;
-use super::super::state::Mark;
+use super::super::state::StateChecksum;
 
 #[derive(Clone, Debug)]
 pub(super) struct Progress {
@@ -42,7 +42,7 @@ pub(super) struct Progress {
     /// so in this reign.
     pub(super) version: Option<ClusterVersion>,
     /// What its state was marked with where it was asked for last.
-    pub(super) mark: Option<Mark>,
+    pub(super) state_checksum: Option<StateChecksum>,
     pub(super) mode: Mode,
     /// Refusals of requests up to this number tell nothing any more.
     floor: u64,
@@ -94,7 +94,7 @@ impl Progress {
             round: 0,
             heard_at: None,
             version: None,
-            mark: None,
+            state_checksum: None,
             mode: Mode::Probing { asked: false },
             settled_by: newest,
             set_back: false,
@@ -127,7 +127,7 @@ impl Progress {
         self.round = 0;
         self.heard_at = None;
         self.version = None;
-        self.mark = None;
+        self.state_checksum = None;
     }
 
     /// It is known that the peer has more than before: `newest` is the number
@@ -273,7 +273,7 @@ impl Progress {
             // Which entries there may be is not explored, nor what becomes of
             // states that differ.
             version: _,
-            mark: _,
+            state_checksum: _,
             settled_by: _,
             set_back,
             floor: _,

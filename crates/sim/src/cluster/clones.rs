@@ -3,7 +3,7 @@
 //! In some of the worlds an operator starts a second process, once, with a
 //! copy of the directory of one that runs: on another machine, where nothing
 //! keeps the two apart. Often the first one is stopped for a while just then,
-//! as a machine is that is moved. The rule ([`Starts`]): the second is let in
+//! as a machine is that is moved. The rule ([`KnownStarts`]): the second is let in
 //! by nobody who has heard of the first within an election timeout, and is out
 //! for good once the first has promised more than is in the copy; when the
 //! first has been silent, the second is let in, and the first is refused.
@@ -21,7 +21,7 @@
 
 use std::time::Duration;
 
-use tenure_alpo::{Reached, Start, StorageId, Verdict as Word};
+use tenure_alpo::{DiskProgress, Start, StartVerdict as Word, StorageId};
 use tenure_core::rng::Rng;
 
 use super::checkers::Verdict;
@@ -32,7 +32,7 @@ use super::swarm::{SECOND, Swarm};
 use super::world::{Event, World};
 
 #[cfg(doc)]
-use tenure_alpo::Starts;
+use tenure_alpo::KnownStarts;
 
 /// Who shares a disk in a run.
 pub(super) struct Clones {
@@ -198,7 +198,7 @@ impl World {
         let Some(says) = self.says(process) else {
             return false;
         };
-        let (start, reached): (Start, Reached) = says;
+        let (start, reached): (Start, DiskProgress) = says;
         let who = (self.hosts[process].id, self.hosts[process].storage);
         let timeout = Duration::from_nanos(self.timeout());
         let members = self.committed.reference.members();

@@ -13,7 +13,7 @@
 //! | `disk`, `files` | a server's log, and the files that lose it |
 //! | `copies` | disks that are set back to an earlier copy |
 //! | `clones` | two live processes with one disk |
-//! | `founding` | how a cluster begins |
+//! | `bootstrap` | how a cluster begins |
 //! | `removed` | disks that were removed and live on |
 //! | `client`, `asking` | who asks for things, and how |
 //! | `others` | who uses a session that another client opened |
@@ -27,6 +27,7 @@
 //! | `checkers` | what must be true, a file each |
 
 mod asking;
+mod bootstrap;
 mod checkers;
 mod client;
 mod clones;
@@ -34,7 +35,6 @@ mod copies;
 mod disk;
 mod faults;
 mod files;
-mod founding;
 mod host;
 mod judging;
 mod late;

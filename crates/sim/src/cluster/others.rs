@@ -13,7 +13,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tenure_alpo::{Answer, Ask, Claim, Command, Operation, Outcome, Refusal, SessionId};
+use tenure_alpo::{
+    Answer, ClientRequest, Command, Operation, Outcome, OwnershipProof, Refusal, SessionId,
+};
 use tenure_core::rng::Rng;
 
 use super::checkers::{Check, Verdict, broken};
@@ -25,9 +27,9 @@ const MEDDLES: u64 = 4;
 /// What was asked by somebody else.
 #[derive(Clone, Debug)]
 enum Meddling {
-    Stranger(Command),
+    JoinError(Command),
     /// Its number in the history.
-    Copy(Ask, usize),
+    Copy(ClientRequest, usize),
 }
 
 /// Those who use sessions that others opened.
@@ -84,11 +86,11 @@ impl World {
             operation,
         };
         let (ask, meddling) = if stranger {
-            let ask = Ask::Command(command.clone(), Claim::NONE);
-            (ask, Meddling::Stranger(command))
+            let ask = ClientRequest::Command(command.clone(), OwnershipProof::NONE);
+            (ask, Meddling::JoinError(command))
         } else {
             others.copied.insert(session);
-            let ask = Ask::Command(command, Claim::of_secret(own.secret()));
+            let ask = ClientRequest::Command(command, OwnershipProof::of_secret(own.secret()));
             let number = self.calls.invoke(self.now, self.clients.len(), &ask);
             (ask.clone(), Meddling::Copy(ask, number))
         };
@@ -113,7 +115,7 @@ impl World {
         };
         Some(match (meddling, outcome) {
             (_, Outcome::SessionExpired | Outcome::TooOld | Outcome::OtherContent) => Ok(()),
-            (Meddling::Stranger(command), outcome) => broken(
+            (Meddling::JoinError(command), outcome) => broken(
                 Check::Owned,
                 format!("{command:?} of somebody who did not prove anything: {outcome:?}"),
             ),

@@ -21,7 +21,7 @@
 //!   it goes on appending, and so is the next one, as soon as it is elected:
 //!   of two logs one is longer and the other one newer.
 
-use tenure_alpo::Ask;
+use tenure_alpo::ClientRequest;
 
 use super::late::Hold;
 use super::world::{Event, World};
@@ -153,7 +153,7 @@ impl World {
             }
             Next::Swap { leader } if self.rng.chance(60) => {
                 let id = self.hosts[leader].id;
-                self.order(Ask::Transfer(Some(id)));
+                self.order(ClientRequest::Transfer(Some(id)));
             }
             Next::Swap { .. } => {
                 self.network.heal();

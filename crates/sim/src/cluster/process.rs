@@ -184,7 +184,7 @@ impl World {
     /// Starts a server's process, for the first time or again.
     pub(super) fn start(&mut self, server: usize) -> Verdict {
         let host = &self.hosts[server];
-        if host.node.is_some() || host.founding.is_some() || host.dead || host.lost {
+        if host.node.is_some() || host.bootstrap.is_some() || host.dead || host.lost {
             return Ok(());
         }
         if host.founder && !host.disk.has_log() {
@@ -270,7 +270,7 @@ impl World {
     /// Ends a server's process; it comes back after `restart`.
     pub(super) fn crash(&mut self, server: usize, restart: Option<u64>) {
         let host = &mut self.hosts[server];
-        let looked = host.founding.take().is_some();
+        let looked = host.bootstrap.take().is_some();
         if host.node.take().is_none() && !looked {
             return;
         }

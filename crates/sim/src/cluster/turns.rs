@@ -191,7 +191,7 @@ impl World {
         let offers = matches!(
             envelope.body,
             Body::Request {
-                request: Request::TransferNow,
+                request: Request::TimeoutNow,
                 ..
             }
         );

@@ -4,14 +4,15 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
 use tenure_alpo::{
-    Answer, Ask, Body, Hello, Input, LogId, Membership, Node, ServerId, State, Status, StorageId,
-    invariants,
+    Answer, Body, ClientRequest, Hello, Input, LogId, Membership, Node, ServerId, State, Status,
+    StorageId, invariants,
 };
 use tenure_core::Machine;
 use tenure_core::rng::Rng;
 use tenure_core::time::{ClockId, Now};
 
 use super::Options;
+use super::bootstrap::{Beginning, committed};
 use super::checkers::accepted;
 use super::checkers::clients::Calls;
 use super::checkers::committed::Committed;
@@ -23,7 +24,6 @@ use super::checkers::{Check, Verdict, broken};
 use super::client::Client;
 use super::clones::Clones;
 use super::copies::Copies;
-use super::founding::{Beginning, committed};
 use super::host::Host;
 use super::late::Late;
 use super::network::{Letter, Network};
@@ -64,7 +64,7 @@ pub(super) enum Event {
     Asked {
         server: usize,
         token: u64,
-        ask: Ask,
+        ask: ClientRequest,
     },
     Answered {
         token: u64,

@@ -68,7 +68,7 @@ pub enum Check {
     Disk,
     /// Two clusters were founded by servers that kept their disks, one without
     /// its disk takes part, or one is left out.
-    Founding,
+    Bootstrap,
     /// A restored cluster gave out what the lost one had given out, or
     /// something of the backup is not there.
     Restored,
@@ -110,7 +110,7 @@ impl fmt::Display for Check {
             Self::Veto => "veto",
             Self::Followed => "followed",
             Self::Disk => "disk",
-            Self::Founding => "founding",
+            Self::Bootstrap => "founding",
             Self::Restored => "restored",
             Self::Halted => "halted",
             Self::Election => "election",

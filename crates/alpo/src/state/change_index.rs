@@ -14,13 +14,13 @@ use super::super::ids::LogId;
 
 /// After which entries the registers were changed how often.
 #[derive(Clone, Debug)]
-pub(super) struct Trail {
+pub(super) struct ChangeIndex {
     /// Entries that changed something, and the revision after each.
     steps: VecDeque<(LogId, u64)>,
     most: usize,
 }
 
-impl Trail {
+impl ChangeIndex {
     /// Begins after entry `id`, when there had been `revision` changes, and
     /// goes back at most `most` entries that changed something.
     pub(super) fn begin(id: LogId, revision: u64, most: usize) -> Self {

@@ -14,7 +14,7 @@ use super::super::quorum;
 use super::leader::{Leader, Transfer};
 use super::progress::{Mode, Progress};
 use super::server::Server;
-use super::types::{Answer, Ask, Few, Query, Refusal};
+use super::types::{Answer, ClientRequest, Query, Refusal, ServerList};
 
 /// A learner that is promoted may lack what was appended in so long a time,
 /// or in a timeout if that is longer. It is counted in time, so that a busy
@@ -55,10 +55,10 @@ impl Leader {
             let found = server.find(query, self.time(server));
             return server.answer(token, Answer::Read(found));
         }
-        if self.rounds.waiting() >= server.config.waiting {
+        if self.quorum_rounds.waiting() >= server.config.waiting {
             return server.answer(token, Answer::Refused(Refusal::Busy));
         }
-        self.rounds.wait(token, query);
+        self.quorum_rounds.wait(token, query);
     }
 
     /// Whether nobody else can have been elected: voters that answered the
@@ -69,7 +69,7 @@ impl Leader {
         let span = server.config.drift.shorten(server.config.timeout);
         server.config.lease_reads
             && !self.lease_given_up
-            && server.now < self.rounds.confirmed_at().after(span)
+            && server.now < self.quorum_rounds.confirmed_at().after(span)
     }
 
     /// Changes the members, or refuses to. `of` is the disk that the server
@@ -103,11 +103,14 @@ impl Leader {
             let leader = self.transfer.map(|transfer| transfer.to);
             return server.answer(token, Answer::Refused(Refusal::NotLeader { leader }));
         }
-        if let Change::Admit { .. } = change {
+        if let Change::AddLearner { .. } = change {
             return self.adopt(server, members, token);
         }
         let lately = server.now.before(server.config.timeout);
-        let (mut round, mut until) = (self.rounds.next(), server.now.after(server.config.timeout));
+        let (mut round, mut until) = (
+            self.quorum_rounds.next(),
+            server.now.after(server.config.timeout),
+        );
         let mut after = server.log.last().id;
         if server.planted(Bug::ChangesOverlap) {
             (round, until, after) = (0, server.now, 0);
@@ -119,7 +122,7 @@ impl Leader {
             round,
             after,
             until,
-            awake: self.rounds.confirmed_at() >= lately,
+            awake: self.quorum_rounds.confirmed_at() >= lately,
         });
         self.judge_change(server);
     }
@@ -139,7 +142,7 @@ impl Leader {
         }
         let now = server.members.now();
         let about = match change {
-            Change::Admit { .. } => None,
+            Change::AddLearner { .. } => None,
             Change::Promote(id) | Change::Remove(id) => now.get(id),
         };
         match (about, of) {
@@ -158,7 +161,7 @@ impl Leader {
             return;
         };
         let over = server.now >= it.until;
-        let confirmed = self.rounds.is_confirmed(it.round);
+        let confirmed = self.quorum_rounds.is_confirmed(it.round);
         if !confirmed && !over {
             return;
         }
@@ -175,7 +178,11 @@ impl Leader {
             // leads.
             Ok(_) if self.transfer.is_some() => {
                 let (change, of) = (it.change, it.of);
-                if !(self.desk).admit(&server.config, it.token, Ask::change(change, of)) {
+                if !(self.pending_proposals).push_backlog(
+                    &server.config,
+                    it.token,
+                    ClientRequest::change(change, of),
+                ) {
                     server.answer(it.token, Answer::Refused(Refusal::Busy));
                 }
             }
@@ -249,7 +256,7 @@ impl Leader {
     /// `after` on its disk, by its own word, has synced after the request
     /// came. Without this the change could make a majority need a disk that
     /// hangs: it would count at once, and never commit.
-    fn unsynced(&self, server: &Server, it: &Changing, members: &Membership) -> Option<Few> {
+    fn unsynced(&self, server: &Server, it: &Changing, members: &Membership) -> Option<ServerList> {
         if server.planted(Bug::ChangeUnsynced) {
             return None;
         }
@@ -313,7 +320,7 @@ impl Leader {
 
     fn adopt(&mut self, server: &mut Server, members: Membership, token: u64) {
         self.append(server, Payload::Members(members), Some(token));
-        self.meet_members(server);
+        self.update_peers(server);
     }
 
     /// Whether enough of those who would vote after a change could vote now:
@@ -337,7 +344,7 @@ impl Leader {
 
     /// Peers come and go with the members, as soon as the entry is appended. A
     /// number that has gone to another disk is another peer.
-    pub(super) fn meet_members(&mut self, server: &Server) {
+    pub(super) fn update_peers(&mut self, server: &Server) {
         let members = server.members.now();
         if !server.planted(Bug::ProgressKept) {
             self.peers.retain(|id, peer| members.has(*id, peer.storage));
@@ -361,8 +368,8 @@ impl Leader {
         let members = server.members.now();
         let can = |id: &ServerId| members.is_voter(*id) && *id != server.id();
         let best = || {
-            let heirs = self.peers.iter().filter(|(id, _)| can(id));
-            let best = heirs.max_by_key(|(_, peer)| (peer.round, peer.matched));
+            let transferees = self.peers.iter().filter(|(id, _)| can(id));
+            let best = transferees.max_by_key(|(_, peer)| (peer.round, peer.matched));
             best.map(|(id, _)| *id)
         };
         let target = match to {
@@ -385,7 +392,7 @@ impl Leader {
         self.transfer = Some(Transfer {
             to,
             until,
-            told: false,
+            timeout_now_sent: false,
             token,
         });
     }
@@ -399,12 +406,12 @@ impl Leader {
             .peers
             .get(&transfer.to)
             .is_some_and(|peer| peer.matched == server.log.last().id);
-        if caught_up && !transfer.told {
-            transfer.told = true;
+        if caught_up && !transfer.timeout_now_sent {
+            transfer.timeout_now_sent = true;
             // From here on somebody may be elected although voters hear this
             // leader: it never again counts on a lease in this term.
             self.lease_given_up = !server.planted(Bug::LeaseKept);
-            server.ask(transfer.to, Request::TransferNow);
+            server.ask(transfer.to, Request::TimeoutNow);
         }
     }
 
@@ -416,14 +423,14 @@ impl Leader {
         if let Some(token) = transfer.token {
             server.answer(token, Answer::Refused(Refusal::NotHandedOver));
         }
-        self.open_doors(server);
+        self.admit_backlog(server);
     }
 
     /// When this server steps down unless a majority answers before (H5).
     pub(super) fn leads_until(&self, server: &Server) -> Instant {
         let config = &server.config;
         let silent = self
-            .rounds
+            .quorum_rounds
             .silent_since(config.heartbeat, config.lease_reads);
         match silent {
             Some(since) if !server.planted(Bug::NeverStepsDown) => since.after(config.timeout),

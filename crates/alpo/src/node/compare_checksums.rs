@@ -19,9 +19,9 @@
 use alloc::vec::Vec;
 
 use super::super::ids::LogId;
-use super::super::message::Compare;
+use super::super::message::CompareChecksums;
 use super::super::quorum;
-use super::super::state::Mark;
+use super::super::state::StateChecksum;
 use super::leader::Leader;
 use super::server::Server;
 use super::types::{Event, Fault};
@@ -29,32 +29,32 @@ use super::types::{Event, Fault};
 /// Heartbeats after which another mark is asked for, although no majority
 /// has answered for the one before: they may have started anew since, and not
 /// know it any more.
-const PATIENCE: u32 = 10;
+const HEARTBEATS_PER_CHECKSUM: u32 = 10;
 
 /// What a leader knows of the others' marks.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Comparing {
+pub(super) struct ChecksumComparison {
     /// Which mark is asked for; 0 for none yet.
     at: LogId,
     /// How often it was.
     asked: u32,
-    agreed: Option<Mark>,
+    agreed: Option<StateChecksum>,
     /// The last mark that people were told of that nobody agrees on.
-    told: LogId,
+    reported: LogId,
 }
 
-impl Comparing {
+impl ChecksumComparison {
     /// What the next heartbeat says.
-    pub(super) fn ask(&mut self, server: &Server) -> Compare {
+    pub(super) fn ask(&mut self, server: &Server) -> CompareChecksums {
         let settled = self.agreed.is_some_and(|agreed| agreed.id >= self.at);
-        if (settled || self.at == 0 || self.asked >= PATIENCE)
-            && let Some(newest) = server.state.newest_mark()
+        if (settled || self.at == 0 || self.asked >= HEARTBEATS_PER_CHECKSUM)
+            && let Some(newest) = server.state.newest_state_checksum()
             && newest.id > self.at
         {
             (self.at, self.asked) = (newest.id, 0);
         }
         self.asked = self.asked.saturating_add(1);
-        Compare {
+        CompareChecksums {
             at: self.at,
             agreed: self.agreed,
         }
@@ -63,32 +63,42 @@ impl Comparing {
 
 impl Leader {
     /// Counts the marks; somebody has answered.
-    pub(super) fn compare(&mut self, server: &mut Server) {
-        let at = self.comparing.at;
-        if at == 0 || self.comparing.agreed.is_some_and(|agreed| agreed.id >= at) {
+    pub(super) fn compare_checksums(&mut self, server: &mut Server) {
+        let at = self.checksum_comparison.at;
+        if at == 0
+            || self
+                .checksum_comparison
+                .agreed
+                .is_some_and(|agreed| agreed.id >= at)
+        {
             return;
         }
         let members = server.members.now();
-        let mark = |id| {
+        let state_checksum = |id| {
             if id == server.id() {
-                return server.state.mark(at);
+                return server.state.state_checksum(at);
             }
             let peer = self.peers.get(&id)?;
-            peer.mark.filter(|mark| mark.id == at)
+            peer.state_checksum
+                .filter(|state_checksum| state_checksum.id == at)
         };
-        let marks: Vec<Mark> = members.voters().filter_map(mark).collect();
+        let state_checksums: Vec<StateChecksum> =
+            members.voters().filter_map(state_checksum).collect();
         let voters = members.voters().count();
-        let has_majority = |mark: &&Mark| {
-            let same = marks.iter().filter(|other| other == mark).count();
+        let has_majority = |state_checksum: &&StateChecksum| {
+            let same = state_checksums
+                .iter()
+                .filter(|other| other == state_checksum)
+                .count();
             same >= quorum::majority(voters)
         };
-        if let Some(agreed) = marks.iter().find(has_majority).copied() {
-            self.comparing.agreed = Some(agreed);
-            server.tell(Event::Compared { at });
+        if let Some(agreed) = state_checksums.iter().find(has_majority).copied() {
+            self.checksum_comparison.agreed = Some(agreed);
+            server.emit(Event::StatesAgree { at });
             server.agreed(Some(agreed));
-        } else if marks.len() == voters && self.comparing.told != at {
-            self.comparing.told = at;
-            server.tell(Event::Disagreement { at });
+        } else if state_checksums.len() == voters && self.checksum_comparison.reported != at {
+            self.checksum_comparison.reported = at;
+            server.emit(Event::StatesDisagree { at });
         }
     }
 }
@@ -96,21 +106,24 @@ impl Leader {
 impl Server {
     /// A majority has this mark: stops if its own is another. A mark of an
     /// entry that is not applied here yet is kept until it is.
-    pub(super) fn agreed(&mut self, agreed: Option<Mark>) {
+    pub(super) fn agreed(&mut self, agreed: Option<StateChecksum>) {
         let Some(agreed) = agreed else {
             return;
         };
         if agreed.id > self.state.applied().id {
             // The earliest: later ones would always be ahead of a server that
             // is always a little late.
-            if self.awaited.is_none_or(|awaited| awaited.id > agreed.id) {
-                self.awaited = Some(agreed);
+            if self
+                .awaited_checksum
+                .is_none_or(|awaited_checksum| awaited_checksum.id > agreed.id)
+            {
+                self.awaited_checksum = Some(agreed);
             }
             return;
         }
         if self
             .state
-            .mark(agreed.id)
+            .state_checksum(agreed.id)
             .is_some_and(|mine| mine != agreed)
         {
             self.halt(Fault::Diverged { id: agreed.id });
