@@ -1,4 +1,5 @@
-//! Who may vote at all: founding a cluster, and telling strangers.
+//! Bootstrap: which servers begin a cluster, and so may vote at all; and the
+//! join errors of all others.
 //!
 //! Votes and acknowledged entries are promises, and they are kept on disks. A
 //! server whose disk was wiped has broken its promises without knowing it: it
@@ -416,7 +417,7 @@ impl Bootstrap {
                 Ok(self.found(cluster, known))
             }
             // It belongs to them, but the members have changed since the
-            // founding: it learns of that, and that it may vote, by the log.
+            // bootstrap: it learns of that, and that it may vote, by the log.
             Some(storage) if *storage == found => Ok(self.found(cluster, &Table::new())),
             Some(storage) => Err(JoinError::Replaced {
                 server,

@@ -11,10 +11,10 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | [`Node`] | one server as a machine: passive, candidate or leader |
+//! | [`Node`] | one server as a machine: follower, candidate or leader |
 //! | [`Envelope`], [`Request`], [`Reply`] | what servers say to each other |
 //! | [`Entry`], [`Log`], [`Position`] | the log |
-//! | [`State`] | what it adds up to: registers, the plain log, sessions |
+//! | [`State`] | what it adds up to: registers, the user log, sessions |
 //! | [`Batch`], [`HardState`], [`Recovered`] | what has to be on disk |
 //! | [`Membership`], [`quorum`] | who counts, and how many are enough |
 //! | [`Bootstrap`] | who may vote at all |

@@ -1,6 +1,6 @@
 //! What servers say to each other.
 //!
-//! Only candidates and leaders ask ([`Request`]); passive servers only
+//! Only candidates and leaders ask ([`Request`]); followers only
 //! answer ([`Reply`]). Every message carries its sender's term, and every
 //! reply carries the number of the request it answers and the term it was
 //! asked in, so that an answer to an older cycle or an older reign is known
@@ -125,9 +125,9 @@ pub enum Request {
 /// [`StateChecksum`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 pub struct CompareChecksums {
-    /// What was your state marked with after this entry? 0 asks nothing.
+    /// What was the checksum of your state after this entry? 0 asks nothing.
     pub at: LogId,
-    /// A majority has this mark; whoever has another one has gone wrong.
+    /// A majority has this checksum; a server that has another one has gone wrong.
     pub agreed: Option<StateChecksum>,
 }
 
@@ -151,20 +151,20 @@ pub enum Reply {
     StaleTerm,
     /// To [`Request::PreVote`]: I would.
     PreVoteGranted,
-    /// To a poll or a vote: somebody leads, and I hear of it. The asker's
+    /// To a pre-vote or a vote: somebody leads, and I hear of it. The asker's
     /// term is not taken over.
     LeaderKnown {
         /// Who leads, if that is known. It is not on a server that has only
         /// just started and must take it that somebody does.
         leader: Option<ServerId>,
     },
-    /// To a poll or a vote: my log is better than yours.
+    /// To a pre-vote or a vote: my log is better than yours.
     LogIncomplete {
         /// Where it ends.
         last: Position,
     },
-    /// To a poll or a vote: I am in no position to vote, since nobody ever
-    /// admitted me.
+    /// To a pre-vote or a vote: I must not vote, since my log does not have
+    /// me, with this disk, among the members.
     NotAMember,
     /// To [`Request::Vote`]: you have my vote. Durable before it is said.
     Granted,
@@ -212,7 +212,7 @@ pub enum Reply {
         round: u64,
         /// The newest kinds of entries I understand.
         version: ClusterVersion,
-        /// What my state was marked with where it was asked for, if I know.
+        /// The checksum of my state where it was asked for, if I know.
         state_checksum: Option<StateChecksum>,
     },
     /// To [`Request::Install`].

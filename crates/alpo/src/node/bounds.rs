@@ -68,7 +68,7 @@ impl fmt::Display for MessageError {
 
 impl Node {
     /// Whether a message that came from a server with disk `storage` is to be
-    /// heeded. Marks of somebody who is no member are taken out of it: kept
+    /// heeded. Checksums of somebody who is no member are taken out of it: kept
     /// until the entry is applied, they would contradict later.
     ///
     /// # Errors

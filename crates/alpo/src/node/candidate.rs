@@ -1,6 +1,6 @@
 //! A candidate: it would lead.
 //!
-//! It first *polls*: would you vote for me? That changes nothing anywhere, so
+//! It asks for *pre-votes* first: would you vote for me? That changes nothing anywhere, so
 //! a server that was cut off and comes back cannot disturb a reign (H9). With
 //! a majority of would-be votes it *stands*: raises the term, votes for
 //! itself, and asks for votes, durably. When votes are split, rank decides:
@@ -70,7 +70,7 @@ pub(super) enum CandidatePhase {
 pub(super) enum CandidacyOutcome {
     /// It goes on.
     Wait,
-    /// The poll is won (or there is none): stand.
+    /// The pre-vote is won (or there is none): stand.
     Stand,
     /// Nobody else can win: the next cycle begins at once.
     Again,
@@ -128,7 +128,7 @@ impl Candidate {
 
     /// When a cycle that begins now ends. Longer from cycle to cycle, so that
     /// candidates that disturb each other get out of step; shorter than the
-    /// patience of the passive.
+    /// election timeout of followers.
     fn cycle(server: &mut Server, cycles: u32) -> Instant {
         let base = (server.config.timeout / 4) * (1 << cycles.min(2));
         server.random_instant(base).after(base)
@@ -142,8 +142,8 @@ impl Candidate {
     /// elected for as long as disks are slow. So a candidate waits for its own
     /// disk; and from cycle to cycle twice as long for voters that have not
     /// answered, as long as they could make a majority. They are there: a
-    /// majority has answered the poll. One that died meanwhile costs little,
-    /// for it answers no further poll.
+    /// majority has answered the pre-vote. One that died meanwhile costs little,
+    /// for it answers no further pre-vote.
     fn waits_for_disks(&mut self, server: &Server) -> bool {
         if self.phase == CandidatePhase::PreVoting {
             return false;
@@ -257,7 +257,7 @@ impl Candidate {
             Reply::LogIncomplete { .. } if self.phase == CandidatePhase::Standing => {
                 return Self::vetoed(server);
             }
-            // Refusals of a poll, or answers that change nothing.
+            // Refusals of a pre-vote, or answers that change nothing.
             _ => {}
         }
         self.outcome(server)

@@ -16,7 +16,7 @@ use super::types::{Answer, ClientRequest, Refusal};
 impl Leader {
     /// Somebody wants something.
     pub(super) fn asked(&mut self, server: &mut Server, token: u64, ask: ClientRequest) {
-        // While it hands over, the heir must not be given ever more; a moment
+        // While it hands over, the transferee must not be given ever more; a moment
         // later it leads, or this server goes on.
         let handing_over = self.transfer.is_some() && ask.proposes();
         if !self.is_ready(server) || handing_over {
@@ -122,7 +122,7 @@ impl Leader {
     /// that are over for longest first; as many as have room
     /// ([`super::session_ends`]). The others' turn comes when these are applied.
     pub(super) fn expire(&mut self, server: &mut Server) {
-        // While it hands over, the heir must not be given ever more.
+        // While it hands over, the transferee must not be given ever more.
         let Some(ready_at) = self.ready_at.filter(|_| self.transfer.is_none()) else {
             return;
         };

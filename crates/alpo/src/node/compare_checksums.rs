@@ -2,11 +2,11 @@
 //!
 //! ```text
 //!   leader                              the others
-//!     │  heartbeat: marked with what at 512?  │
+//!     │  heartbeat: your checksum at 512?     │
 //!     │ ────────────────────────────────────► │
-//!     │ ◄──────────────────────────────────── │  a mark, or "I do not know"
+//!     │ ◄──────────────────────────────────── │  a checksum, or "I do not know"
 //!     │  (a majority of the voters has one)   │
-//!     │  heartbeat: 512 is marked so          │
+//!     │  heartbeat: the checksum at 512       │
 //!     │ ────────────────────────────────────► │  mine is another: I stop
 //! ```
 //!
@@ -26,20 +26,20 @@ use super::leader::Leader;
 use super::server::Server;
 use super::types::{Event, Fault};
 
-/// Heartbeats after which another mark is asked for, although no majority
+/// Heartbeats after which another checksum is asked for, although no majority
 /// has answered for the one before: they may have started anew since, and not
 /// know it any more.
 const HEARTBEATS_PER_CHECKSUM: u32 = 10;
 
-/// What a leader knows of the others' marks.
+/// What a leader knows of the others' checksums.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ChecksumComparison {
-    /// Which mark is asked for; 0 for none yet.
+    /// Which checksum is asked for; 0 for none yet.
     at: LogId,
     /// How often it was.
     asked: u32,
     agreed: Option<StateChecksum>,
-    /// The last mark that people were told of that nobody agrees on.
+    /// The last entry at which people were told that nobody agrees.
     reported: LogId,
 }
 
@@ -62,7 +62,7 @@ impl ChecksumComparison {
 }
 
 impl Leader {
-    /// Counts the marks; somebody has answered.
+    /// Counts the checksums; a server has answered.
     pub(super) fn compare_checksums(&mut self, server: &mut Server) {
         let at = self.checksum_comparison.at;
         if at == 0
@@ -104,7 +104,7 @@ impl Leader {
 }
 
 impl Server {
-    /// A majority has this mark: stops if its own is another. A mark of an
+    /// A majority has this checksum: stops if its own is another. That of an
     /// entry that is not applied here yet is kept until it is.
     pub(super) fn agreed(&mut self, agreed: Option<StateChecksum>) {
         let Some(agreed) = agreed else {

@@ -3,7 +3,7 @@
 //!
 //! Two servers with the same digest do the same in every schedule, up to
 //! *when*. Left out is what the explorer decides in the clock's stead (when
-//! patience is over, whether a leader still counts as heard), what chance
+//! election timeout is over, whether a leader still counts as heard), what chance
 //! draws, the times stamped on entries, the rounds by which reads are
 //! confirmed, and who waits for which answer. Request numbers are left out
 //! too, since only their order matters, and that only among those of one

@@ -1,4 +1,4 @@
-//! A passive server: it answers, and never asks.
+//! A follower, which ALPO calls *passive*: it answers, and never asks.
 //!
 //! It accepts what the leader sends, gives its vote, and waits. When it has
 //! waited long enough without a word from a leader, or from a candidate that
@@ -72,8 +72,8 @@ impl Follower {
         follower
     }
 
-    /// A wait of one that has had a part in an election: beyond its patience
-    /// it leaves time for the votes of others.
+    /// A wait of one that has had a part in an election: beyond its
+    /// election timeout it leaves time for the votes of others.
     pub(super) fn reset_election_timer(&mut self, server: &mut Server) {
         self.deadline = Wait {
             until: server.election_deadline(),

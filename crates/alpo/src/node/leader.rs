@@ -145,7 +145,7 @@ impl Leader {
         };
         // All that an answer may add to is about the disk that the members
         // have under this number: entries, rounds (and with them reads and
-        // leases), versions, marks, "heard of lately", whom to promote and to
+        // leases), versions, checksums, "heard of lately", whom to promote and to
         // whom to hand over. What another disk has says nothing about it.
         let is_member = peer.storage == storage;
         if !is_member && !server.counts_by_number() {
@@ -329,7 +329,7 @@ impl Leader {
         }
     }
 
-    /// Everybody in the anteroom may come in.
+    /// Proposes what waits in the backlog.
     pub(super) fn admit_backlog(&mut self, server: &mut Server) {
         for (token, ask) in self.pending_proposals.take_backlog() {
             self.asked(server, token, ask);
@@ -411,7 +411,7 @@ impl Leader {
             server.answer(token, refused.clone());
         }
         if let Some(token) = self.transfer.and_then(|transfer| transfer.token) {
-            // A leader that hears nobody does not know whether its heir was
+            // A leader that hears nobody does not know whether its transferee was
             // told, or stands.
             let answer = match why {
                 StepDownReason::HigherTerm | StepDownReason::LeaderKnown => Answer::HandedOver,

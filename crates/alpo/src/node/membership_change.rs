@@ -174,7 +174,7 @@ impl Leader {
             Err(refusal) => Err(refusal),
         });
         match judged {
-            // The heir must not be given ever more: it waits until somebody
+            // The transferee must not be given ever more: it waits until somebody
             // leads.
             Ok(_) if self.transfer.is_some() => {
                 let (change, of) = (it.change, it.of);
@@ -397,7 +397,7 @@ impl Leader {
         });
     }
 
-    /// Tells the heir to stand as soon as it has everything.
+    /// Tells the transferee to stand as soon as it has everything.
     pub(super) fn offer(&mut self, server: &mut Server) {
         let Some(transfer) = &mut self.transfer else {
             return;

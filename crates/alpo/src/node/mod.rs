@@ -1,11 +1,11 @@
 //! One server of a cluster, as a machine.
 //!
 //! ```text
-//!                    patience is over
+//!                    election timeout
 //!        ┌──────────────────────────────────────┐
 //!        │                                      ▼
 //!   ┌─────────┐  a leader, a better rank,  ┌───────────┐ ◄─┐ no result:
-//!   │ Passive │ ◄───── a higher term ───── │ Candidate │ ──┘ another cycle
+//!   │Follower │ ◄───── a higher term ───── │ Candidate │ ──┘ another cycle
 //!   └─────────┘                            └───────────┘
 //!        ▲                                      │ a majority of votes
 //!        │  a higher term, no majority heard    ▼
@@ -327,7 +327,7 @@ impl Node {
         }
     }
 
-    /// Asks for votes, at the latest possible moment if polling comes first.
+    /// Asks for votes, or for pre-votes first.
     fn campaign(&mut self, cycles: u32) {
         if self.server.is_silent() {
             return self.become_follower(StepDownReason::NoMajority);
@@ -358,11 +358,11 @@ impl Node {
         }
     }
 
-    /// Becomes passive with a full wait.
+    /// Becomes a follower with a full election timeout.
     fn become_follower(&mut self, why: StepDownReason) {
         let follower = Follower::new(&mut self.server);
         match core::mem::replace(&mut self.role, Role::Follower(follower)) {
-            // It was passive and goes on being so, and waits no longer for it:
+            // It was a follower and stays one, and waits no longer for it:
             // anybody can name a higher term (H8).
             Role::Follower(before) => self.role = Role::Follower(before),
             Role::Candidate(_) => self.server.emit(Event::SteppedDown(why)),
@@ -374,7 +374,7 @@ impl Node {
         }
     }
 
-    /// Restarts the wait of a passive server.
+    /// Resets the election timer of a follower.
     fn reset_election_timer(&mut self) {
         if let Role::Follower(follower) = &mut self.role {
             follower.reset_election_timer(&mut self.server);

@@ -5,7 +5,7 @@
 //! among the uncommitted ones (the *tail* of its session, kept here), and
 //! only then is it new. The first is only complete once this leader's no-op
 //! is applied, since an earlier leader's entries may hold it; until then
-//! requests wait in the anteroom (`docs/design/alpo.md`, H16). So do those that come
+//! requests wait in the backlog (`docs/design/alpo.md`, H16). So do those that come
 //! while the leadership is handed over: refused, their clients would come
 //! again after a pause of their own, which may be longer than it takes.
 
@@ -65,7 +65,7 @@ impl PendingProposals {
         self.uncommitted == 0 || self.uncommitted + weight <= server.config.uncommitted_bytes
     }
 
-    /// Lets `ask` wait in the anteroom; `false` if that is full.
+    /// Puts `ask` into the backlog; `false` if that is full.
     pub(super) fn push_backlog(&mut self, config: &Config, token: u64, ask: ClientRequest) -> bool {
         let weight = ask.weight();
         let backlog_bytes = self.backlog_bytes + weight;
@@ -78,13 +78,13 @@ impl PendingProposals {
         true
     }
 
-    /// Everybody who waits in the anteroom, in the order they came.
+    /// Empties the backlog: its requests in the order they came.
     pub(super) fn take_backlog(&mut self) -> VecDeque<(u64, ClientRequest)> {
         self.backlog_bytes = 0;
         core::mem::take(&mut self.backlog)
     }
 
-    /// How many wait in the anteroom.
+    /// How many requests the backlog has.
     pub(super) fn backlog_bytes(&self) -> usize {
         self.backlog.len()
     }

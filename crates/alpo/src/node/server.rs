@@ -63,7 +63,7 @@ pub(super) struct Server {
     /// people only; nothing that is decided rests on it.
     pub(super) leader_commit: Option<LogId>,
     /// As of when this server has known its state to be up to date, as a
-    /// passive server or in earlier reigns of its own; see
+    /// follower or in earlier reigns of its own; see
     /// [`Node::fresh_at`](super::Node::fresh_at).
     pub(super) fresh_at: Option<Instant>,
     /// The highest log time heard of.

@@ -13,7 +13,7 @@
 //! up it takes nothing new in; if it handed over lately, it takes things in
 //! until the bound in bytes.
 //!
-//! A passive server whose disk stalls goes on answering what promises
+//! A follower whose disk stalls goes on answering what promises
 //! nothing, heartbeats above all. What it is sent beyond the bound in bytes
 //! it leaves unanswered, and is sent again. A term or a vote that is not on
 //! disk keeps everything back, in every role: see `disk`.

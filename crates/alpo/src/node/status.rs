@@ -219,7 +219,7 @@ impl Node {
     /// For a leader, and for one that has led, that is certain: when the last
     /// round *began* that a majority confirmed, so it is older than a
     /// heartbeat's interval on a leader that is followed, and stands still on
-    /// one that is cut off. A passive server can only tell when it last heard
+    /// one that is cut off. A follower can only tell when it last heard
     /// its leader and had applied all that this one said to be committed:
     /// how long the words were under way, and whether somebody else led by
     /// then, it cannot know.

@@ -16,7 +16,7 @@ use super::{Node, Role};
 
 impl Node {
     /// Judged before the asker's term is taken over, so that somebody who
-    /// was away cannot depose a leader that a majority hears: polls always,
+    /// was away cannot depose a leader that a majority hears: pre-votes always,
     /// votes if a leader is heard of. An election that the leader itself
     /// asked for is no disturbance.
     pub(super) fn refuse_to_be_disturbed(&self, asked: &Asked, request: &Request) -> Option<Reply> {
@@ -99,7 +99,7 @@ impl Node {
         }
     }
 
-    /// A candidate's message keeps a passive server waiting only if that
+    /// A candidate's message keeps a follower waiting only if that
     /// candidate is better than itself; else one that cannot win could keep
     /// everybody quiet (H8).
     fn reset_election_timer_for(&mut self, candidate: Rank) {

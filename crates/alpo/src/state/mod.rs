@@ -59,7 +59,7 @@ pub struct Limits {
     pub sessions: u64,
     /// Changes of registers that a watch can resume from.
     pub changes: u64,
-    /// The state is marked, for servers to compare, after every entry whose
+    /// A checksum of the state is kept, for servers to compare, after every entry whose
     /// id is a multiple of this; at least 1.
     pub checksum_every: u64,
 }
@@ -179,18 +179,18 @@ impl State {
         self.version
     }
 
-    /// What the state was marked with after this entry, if it was marked
-    /// there and the mark is still kept.
+    /// The checksum of the state after this entry, if one was taken
+    /// there and the checksum is still kept.
     pub fn state_checksum(&self, id: LogId) -> Option<StateChecksum> {
         self.state_checksums.at(id)
     }
 
-    /// The newest mark that is kept.
+    /// The newest checksum that is kept.
     pub fn newest_state_checksum(&self) -> Option<StateChecksum> {
         self.state_checksums.newest()
     }
 
-    /// The oldest mark that is kept.
+    /// The oldest checksum that is kept.
     pub fn oldest_state_checksum(&self) -> Option<StateChecksum> {
         self.state_checksums.oldest()
     }

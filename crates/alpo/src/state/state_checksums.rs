@@ -3,8 +3,8 @@
 //! Equal logs must give equal states. If they ever do not (a bug, memory
 //! that rots, a directory restored from something else), nobody would know:
 //! each server goes on answering from what it has. So each keeps a running
-//! hash of its state, *marks* it at every so many entries, and the leader
-//! compares the marks; the odd one stops (`node/compare_checksums.rs`).
+//! hash of its state and keeps it, as a *checksum*, at every so many entries.
+//! The leader compares the checksums; the odd one stops (`node/compare_checksums.rs`).
 //!
 //! The hash has two parts, both cheap to keep:
 //!
@@ -26,7 +26,7 @@ use tenure_core::ids::Key;
 use super::super::entry::{Entry, Outcome};
 use super::super::ids::LogId;
 
-/// Marks that are kept to be compared: of the last 262,144 entries, if one
+/// Checksums that are kept to be compared: of the last 262,144 entries, if one
 /// is made at every 256th.
 const KEPT: usize = 1_024;
 
@@ -39,7 +39,7 @@ pub struct StateChecksum {
     pub hash: u64,
 }
 
-/// The running hash and the last marks.
+/// The running hash and the last checksums.
 #[derive(Clone, Debug, Default)]
 pub(super) struct StateChecksums {
     pub(super) chain: u64,
@@ -50,7 +50,7 @@ pub(super) struct StateChecksums {
 }
 
 impl StateChecksums {
-    /// As of a snapshot: no marks are kept yet.
+    /// As of a snapshot: no checksums are kept yet.
     pub(super) const fn restored(chain: u64, registers: u64) -> Self {
         Self {
             chain,
@@ -92,7 +92,7 @@ impl StateChecksums {
         );
     }
 
-    /// Marks the state after entry `id` if that is a multiple of `every`.
+    /// Keeps the checksum after entry `id` if that is a multiple of `every`.
     pub(super) fn record_if_due(&mut self, id: LogId, every: u64) {
         // Comparing is quicker than dividing, and this is done for each entry.
         if id < self.due {

@@ -1,4 +1,4 @@
-//! The plain log: what users append and read, each entry once, in order.
+//! The user log: what users append and read, each entry once, in order.
 //!
 //! Its entries have numbers of their own, from 1 without gaps, since most
 //! entries of the replicated log are not theirs. The newest are kept, up to

@@ -325,7 +325,7 @@ impl World {
     }
 }
 
-/// What all servers are judged by, from the founding on.
+/// What all servers are judged by, from the bootstrap on.
 pub(super) fn committed(swarm: &Swarm, members: &Membership) -> Committed {
     let mut wide = swarm.limits;
     wide.journal_bytes = u64::MAX;

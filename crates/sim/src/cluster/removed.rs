@@ -4,7 +4,7 @@
 //! server's disk, the old one may come back beside it: a second process under
 //! the same number, with the promises of the first, and without the entry
 //! that removed it, since nobody sends it that. By its own log it is a member
-//! for ever: it polls, and votes for whoever asks. It is in a slot of its own
+//! for ever: it asks for pre-votes, and votes for whoever asks. It is in a slot of its own
 //! behind the others, and shares the place of its number in the network.
 //!
 //! A message says for which disk it is, and only that disk gets it. One that

@@ -53,7 +53,7 @@ pub enum Check {
     /// A client still counted on a register that was not bound to its
     /// session any more.
     Held,
-    /// A passive server asked something (I11).
+    /// A follower asked something (I11).
     PassiveAsks,
     /// A server stood again too soon after it had stepped back (H10).
     Patience,

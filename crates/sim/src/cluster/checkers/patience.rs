@@ -72,7 +72,7 @@ impl Patience {
     }
 }
 
-/// A passive server is about to hear a candidate that is worse than itself.
+/// A follower is about to hear a candidate that is worse than itself.
 /// Unless it votes for it, that must not make it wait longer (H8).
 pub(in super::super) struct Calm {
     deadline: Option<Instant>,
