@@ -25,6 +25,7 @@ use super::pending_proposals::PendingProposals;
 use super::progress::{Mode, Progress};
 use super::quorum_rounds::QuorumRounds;
 use super::server::Server;
+use super::transfer::Transfer;
 use super::types::{Answer, Event, Refusal, StepDownReason};
 
 /// Entries in one request, at most.
@@ -52,15 +53,6 @@ pub(super) struct Leader {
     pub(super) checksum_comparison: ChecksumComparison,
     /// The cluster's version as it was proposed last in this reign.
     pub(super) raised: ClusterVersion,
-}
-
-/// A hand-over under way.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Transfer {
-    pub(super) to: ServerId,
-    pub(super) until: Instant,
-    pub(super) timeout_now_sent: bool,
-    pub(super) token: Option<u64>,
 }
 
 impl Leader {
@@ -419,6 +411,27 @@ impl Leader {
             };
             server.answer(token, answer);
         }
+    }
+
+    /// When this server steps down unless a majority answers before (H5).
+    pub(super) fn leads_until(&self, server: &Server) -> Instant {
+        let config = &server.config;
+        let silent = self
+            .quorum_rounds
+            .silent_since(config.heartbeat, config.lease_reads);
+        match silent {
+            Some(since) if !server.planted(Bug::NeverStepsDown) => since.after(config.timeout),
+            _ => Instant::MAX,
+        }
+    }
+
+    /// When something is to be done at the latest.
+    pub(super) fn deadline(&self, server: &Server) -> Instant {
+        let transfer = self.transfer.map_or(Instant::MAX, |t| t.until);
+        let changing = self.changing.map_or(Instant::MAX, |it| it.until);
+        let silent = self.leads_until(server);
+        let first = self.heartbeat_at.min(silent);
+        first.min(transfer).min(changing)
     }
 }
 

@@ -1,5 +1,5 @@
-//! What a leader does besides replicating: reads, changes of members, and
-//! handing over.
+//! Changes of members by a leader: one at a time, judged by who answers and
+//! whose disk syncs after the request came.
 
 use core::time::Duration;
 
@@ -7,14 +7,13 @@ use tenure_core::time::{Instant, nanos};
 
 use super::super::bug::Bug;
 use super::super::entry::Payload;
-use super::super::ids::{LogId, Position, ServerId, StorageId};
+use super::super::ids::{LogId, ServerId, StorageId};
 use super::super::membership::{Change, Member, Membership};
-use super::super::message::Request;
 use super::super::quorum;
-use super::leader::{Leader, Transfer};
-use super::progress::{Mode, Progress};
+use super::leader::Leader;
+use super::progress::Progress;
 use super::server::Server;
-use super::types::{Answer, ClientRequest, Query, Refusal, ServerList};
+use super::types::{Answer, ClientRequest, Refusal, ServerList};
 
 /// A learner that is promoted may lack what was appended in so long a time,
 /// or in a timeout if that is longer. It is counted in time, so that a busy
@@ -48,30 +47,6 @@ impl Changing {
 }
 
 impl Leader {
-    /// Answers from the applied state as soon as it is certain that nobody
-    /// else has led and committed since the question came.
-    pub(super) fn read(&mut self, server: &mut Server, token: u64, query: Query) {
-        if server.planted(Bug::ReadUnconfirmed) || self.has_lease(server) {
-            let found = server.find(query, self.time(server));
-            return server.answer(token, Answer::Read(found));
-        }
-        if self.quorum_rounds.waiting() >= server.config.waiting {
-            return server.answer(token, Answer::Refused(Refusal::Busy));
-        }
-        self.quorum_rounds.wait(token, query);
-    }
-
-    /// Whether nobody else can have been elected: voters that answered the
-    /// last confirmed round refuse votes for a timeout from when they heard
-    /// of it, which was not before it began, on clocks that are at most
-    /// `drift` off.
-    fn has_lease(&self, server: &Server) -> bool {
-        let span = server.config.drift.shorten(server.config.timeout);
-        server.config.lease_reads
-            && !self.lease_given_up
-            && server.now < self.quorum_rounds.confirmed_at().after(span)
-    }
-
     /// Changes the members, or refuses to. `of` is the disk that the server
     /// which is promoted or removed must have: then a request that comes late
     /// or twice does nothing to the server that has its number by then.
@@ -355,136 +330,6 @@ impl Leader {
             self.peers
                 .entry(id)
                 .or_insert_with(|| Progress::hopeful(storage, last, newest));
-        }
-    }
-
-    /// Lets proposals wait and brings another up to date, to lead.
-    pub(super) fn hand_over(
-        &mut self,
-        server: &mut Server,
-        token: Option<u64>,
-        to: Option<ServerId>,
-    ) {
-        let members = server.members.now();
-        let can = |id: &ServerId| members.is_voter(*id) && *id != server.id();
-        let best = || {
-            let transferees = self.peers.iter().filter(|(id, _)| can(id));
-            let best = transferees.max_by_key(|(_, peer)| (peer.round, peer.matched));
-            best.map(|(id, _)| *id)
-        };
-        let target = match to {
-            Some(to) => Some(to).filter(can),
-            None => best(),
-        };
-        let busy = self.transfer.is_some();
-        let Some(to) = target.filter(|_| !busy) else {
-            if let Some(token) = token {
-                let refusal = if busy {
-                    Refusal::Busy
-                } else {
-                    Refusal::NotHandedOver
-                };
-                server.answer(token, Answer::Refused(refusal));
-            }
-            return;
-        };
-        let until = server.now.after(server.config.timeout);
-        self.transfer = Some(Transfer {
-            to,
-            until,
-            timeout_now_sent: false,
-            token,
-        });
-    }
-
-    /// Tells the transferee to stand as soon as it has everything.
-    pub(super) fn offer(&mut self, server: &mut Server) {
-        let Some(transfer) = &mut self.transfer else {
-            return;
-        };
-        let caught_up = self
-            .peers
-            .get(&transfer.to)
-            .is_some_and(|peer| peer.matched == server.log.last().id);
-        if caught_up && !transfer.timeout_now_sent {
-            transfer.timeout_now_sent = true;
-            // From here on somebody may be elected although voters hear this
-            // leader: it never again counts on a lease in this term.
-            self.lease_given_up = !server.planted(Bug::LeaseKept);
-            server.ask(transfer.to, Request::TimeoutNow);
-        }
-    }
-
-    pub(super) fn give_up_transfer(&mut self, server: &mut Server) {
-        let over = |transfer: &mut Transfer| server.now >= transfer.until;
-        let Some(transfer) = self.transfer.take_if(over) else {
-            return;
-        };
-        if let Some(token) = transfer.token {
-            server.answer(token, Answer::Refused(Refusal::NotHandedOver));
-        }
-        self.admit_backlog(server);
-    }
-
-    /// When this server steps down unless a majority answers before (H5).
-    pub(super) fn leads_until(&self, server: &Server) -> Instant {
-        let config = &server.config;
-        let silent = self
-            .quorum_rounds
-            .silent_since(config.heartbeat, config.lease_reads);
-        match silent {
-            Some(since) if !server.planted(Bug::NeverStepsDown) => since.after(config.timeout),
-            _ => Instant::MAX,
-        }
-    }
-
-    /// When something is to be done at the latest.
-    pub(super) fn deadline(&self, server: &Server) -> Instant {
-        let transfer = self.transfer.map_or(Instant::MAX, |t| t.until);
-        let changing = self.changing.map_or(Instant::MAX, |it| it.until);
-        let silent = self.leads_until(server);
-        let first = self.heartbeat_at.min(silent);
-        first.min(transfer).min(changing)
-    }
-}
-
-impl Progress {
-    /// The snapshot that ends at `last` is sent from its first byte.
-    pub(super) fn install(&mut self, last: Position) {
-        self.mode = Mode::Installing {
-            last,
-            offset: 0,
-            first: None,
-            asked: None,
-        };
-    }
-
-    /// The peer has said to request `number` that it wants byte `wanted` of
-    /// the snapshot next, or has all of it.
-    pub(super) fn installed(&mut self, number: u64, of: Position, wanted: u64, done: bool) {
-        if done {
-            return self.appended(of.id);
-        }
-        let Mode::Installing {
-            last,
-            offset,
-            first,
-            asked,
-        } = &mut self.mode
-        else {
-            return;
-        };
-        // An answer to what was sent twice must not make the next chunk be
-        // sent twice: that would go on to the end of the snapshot, and be
-        // three times after the next such answer.
-        if *last != of || first.is_none_or(|first| number < first) {
-            return;
-        }
-        if wanted > *offset {
-            *asked = None;
-        }
-        if wanted != *offset {
-            (*offset, *first) = (wanted, None);
         }
     }
 }

@@ -297,4 +297,43 @@ impl Progress {
             } => (last, offset, asked.is_some()).hash(into),
         }
     }
+
+    /// The snapshot that ends at `last` is sent from its first byte.
+    pub(super) fn install(&mut self, last: Position) {
+        self.mode = Mode::Installing {
+            last,
+            offset: 0,
+            first: None,
+            asked: None,
+        };
+    }
+
+    /// The peer has said to request `number` that it wants byte `wanted` of
+    /// the snapshot next, or has all of it.
+    pub(super) fn installed(&mut self, number: u64, of: Position, wanted: u64, done: bool) {
+        if done {
+            return self.appended(of.id);
+        }
+        let Mode::Installing {
+            last,
+            offset,
+            first,
+            asked,
+        } = &mut self.mode
+        else {
+            return;
+        };
+        // An answer to what was sent twice must not make the next chunk be
+        // sent twice: that would go on to the end of the snapshot, and be
+        // three times after the next such answer.
+        if *last != of || first.is_none_or(|first| number < first) {
+            return;
+        }
+        if wanted > *offset {
+            *asked = None;
+        }
+        if wanted != *offset {
+            (*offset, *first) = (wanted, None);
+        }
+    }
 }
