@@ -28,7 +28,7 @@ pub(super) struct Host {
     offset: u64,
     /// How fast it is, in parts per million off.
     rate: i64,
-    /// It is started under the settings of before; see `turns`.
+    /// It is started under the settings of before; see `settings_rollout`.
     pub(super) old: bool,
     /// A sync is under way that takes until then.
     pub(super) stalled_until: u64,

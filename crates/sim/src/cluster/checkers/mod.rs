@@ -6,11 +6,11 @@ pub(super) mod accepted;
 pub(super) mod bound;
 pub(super) mod clients;
 pub(super) mod committed;
-pub(super) mod followed;
+pub(super) mod deferral;
 pub(super) mod holders;
 pub(super) mod leaders;
+pub(super) mod majority_heard;
 pub(super) mod members;
-pub(super) mod patience;
 pub(super) mod reads;
 
 use std::fmt;

@@ -67,14 +67,14 @@ impl GivenOut {
 }
 
 /// What a run knows of its own loss.
-pub(super) struct Loss {
+pub(super) struct ClusterLoss {
     /// Apart from the run's, so that this changes nothing in it.
     rng: Rng,
     pub(super) given_out: GivenOut,
     backup: Option<State>,
 }
 
-impl Loss {
+impl ClusterLoss {
     pub(super) fn new(seed: u64) -> Self {
         Self {
             rng: Rng::from_seed(seed ^ 0x7e57_04ed_0b5e_55ed),
@@ -112,7 +112,7 @@ impl World {
         };
         self.stats.restores += 1;
         let rng = self.loss.rng.fork();
-        let mut life = Life::begin(self, &backup, rng)?;
+        let mut life = RestoredCluster::begin(self, &backup, rng)?;
         for _ in 0..TURNS {
             life.turn(&self.loss.given_out)?;
         }
@@ -130,7 +130,7 @@ struct Asked {
 }
 
 /// The restored cluster.
-struct Life {
+struct RestoredCluster {
     swarm: Swarm,
     rng: Rng,
     now: u64,
@@ -146,7 +146,7 @@ struct Life {
     answers: u64,
 }
 
-impl Life {
+impl RestoredCluster {
     fn begin(world: &World, backup: &State, mut rng: Rng) -> Result<Self, Violation> {
         let swarm = world.swarm.clone();
         let id = ServerId::new(1).expect("not zero");
