@@ -4,7 +4,7 @@
 //! pause, a partition, a rotten record, a change of members, a hand-over.
 //! Then everything is healed but perhaps one server that cannot ask, or one
 //! whose disk was lost, and the cluster must work again within a bound: see
-//! `judging`.
+//! `recovery_checks`.
 
 use tenure_alpo::{Change, ClientRequest, Membership, StorageId, VotingStatus};
 
