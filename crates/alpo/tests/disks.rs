@@ -207,12 +207,12 @@ fn whose_number_went_to_another_disk_acknowledges_nothing_and_stops_when_that_is
     };
     assert_eq!(*fault, wanted);
     let text = fault.to_string();
-    for voting_status in [
+    for part in [
         "tenure member add",
         "tenure member remove 3",
         "empty --data",
     ] {
-        assert!(text.contains(voting_status), "{voting_status}: {text}");
+        assert!(text.contains(part), "{part}: {text}");
     }
     assert_eq!(server.node.status(), Status::Halted);
 }

@@ -82,7 +82,7 @@ pub(super) enum CandidacyOutcome {
 
 impl Candidate {
     /// Asks who would vote for this server.
-    pub(super) fn poll(server: &mut Server, cycles: u32) -> Self {
+    pub(super) fn pre_vote(server: &mut Server, cycles: u32) -> Self {
         server.emit(Event::PreVoting);
         Self::begin(server, CandidatePhase::PreVoting, false, cycles)
     }

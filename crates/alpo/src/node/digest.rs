@@ -83,7 +83,7 @@ impl Server {
 
 impl Leader {
     fn digest(&self, into: &mut impl Hasher) {
-        (self.no_op, self.pending_proposals.backlog_bytes()).hash(into);
+        (self.no_op, self.pending_proposals.backlog_len()).hash(into);
         let transfer = self
             .transfer
             .map(|transfer| (transfer.to, transfer.timeout_now_sent));

@@ -159,7 +159,7 @@ impl Follower {
                 round,
             } => {
                 append(server, asked, prev, entries, (commit, round));
-                server.leader_commit(commit);
+                server.heard_leader_commit(commit);
             }
             Request::Heartbeat {
                 last,
@@ -170,7 +170,7 @@ impl Follower {
             } => {
                 server.time = server.time.max(time);
                 heartbeat(server, asked, last, (commit, round), compare_checksums);
-                server.leader_commit(commit);
+                server.heard_leader_commit(commit);
             }
             Request::Install {
                 last,

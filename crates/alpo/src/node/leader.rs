@@ -390,16 +390,13 @@ impl Leader {
     pub(super) fn leave(self, server: &mut Server, why: StepDownReason) {
         server.fresh_at = self.fresh_at(server).or(server.fresh_at);
         let leader = server.leader.filter(|leader| *leader != server.id());
-        let (waiting, backlog_bytes) = self.pending_proposals.abandon();
+        let (waiting, backlog) = self.pending_proposals.abandon();
         for token in waiting {
             server.answer(token, Answer::Interrupted);
         }
         let refused = Answer::Refused(Refusal::NotLeader { leader });
         let changing = self.changing.map(|it| it.token);
-        for token in backlog_bytes
-            .chain(self.quorum_rounds.abandon())
-            .chain(changing)
-        {
+        for token in backlog.chain(self.quorum_rounds.abandon()).chain(changing) {
             server.answer(token, refused.clone());
         }
         if let Some(token) = self.transfer.and_then(|transfer| transfer.token) {

@@ -337,7 +337,7 @@ impl Node {
         if self.server.planted(Bug::NoPoll) {
             return self.stand(false, cycles);
         }
-        let candidate = Candidate::poll(&mut self.server, cycles);
+        let candidate = Candidate::pre_vote(&mut self.server, cycles);
         let next = candidate.outcome(&self.server);
         self.role = Role::Candidate(candidate);
         self.go(next);

@@ -85,7 +85,7 @@ impl PendingProposals {
     }
 
     /// How many requests the backlog has.
-    pub(super) fn backlog_bytes(&self) -> usize {
+    pub(super) fn backlog_len(&self) -> usize {
         self.backlog.len()
     }
 
@@ -342,8 +342,8 @@ impl PendingProposals {
     /// Everybody who still waits, and those who had not been let in.
     pub(super) fn abandon(self) -> (impl Iterator<Item = u64>, impl Iterator<Item = u64>) {
         let waiting = self.waiters.into_iter().map(|(_, token)| token);
-        let backlog_bytes = self.backlog.into_iter().map(|(token, _)| token);
-        (waiting, backlog_bytes)
+        let backlog = self.backlog.into_iter().map(|(token, _)| token);
+        (waiting, backlog)
     }
 }
 

@@ -252,7 +252,7 @@ impl Server {
     /// known. A new leader does not know of all that was committed before it
     /// until the first entry of its own term is: before that is applied here,
     /// what it says is not all that was acknowledged.
-    pub(super) fn leader_commit(&mut self, committed: LogId) {
+    pub(super) fn heard_leader_commit(&mut self, committed: LogId) {
         let committed = committed.max(self.leader_commit.unwrap_or(0));
         self.leader_commit = Some(committed);
         let applied = self.state.applied();
