@@ -11,13 +11,13 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | [`Node`] | one server as a machine: passive, candidate or leader |
+//! | [`Node`] | one server as a machine: follower, candidate or leader |
 //! | [`Envelope`], [`Request`], [`Reply`] | what servers say to each other |
 //! | [`Entry`], [`Log`], [`Position`] | the log |
-//! | [`State`] | what it adds up to: registers, the plain log, sessions |
+//! | [`State`] | what it adds up to: registers, the user log, sessions |
 //! | [`Batch`], [`HardState`], [`Recovered`] | what has to be on disk |
 //! | [`Membership`], [`quorum`] | who counts, and how many are enough |
-//! | [`Founding`] | who may vote at all |
+//! | [`Bootstrap`] | who may vote at all |
 //! | [`invariants`] | what must be true of a server and of each of its steps |
 //! | [`codec`] | all of it as bytes |
 //! | [`wal`] | the log on disk: formats, recovery, what may be removed |
@@ -28,13 +28,13 @@
 
 extern crate alloc;
 
+mod bootstrap;
 mod bug;
 mod chunks;
 pub mod codec;
 mod config;
 mod durable;
 mod entry;
-mod founding;
 mod ids;
 pub mod invariants;
 mod log;
@@ -47,6 +47,7 @@ mod starts;
 mod state;
 pub mod wal;
 
+pub use bootstrap::{Bootstrap, Hello, JoinError, Table, digest};
 pub use bug::Bug;
 pub use config::{Config, ConfigError};
 pub use durable::{Batch, HardState, Identity, Recovered, Snapshot, Vote};
@@ -54,19 +55,18 @@ pub use entry::{
     Binding, ClusterVersion, Command, Deletion, Entries, Entry, LogTime, MAX_ENTRY_BYTES,
     Operation, Outcome, Payload, Serial, SessionId,
 };
-pub use founding::{Founding, Hello, Stranger, Table, digest};
 pub use ids::{ClusterId, LogId, MAX_NUMBER, MAX_TERM_LEAP, Position, Rank, ServerId, StorageId};
 pub use log::Log;
-pub use membership::{Change, ChangeError, MAX_MEMBERS, Member, Membership, Part};
-pub use message::{Asker, Body, Compare, Envelope, Reply, Request};
+pub use membership::{Change, ChangeError, MAX_MEMBERS, Member, Membership, VotingStatus};
+pub use message::{Body, CompareChecksums, Envelope, Reply, Request, SenderRole};
 pub use node::{
-    Answer, Ask, Event, Fault, Few, Found, Input, MAX_ENDS, MAX_SNAPSHOT_BYTES, NoRoom, Node,
-    Objection, Output, Query, Refusal, Status, Why,
+    Answer, ClientRequest, Event, Fault, Input, MAX_SESSION_ENDS, MAX_SNAPSHOT_BYTES, MessageError,
+    Node, Output, Query, QueryResult, QuotaExceeded, Refusal, ServerList, Status, StepDownReason,
 };
-pub use owner::{Claim, Fingerprint, Opener, Opening, Owner};
-pub use starts::{Reached, Start, Starts, Trace, Verdict};
+pub use owner::{Fingerprint, OpenSession, Owner, OwnershipProof, SessionOpener};
+pub use starts::{CopyEvidence, DiskProgress, KnownStarts, Start, StartVerdict};
 pub use state::{
-    Bound, Gap, Gaps, ImageError, JUMP, Journal, Limits, MAX_BOUND, MAX_WINDOW, Mark,
-    NotRestorable, Restored, Restoring, Session, Sessions, Standing, State, TERM_STEP, TooOld,
-    digest_of,
+    Bound, Gap, Gaps, JUMP, Limits, MAX_BOUND, MAX_WINDOW, NotRestorable, Restored, Restoring,
+    SerialStatus, Session, Sessions, SnapshotError, State, StateChecksum, TERM_STEP, TooOld,
+    UserLog, digest_of,
 };

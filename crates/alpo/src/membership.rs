@@ -17,7 +17,7 @@ pub const MAX_MEMBERS: usize = 31;
 
 /// Whether a member counts.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum Part {
+pub enum VotingStatus {
     /// It votes, may stand, and counts for commit.
     Voter,
     /// It is brought up to date and counts for nothing.
@@ -28,7 +28,7 @@ pub enum Part {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Member {
     /// Whether it counts.
-    pub part: Part,
+    pub voting_status: VotingStatus,
     /// The data directory it was admitted with; the server that comes with
     /// another one is a stranger.
     pub storage: StorageId,
@@ -44,7 +44,7 @@ pub struct Membership {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Change {
     /// Takes in a server that does not count yet.
-    Admit {
+    AddLearner {
         /// Which server.
         server: ServerId,
         /// With which data directory.
@@ -75,7 +75,7 @@ impl Membership {
     /// The members a cluster is founded with: all of them vote.
     pub fn founded(servers: impl IntoIterator<Item = (ServerId, StorageId)>) -> Self {
         let voter = |storage| Member {
-            part: Part::Voter,
+            voting_status: VotingStatus::Voter,
             storage,
         };
         servers
@@ -106,7 +106,8 @@ impl Membership {
 
     /// Whether `server` counts.
     pub fn is_voter(&self, server: ServerId) -> bool {
-        self.get(server).is_some_and(|m| m.part == Part::Voter)
+        self.get(server)
+            .is_some_and(|m| m.voting_status == VotingStatus::Voter)
     }
 
     /// Whether `server` counts, and with this very disk.
@@ -127,7 +128,7 @@ impl Membership {
     /// Those that count.
     pub fn voters(&self) -> impl Iterator<Item = ServerId> {
         self.iter()
-            .filter(|(_, member)| member.part == Part::Voter)
+            .filter(|(_, member)| member.voting_status == VotingStatus::Voter)
             .map(|(id, _)| id)
     }
 
@@ -144,18 +145,26 @@ impl Membership {
     pub fn after(&self, change: Change) -> Result<Self, ChangeError> {
         let mut next = self.clone();
         match change {
-            Change::Admit { server, storage } => {
+            Change::AddLearner { server, storage } => {
                 if self.get(server).is_some() {
                     return Err(ChangeError::Known);
                 }
                 if self.len() >= MAX_MEMBERS {
                     return Err(ChangeError::Full);
                 }
-                let part = Part::Learner;
-                next.members.insert(server, Member { part, storage });
+                let voting_status = VotingStatus::Learner;
+                next.members.insert(
+                    server,
+                    Member {
+                        voting_status,
+                        storage,
+                    },
+                );
             }
             Change::Promote(server) => match next.members.get_mut(&server) {
-                Some(member) if member.part == Part::Learner => member.part = Part::Voter,
+                Some(member) if member.voting_status == VotingStatus::Learner => {
+                    member.voting_status = VotingStatus::Voter;
+                }
                 Some(_) => return Err(ChangeError::Counts),
                 None => return Err(ChangeError::Unknown),
             },

@@ -1,6 +1,6 @@
 //! What servers say to each other.
 //!
-//! Only candidates and leaders ask ([`Request`]); passive servers only
+//! Only candidates and leaders ask ([`Request`]); followers only
 //! answer ([`Reply`]). Every message carries its sender's term, and every
 //! reply carries the number of the request it answers and the term it was
 //! asked in, so that an answer to an older cycle or an older reign is known
@@ -12,7 +12,7 @@ use tenure_core::ids::Term;
 
 use super::entry::{ClusterVersion, Entries, LogTime};
 use super::ids::{LogId, Position, Rank, ServerId};
-use super::state::Mark;
+use super::state::StateChecksum;
 
 /// A message on its way.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -50,7 +50,7 @@ pub enum Body {
 
 /// Who sends a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Asker {
+pub enum SenderRole {
     /// By one that would lead.
     Candidate,
     /// By one that leads.
@@ -62,7 +62,7 @@ pub enum Asker {
 pub enum Request {
     /// Pre-vote: would you vote for me in the next term? Changes nothing
     /// anywhere, so that a server that comes back cannot disturb a reign.
-    Poll {
+    PreVote {
         /// The last entry of the candidate's log; zero if it has none.
         last: Position,
     },
@@ -102,7 +102,7 @@ pub enum Request {
         /// The log's time at the leader.
         time: LogTime,
         /// Whether the states are still the same.
-        compare: Compare,
+        compare_checksums: CompareChecksums,
     },
     /// Your log ends before mine begins: take my state instead.
     Install {
@@ -118,28 +118,28 @@ pub enum Request {
         round: u64,
     },
     /// Stand for election at once; I stopped taking proposals for you.
-    TransferNow,
+    TimeoutNow,
 }
 
 /// How the leader has the servers compare their states; see
-/// [`Mark`].
+/// [`StateChecksum`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
-pub struct Compare {
-    /// What was your state marked with after this entry? 0 asks nothing.
+pub struct CompareChecksums {
+    /// What was the checksum of your state after this entry? 0 asks nothing.
     pub at: LogId,
-    /// A majority has this mark; whoever has another one has gone wrong.
-    pub agreed: Option<Mark>,
+    /// A majority has this checksum; a server that has another one has gone wrong.
+    pub agreed: Option<StateChecksum>,
 }
 
 impl Request {
     /// Who sends such a thing.
-    pub const fn asker(&self) -> Asker {
+    pub const fn sender_role(&self) -> SenderRole {
         match self {
-            Self::Poll { .. } | Self::Vote { .. } | Self::Defer { .. } => Asker::Candidate,
+            Self::PreVote { .. } | Self::Vote { .. } | Self::Defer { .. } => SenderRole::Candidate,
             Self::Append { .. }
             | Self::Heartbeat { .. }
             | Self::Install { .. }
-            | Self::TransferNow => Asker::Leader,
+            | Self::TimeoutNow => SenderRole::Leader,
         }
     }
 }
@@ -149,28 +149,28 @@ impl Request {
 pub enum Reply {
     /// To everything: your term is over. The current one is in the envelope.
     StaleTerm,
-    /// To [`Request::Poll`]: I would.
-    WouldGrant,
-    /// To a poll or a vote: somebody leads, and I hear of it. The asker's
+    /// To [`Request::PreVote`]: I would.
+    PreVoteGranted,
+    /// To a pre-vote or a vote: somebody leads, and I hear of it. The asker's
     /// term is not taken over.
-    Led {
+    LeaderKnown {
         /// Who leads, if that is known. It is not on a server that has only
         /// just started and must take it that somebody does.
         leader: Option<ServerId>,
     },
-    /// To a poll or a vote: my log is better than yours.
+    /// To a pre-vote or a vote: my log is better than yours.
     LogIncomplete {
         /// Where it ends.
         last: Position,
     },
-    /// To a poll or a vote: I am in no position to vote, since nobody ever
-    /// admitted me.
-    NoVote,
+    /// To a pre-vote or a vote: I must not vote, since my log does not have
+    /// me, with this disk, among the members.
+    NotAMember,
     /// To [`Request::Vote`]: you have my vote. Durable before it is said.
     Granted,
-    /// To [`Request::Vote`]: it is given already. To [`Request::Poll`]: it is
+    /// To [`Request::Vote`]: it is given already. To [`Request::PreVote`]: it is
     /// on its way to the disk.
-    Taken {
+    AlreadyVoted {
         /// The rank of the one who has it.
         owner: Rank,
     },
@@ -212,8 +212,8 @@ pub enum Reply {
         round: u64,
         /// The newest kinds of entries I understand.
         version: ClusterVersion,
-        /// What my state was marked with where it was asked for, if I know.
-        mark: Option<Mark>,
+        /// The checksum of my state where it was asked for, if I know.
+        state_checksum: Option<StateChecksum>,
     },
     /// To [`Request::Install`].
     Installed {
@@ -226,7 +226,7 @@ pub enum Reply {
         /// The round it counts for.
         round: u64,
     },
-    /// To [`Request::TransferNow`]: I stand.
+    /// To [`Request::TimeoutNow`]: I stand.
     Standing,
 }
 
@@ -236,12 +236,12 @@ impl Reply {
         match self {
             Self::Appended { .. } | Self::Heard { .. } | Self::Installed { .. } => true,
             Self::StaleTerm
-            | Self::WouldGrant
-            | Self::Led { .. }
+            | Self::PreVoteGranted
+            | Self::LeaderKnown { .. }
             | Self::LogIncomplete { .. }
-            | Self::NoVote
+            | Self::NotAMember
             | Self::Granted
-            | Self::Taken { .. }
+            | Self::AlreadyVoted { .. }
             | Self::Deferred
             | Self::AlreadyLeader
             | Self::NotOutranked { .. }

@@ -18,7 +18,7 @@ pub type Fingerprint = [u8; 16];
 
 /// Who opened a session: against whose quota it counts.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
-pub enum Opener {
+pub enum SessionOpener {
     /// A server of the cluster for itself; or it was not said, as in version 1.
     #[default]
     Server,
@@ -35,19 +35,19 @@ pub struct Owner {
     /// The hash of the secret that it was opened with, if it was with one.
     pub secret: Option<Fingerprint>,
     /// Who opened it.
-    pub opener: Opener,
+    pub opener: SessionOpener,
 }
 
 /// What a client proves with a command.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
-pub struct Claim {
+pub struct OwnershipProof {
     /// The hash of the secret that it has shown.
     pub secret: Option<Fingerprint>,
     /// The hash of its token.
     pub token: Option<Fingerprint>,
 }
 
-impl Claim {
+impl OwnershipProof {
     /// Proves nothing.
     pub const NONE: Self = Self {
         secret: None,
@@ -66,23 +66,23 @@ impl Claim {
 impl Owner {
     /// Whether there is anything to prove.
     pub const fn is_anybody(&self) -> bool {
-        self.secret.is_none() && !matches!(self.opener, Opener::Token(_))
+        self.secret.is_none() && !matches!(self.opener, SessionOpener::Token(_))
     }
 
     /// Whether who proves this is the owner. A secret counts alone: who has it
     /// may have another token by now. An address proves nothing.
-    pub fn admits(&self, claim: &Claim) -> bool {
+    pub fn admits(&self, claim: &OwnershipProof) -> bool {
         match (self.secret, self.opener) {
             (Some(secret), _) => claim.secret == Some(secret),
-            (None, Opener::Token(token)) => claim.token == Some(token),
-            (None, Opener::Server | Opener::Address(_)) => true,
+            (None, SessionOpener::Token(token)) => claim.token == Some(token),
+            (None, SessionOpener::Server | SessionOpener::Address(_)) => true,
         }
     }
 }
 
 /// What it takes to open a session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Opening {
+pub struct OpenSession {
     /// How long it lives without being heard of, in nanoseconds.
     pub ttl: super::LogTime,
     /// Whose it is to be. Not noted before the cluster's version is 2.
@@ -93,14 +93,14 @@ pub struct Opening {
     pub most: u64,
 }
 
-impl Opening {
+impl OpenSession {
     /// Of a session without an owner.
     pub const fn of_nobody(ttl: super::LogTime) -> Self {
         Self {
             ttl,
             owner: Owner {
                 secret: None,
-                opener: Opener::Server,
+                opener: SessionOpener::Server,
             },
             most: u64::MAX,
         }
@@ -114,18 +114,18 @@ mod tests {
     #[test]
     fn a_secret_counts_alone_then_the_token_and_an_address_proves_nothing() {
         let (mine, other) = ([1; 16], [2; 16]);
-        let claim = |secret, token| Claim { secret, token };
+        let claim = |secret, token| OwnershipProof { secret, token };
         let owner = |secret, opener| Owner { secret, opener };
-        let secret = owner(Some(mine), Opener::Token(other));
-        assert!(secret.admits(&Claim::of_secret(mine)));
+        let secret = owner(Some(mine), SessionOpener::Token(other));
+        assert!(secret.admits(&OwnershipProof::of_secret(mine)));
         assert!(!secret.admits(&claim(Some(other), Some(other))));
         assert!(!secret.admits(&claim(None, Some(other))));
-        let by_token = owner(None, Opener::Token(mine));
+        let by_token = owner(None, SessionOpener::Token(mine));
         assert!(by_token.admits(&claim(Some(other), Some(mine))));
         assert!(!by_token.admits(&claim(Some(mine), Some(other))));
-        assert!(!by_token.admits(&Claim::NONE));
-        for opener in [Opener::Server, Opener::Address(mine)] {
-            assert!(owner(None, opener).admits(&Claim::NONE));
+        assert!(!by_token.admits(&OwnershipProof::NONE));
+        for opener in [SessionOpener::Server, SessionOpener::Address(mine)] {
+            assert!(owner(None, opener).admits(&OwnershipProof::NONE));
             assert!(owner(None, opener).is_anybody());
         }
         assert!(!secret.is_anybody() && !by_token.is_anybody());

@@ -5,7 +5,7 @@
 //! that was copied is used by two processes, of which neither knows what the
 //! other has promised. Both look like the directory that they were copied
 //! from: they have its number and its storage. What gives them away is what
-//! others remember of that one ([`Starts`]), in two ways:
+//! others remember of that one ([`KnownStarts`]), in two ways:
 //!
 //! * **The start.** Each start of a server raises a counter in its directory,
 //!   which is on the disk before the first greeting, and draws a random
@@ -83,7 +83,7 @@ impl Start {
 /// How far the disk of a server has come. All of it is durable there, so no
 /// crash takes it back.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
-pub struct Reached {
+pub struct DiskProgress {
     /// The term of the hard state.
     pub term: Term,
     /// The last entry of the log.
@@ -94,7 +94,7 @@ pub struct Reached {
     pub settled: LogId,
 }
 
-impl Reached {
+impl DiskProgress {
     /// Takes over how far the disk is known to have come `now`. While a
     /// snapshot replaces the log, `now` may know less to be durable than
     /// before; what was durable still is, one way or the other.
@@ -107,7 +107,7 @@ impl Reached {
 
 /// How a disk shows that it is a copy of an earlier state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Trace {
+pub enum CopyEvidence {
     /// Its start counter is not above that of an earlier start.
     Counter {
         /// The counter that was heard before.
@@ -124,7 +124,7 @@ pub enum Trace {
     },
 }
 
-impl fmt::Display for Trace {
+impl fmt::Display for CopyEvidence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Counter { known, found } => write!(
@@ -147,14 +147,14 @@ impl fmt::Display for Trace {
 
 /// What is to become of a connection with a server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Verdict {
+pub enum StartVerdict {
     /// It is used.
     Welcome,
     /// Another process with this disk was heard a moment ago. The server may
     /// come again; for how long it has been told so.
     Later(Duration),
     /// The disk was set back, or is a copy; it must never count.
-    SetBack(Trace),
+    SetBack(CopyEvidence),
 }
 
 /// What is remembered of one disk.
@@ -185,12 +185,12 @@ const MOST: usize = 4 * MAX_MEMBERS;
 
 /// What one process remembers of the disks of others.
 #[derive(Clone, Debug, Default)]
-pub struct Starts {
+pub struct KnownStarts {
     known: BTreeMap<(ServerId, StorageId), Known>,
     planted: Plant<Bug>,
 }
 
-impl Starts {
+impl KnownStarts {
     /// The same, with a mistake that is to be made.
     #[cfg(feature = "planted-bugs")]
     #[must_use]
@@ -206,27 +206,27 @@ impl Starts {
     pub fn greeted(
         &mut self,
         who: (ServerId, StorageId),
-        (start, reached): (Start, Reached),
+        (start, reached): (Start, DiskProgress),
         members: &Membership,
         (now, timeout): (Instant, Duration),
-    ) -> Verdict {
+    ) -> StartVerdict {
         let blind = self.planted.is(Bug::SetBackCounted) || self.planted.is(Bug::CloneCounted);
         let Some(known) = self.known.get_mut(&who) else {
             self.remember(who, (start, reached), members, now);
-            return Verdict::Welcome;
+            return StartVerdict::Welcome;
         };
         if let Some(trace) = known.trace(start, reached).filter(|_| !blind) {
-            return Verdict::SetBack(trace);
+            return StartVerdict::SetBack(trace);
         }
         let ended = start.follows(&known.start) || now.since(known.heard_at) >= timeout;
         if start != known.start && !ended && !blind {
             let since = *known.waited_since.get_or_insert(now);
-            return Verdict::Later(now.since(since));
+            return StartVerdict::Later(now.since(since));
         }
         (known.start, known.heard_at) = (start, now);
         known.waited_since = None;
         known.learn(reached.term, reached.settled);
-        Verdict::Welcome
+        StartVerdict::Welcome
     }
 
     /// Something came from this start. Whether it is still the one that is let
@@ -235,7 +235,7 @@ impl Starts {
         &mut self,
         who: (ServerId, StorageId),
         start: Start,
-        reached: Option<Reached>,
+        reached: Option<DiskProgress>,
         now: Instant,
     ) -> bool {
         let both = self.planted.is(Bug::CloneCounted);
@@ -271,7 +271,7 @@ impl Starts {
     fn remember(
         &mut self,
         who: (ServerId, StorageId),
-        (start, reached): (Start, Reached),
+        (start, reached): (Start, DiskProgress),
         members: &Membership,
         now: Instant,
     ) {
@@ -300,7 +300,7 @@ impl Starts {
 
 impl Known {
     /// What shows that one that says this has an earlier state of the disk.
-    fn trace(&self, start: Start, reached: Reached) -> Option<Trace> {
+    fn trace(&self, start: Start, reached: DiskProgress) -> Option<CopyEvidence> {
         // The start that is let in goes on while it greets: what it has
         // acknowledged meanwhile, on another connection, may be heard before
         // a greeting that was made before it. What is remembered of earlier
@@ -313,13 +313,13 @@ impl Known {
         } = self.start;
         let same = start.counter == counter;
         if start.counter < counter || (same && start.random != random) {
-            return Some(Trace::Counter {
+            return Some(CopyEvidence::Counter {
                 known: counter,
                 found: start.counter,
             });
         }
         let short = reached.term == self.term && reached.last.id < self.settled;
-        (reached.term < self.term || short).then_some(Trace::Disk {
+        (reached.term < self.term || short).then_some(CopyEvidence::Disk {
             known: (self.term, self.settled),
             found: (reached.term, reached.last.id),
         })
@@ -345,9 +345,9 @@ mod tests {
         }
     }
 
-    fn reached(term: u64, last: LogId, settled: LogId) -> Reached {
+    fn reached(term: u64, last: LogId, settled: LogId) -> DiskProgress {
         let term = Term::new(term).expect("a term");
-        Reached {
+        DiskProgress {
             term,
             last: Position::new(term, last),
             settled,
@@ -360,15 +360,20 @@ mod tests {
 
     /// What becomes of server 3 when it greets so, some milliseconds after
     /// the beginning.
-    fn greets(starts: &mut Starts, start: Start, reached: Reached, millis: u64) -> Verdict {
+    fn greets(
+        starts: &mut KnownStarts,
+        start: Start,
+        reached: DiskProgress,
+        millis: u64,
+    ) -> StartVerdict {
         let members = Membership::default();
         starts.greeted(who(3), (start, reached), &members, (at(millis), TIMEOUT))
     }
 
     #[test]
     fn a_rightful_start_is_let_in() {
-        let mut starts = Starts::default();
-        let welcome = Verdict::Welcome;
+        let mut starts = KnownStarts::default();
+        let welcome = StartVerdict::Welcome;
         assert_eq!(
             greets(&mut starts, start(1, 9), reached(5, 20, 10), 0),
             welcome
@@ -403,9 +408,9 @@ mod tests {
 
     #[test]
     fn an_earlier_state_of_the_disk_is_not() {
-        let mut starts = Starts::default();
+        let mut starts = KnownStarts::default();
         greets(&mut starts, start(4, 9), reached(5, 20, 10), 0);
-        let set_back = |verdict| matches!(verdict, Verdict::SetBack(_));
+        let set_back = |verdict| matches!(verdict, StartVerdict::SetBack(_));
         // The directory of an earlier start, or of this one, started twice.
         assert!(set_back(greets(
             &mut starts,
@@ -436,7 +441,7 @@ mod tests {
         // A greeting of the start that is let in may be older than what was
         // heard of it on another connection.
         let late = greets(&mut starts, start(4, 9), reached(5, 9, 9), 9_000);
-        assert_eq!(late, Verdict::Welcome);
+        assert_eq!(late, StartVerdict::Welcome);
         // What a leader was told counts, and what signs of life have said.
         starts.acknowledged(who(3), Term::new(5).expect("a term"), 15);
         assert!(set_back(greets(
@@ -455,41 +460,44 @@ mod tests {
         // It is the disk that is refused; what it really is is welcome.
         assert_eq!(
             greets(&mut starts, start(5, 1), reached(7, 15, 0), 9_000),
-            Verdict::Welcome
+            StartVerdict::Welcome
         );
     }
 
     #[test]
     fn a_second_process_waits_until_the_first_is_silent_and_then_that_one_is_refused() {
-        let mut starts = Starts::default();
+        let mut starts = KnownStarts::default();
         let (first, second) = (start(1, 1), start(2, 2));
         let disk = reached(5, 20, 20);
         greets(&mut starts, first, disk, 0);
         assert!(starts.heard(who(3), first, None, at(900)));
-        let later = |millis| Verdict::Later(Duration::from_millis(millis));
+        let later = |millis| StartVerdict::Later(Duration::from_millis(millis));
         assert_eq!(greets(&mut starts, second, disk, 1_000), later(0));
         assert_eq!(greets(&mut starts, second, disk, 1_800), later(800));
         assert!(starts.heard(who(3), first, None, at(1_850)));
         assert_eq!(greets(&mut starts, second, disk, 2_800), later(1_800));
-        assert_eq!(greets(&mut starts, second, disk, 2_850), Verdict::Welcome);
+        assert_eq!(
+            greets(&mut starts, second, disk, 2_850),
+            StartVerdict::Welcome
+        );
         // What the first still says is not heeded, and it is not let in.
         assert!(!starts.heard(who(3), first, None, at(2_851)));
         assert!(matches!(
             greets(&mut starts, first, disk, 9_000),
-            Verdict::SetBack(Trace::Counter { known: 2, found: 1 })
+            StartVerdict::SetBack(CopyEvidence::Counter { known: 2, found: 1 })
         ));
         assert!(starts.heard(who(3), second, None, at(9_001)));
     }
 
     #[test]
     fn a_start_that_holds_the_lock_of_the_one_before_does_not_wait() {
-        let mut starts = Starts::default();
+        let mut starts = KnownStarts::default();
         let with = |start, lock| Start { lock, ..start };
         let disk = reached(5, 20, 20);
         let first = with(start(1, 1), 8);
         greets(&mut starts, first, disk, 0);
         // A copy has a lock of its own; who cannot tell has none.
-        let waits = Verdict::Later(Duration::ZERO);
+        let waits = StartVerdict::Later(Duration::ZERO);
         for lock in [0, 9] {
             let copy = with(start(2, 3), lock);
             assert_eq!(greets(&mut starts, copy, disk, 1), waits);
@@ -498,12 +506,12 @@ mod tests {
         // It is still judged by its counter and by its disk.
         assert!(matches!(
             greets(&mut starts, next, reached(5, 19, 19), 1),
-            Verdict::SetBack(Trace::Disk { .. })
+            StartVerdict::SetBack(CopyEvidence::Disk { .. })
         ));
-        assert_eq!(greets(&mut starts, next, disk, 1), Verdict::Welcome);
+        assert_eq!(greets(&mut starts, next, disk, 1), StartVerdict::Welcome);
         assert!(!starts.heard(who(3), first, None, at(2)));
         // Two that cannot tell do not have one lock.
-        let mut starts = Starts::default();
+        let mut starts = KnownStarts::default();
         greets(&mut starts, start(1, 1), disk, 0);
         assert_eq!(greets(&mut starts, start(2, 2), disk, 1), waits);
     }
@@ -512,20 +520,20 @@ mod tests {
     #[cfg(feature = "planted-bugs")]
     #[test]
     fn a_second_process_that_is_let_in_beside_the_first_is_noticed() {
-        let mut starts = Starts::default().with_bug(Some(Bug::CloneCounted));
+        let mut starts = KnownStarts::default().with_bug(Some(Bug::CloneCounted));
         let (first, second) = (start(1, 1), start(2, 2));
         greets(&mut starts, first, reached(5, 20, 20), 0);
         let early = greets(&mut starts, second, reached(5, 20, 20), 1);
-        assert_eq!(early, Verdict::Welcome);
+        assert_eq!(early, StartVerdict::Welcome);
         assert!(starts.heard(who(3), first, None, at(2)));
         assert!(starts.heard(who(3), second, None, at(3)));
     }
 
     #[test]
     fn strangers_do_not_crowd_out_members() {
-        let mut starts = Starts::default();
+        let mut starts = KnownStarts::default();
         let members = Membership::founded([who(1)]);
-        let greets = |starts: &mut Starts, server, counter| {
+        let greets = |starts: &mut KnownStarts, server, counter| {
             let says = (start(counter, 0), reached(1, 1, 1));
             // All at once: the first is no younger than the rest.
             starts.greeted(who(server), says, &members, (at(0), Duration::ZERO))
@@ -536,7 +544,7 @@ mod tests {
         }
         assert_eq!(starts.known.len(), MOST);
         let set_back = greets(&mut starts, 1, 4);
-        assert!(matches!(set_back, Verdict::SetBack(_)));
+        assert!(matches!(set_back, StartVerdict::SetBack(_)));
     }
 
     #[test]

@@ -6,9 +6,9 @@
 use std::time::Duration;
 
 use tenure_alpo::{
-    Ask, Batch, Claim, ClusterId, ClusterVersion, Command, Config, Envelope, Identity, Input,
-    Limits, Membership, Node, Operation, Output, Payload, Position, Recovered, ServerId, Snapshot,
-    State, Status, StorageId,
+    Batch, ClientRequest, ClusterId, ClusterVersion, Command, Config, Envelope, Identity, Input,
+    Limits, Membership, Node, Operation, Output, OwnershipProof, Payload, Position, Recovered,
+    ServerId, Snapshot, State, Status, StorageId,
 };
 use tenure_core::Machine;
 use tenure_core::rng::Rng;
@@ -147,7 +147,7 @@ impl World {
                     operation: Operation::Append(vec![7; 40].into()),
                 };
                 for token in 0..self.rng.between(1, 8) {
-                    let ask = Ask::Command(command.clone(), Claim::NONE);
+                    let ask = ClientRequest::Command(command.clone(), OwnershipProof::NONE);
                     node.handle(now, Input::Asked { token, ask });
                 }
             }
@@ -204,7 +204,7 @@ impl World {
     }
 
     /// What the disk has is what the node has, once everything is written.
-    fn compare(&mut self, index: usize) {
+    fn compare_checksums(&mut self, index: usize) {
         self.fetch(index);
         for batch in self.waiting[index].drain(..) {
             self.disks[index].write(batch);
@@ -240,7 +240,7 @@ fn each_batch_follows_however_rarely_they_are_fetched() {
             }
         }
         for index in 0..SERVERS {
-            world.compare(index);
+            world.compare_checksums(index);
             let log = world.nodes[index].log();
             commands += log
                 .iter()

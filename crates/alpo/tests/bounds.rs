@@ -2,7 +2,8 @@
 
 use tenure_alpo::codec::{DecodeError, decode_envelope, encode_envelope};
 use tenure_alpo::{
-    Body, Compare, Entry, Envelope, MAX_NUMBER, Mark, Payload, Position, Reply, Request, ServerId,
+    Body, CompareChecksums, Entry, Envelope, MAX_NUMBER, Payload, Position, Reply, Request,
+    ServerId, StateChecksum,
 };
 use tenure_core::ids::Term;
 
@@ -28,15 +29,15 @@ fn received(body: Body) -> Result<(), DecodeError> {
 
 #[test]
 fn no_number_of_a_request_is_above_the_bound() {
-    let heartbeat = |last, commit, round, time, mark: (u64, u64)| Request::Heartbeat {
+    let heartbeat = |last, commit, round, time, state_checksum: (u64, u64)| Request::Heartbeat {
         last: in_term_1(last),
         commit,
         round,
         time,
-        compare: Compare {
-            at: mark.0,
-            agreed: Some(Mark {
-                id: mark.1,
+        compare_checksums: CompareChecksums {
+            at: state_checksum.0,
+            agreed: Some(StateChecksum {
+                id: state_checksum.1,
                 hash: u64::MAX,
             }),
         },
@@ -72,7 +73,7 @@ fn no_number_of_a_request_is_above_the_bound() {
     ] {
         assert_eq!(request(1, bad.clone()), Err(DecodeError::Number), "{bad:?}");
     }
-    let unnumbered = request(BEYOND, Request::TransferNow);
+    let unnumbered = request(BEYOND, Request::TimeoutNow);
     assert_eq!(unnumbered, Err(DecodeError::Number));
 }
 

@@ -3,9 +3,9 @@
 //! schedules with whole clusters are scripts (`disk_…`).
 
 use tenure_alpo::{
-    Body, ClusterId, ClusterVersion, Compare, Config, Entry, Envelope, Fault, HardState, Identity,
-    Input, Limits, Member, Membership, Node, Output, Part, Payload, Position, Rank, Recovered,
-    Reply, Request, ServerId, Snapshot, State, Status, StorageId, Vote,
+    Body, ClusterId, ClusterVersion, CompareChecksums, Config, Entry, Envelope, Fault, HardState,
+    Identity, Input, Limits, Member, Membership, Node, Output, Payload, Position, Rank, Recovered,
+    Reply, Request, ServerId, Snapshot, State, Status, StorageId, Vote, VotingStatus,
 };
 use tenure_core::Machine;
 use tenure_core::ids::Term;
@@ -40,7 +40,7 @@ fn members(of: &[(u64, u128)]) -> Membership {
 /// Three servers, and the third with this disk as a learner.
 fn with_learner(storage: u128) -> Membership {
     let learner = Member {
-        part: Part::Learner,
+        voting_status: VotingStatus::Learner,
         storage: disk(storage),
     };
     let voters = members(&[(1, 11), (2, 12)]);
@@ -148,7 +148,7 @@ impl Server {
             commit,
             round: 2,
             time: 9,
-            compare: Compare::default(),
+            compare_checksums: CompareChecksums::default(),
         };
         self.told((1, 11), 1, request)
     }
@@ -194,7 +194,7 @@ fn whose_number_went_to_another_disk_acknowledges_nothing_and_stops_when_that_is
     assert_eq!(server.node.commit(), 1);
     assert_eq!(
         server.told((2, 12), 2, vote()),
-        [Reply::Led {
+        [Reply::LeaderKnown {
             leader: Some(id(1))
         }]
     );
@@ -255,7 +255,7 @@ fn a_new_disk_reads_on_through_the_time_of_the_old_one() {
     );
     assert_eq!(
         server.told((2, 12), 1, vote()),
-        [Reply::Led {
+        [Reply::LeaderKnown {
             leader: Some(id(1))
         }]
     );
@@ -305,11 +305,11 @@ fn a_snapshot_that_gives_its_number_away_is_not_taken_over() {
 #[test]
 fn a_disk_that_its_own_log_does_not_name_has_no_vote() {
     for (storage, wanted) in [
-        (13, [Reply::WouldGrant, Reply::Granted]),
-        (99, [Reply::NoVote, Reply::NoVote]),
+        (13, [Reply::PreVoteGranted, Reply::Granted]),
+        (99, [Reply::NotAMember, Reply::NotAMember]),
     ] {
         let mut server = Server::start(storage, ClusterVersion::SECOND, HardState::default());
-        let poll = Request::Poll {
+        let poll = Request::PreVote {
             last: Position::ZERO,
         };
         let asked = [poll, vote()];
@@ -325,7 +325,7 @@ fn a_vote_is_given_again_only_to_the_disk_that_has_it() {
         let mut server = Server::start(13, ClusterVersion::SECOND, given(storage));
         server.told(from, 1, vote())
     };
-    let taken = [Reply::Taken {
+    let taken = [Reply::AlreadyVoted {
         owner: Rank {
             last: Position::ZERO,
             server: id(2),
@@ -362,7 +362,7 @@ fn two_disks_of_one_number_that_lead_in_one_term_stop_whoever_hears_both() {
         commit: 0,
         round: 1,
         time: 9,
-        compare: Compare::default(),
+        compare_checksums: CompareChecksums::default(),
     };
     assert_eq!(server.told((1, 91), 1, request), []);
     assert!(matches!(
@@ -378,7 +378,7 @@ fn only_the_closed_connection_of_the_disk_that_leads_is_a_sign_of_its_crash() {
     let waits = server.node.deadline();
     server.node.handle(NOW, Input::Closed(id(1), disk(91)));
     assert_eq!(server.node.deadline(), waits);
-    let led = [Reply::Led {
+    let led = [Reply::LeaderKnown {
         leader: Some(id(1)),
     }];
     assert_eq!(server.told((2, 12), 2, vote()), led);
@@ -393,13 +393,16 @@ fn three_removed_disks_that_keep_asking_disturb_no_server_that_hears_a_leader() 
     let mut server = Server::member();
     server.append(vec![Payload::NoOp]);
     let before = server.node.hard_state();
-    let led = [Reply::Led {
+    let led = [Reply::LeaderKnown {
         leader: Some(id(1)),
     }];
     for in_term in 1..50 {
         for removed in [(2, 92), (4, 94), (5, 95)] {
             let last = Position::new(term(in_term), 1_000);
-            assert_eq!(server.told(removed, in_term, Request::Poll { last }), led);
+            assert_eq!(
+                server.told(removed, in_term, Request::PreVote { last }),
+                led
+            );
             let transfer = false;
             let request = Request::Vote { last, transfer };
             assert_eq!(server.told(removed, in_term, request), led);

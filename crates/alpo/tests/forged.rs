@@ -2,9 +2,9 @@
 //! panics of it.
 
 use tenure_alpo::{
-    Body, ClusterId, ClusterVersion, Compare, Config, Entry, Envelope, Fault, HardState, Identity,
-    Input, Limits, MAX_NUMBER, MAX_TERM_LEAP, Mark, Membership, Node, Objection, Output, Payload,
-    Position, Recovered, Reply, Request, ServerId, State, StorageId,
+    Body, ClusterId, ClusterVersion, CompareChecksums, Config, Entry, Envelope, Fault, HardState,
+    Identity, Input, Limits, MAX_NUMBER, MAX_TERM_LEAP, Membership, MessageError, Node, Output,
+    Payload, Position, Recovered, Reply, Request, ServerId, State, StateChecksum, StorageId,
 };
 use tenure_core::Machine;
 use tenure_core::ids::Term;
@@ -136,13 +136,13 @@ fn asked(from: u64, number: u64, request: Request) -> Envelope {
     }
 }
 
-fn heartbeat(at: Position, agreed: Option<Mark>) -> Request {
+fn heartbeat(at: Position, agreed: Option<StateChecksum>) -> Request {
     Request::Heartbeat {
         last: at,
         commit: 0,
         round: 1,
         time: 0,
-        compare: Compare { at: 0, agreed },
+        compare_checksums: CompareChecksums { at: 0, agreed },
     }
 }
 
@@ -242,7 +242,7 @@ fn a_contradiction_is_believed_of_members_alone() {
             let refused = node.admit(&mut forged, StorageId::from_u128(storage));
             let by = server(from);
             assert!(
-                matches!(refused, Err(Objection::Contradiction { by: said, .. }) if said == by),
+                matches!(refused, Err(MessageError::Contradiction { by: said, .. }) if said == by),
                 "{request:?} of {from}: {refused:?}"
             );
         }
@@ -255,13 +255,15 @@ fn a_contradiction_is_believed_of_members_alone() {
 #[test]
 fn a_mark_of_somebody_who_is_no_member_is_not_kept() {
     let node = passive();
-    let agreed = Some(Mark { id: 256, hash: 1 });
+    let agreed = Some(StateChecksum { id: 256, hash: 1 });
     let end = Position::new(term(3), 3);
     let marked = |envelope: &Envelope| match &envelope.body {
         Body::Request {
-            request: Request::Heartbeat { compare, .. },
+            request: Request::Heartbeat {
+                compare_checksums, ..
+            },
             ..
-        } => compare.agreed,
+        } => compare_checksums.agreed,
         _ => None,
     };
     let mut stranger = asked(4, 4, heartbeat(end, agreed));

@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tenure_alpo::{
-    ClusterId, Founding, Hello, Identity, Membership, ServerId, StorageId, Stranger, Table, digest,
+    Bootstrap, ClusterId, Hello, Identity, JoinError, Membership, ServerId, StorageId, Table,
+    digest,
 };
 use tenure_core::rng::Rng;
 
@@ -15,8 +16,8 @@ fn storage(number: u128) -> StorageId {
     StorageId::from_u128(number)
 }
 
-fn three(server: u64, disk: u128) -> Founding {
-    Founding::new(id(server), storage(disk), (1..=3).map(id))
+fn three(server: u64, disk: u128) -> Bootstrap {
+    Bootstrap::new(id(server), storage(disk), (1..=3).map(id))
 }
 
 /// What a server of the cluster founded by these says of itself.
@@ -32,7 +33,7 @@ fn member(server: u64, disks: [u128; 3]) -> Hello {
 }
 
 /// Hears everybody but itself, and promises what is due.
-fn round(founding: &mut Founding, hellos: &[Hello]) -> Option<ClusterId> {
+fn round(founding: &mut Bootstrap, hellos: &[Hello]) -> Option<ClusterId> {
     let own = founding.hello().server;
     for hello in hellos.iter().filter(|it| it.server != own) {
         let mut founded = founding.heard(hello).expect("a peer");
@@ -80,11 +81,11 @@ fn a_promise_is_kept_whoever_comes_later_with_the_same_number() {
     assert_eq!(founding.due(), None);
     let refused = founding.heard(&three(3, 99).hello()).expect_err("another");
     let text = refused.to_string();
-    assert!(matches!(refused, Stranger::Promised { .. }), "{text}");
+    assert!(matches!(refused, JoinError::Promised { .. }), "{text}");
     // Nor does it join what others founded without it.
     let refused = founding.heard(&member(2, [11, 12, 99]));
     assert!(
-        matches!(refused, Err(Stranger::Promised { .. })),
+        matches!(refused, Err(JoinError::Promised { .. })),
         "{refused:?}"
     );
 }
@@ -165,7 +166,7 @@ fn a_number_that_is_used_twice_founds_no_second_cluster() {
 
 #[test]
 fn whoever_is_alone_waits_for_nobody() {
-    let (identity, members) = Founding::new(id(7), storage(17), [id(7)])
+    let (identity, members) = Bootstrap::new(id(7), storage(17), [id(7)])
         .complete()
         .expect("nobody else to be heard");
     assert_eq!((identity.server, identity.storage), (id(7), storage(17)));
@@ -229,7 +230,7 @@ fn a_wiped_disk_is_known_for_what_it_is() {
         .heard(&member(1, [11, 12, 13]))
         .expect_err("a stranger");
     let text = refused.to_string();
-    assert!(matches!(refused, Stranger::Replaced { .. }), "{text}");
+    assert!(matches!(refused, JoinError::Replaced { .. }), "{text}");
     assert!(text.contains("tenure member remove 3"), "{text}");
     assert!(text.contains(&storage(99).to_string()), "{text}");
     // A blank peer that it meets first does not make it any better.
@@ -241,19 +242,19 @@ fn a_wiped_disk_is_known_for_what_it_is() {
 #[test]
 fn strangers_are_told_apart() {
     let mut founding = three(1, 11);
-    let seven = Founding::new(id(7), storage(17), [id(7)]).hello();
+    let seven = Bootstrap::new(id(7), storage(17), [id(7)]).hello();
     assert_eq!(
         founding.heard(&seven),
-        Err(Stranger::NotAPeer { server: id(7) })
+        Err(JoinError::NotAPeer { server: id(7) })
     );
     assert_eq!(
         founding.heard(&three(1, 55).hello()),
-        Err(Stranger::SameNumber { server: id(1) })
+        Err(JoinError::SameNumber { server: id(1) })
     );
-    let mut outsider = Founding::new(id(4), storage(14), (1..=4).map(id));
+    let mut outsider = Bootstrap::new(id(4), storage(14), (1..=4).map(id));
     assert!(matches!(
         outsider.heard(&member(1, [11, 12, 13])),
-        Err(Stranger::NotAMember { .. })
+        Err(JoinError::NotAMember { .. })
     ));
 }
 
@@ -261,18 +262,18 @@ fn strangers_are_told_apart() {
 fn servers_that_were_told_of_different_peers_found_nothing() {
     // In a ring: each has heard all of its own, and they are blank.
     let ring = [(1, [1, 2]), (2, [2, 3]), (3, [3, 1])]
-        .map(|(own, peers)| Founding::new(id(own), storage(own.into()), peers.map(id)));
+        .map(|(own, peers)| Bootstrap::new(id(own), storage(own.into()), peers.map(id)));
     for (at, mut founding) in ring.clone().into_iter().enumerate() {
         let refused = founding.heard(&ring[(at + 1) % 3].hello());
         let refused = refused.expect_err("other peers");
-        assert!(matches!(refused, Stranger::OtherPeers { .. }), "{refused}");
+        assert!(matches!(refused, JoinError::OtherPeers { .. }), "{refused}");
         assert!(refused.to_string().contains("the same --peers"));
         assert_eq!(founding.complete(), None);
     }
     // One that comes back with other peers no longer counts as heard.
     let mut founding = three(1, 11);
     assert_eq!(founding.heard(&three(2, 12).hello()), Ok(None));
-    let changed = Founding::new(id(2), storage(12), [2, 3].map(id)).hello();
+    let changed = Bootstrap::new(id(2), storage(12), [2, 3].map(id)).hello();
     assert!(founding.heard(&changed).is_err());
     assert_eq!(founding.missing(), [2, 3].map(id));
 }
@@ -280,9 +281,9 @@ fn servers_that_were_told_of_different_peers_found_nothing() {
 #[test]
 fn whoever_names_this_very_storage_may_tell_its_cluster() {
     // Server 4 was told of server 1 alone, and is admitted by server 2.
-    let mut newcomer = Founding::new(id(4), storage(14), [1, 4].map(id));
+    let mut newcomer = Bootstrap::new(id(4), storage(14), [1, 4].map(id));
     let mut hello = member(2, [11, 12, 13]);
-    let stranger = Stranger::NotAPeer { server: id(2) };
+    let stranger = JoinError::NotAPeer { server: id(2) };
     assert_eq!(newcomer.heard(&hello), Err(stranger));
     hello.known.insert(id(4), storage(14));
     let (identity, members) = newcomer
@@ -323,7 +324,7 @@ fn servers_meet_everybody_of_their_own_cluster() {
     assert_eq!(ours.meets(&member(2, [11, 12, 13])), Ok(()));
     assert!(matches!(
         ours.meets(&member(2, [11, 92, 13])),
-        Err(Stranger::OtherCluster { .. })
+        Err(JoinError::OtherCluster { .. })
     ));
     // With another disk than the founders know.
     let mut replaced = member(2, [11, 12, 13]);
@@ -334,9 +335,9 @@ fn servers_meet_everybody_of_their_own_cluster() {
     twin.storage = storage(93);
     assert_eq!(
         ours.meets(&twin),
-        Err(Stranger::SameNumber { server: id(3) })
+        Err(JoinError::SameNumber { server: id(3) })
     );
     // A blank one may be waiting to be admitted.
-    let blank = Founding::new(id(4), storage(14), [id(4)]).hello();
+    let blank = Bootstrap::new(id(4), storage(14), [id(4)]).hello();
     assert_eq!(ours.meets(&blank), Ok(()));
 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use tenure_alpo::quorum::{is_majority, majority, reached};
 use tenure_alpo::{
-    Change, ChangeError, Command, Entry, Log, MAX_MEMBERS, Member, Membership, Operation, Part,
-    Payload, Position, ServerId, StorageId,
+    Change, ChangeError, Command, Entry, Log, MAX_MEMBERS, Member, Membership, Operation, Payload,
+    Position, ServerId, StorageId, VotingStatus,
 };
 use tenure_core::ids::Term;
 use tenure_core::rng::Rng;
@@ -132,7 +132,7 @@ fn operate(rng: &mut Rng, log: &mut Log, model: &mut Model) {
     }
 }
 
-fn compare(rng: &mut Rng, log: &Log, model: &Model) {
+fn compare_checksums(rng: &mut Rng, log: &Log, model: &Model) {
     assert_eq!((log.base(), log.last()), (model.base, model.last()));
     assert_eq!(log.len(), model.entries.len());
     assert_eq!(log.is_empty(), model.entries.is_empty());
@@ -172,7 +172,7 @@ fn random_operations_agree_with_the_model() {
         let (mut log, mut model) = (Log::after(base), Model { base, entries });
         for _ in 0..120 {
             operate(rng, &mut log, &mut model);
-            compare(rng, &log, &model);
+            compare_checksums(rng, &log, &model);
         }
     }
 }
@@ -225,13 +225,19 @@ fn a_majority_is_more_than_half() {
 fn any_members(rng: &mut Rng) -> Membership {
     let mut members = Vec::new();
     for number in 1..=rng.below(8) {
-        let part = if rng.chance(70) {
-            Part::Voter
+        let voting_status = if rng.chance(70) {
+            VotingStatus::Voter
         } else {
-            Part::Learner
+            VotingStatus::Learner
         };
         let storage = storage(number);
-        members.push((server(number), Member { part, storage }));
+        members.push((
+            server(number),
+            Member {
+                voting_status,
+                storage,
+            },
+        ));
     }
     members.into_iter().collect()
 }
@@ -245,7 +251,7 @@ fn majorities_agree_with_counting() {
         let those: Vec<ServerId> = (1..10).filter(|_| rng.chance(50)).map(server).collect();
         let (mut all, mut ours) = (0, 0);
         for (id, member) in members.iter() {
-            if member.part == Part::Voter {
+            if member.voting_status == VotingStatus::Voter {
                 all += 1;
                 ours += usize::from(those.contains(&id));
             }
@@ -274,7 +280,7 @@ fn what_a_majority_has_reached_agrees_with_counting() {
 fn any_change(rng: &mut Rng) -> Change {
     let server = server(rng.between(1, 9));
     match rng.below(3) {
-        0 => Change::Admit {
+        0 => Change::AddLearner {
             server,
             storage: storage(rng.next_u64()),
         },
@@ -301,10 +307,16 @@ fn members_change_one_at_a_time_and_majorities_overlap() {
             assert!(after.voters().next().is_some());
             assert_overlap(&before, &after);
             match change {
-                Change::Admit { server, storage } => {
-                    let part = Part::Learner;
+                Change::AddLearner { server, storage } => {
+                    let voting_status = VotingStatus::Learner;
                     assert_eq!(before.get(server), None);
-                    assert_eq!(after.get(server), Some(Member { part, storage }));
+                    assert_eq!(
+                        after.get(server),
+                        Some(Member {
+                            voting_status,
+                            storage
+                        })
+                    );
                 }
                 Change::Promote(server) => {
                     assert!(!before.is_voter(server) && after.is_voter(server));
@@ -337,7 +349,7 @@ fn assert_overlap(before: &Membership, after: &Membership) {
 #[test]
 fn changes_that_make_no_sense_are_refused() {
     let one = Membership::founded([(server(1), storage(1))]);
-    let admit = |number| Change::Admit {
+    let admit = |number| Change::AddLearner {
         server: server(number),
         storage: storage(number),
     };

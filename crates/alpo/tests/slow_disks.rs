@@ -10,8 +10,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use tenure_alpo::{
-    Ask, Batch, ClusterId, Config, Envelope, Identity, Input, Limits, Membership, Node, Opening,
-    Output, Position, Recovered, ServerId, Snapshot, State, Status, StorageId,
+    Batch, ClientRequest, ClusterId, Config, Envelope, Identity, Input, Limits, Membership, Node,
+    OpenSession, Output, Position, Recovered, ServerId, Snapshot, State, Status, StorageId,
 };
 use tenure_core::Machine;
 use tenure_core::rng::Rng;
@@ -340,7 +340,7 @@ fn a_stall_that_is_over_is_not_waited_for_again() {
         cluster.leases = true;
         cluster.restart(0);
         cluster.elect(TIMEOUT * 3).expect("elected");
-        let ask = Ask::Open(Opening::of_nobody(1_000_000_000));
+        let ask = ClientRequest::Open(OpenSession::of_nobody(1_000_000_000));
         cluster.step(0, Some(Input::Asked { token: 1, ask }));
         cluster.now += TIMEOUT * 60;
         // It looks at the clock before it hears of its disk.

@@ -3,9 +3,9 @@
 use std::collections::VecDeque;
 
 use tenure_alpo::{
-    Ask, Body, Claim, ClusterId, Command, Config, Entry, Envelope, Event, Identity, Input, Limits,
-    Membership, Node, Opening, Operation, Output, Payload, Position, Recovered, Request, ServerId,
-    Snapshot, State, StorageId,
+    Body, ClientRequest, ClusterId, Command, Config, Entry, Envelope, Event, Identity, Input,
+    Limits, Membership, Node, OpenSession, Operation, Output, OwnershipProof, Payload, Position,
+    Recovered, Request, ServerId, Snapshot, State, StorageId,
 };
 use tenure_core::Machine;
 use tenure_core::ids::Term;
@@ -66,7 +66,7 @@ fn drain(node: &mut Node) -> usize {
     snapshots
 }
 
-fn command(bytes: usize) -> Ask {
+fn command(bytes: usize) -> ClientRequest {
     // Nobody's session: it is written and applied, and changes nothing.
     let command = Command {
         session: 99,
@@ -74,7 +74,7 @@ fn command(bytes: usize) -> Ask {
         outstanding: 1,
         operation: Operation::Append(vec![7; bytes].into()),
     };
-    Ask::Command(command, Claim::NONE)
+    ClientRequest::Command(command, OwnershipProof::NONE)
 }
 
 #[test]
@@ -261,7 +261,7 @@ fn over_a_slow_link_no_chunk_is_sent_again_and_again() {
     far.cut = Some(late);
     let open = |token| Input::Asked {
         token,
-        ask: Ask::Open(Opening::of_nobody(u64::MAX)),
+        ask: ClientRequest::Open(OpenSession::of_nobody(u64::MAX)),
     };
     // Sessions make the snapshot large: 40 bytes each.
     for token in 0..2_000 {

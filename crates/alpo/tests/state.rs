@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 
 use tenure_alpo::codec::{crc32c, put_u64};
 use tenure_alpo::{
-    ClusterVersion, Command, Entry, Limits, MAX_WINDOW, Member, Membership, Opener, Operation,
-    Outcome, Owner, Part, Payload, Position, ServerId, Standing, State, StorageId, TooOld,
+    ClusterVersion, Command, Entry, Limits, MAX_WINDOW, Member, Membership, Operation, Outcome,
+    Owner, Payload, Position, SerialStatus, ServerId, SessionOpener, State, StorageId, TooOld,
+    VotingStatus,
 };
 use tenure_core::cas::{Expect, Stamp, Write};
 use tenure_core::ids::{Key, Term, Version};
@@ -67,9 +68,9 @@ impl Log {
         self.state.sessions().get(session).is_none()
     }
 
-    fn journal(&self) -> Vec<(u64, Vec<u8>)> {
-        let journal = self.state.journal();
-        let entries = journal.read(journal.first()).expect("from the first");
+    fn user_log(&self) -> Vec<(u64, Vec<u8>)> {
+        let user_log = self.state.user_log();
+        let entries = user_log.read(user_log.first()).expect("from the first");
         entries
             .map(|(number, bytes)| (number, bytes.to_vec()))
             .collect()
@@ -103,7 +104,7 @@ fn a_request_that_is_sent_again_is_answered_and_not_done_again() {
         log.ask(a, 3, 1, swap(Expect::Absent, "y", Stamp::Now)),
         Outcome::Conflict
     );
-    let before = (log.journal(), log.state.registers().revision());
+    let before = (log.user_log(), log.state.registers().revision());
     // In any order, and whatever the second copy says.
     assert_eq!(log.ask(a, 1, 1, append("another")), Outcome::Appended(1));
     assert_eq!(log.ask(a, 3, 1, Operation::KeepAlive), Outcome::Conflict);
@@ -112,11 +113,11 @@ fn a_request_that_is_sent_again_is_answered_and_not_done_again() {
         Outcome::Swapped(version)
     );
     assert_eq!(log.ask(a, 1, 1, Operation::Close), Outcome::Appended(1));
-    assert_eq!(before, (log.journal(), log.state.registers().revision()));
+    assert_eq!(before, (log.user_log(), log.state.registers().revision()));
     assert_eq!(log.ask(b, 2, 2, Operation::Close), Outcome::Closed);
     assert_eq!(log.ask(b, 2, 2, Operation::Close), Outcome::SessionExpired);
     assert_eq!(log.ask(b, 3, 3, append("late")), Outcome::SessionExpired);
-    assert_eq!(log.journal().len(), 2);
+    assert_eq!(log.user_log().len(), 2);
 }
 
 #[test]
@@ -127,7 +128,7 @@ fn serials_follow_one_another() {
     assert_eq!(log.ask(session, 2, 1, append("two")), expected(1));
     assert_eq!(log.ask(session, u64::MAX, 1, append("last")), expected(1));
     assert_eq!(log.ask(session, 0, 0, append("none")), Outcome::TooOld);
-    assert_eq!(log.journal(), []);
+    assert_eq!(log.user_log(), []);
     assert_eq!(log.ask(session, 1, 1, append("one")), Outcome::Appended(1));
     assert_eq!(log.ask(session, 3, 1, append("three")), expected(2));
     assert_eq!(log.ask(session, 2, 1, append("two")), Outcome::Appended(2));
@@ -146,25 +147,25 @@ fn answers_are_kept_as_long_as_they_are_waited_for() {
         sessions.standing(session, serial, &append("x"))
     };
     for serial in 1..=4 {
-        let done = Standing::Done(Outcome::Appended(serial));
+        let done = SerialStatus::Done(Outcome::Appended(serial));
         assert_eq!(standing(&log, serial), done);
     }
     // Those below 4 are waited for no more.
     log.ask(session, 5, 4, append("x"));
-    assert_eq!(standing(&log, 3), Standing::Forgotten);
-    assert_eq!(standing(&log, 4), Standing::Done(Outcome::Appended(4)));
-    assert_eq!(standing(&log, 5), Standing::Done(Outcome::Appended(5)));
-    assert_eq!(standing(&log, 6), Standing::Next);
-    assert_eq!(standing(&log, 7), Standing::Ahead { expected: 6 });
+    assert_eq!(standing(&log, 3), SerialStatus::Forgotten);
+    assert_eq!(standing(&log, 4), SerialStatus::Done(Outcome::Appended(4)));
+    assert_eq!(standing(&log, 5), SerialStatus::Done(Outcome::Appended(5)));
+    assert_eq!(standing(&log, 6), SerialStatus::Next);
+    assert_eq!(standing(&log, 7), SerialStatus::Ahead { expected: 6 });
     assert_eq!(log.ask(session, 3, 3, append("x")), Outcome::TooOld);
     // What was forgotten does not come back.
     log.ask(session, 6, 1, append("x"));
-    assert_eq!(standing(&log, 3), Standing::Forgotten);
-    assert_eq!(standing(&log, 4), Standing::Done(Outcome::Appended(4)));
+    assert_eq!(standing(&log, 3), SerialStatus::Forgotten);
+    assert_eq!(standing(&log, 4), SerialStatus::Done(Outcome::Appended(4)));
     // Nonsense keeps the answer itself.
     log.ask(session, 7, 1_000, append("x"));
-    assert_eq!(standing(&log, 6), Standing::Forgotten);
-    assert_eq!(standing(&log, 7), Standing::Done(Outcome::Appended(7)));
+    assert_eq!(standing(&log, 6), SerialStatus::Forgotten);
+    assert_eq!(standing(&log, 7), SerialStatus::Done(Outcome::Appended(7)));
 }
 
 #[test]
@@ -179,9 +180,9 @@ fn a_session_keeps_no_more_than_a_window() {
         let sessions = log.state.sessions();
         sessions.standing(session, serial, &append("x"))
     };
-    assert_eq!(standing(10), Standing::Forgotten);
-    assert_eq!(standing(11), Standing::Done(Outcome::Appended(11)));
-    assert_eq!(standing(all), Standing::Done(Outcome::Appended(all)));
+    assert_eq!(standing(10), SerialStatus::Forgotten);
+    assert_eq!(standing(11), SerialStatus::Done(Outcome::Appended(11)));
+    assert_eq!(standing(all), SerialStatus::Done(Outcome::Appended(all)));
 }
 
 #[test]
@@ -255,7 +256,7 @@ fn who_holds_most_sessions_is_known() {
     log.apply(Payload::Version(ClusterVersion::SECOND));
     for (opener, count) in [(3, 1), (4, 5), (5, 2)] {
         for _ in 0..count {
-            let opener = Opener::Address([opener; 16]);
+            let opener = SessionOpener::Address([opener; 16]);
             let owner = Owner {
                 secret: None,
                 opener,
@@ -264,7 +265,7 @@ fn who_holds_most_sessions_is_known() {
         }
     }
     let holders = log.state.sessions().holders(2);
-    let wanted = [(4, 5), (5, 2)].map(|(it, held)| (Opener::Address([it; 16]), held));
+    let wanted = [(4, 5), (5, 2)].map(|(it, held)| (SessionOpener::Address([it; 16]), held));
     assert_eq!(holders, wanted);
 }
 
@@ -282,14 +283,14 @@ fn the_plain_log_forgets_the_oldest_and_says_so() {
         assert_eq!(told, Outcome::Appended(serial));
     }
     let kept = [(2, b"b".to_vec()), (3, b"c".to_vec()), (4, b"d".to_vec())];
-    assert_eq!(log.journal(), kept);
-    let journal = log.state.journal();
-    assert_eq!((journal.first(), journal.next()), (2, 5));
+    assert_eq!(log.user_log(), kept);
+    let user_log = log.state.user_log();
+    assert_eq!((user_log.first(), user_log.next()), (2, 5));
     for from in [0, 1] {
-        assert_eq!(journal.read(from).err(), Some(TooOld { first: 2 }));
+        assert_eq!(user_log.read(from).err(), Some(TooOld { first: 2 }));
     }
     let from = |from| {
-        journal
+        user_log
             .read(from)
             .map(|entries| entries.map(|(n, _)| n).collect())
     };
@@ -299,7 +300,7 @@ fn the_plain_log_forgets_the_oldest_and_says_so() {
     // One that is too large alone is kept all the same.
     let large = "x".repeat(1_000);
     assert_eq!(log.ask(session, 5, 5, append(&large)), Outcome::Appended(5));
-    assert_eq!(log.journal(), [(5, large.into_bytes())]);
+    assert_eq!(log.user_log(), [(5, large.into_bytes())]);
 }
 
 #[test]
@@ -393,7 +394,7 @@ fn members_are_as_the_last_entry_says() {
     let mut log = Log::new(Limits::default());
     assert!(log.state.members().is_empty());
     let member = Member {
-        part: Part::Voter,
+        voting_status: VotingStatus::Voter,
         storage: StorageId::from_u128(1),
     };
     let server = ServerId::new(1).expect("not zero");
@@ -454,14 +455,14 @@ fn whatever_is_repeated_is_done_once() {
                 .or_insert_with(|| outcome.clone());
             assert_eq!(*first, outcome, "seed {seed}: {session}/{serial}");
         }
-        let journal = log.journal();
-        assert_eq!(journal.len() as u64, done.iter().sum::<u64>());
+        let user_log = log.user_log();
+        assert_eq!(user_log.len() as u64, done.iter().sum::<u64>());
         for ((session, serial), outcome) in told {
             let Outcome::Appended(number) = outcome else {
                 panic!("seed {seed}: {outcome:?}");
             };
             let text = format!("{session}/{serial}");
-            assert_eq!(journal[number as usize - 1], (number, text.into_bytes()));
+            assert_eq!(user_log[number as usize - 1], (number, text.into_bytes()));
         }
         // And the same log gives the same state.
         let mut other = State::new(Limits::default(), CLOCK);

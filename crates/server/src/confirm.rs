@@ -9,7 +9,7 @@
 
 use std::time::Duration;
 
-use tenure_alpo::{Answer, Ask, Query, Refusal, Status};
+use tenure_alpo::{Answer, ClientRequest, Query, Refusal, Status};
 use tokio::time::{sleep, timeout};
 
 use super::door::Door;
@@ -35,7 +35,7 @@ impl Door {
     /// The same, however long it takes.
     async fn barrier(&self) -> Option<bool> {
         loop {
-            match self.ask(Ask::Read(Query::Barrier)).await.answer {
+            match self.ask(ClientRequest::Read(Query::Barrier)).await.answer {
                 Answer::Read(_) => return Some(true),
                 Answer::Refused(Refusal::NotLeader { .. }) => return None,
                 Answer::Refused(Refusal::Busy) => sleep(PAUSE).await,

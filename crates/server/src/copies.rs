@@ -1,7 +1,7 @@
 //! Directories that were set back to an earlier copy, or of which there are
 //! two.
 //!
-//! What others remember of a disk gives it away ([`Starts`]). This module asks
+//! What others remember of a disk gives it away ([`KnownStarts`]). This module asks
 //! them: each greeting of the second form is judged, and what comes on a
 //! connection is heeded only as long as its start is the one that was let in.
 //! Who is refused so hears why, and then takes no part in anything any more:
@@ -15,7 +15,9 @@
 use std::net::IpAddr;
 use std::sync::{MutexGuard, PoisonError};
 
-use tenure_alpo::{LogId, Node, ServerId, Start, Starts, StorageId, Trace, Verdict};
+use tenure_alpo::{
+    CopyEvidence, KnownStarts, LogId, Node, ServerId, Start, StartVerdict, StorageId,
+};
 use tenure_core::time::Instant;
 use tenure_runtime::clock;
 
@@ -42,7 +44,7 @@ fn advice(server: ServerId) -> String {
 }
 
 /// What is said to a server whose disk was set back, and of it.
-pub(super) fn set_back(server: ServerId, trace: Trace) -> String {
+pub(super) fn set_back(server: ServerId, trace: CopyEvidence) -> String {
     format!("{trace} of server {}. {}", server.get(), advice(server))
 }
 
@@ -50,7 +52,7 @@ pub(super) fn set_back(server: ServerId, trace: Trace) -> String {
 #[derive(Debug, Default)]
 pub(super) struct Copies {
     /// What is remembered of the disks of others.
-    starts: Starts,
+    starts: KnownStarts,
     /// Why this server takes part in nothing, if its own disk was set back.
     pub(super) set_back: Option<String>,
 }
@@ -77,12 +79,12 @@ impl Shared {
         let says = (details.start, details.reached);
         let at = (now, timeout);
         match copies.starts.greeted(who, says, &face.members, at) {
-            Verdict::Welcome => None,
-            Verdict::SetBack(trace) => {
+            StartVerdict::Welcome => None,
+            StartVerdict::SetBack(trace) => {
                 let why = set_back(hello.server, trace);
                 Some(Answer::SetBack(face.hello.storage, why))
             }
-            Verdict::Later(since) => {
+            StartVerdict::Later(since) => {
                 let id = hello.server.get();
                 let mut reason = format!(
                     "expected one process with the disk of server {id}, found a second one: it is \
@@ -149,7 +151,7 @@ impl Owner {
     ) {
         self.shared.metrics.set_back.inc();
         let term = self.node.term();
-        let trace = Trace::Disk {
+        let trace = CopyEvidence::Disk {
             known: (term, acknowledged),
             found: (term, found),
         };

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use axum::http::HeaderMap;
-use tenure_alpo::{Answer, Ask, Node, Refusal};
+use tenure_alpo::{Answer, ClientRequest, Node, Refusal};
 use tenure_api::v1;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
@@ -155,12 +155,12 @@ impl Door {
     }
 
     /// Asks the machine and waits for its answer.
-    pub(super) async fn ask(&self, ask: Ask) -> Told {
+    pub(super) async fn ask(&self, ask: ClientRequest) -> Told {
         self.ask_within(ask, None).await
     }
 
     /// The same for a token with this quota.
-    pub(super) async fn ask_within(&self, ask: Ask, quota: Option<Arc<Quota>>) -> Told {
+    pub(super) async fn ask_within(&self, ask: ClientRequest, quota: Option<Arc<Quota>>) -> Told {
         let Some(_permit) = self.permit() else {
             let answer = Answer::Refused(Refusal::Busy);
             return Told { answer, at: None };

@@ -1,6 +1,6 @@
 //! How a server ended.
 
-use tenure_alpo::{Fault, Stranger};
+use tenure_alpo::{Fault, JoinError};
 
 use crate::wal::WalError;
 
@@ -15,7 +15,7 @@ pub enum Ended {
     Disk(#[from] WalError),
     /// It must not take part as it is.
     #[error("{0}")]
-    Stranger(#[from] Stranger),
+    JoinError(#[from] JoinError),
     /// Its number went to another disk: somebody has to choose.
     #[error("{0}")]
     Replaced(String),

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use tenure_alpo::{ChangeError, Few, Opener, Refusal, SessionId};
+use tenure_alpo::{ChangeError, Refusal, ServerList, SessionId, SessionOpener};
 use tenure_api::v1::{self, Cause};
 
 use super::shared::Shared;
@@ -106,7 +106,7 @@ pub(super) fn not_leader(hint: Option<tenure_alpo::ServerId>, shared: &Shared) -
     }
 }
 
-fn too_few_heard(servers: Few) -> v1::Error {
+fn too_few_heard(servers: ServerList) -> v1::Error {
     let found = if servers.named().next().is_none() {
         "found that this server was too late to judge their answers; try again".to_owned()
     } else {
@@ -121,7 +121,7 @@ fn too_few_heard(servers: Few) -> v1::Error {
     error(Cause::Members, format!("{expected}, {found}"))
 }
 
-fn unsynced(servers: Few) -> v1::Error {
+fn unsynced(servers: ServerList) -> v1::Error {
     error(
         Cause::Members,
         format!(
@@ -190,7 +190,7 @@ pub(super) fn refused(refusal: Refusal, shared: &Shared) -> v1::Error {
             name_of(&opener),
             most_of(&shared.holders())
         )),
-        Refusal::NoRoom(why) => super::space::no_room(&why),
+        Refusal::QuotaExceeded(why) => super::space::no_room(&why),
         Refusal::Window => error(
             Cause::Window,
             "expected at most 1,024 requests of a session under way",
@@ -229,14 +229,14 @@ pub(super) fn refused(refusal: Refusal, shared: &Shared) -> v1::Error {
 }
 
 /// Who opened a session, as far as can be told without the file of tokens.
-pub(super) fn name_of(opener: &Opener) -> String {
+pub(super) fn name_of(opener: &SessionOpener) -> String {
     match opener {
-        Opener::Server => "the cluster itself".to_owned(),
-        Opener::Token(half) => {
+        SessionOpener::Server => "the cluster itself".to_owned(),
+        SessionOpener::Token(half) => {
             let half: String = half.iter().map(|byte| format!("{byte:02x}")).collect();
             format!("the token whose SHA-256 begins with {half}")
         }
-        Opener::Address(address) => format!("the address {}", address_of(*address)),
+        SessionOpener::Address(address) => format!("the address {}", address_of(*address)),
     }
 }
 
@@ -247,8 +247,8 @@ pub(super) fn too_many(why: String) -> v1::Error {
 }
 
 /// Who holds most of the sessions.
-pub(super) fn most_of(holders: &[(Opener, u64)]) -> String {
-    let named = |(opener, held): &(Opener, u64)| format!("{} has {held}", name_of(opener));
+pub(super) fn most_of(holders: &[(SessionOpener, u64)]) -> String {
+    let named = |(opener, held): &(SessionOpener, u64)| format!("{} has {held}", name_of(opener));
     let named: Vec<_> = holders.iter().map(named).collect();
     named.join(", ")
 }

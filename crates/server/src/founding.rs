@@ -3,7 +3,7 @@
 //! It greets everybody it was told of and hears who they are, until all are
 //! blank too (then they found a cluster), or somebody has one that it belongs
 //! to. What it may conclude from which answer is judged by
-//! [`Founding`](tenure_alpo::Founding).
+//! [`Bootstrap`](tenure_alpo::Founding).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_alpo::{
-    Answer, Founding, Hello, Identity, LogId, Membership, Refusal, ServerId, Stranger, Table,
+    Answer, Bootstrap, Hello, Identity, JoinError, LogId, Membership, Refusal, ServerId, Table,
 };
 use tenure_core::time::Instant;
 use tenure_runtime::clock;
@@ -36,7 +36,7 @@ const SLOW: Duration = Duration::from_secs(2);
 /// own writes them, and meanwhile this server answers, and stops when it is
 /// told to. Nobody hears what is not durable.
 pub(super) async fn found(
-    founding: Founding,
+    founding: Bootstrap,
     peers: &mut Peers,
     shared: &Shared,
     inbox: &Arc<Inbox>,
@@ -78,7 +78,7 @@ pub(super) async fn found(
 
 /// A blank server, and all that it needs to become part of a cluster.
 struct Newcomer<'a> {
-    founding: Founding,
+    founding: Bootstrap,
     peers: &'a mut Peers,
     shared: &'a Shared,
     /// Whom it looks for.
@@ -326,7 +326,7 @@ struct Complaints {
 
 impl Complaints {
     /// Says to people what this server waits for.
-    fn tell(&self, founding: &Founding, shared: &Shared) {
+    fn tell(&self, founding: &Bootstrap, shared: &Shared) {
         let strangers = self.strangers.values();
         let mut texts: Vec<_> = strangers.map(|(_, text)| text.clone()).collect();
         // Several members say the same of a server that is none.
@@ -369,7 +369,7 @@ impl Complaints {
 }
 
 fn hear(
-    founding: &mut Founding,
+    founding: &mut Bootstrap,
     hello: &Hello,
     complaints: &mut Complaints,
     shared: &Shared,
@@ -380,24 +380,24 @@ fn hear(
         Ok(None) => drop(strangers.remove(&hello.server)),
         // Somebody may correct that while this server waits.
         Err(
-            stranger @ (Stranger::NotAMember { .. }
-            | Stranger::NotAPeer { .. }
-            | Stranger::OtherPeers { .. }
-            | Stranger::Promised { .. }
+            stranger @ (JoinError::NotAMember { .. }
+            | JoinError::NotAPeer { .. }
+            | JoinError::OtherPeers { .. }
+            | JoinError::Promised { .. }
             // It has promised nothing and takes part in nothing: there is no
             // need to end, and the commands that mend it find it waiting.
-            | Stranger::Replaced { .. }
-            | Stranger::SameNumber { .. }),
+            | JoinError::Replaced { .. }
+            | JoinError::SameNumber { .. }),
         ) => {
             let is_twin = matches!(
                 stranger,
-                Stranger::Replaced { .. }
-                    | Stranger::SameNumber { .. }
-                    | Stranger::Promised { .. }
+                JoinError::Replaced { .. }
+                    | JoinError::SameNumber { .. }
+                    | JoinError::Promised { .. }
             );
             strangers.insert(hello.server, (is_twin, stranger.to_string()));
         }
-        Err(stranger) => return Err(Ended::Stranger(stranger)),
+        Err(stranger) => return Err(Ended::JoinError(stranger)),
     }
     complaints.tell(founding, shared);
     Ok(None)

@@ -11,7 +11,7 @@
 
 use std::time::Duration;
 
-use tenure_alpo::{Ask, Operation};
+use tenure_alpo::{ClientRequest, Operation};
 use tenure_core::time::Instant;
 
 /// How long a keep-alive waits for others.
@@ -20,7 +20,7 @@ const GATHER: Duration = Duration::from_millis(10);
 /// What waits, in the order in which it came.
 #[derive(Debug, Default)]
 pub(super) struct Gathered {
-    asks: Vec<(u64, Ask)>,
+    asks: Vec<(u64, ClientRequest)>,
     until: Option<Instant>,
 }
 
@@ -31,9 +31,10 @@ impl Gathered {
         &mut self,
         now: impl FnOnce() -> Instant,
         token: u64,
-        ask: Ask,
-    ) -> Result<(), Ask> {
-        if !matches!(&ask, Ask::Command(it, _) if matches!(it.operation, Operation::KeepAlive)) {
+        ask: ClientRequest,
+    ) -> Result<(), ClientRequest> {
+        if !matches!(&ask, ClientRequest::Command(it, _) if matches!(it.operation, Operation::KeepAlive))
+        {
             return Err(ask);
         }
         self.until.get_or_insert_with(|| now().after(GATHER));
@@ -47,7 +48,7 @@ impl Gathered {
     }
 
     /// Takes all of it.
-    pub(super) fn take(&mut self) -> Vec<(u64, Ask)> {
+    pub(super) fn take(&mut self) -> Vec<(u64, ClientRequest)> {
         self.until = None;
         std::mem::take(&mut self.asks)
     }
@@ -55,18 +56,18 @@ impl Gathered {
 
 #[cfg(test)]
 mod tests {
-    use tenure_alpo::{Claim, Command};
+    use tenure_alpo::{Command, OwnershipProof};
 
     use super::*;
 
-    fn ask(operation: Operation) -> Ask {
+    fn ask(operation: Operation) -> ClientRequest {
         let command = Command {
             session: 1,
             serial: 1,
             outstanding: 1,
             operation,
         };
-        Ask::Command(command, Claim::of_secret([0; 16]))
+        ClientRequest::Command(command, OwnershipProof::of_secret([0; 16]))
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use prost::Message as _;
-use tenure_alpo::{Ask, Operation, Query};
+use tenure_alpo::{ClientRequest, Operation, Query};
 use tenure_api::ERROR_TRAILER;
 use tenure_api::v1::cluster_server::Cluster;
 use tenure_api::v1::log_server::Log;
@@ -528,16 +528,23 @@ fn message(
     (v1::Answers { answers: message }, bytes)
 }
 
-const fn is_page(ask: &Ask) -> bool {
-    matches!(ask, Ask::Read(Query::List { .. } | Query::Journal { .. }))
+const fn is_page(ask: &ClientRequest) -> bool {
+    matches!(
+        ask,
+        ClientRequest::Read(Query::List { .. } | Query::UserLog { .. })
+    )
 }
 
 /// Whether what it reads may be held until it is told.
-fn has_room(place: &Place, caller: &Caller, ask: Ask) -> Result<Ask, v1::Error> {
+fn has_room(
+    place: &Place,
+    caller: &Caller,
+    ask: ClientRequest,
+) -> Result<ClientRequest, v1::Error> {
     if is_page(&ask) {
         place.may_reserve()?;
     }
-    if matches!(ask, Ask::Read(_)) {
+    if matches!(ask, ClientRequest::Read(_)) {
         Door::room(caller)?;
     }
     Ok(ask)

@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tenure_alpo::{
-    Answer, Ask, Claim, Command, MAX_WINDOW, Opening, Operation, Outcome, Refusal, Serial,
-    SessionId,
+    Answer, ClientRequest, Command, MAX_WINDOW, OpenSession, Operation, Outcome, OwnershipProof,
+    Refusal, Serial, SessionId,
 };
 use tokio::sync::{Mutex as AsyncMutex, oneshot};
 
@@ -26,7 +26,7 @@ const TTL: Duration = Duration::from_secs(600);
 struct Open {
     session: SessionId,
     /// Drawn for it; no other server, and no client, has it.
-    proof: Claim,
+    proof: OwnershipProof,
     next: Serial,
     under_way: u64,
 }
@@ -88,7 +88,10 @@ impl House {
                 open.next += 1;
                 open.under_way += 1;
                 // Under the lock, so that serials arrive in their order.
-                let (ask, reply) = (Ask::Command(command, open.proof), Reply::House(sender));
+                let (ask, reply) = (
+                    ClientRequest::Command(command, open.proof),
+                    Reply::House(sender),
+                );
                 door.inbox.put(Event::Asked(ask, quota.cloned(), reply));
                 Some(Ok(open.session))
             });
@@ -141,7 +144,7 @@ impl House {
         // One that there is no room for leaves none: its serial is used.
         let used = matches!(
             answer,
-            Answer::Done(_) | Answer::Refused(Refusal::NoRoom(_))
+            Answer::Done(_) | Answer::Refused(Refusal::QuotaExceeded(_))
         );
         let over = expired || !used;
         self.with(|open| {
@@ -166,16 +169,16 @@ impl House {
         if getrandom::fill(&mut drawn).is_err() {
             return Err(refused(Refusal::Busy));
         }
-        let mut opening = Opening::of_nobody(ttl);
+        let mut opening = OpenSession::of_nobody(ttl);
         opening.owner.secret = Some(drawn);
-        let told = door.ask(Ask::Open(opening)).await;
+        let told = door.ask(ClientRequest::Open(opening)).await;
         let Answer::Done(Outcome::Opened(session)) = told.answer else {
             return Err(told);
         };
         self.with(|open| {
             *open = Some(Open {
                 session,
-                proof: Claim::of_secret(drawn),
+                proof: OwnershipProof::of_secret(drawn),
                 next: 1,
                 under_way: 0,
             });

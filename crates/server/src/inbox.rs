@@ -7,7 +7,9 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tenure_alpo::{Answer, Ask, Envelope, Found, LogId, LogTime, Node, ServerId, StorageId};
+use tenure_alpo::{
+    Answer, ClientRequest, Envelope, LogId, LogTime, Node, QueryResult, ServerId, StorageId,
+};
 use tenure_core::cas::Register;
 use tenure_core::ids::Key;
 use tokio::sync::{Notify, oneshot};
@@ -49,7 +51,7 @@ pub(super) enum Event {
     Connected(Visit),
     /// A client, or an operator, wants something; with the quota of its token,
     /// if that has one.
-    Asked(Ask, Option<Arc<Quota>>, Reply),
+    Asked(ClientRequest, Option<Arc<Quota>>, Reply),
     /// Somebody wants to look at the machine; there is none as long as the
     /// server is blank.
     Look(Look),
@@ -120,13 +122,13 @@ impl Told {
             return 0;
         };
         match found {
-            Found::Register(register, ..) => register.as_ref().map_or(0, |it| it.value.len()),
-            Found::List { registers, .. } => {
+            QueryResult::Register(register, ..) => register.as_ref().map_or(0, |it| it.value.len()),
+            QueryResult::List { registers, .. } => {
                 let weight = |(key, it): &(Key, Register)| key.as_str().len() + it.value.len() + 64;
                 registers.iter().map(weight).sum()
             }
-            Found::Journal(Ok(entries)) => entries.iter().map(|(_, it)| it.len() + 16).sum(),
-            Found::Journal(Err(_)) | Found::Restored(_) | Found::Barrier(_) => 0,
+            QueryResult::UserLog(Ok(entries)) => entries.iter().map(|(_, it)| it.len() + 16).sum(),
+            QueryResult::UserLog(Err(_)) | QueryResult::Restored(_) | QueryResult::Barrier(_) => 0,
         }
     }
 }

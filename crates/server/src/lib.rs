@@ -110,7 +110,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_alpo::{Founding, Hello, MAX_NUMBER, Membership, Node, Start, StorageId, Table};
+use tenure_alpo::{Bootstrap, Hello, MAX_NUMBER, Membership, Node, Start, StorageId, Table};
 use tenure_core::rng::Rng;
 use tenure_core::time::Instant;
 use tenure_runtime::clock;
@@ -476,7 +476,7 @@ async fn join(
     inbox: &Arc<Inbox>,
 ) -> Result<Log, Ended> {
     tracing::info!(%storage, "this server is blank and looks for the others");
-    let founding = Founding::new(config.id, storage, config.peers.keys().copied());
+    let founding = Bootstrap::new(config.id, storage, config.peers.keys().copied());
     let founding = founding.resumed(data::read_promise(&config.data)?);
     shared.say(founding.hello());
     let log = founding::found(founding, links, shared, inbox, vacant).await?;

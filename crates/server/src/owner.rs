@@ -13,8 +13,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_alpo::{
-    Answer, Ask, Batch, Command, Event as NodeEvent, Input, LogId, Membership, Node, Operation,
-    Outcome, Output, Refusal, ServerId, Status,
+    Answer, Batch, ClientRequest, Command, Event as NodeEvent, Input, LogId, Membership, Node,
+    Operation, Outcome, Output, Refusal, ServerId, Status,
 };
 use tenure_core::Machine as _;
 use tenure_core::time::Instant;
@@ -186,7 +186,7 @@ impl Owner {
             self.propose_gathered();
         }
         if std::mem::take(&mut self.to_hand_over) && self.node.status() == Status::Leader {
-            let (token, ask) = (STOPPING, Ask::Transfer(None));
+            let (token, ask) = (STOPPING, ClientRequest::Transfer(None));
             self.node.handle(now, Input::Asked { token, ask });
         }
         if let Some(ended) = self.carry_out() {
@@ -275,7 +275,7 @@ impl Owner {
         }
     }
 
-    fn ask(&mut self, ask: Ask, quota: Option<&Quota>, reply: Reply) {
+    fn ask(&mut self, ask: ClientRequest, quota: Option<&Quota>, reply: Reply) {
         if self.waiting.len() >= self.requests {
             self.shared.metrics.refused();
             let answer = Answer::Refused(Refusal::Busy);
@@ -284,14 +284,14 @@ impl Owner {
         let token = self.next_token;
         self.next_token += 1;
         let ask = match (self.space.admit(&self.node, token, ask, quota), reply) {
-            (Ask::Repeat(it), Reply::House(sender)) => {
+            (ClientRequest::Repeat(it), Reply::House(sender)) => {
                 let (command, claim, refusal) = *it;
                 self.shared.metrics.refused();
                 self.count_refusal(refusal);
                 let answer = Answer::Refused(refusal);
                 Reply::House(sender).send(Told { answer, at: None });
                 let operation = Operation::KeepAlive;
-                Ask::Command(
+                ClientRequest::Command(
                     Command {
                         operation,
                         ..command
@@ -318,7 +318,7 @@ impl Owner {
     }
 
     fn count_refusal(&self, refusal: Refusal) {
-        if let Refusal::NoRoom(_) = refusal {
+        if let Refusal::QuotaExceeded(_) = refusal {
             self.shared.metrics.no_room.inc();
         }
     }
@@ -437,7 +437,7 @@ impl Owner {
             self.settle();
             self.watchers.applied(self.node.state().registers());
             let progress = Progress {
-                next: self.node.state().journal().next(),
+                next: self.node.state().user_log().next(),
                 applied: self.node.state().applied().id,
             };
             self.shared.progress.send_if_modified(|known| {
@@ -507,17 +507,17 @@ impl Owner {
         let term = self.node.term().get();
         let metrics = &self.shared.metrics;
         match event {
-            NodeEvent::Led { leader, .. } if *leader == self.node.id() => {
+            NodeEvent::LeaderKnown { leader, .. } if *leader == self.node.id() => {
                 metrics.reigns.inc();
                 let about = serde_json::json!({ "term": term });
                 self.shared.audit.note("leads", about, Ok(()));
                 tracing::info!(term, "this server leads");
             }
-            NodeEvent::Led { leader, .. } => {
+            NodeEvent::LeaderKnown { leader, .. } => {
                 tracing::info!(term, leader = leader.get(), "follows a leader");
             }
-            NodeEvent::SteppedDown(why) => tracing::info!(term, ?why, "stepped back"),
-            NodeEvent::Disagreement { at } => {
+            NodeEvent::SteppedDown(why) => tracing::info!(term, %why, "stepped back"),
+            NodeEvent::StatesDisagree { at } => {
                 metrics.disagreements.inc();
                 tracing::error!(
                     term,
@@ -535,7 +535,7 @@ impl Owner {
                 tracing::info!(term, upto = upto.id, "took over a snapshot from the leader");
                 self.watchers.restart(self.node.state().registers());
             }
-            NodeEvent::DiskStalls { heir } => {
+            NodeEvent::DiskStalls { transferee: heir } => {
                 let heir = heir.get();
                 metrics.handovers.inc();
                 tracing::warn!(
@@ -547,7 +547,7 @@ impl Owner {
             other => {
                 match other {
                     NodeEvent::Standing { .. } => drop(metrics.elections.inc()),
-                    NodeEvent::Compared { .. } => drop(metrics.compared.inc()),
+                    NodeEvent::StatesAgree { .. } => drop(metrics.compared.inc()),
                     NodeEvent::Truncated { .. } => drop(metrics.truncated.inc()),
                     NodeEvent::Compacted { .. } => drop(metrics.snapshots.inc()),
                     _ => {}

@@ -70,7 +70,7 @@ impl Removal {
             return;
         };
         match request {
-            Request::Poll { .. } | Request::Vote { .. } | Request::Defer { .. } => {}
+            Request::PreVote { .. } | Request::Vote { .. } | Request::Defer { .. } => {}
             _ => self.by = None,
         }
     }

@@ -9,7 +9,8 @@ use std::sync::Arc;
 
 use serde_json::json;
 use tenure_alpo::{
-    Ask, Change, ClusterId, Found, MAX_NUMBER, Node, Outcome, Part, Query, ServerId, StorageId,
+    Change, ClientRequest, ClusterId, MAX_NUMBER, Node, Outcome, Query, QueryResult, ServerId,
+    StorageId, VotingStatus,
 };
 use tenure_api::v1::{self, Cause};
 use tenure_core::time::{ClockId, StoreTime};
@@ -49,12 +50,12 @@ impl Door {
         }
     }
 
-    pub(super) async fn query(&self, query: Query) -> Answered<Found> {
-        found(self.ask(Ask::Read(query)).await, &self.shared)
+    pub(super) async fn query(&self, query: Query) -> Answered<QueryResult> {
+        found(self.ask(ClientRequest::Read(query)).await, &self.shared)
     }
 
     /// Reads what this server has applied.
-    pub(super) async fn stale(&self, query: Query) -> Answered<(Found, Applied)> {
+    pub(super) async fn stale(&self, query: Query) -> Answered<(QueryResult, Applied)> {
         let look = |node: &Node| {
             let state = node.state();
             (state.find(query, 0), Applied::of(node))
@@ -225,7 +226,7 @@ impl Door {
     }
 
     async fn change(&self, change: Change, of: Option<StorageId>) -> Answered<v1::MembersResponse> {
-        let told = self.ask(Ask::change(change, of)).await;
+        let told = self.ask(ClientRequest::change(change, of)).await;
         done(told, &self.shared).map(|_| v1::MembersResponse {})
     }
 
@@ -270,7 +271,8 @@ impl Door {
             check_address("the peer address", &request.peer_address).map_err(invalid)?;
             self.shared.introduce(server, &request.peer_address);
         }
-        self.change(Change::Admit { server, storage }, None).await
+        self.change(Change::AddLearner { server, storage }, None)
+            .await
     }
 
     pub(super) async fn promote_member(
@@ -358,7 +360,7 @@ impl Door {
                 }
             }
         }
-        let told = self.ask(Ask::Transfer(to)).await;
+        let told = self.ask(ClientRequest::Transfer(to)).await;
         done(told, &self.shared).map(|_| v1::TransferResponse {})
     }
 
@@ -413,7 +415,7 @@ impl Door {
             let contact = face.book.get(id).cloned().unwrap_or_default();
             v1::Member {
                 id: id.get(),
-                voter: member.part == Part::Voter,
+                voter: member.voting_status == VotingStatus::Voter,
                 storage: member.storage.to_string(),
                 peer_address: contact.peer,
                 client_address: contact.client,
@@ -462,12 +464,12 @@ fn server(id: u64) -> Answered<ServerId> {
 
 /// A page that was read, before it is copied.
 struct Page<'a> {
-    found: Found,
+    found: QueryResult,
     turn: SemaphorePermit<'a>,
 }
 
 impl Page<'_> {
-    fn told<T>(self, response: impl FnOnce(Found) -> T) -> T {
+    fn told<T>(self, response: impl FnOnce(QueryResult) -> T) -> T {
         let told = response(self.found);
         // The next is asked for, and the answer to this one counted, before
         // anything else runs here.

@@ -13,8 +13,8 @@ use std::ops::RangeInclusive;
 
 use sha2::{Digest as _, Sha256};
 use tenure_alpo::{
-    Ask, Claim, Fingerprint, LogTime, Node, Opener, Opening, Operation, Outcome, Owner, Query,
-    Session, SessionId,
+    ClientRequest, Fingerprint, LogTime, Node, OpenSession, Operation, Outcome, Owner,
+    OwnershipProof, Query, Session, SessionId, SessionOpener,
 };
 use tenure_api::v1::{self, Cause, request};
 
@@ -36,8 +36,8 @@ const PAGE_MAX: usize = 1_024;
 /// What a caller proves, and what it may have.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Proof {
-    pub(super) claim: Claim,
-    opener: Opener,
+    pub(super) claim: OwnershipProof,
+    opener: SessionOpener,
     most: u64,
 }
 
@@ -49,12 +49,12 @@ impl Proof {
     }
 
     /// Asks for a session that is this caller's.
-    pub(super) const fn opening(&self, ttl: u64) -> Opening {
+    pub(super) const fn opening(&self, ttl: u64) -> OpenSession {
         let owner = Owner {
             secret: self.claim.secret,
             opener: self.opener,
         };
-        Opening {
+        OpenSession {
             ttl,
             owner,
             most: self.most,
@@ -129,15 +129,15 @@ impl Door {
     pub(super) fn proof(&self, caller: &Caller) -> Proof {
         let token = caller.fingerprint().map(half);
         let opener = match token {
-            Some(token) => Opener::Token(token),
-            None => Opener::Address(bits(caller.address())),
+            Some(token) => SessionOpener::Token(token),
+            None => SessionOpener::Address(bits(caller.address())),
         };
         let most = if caller.is_admin() {
             u64::MAX
         } else {
             self.sessions_each
         };
-        let claim = Claim {
+        let claim = OwnershipProof {
             secret: None,
             token,
         };
@@ -149,7 +149,11 @@ impl Door {
     }
 
     /// The same with the secret of a call.
-    pub(super) fn claim(&self, caller: &Caller, secret: &[u8]) -> Result<Claim, v1::Error> {
+    pub(super) fn claim(
+        &self,
+        caller: &Caller,
+        secret: &[u8],
+    ) -> Result<OwnershipProof, v1::Error> {
         Ok(self.proof(caller).with(hashed(secret)?).claim)
     }
 
@@ -239,9 +243,9 @@ impl Door {
 
     fn info(&self, session: SessionId, it: &Session, bound: usize, now: u64) -> v1::SessionInfo {
         let (token, address) = match it.owner().opener {
-            Opener::Server => (String::new(), String::new()),
-            Opener::Token(half) => (self.tokens.name_of(&half), String::new()),
-            Opener::Address(address) => (String::new(), address_of(address)),
+            SessionOpener::Server => (String::new(), String::new()),
+            SessionOpener::Token(half) => (self.tokens.name_of(&half), String::new()),
+            SessionOpener::Address(address) => (String::new(), address_of(address)),
         };
         v1::SessionInfo {
             session,
@@ -281,7 +285,7 @@ impl Door {
     ) -> Result<v1::EndSessionResponse, v1::Error> {
         caller.may(Need::Admin)?;
         let session = request.session;
-        let end = Ask::End {
+        let end = ClientRequest::End {
             session,
             holder_is_gone: request.holder_is_gone,
         };
@@ -324,8 +328,8 @@ mod tests {
     #[test]
     fn a_stream_keeps_what_was_proven_and_forgets_the_oldest() {
         let caller = Proof {
-            claim: Claim::NONE,
-            opener: Opener::Server,
+            claim: OwnershipProof::NONE,
+            opener: SessionOpener::Server,
             most: 1,
         };
         let request = |session, secret: &'static [u8]| v1::Request {

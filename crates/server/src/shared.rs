@@ -9,7 +9,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tenure_alpo::{
-    ClusterVersion, Hello, Identity, LogId, Membership, Node, Opener, ServerId, Sessions, StorageId,
+    ClusterVersion, Hello, Identity, LogId, Membership, Node, ServerId, SessionOpener, Sessions,
+    StorageId,
 };
 use tenure_core::ids::Term;
 use tenure_core::time::Instant;
@@ -102,7 +103,7 @@ const HOLDERS_FOR: Duration = Duration::from_secs(1);
 /// Who holds most sessions, and since when that is known.
 #[derive(Default, Debug)]
 struct Holders {
-    most: Vec<(Opener, u64)>,
+    most: Vec<(SessionOpener, u64)>,
     at: Option<Instant>,
 }
 
@@ -216,7 +217,7 @@ impl Shared {
     }
 
     /// Those who hold most sessions, as of the last refusal of one more.
-    pub(super) fn holders(&self) -> Vec<(Opener, u64)> {
+    pub(super) fn holders(&self) -> Vec<(SessionOpener, u64)> {
         let holders = self.holders.lock();
         let holders = holders.unwrap_or_else(PoisonError::into_inner);
         holders.most.clone()

@@ -30,7 +30,9 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use tenure_alpo::{Ask, Fingerprint, NoRoom, Node, Opener, Operation, Refusal, State};
+use tenure_alpo::{
+    ClientRequest, Fingerprint, Node, Operation, QuotaExceeded, Refusal, SessionOpener, State,
+};
 use tenure_api::v1::{self, Cause};
 use tenure_core::cas::{Change, Stamp, Write};
 use tenure_core::ids::Key;
@@ -269,29 +271,29 @@ impl Space {
         &mut self,
         node: &Node,
         token: u64,
-        ask: Ask,
+        ask: ClientRequest,
         quota: Option<&Quota>,
-    ) -> Ask {
+    ) -> ClientRequest {
         let state = node.state();
-        let Ask::Command(command, claim) = ask else {
+        let ClientRequest::Command(command, claim) = ask else {
             return ask;
         };
         let wanted = Wanted::of(state, &command.operation);
         let Some(wanted) = wanted.filter(|it| it.size != Size::default()) else {
-            return Ask::Command(command, claim);
+            return ClientRequest::Command(command, claim);
         };
         // One that is not ready does not know what is there.
         if node.is_ready()
             && let Some(refusal) = self.refusal(state, &wanted, quota)
         {
-            return Ask::Repeat(Box::new((command, claim, refusal)));
+            return ClientRequest::Repeat(Box::new((command, claim, refusal)));
         }
         self.growing.add(wanted.size);
         for below in self.around(&wanted.key) {
             below.growing.add(wanted.size);
         }
         self.under_way.insert(token, (wanted.key, wanted.size));
-        Ask::Command(command, claim)
+        ClientRequest::Command(command, claim)
     }
 
     /// The command was answered.
@@ -327,7 +329,7 @@ impl Space {
         };
         let refused = judge(all, wanted.size, most).filter(|_| !wanted.exempt);
         if let Some(it) = refused {
-            return Some(Refusal::NoRoom(it));
+            return Some(Refusal::QuotaExceeded(it));
         }
         let quota = quota?;
         if wanted.exempt && (quota.bytes.is_some() || wanted.after <= self.mean()) {
@@ -355,7 +357,7 @@ impl Space {
         } else {
             quota.bytes
         };
-        Some(Refusal::NoRoom(NoRoom {
+        Some(Refusal::QuotaExceeded(QuotaExceeded {
             token: Some(quota.token),
             shared: said.is_none(),
             ..refused
@@ -463,9 +465,9 @@ impl Space {
     }
 }
 
-fn judge(held: Size, asked: Size, most: Size) -> Option<NoRoom> {
+fn judge(held: Size, asked: Size, most: Size) -> Option<QuotaExceeded> {
     let over = |held: u64, asked: u64, most: u64, number| {
-        (asked > 0 && held.saturating_add(asked) > most).then_some(NoRoom {
+        (asked > 0 && held.saturating_add(asked) > most).then_some(QuotaExceeded {
             token: None,
             shared: false,
             number,
@@ -479,8 +481,8 @@ fn judge(held: Size, asked: Size, most: Size) -> Option<NoRoom> {
 }
 
 /// What is said of a quota that is taken.
-pub(super) fn no_room(why: &NoRoom) -> v1::Error {
-    let NoRoom {
+pub(super) fn no_room(why: &QuotaExceeded) -> v1::Error {
+    let QuotaExceeded {
         held, asked, most, ..
     } = *why;
     let (what, flag) = if why.number {
@@ -489,7 +491,7 @@ pub(super) fn no_room(why: &NoRoom) -> v1::Error {
         ("bytes of registers", "bytes")
     };
     let under_way = "what is under way included";
-    let token = why.token.map(|half| name_of(&Opener::Token(half)));
+    let token = why.token.map(|half| name_of(&SessionOpener::Token(half)));
     let found = match token {
         Some(token) if why.shared => format!(
             "those that {token} may write take {held}, {under_way}, and that {most} would be left \

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use tenure_alpo::{Answer, Found, Node};
+use tenure_alpo::{Answer, Node, QueryResult};
 use tenure_api::v1::{self, Cause};
 use tokio::sync::watch;
 
@@ -31,7 +31,7 @@ impl Door {
         let next = match from {
             0 => {
                 self.caught_up().await?;
-                self.look(|node| node.state().journal().next()).await?
+                self.look(|node| node.state().user_log().next()).await?
             }
             from => from,
         };
@@ -63,12 +63,12 @@ impl Door {
     /// Some entries of the plain log that this server has applied.
     async fn some_of_log(&self, from: u64) -> Answered<v1::ReadLogResponse> {
         let look = move |node: &Node| {
-            let journal = node.state().journal();
-            if let Some(gap) = journal.gap(from) {
-                return Found::Restored(gap.to);
+            let user_log = node.state().user_log();
+            if let Some(gap) = user_log.gap(from) {
+                return QueryResult::Restored(gap.to);
             }
-            let entries = journal.read(from).map_err(|old| old.first);
-            Found::Journal(entries.map(|entries| {
+            let entries = user_log.read(from).map_err(|old| old.first);
+            QueryResult::UserLog(entries.map(|entries| {
                 let mut left = TAIL_BYTES;
                 let fits = |(_, data): &(u64, &tenure_core::cas::Bytes)| {
                     let fits = left > 0;

@@ -2,7 +2,8 @@
 
 use bytes::Bytes;
 use tenure_alpo::{
-    Answer, Ask, Claim, Command, Found, LogTime, MAX_BOUND, MAX_NUMBER, Operation, Outcome, Query,
+    Answer, ClientRequest, Command, LogTime, MAX_BOUND, MAX_NUMBER, Operation, Outcome,
+    OwnershipProof, Query, QueryResult,
 };
 use tenure_api::v1::{self, Cause, answer, command, request};
 use tenure_core::cas::{Expect, Register, Stamp, Write};
@@ -97,8 +98,8 @@ pub(super) fn fits(data: &Bytes) -> Result<(), v1::Error> {
 pub(super) fn numbered(
     numbered: &v1::Numbered,
     operation: Operation,
-    claim: Claim,
-) -> Result<Ask, v1::Error> {
+    claim: OwnershipProof,
+) -> Result<ClientRequest, v1::Error> {
     let (serial, outstanding) = (numbered.serial, numbered.outstanding);
     let highest = serial.max(numbered.session);
     if !(1..=serial).contains(&outstanding) || highest > MAX_NUMBER {
@@ -114,18 +115,18 @@ pub(super) fn numbered(
         outstanding,
         operation,
     };
-    Ok(Ask::Command(command, claim))
+    Ok(ClientRequest::Command(command, claim))
 }
 
 /// The time to live of a session.
-pub(super) fn open(ttl_millis: u64, proof: &Proof) -> Result<Ask, v1::Error> {
+pub(super) fn open(ttl_millis: u64, proof: &Proof) -> Result<ClientRequest, v1::Error> {
     if !(1_000..=86_400_000).contains(&ttl_millis) {
         return Err(invalid(format!(
             "expected a time to live of 1 s to 1 day, found {ttl_millis} ms"
         )));
     }
     let ttl = ttl_millis * 1_000_000;
-    Ok(Ask::Open(proof.opening(ttl)))
+    Ok(ClientRequest::Open(proof.opening(ttl)))
 }
 
 pub(super) fn read(name: &str) -> Result<Query, v1::Error> {
@@ -141,7 +142,7 @@ pub(super) fn list(request: &v1::ListRequest) -> Result<Query, v1::Error> {
 }
 
 pub(super) fn read_log(request: &v1::ReadLogRequest) -> Query {
-    Query::Journal {
+    Query::UserLog {
         from: request.from.max(1),
         count: count(request.limit),
     }
@@ -155,7 +156,7 @@ fn count(limit: u32) -> usize {
 }
 
 /// One request of a stream, as the machine is asked.
-pub(super) fn pipelined(request: request::What, proof: &Proof) -> Result<Ask, v1::Error> {
+pub(super) fn pipelined(request: request::What, proof: &Proof) -> Result<ClientRequest, v1::Error> {
     match request {
         request::What::Open(ttl) => open(ttl, proof),
         request::What::Command(command) => {
@@ -175,9 +176,9 @@ pub(super) fn pipelined(request: request::What, proof: &Proof) -> Result<Ask, v1
             };
             numbered(&number, operation, proof.claim)
         }
-        request::What::Read(it) if !it.stale => read(&it.key).map(Ask::Read),
-        request::What::List(it) if !it.stale => list(&it).map(Ask::Read),
-        request::What::ReadLog(it) if !it.stale => Ok(Ask::Read(read_log(&it))),
+        request::What::Read(it) if !it.stale => read(&it.key).map(ClientRequest::Read),
+        request::What::List(it) if !it.stale => list(&it).map(ClientRequest::Read),
+        request::What::ReadLog(it) if !it.stale => Ok(ClientRequest::Read(read_log(&it))),
         request::What::Read(_) | request::What::List(_) | request::What::ReadLog(_) => Err(
             invalid("expected no stale read here: a stream speaks to the leader; call Read"),
         ),
@@ -185,10 +186,10 @@ pub(super) fn pipelined(request: request::What, proof: &Proof) -> Result<Ask, v1
 }
 
 /// Whether a register is to be deleted.
-pub(super) const fn deletes(ask: &Ask) -> bool {
+pub(super) const fn deletes(ask: &ClientRequest) -> bool {
     matches!(
         ask,
-        Ask::Command(
+        ClientRequest::Command(
             Command {
                 operation: Operation::Delete(_),
                 ..
@@ -235,10 +236,10 @@ pub(super) fn done(told: Told, shared: &Shared) -> Result<(Outcome, Option<LogTi
 }
 
 /// What was found, or why nothing was read.
-pub(super) fn found(told: Told, shared: &Shared) -> Result<Found, v1::Error> {
+pub(super) fn found(told: Told, shared: &Shared) -> Result<QueryResult, v1::Error> {
     match told.answer {
-        Answer::Read(Found::Journal(Err(first))) => Err(compacted(first)),
-        Answer::Read(Found::Restored(next)) => Err(restored(next)),
+        Answer::Read(QueryResult::UserLog(Err(first))) => Err(compacted(first)),
+        Answer::Read(QueryResult::Restored(next)) => Err(restored(next)),
         Answer::Read(found) => Ok(found),
         // Nothing was changed, so it may simply be asked again.
         Answer::Interrupted => Err(not_leader(None, shared)),
@@ -264,9 +265,9 @@ pub(super) fn swapped(
     }
 }
 
-pub(super) fn read_response(found: Found) -> v1::ReadResponse {
+pub(super) fn read_response(found: QueryResult) -> v1::ReadResponse {
     match found {
-        Found::Register(held, now, bound) => v1::ReadResponse {
+        QueryResult::Register(held, now, bound) => v1::ReadResponse {
             register: held.as_ref().map(register),
             now: Some(time(now)),
             bound: bound.map(|it| v1::Bound {
@@ -286,8 +287,8 @@ pub(super) fn read_response(found: Found) -> v1::ReadResponse {
     }
 }
 
-pub(super) fn list_response(found: Found) -> v1::ListResponse {
-    let Found::List {
+pub(super) fn list_response(found: QueryResult) -> v1::ListResponse {
+    let QueryResult::List {
         registers,
         more,
         now,
@@ -306,8 +307,8 @@ pub(super) fn list_response(found: Found) -> v1::ListResponse {
     }
 }
 
-pub(super) fn log_response(found: Found) -> v1::ReadLogResponse {
-    let Found::Journal(Ok(entries)) = found else {
+pub(super) fn log_response(found: QueryResult) -> v1::ReadLogResponse {
+    let QueryResult::UserLog(Ok(entries)) = found else {
         return v1::ReadLogResponse::default();
     };
     let entry = |(number, data): &(u64, tenure_core::cas::Bytes)| v1::LogEntry {
@@ -323,9 +324,9 @@ pub(super) fn log_response(found: Found) -> v1::ReadLogResponse {
 pub(super) fn answer(ticket: Ticket, told: Told, shared: &Shared, clock: StoreTime) -> v1::Answer {
     let what = match &told.answer {
         Answer::Read(_) => found(told, shared).map(|found| match found {
-            Found::Register(..) => answer::What::Read(read_response(found)),
-            Found::List { .. } => answer::What::List(list_response(found)),
-            Found::Journal(_) | Found::Restored(_) | Found::Barrier(_) => {
+            QueryResult::Register(..) => answer::What::Read(read_response(found)),
+            QueryResult::List { .. } => answer::What::List(list_response(found)),
+            QueryResult::UserLog(_) | QueryResult::Restored(_) | QueryResult::Barrier(_) => {
                 answer::What::Log(log_response(found))
             }
         }),

@@ -37,8 +37,8 @@ impl Applied {
 pub(super) fn status(node: &Node) -> v1::StatusResponse {
     let role = match node.status() {
         Status::Leader => v1::Role::Leader,
-        Status::Candidate | Status::Polling => v1::Role::Candidate,
-        Status::Passive => v1::Role::Passive,
+        Status::Candidate | Status::PreVoting => v1::Role::Candidate,
+        Status::Follower => v1::Role::Passive,
         Status::Learner => v1::Role::Learner,
         Status::Halted => v1::Role::Halted,
     };
@@ -60,8 +60,8 @@ pub(super) fn status(node: &Node) -> v1::StatusResponse {
         register_bytes: state.register_bytes(),
         bound: state.bound_len() as u64,
         revision: state.registers().revision(),
-        log_first: state.journal().first(),
-        log_next: state.journal().next(),
+        log_first: state.user_log().first(),
+        log_next: state.user_log().next(),
         cluster_version: state.version().get(),
         speaks: node.speaks().get(),
         rank: Some(rank(node.rank())),

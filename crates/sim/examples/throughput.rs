@@ -9,8 +9,9 @@ use std::collections::VecDeque;
 use std::time::Instant as Clock;
 
 use tenure_alpo::{
-    Answer, Ask, Claim, ClusterId, Command, Config, Identity, Input, Limits, Membership, Node,
-    Opening, Operation, Outcome, Output, Position, Recovered, ServerId, Snapshot, State, StorageId,
+    Answer, ClientRequest, ClusterId, Command, Config, Identity, Input, Limits, Membership, Node,
+    OpenSession, Operation, Outcome, Output, OwnershipProof, Position, Recovered, ServerId,
+    Snapshot, State, StorageId,
 };
 use tenure_core::Machine;
 use tenure_core::rng::Rng;
@@ -107,7 +108,7 @@ impl Cluster {
             self.settle();
         }
         let ttl = u64::MAX / 2;
-        let ask = Ask::Open(Opening::of_nobody(ttl));
+        let ask = ClientRequest::Open(OpenSession::of_nobody(ttl));
         self.nodes[0].handle(self.now, Input::Asked { token: 0, ask });
         self.drain(0);
         self.settle();
@@ -122,7 +123,7 @@ impl Cluster {
                 outstanding: first,
                 operation: Operation::Append(payload.into()),
             };
-            let ask = Ask::Command(command, Claim::NONE);
+            let ask = ClientRequest::Command(command, OwnershipProof::NONE);
             let input = Input::Asked { token: serial, ask };
             self.nodes[0].handle(self.now, input);
         }

@@ -8,8 +8,8 @@ use tenure_core::ids::{Key, Term, Version};
 use super::super::durable::{HardState, Vote};
 use super::super::entry::{ClusterVersion, Command, Entry, Operation, Payload};
 use super::super::ids::{Position, Rank, ServerId, StorageId};
-use super::super::membership::{MAX_MEMBERS, Member, Membership, Part};
-use super::super::owner::{Opener, Owner};
+use super::super::membership::{MAX_MEMBERS, Member, Membership, VotingStatus};
+use super::super::owner::{Owner, SessionOpener};
 use super::{DecodeError, Reader, put_bytes, put_u64};
 
 const NO_OP: u8 = 0;
@@ -209,12 +209,12 @@ pub(in super::super) fn write_owner(to: &mut Vec<u8>, owner: &Owner) {
         to.extend_from_slice(secret);
     }
     match &owner.opener {
-        Opener::Server => to.push(0),
-        Opener::Token(token) => {
+        SessionOpener::Server => to.push(0),
+        SessionOpener::Token(token) => {
             to.push(1);
             to.extend_from_slice(token);
         }
-        Opener::Address(address) => {
+        SessionOpener::Address(address) => {
             to.push(2);
             to.extend_from_slice(address);
         }
@@ -228,9 +228,9 @@ pub(in super::super) fn read_owner(from: &mut Reader<'_>) -> Result<Owner, Decod
         None
     };
     let opener = match from.u8()? {
-        0 => Opener::Server,
-        1 => Opener::Token(from.array()?),
-        2 => Opener::Address(from.array()?),
+        0 => SessionOpener::Server,
+        1 => SessionOpener::Token(from.array()?),
+        2 => SessionOpener::Address(from.array()?),
         kind => return Err(DecodeError::Kind(kind)),
     };
     Ok(Owner { secret, opener })
@@ -282,9 +282,9 @@ pub(in super::super) fn write_membership(to: &mut Vec<u8>, members: &Membership)
     put_u64(to, members.len() as u64);
     for (server, member) in members.iter() {
         put_u64(to, server.get());
-        to.push(match member.part {
-            Part::Voter => 0,
-            Part::Learner => 1,
+        to.push(match member.voting_status {
+            VotingStatus::Voter => 0,
+            VotingStatus::Learner => 1,
         });
         to.extend_from_slice(&member.storage.to_u128().to_le_bytes());
     }
@@ -304,13 +304,19 @@ pub(in super::super) fn read_membership(from: &mut Reader<'_>) -> Result<Members
                 return Err(DecodeError::Number);
             }
             last = server.get();
-            let part = if from.bool()? {
-                Part::Learner
+            let voting_status = if from.bool()? {
+                VotingStatus::Learner
             } else {
-                Part::Voter
+                VotingStatus::Voter
             };
             let storage = StorageId::from_u128(u128::from_le_bytes(from.array()?));
-            Ok((server, Member { part, storage }))
+            Ok((
+                server,
+                Member {
+                    voting_status,
+                    storage,
+                },
+            ))
         })
         .collect()
 }

@@ -13,8 +13,8 @@ use tenure_core::crc::{Checksum, crc32c_append};
 
 use super::super::entry::Entry;
 use super::super::ids::ServerId;
-use super::super::message::{Body, Compare, Envelope, Reply, Request};
-use super::super::state::Mark;
+use super::super::message::{Body, CompareChecksums, Envelope, Reply, Request};
+use super::super::state::StateChecksum;
 use super::entries::{
     encode_entry, read_entry, read_position, read_rank, read_server, read_term, read_version,
     write_position, write_rank,
@@ -193,7 +193,7 @@ const REPLIES: u8 = 64;
 
 fn write_request(to: &mut Vec<u8>, request: &Request) {
     match request {
-        Request::Poll { last } => {
+        Request::PreVote { last } => {
             to.push(0);
             write_position(to, *last);
         }
@@ -223,15 +223,15 @@ fn write_request(to: &mut Vec<u8>, request: &Request) {
             commit,
             round,
             time,
-            compare,
+            compare_checksums,
         } => {
             to.push(4);
             write_position(to, *last);
             put_u64(to, *commit);
             put_u64(to, *round);
             put_u64(to, *time);
-            put_u64(to, compare.at);
-            write_mark(to, compare.agreed);
+            put_u64(to, compare_checksums.at);
+            write_state_checksum(to, compare_checksums.agreed);
         }
         Request::Install {
             last,
@@ -247,13 +247,13 @@ fn write_request(to: &mut Vec<u8>, request: &Request) {
             put_u64(to, *round);
             put_bytes(to, bytes);
         }
-        Request::TransferNow => to.push(6),
+        Request::TimeoutNow => to.push(6),
     }
 }
 
 fn read_request(kind: u8, from: &mut Reader<'_>) -> Result<Request, DecodeError> {
     Ok(match kind {
-        0 => Request::Poll {
+        0 => Request::PreVote {
             last: read_position(from)?,
         },
         1 => Request::Vote {
@@ -274,9 +274,9 @@ fn read_request(kind: u8, from: &mut Reader<'_>) -> Result<Request, DecodeError>
             commit: from.number()?,
             round: from.number()?,
             time: from.number()?,
-            compare: Compare {
+            compare_checksums: CompareChecksums {
                 at: from.number()?,
-                agreed: read_mark(from)?,
+                agreed: read_state_checksum(from)?,
             },
         },
         5 => Request::Install {
@@ -286,7 +286,7 @@ fn read_request(kind: u8, from: &mut Reader<'_>) -> Result<Request, DecodeError>
             round: from.number()?,
             bytes: Arc::from(from.bytes()?),
         },
-        6 => Request::TransferNow,
+        6 => Request::TimeoutNow,
         kind => return Err(DecodeError::Kind(kind)),
     })
 }
@@ -306,21 +306,21 @@ fn read_matched(from: &mut Reader<'_>) -> Result<Option<u64>, DecodeError> {
     })
 }
 
-fn write_mark(to: &mut Vec<u8>, mark: Option<Mark>) {
-    to.push(u8::from(mark.is_some()));
-    if let Some(Mark { id, hash }) = mark {
+fn write_state_checksum(to: &mut Vec<u8>, state_checksum: Option<StateChecksum>) {
+    to.push(u8::from(state_checksum.is_some()));
+    if let Some(StateChecksum { id, hash }) = state_checksum {
         put_u64(to, id);
         to.extend_from_slice(&hash.to_le_bytes());
     }
 }
 
-fn read_mark(from: &mut Reader<'_>) -> Result<Option<Mark>, DecodeError> {
+fn read_state_checksum(from: &mut Reader<'_>) -> Result<Option<StateChecksum>, DecodeError> {
     if !from.bool()? {
         return Ok(None);
     }
     let id = from.number()?;
     let hash = u64::from_le_bytes(from.array()?);
-    Ok(Some(Mark { id, hash }))
+    Ok(Some(StateChecksum { id, hash }))
 }
 
 /// For how many entries room is made before they have been read.
@@ -358,8 +358,8 @@ fn write_reply(to: &mut Vec<u8>, reply: &Reply) {
     let kind = |number: u8| REPLIES + number;
     match reply {
         Reply::StaleTerm => to.push(kind(0)),
-        Reply::WouldGrant => to.push(kind(1)),
-        Reply::Led { leader } => {
+        Reply::PreVoteGranted => to.push(kind(1)),
+        Reply::LeaderKnown { leader } => {
             to.push(kind(2));
             put_u64(to, leader.map_or(0, ServerId::get));
         }
@@ -367,9 +367,9 @@ fn write_reply(to: &mut Vec<u8>, reply: &Reply) {
             to.push(kind(3));
             write_position(to, *last);
         }
-        Reply::NoVote => to.push(kind(4)),
+        Reply::NotAMember => to.push(kind(4)),
         Reply::Granted => to.push(kind(5)),
-        Reply::Taken { owner } => {
+        Reply::AlreadyVoted { owner } => {
             to.push(kind(6));
             write_rank(to, owner);
         }
@@ -402,14 +402,14 @@ fn write_reply(to: &mut Vec<u8>, reply: &Reply) {
             last,
             round,
             version,
-            mark,
+            state_checksum,
         } => {
             to.push(kind(12));
             write_position(to, *last);
             put_u64(to, *round);
             write_matched(to, *matched);
             put_u64(to, version.get());
-            write_mark(to, *mark);
+            write_state_checksum(to, *state_checksum);
         }
         Reply::Installed {
             last,
@@ -430,16 +430,16 @@ fn write_reply(to: &mut Vec<u8>, reply: &Reply) {
 fn read_reply(kind: u8, from: &mut Reader<'_>) -> Result<Reply, DecodeError> {
     Ok(match kind - REPLIES {
         0 => Reply::StaleTerm,
-        1 => Reply::WouldGrant,
-        2 => Reply::Led {
+        1 => Reply::PreVoteGranted,
+        2 => Reply::LeaderKnown {
             leader: ServerId::new(from.u64()?),
         },
         3 => Reply::LogIncomplete {
             last: read_position(from)?,
         },
-        4 => Reply::NoVote,
+        4 => Reply::NotAMember,
         5 => Reply::Granted,
-        6 => Reply::Taken {
+        6 => Reply::AlreadyVoted {
             owner: read_rank(from)?,
         },
         7 => Reply::Deferred,
@@ -465,7 +465,7 @@ fn read_reply(kind: u8, from: &mut Reader<'_>) -> Result<Reply, DecodeError> {
             round: from.number()?,
             matched: read_matched(from)?,
             version: read_version(from)?,
-            mark: read_mark(from)?,
+            state_checksum: read_state_checksum(from)?,
         },
         13 => Reply::Installed {
             last: read_position(from)?,

@@ -24,7 +24,7 @@ use tenure_core::ids::Term;
 
 use super::super::entry::Entry;
 use super::super::ids::{MAX_NUMBER, MAX_TERM_LEAP, Position, ServerId, StorageId};
-use super::super::message::{Asker, Body, Compare, Envelope, Reply, Request};
+use super::super::message::{Body, CompareChecksums, Envelope, Reply, Request, SenderRole};
 use super::Node;
 use super::server::Server;
 use super::types::Fault;
@@ -32,7 +32,7 @@ use super::upgrade::version_of;
 
 /// Why a message is not heeded.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Objection {
+pub enum MessageError {
     /// Its term, or one that its log is said to have, cannot be.
     Term {
         /// The term.
@@ -49,7 +49,7 @@ pub enum Objection {
     },
 }
 
-impl fmt::Display for Objection {
+impl fmt::Display for MessageError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Term { found, most } => write!(
@@ -68,12 +68,12 @@ impl fmt::Display for Objection {
 
 impl Node {
     /// Whether a message that came from a server with disk `storage` is to be
-    /// heeded. Marks of somebody who is no member are taken out of it: kept
+    /// heeded. Checksums of somebody who is no member are taken out of it: kept
     /// until the entry is applied, they would contradict later.
     ///
     /// # Errors
     /// Why it is not.
-    pub fn admit(&self, envelope: &mut Envelope, storage: StorageId) -> Result<(), Objection> {
+    pub fn admit(&self, envelope: &mut Envelope, storage: StorageId) -> Result<(), MessageError> {
         let server = &self.server;
         if let Some(objection) = server.doubts(envelope) {
             return Err(objection);
@@ -84,14 +84,16 @@ impl Node {
             return Ok(());
         }
         if let Some(fault) = server.contradiction(envelope, storage) {
-            return Err(Objection::Contradiction { by, fault });
+            return Err(MessageError::Contradiction { by, fault });
         }
         if let Body::Request { request, .. } = &mut envelope.body
-            && let Request::Heartbeat { compare, .. } = request
+            && let Request::Heartbeat {
+                compare_checksums, ..
+            } = request
         {
-            *compare = Compare {
+            *compare_checksums = CompareChecksums {
                 agreed: None,
-                ..*compare
+                ..*compare_checksums
             };
         }
         Ok(())
@@ -100,17 +102,17 @@ impl Node {
 
 impl Server {
     /// What cannot be, from a member as little as from a stranger.
-    pub(super) fn doubts(&self, envelope: &Envelope) -> Option<Objection> {
+    pub(super) fn doubts(&self, envelope: &Envelope) -> Option<MessageError> {
         // Above `MAX_NUMBER` nothing is decoded, and no server stands.
         let most = self.term().get().saturating_add(MAX_TERM_LEAP);
         if envelope.term.get() > most {
             let found = envelope.term;
-            return Some(Objection::Term { found, most });
+            return Some(MessageError::Term { found, most });
         }
         // No server has an entry of a term that it has not reached. One that
         // is believed to have it would outrank all others.
         let last = named(&envelope.body).max()?;
-        (last > envelope.term).then_some(Objection::Term {
+        (last > envelope.term).then_some(MessageError::Term {
             found: last,
             most: envelope.term.get(),
         })
@@ -122,7 +124,7 @@ impl Server {
             return None;
         };
         let (term, other) = (envelope.term, envelope.from);
-        if request.asker() != Asker::Leader || term < self.term() {
+        if request.sender_role() != SenderRole::Leader || term < self.term() {
             return None;
         }
         if term == self.term()
@@ -147,9 +149,11 @@ impl Server {
                     mine,
                 })
             }
-            Request::Heartbeat { compare, .. } => {
-                let agreed = compare.agreed?;
-                let mine = self.state.mark(agreed.id)?;
+            Request::Heartbeat {
+                compare_checksums, ..
+            } => {
+                let agreed = compare_checksums.agreed?;
+                let mine = self.state.state_checksum(agreed.id)?;
                 (mine != agreed).then_some(Fault::Diverged { id: agreed.id })
             }
             _ => None,
@@ -185,26 +189,26 @@ impl Server {
 fn named(body: &Body) -> impl Iterator<Item = Term> {
     let positions: [Option<Position>; 2] = match body {
         Body::Request { request, .. } => match request {
-            Request::Poll { last }
+            Request::PreVote { last }
             | Request::Vote { last, .. }
             | Request::Defer { last }
             | Request::Heartbeat { last, .. }
             | Request::Install { last, .. }
             | Request::Append { prev: last, .. } => [Some(*last), None],
-            Request::TransferNow => [None, None],
+            Request::TimeoutNow => [None, None],
         },
         Body::Reply { reply, .. } => match reply {
             Reply::LogIncomplete { last }
             | Reply::Heard { last, .. }
             | Reply::Installed { last, .. } => [Some(*last), None],
             Reply::Mismatch { last, conflict, .. } => [Some(*last), *conflict],
-            Reply::NotOutranked { mine: rank } | Reply::Taken { owner: rank } => {
+            Reply::NotOutranked { mine: rank } | Reply::AlreadyVoted { owner: rank } => {
                 [Some(rank.last), None]
             }
             Reply::StaleTerm
-            | Reply::WouldGrant
-            | Reply::Led { .. }
-            | Reply::NoVote
+            | Reply::PreVoteGranted
+            | Reply::LeaderKnown { .. }
+            | Reply::NotAMember
             | Reply::Granted
             | Reply::Deferred
             | Reply::AlreadyLeader

@@ -1,6 +1,6 @@
 //! A candidate: it would lead.
 //!
-//! It first *polls*: would you vote for me? That changes nothing anywhere, so
+//! It asks for *pre-votes* first: would you vote for me? That changes nothing anywhere, so
 //! a server that was cut off and comes back cannot disturb a reign (H9). With
 //! a majority of would-be votes it *stands*: raises the term, votes for
 //! itself, and asks for votes, durably. When votes are split, rank decides:
@@ -22,7 +22,7 @@ use super::super::ids::{Rank, ServerId, StorageId};
 use super::super::message::{Reply, Request};
 use super::super::quorum;
 use super::server::Server;
-use super::types::{Event, Why};
+use super::types::{Event, StepDownReason};
 
 /// How often a candidate doubles a quarter of the election timeout for voters
 /// that are there and do not answer: up to 16 timeouts.
@@ -31,21 +31,21 @@ const DOUBLINGS: u32 = 6;
 /// Who has answered: a number, and the disk that it has. What adds to a
 /// majority counts only if the members have that number with that disk; see
 /// [`majority`].
-type Disk = (ServerId, StorageId);
+type VoterDisk = (ServerId, StorageId);
 
 #[derive(Clone, Debug)]
 pub(super) struct Candidate {
-    pub(super) phase: Phase,
+    pub(super) phase: CandidatePhase,
     /// Answers to requests up to this number are of an earlier cycle.
     before: u64,
     /// Who would vote, or has voted, for this server; itself not among them.
-    granted: BTreeSet<Disk>,
+    granted: BTreeSet<VoterDisk>,
     /// Voters of others, and of whom.
-    owned: BTreeMap<Disk, Rank>,
+    owned: BTreeMap<VoterDisk, Rank>,
     /// Who stepped back for this server.
-    deferred: BTreeSet<Disk>,
+    deferred: BTreeSet<VoterDisk>,
     /// Who has answered and need not be asked again.
-    answered: BTreeSet<Disk>,
+    answered: BTreeSet<VoterDisk>,
     /// When this cycle ends without a result (H6).
     pub(super) deadline: Instant,
     /// Since when others can have been asked: not before this server's own
@@ -60,31 +60,31 @@ pub(super) struct Candidate {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(super) enum Phase {
-    Polling,
+pub(super) enum CandidatePhase {
+    PreVoting,
     Standing,
 }
 
 /// What becomes of the candidacy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Next {
+pub(super) enum CandidacyOutcome {
     /// It goes on.
     Wait,
-    /// The poll is won (or there is none): stand.
+    /// The pre-vote is won (or there is none): stand.
     Stand,
     /// Nobody else can win: the next cycle begins at once.
     Again,
     /// It is won.
     Lead,
     /// It is over.
-    Passive(Why),
+    Follower(StepDownReason),
 }
 
 impl Candidate {
     /// Asks who would vote for this server.
-    pub(super) fn poll(server: &mut Server, cycles: u32) -> Self {
-        server.tell(Event::Polling);
-        Self::begin(server, Phase::Polling, false, cycles)
+    pub(super) fn pre_vote(server: &mut Server, cycles: u32) -> Self {
+        server.emit(Event::PreVoting);
+        Self::begin(server, CandidatePhase::PreVoting, false, cycles)
     }
 
     /// Raises the term and asks for votes.
@@ -98,11 +98,16 @@ impl Candidate {
         let storage = server.identity.storage;
         server.vote_for(rank, storage);
         server.stood = server.stood.saturating_add(1);
-        server.tell(Event::Standing { term });
-        Some(Self::begin(server, Phase::Standing, transfer, cycles))
+        server.emit(Event::Standing { term });
+        Some(Self::begin(
+            server,
+            CandidatePhase::Standing,
+            transfer,
+            cycles,
+        ))
     }
 
-    fn begin(server: &mut Server, phase: Phase, transfer: bool, cycles: u32) -> Self {
+    fn begin(server: &mut Server, phase: CandidatePhase, transfer: bool, cycles: u32) -> Self {
         let deadline = Self::cycle(server, cycles);
         let mut candidate = Self {
             phase,
@@ -123,10 +128,10 @@ impl Candidate {
 
     /// When a cycle that begins now ends. Longer from cycle to cycle, so that
     /// candidates that disturb each other get out of step; shorter than the
-    /// patience of the passive.
+    /// election timeout of followers.
     fn cycle(server: &mut Server, cycles: u32) -> Instant {
         let base = (server.config.timeout / 4) * (1 << cycles.min(2));
-        server.soon(base).after(base)
+        server.random_instant(base).after(base)
     }
 
     /// Whether a cycle that got no result goes on, because disks are slow and
@@ -137,10 +142,10 @@ impl Candidate {
     /// elected for as long as disks are slow. So a candidate waits for its own
     /// disk; and from cycle to cycle twice as long for voters that have not
     /// answered, as long as they could make a majority. They are there: a
-    /// majority has answered the poll. One that died meanwhile costs little,
-    /// for it answers no further poll.
+    /// majority has answered the pre-vote. One that died meanwhile costs little,
+    /// for it answers no further pre-vote.
     fn waits_for_disks(&mut self, server: &Server) -> bool {
-        if self.phase == Phase::Polling {
+        if self.phase == CandidatePhase::PreVoting {
             return false;
         }
         if !server.disk.hard_is_durable() {
@@ -173,8 +178,8 @@ impl Candidate {
             }
             let transfer = self.transfer;
             let request = match self.phase {
-                Phase::Polling => Request::Poll { last },
-                Phase::Standing => Request::Vote { last, transfer },
+                CandidatePhase::PreVoting => Request::PreVote { last },
+                CandidatePhase::Standing => Request::Vote { last, transfer },
             };
             server.ask(voter, request);
         }
@@ -202,38 +207,38 @@ impl Candidate {
 
     /// Whether the votes are enough. A server's own counts when it is on its
     /// own disk.
-    pub(super) fn outcome(&self, server: &Server) -> Next {
-        let own = self.phase == Phase::Polling || server.disk.hard_is_durable();
+    pub(super) fn outcome(&self, server: &Server) -> CandidacyOutcome {
+        let own = self.phase == CandidatePhase::PreVoting || server.disk.hard_is_durable();
         let me = own.then(|| (server.id(), server.identity.storage));
         if majority(server, self.granted.iter().copied().chain(me)) {
             return match self.phase {
-                Phase::Polling => Next::Stand,
-                Phase::Standing => Next::Lead,
+                CandidatePhase::PreVoting => CandidacyOutcome::Stand,
+                CandidatePhase::Standing => CandidacyOutcome::Lead,
             };
         }
-        Next::Wait
+        CandidacyOutcome::Wait
     }
 
     /// An answer of `from` to request `number` of this term.
     pub(super) fn replied(
         &mut self,
         server: &mut Server,
-        from: Disk,
+        from: VoterDisk,
         number: u64,
         reply: &Reply,
-    ) -> Next {
+    ) -> CandidacyOutcome {
         if number <= self.before && !server.planted(Bug::StaleVotes) {
-            return Next::Wait;
+            return CandidacyOutcome::Wait;
         }
         self.answered.insert(from);
         match reply {
-            Reply::WouldGrant if self.phase == Phase::Polling => {
+            Reply::PreVoteGranted if self.phase == CandidatePhase::PreVoting => {
                 self.granted.insert(from);
             }
-            Reply::Granted if self.phase == Phase::Standing => {
+            Reply::Granted if self.phase == CandidatePhase::Standing => {
                 self.granted.insert(from);
             }
-            Reply::Taken { owner } if self.phase == Phase::Standing => {
+            Reply::AlreadyVoted { owner } if self.phase == CandidatePhase::Standing => {
                 self.owned.insert(from, *owner);
                 if server.rank() > *owner && !self.has_deferred(owner.server) {
                     let last = server.rank().last;
@@ -241,18 +246,18 @@ impl Candidate {
                 }
                 return self.early(server);
             }
-            Reply::Deferred if self.phase == Phase::Standing => {
+            Reply::Deferred if self.phase == CandidatePhase::Standing => {
                 self.deferred.insert(from);
                 return self.early(server);
             }
             Reply::AlreadyLeader => {
                 server.hear(from.0, from.1);
-                return Next::Passive(Why::Led);
+                return CandidacyOutcome::Follower(StepDownReason::LeaderKnown);
             }
-            Reply::LogIncomplete { .. } if self.phase == Phase::Standing => {
+            Reply::LogIncomplete { .. } if self.phase == CandidatePhase::Standing => {
                 return Self::vetoed(server);
             }
-            // Refusals of a poll, or answers that change nothing.
+            // Refusals of a pre-vote, or answers that change nothing.
             _ => {}
         }
         self.outcome(server)
@@ -262,20 +267,20 @@ impl Candidate {
     /// let it. If nobody has reigned when this server stands again, it cannot
     /// (it may be able to answer but not to ask), and a majority of the
     /// others is enough for safety (H7).
-    fn vetoed(server: &mut Server) -> Next {
+    fn vetoed(server: &mut Server) -> CandidacyOutcome {
         if server.vetoed && !server.planted(Bug::SingleVeto) {
-            return Next::Wait;
+            return CandidacyOutcome::Wait;
         }
         server.vetoed = true;
-        server.tell(Event::Vetoed);
-        Next::Passive(Why::Led)
+        server.emit(Event::Vetoed);
+        CandidacyOutcome::Follower(StepDownReason::LeaderKnown)
     }
 
     /// Whether this server's voters, those who deferred to it and *their*
     /// voters are a majority. Then no other candidate can win this term (the
     /// deferred ignore votes, the rest are too few), and waiting is idle.
     /// Voters are counted once each, whoever's they are.
-    fn early(&self, server: &mut Server) -> Next {
+    fn early(&self, server: &mut Server) -> CandidacyOutcome {
         let theirs = self
             .owned
             .iter()
@@ -287,10 +292,10 @@ impl Candidate {
             .chain([(server.id(), server.identity.storage)])
             .collect();
         if majority(server, all) && !self.deferred.is_empty() {
-            server.tell(Event::EarlyCycle);
-            return Next::Again;
+            server.emit(Event::EarlyCycle);
+            return CandidacyOutcome::Again;
         }
-        Next::Wait
+        CandidacyOutcome::Wait
     }
 
     /// Requests up to this number are of an earlier cycle.
@@ -326,7 +331,7 @@ impl Candidate {
             self.deadline = Self::cycle(server, self.cycles);
         }
         if server.now >= self.retry_at {
-            if self.phase == Phase::Polling || server.disk.hard_is_durable() {
+            if self.phase == CandidatePhase::PreVoting || server.disk.hard_is_durable() {
                 self.ask(server);
             } else {
                 // What was asked for has not left yet.
@@ -342,10 +347,10 @@ impl Candidate {
 /// candidates of one term would have to share a voter's *disk*, and a disk
 /// votes once. A server that was removed, or whose place another disk has
 /// taken, adds nothing, though it may answer.
-fn majority(server: &Server, those: impl IntoIterator<Item = Disk>) -> bool {
+fn majority(server: &Server, those: impl IntoIterator<Item = VoterDisk>) -> bool {
     let members = server.members.now();
     let by_number = server.planted(Bug::VotesByNumber);
-    let counts = |(id, storage): &Disk| {
+    let counts = |(id, storage): &VoterDisk| {
         members.is_voter_with(*id, *storage) || (by_number && members.is_voter(*id))
     };
     // A number once, whichever of its disks have answered.

@@ -3,7 +3,7 @@
 //!
 //! Two servers with the same digest do the same in every schedule, up to
 //! *when*. Left out is what the explorer decides in the clock's stead (when
-//! patience is over, whether a leader still counts as heard), what chance
+//! election timeout is over, whether a leader still counts as heard), what chance
 //! draws, the times stamped on entries, the rounds by which reads are
 //! confirmed, and who waits for which answer. Request numbers are left out
 //! too, since only their order matters, and that only among those of one
@@ -18,7 +18,7 @@ use super::super::entry::Entry;
 use super::super::ids::ServerId;
 use super::super::message::{Body, Envelope, Reply, Request};
 use super::leader::Leader;
-use super::office::Changing;
+use super::membership_change::Changing;
 use super::progress::Progress;
 use super::server::Server;
 use super::{Node, Role};
@@ -29,7 +29,7 @@ impl Node {
         self.server.digest(into);
         core::mem::discriminant(&self.role).hash(into);
         match &self.role {
-            Role::Passive(_) => {}
+            Role::Follower(_) => {}
             Role::Candidate(candidate) => candidate.digest(into),
             Role::Leader(leader) => leader.digest(into),
         }
@@ -46,7 +46,7 @@ impl Node {
     pub fn numbers_to(&self, peer: ServerId) -> impl Iterator<Item = u64> {
         let progress = match &self.role {
             Role::Leader(leader) => leader.peers.get(&peer),
-            Role::Passive(_) | Role::Candidate(_) => None,
+            Role::Follower(_) | Role::Candidate(_) => None,
         };
         progress.into_iter().flat_map(Progress::numbers)
     }
@@ -61,7 +61,7 @@ impl Node {
     /// is answered to them is not heard any more.
     pub fn numbered_from(&self) -> u64 {
         match &self.role {
-            Role::Passive(_) => self.server.number,
+            Role::Follower(_) => self.server.number,
             Role::Candidate(candidate) => candidate.before(),
             Role::Leader(leader) => {
                 let oldest = leader.peers.values().map(Progress::born);
@@ -83,8 +83,10 @@ impl Server {
 
 impl Leader {
     fn digest(&self, into: &mut impl Hasher) {
-        (self.no_op, self.desk.outside()).hash(into);
-        let transfer = self.transfer.map(|transfer| (transfer.to, transfer.told));
+        (self.no_op, self.pending_proposals.backlog_len()).hash(into);
+        let transfer = self
+            .transfer
+            .map(|transfer| (transfer.to, transfer.timeout_now_sent));
         transfer.hash(into);
         self.changing.map(Changing::digested).hash(into);
         for (id, peer) in &self.peers {
@@ -125,7 +127,7 @@ impl Request {
     fn digest(&self, into: &mut impl Hasher) {
         core::mem::discriminant(self).hash(into);
         match self {
-            Self::Poll { last } | Self::Defer { last } => last.hash(into),
+            Self::PreVote { last } | Self::Defer { last } => last.hash(into),
             Self::Vote { last, transfer } => (last, transfer).hash(into),
             Self::Append {
                 prev,
@@ -141,7 +143,7 @@ impl Request {
                 commit,
                 round: _,
                 time: _,
-                compare: _,
+                compare_checksums: _,
             } => (last, commit).hash(into),
             Self::Install {
                 last,
@@ -150,7 +152,7 @@ impl Request {
                 total,
                 round: _,
             } => (last, offset, bytes, total).hash(into),
-            Self::TransferNow => {}
+            Self::TimeoutNow => {}
         }
     }
 }
@@ -160,15 +162,15 @@ impl Reply {
         core::mem::discriminant(self).hash(into);
         match self {
             Self::StaleTerm
-            | Self::WouldGrant
-            | Self::NoVote
+            | Self::PreVoteGranted
+            | Self::NotAMember
             | Self::Granted
             | Self::Deferred
             | Self::AlreadyLeader
             | Self::Standing => {}
-            Self::Led { leader } => leader.hash(into),
+            Self::LeaderKnown { leader } => leader.hash(into),
             Self::LogIncomplete { last } => last.hash(into),
-            Self::Taken { owner } => owner.hash(into),
+            Self::AlreadyVoted { owner } => owner.hash(into),
             Self::NotOutranked { mine } => mine.hash(into),
             Self::Appended { matched, round: _ } => matched.hash(into),
             Self::Mismatch {
@@ -181,7 +183,7 @@ impl Reply {
                 last,
                 round: _,
                 version: _,
-                mark: _,
+                state_checksum: _,
             } => (matched, last).hash(into),
             Self::Installed {
                 last,

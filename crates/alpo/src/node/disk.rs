@@ -224,10 +224,14 @@ impl Disk {
         self.full.push_back(batch);
     }
 
-    /// Whether `message` may go now; if not it is kept. `promise` if it says
+    /// Whether `message` may go now; if not it is kept. `when_durable` if it says
     /// that what was staged so far is durable.
-    pub(super) fn hold(&mut self, message: Message, promise: bool) -> Option<Message> {
-        let wanted = if promise { self.pending() } else { self.hard };
+    pub(super) fn hold(&mut self, message: Message, when_durable: bool) -> Option<Message> {
+        let wanted = if when_durable {
+            self.pending()
+        } else {
+            self.hard
+        };
         let wanted = wanted.max(self.hard);
         if wanted <= self.durable {
             return Some(message);

@@ -19,13 +19,14 @@ use super::super::entry::{ClusterVersion, Entry, LogTime, Payload, SessionId};
 use super::super::ids::{LogId, Position, ServerId, StorageId};
 use super::super::message::{Reply, Request};
 use super::super::quorum;
-use super::compare::Comparing;
-use super::desk::Desk;
-use super::office::Changing;
+use super::compare_checksums::ChecksumComparison;
+use super::membership_change::Changing;
+use super::pending_proposals::PendingProposals;
 use super::progress::{Mode, Progress};
-use super::rounds::Rounds;
+use super::quorum_rounds::QuorumRounds;
 use super::server::Server;
-use super::types::{Answer, Event, Refusal, Why};
+use super::transfer::Transfer;
+use super::types::{Answer, Event, Refusal, StepDownReason};
 
 /// Entries in one request, at most.
 const APPEND_ENTRIES: usize = 1_024;
@@ -34,8 +35,8 @@ const APPEND_ENTRIES: usize = 1_024;
 pub(super) struct Leader {
     pub(super) peers: BTreeMap<ServerId, Progress>,
     pub(super) no_op: LogId,
-    pub(super) rounds: Rounds,
-    pub(super) desk: Desk,
+    pub(super) quorum_rounds: QuorumRounds,
+    pub(super) pending_proposals: PendingProposals,
     pub(super) transfer: Option<Transfer>,
     pub(super) changing: Option<Changing>,
     pub(super) heartbeat_at: Instant,
@@ -49,31 +50,22 @@ pub(super) struct Leader {
     pub(super) ready_at: Option<LogTime>,
     /// Sessions whose end is proposed, since they have expired.
     pub(super) expiring: BTreeSet<SessionId>,
-    pub(super) comparing: Comparing,
+    pub(super) checksum_comparison: ChecksumComparison,
     /// The cluster's version as it was proposed last in this reign.
     pub(super) raised: ClusterVersion,
 }
 
-/// A hand-over under way.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Transfer {
-    pub(super) to: ServerId,
-    pub(super) until: Instant,
-    pub(super) told: bool,
-    pub(super) token: Option<u64>,
-}
-
 impl Leader {
     /// Takes office: a majority has voted for this server in this term.
-    pub(super) fn take_office(server: &mut Server) -> Self {
+    pub(super) fn become_leader(server: &mut Server) -> Self {
         server.hear(server.id(), server.identity.storage);
         let last = server.log.last().id;
         let time = server.time.max(server.log.last_time().unwrap_or(0));
         let mut leader = Self {
             peers: BTreeMap::new(),
             no_op: last + 1,
-            rounds: Rounds::new(server.now),
-            desk: Desk::default(),
+            quorum_rounds: QuorumRounds::new(server.now),
+            pending_proposals: PendingProposals::default(),
             transfer: None,
             changing: None,
             heartbeat_at: server.now.after(server.config.heartbeat),
@@ -81,12 +73,12 @@ impl Leader {
             began: (time, server.now),
             ready_at: None,
             expiring: BTreeSet::new(),
-            comparing: Comparing::default(),
+            checksum_comparison: ChecksumComparison::default(),
             raised: ClusterVersion::FIRST,
         };
-        leader.meet_members(server);
+        leader.update_peers(server);
         leader.append(server, Payload::NoOp, None);
-        leader.rounds.begin(server.now);
+        leader.quorum_rounds.begin(server.now);
         leader
     }
 
@@ -108,7 +100,8 @@ impl Leader {
     /// of a higher term could have committed anything that is not here.
     /// `None` as long as entries of earlier terms may be missing.
     pub(super) fn fresh_at(&self, server: &Server) -> Option<Instant> {
-        self.is_ready(server).then(|| self.rounds.confirmed_at())
+        self.is_ready(server)
+            .then(|| self.quorum_rounds.confirmed_at())
     }
 
     pub(super) fn append(&mut self, server: &mut Server, payload: Payload, token: Option<u64>) {
@@ -123,7 +116,7 @@ impl Leader {
             payload,
         };
         server.time = server.time.max(time);
-        self.desk.appended(server, &entry, token);
+        self.pending_proposals.appended(server, &entry, token);
         server.append(entry);
     }
 
@@ -144,7 +137,7 @@ impl Leader {
         };
         // All that an answer may add to is about the disk that the members
         // have under this number: entries, rounds (and with them reads and
-        // leases), versions, marks, "heard of lately", whom to promote and to
+        // leases), versions, checksums, "heard of lately", whom to promote and to
         // whom to hand over. What another disk has says nothing about it.
         let is_member = peer.storage == storage;
         if !is_member && !server.counts_by_number() {
@@ -177,10 +170,10 @@ impl Leader {
                 last,
                 round,
                 version,
-                mark,
+                state_checksum,
             } => {
                 peer.answers(number);
-                (peer.version, peer.mark) = (Some(version), mark);
+                (peer.version, peer.state_checksum) = (Some(version), state_checksum);
                 match matched {
                     Some(matched) if matched <= server.log.last().id && matches => {
                         peer.appended(matched);
@@ -204,12 +197,12 @@ impl Leader {
         peer.settle(before, newest);
         if is_member || server.planted(Bug::RoundsByNumber) {
             peer.heard_at = Some(server.now);
-            peer.round = peer.round.max(round.min(self.rounds.current()));
+            peer.round = peer.round.max(round.min(self.quorum_rounds.current()));
         }
         self.confirm(server);
         self.advance(server);
         self.judge_change(server);
-        self.compare(server);
+        self.compare_checksums(server);
     }
 
     /// Whether a member lacks what it has acknowledged, as an answer to request
@@ -234,7 +227,7 @@ impl Leader {
         }
         let acknowledged = peer.matched;
         peer.forget();
-        server.tell(Event::SetBack {
+        server.emit(Event::SetBack {
             server: from,
             acknowledged,
             found: last.id,
@@ -245,13 +238,13 @@ impl Leader {
     /// Counts who has answered which round, and answers the reads that may
     /// be answered now.
     pub(super) fn confirm(&mut self, server: &mut Server) {
-        let rounds = self.tally(server, self.rounds.current(), |peer| peer.round);
-        if let Some(round) = quorum::reached(rounds) {
+        let quorum_rounds = self.tally(server, self.quorum_rounds.current(), |peer| peer.round);
+        if let Some(round) = quorum::reached(quorum_rounds) {
             let from_end = server.planted(Bug::LeaseFromEnd).then_some(server.now);
-            self.rounds.confirm(round, from_end);
+            self.quorum_rounds.confirm(round, from_end);
         }
         while self.is_ready(server)
-            && let Some((token, query)) = self.rounds.next_read()
+            && let Some((token, query)) = self.quorum_rounds.next_read()
         {
             let found = server.find(query, self.time(server));
             server.answer(token, Answer::Read(found));
@@ -306,13 +299,13 @@ impl Leader {
     fn commit(&mut self, server: &mut Server, reached: LogId) {
         let most = usize::try_from(reached - server.commit).unwrap_or(usize::MAX);
         let mut answers = Vec::with_capacity(most.min(APPEND_ENTRIES));
-        let desk = &mut self.desk;
+        let pending_proposals = &mut self.pending_proposals;
         let expiring = &mut self.expiring;
         server.commit_to(reached, |entry, outcome| {
             if let Payload::Expire { session } = &entry.payload {
                 expiring.remove(session);
             }
-            desk.applied(entry, |token| {
+            pending_proposals.applied(entry, |token| {
                 answers.push((token, Answer::Done(outcome.clone())));
             });
         });
@@ -321,16 +314,16 @@ impl Leader {
         }
         if self.ready_at.is_none() && reached >= self.no_op {
             self.ready_at = Some(self.time(server));
-            self.open_doors(server);
+            self.admit_backlog(server);
         }
-        if self.desk.ends.next_may_come() {
+        if self.pending_proposals.session_ends.next_may_come() {
             self.expire(server);
         }
     }
 
-    /// Everybody in the anteroom may come in.
-    pub(super) fn open_doors(&mut self, server: &mut Server) {
-        for (token, ask) in self.desk.let_in() {
+    /// Proposes what waits in the backlog.
+    pub(super) fn admit_backlog(&mut self, server: &mut Server) {
+        for (token, ask) in self.pending_proposals.take_backlog() {
             self.asked(server, token, ask);
         }
     }
@@ -339,13 +332,13 @@ impl Leader {
     /// a round if reads wait for one.
     pub(super) fn flush(&mut self, server: &mut Server) {
         let changing = self.changing.map(|it| it.round);
-        if self.rounds.wants_another(changing) {
-            self.rounds.begin(server.now);
+        if self.quorum_rounds.wants_another(changing) {
+            self.quorum_rounds.begin(server.now);
             self.confirm(server);
             self.judge_change(server);
             self.heartbeats(server);
         }
-        let round = self.rounds.current();
+        let round = self.quorum_rounds.current();
         for (id, peer) in &mut self.peers {
             replicate(server, *id, peer, round);
         }
@@ -361,13 +354,13 @@ impl Leader {
         }
         if server.now >= self.heartbeat_at {
             self.heartbeat_at = server.now.after(server.config.heartbeat);
-            self.rounds.begin(server.now);
+            self.quorum_rounds.begin(server.now);
             self.confirm(server);
             self.peers.values_mut().for_each(Progress::retry);
             self.heartbeats(server);
             self.expire(server);
             self.raise(server);
-            self.leave_to_a_quicker(server);
+            self.transfer_if_disk_stalls(server);
         }
         self.give_up_transfer(server);
         self.judge_change(server);
@@ -376,17 +369,17 @@ impl Leader {
 
     fn heartbeats(&mut self, server: &mut Server) {
         let last = server.log.last();
-        let (commit, round) = (server.commit, self.rounds.current());
+        let (commit, round) = (server.commit, self.quorum_rounds.current());
         let time = self.time(server);
         server.time = server.time.max(time);
-        let compare = self.comparing.ask(server);
+        let compare_checksums = self.checksum_comparison.ask(server);
         for peer in self.peers.keys() {
             let request = Request::Heartbeat {
                 last,
                 commit,
                 round,
                 time,
-                compare,
+                compare_checksums,
             };
             server.ask(*peer, request);
         }
@@ -394,27 +387,48 @@ impl Leader {
 
     /// Leaves office: tells everybody who waits that it is not known what
     /// became of their requests.
-    pub(super) fn leave(self, server: &mut Server, why: Why) {
+    pub(super) fn leave(self, server: &mut Server, why: StepDownReason) {
         server.fresh_at = self.fresh_at(server).or(server.fresh_at);
         let leader = server.leader.filter(|leader| *leader != server.id());
-        let (waiting, outside) = self.desk.abandon();
+        let (waiting, backlog) = self.pending_proposals.abandon();
         for token in waiting {
             server.answer(token, Answer::Interrupted);
         }
         let refused = Answer::Refused(Refusal::NotLeader { leader });
         let changing = self.changing.map(|it| it.token);
-        for token in outside.chain(self.rounds.abandon()).chain(changing) {
+        for token in backlog.chain(self.quorum_rounds.abandon()).chain(changing) {
             server.answer(token, refused.clone());
         }
         if let Some(token) = self.transfer.and_then(|transfer| transfer.token) {
-            // A leader that hears nobody does not know whether its heir was
+            // A leader that hears nobody does not know whether its transferee was
             // told, or stands.
             let answer = match why {
-                Why::HigherTerm | Why::Led => Answer::HandedOver,
-                Why::NoMajority => Answer::Interrupted,
+                StepDownReason::HigherTerm | StepDownReason::LeaderKnown => Answer::HandedOver,
+                StepDownReason::NoMajority => Answer::Interrupted,
             };
             server.answer(token, answer);
         }
+    }
+
+    /// When this server steps down unless a majority answers before (H5).
+    pub(super) fn leads_until(&self, server: &Server) -> Instant {
+        let config = &server.config;
+        let silent = self
+            .quorum_rounds
+            .silent_since(config.heartbeat, config.lease_reads);
+        match silent {
+            Some(since) if !server.planted(Bug::NeverStepsDown) => since.after(config.timeout),
+            _ => Instant::MAX,
+        }
+    }
+
+    /// When something is to be done at the latest.
+    pub(super) fn deadline(&self, server: &Server) -> Instant {
+        let transfer = self.transfer.map_or(Instant::MAX, |t| t.until);
+        let changing = self.changing.map_or(Instant::MAX, |it| it.until);
+        let silent = self.leads_until(server);
+        let first = self.heartbeat_at.min(silent);
+        first.min(transfer).min(changing)
     }
 }
 

@@ -1,11 +1,11 @@
 //! One server of a cluster, as a machine.
 //!
 //! ```text
-//!                    patience is over
+//!                    election timeout
 //!        ┌──────────────────────────────────────┐
 //!        │                                      ▼
 //!   ┌─────────┐  a leader, a better rank,  ┌───────────┐ ◄─┐ no result:
-//!   │ Passive │ ◄───── a higher term ───── │ Candidate │ ──┘ another cycle
+//!   │Follower │ ◄───── a higher term ───── │ Candidate │ ──┘ another cycle
 //!   └─────────┘                            └───────────┘
 //!        ▲                                      │ a majority of votes
 //!        │  a higher term, no majority heard    ▼
@@ -25,22 +25,24 @@
 
 mod bounds;
 mod candidate;
-mod compare;
-mod desk;
+mod client_requests;
+mod compare_checksums;
 mod digest;
 mod disk;
-mod ends;
+mod follower;
 mod leader;
 mod members;
-mod office;
-mod passive;
+mod membership_change;
+mod pending_proposals;
 mod progress;
-mod proposals;
 mod query;
-mod rounds;
+mod quorum_rounds;
+mod reads;
 mod server;
+mod session_ends;
 mod stall;
 mod status;
+mod transfer;
 mod types;
 mod upgrade;
 mod voting;
@@ -53,12 +55,13 @@ use tenure_core::ids::Term;
 use tenure_core::rng::Rng;
 use tenure_core::time::{Instant, Now};
 
-pub use bounds::Objection;
-pub use ends::MAX_ENDS;
-pub use passive::MAX_SNAPSHOT_BYTES;
+pub use bounds::MessageError;
+pub use follower::MAX_SNAPSHOT_BYTES;
+pub use session_ends::MAX_SESSION_ENDS;
 pub use status::Status;
 pub use types::{
-    Answer, Ask, Event, Fault, Few, Found, Input, NoRoom, Output, Query, Refusal, Why,
+    Answer, ClientRequest, Event, Fault, Input, Output, Query, QueryResult, QuotaExceeded, Refusal,
+    ServerList, StepDownReason,
 };
 
 use super::bug::Bug;
@@ -67,13 +70,13 @@ use super::durable::{Identity, Recovered};
 use super::ids::{ServerId, StorageId};
 use super::invariants;
 use super::log::Log;
-use super::message::{Asker, Body, Envelope, Reply, Request};
-use super::state::{ImageError, State};
-use candidate::{Candidate, Next, Phase};
+use super::message::{Body, Envelope, Reply, Request, SenderRole};
+use super::state::{SnapshotError, State};
+use candidate::{CandidacyOutcome, Candidate, CandidatePhase};
 use disk::Disk;
+use follower::Follower;
 use leader::Leader;
 use members::Members;
-use passive::Passive;
 use server::{Asked, Server};
 
 /// One server.
@@ -85,7 +88,7 @@ pub struct Node {
 
 #[derive(Clone, Debug)]
 enum Role {
-    Passive(Passive),
+    Follower(Follower),
     Candidate(Candidate),
     Leader(Box<Leader>),
 }
@@ -104,7 +107,7 @@ impl Node {
         blank: State,
         rng: Rng,
         now: Instant,
-    ) -> Result<Self, ImageError> {
+    ) -> Result<Self, SnapshotError> {
         let Recovered {
             mut hard,
             snapshot,
@@ -144,36 +147,36 @@ impl Node {
             unsaved: 0,
             leader: None,
             leads_with: None,
-            sticky_until: Instant::ZERO,
-            owed_until: Instant::ZERO,
+            refuse_votes_until: Instant::ZERO,
+            silent_until: Instant::ZERO,
             left_at: None,
             verified: 0,
             vetoed: false,
             stood: 0,
-            told: None,
+            leader_commit: None,
             fresh_at: None,
             time,
             outbox: VecDeque::new(),
             number: 0,
             fault: None,
-            awaited: None,
+            awaited_checksum: None,
         };
         if server.commit == 0 {
             server.unsaved = server.stagger();
         }
         server.commit_to(committed.min(server.log.last().id), |_, _| ());
         server.refuse_to_be_too_old();
-        server.owe(silence);
-        let mut passive = Passive::new(&mut server);
+        server.begin_silence(silence);
+        let mut follower = Follower::new(&mut server);
         if server.may_stand() && server.members.now().voters().count() == 1 {
             // There is nobody to wait for, and nobody who may be owed a
             // silence: whoever could lead beside it has had its vote, and is
             // not ready (and so answers no read) before this disk knows that
             // there is more than one voter.
-            passive.stand_by(now);
-            server.owed_until = now;
+            follower.stand_no_later_than(now);
+            server.silent_until = now;
         }
-        let role = Role::Passive(passive);
+        let role = Role::Follower(follower);
         Ok(Self { server, role })
     }
 
@@ -228,18 +231,18 @@ impl Node {
 
     /// An answer carries a higher term.
     fn overtaken(&mut self, term: Term, reply: &Reply) {
-        let polling = match (&self.role, reply) {
+        let pre_voting = match (&self.role, reply) {
             (Role::Candidate(candidate), Reply::StaleTerm) => {
-                (candidate.phase == Phase::Polling).then_some(candidate.cycles)
+                (candidate.phase == CandidatePhase::PreVoting).then_some(candidate.cycles)
             }
             _ => None,
         };
         self.server.adopt(term);
-        match polling {
+        match pre_voting {
             // Nobody was disturbed by the question and nobody refused it: it
             // is asked again, in the term that it should have been asked in.
             Some(cycles) => self.campaign(cycles),
-            None => self.passivate(Why::HigherTerm),
+            None => self.become_follower(StepDownReason::HigherTerm),
         }
     }
 
@@ -258,38 +261,38 @@ impl Node {
         if asked.term < term {
             return self.server.reply(&asked, Reply::StaleTerm);
         }
-        if request.asker() == Asker::Candidate && self.server.planted(Bug::AnyoneCalms) {
-            self.calm();
+        if request.sender_role() == SenderRole::Candidate && self.server.planted(Bug::AnyoneCalms) {
+            self.reset_election_timer();
         }
         if let Some(refusal) = self.refuse_to_be_disturbed(&asked, &request) {
             return self.server.reply(&asked, refusal);
         }
         if asked.term > term {
             self.server.adopt(asked.term);
-            self.passivate(Why::HigherTerm);
+            self.become_follower(StepDownReason::HigherTerm);
         }
-        if request.asker() == Asker::Leader {
+        if request.sender_role() == SenderRole::Leader {
             // Everybody who has heard one of them can tell, not they alone.
             if let Some(one) = self.server.another_leads((asked.by, asked.storage)) {
                 let (term, other) = (self.server.term(), asked.by);
                 return self.server.halt(Fault::TwoLeaders { term, one, other });
             }
             if let Role::Candidate(_) = self.role {
-                self.passivate(Why::Led);
+                self.become_follower(StepDownReason::LeaderKnown);
             }
             self.server.hear(asked.by, asked.storage);
         }
         match request {
             // Answered above.
-            Request::Poll { .. } => {}
+            Request::PreVote { .. } => {}
             Request::Vote { last, .. } => self.vote(&asked, last),
             Request::Defer { last } => self.defer(&asked, last),
-            Request::TransferNow => self.stand_by_request(&asked),
+            Request::TimeoutNow => self.timeout_now(&asked),
             request @ (Request::Append { .. }
             | Request::Heartbeat { .. }
             | Request::Install { .. }) => {
-                if let Role::Passive(passive) = &mut self.role {
-                    passive.led(&mut self.server, &asked, request);
+                if let Role::Follower(follower) = &mut self.role {
+                    follower.led(&mut self.server, &asked, request);
                 }
             }
         }
@@ -298,7 +301,7 @@ impl Node {
     fn replied(&mut self, from: (ServerId, StorageId), number: u64, reply: Reply) {
         match &mut self.role {
             // It asked when it was something else.
-            Role::Passive(_) => {}
+            Role::Follower(_) => {}
             Role::Candidate(candidate) => {
                 let next = candidate.replied(&mut self.server, from, number, &reply);
                 self.go(next);
@@ -307,34 +310,34 @@ impl Node {
         }
     }
 
-    fn go(&mut self, next: Next) {
+    fn go(&mut self, next: CandidacyOutcome) {
         match next {
-            Next::Wait => {}
-            Next::Passive(why) => self.passivate(why),
-            Next::Stand | Next::Again => {
+            CandidacyOutcome::Wait => {}
+            CandidacyOutcome::Follower(why) => self.become_follower(why),
+            CandidacyOutcome::Stand | CandidacyOutcome::Again => {
                 let cycles = match &self.role {
                     Role::Candidate(candidate) => candidate.cycles,
-                    Role::Passive(_) | Role::Leader(_) => 0,
+                    Role::Follower(_) | Role::Leader(_) => 0,
                 };
                 self.stand(false, cycles);
             }
-            Next::Lead => {
-                let leader = Leader::take_office(&mut self.server);
+            CandidacyOutcome::Lead => {
+                let leader = Leader::become_leader(&mut self.server);
                 self.role = Role::Leader(Box::new(leader));
                 self.settle();
             }
         }
     }
 
-    /// Asks for votes, at the latest possible moment if polling comes first.
+    /// Asks for votes, or for pre-votes first.
     fn campaign(&mut self, cycles: u32) {
-        if self.server.owes_silence() {
-            return self.passivate(Why::NoMajority);
+        if self.server.is_silent() {
+            return self.become_follower(StepDownReason::NoMajority);
         }
         if self.server.planted(Bug::NoPoll) {
             return self.stand(false, cycles);
         }
-        let candidate = Candidate::poll(&mut self.server, cycles);
+        let candidate = Candidate::pre_vote(&mut self.server, cycles);
         let next = candidate.outcome(&self.server);
         self.role = Role::Candidate(candidate);
         self.go(next);
@@ -343,8 +346,8 @@ impl Node {
     fn stand(&mut self, transfer: bool, cycles: u32) {
         // Its own vote is one too. What its leader asks for ends no lease:
         // that leader gave it up before it asked.
-        if self.server.owes_silence() && !transfer {
-            return self.passivate(Why::NoMajority);
+        if self.server.is_silent() && !transfer {
+            return self.become_follower(StepDownReason::NoMajority);
         }
         self.server.leader = None;
         // After the last term there is none to stand in, and after the last
@@ -357,26 +360,26 @@ impl Node {
         }
     }
 
-    /// Becomes passive with a full wait.
-    fn passivate(&mut self, why: Why) {
-        let passive = Passive::new(&mut self.server);
-        match core::mem::replace(&mut self.role, Role::Passive(passive)) {
-            // It was passive and goes on being so, and waits no longer for it:
+    /// Becomes a follower with a full election timeout.
+    fn become_follower(&mut self, why: StepDownReason) {
+        let follower = Follower::new(&mut self.server);
+        match core::mem::replace(&mut self.role, Role::Follower(follower)) {
+            // It was a follower and stays one, and waits no longer for it:
             // anybody can name a higher term (H8).
-            Role::Passive(before) => self.role = Role::Passive(before),
-            Role::Candidate(_) => self.server.tell(Event::SteppedDown(why)),
+            Role::Follower(before) => self.role = Role::Follower(before),
+            Role::Candidate(_) => self.server.emit(Event::SteppedDown(why)),
             Role::Leader(leader) => {
                 self.server.leader = self.server.leader.filter(|id| *id != self.server.id());
-                self.server.tell(Event::SteppedDown(why));
+                self.server.emit(Event::SteppedDown(why));
                 leader.leave(&mut self.server, why);
             }
         }
     }
 
-    /// Restarts the wait of a passive server.
-    fn calm(&mut self) {
-        if let Role::Passive(passive) = &mut self.role {
-            passive.wait_for_votes(&mut self.server);
+    /// Resets the election timer of a follower.
+    fn reset_election_timer(&mut self) {
+        if let Role::Follower(follower) = &mut self.role {
+            follower.reset_election_timer(&mut self.server);
         }
     }
 
@@ -388,8 +391,8 @@ impl Node {
                 self.server.outbox.push_back(message.into());
             }
         }
-        if let Role::Passive(passive) = &mut self.role {
-            passive.guess_again(&mut self.server);
+        if let Role::Follower(follower) = &mut self.role {
+            follower.guess_again(&mut self.server);
         }
         self.settle();
     }
@@ -400,21 +403,21 @@ impl Node {
         match (body, &self.role) {
             (Body::Reply { .. }, _) => true,
             (Body::Request { request, .. }, Role::Candidate(_)) => {
-                matches!(request.asker(), Asker::Candidate)
+                matches!(request.sender_role(), SenderRole::Candidate)
             }
             (Body::Request { request, .. }, Role::Leader(_)) => {
-                matches!(request.asker(), Asker::Leader)
+                matches!(request.sender_role(), SenderRole::Leader)
             }
-            (Body::Request { .. }, Role::Passive(_)) => false,
+            (Body::Request { .. }, Role::Follower(_)) => false,
         }
     }
 
     /// What the disk may have decided: a server's own vote, its own log.
     fn settle(&mut self) {
         match &mut self.role {
-            Role::Passive(_) => {}
+            Role::Follower(_) => {}
             Role::Candidate(candidate) => {
-                if candidate.phase == Phase::Standing {
+                if candidate.phase == CandidatePhase::Standing {
                     let next = candidate.outcome(&self.server);
                     self.go(next);
                 }
@@ -429,7 +432,7 @@ impl Node {
 
     fn closed(&mut self, peer: ServerId, storage: StorageId) {
         if self.server.planted(Bug::SilenceShortened) {
-            self.server.owed_until = self.server.now;
+            self.server.silent_until = self.server.now;
         }
         let leads = self.server.leader == Some(peer) && self.server.leads_with == Some(storage);
         if !self.server.config.fast_detection || !leads {
@@ -439,17 +442,17 @@ impl Node {
         // nothing, and a majority that still hears the leader will refuse.
         // What is owed to a leader of before this start stays owed: these
         // settings are not those that its lease counts on.
-        self.server.sticky_until = self.server.now;
-        let soon = self.server.soon(self.server.config.heartbeat);
-        if let Role::Passive(passive) = &mut self.role {
-            passive.stand_by(soon);
+        self.server.refuse_votes_until = self.server.now;
+        let random_instant = self.server.random_instant(self.server.config.heartbeat);
+        if let Role::Follower(follower) = &mut self.role {
+            follower.stand_no_later_than(random_instant);
         }
     }
 
-    fn asked(&mut self, token: u64, ask: Ask) {
+    fn asked(&mut self, token: u64, ask: ClientRequest) {
         match &mut self.role {
             Role::Leader(leader) => leader.asked(&mut self.server, token, ask),
-            Role::Passive(_) | Role::Candidate(_) => {
+            Role::Follower(_) | Role::Candidate(_) => {
                 let leader = self.leader();
                 let refusal = Refusal::NotLeader { leader };
                 self.server.answer(token, Answer::Refused(refusal));
@@ -480,14 +483,14 @@ impl Node {
     fn pass_time(&mut self) {
         let now = self.server.now;
         match &mut self.role {
-            Role::Passive(passive) => {
-                if now >= passive.deadline().max(self.server.owed_until) {
+            Role::Follower(follower) => {
+                if now >= follower.deadline().max(self.server.silent_until) {
                     // It may have voted for another, whose turn it is until
                     // that vote is on this disk, and the answer has gone.
                     if self.server.may_stand() && self.server.disk.hard_is_durable() {
                         self.campaign(0);
                     } else {
-                        self.calm();
+                        self.reset_election_timer();
                     }
                 }
             }
@@ -499,7 +502,7 @@ impl Node {
             }
             Role::Leader(leader) => {
                 if !leader.tick(&mut self.server) {
-                    self.passivate(Why::NoMajority);
+                    self.become_follower(StepDownReason::NoMajority);
                 }
             }
         }
@@ -556,7 +559,7 @@ impl Machine for Node {
             return None;
         }
         Some(match &self.role {
-            Role::Passive(passive) => passive.deadline().max(self.server.owed_until),
+            Role::Follower(follower) => follower.deadline().max(self.server.silent_until),
             Role::Candidate(candidate) if self.server.planted(Bug::CandidateWaits) => {
                 candidate.retry_at
             }

@@ -23,7 +23,7 @@ use tenure_core::time::Instant;
 use super::super::entry::ClusterVersion;
 use super::super::ids::{LogId, Position, StorageId};
 use super::super::log::Log;
-use super::super::state::Mark;
+use super::super::state::StateChecksum;
 
 #[derive(Clone, Debug)]
 pub(super) struct Progress {
@@ -42,7 +42,7 @@ pub(super) struct Progress {
     /// so in this reign.
     pub(super) version: Option<ClusterVersion>,
     /// What its state was marked with where it was asked for last.
-    pub(super) mark: Option<Mark>,
+    pub(super) state_checksum: Option<StateChecksum>,
     pub(super) mode: Mode,
     /// Refusals of requests up to this number tell nothing any more.
     floor: u64,
@@ -94,7 +94,7 @@ impl Progress {
             round: 0,
             heard_at: None,
             version: None,
-            mark: None,
+            state_checksum: None,
             mode: Mode::Probing { asked: false },
             settled_by: newest,
             set_back: false,
@@ -127,7 +127,7 @@ impl Progress {
         self.round = 0;
         self.heard_at = None;
         self.version = None;
-        self.mark = None;
+        self.state_checksum = None;
     }
 
     /// It is known that the peer has more than before: `newest` is the number
@@ -273,7 +273,7 @@ impl Progress {
             // Which entries there may be is not explored, nor what becomes of
             // states that differ.
             version: _,
-            mark: _,
+            state_checksum: _,
             settled_by: _,
             set_back,
             floor: _,
@@ -295,6 +295,45 @@ impl Progress {
                 first: _,
                 asked,
             } => (last, offset, asked.is_some()).hash(into),
+        }
+    }
+
+    /// The snapshot that ends at `last` is sent from its first byte.
+    pub(super) fn install(&mut self, last: Position) {
+        self.mode = Mode::Installing {
+            last,
+            offset: 0,
+            first: None,
+            asked: None,
+        };
+    }
+
+    /// The peer has said to request `number` that it wants byte `wanted` of
+    /// the snapshot next, or has all of it.
+    pub(super) fn installed(&mut self, number: u64, of: Position, wanted: u64, done: bool) {
+        if done {
+            return self.appended(of.id);
+        }
+        let Mode::Installing {
+            last,
+            offset,
+            first,
+            asked,
+        } = &mut self.mode
+        else {
+            return;
+        };
+        // An answer to what was sent twice must not make the next chunk be
+        // sent twice: that would go on to the end of the snapshot, and be
+        // three times after the next such answer.
+        if *last != of || first.is_none_or(|first| number < first) {
+            return;
+        }
+        if wanted > *offset {
+            *asked = None;
+        }
+        if wanted != *offset {
+            (*offset, *first) = (wanted, None);
         }
     }
 }

@@ -15,7 +15,7 @@ use tenure_core::time::StoreTime;
 use super::super::entry::LogTime;
 use super::super::state::{State, TooOld};
 use super::server::Server;
-use super::types::{Found, Query};
+use super::types::{Query, QueryResult};
 
 /// Entries of the plain log, or registers, in one answer, at most.
 const MAX_READ: usize = 4_096;
@@ -25,7 +25,7 @@ const MAX_READ: usize = 4_096;
 const MAX_READ_BYTES: usize = 1024 * 1024;
 
 impl Server {
-    pub(super) fn find(&self, query: Query, now: LogTime) -> Found {
+    pub(super) fn find(&self, query: Query, now: LogTime) -> QueryResult {
         self.state.find(query, now)
     }
 }
@@ -33,50 +33,52 @@ impl Server {
 impl State {
     /// What the applied state holds; `now` is the log's time as far as it is
     /// known, if that is later than the last entry's.
-    pub fn find(&self, query: Query, now: LogTime) -> Found {
+    pub fn find(&self, query: Query, now: LogTime) -> QueryResult {
         let now = StoreTime {
             nanos: now.max(self.time()),
             ..self.store_time()
         };
         match query {
-            Query::Register(key) => Found::Register(self.register(&key), now, self.bound(&key)),
+            Query::Register(key) => {
+                QueryResult::Register(self.register(&key), now, self.bound(&key))
+            }
             Query::List {
                 prefix,
                 after,
                 count,
             } => self.page(&prefix, after.as_ref(), count, now),
-            Query::Journal { from, count } => {
-                if let Some(gap) = self.journal().gap(from) {
-                    return Found::Restored(gap.to);
+            Query::UserLog { from, count } => {
+                if let Some(gap) = self.user_log().gap(from) {
+                    return QueryResult::Restored(gap.to);
                 }
-                let read = self.journal().read(from);
-                Found::Journal(match read {
+                let read = self.user_log().read(from);
+                QueryResult::UserLog(match read {
                     Ok(entries) => {
-                        let mut room = Room::new(count);
+                        let mut budget = PageBudget::new(count);
                         Ok(entries
-                            .take_while(|(_, bytes)| room.takes(bytes))
+                            .take_while(|(_, bytes)| budget.takes(bytes))
                             .map(|(number, bytes)| (number, bytes.clone()))
                             .collect())
                     }
                     Err(TooOld { first }) => Err(first),
                 })
             }
-            Query::Barrier => Found::Barrier(self.applied().id),
+            Query::Barrier => QueryResult::Barrier(self.applied().id),
         }
     }
 
-    fn page(&self, prefix: &str, after: Option<&Key>, count: usize, now: StoreTime) -> Found {
-        let mut room = Room::new(count);
+    fn page(&self, prefix: &str, after: Option<&Key>, count: usize, now: StoreTime) -> QueryResult {
+        let mut budget = PageBudget::new(count);
         let mut more = false;
         let mut registers: Vec<(Key, Register)> = Vec::new();
         for (key, register) in self.registers().list_after(prefix, after) {
-            if !room.takes(&register.value) {
+            if !budget.takes(&register.value) {
                 more = true;
                 break;
             }
             registers.push((key.clone(), self.seen(key, register)));
         }
-        Found::List {
+        QueryResult::List {
             registers,
             more,
             now,
@@ -85,12 +87,12 @@ impl State {
 }
 
 /// What still fits an answer; the first thing always does.
-struct Room {
+struct PageBudget {
     count: usize,
     bytes: usize,
 }
 
-impl Room {
+impl PageBudget {
     fn new(count: usize) -> Self {
         Self {
             count: count.min(MAX_READ),

@@ -16,7 +16,7 @@ use super::super::entry::{ClusterVersion, Entry, LogTime, Outcome};
 use super::super::ids::{LogId, Position, Rank, ServerId, StorageId};
 use super::super::log::Log;
 use super::super::message::{Body, Envelope, Reply, Request};
-use super::super::state::{Mark, State};
+use super::super::state::{State, StateChecksum};
 use super::disk::Disk;
 use super::members::Members;
 use super::types::{Answer, Event, Fault, Output};
@@ -45,10 +45,10 @@ pub(super) struct Server {
     /// With which disk.
     pub(super) leads_with: Option<StorageId>,
     /// Until then a leader is taken to be alive, whoever asks for votes.
-    pub(super) sticky_until: Instant,
+    pub(super) refuse_votes_until: Instant,
     /// Until then this server elects nobody, itself included: before it was
     /// started it may have heard a leader whose lease counts on that.
-    pub(super) owed_until: Instant,
+    pub(super) silent_until: Instant,
     /// When it last handed the leadership over because its disk stalled.
     pub(super) left_at: Option<Instant>,
     /// In this term, the log is known to be the leader's up to here.
@@ -61,9 +61,9 @@ pub(super) struct Server {
     /// In this term, up to where its leader has said that the log is
     /// committed, which may be further than this server has come. Told to
     /// people only; nothing that is decided rests on it.
-    pub(super) told: Option<LogId>,
+    pub(super) leader_commit: Option<LogId>,
     /// As of when this server has known its state to be up to date, as a
-    /// passive server or in earlier reigns of its own; see
+    /// follower or in earlier reigns of its own; see
     /// [`Node::fresh_at`](super::Node::fresh_at).
     pub(super) fresh_at: Option<Instant>,
     /// The highest log time heard of.
@@ -74,7 +74,7 @@ pub(super) struct Server {
     pub(super) fault: Option<Fault>,
     /// What a majority's state was marked with at an entry that is not
     /// applied here yet.
-    pub(super) awaited: Option<Mark>,
+    pub(super) awaited_checksum: Option<StateChecksum>,
 }
 
 impl Server {
@@ -171,8 +171,8 @@ impl Server {
     /// Whether a leader is taken to be alive (H9), or may be.
     pub(super) fn is_led(&self) -> bool {
         let reign = self.config.lease_reads || self.hard.last_reign == self.hard.term;
-        let heard = reign && self.now < self.sticky_until;
-        (heard || self.owes_silence()) && !self.planted(Bug::NotSticky)
+        let heard = reign && self.now < self.refuse_votes_until;
+        (heard || self.is_silent()) && !self.planted(Bug::NotSticky)
     }
 
     /// At its start: `silence` is the longest that its directory may owe.
@@ -184,24 +184,24 @@ impl Server {
     /// the longest, so a setting that has become shorter since, or lease reads
     /// that have been switched off, take nothing from what is owed. Counted
     /// from its start it is over no earlier than counted from that answer.
-    pub(super) fn owe(&mut self, silence: Duration) {
+    pub(super) fn begin_silence(&mut self, silence: Duration) {
         let own = self.config.silence();
         let owed = if self.planted(Bug::SilenceForgotten) {
             own
         } else {
             own.max(silence)
         };
-        self.owed_until = self.now.after(owed);
+        self.silent_until = self.now.after(owed);
     }
 
     /// Whether a leader of before this server's start may still read by a
     /// lease that counts on its silence.
-    pub(super) fn owes_silence(&self) -> bool {
-        self.now < self.owed_until
+    pub(super) fn is_silent(&self) -> bool {
+        self.now < self.silent_until
     }
 
     /// A wait before standing, drawn anew: one to two timeouts.
-    pub(super) fn patience(&mut self) -> Instant {
+    pub(super) fn election_deadline(&mut self) -> Instant {
         let least = self.config.drift.lengthen(self.config.timeout);
         let more = self.rng.span(self.config.timeout);
         self.now.after(least).after(more)
@@ -223,7 +223,7 @@ impl Server {
     }
 
     /// A short wait, up to `most`.
-    pub(super) fn soon(&mut self, most: Duration) -> Instant {
+    pub(super) fn random_instant(&mut self, most: Duration) -> Instant {
         let wait = self.rng.span(most);
         self.now.after(wait)
     }
@@ -236,7 +236,7 @@ impl Server {
         self.leader = None;
         self.leads_with = None;
         self.verified = 0;
-        self.told = None;
+        self.leader_commit = None;
         self.stage_hard(true);
     }
 
@@ -252,9 +252,9 @@ impl Server {
     /// known. A new leader does not know of all that was committed before it
     /// until the first entry of its own term is: before that is applied here,
     /// what it says is not all that was acknowledged.
-    pub(super) fn told(&mut self, committed: LogId) {
-        let committed = committed.max(self.told.unwrap_or(0));
-        self.told = Some(committed);
+    pub(super) fn heard_leader_commit(&mut self, committed: LogId) {
+        let committed = committed.max(self.leader_commit.unwrap_or(0));
+        self.leader_commit = Some(committed);
         let applied = self.state.applied();
         if applied.id >= committed && applied.term == self.term() {
             self.fresh_at = Some(self.now);
@@ -273,12 +273,12 @@ impl Server {
         if self.leader != Some(leader) {
             self.leader = Some(leader);
             let term = self.term();
-            self.tell(Event::Led { leader, term });
+            self.emit(Event::LeaderKnown { leader, term });
         }
         self.vetoed = false;
         self.stood = 0;
         let sticky = self.config.drift.lengthen(self.config.timeout);
-        self.sticky_until = self.now.after(sticky);
+        self.refuse_votes_until = self.now.after(sticky);
     }
 
     pub(super) fn stage_hard(&mut self, binding: bool) {
@@ -348,8 +348,8 @@ impl Server {
         }
         self.outbox.push_back(Output::Applied { from, to });
         self.refuse_to_be_replaced();
-        let awaited = self.awaited.take();
-        self.agreed(awaited);
+        let awaited_checksum = self.awaited_checksum.take();
+        self.agreed(awaited_checksum);
     }
 
     /// Where in the round from one snapshot to the next this server begins, in
@@ -407,7 +407,7 @@ impl Server {
         self.snapshot = Some(snapshot.clone());
         let end = self.log.last().id;
         self.disk.stage_snapshot(snapshot, false, end, self.now);
-        self.tell(Event::Compacted { upto: applied });
+        self.emit(Event::Compacted { upto: applied });
         self.log
             .compact_behind(applied.id, self.config.kept_entries, enough / 2);
     }
@@ -432,7 +432,7 @@ impl Server {
     }
 
     /// Answers when everything staged so far is durable.
-    pub(super) fn promise(&mut self, to: &Asked, reply: Reply) {
+    pub(super) fn reply_when_durable(&mut self, to: &Asked, reply: Reply) {
         let replaced = reply.acknowledges() && self.replaced_by().is_some();
         if replaced || self.fault.is_some() {
             return;
@@ -441,14 +441,19 @@ impl Server {
         self.send(to.whom(), to.body(reply), !hasty);
     }
 
-    fn send(&mut self, (to, storage): (ServerId, Option<StorageId>), body: Body, promise: bool) {
+    fn send(
+        &mut self,
+        (to, storage): (ServerId, Option<StorageId>),
+        body: Body,
+        reply_when_durable: bool,
+    ) {
         let envelope = Envelope {
             from: self.id(),
             to,
             term: self.term(),
             body,
         };
-        if let Some(message) = self.disk.hold((envelope, storage), promise) {
+        if let Some(message) = self.disk.hold((envelope, storage), reply_when_durable) {
             self.outbox.push_back(message.into());
         }
     }
@@ -457,7 +462,7 @@ impl Server {
         self.outbox.push_back(Output::Answer { token, answer });
     }
 
-    pub(super) fn tell(&mut self, event: Event) {
+    pub(super) fn emit(&mut self, event: Event) {
         self.outbox.push_back(Output::Event(event));
     }
 

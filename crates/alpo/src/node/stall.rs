@@ -13,7 +13,7 @@
 //! up it takes nothing new in; if it handed over lately, it takes things in
 //! until the bound in bytes.
 //!
-//! A passive server whose disk stalls goes on answering what promises
+//! A follower whose disk stalls goes on answering what promises
 //! nothing, heartbeats above all. What it is sent beyond the bound in bytes
 //! it leaves unanswered, and is sent again. A term or a vote that is not on
 //! disk keeps everything back, in every role: see `disk`.
@@ -60,7 +60,7 @@ impl Server {
 impl Leader {
     /// Hands over if this server's disk lags too far behind, and another's
     /// does not.
-    pub(super) fn leave_to_a_quicker(&mut self, server: &mut Server) {
+    pub(super) fn transfer_if_disk_stalls(&mut self, server: &mut Server) {
         let lately = |server: &Server| {
             server
                 .left_at
@@ -69,18 +69,18 @@ impl Leader {
         if self.transfer.is_some() || !server.stalls() || lately(server) {
             return;
         }
-        let Some(to) = self.quicker(server) else {
+        let Some(to) = self.best_transferee(server) else {
             return;
         };
         server.left_at = Some(server.now);
-        server.tell(Event::DiskStalls { heir: to });
+        server.emit(Event::DiskStalls { transferee: to });
         self.hand_over(server, None, Some(to));
     }
 
     /// The best of the voters that have on their disks what is committed and
     /// what this server's disk has not. None unless they are a majority by
     /// themselves: without one nothing is won by handing over.
-    fn quicker(&self, server: &Server) -> Option<ServerId> {
+    fn best_transferee(&self, server: &Server) -> Option<ServerId> {
         let least = server.commit.max(server.disk.durable_id() + 1);
         let members = server.members.now();
         let able = self.peers.iter().filter(|(id, peer)| {
@@ -102,6 +102,6 @@ impl Leader {
         if !server.stalls() || !server.is_dispensable() {
             return false;
         }
-        server.is_full() || self.quicker(server).is_none()
+        server.is_full() || self.best_transferee(server).is_none()
     }
 }

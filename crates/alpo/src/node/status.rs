@@ -7,10 +7,10 @@ use super::super::durable::{HardState, Identity, Snapshot};
 use super::super::entry::ClusterVersion;
 use super::super::ids::{LogId, Position, Rank, ServerId, StorageId};
 use super::super::log::Log;
-use super::super::membership::{Membership, Part};
-use super::super::starts::Reached;
+use super::super::membership::{Membership, VotingStatus};
+use super::super::starts::DiskProgress;
 use super::super::state::State;
-use super::candidate::Phase;
+use super::candidate::CandidatePhase;
 use super::types::Fault;
 use super::{Node, Role};
 
@@ -22,9 +22,9 @@ pub enum Status {
     /// It stands for election.
     Candidate,
     /// It asks whether it would be elected.
-    Polling,
+    PreVoting,
     /// It follows, and votes.
-    Passive,
+    Follower,
     /// It follows, and does not count (yet, or any more).
     Learner,
     /// It found a broken rule and does nothing any more.
@@ -40,12 +40,12 @@ impl Node {
         match &self.role {
             Role::Leader(_) => Status::Leader,
             Role::Candidate(candidate) => match candidate.phase {
-                Phase::Polling => Status::Polling,
-                Phase::Standing => Status::Candidate,
+                CandidatePhase::PreVoting => Status::PreVoting,
+                CandidatePhase::Standing => Status::Candidate,
             },
-            Role::Passive(_) => match self.members().get(self.id()).map(|m| m.part) {
-                Some(Part::Voter) => Status::Passive,
-                Some(Part::Learner) | None => Status::Learner,
+            Role::Follower(_) => match self.members().get(self.id()).map(|m| m.voting_status) {
+                Some(VotingStatus::Voter) => Status::Follower,
+                Some(VotingStatus::Learner) | None => Status::Learner,
             },
         }
     }
@@ -91,11 +91,11 @@ impl Node {
     /// should, has given up believing that anybody does; who may not stand has
     /// given up when a timeout has passed without a word.
     pub fn leader(&self) -> Option<ServerId> {
-        let heard = self.server.now < self.server.sticky_until;
+        let heard = self.server.now < self.server.refuse_votes_until;
         match self.role {
             Role::Candidate(_) => None,
-            Role::Passive(_) if !heard && !self.server.may_stand() => None,
-            Role::Passive(_) | Role::Leader(_) => self.server.leader,
+            Role::Follower(_) if !heard && !self.server.may_stand() => None,
+            Role::Follower(_) | Role::Leader(_) => self.server.leader,
         }
     }
 
@@ -116,7 +116,7 @@ impl Node {
 
     /// How far its disk has come; `None` while its term or vote is on the way
     /// there, or nothing of a log that replaces another is there yet.
-    pub fn reached(&self) -> Option<Reached> {
+    pub fn reached(&self) -> Option<DiskProgress> {
         let server = &self.server;
         let durable = server.disk.durable_id();
         if !server.disk.hard_is_durable() {
@@ -124,9 +124,9 @@ impl Node {
         }
         let settled = match &self.role {
             Role::Leader(_) => durable,
-            Role::Passive(_) | Role::Candidate(_) => server.verified.max(server.commit),
+            Role::Follower(_) | Role::Candidate(_) => server.verified.max(server.commit),
         };
-        Some(Reached {
+        Some(DiskProgress {
             term: server.hard.term,
             last: Position::new(server.log.term_at(durable)?, durable),
             settled: settled.min(durable),
@@ -157,7 +157,7 @@ impl Node {
                 let own = self.server.disk.durable_id();
                 least.map_or(own, |least| least.min(own))
             }
-            Role::Passive(_) | Role::Candidate(_) => 0,
+            Role::Follower(_) | Role::Candidate(_) => 0,
         }
     }
 
@@ -167,7 +167,7 @@ impl Node {
     pub fn acknowledged(&self) -> impl Iterator<Item = ((ServerId, StorageId), LogId)> {
         let peers = match &self.role {
             Role::Leader(leader) => Some(&leader.peers),
-            Role::Passive(_) | Role::Candidate(_) => None,
+            Role::Follower(_) | Role::Candidate(_) => None,
         };
         let peers = peers.into_iter().flatten();
         peers.filter_map(|(server, peer)| {
@@ -181,7 +181,7 @@ impl Node {
     pub fn accepted(&self) -> impl Iterator<Item = (ServerId, LogId)> {
         let leader = match &self.role {
             Role::Leader(leader) => Some(leader),
-            Role::Passive(_) | Role::Candidate(_) => None,
+            Role::Follower(_) | Role::Candidate(_) => None,
         };
         let peers = leader.into_iter().flat_map(|leader| &leader.peers);
         peers.map(|(id, peer)| (*id, peer.matched))
@@ -191,7 +191,7 @@ impl Node {
     pub fn is_ready(&self) -> bool {
         match &self.role {
             Role::Leader(leader) => leader.is_ready(&self.server) && self.fault().is_none(),
-            Role::Passive(_) | Role::Candidate(_) => false,
+            Role::Follower(_) | Role::Candidate(_) => false,
         }
     }
 
@@ -206,7 +206,7 @@ impl Node {
         }
         let committed = match &self.role {
             Role::Leader(_) => self.is_ready().then_some(self.commit()),
-            Role::Passive(_) => self.leader().and(self.server.told),
+            Role::Follower(_) => self.leader().and(self.server.leader_commit),
             Role::Candidate(_) => None,
         };
         committed.map(|id| id.saturating_sub(self.server.state.applied().id))
@@ -219,14 +219,14 @@ impl Node {
     /// For a leader, and for one that has led, that is certain: when the last
     /// round *began* that a majority confirmed, so it is older than a
     /// heartbeat's interval on a leader that is followed, and stands still on
-    /// one that is cut off. A passive server can only tell when it last heard
+    /// one that is cut off. A follower can only tell when it last heard
     /// its leader and had applied all that this one said to be committed:
     /// how long the words were under way, and whether somebody else led by
     /// then, it cannot know.
     pub fn fresh_at(&self) -> Option<Instant> {
         match &self.role {
             Role::Leader(leader) => leader.fresh_at(&self.server).max(self.server.fresh_at),
-            Role::Passive(_) | Role::Candidate(_) => self.server.fresh_at,
+            Role::Follower(_) | Role::Candidate(_) => self.server.fresh_at,
         }
     }
 

@@ -11,7 +11,7 @@ use super::super::entry::{ClusterVersion, Command, Outcome, Serial, SessionId};
 use super::super::ids::{LogId, Position, ServerId, StorageId};
 use super::super::membership::{Change, ChangeError};
 use super::super::message::Envelope;
-use super::super::owner::{Claim, Fingerprint, Opener, Opening};
+use super::super::owner::{Fingerprint, OpenSession, OwnershipProof, SessionOpener};
 use super::super::state::Bound;
 
 use alloc::boxed::Box;
@@ -36,7 +36,7 @@ pub enum Input {
         /// The driver's name for it, unique in the life of the node.
         token: u64,
         /// What is wanted.
-        ask: Ask,
+        ask: ClientRequest,
     },
     /// The connection of a server that greeted with this disk broke: its
     /// kernel says the process is gone. Not one that this side closed.
@@ -48,15 +48,15 @@ pub enum Input {
 
 /// What clients and operators want.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Ask {
+pub enum ClientRequest {
     /// Open a session.
-    Open(Opening),
+    Open(OpenSession),
     /// Do this, once, for who proves this.
-    Command(Command, Claim),
+    Command(Command, OwnershipProof),
     /// The same if it was asked before, and is in the log or done; refuse it
     /// with this if it is new. So a command that there is no room for is not
     /// refused as one that was not done, while an earlier sending is.
-    Repeat(Box<(Command, Claim, Refusal)>),
+    Repeat(Box<(Command, OwnershipProof, Refusal)>),
     /// End this session, whoever owns it: for operators.
     End {
         /// Which.
@@ -80,7 +80,7 @@ pub enum Ask {
     Transfer(Option<ServerId>),
 }
 
-impl Ask {
+impl ClientRequest {
     /// A change of members, of the one with this disk if one is said.
     pub const fn change(change: Change, of: Option<StorageId>) -> Self {
         match of {
@@ -119,7 +119,7 @@ impl Ask {
 
 /// A quota of registers that a write would go beyond.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct NoRoom {
+pub struct QuotaExceeded {
     /// Whose quota it is: that of the token of this hash; `None` if that of
     /// all clients together.
     pub token: Option<Fingerprint>,
@@ -151,7 +151,7 @@ pub enum Query {
         count: usize,
     },
     /// The plain log.
-    Journal {
+    UserLog {
         /// From this number on.
         from: u64,
         /// At most so many entries; fewer if they are large.
@@ -164,7 +164,7 @@ pub enum Query {
 
 /// What a query found.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Found {
+pub enum QueryResult {
     /// The register, if there is one, the log's time when it was read, and
     /// to what it is bound.
     Register(Option<Register>, StoreTime, Option<Bound>),
@@ -178,7 +178,7 @@ pub enum Found {
         now: StoreTime,
     },
     /// Entries with their numbers; or the oldest number that is still kept.
-    Journal(Result<Vec<(u64, Bytes)>, u64>),
+    UserLog(Result<Vec<(u64, Bytes)>, u64>),
     /// Entries from a number on that may have been given to an entry of a
     /// cluster that is lost; here the plain log goes on at this one.
     Restored(u64),
@@ -192,7 +192,7 @@ pub enum Answer {
     /// It is committed and applied.
     Done(Outcome),
     /// It was read.
-    Read(Found),
+    Read(QueryResult),
     /// The leadership went over.
     HandedOver,
     /// It was not done, and never will be by this asking.
@@ -235,7 +235,7 @@ pub enum Refusal {
     /// Its opener has as many sessions as it may.
     Quota {
         /// Who.
-        opener: Opener,
+        opener: SessionOpener,
         /// How many it has.
         held: u64,
         /// How many it may have.
@@ -244,14 +244,14 @@ pub enum Refusal {
     /// Its opener has as many sessions as there are places left for sessions.
     Scarce {
         /// Who.
-        opener: Opener,
+        opener: SessionOpener,
         /// How many it has.
         held: u64,
         /// How many places are left, without those that are kept.
         left: u64,
     },
     /// Registers would take more room than they may.
-    NoRoom(NoRoom),
+    QuotaExceeded(QuotaExceeded),
     /// The client has too many requests under way.
     Window,
     /// The change of members makes no sense.
@@ -269,13 +269,13 @@ pub enum Refusal {
     /// timeout.
     TooFewHeard {
         /// Those of them that have not, if any is known.
-        servers: Few,
+        servers: ServerList,
     },
     /// Of the voters there would be, no majority has synced its disk since,
     /// within a timeout.
     Unsynced {
         /// Those of them that have not.
-        servers: Few,
+        servers: ServerList,
     },
     /// The leadership could not be handed over in time.
     NotHandedOver,
@@ -290,13 +290,13 @@ pub enum Refusal {
 
 /// A few servers by name; of more than that, only how many.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Few {
+pub struct ServerList {
     named: [Option<ServerId>; Self::NAMED],
     /// How many there are beside those with a name.
     pub more: usize,
 }
 
-impl Few {
+impl ServerList {
     /// So many have a name at most.
     pub const NAMED: usize = 4;
 
@@ -306,7 +306,7 @@ impl Few {
     }
 }
 
-impl FromIterator<ServerId> for Few {
+impl FromIterator<ServerId> for ServerList {
     fn from_iter<T: IntoIterator<Item = ServerId>>(servers: T) -> Self {
         let mut servers = servers.into_iter();
         Self {
@@ -316,7 +316,7 @@ impl FromIterator<ServerId> for Few {
     }
 }
 
-impl fmt::Display for Few {
+impl fmt::Display for ServerList {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, server) in self.named().enumerate() {
             let comma = if index == 0 { "" } else { ", " };
@@ -367,14 +367,14 @@ pub enum Output {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Event {
     /// Somebody leads (perhaps this server).
-    Led {
+    LeaderKnown {
         /// Who.
         leader: ServerId,
         /// In which term.
         term: Term,
     },
     /// This server asks whether it would be elected.
-    Polling,
+    PreVoting,
     /// This server stands for election.
     Standing {
         /// In this term.
@@ -390,7 +390,7 @@ pub enum Event {
     /// A single better log made this server drop out.
     Vetoed,
     /// This server leads no more (or no longer stands).
-    SteppedDown(Why),
+    SteppedDown(StepDownReason),
     /// Entries from this one on, which were never committed, were removed.
     Truncated {
         /// The first of them.
@@ -404,7 +404,7 @@ pub enum Event {
     /// This leader's disk lags too far behind, and it hands over.
     DiskStalls {
         /// To this server, whose disk has kept up.
-        heir: ServerId,
+        transferee: ServerId,
     },
     /// A snapshot was taken over from the leader.
     Installed {
@@ -422,13 +422,13 @@ pub enum Event {
         found: LogId,
     },
     /// A majority has the same state.
-    Compared {
+    StatesAgree {
         /// After this entry.
         at: LogId,
     },
     /// The servers have different states, and no majority agrees on one: the
     /// leader cannot tell which of them has gone wrong.
-    Disagreement {
+    StatesDisagree {
         /// After this entry.
         at: LogId,
     },
@@ -436,13 +436,23 @@ pub enum Event {
 
 /// Why a leader stepped down or a candidate gave up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Why {
+pub enum StepDownReason {
     /// A higher term was seen.
     HigherTerm,
     /// Another leads in this term.
-    Led,
+    LeaderKnown,
     /// No majority was heard for a timeout (H5).
     NoMajority,
+}
+
+impl fmt::Display for StepDownReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::HigherTerm => "HigherTerm",
+            Self::LeaderKnown => "Led",
+            Self::NoMajority => "NoMajority",
+        })
+    }
 }
 
 /// A broken rule of the protocol.

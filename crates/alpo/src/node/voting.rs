@@ -9,33 +9,33 @@
 use super::super::bug::Bug;
 use super::super::ids::{Position, Rank};
 use super::super::message::{Reply, Request};
-use super::passive::Passive;
+use super::follower::Follower;
 use super::server::Asked;
-use super::types::{Event, Why};
+use super::types::{Event, StepDownReason};
 use super::{Node, Role};
 
 impl Node {
     /// Judged before the asker's term is taken over, so that somebody who
-    /// was away cannot depose a leader that a majority hears: polls always,
+    /// was away cannot depose a leader that a majority hears: pre-votes always,
     /// votes if a leader is heard of. An election that the leader itself
     /// asked for is no disturbance.
     pub(super) fn refuse_to_be_disturbed(&self, asked: &Asked, request: &Request) -> Option<Reply> {
         let leads = matches!(self.role, Role::Leader(_)) && !self.server.planted(Bug::NotSticky);
-        let led = (leads || self.server.is_led()).then_some(Reply::Led {
+        let led = (leads || self.server.is_led()).then_some(Reply::LeaderKnown {
             leader: self.server.leader,
         });
         match request {
-            Request::Poll { last } => Some(if let Some(led) = led {
+            Request::PreVote { last } => Some(if let Some(led) = led {
                 led
             } else if !self.server.may_vote() {
-                Reply::NoVote
+                Reply::NotAMember
             } else if !self.server.eligible(*last) {
                 let last = self.server.log.last();
                 Reply::LogIncomplete { last }
             } else if let Some(owner) = self.syncs_vote_for_another(asked) {
-                Reply::Taken { owner }
+                Reply::AlreadyVoted { owner }
             } else {
-                Reply::WouldGrant
+                Reply::PreVoteGranted
             }),
             Request::Vote { transfer, .. } if !transfer => led,
             _ => None,
@@ -58,29 +58,29 @@ impl Node {
         };
         let server = &mut self.server;
         if !server.may_vote() {
-            return server.reply(asked, Reply::NoVote);
+            return server.reply(asked, Reply::NotAMember);
         }
         if !server.eligible(last) {
             let last = server.log.last();
             server.reply(asked, Reply::LogIncomplete { last });
-            return self.hurry();
+            return self.stand_soon();
         }
         match server.hard.vote {
             Some(owner) if !owner.is_of(asked.by, asked.storage) => {
                 let owner = owner.rank;
-                server.reply(asked, Reply::Taken { owner });
-                self.calm_for(candidate);
+                server.reply(asked, Reply::AlreadyVoted { owner });
+                self.reset_election_timer_for(candidate);
             }
             given => {
                 if given.is_none() {
                     // Who gives its vote away does not stand in this term.
                     if let Role::Candidate(_) = self.role {
-                        self.passivate(Why::HigherTerm);
+                        self.become_follower(StepDownReason::HigherTerm);
                     }
                     self.server.vote_for(candidate, asked.storage);
                 }
-                self.server.promise(asked, Reply::Granted);
-                self.calm();
+                self.server.reply_when_durable(asked, Reply::Granted);
+                self.reset_election_timer();
             }
         }
     }
@@ -88,23 +88,23 @@ impl Node {
     /// Somebody with a worse log stands: this server had better. Not if it
     /// has a part in this term's election already: who gave its vote away, or
     /// stood and stepped back, would undo the progress of another (H10).
-    fn hurry(&mut self) {
+    fn stand_soon(&mut self) {
         let involved = self.server.hard.vote.is_some();
         if involved || !self.server.may_stand() || self.server.is_led() {
             return;
         }
-        let soon = self.server.soon(self.server.config.timeout / 4);
-        if let Role::Passive(passive) = &mut self.role {
-            passive.hurry(soon);
+        let random_instant = self.server.random_instant(self.server.config.timeout / 4);
+        if let Role::Follower(follower) = &mut self.role {
+            follower.stand_soon(random_instant);
         }
     }
 
-    /// A candidate's message keeps a passive server waiting only if that
+    /// A candidate's message keeps a follower waiting only if that
     /// candidate is better than itself; else one that cannot win could keep
     /// everybody quiet (H8).
-    fn calm_for(&mut self, candidate: Rank) {
+    fn reset_election_timer_for(&mut self, candidate: Rank) {
         if candidate > self.server.rank() {
-            self.calm();
+            self.reset_election_timer();
         }
     }
 
@@ -121,27 +121,27 @@ impl Node {
                 if theirs < mine {
                     return self.server.reply(asked, Reply::NotOutranked { mine });
                 }
-                self.server.tell(Event::Deferred { to: asked.by });
+                self.server.emit(Event::Deferred { to: asked.by });
                 // A full wait: standing again too early would undo the
                 // progress of the one deferred to (H10).
-                let passive = if self.server.planted(Bug::DeferImpatient) {
-                    let soon = self.server.soon(self.server.config.heartbeat);
-                    Passive::until(soon)
+                let follower = if self.server.planted(Bug::DeferImpatient) {
+                    let random_instant = self.server.random_instant(self.server.config.heartbeat);
+                    Follower::until(random_instant)
                 } else {
-                    Passive::deferring(&mut self.server)
+                    Follower::deferring(&mut self.server)
                 };
-                self.role = Role::Passive(passive);
+                self.role = Role::Follower(follower);
                 self.server.reply(asked, Reply::Deferred);
             }
-            Role::Passive(_) => {
+            Role::Follower(_) => {
                 self.server.reply(asked, Reply::Deferred);
-                self.calm_for(theirs);
+                self.reset_election_timer_for(theirs);
             }
         }
     }
 
     /// The leader asks this server to lead instead.
-    pub(super) fn stand_by_request(&mut self, asked: &Asked) {
+    pub(super) fn timeout_now(&mut self, asked: &Asked) {
         if !self.server.may_stand() {
             return;
         }

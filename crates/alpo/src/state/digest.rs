@@ -18,7 +18,7 @@ use core::num::NonZeroU64;
 use tenure_core::cas::{Expect, Stamp, Write};
 
 use super::super::entry::Operation;
-use super::marks::{bytes, mix};
+use super::state_checksums::{bytes, mix};
 
 /// The digest of an operation; never 0, which stands for none.
 pub fn digest_of(operation: &Operation) -> NonZeroU64 {

@@ -1,7 +1,7 @@
 //! What the log adds up to: the replicated state.
 //!
 //! Registers ([`cas`](tenure_core::cas)), the plain log that users append to
-//! ([`Journal`]), sessions and what is bound to them, and the members. It changes by [`State::apply`]
+//! ([`UserLog`]), sessions and what is bound to them, and the members. It changes by [`State::apply`]
 //! alone, one committed entry after another, and the change is a function of
 //! the state and the entry: no clock, no chance, no configuration that could
 //! differ between servers. So equal logs give equal states, down to the
@@ -13,23 +13,23 @@
 //! this is the net below it.
 
 mod bindings;
+mod change_index;
 mod digest;
 mod gaps;
-mod image;
-mod journal;
-mod marks;
 mod restore;
 mod sessions;
-mod trail;
+mod snapshot_codec;
+mod state_checksums;
+mod user_log;
 
 pub use bindings::MAX_BOUND;
 pub use digest::digest_of;
 pub use gaps::{Gap, Gaps};
-pub use image::ImageError;
-pub use journal::{Journal, TooOld};
-pub use marks::Mark;
 pub use restore::{JUMP, NotRestorable, Restored, Restoring, TERM_STEP};
-pub use sessions::{MAX_WINDOW, Session, Sessions, Standing};
+pub use sessions::{MAX_WINDOW, SerialStatus, Session, Sessions};
+pub use snapshot_codec::SnapshotError;
+pub use state_checksums::StateChecksum;
+pub use user_log::{TooOld, UserLog};
 
 use alloc::vec::Vec;
 use core::num::NonZeroU64;
@@ -44,10 +44,10 @@ use super::entry::{
 };
 use super::ids::{LogId, Position};
 use super::membership::Membership;
-use super::owner::{Opener, Owner};
+use super::owner::{Owner, SessionOpener};
 use bindings::Bindings;
-use marks::{Marks, mix};
-use trail::Trail;
+use change_index::ChangeIndex;
+use state_checksums::{StateChecksums, mix};
 
 /// How much the state may hold. The same on every server of a cluster; part
 /// of every snapshot.
@@ -59,9 +59,9 @@ pub struct Limits {
     pub sessions: u64,
     /// Changes of registers that a watch can resume from.
     pub changes: u64,
-    /// The state is marked, for servers to compare, after every entry whose
+    /// A checksum of the state is kept, for servers to compare, after every entry whose
     /// id is a multiple of this; at least 1.
-    pub mark_every: u64,
+    pub checksum_every: u64,
 }
 
 impl Default for Limits {
@@ -70,7 +70,7 @@ impl Default for Limits {
             journal_bytes: 64 * 1024 * 1024,
             sessions: 65_536,
             changes: 4_096,
-            mark_every: 256,
+            checksum_every: 256,
         }
     }
 }
@@ -96,11 +96,11 @@ pub struct State {
     version: ClusterVersion,
     members: Membership,
     registers: Registers,
-    journal: Journal,
+    user_log: UserLog,
     sessions: Sessions,
     bindings: Bindings,
-    marks: Marks,
-    trail: Trail,
+    state_checksums: StateChecksums,
+    change_index: ChangeIndex,
     /// What was left out, each time that it was restored from a backup.
     gaps: Vec<Gaps>,
     #[cfg(feature = "planted-bugs")]
@@ -119,11 +119,15 @@ impl State {
             version: ClusterVersion::FIRST,
             members: Membership::default(),
             registers: Registers::new(usize::try_from(limits.changes).unwrap_or(usize::MAX)),
-            journal: Journal::new(limits.journal_bytes),
+            user_log: UserLog::new(limits.journal_bytes),
             sessions: Sessions::default(),
             bindings: Bindings::default(),
-            marks: Marks::default(),
-            trail: Trail::begin(0, 0, usize::try_from(limits.changes).unwrap_or(usize::MAX)),
+            state_checksums: StateChecksums::default(),
+            change_index: ChangeIndex::begin(
+                0,
+                0,
+                usize::try_from(limits.changes).unwrap_or(usize::MAX),
+            ),
             gaps: Vec::new(),
             #[cfg(feature = "planted-bugs")]
             planted: None,
@@ -175,20 +179,20 @@ impl State {
         self.version
     }
 
-    /// What the state was marked with after this entry, if it was marked
-    /// there and the mark is still kept.
-    pub fn mark(&self, id: LogId) -> Option<Mark> {
-        self.marks.at(id)
+    /// The checksum of the state after this entry, if one was taken
+    /// there and the checksum is still kept.
+    pub fn state_checksum(&self, id: LogId) -> Option<StateChecksum> {
+        self.state_checksums.at(id)
     }
 
-    /// The newest mark that is kept.
-    pub fn newest_mark(&self) -> Option<Mark> {
-        self.marks.newest()
+    /// The newest checksum that is kept.
+    pub fn newest_state_checksum(&self) -> Option<StateChecksum> {
+        self.state_checksums.newest()
     }
 
-    /// The oldest mark that is kept.
-    pub fn oldest_mark(&self) -> Option<Mark> {
-        self.marks.oldest()
+    /// The oldest checksum that is kept.
+    pub fn oldest_state_checksum(&self) -> Option<StateChecksum> {
+        self.state_checksums.oldest()
     }
 
     /// The members as of the last applied entry.
@@ -218,7 +222,7 @@ impl State {
     /// # Errors
     /// [`TooOld`](tenure_core::cas::TooOld) if that is not remembered any more.
     pub fn revision_at(&self, id: LogId) -> Result<u64, tenure_core::cas::TooOld> {
-        self.trail.revision_at(id)
+        self.change_index.revision_at(id)
     }
 
     /// How much it may hold.
@@ -270,8 +274,8 @@ impl State {
     }
 
     /// The plain log.
-    pub const fn journal(&self) -> &Journal {
-        &self.journal
+    pub const fn user_log(&self) -> &UserLog {
+        &self.user_log
     }
 
     /// The sessions.
@@ -324,14 +328,17 @@ impl State {
         self.time = self.time.max(entry.time);
         let content = self.content(&entry.payload);
         let outcome = self.carry_out(entry, NonZeroU64::new(content));
-        self.trail.applied(entry.id, self.registers.revision());
+        self.change_index
+            .applied(entry.id, self.registers.revision());
         let sizes = [
             self.sessions.len() as u64,
-            self.journal.first(),
+            self.user_log.first(),
             self.bindings.len() as u64,
         ];
-        self.marks.applied(entry, &outcome, sizes, content);
-        self.marks.mark_if_due(entry.id, self.limits.mark_every);
+        self.state_checksums
+            .applied(entry, &outcome, sizes, content);
+        self.state_checksums
+            .record_if_due(entry.id, self.limits.checksum_every);
         outcome
     }
 
@@ -411,12 +418,12 @@ impl State {
             ..
         } = command;
         match self.sessions.standing(*session, *serial, operation) {
-            Standing::Next => {}
-            Standing::Done(outcome) => return outcome,
-            Standing::OtherContent => return Outcome::OtherContent,
-            Standing::Forgotten => return Outcome::TooOld,
-            Standing::Ahead { expected } => return Outcome::OutOfOrder { expected },
-            Standing::NoSession => return Outcome::SessionExpired,
+            SerialStatus::Next => {}
+            SerialStatus::Done(outcome) => return outcome,
+            SerialStatus::OtherContent => return Outcome::OtherContent,
+            SerialStatus::Forgotten => return Outcome::TooOld,
+            SerialStatus::Ahead { expected } => return Outcome::OutOfOrder { expected },
+            SerialStatus::NoSession => return Outcome::SessionExpired,
         }
         let outcome = self.execute(command.session, &command.operation);
         if matches!(command.operation, Operation::Close) {
@@ -431,7 +438,7 @@ impl State {
 
     fn execute(&mut self, session: SessionId, operation: &Operation) -> Outcome {
         match operation {
-            Operation::Append(bytes) => Outcome::Appended(self.journal.append(bytes.clone())),
+            Operation::Append(bytes) => Outcome::Appended(self.user_log.append(bytes.clone())),
             Operation::Swap(write) => self.write(session, write),
             Operation::Bind(bind) => self.bind(session, &bind.write, &bind.last),
             Operation::Delete(delete) => self.delete(session, &delete.key, &delete.expect),
@@ -513,10 +520,10 @@ impl State {
         match self.registers.swap_as(write.clone(), now, version) {
             Ok(version) => {
                 if let Some(before) = before {
-                    self.marks.take(&write.key, &before);
+                    self.state_checksums.take(&write.key, &before);
                 }
                 if let Some(after) = self.registers.read(&write.key) {
-                    self.marks.put(&write.key, after);
+                    self.state_checksums.put(&write.key, after);
                 }
                 Outcome::Swapped(version)
             }
@@ -532,7 +539,7 @@ impl State {
         match self.registers.delete(key, expect) {
             Ok(()) => {
                 if let Some(before) = before {
-                    self.marks.take(key, &before);
+                    self.state_checksums.take(key, &before);
                 }
                 self.release(key);
                 Outcome::Deleted
@@ -549,8 +556,8 @@ fn of_owner(owner: &Owner) -> u64 {
     };
     let hash = owner.secret.map_or(0, |secret| of(1, secret));
     match owner.opener {
-        Opener::Server => mix(hash, 0),
-        Opener::Token(token) => of(mix(hash, 1), token),
-        Opener::Address(address) => of(mix(hash, 2), address),
+        SessionOpener::Server => mix(hash, 0),
+        SessionOpener::Token(token) => of(mix(hash, 1), token),
+        SessionOpener::Address(address) => of(mix(hash, 2), address),
     }
 }

@@ -61,11 +61,11 @@ use super::super::ids::{LogId, MAX_NUMBER, Position};
 use super::super::membership::Membership;
 use super::super::owner::Owner;
 use super::bindings::Bindings;
+use super::change_index::ChangeIndex;
 use super::gaps::{Gap, Gaps, LAST, joined};
-use super::image::ImageError;
-use super::marks::{self, Marks};
 use super::sessions::Sessions;
-use super::trail::Trail;
+use super::snapshot_codec::SnapshotError;
+use super::state_checksums::{self, StateChecksums};
 use super::{Session, State};
 
 /// By how much ids, revisions and numbers of the plain log jump.
@@ -136,7 +136,7 @@ pub enum NotRestorable {
         step: u64,
     },
     /// Servers would refuse the state, for this reason.
-    Refused(ImageError),
+    Refused(SnapshotError),
 }
 
 impl fmt::Display for NotRestorable {
@@ -214,7 +214,7 @@ impl State {
         let mut state = self.begun_anew(how, Position::new(term, end), registers, gaps.revisions);
         (state.sessions, state.bindings) = owned;
         if jumped {
-            state.journal.leave_out(gaps.numbers);
+            state.user_log.leave_out(gaps.numbers);
             state.gaps.push(gaps);
             state.gaps = joined(&state.gaps);
         }
@@ -243,7 +243,7 @@ impl State {
         Ok(Gaps {
             ids: gap(self.applied.id)?,
             revisions: gap(self.registers.revision())?,
-            numbers: gap(self.journal.next())?,
+            numbers: gap(self.user_log.next())?,
         })
     }
 
@@ -258,15 +258,15 @@ impl State {
     ) -> Self {
         let changes = usize::try_from(self.limits.changes).unwrap_or(usize::MAX);
         let registers = Registers::restored(registers, revisions.to, changes);
-        let sum = marks::sum(registers.list(""));
+        let sum = state_checksums::sum(registers.list(""));
         Self {
             clock: how.clock,
             applied,
             // It is a cluster of servers of this release alone.
             version: self.version.max(ClusterVersion::SECOND),
             members: how.members.clone(),
-            trail: Trail::begin(applied.id, registers.revision(), changes),
-            marks: Marks::restored(self.marks.chain, sum),
+            change_index: ChangeIndex::begin(applied.id, registers.revision(), changes),
+            state_checksums: StateChecksums::restored(self.state_checksums.chain, sum),
             registers,
             ..self
         }

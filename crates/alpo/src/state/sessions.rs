@@ -19,7 +19,7 @@ use core::num::NonZeroU64;
 use core::ops::Bound;
 
 use super::super::entry::{Command, LogTime, Operation, Outcome, Serial, SessionId};
-use super::super::owner::{Opener, Owner};
+use super::super::owner::{Owner, SessionOpener};
 use super::digest::digest_of;
 
 /// The most answers a session keeps, and so the most requests a client may
@@ -74,7 +74,7 @@ impl Session {
 
 /// How a request stands to its session.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Standing {
+pub enum SerialStatus {
     /// It is the next one.
     Next,
     /// It was done, and this is its answer.
@@ -97,7 +97,7 @@ pub enum Standing {
 pub struct Sessions {
     sessions: BTreeMap<SessionId, Session>,
     /// How many each has opened.
-    of: BTreeMap<Opener, u64>,
+    of: BTreeMap<SessionOpener, u64>,
 }
 
 impl Sessions {
@@ -129,13 +129,13 @@ impl Sessions {
     }
 
     /// How many were opened by this one.
-    pub fn of(&self, opener: &Opener) -> u64 {
+    pub fn of(&self, opener: &SessionOpener) -> u64 {
         self.of.get(opener).copied().unwrap_or(0)
     }
 
     /// Who has opened most of those there are, and how many: `most` of them
     /// at most, the largest first.
-    pub fn holders(&self, most: usize) -> Vec<(Opener, u64)> {
+    pub fn holders(&self, most: usize) -> Vec<(SessionOpener, u64)> {
         let mut holders: Vec<_> = self.of.iter().map(|(it, held)| (*it, *held)).collect();
         holders.sort_by_key(|(_, held)| core::cmp::Reverse(*held));
         holders.truncate(most);
@@ -144,28 +144,28 @@ impl Sessions {
 
     /// How request `serial` of session `id`, which is about `operation`,
     /// stands.
-    pub fn standing(&self, id: SessionId, serial: Serial, operation: &Operation) -> Standing {
+    pub fn standing(&self, id: SessionId, serial: Serial, operation: &Operation) -> SerialStatus {
         let Some(session) = self.sessions.get(&id) else {
-            return Standing::NoSession;
+            return SerialStatus::NoSession;
         };
         // The last serial there is has none after it.
         let next = session.completed.checked_add(1);
         if next == Some(serial) {
-            return Standing::Next;
+            return SerialStatus::Next;
         }
         let Some(back) = session.completed.checked_sub(serial) else {
             let expected = next.unwrap_or(Serial::MAX);
-            return Standing::Ahead { expected };
+            return SerialStatus::Ahead { expected };
         };
         let index = usize::try_from(back)
             .ok()
             .and_then(|back| session.saved.len().checked_sub(back)?.checked_sub(1));
         match index.and_then(|index| session.saved.get(index)) {
             Some(saved) if saved.digest.is_some_and(|it| it != digest_of(operation)) => {
-                Standing::OtherContent
+                SerialStatus::OtherContent
             }
-            Some(saved) => Standing::Done(saved.outcome.clone()),
-            None => Standing::Forgotten,
+            Some(saved) => SerialStatus::Done(saved.outcome.clone()),
+            None => SerialStatus::Forgotten,
         }
     }
 

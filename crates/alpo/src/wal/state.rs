@@ -6,7 +6,7 @@
 use alloc::format;
 use alloc::string::ToString as _;
 
-use crate::{ImageError, Snapshot, State};
+use crate::{Snapshot, SnapshotError, State};
 
 use super::Format;
 use super::error::{Flaw, Refused};
@@ -27,8 +27,8 @@ pub fn state(format: &Format, snapshot: &Snapshot) -> Result<State, Refused> {
             found: error.to_string(),
         };
         match error {
-            ImageError::Version(_) => Refused::Later(flaw),
-            ImageError::Checksum | ImageError::Hash | ImageError::Decode(_) => {
+            SnapshotError::Version(_) => Refused::Later(flaw),
+            SnapshotError::Checksum | SnapshotError::Hash | SnapshotError::Decode(_) => {
                 Refused::Damaged(flaw)
             }
         }

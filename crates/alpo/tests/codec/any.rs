@@ -7,9 +7,9 @@
 use std::sync::Arc;
 
 use tenure_alpo::{
-    Body, ClusterVersion, Command, Compare, Entry, Envelope, HardState, Limits, MAX_NUMBER, Mark,
-    Member, Membership, Opener, Operation, Owner, Part, Payload, Position, Rank, Reply, Request,
-    ServerId, State, StorageId, Vote,
+    Body, ClusterVersion, Command, CompareChecksums, Entry, Envelope, HardState, Limits,
+    MAX_NUMBER, Member, Membership, Operation, Owner, Payload, Position, Rank, Reply, Request,
+    ServerId, SessionOpener, State, StateChecksum, StorageId, Vote, VotingStatus,
 };
 use tenure_core::cas::{Bytes, Expect, Stamp, Write};
 use tenure_core::ids::{Key, Term, Version};
@@ -37,7 +37,7 @@ pub(crate) trait Any {
     fn hard_state(&mut self) -> HardState;
     fn request(&mut self) -> Request;
     fn reply(&mut self) -> Reply;
-    fn mark(&mut self) -> Option<Mark>;
+    fn state_checksum(&mut self) -> Option<StateChecksum>;
     fn cluster_version(&mut self) -> ClusterVersion;
     fn owner(&mut self) -> Owner;
     fn envelope(&mut self) -> Envelope;
@@ -86,13 +86,19 @@ impl Any for Rng {
     fn members(&mut self) -> Membership {
         let count = self.below(6);
         let mut member = || {
-            let part = if self.chance(50) {
-                Part::Voter
+            let voting_status = if self.chance(50) {
+                VotingStatus::Voter
             } else {
-                Part::Learner
+                VotingStatus::Learner
             };
             let storage = StorageId::from_u128(self.next_u128());
-            (self.server(), Member { part, storage })
+            (
+                self.server(),
+                Member {
+                    voting_status,
+                    storage,
+                },
+            )
         };
         (0..count).map(|_| member()).collect()
     }
@@ -143,9 +149,9 @@ impl Any for Rng {
         Owner {
             secret: self.chance(50).then_some(half),
             opener: match self.below(3) {
-                0 => Opener::Server,
-                1 => Opener::Token(half),
-                _ => Opener::Address(half),
+                0 => SessionOpener::Server,
+                1 => SessionOpener::Token(half),
+                _ => SessionOpener::Address(half),
             },
         }
     }
@@ -213,7 +219,7 @@ impl Any for Rng {
         let last = self.position();
         let (commit, round) = (self.number(), self.number());
         match self.below(7) {
-            0 => Request::Poll { last },
+            0 => Request::PreVote { last },
             1 => Request::Vote {
                 last,
                 transfer: self.chance(50),
@@ -230,9 +236,9 @@ impl Any for Rng {
                 commit,
                 round,
                 time: self.number(),
-                compare: Compare {
+                compare_checksums: CompareChecksums {
                     at: self.number(),
-                    agreed: self.mark(),
+                    agreed: self.state_checksum(),
                 },
             },
             5 => Request::Install {
@@ -242,7 +248,7 @@ impl Any for Rng {
                 total: self.number(),
                 round,
             },
-            _ => Request::TransferNow,
+            _ => Request::TimeoutNow,
         }
     }
 
@@ -251,14 +257,14 @@ impl Any for Rng {
         let round = self.number();
         match self.below(15) {
             0 => Reply::StaleTerm,
-            1 => Reply::WouldGrant,
-            2 => Reply::Led {
+            1 => Reply::PreVoteGranted,
+            2 => Reply::LeaderKnown {
                 leader: self.chance(50).then(|| self.server()),
             },
             3 => Reply::LogIncomplete { last },
-            4 => Reply::NoVote,
+            4 => Reply::NotAMember,
             5 => Reply::Granted,
-            6 => Reply::Taken { owner: self.rank() },
+            6 => Reply::AlreadyVoted { owner: self.rank() },
             7 => Reply::Deferred,
             8 => Reply::AlreadyLeader,
             9 => Reply::NotOutranked { mine: self.rank() },
@@ -276,7 +282,7 @@ impl Any for Rng {
                 last,
                 round,
                 version: self.cluster_version(),
-                mark: self.mark(),
+                state_checksum: self.state_checksum(),
             },
             13 => Reply::Installed {
                 last,
@@ -288,9 +294,9 @@ impl Any for Rng {
         }
     }
 
-    fn mark(&mut self) -> Option<Mark> {
+    fn state_checksum(&mut self) -> Option<StateChecksum> {
         let (id, hash) = (self.number(), self.number());
-        self.chance(50).then_some(Mark { id, hash })
+        self.chance(50).then_some(StateChecksum { id, hash })
     }
 
     fn cluster_version(&mut self) -> ClusterVersion {
@@ -322,7 +328,7 @@ impl Any for Rng {
             journal_bytes: self.between(1, 600),
             sessions: self.between(1, 5),
             changes: self.below(10),
-            mark_every: self.between(1, 10),
+            checksum_every: self.between(1, 10),
         };
         let clock = ClockId {
             boot: self.number(),

@@ -11,8 +11,8 @@ use tenure_alpo::codec::{
     encode_envelope, encode_frame, encode_hard_state, put_bytes, put_u64,
 };
 use tenure_alpo::{
-    Body, Command, Entry, Envelope, HardState, ImageError, Limits, MAX_NUMBER, Operation, Payload,
-    Reply, Request, ServerId, State,
+    Body, Command, Entry, Envelope, HardState, Limits, MAX_NUMBER, Operation, Payload, Reply,
+    Request, ServerId, SnapshotError, State,
 };
 use tenure_core::cas::{Expect, Stamp, Write};
 use tenure_core::ids::{Key, Term};
@@ -142,22 +142,22 @@ fn every_kind_of_entry_and_hard_state_is_read_as_it_was_written() {
 fn kind(body: &Body) -> usize {
     match body {
         Body::Request { request, .. } => match request {
-            Request::Poll { .. } => 0,
+            Request::PreVote { .. } => 0,
             Request::Vote { .. } => 1,
             Request::Defer { .. } => 2,
             Request::Append { .. } => 3,
             Request::Heartbeat { .. } => 4,
             Request::Install { .. } => 5,
-            Request::TransferNow => 6,
+            Request::TimeoutNow => 6,
         },
         Body::Reply { reply, .. } => match reply {
             Reply::StaleTerm => 7,
-            Reply::WouldGrant => 8,
-            Reply::Led { .. } => 9,
+            Reply::PreVoteGranted => 8,
+            Reply::LeaderKnown { .. } => 9,
             Reply::LogIncomplete { .. } => 10,
-            Reply::NoVote => 11,
+            Reply::NotAMember => 11,
             Reply::Granted => 12,
-            Reply::Taken { .. } => 13,
+            Reply::AlreadyVoted { .. } => 13,
             Reply::Deferred => 14,
             Reply::AlreadyLeader => 15,
             Reply::NotOutranked { .. } => 16,
@@ -320,7 +320,7 @@ fn numbers_out_of_range_are_refused() {
         term: Term::new(MAX_NUMBER).expect("a term"),
         body: Body::Request {
             number: MAX_NUMBER,
-            request: Request::TransferNow,
+            request: Request::TimeoutNow,
         },
     };
     let mut bytes = Vec::new();
@@ -396,7 +396,7 @@ fn a_state_is_read_as_it_was_written() {
         assert_eq!(read.store_time(), state.store_time());
         assert_eq!(read.members(), state.members());
         assert_eq!(read.sessions(), state.sessions());
-        assert_eq!(read.journal(), state.journal());
+        assert_eq!(read.user_log(), state.user_log());
         assert_eq!(read.registers().revision(), state.registers().revision());
         let all = |state: &State| {
             let list = state.registers().list("");
@@ -432,13 +432,13 @@ fn a_damaged_state_is_refused() {
         }
         for bit in 0..8 * bytes.len() {
             bytes[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(State::decode(&bytes).err(), Some(ImageError::Checksum));
+            assert_eq!(State::decode(&bytes).err(), Some(SnapshotError::Checksum));
             bytes[bit / 8] ^= 1 << (bit % 8);
         }
     }
     let mut newer = vec![5];
     newer.extend(crc32c(&newer).to_le_bytes());
-    assert_eq!(State::decode(&newer).err(), Some(ImageError::Version(5)));
+    assert_eq!(State::decode(&newer).err(), Some(SnapshotError::Version(5)));
 }
 
 #[test]
@@ -476,7 +476,7 @@ fn a_state_whose_registers_do_not_add_up_is_refused() {
         .expect("it is in there");
     bytes[at] ^= 1;
     bytes.extend(crc32c(&bytes).to_le_bytes());
-    assert_eq!(State::decode(&bytes).err(), Some(ImageError::Hash));
+    assert_eq!(State::decode(&bytes).err(), Some(SnapshotError::Hash));
 }
 
 #[test]

@@ -12,12 +12,12 @@ fn read(state: &State) -> State {
     let joined = State::decode_foreign(crc32c_append, &image);
     assert_eq!(joined.expect("one that is taken").encode(), image);
     assert_eq!(started.encode(), image);
-    assert_eq!(started.journal(), state.journal());
+    assert_eq!(started.user_log(), state.user_log());
     started
 }
 
-fn texts(found: Found) -> Vec<(u64, String)> {
-    let Found::Journal(Ok(entries)) = found else {
+fn texts(found: QueryResult) -> Vec<(u64, String)> {
+    let QueryResult::UserLog(Ok(entries)) = found else {
         panic!("expected entries, found {found:?}");
     };
     let text = |entry: &Bytes| String::from_utf8_lossy(entry).into_owned();
@@ -39,9 +39,9 @@ fn with_nothing_appended_between_two_restores_the_log_is_as_it_was() {
         let next = 2 + times * JUMP;
         assert_eq!(texts(log.read_log(1)), [(1, "one".to_owned())]);
         for from in [2, 2 + JUMP / 2, next - 1] {
-            assert_eq!(log.read_log(from), Found::Restored(next), "{from}");
+            assert_eq!(log.read_log(from), QueryResult::Restored(next), "{from}");
         }
-        assert_eq!(state.journal().next(), next);
+        assert_eq!(state.user_log().next(), next);
         // As one, which servers of the release before read as well.
         let [gaps] = state.gaps() else {
             panic!("expected one gap, found {:?}", state.gaps());
@@ -74,10 +74,10 @@ fn with_nothing_at_all_between_restores_it_is_restored_again() {
         let mut anew = Log::of(log.state);
         let number = anew.append("new");
         assert_eq!(number, entries + 1 + 3 * JUMP);
-        let journal = anew.state.journal();
-        assert_eq!(journal.read(number).map(Iterator::count), Ok(1));
+        let user_log = anew.state.user_log();
+        assert_eq!(user_log.read(number).map(Iterator::count), Ok(1));
         let first = if entries == 0 { number } else { 1 };
-        assert_eq!(journal.first(), first);
+        assert_eq!(user_log.first(), first);
     }
 }
 
@@ -94,7 +94,7 @@ fn a_log_that_forgets_its_oldest_entries_forgets_both_gaps() {
     for step in 0..6 {
         let number = anew.append("more");
         assert_eq!(number, 2 + 2 * JUMP + step);
-        let first = read(&anew.state).journal().first();
+        let first = read(&anew.state).user_log().first();
         assert!(first == 1 || (2 + 2 * JUMP..=number).contains(&first));
     }
 }
@@ -132,10 +132,14 @@ fn two_gaps_that_touch_are_read_and_made_one_by_the_next_restore() {
 
     let found = State::decode(&image).expect("a state");
     assert_eq!(found.encode(), image, "as it was");
-    assert_eq!(found.journal(), state.journal());
+    assert_eq!(found.user_log(), state.user_log());
     let mut log = Log::of(found);
     for from in [2, 2 + JUMP] {
-        assert_eq!(log.read_log(from), Found::Restored(2 + 2 * JUMP), "{from}");
+        assert_eq!(
+            log.read_log(from),
+            QueryResult::Restored(2 + 2 * JUMP),
+            "{from}"
+        );
     }
     assert_eq!(log.append("two"), 2 + 2 * JUMP);
     let again = Log::of(read(&log.restored().state));
@@ -188,7 +192,7 @@ fn a_state_that_servers_would_refuse_is_not_made() {
         payload: Payload::NoOp,
     });
     let refused = log.restored_by(&restoring()).expect_err("out of range");
-    let why = ImageError::Decode(DecodeError::Number);
+    let why = SnapshotError::Decode(DecodeError::Number);
     assert_eq!(refused, NotRestorable::Refused(why));
     assert!(refused.to_string().contains("out of range"), "{refused}");
 }

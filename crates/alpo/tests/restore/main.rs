@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use tenure_alpo::codec::{DecodeError, crc32c, put_u64};
 use tenure_alpo::{
-    ClusterVersion, Command, Entry, Found, ImageError, JUMP, Limits, Membership, NotRestorable,
-    Operation, Outcome, Payload, Query, Restored, Restoring, ServerId, State, StorageId, TERM_STEP,
-    TooOld,
+    ClusterVersion, Command, Entry, JUMP, Limits, Membership, NotRestorable, Operation, Outcome,
+    Payload, Query, QueryResult, Restored, Restoring, ServerId, SnapshotError, State, StorageId,
+    TERM_STEP, TooOld,
 };
 use tenure_core::cas::{Bytes, Expect, Stamp, Write};
 use tenure_core::ids::{Key, LeaderId, Name, Term, Version};
@@ -115,9 +115,9 @@ impl Log {
         assert!(matches!(outcome, Outcome::Swapped(_)), "{outcome:?}");
     }
 
-    fn read_log(&self, from: u64) -> Found {
+    fn read_log(&self, from: u64) -> QueryResult {
         let count = usize::MAX;
-        self.state.find(Query::Journal { from, count }, 0)
+        self.state.find(Query::UserLog { from, count }, 0)
     }
 
     fn restored(&self) -> Restored {
@@ -225,7 +225,7 @@ fn everything_that_was_in_the_backup_is_there() {
     let a = state.registers().read(&key("a")).expect("a");
     assert_eq!((&*a.value, &a.version), (&b"1"[..], &version));
     assert_eq!(state.registers().len(), 2);
-    let read: Vec<_> = state.journal().read(1).expect("all").collect();
+    let read: Vec<_> = state.user_log().read(1).expect("all").collect();
     let wanted: Vec<Bytes> = ["one", "two", "three"].map(bytes).into();
     assert!(read.iter().map(|(number, _)| *number).eq(1..=3));
     assert!(read.iter().map(|(_, entry)| *entry).eq(&wanted));
@@ -235,7 +235,7 @@ fn everything_that_was_in_the_backup_is_there() {
     let again = State::decode(&state.encode()).expect("a state");
     assert_eq!(again.encode(), state.encode());
     assert_eq!(again.gaps(), state.gaps());
-    assert_eq!(again.journal(), state.journal());
+    assert_eq!(again.user_log(), state.user_log());
 }
 
 #[test]
@@ -266,8 +266,8 @@ fn a_reader_from_the_gap_is_told_and_nobody_reads_across_it() {
     assert_eq!(anew.append("four"), next);
     assert_eq!(anew.append("five"), next + 1);
 
-    let texts = |found: Found| match found {
-        Found::Journal(Ok(entries)) => entries
+    let texts = |found: QueryResult| match found {
+        QueryResult::UserLog(Ok(entries)) => entries
             .iter()
             .map(|(number, entry)| (*number, String::from_utf8_lossy(entry).into_owned()))
             .collect::<Vec<_>>(),
@@ -276,7 +276,7 @@ fn a_reader_from_the_gap_is_told_and_nobody_reads_across_it() {
     let of = |number: u64, text: &str| (number, text.to_owned());
     assert_eq!(texts(anew.read_log(2)), [of(2, "two"), of(3, "three")]);
     for from in [4, 5, 1_000, 3 + JUMP] {
-        assert_eq!(anew.read_log(from), Found::Restored(next), "{from}");
+        assert_eq!(anew.read_log(from), QueryResult::Restored(next), "{from}");
     }
     let new = [of(next, "four"), of(next + 1, "five")];
     assert_eq!(texts(anew.read_log(next)), new);
@@ -307,20 +307,20 @@ fn a_log_that_forgets_its_oldest_entries_keeps_its_numbers_across_the_gap() {
     let mut anew = Log::of(log.restored().state);
     for step in 0..20 {
         assert_eq!(anew.append("more"), 4 + JUMP + step);
-        let journal = anew.state.journal();
+        let user_log = anew.state.user_log();
         let again = State::decode(&anew.state.encode()).expect("a state");
-        assert_eq!(again.journal(), journal);
+        assert_eq!(again.user_log(), user_log);
         assert_eq!(again.encode(), anew.state.encode());
-        let first = journal.first();
-        assert!(journal.read(first).is_ok() && journal.gap(first).is_none());
+        let first = user_log.first();
+        assert!(user_log.read(first).is_ok() && user_log.gap(first).is_none());
         // The last of the old ones, if it is still there, and the new ones.
-        let old = journal.read(3).map(Iterator::count);
+        let old = user_log.read(3).map(Iterator::count);
         assert_eq!(old.is_ok(), first <= 3, "{first}");
-        assert_eq!(journal.gap(4).map(|gap| gap.to), Some(4 + JUMP));
+        assert_eq!(user_log.gap(4).map(|gap| gap.to), Some(4 + JUMP));
     }
-    let first = anew.state.journal().first();
+    let first = anew.state.user_log().first();
     assert!(first > 4 + JUMP);
-    let gone = anew.state.journal().read(4 + JUMP).map(Iterator::count);
+    let gone = anew.state.user_log().read(4 + JUMP).map(Iterator::count);
     assert_eq!(gone, Err(TooOld { first }));
 }
 
@@ -335,9 +335,12 @@ fn what_was_restored_is_restored_again_and_jumps_again() {
     assert_eq!(third.state.gaps().len(), 2);
     let again = State::decode(&third.state.encode()).expect("a state");
     assert_eq!(again.encode(), third.state.encode());
-    assert_eq!(third.read_log(2), Found::Restored(2 + JUMP));
-    assert_eq!(third.read_log(3 + JUMP), Found::Restored(3 + 2 * JUMP));
-    let Found::Journal(Ok(two)) = third.read_log(2 + JUMP) else {
+    assert_eq!(third.read_log(2), QueryResult::Restored(2 + JUMP));
+    assert_eq!(
+        third.read_log(3 + JUMP),
+        QueryResult::Restored(3 + 2 * JUMP)
+    );
+    let QueryResult::UserLog(Ok(two)) = third.read_log(2 + JUMP) else {
         panic!("it is there");
     };
     assert_eq!(two.len(), 1, "and no further");
@@ -534,7 +537,7 @@ fn gaps_that_make_no_sense_are_refused() {
     ] {
         assert_eq!(
             decode(&wrong),
-            Some(ImageError::Decode(DecodeError::Number)),
+            Some(SnapshotError::Decode(DecodeError::Number)),
             "{wrong:?}"
         );
     }

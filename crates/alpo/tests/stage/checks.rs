@@ -110,7 +110,7 @@ impl Checks {
     ) -> Outcome<()> {
         let Envelope { from, to, .. } = *envelope;
         let node = hosts.get(&from).and_then(|host| host.node.as_ref());
-        let asks = [Status::Candidate, Status::Polling, Status::Leader];
+        let asks = [Status::Candidate, Status::PreVoting, Status::Leader];
         match &envelope.body {
             Body::Request { .. } => {
                 let is = node

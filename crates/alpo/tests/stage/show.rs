@@ -1,8 +1,8 @@
 //! The notation of the trace.
 
 use tenure_alpo::{
-    Answer, Batch, Body, Entry, Envelope, Event, Found, Node, Part, Position, Query, Refusal,
-    Reply, Request, ServerId, Status, Why,
+    Answer, Batch, Body, Entry, Envelope, Event, Node, Position, Query, QueryResult, Refusal,
+    Reply, Request, ServerId, Status, StepDownReason, VotingStatus,
 };
 
 use crate::args::Outcome;
@@ -42,22 +42,22 @@ pub(crate) const KINDS: [&str; 21] = [
 pub(crate) const fn kind(body: &Body) -> &'static str {
     match body {
         Body::Request { request, .. } => match request {
-            Request::Poll { .. } => "poll",
+            Request::PreVote { .. } => "poll",
             Request::Vote { .. } => "vote",
             Request::Defer { .. } => "defer",
             Request::Append { .. } => "append",
             Request::Heartbeat { .. } => "heartbeat",
             Request::Install { .. } => "install",
-            Request::TransferNow => "transfer",
+            Request::TimeoutNow => "transfer",
         },
         Body::Reply { reply, .. } => match reply {
             Reply::StaleTerm => "stale",
-            Reply::WouldGrant => "would",
-            Reply::Led { .. } => "led",
+            Reply::PreVoteGranted => "would",
+            Reply::LeaderKnown { .. } => "led",
             Reply::LogIncomplete { .. } => "incomplete",
-            Reply::NoVote => "novote",
+            Reply::NotAMember => "novote",
             Reply::Granted => "granted",
-            Reply::Taken { .. } => "taken",
+            Reply::AlreadyVoted { .. } => "taken",
             Reply::Deferred => "deferred",
             Reply::AlreadyLeader => "already",
             Reply::NotOutranked { .. } => "notoutranked",
@@ -97,7 +97,7 @@ pub(crate) fn message(envelope: &Envelope, arrow: &str) -> String {
 
 fn asked(request: &Request) -> String {
     match request {
-        Request::Poll { last } | Request::Defer { last } => format!(" last {last}"),
+        Request::PreVote { last } | Request::Defer { last } => format!(" last {last}"),
         Request::Vote { last, transfer } => {
             let why = if *transfer { " by transfer" } else { "" };
             format!(" last {last}{why}")
@@ -127,23 +127,23 @@ fn asked(request: &Request) -> String {
             " upto {last}: {} bytes from {offset} of {total}",
             bytes.len()
         ),
-        Request::TransferNow => String::new(),
+        Request::TimeoutNow => String::new(),
     }
 }
 
 fn replied(reply: &Reply) -> String {
     match reply {
         Reply::StaleTerm
-        | Reply::WouldGrant
-        | Reply::NoVote
+        | Reply::PreVoteGranted
+        | Reply::NotAMember
         | Reply::Granted
         | Reply::Deferred
         | Reply::AlreadyLeader
         | Reply::Standing => String::new(),
-        Reply::Led { leader: None } => " by somebody".to_string(),
-        Reply::Led { leader: Some(id) } => format!(" by {id}"),
+        Reply::LeaderKnown { leader: None } => " by somebody".to_string(),
+        Reply::LeaderKnown { leader: Some(id) } => format!(" by {id}"),
         Reply::LogIncomplete { last } => format!(" mine {last}"),
-        Reply::Taken { owner } => format!(" by {owner}"),
+        Reply::AlreadyVoted { owner } => format!(" by {owner}"),
         Reply::NotOutranked { mine } => format!(" by {mine}"),
         Reply::Appended { matched, .. } => format!(" upto {matched}"),
         Reply::Mismatch { last, conflict, .. } => match conflict {
@@ -222,8 +222,8 @@ pub(crate) const fn status(status: Status) -> &'static str {
     match status {
         Status::Leader => "leader",
         Status::Candidate => "candidate",
-        Status::Polling => "polling",
-        Status::Passive => "passive",
+        Status::PreVoting => "polling",
+        Status::Follower => "passive",
         Status::Learner => "learner",
         Status::Halted => "halted",
     }
@@ -261,27 +261,27 @@ pub(crate) fn node(node: &Node) -> String {
 /// What is told; `None` for what the change of role tells already.
 pub(crate) fn event(node: &Node, event: &Event) -> Option<String> {
     Some(match event {
-        Event::Led { leader, .. } if *leader == node.id() => return None,
-        Event::Polling | Event::Standing { .. } | Event::Compared { .. } => return None,
-        Event::Led { leader, .. } => format!("is led by {leader}"),
+        Event::LeaderKnown { leader, .. } if *leader == node.id() => return None,
+        Event::PreVoting | Event::Standing { .. } | Event::StatesAgree { .. } => return None,
+        Event::LeaderKnown { leader, .. } => format!("is led by {leader}"),
         Event::Deferred { to } => format!("defers to {to}"),
         Event::EarlyCycle => "begins the next cycle early".to_string(),
         Event::Vetoed => "drops out: one log is better".to_string(),
         Event::SteppedDown(why) => match why {
-            Why::HigherTerm => "steps back: a higher term".to_string(),
-            Why::Led => "steps back for another".to_string(),
-            Why::NoMajority => "steps down: no majority heard".to_string(),
+            StepDownReason::HigherTerm => "steps back: a higher term".to_string(),
+            StepDownReason::LeaderKnown => "steps back for another".to_string(),
+            StepDownReason::NoMajority => "steps down: no majority heard".to_string(),
         },
         Event::Truncated { from } => format!("removes what it had from {from} on"),
         Event::Compacted { upto } => format!("takes a snapshot upto {upto}"),
-        Event::DiskStalls { heir } => format!("hands over to {heir}: its disk stalls"),
+        Event::DiskStalls { transferee } => format!("hands over to {transferee}: its disk stalls"),
         Event::Installed { upto } => format!("takes over a snapshot upto {upto}"),
         Event::SetBack {
             server,
             acknowledged,
             found,
         } => format!("finds {server} set back from {acknowledged} to {found}"),
-        Event::Disagreement { at } => format!("finds that nobody agrees at {at}"),
+        Event::StatesDisagree { at } => format!("finds that nobody agrees at {at}"),
     })
 }
 
@@ -303,24 +303,24 @@ pub(crate) fn answer(answer: &Answer) -> String {
     }
 }
 
-fn found(found: &Found) -> String {
+fn found(found: &QueryResult) -> String {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     match found {
-        Found::Register(None, ..) => "nothing".to_string(),
-        Found::Register(Some(register), ..) => {
+        QueryResult::Register(None, ..) => "nothing".to_string(),
+        QueryResult::Register(Some(register), ..) => {
             format!("{} {}", text(&register.value), register.version)
         }
-        Found::List { registers, .. } => format!("{} registers", registers.len()),
-        Found::Journal(Ok(entries)) => {
+        QueryResult::List { registers, .. } => format!("{} registers", registers.len()),
+        QueryResult::UserLog(Ok(entries)) => {
             let entries: Vec<_> = entries
                 .iter()
                 .map(|(number, bytes)| format!("{number}:{}", text(bytes)))
                 .collect();
             format!("[{}]", entries.join(" "))
         }
-        Found::Journal(Err(first)) => format!("too old, first is {first}"),
-        Found::Restored(next) => format!("restored, goes on at {next}"),
-        Found::Barrier(id) => format!("as of entry {id}"),
+        QueryResult::UserLog(Err(first)) => format!("too old, first is {first}"),
+        QueryResult::Restored(next) => format!("restored, goes on at {next}"),
+        QueryResult::Barrier(id) => format!("as of entry {id}"),
     }
 }
 
@@ -328,16 +328,16 @@ pub(crate) fn query(query: &Query) -> String {
     match query {
         Query::Register(key) => format!("read {}", key.as_str()),
         Query::List { prefix, .. } => format!("list {prefix}"),
-        Query::Journal { .. } => "read journal".to_string(),
+        Query::UserLog { .. } => "read journal".to_string(),
         Query::Barrier => "barrier".to_string(),
     }
 }
 
 /// `s1 s2 (s4)`: learners in brackets.
 pub(crate) fn members(node: &Node) -> String {
-    let show = |(id, member): (ServerId, tenure_alpo::Member)| match member.part {
-        Part::Voter => id.to_string(),
-        Part::Learner => format!("({id})"),
+    let show = |(id, member): (ServerId, tenure_alpo::Member)| match member.voting_status {
+        VotingStatus::Voter => id.to_string(),
+        VotingStatus::Learner => format!("({id})"),
     };
     node.members()
         .iter()

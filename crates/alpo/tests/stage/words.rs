@@ -7,8 +7,8 @@
 use std::time::Duration;
 
 use tenure_alpo::{
-    Ask, Change, Claim, Command, Input, Opener, Opening, Operation, Owner, Query, ServerId,
-    StorageId,
+    Change, ClientRequest, Command, Input, OpenSession, Operation, Owner, OwnershipProof, Query,
+    ServerId, SessionOpener, StorageId,
 };
 use tenure_core::Machine;
 use tenure_core::cas::{Expect, Stamp, Write};
@@ -249,14 +249,14 @@ pub(crate) fn open(
     ttl: Duration,
     secret: Option<u8>,
 ) -> Outcome<()> {
-    let opening = Opening {
+    let opening = OpenSession {
         owner: Owner {
             secret: secret.map(|byte| [byte; 16]),
-            opener: Opener::Server,
+            opener: SessionOpener::Server,
         },
-        ..Opening::of_nobody(u64::try_from(ttl.as_nanos())?)
+        ..OpenSession::of_nobody(u64::try_from(ttl.as_nanos())?)
     };
-    world.ask(id, "open".to_string(), Ask::Open(opening))
+    world.ask(id, "open".to_string(), ClientRequest::Open(opening))
 }
 
 fn sessions(world: &mut World) -> Outcome<()> {
@@ -332,12 +332,12 @@ fn client(world: &mut World, command: &str, args: &mut Args<'_>) -> Outcome<()> 
         "read" => {
             let query = match args.maybe_word() {
                 Some(key) => Query::Register(Key::new(key)?),
-                None => Query::Journal {
+                None => Query::UserLog {
                     from: 1,
                     count: 100,
                 },
             };
-            world.ask(id, show::query(&query), Ask::Read(query))
+            world.ask(id, show::query(&query), ClientRequest::Read(query))
         }
         // change s1 admit s4; promote s4; remove s2
         "change" => change(world, id, args),
@@ -345,7 +345,7 @@ fn client(world: &mut World, command: &str, args: &mut Args<'_>) -> Outcome<()> 
         _ => {
             let to = args.maybe_word().map(server).transpose()?;
             let what = to.map_or_else(|| "transfer".to_string(), |to| format!("transfer {to}"));
-            world.ask(id, what, Ask::Transfer(to))
+            world.ask(id, what, ClientRequest::Transfer(to))
         }
     }
 }
@@ -353,7 +353,7 @@ fn client(world: &mut World, command: &str, args: &mut Args<'_>) -> Outcome<()> 
 fn change(world: &mut World, id: ServerId, args: &mut Args<'_>) -> Outcome<()> {
     let (what, whom) = (args.word()?, server(args.word()?)?);
     let change = match what {
-        "admit" => Change::Admit {
+        "admit" => Change::AddLearner {
             server: whom,
             storage: world.host(whom)?.storage,
         },
@@ -361,7 +361,7 @@ fn change(world: &mut World, id: ServerId, args: &mut Args<'_>) -> Outcome<()> {
         "remove" => Change::Remove(whom),
         _ => return Err("admit, promote or remove".into()),
     };
-    world.ask(id, format!("{what} {whom}"), Ask::Change(change))
+    world.ask(id, format!("{what} {whom}"), ClientRequest::Change(change))
 }
 
 /// A numbered request of the session.
@@ -376,7 +376,9 @@ fn order(
     let serial = args.parsed("serial")?.unwrap_or(world.serial + 1);
     world.serial = world.serial.max(serial);
     let secret: Option<u8> = args.parsed("secret")?;
-    let claim = secret.map_or(Claim::NONE, |byte| Claim::of_secret([byte; 16]));
+    let claim = secret.map_or(OwnershipProof::NONE, |byte| {
+        OwnershipProof::of_secret([byte; 16])
+    });
     let command = Command {
         session: session.ok_or("open a session first")?,
         serial,
@@ -386,6 +388,6 @@ fn order(
     world.ask(
         id,
         format!("{what} (serial {serial})"),
-        Ask::Command(command, claim),
+        ClientRequest::Command(command, claim),
     )
 }

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tenure_alpo::invariants::View;
-use tenure_alpo::{Answer, Ask, Input, LogId, Node, Outcome as Done, Output, ServerId, Status};
+use tenure_alpo::{
+    Answer, ClientRequest, Input, LogId, Node, Outcome as Done, Output, ServerId, Status,
+};
 use tenure_core::Machine;
 use tenure_core::time::{Instant, Now, WallTime};
 
@@ -171,7 +173,7 @@ impl World {
         self.step(id, Some(Input::Persisted(number)))
     }
 
-    pub(crate) fn ask(&mut self, id: ServerId, what: String, ask: Ask) -> Outcome<()> {
+    pub(crate) fn ask(&mut self, id: ServerId, what: String, ask: ClientRequest) -> Outcome<()> {
         let token = self.checks.next_token();
         let known = self.checks.acknowledged();
         self.asked.insert(token, (what, known));

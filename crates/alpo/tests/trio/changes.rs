@@ -5,7 +5,8 @@
 use std::time::Duration;
 
 use tenure_alpo::{
-    Answer, Ask, Change, ChangeError, Config, Limits, Opening, Refusal, ServerId, StorageId,
+    Answer, Change, ChangeError, ClientRequest, Config, Limits, OpenSession, Refusal, ServerId,
+    StorageId,
 };
 
 use super::servers::{Servers, storage, unheard};
@@ -14,27 +15,27 @@ fn server(number: u64) -> ServerId {
     ServerId::new(number).expect("a number")
 }
 
-fn remove(number: u64) -> Ask {
-    Ask::Change(Change::Remove(server(number)))
+fn remove(number: u64) -> ClientRequest {
+    ClientRequest::Change(Change::Remove(server(number)))
 }
 
 /// Takes the server out, if it has the disk of server `disk` of the beginning.
-fn remove_disk(number: u64, disk: u128) -> Ask {
-    Ask::ChangeOf {
+fn remove_disk(number: u64, disk: u128) -> ClientRequest {
+    ClientRequest::ChangeOf {
         change: Change::Remove(server(number)),
         storage: StorageId::from_u128(disk),
     }
 }
 
-fn admit(number: u64, disk: u128) -> Ask {
-    Ask::Change(Change::Admit {
+fn admit(number: u64, disk: u128) -> ClientRequest {
+    ClientRequest::Change(Change::AddLearner {
         server: server(number),
         storage: StorageId::from_u128(disk),
     })
 }
 
-fn promote(number: u64) -> Ask {
-    Ask::Change(Change::Promote(server(number)))
+fn promote(number: u64) -> ClientRequest {
+    ClientRequest::Change(Change::Promote(server(number)))
 }
 
 /// Three servers, of which the first leads.
@@ -161,7 +162,7 @@ fn with_a_learner() -> Servers {
 fn append(servers: &mut Servers, entries: usize) {
     for _ in 0..entries {
         // An entry of any kind.
-        servers.ask(0, Ask::Open(Opening::of_nobody(u64::MAX / 2)));
+        servers.ask(0, ClientRequest::Open(OpenSession::of_nobody(u64::MAX / 2)));
     }
 }
 

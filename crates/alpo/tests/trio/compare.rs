@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use tenure_alpo::{Ask, Config, Event, Fault, Limits, Opening};
+use tenure_alpo::{ClientRequest, Config, Event, Fault, Limits, OpenSession};
 
 use super::servers::Servers;
 
@@ -15,7 +15,7 @@ fn start(sessions: &[u64]) -> Servers {
     let each = |sessions: &u64| {
         let limits = Limits {
             sessions: *sessions,
-            mark_every: MARK_EVERY,
+            checksum_every: MARK_EVERY,
             ..Limits::default()
         };
         (Config::default(), limits)
@@ -25,7 +25,10 @@ fn start(sessions: &[u64]) -> Servers {
 
 fn open(servers: &mut Servers, leader: usize, count: u64) {
     for _ in 0..count {
-        servers.ask(leader, Ask::Open(Opening::of_nobody(u64::MAX)));
+        servers.ask(
+            leader,
+            ClientRequest::Open(OpenSession::of_nobody(u64::MAX)),
+        );
     }
     servers.pass(Duration::from_millis(300));
 }
@@ -36,11 +39,19 @@ fn equal_states_are_compared_and_nobody_stops() {
     servers.elect(0);
     open(&mut servers, 0, 40);
     assert!((0..3).all(|index| servers.fault(index).is_none()));
-    let marks: Vec<_> = (0..3)
-        .map(|index| servers.nodes[index].state().newest_mark())
+    let state_checksums: Vec<_> = (0..3)
+        .map(|index| servers.nodes[index].state().newest_state_checksum())
         .collect();
-    assert_eq!(marks[0].map(|mark| mark.id), Some(40));
-    assert!(marks.iter().all(|mark| *mark == marks[0]), "{marks:?}");
+    assert_eq!(
+        state_checksums[0].map(|state_checksum| state_checksum.id),
+        Some(40)
+    );
+    assert!(
+        state_checksums
+            .iter()
+            .all(|state_checksum| *state_checksum == state_checksums[0]),
+        "{state_checksums:?}"
+    );
 }
 
 #[test]
@@ -100,7 +111,7 @@ fn where_no_majority_agrees_nobody_stops_and_people_are_told() {
     let told = servers
         .events
         .iter()
-        .filter(|(_, event)| matches!(event, Event::Disagreement { .. }))
+        .filter(|(_, event)| matches!(event, Event::StatesDisagree { .. }))
         .count();
     assert!(told >= 1);
 }

@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use tenure_alpo::{
-    Answer, Ask, Claim, Command, Config, Limits, MAX_ENDS, Opening, Operation, Outcome, Payload,
-    Refusal,
+    Answer, ClientRequest, Command, Config, Limits, MAX_SESSION_ENDS, OpenSession, Operation,
+    Outcome, OwnershipProof, Payload, Refusal,
 };
 use tenure_core::cas::{Expect, Stamp, Write};
 use tenure_core::ids::Key;
@@ -29,7 +29,7 @@ fn trio() -> Servers {
 }
 
 /// Asks the leader, and gives the answers that came at once.
-fn ask(servers: &mut Servers, ask: Ask) -> Vec<Answer> {
+fn ask(servers: &mut Servers, ask: ClientRequest) -> Vec<Answer> {
     let leader = servers.leader().expect("a leader");
     servers.answers.clear();
     servers.ask(leader, ask);
@@ -38,23 +38,23 @@ fn ask(servers: &mut Servers, ask: Ask) -> Vec<Answer> {
 
 fn open(servers: &mut Servers, ttl: Duration) -> u64 {
     let ttl = u64::try_from(ttl.as_nanos()).expect("a short time");
-    match ask(servers, Ask::Open(Opening::of_nobody(ttl)))[..] {
+    match ask(servers, ClientRequest::Open(OpenSession::of_nobody(ttl)))[..] {
         [Answer::Done(Outcome::Opened(session))] => session,
         ref other => panic!("expected a session, found {other:?}"),
     }
 }
 
-fn command(session: u64, serial: u64, operation: Operation) -> Ask {
+fn command(session: u64, serial: u64, operation: Operation) -> ClientRequest {
     let command = Command {
         session,
         serial,
         outstanding: serial,
         operation,
     };
-    Ask::Command(command, Claim::NONE)
+    ClientRequest::Command(command, OwnershipProof::NONE)
 }
 
-fn bind(session: u64, serial: u64) -> Ask {
+fn bind(session: u64, serial: u64) -> ClientRequest {
     let write = Write {
         key: Key::new(&format!("of {session}/{serial}")).expect("a good key"),
         expect: Expect::Absent,
@@ -66,7 +66,7 @@ fn bind(session: u64, serial: u64) -> Ask {
 }
 
 /// The end of a session that has bound `HELD` registers.
-fn close(session: u64) -> Ask {
+fn close(session: u64) -> ClientRequest {
     command(session, HELD + 1, Operation::Close)
 }
 
@@ -123,7 +123,7 @@ fn closings_beyond_the_bound_are_refused_and_go_through_later() {
     for session in &sessions[FIT..] {
         assert_eq!(ask(&mut servers, close(*session)), [BUSY]);
         // Nor may an operator.
-        let end = Ask::End {
+        let end = ClientRequest::End {
             session: *session,
             holder_is_gone: true,
         };
@@ -147,7 +147,7 @@ fn closings_beyond_the_bound_are_refused_and_go_through_later() {
     }
     let rounds = rounds(&servers, 0);
     assert_eq!(rounds[0], FIT as u64 * HELD);
-    assert!(rounds.iter().all(|writes| *writes <= MAX_ENDS));
+    assert!(rounds.iter().all(|writes| *writes <= MAX_SESSION_ENDS));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tenure_alpo::{Ask, Config, Limits, Opening, Status};
+use tenure_alpo::{ClientRequest, Config, Limits, OpenSession, Status};
 
 use super::servers::Servers;
 
@@ -11,7 +11,7 @@ fn trio() -> Servers {
 }
 
 fn open(servers: &mut Servers) {
-    servers.ask(0, Ask::Open(Opening::of_nobody(u64::MAX)));
+    servers.ask(0, ClientRequest::Open(OpenSession::of_nobody(u64::MAX)));
 }
 
 /// A beat, so that everybody has heard of what is committed.

@@ -4,16 +4,16 @@
 use std::time::Duration;
 
 use tenure_alpo::{
-    Answer, Ask, Claim, ClusterVersion, Command, Config, Limits, NoRoom, Opener, Opening,
-    Operation, Outcome, Owner, Refusal, State,
+    Answer, ClientRequest, ClusterVersion, Command, Config, Limits, OpenSession, Operation,
+    Outcome, Owner, OwnershipProof, QuotaExceeded, Refusal, SessionOpener, State,
 };
 use tenure_core::cas::{Expect, Stamp, Write};
 use tenure_core::ids::Key;
 
 use super::servers::Servers;
 
-const MINE: Claim = Claim::of_secret([1; 16]);
-const OTHERS: Claim = Claim::of_secret([2; 16]);
+const MINE: OwnershipProof = OwnershipProof::of_secret([1; 16]);
+const OTHERS: OwnershipProof = OwnershipProof::of_secret([2; 16]);
 
 fn trio(version: ClusterVersion) -> Servers {
     let config = Config {
@@ -28,36 +28,36 @@ fn trio(version: ClusterVersion) -> Servers {
     servers
 }
 
-fn opening(most: u64) -> Ask {
-    Ask::Open(Opening {
+fn opening(most: u64) -> ClientRequest {
+    ClientRequest::Open(OpenSession {
         ttl: u64::MAX / 2,
         owner: Owner {
             secret: MINE.secret,
-            opener: Opener::Token([9; 16]),
+            opener: SessionOpener::Token([9; 16]),
         },
         most,
     })
 }
 
-fn append(session: u64, serial: u64, text: &str, claim: Claim) -> Ask {
+fn append(session: u64, serial: u64, text: &str, claim: OwnershipProof) -> ClientRequest {
     let command = Command {
         session,
         serial,
         outstanding: 1,
         operation: Operation::Append(text.as_bytes().into()),
     };
-    Ask::Command(command, claim)
+    ClientRequest::Command(command, claim)
 }
 
-const fn end(session: u64) -> Ask {
-    Ask::End {
+const fn end(session: u64) -> ClientRequest {
+    ClientRequest::End {
         session,
         holder_is_gone: false,
     }
 }
 
 /// Asks, and gives the answers that came at once.
-fn ask(servers: &mut Servers, ask: Ask) -> Vec<Answer> {
+fn ask(servers: &mut Servers, ask: ClientRequest) -> Vec<Answer> {
     servers.answers.clear();
     servers.ask(0, ask);
     std::mem::take(&mut servers.answers)
@@ -83,7 +83,7 @@ fn an_opening_that_is_not_committed_yet_names_its_owner_already() {
     // Not that it is another's: this leader may have been deposed, and the
     // session be the one of whoever asks.
     let elsewhere = || [refused(Refusal::NotLeader { leader: None })];
-    let stranger = append(session, 1, "stranger", Claim::NONE);
+    let stranger = append(session, 1, "stranger", OwnershipProof::NONE);
     assert_eq!(ask(&mut servers, stranger), elsewhere());
     let other = append(session, 1, "other", OTHERS);
     assert_eq!(ask(&mut servers, other), elsewhere());
@@ -94,10 +94,10 @@ fn an_opening_that_is_not_committed_yet_names_its_owner_already() {
     let done = [Outcome::Opened(session), Outcome::Appended(1)].map(Answer::Done);
     assert_eq!(servers.answers, done);
     // And so it is when it is applied.
-    let stranger = append(session, 2, "stranger", Claim::NONE);
+    let stranger = append(session, 2, "stranger", OwnershipProof::NONE);
     assert_eq!(ask(&mut servers, stranger), [refused(Refusal::NotOwner)]);
     // Not even what was answered before is told.
-    let stranger = append(session, 1, "mine", Claim::NONE);
+    let stranger = append(session, 1, "mine", OwnershipProof::NONE);
     assert_eq!(ask(&mut servers, stranger), [refused(Refusal::NotOwner)]);
 }
 
@@ -114,7 +114,7 @@ fn the_owner_of_a_session_is_not_refused_it_by_a_leader_of_before() {
     let session = servers.nodes[0].log().last().id;
     servers.elect(1);
     let mut theirs = opening(u64::MAX);
-    if let Ask::Open(opening) = &mut theirs {
+    if let ClientRequest::Open(opening) = &mut theirs {
         opening.owner.secret = OTHERS.secret;
     }
     servers.answers.clear();
@@ -196,7 +196,7 @@ fn a_session_that_is_about_to_hold_a_register_is_not_ended() {
             b"over"[..].into(),
         ),
     };
-    assert_eq!(ask(&mut servers, Ask::Command(command, MINE)), []);
+    assert_eq!(ask(&mut servers, ClientRequest::Command(command, MINE)), []);
     let held = [refused(Refusal::Held {
         session,
         bound: 1,
@@ -206,7 +206,7 @@ fn a_session_that_is_about_to_hold_a_register_is_not_ended() {
     servers.cut_off(None);
     servers.pass(Duration::from_millis(200));
     assert_eq!(ask(&mut servers, end(session)), held);
-    let gone = Ask::End {
+    let gone = ClientRequest::End {
         session,
         holder_is_gone: true,
     };
@@ -221,7 +221,7 @@ fn a_quota_counts_what_is_not_committed_yet() {
     servers.cut_off(Some(0));
     assert_eq!(ask(&mut servers, opening(2)), []);
     let full = Refusal::Quota {
-        opener: Opener::Token([9; 16]),
+        opener: SessionOpener::Token([9; 16]),
         held: 2,
         most: 2,
     };
@@ -238,15 +238,15 @@ fn a_quota_counts_what_is_not_committed_yet() {
 /// Asks for sessions of this opener until one is refused: how many it got.
 fn fill(servers: &mut Servers, opener: u8) -> (u64, Refusal) {
     for opened in 0.. {
-        let opening = Opening {
+        let opening = OpenSession {
             ttl: u64::MAX / 2,
             owner: Owner {
                 secret: None,
-                opener: Opener::Token([opener; 16]),
+                opener: SessionOpener::Token([opener; 16]),
             },
             most: 4_000,
         };
-        match ask(servers, Ask::Open(opening))[..] {
+        match ask(servers, ClientRequest::Open(opening))[..] {
             [Answer::Done(Outcome::Opened(_))] => {}
             [Answer::Refused(refusal)] => return (opened, refusal),
             ref other => panic!("expected a session or a refusal, found {other:?}"),
@@ -271,7 +271,7 @@ fn whoever_has_fewer_sessions_than_are_left_gets_one_and_operators_have_places_k
         let (opened, refusal) = fill(&mut servers, opener);
         assert_eq!(opened, left / 2 + left % 2);
         left -= opened;
-        let (opener, held) = (Opener::Token([opener; 16]), opened);
+        let (opener, held) = (SessionOpener::Token([opener; 16]), opened);
         assert_eq!(refusal, Refusal::Scarce { opener, held, left });
     }
     // One place, for somebody who has none; the first get none of those that
@@ -293,7 +293,7 @@ fn whoever_has_fewer_sessions_than_are_left_gets_one_and_operators_have_places_k
 fn what_is_in_the_log_already_is_not_refused_for_want_of_room() {
     let mut servers = trio(ClusterVersion::SECOND);
     let session = open(&mut servers);
-    let no_room = Refusal::NoRoom(NoRoom {
+    let no_room = Refusal::QuotaExceeded(QuotaExceeded {
         token: None,
         shared: false,
         number: false,
@@ -302,7 +302,9 @@ fn what_is_in_the_log_already_is_not_refused_for_want_of_room() {
         most: 10,
     });
     let repeat = |serial, text| match append(session, serial, text, MINE) {
-        Ask::Command(command, claim) => Ask::Repeat(Box::new((command, claim, no_room))),
+        ClientRequest::Command(command, claim) => {
+            ClientRequest::Repeat(Box::new((command, claim, no_room)))
+        }
         other => other,
     };
     assert_eq!(ask(&mut servers, repeat(1, "a")), [refused(no_room)]);
@@ -327,10 +329,10 @@ fn a_member_of_version_1_holds_owners_and_digests_back_and_nobody_stops() {
     let mut servers = trio(ClusterVersion::FIRST);
     let session = open(&mut servers);
     let done = Answer::Done(Outcome::Appended(1));
-    let anybody = append(session, 1, "a", Claim::NONE);
+    let anybody = append(session, 1, "a", OwnershipProof::NONE);
     assert_eq!(ask(&mut servers, anybody), std::slice::from_ref(&done));
     // As it was: the serial alone decides.
-    let other = append(session, 1, "b", Claim::NONE);
+    let other = append(session, 1, "b", OwnershipProof::NONE);
     assert_eq!(
         ask(&mut servers, other.clone()),
         std::slice::from_ref(&done)
@@ -346,15 +348,15 @@ fn a_member_of_version_1_holds_owners_and_digests_back_and_nobody_stops() {
     assert!(State::decode(&bytes).is_ok());
     // What is from before has neither; what comes has both.
     assert_eq!(ask(&mut servers, other), [done]);
-    let next = append(session, 2, "c", Claim::NONE);
+    let next = append(session, 2, "c", OwnershipProof::NONE);
     assert_eq!(
         ask(&mut servers, next),
         [Answer::Done(Outcome::Appended(2))]
     );
-    let other = append(session, 2, "d", Claim::NONE);
+    let other = append(session, 2, "d", OwnershipProof::NONE);
     assert_eq!(ask(&mut servers, other), [refused(Refusal::OtherContent)]);
     let newer = open(&mut servers);
-    let stranger = append(newer, 1, "e", Claim::NONE);
+    let stranger = append(newer, 1, "e", OwnershipProof::NONE);
     assert_eq!(ask(&mut servers, stranger), [refused(Refusal::NotOwner)]);
     servers.pass(Duration::from_millis(200));
     for index in 0..3 {

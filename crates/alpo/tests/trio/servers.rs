@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use tenure_alpo::{
-    Answer, Ask, Body, ClusterId, Config, Event, Fault, Identity, Input, Limits, Membership, Node,
-    Output, Position, Recovered, Refusal, Request, ServerId, Snapshot, State, StorageId,
+    Answer, Body, ClientRequest, ClusterId, Config, Event, Fault, Identity, Input, Limits,
+    Membership, Node, Output, Position, Recovered, Refusal, Request, ServerId, Snapshot, State,
+    StorageId,
 };
 use tenure_core::Machine;
 use tenure_core::rng::Rng;
@@ -117,7 +118,7 @@ impl Servers {
         self.now += time;
     }
 
-    pub(crate) fn ask(&mut self, index: usize, ask: Ask) {
+    pub(crate) fn ask(&mut self, index: usize, ask: ClientRequest) {
         self.token += 1;
         let (now, token) = (self.at(), self.token);
         self.nodes[index].handle(now, Input::Asked { token, ask });

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tenure_alpo::{Ask, Config, Event, Limits, Opening, Why};
+use tenure_alpo::{ClientRequest, Config, Event, Limits, OpenSession, StepDownReason};
 
 use super::servers::Servers;
 
@@ -13,7 +13,10 @@ fn three() -> Servers {
 
 fn write(servers: &mut Servers, entries: u64) {
     for _ in 0..entries {
-        servers.ask(0, Ask::Open(Opening::of_nobody(3_600_000_000_000)));
+        servers.ask(
+            0,
+            ClientRequest::Open(OpenSession::of_nobody(3_600_000_000_000)),
+        );
     }
     servers.pass(Duration::from_secs(1));
 }
@@ -52,7 +55,10 @@ fn a_leader_finds_it_and_counts_it_no_more() {
     // answers. (That it does not vote either is for who greets it.)
     servers.cut_off(Some(2));
     servers.pass(Duration::from_secs(3));
-    let stepped_down = (servers.nodes[0].id(), Event::SteppedDown(Why::NoMajority));
+    let stepped_down = (
+        servers.nodes[0].id(),
+        Event::SteppedDown(StepDownReason::NoMajority),
+    );
     assert!(servers.events.contains(&stepped_down));
 }
 

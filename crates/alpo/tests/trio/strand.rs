@@ -8,13 +8,13 @@
 
 use std::time::Duration;
 
-use tenure_alpo::{Answer, Ask, Change, Config, Limits, ServerId};
+use tenure_alpo::{Answer, Change, ClientRequest, Config, Limits, ServerId};
 
 use super::servers::{Servers, storage, unheard};
 
-fn remove(server: u64) -> Ask {
+fn remove(server: u64) -> ClientRequest {
     let server = ServerId::new(server).expect("a number");
-    Ask::Change(Change::Remove(server))
+    ClientRequest::Change(Change::Remove(server))
 }
 
 #[test]
@@ -51,7 +51,10 @@ fn nobody_is_taken_out_who_is_needed_while_another_lacks_the_last_change() {
     servers.starve(Some(2));
     let server = ServerId::new(4).expect("a number");
     let storage = storage(server);
-    servers.ask(0, Ask::Change(Change::Admit { server, storage }));
+    servers.ask(
+        0,
+        ClientRequest::Change(Change::AddLearner { server, storage }),
+    );
     servers.pass(Duration::from_secs(2));
     let done = matches!(servers.answers.last(), Some(Answer::Done(_)));
     assert!(done, "{:?}", servers.answers);

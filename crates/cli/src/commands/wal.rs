@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use serde_json::{Value, json};
-use tenure_alpo::{Entry, HardState, Opener, Operation, Payload};
+use tenure_alpo::{Entry, HardState, Operation, Payload, SessionOpener};
 use tenure_server::wal::{self, Item, Record, Report, SegmentStart, WalError};
 
 use crate::failure::Failure;
@@ -242,9 +242,9 @@ fn describe_payload(payload: &Payload) -> String {
         Payload::Open { ttl } => format!("open a session for {ttl} ns"),
         Payload::OpenOwned { ttl, owner } => {
             let by = match owner.opener {
-                Opener::Server => "nobody in particular",
-                Opener::Token(_) => "a token",
-                Opener::Address(_) => "an address",
+                SessionOpener::Server => "nobody in particular",
+                SessionOpener::Token(_) => "a token",
+                SessionOpener::Address(_) => "an address",
             };
             let secret = if owner.secret.is_some() {
                 ", with a secret"

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use tenure::core::ids::Term;
 use tenure_alpo::codec::{Reader, encode_frame, put_bytes, put_u64};
 use tenure_alpo::{
-    Body, ClusterId, Compare, Config, Entry, Envelope, Hello, Membership, Payload, Position,
-    Request, ServerId, StorageId, Table,
+    Body, ClusterId, CompareChecksums, Config, Entry, Envelope, Hello, Membership, Payload,
+    Position, Request, ServerId, StorageId, Table,
 };
 use tenure_server::transport::{
     Answer, Book, Form, Greeting, Line, Prover, Settings, Settled, Tls, greet,
@@ -176,7 +176,7 @@ pub(crate) fn heartbeat(last: Position) -> Request {
         commit: last.id,
         round: 1,
         time: 0,
-        compare: Compare::default(),
+        compare_checksums: CompareChecksums::default(),
     }
 }
 

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use tenure_alpo::{
-    Command, Entry, Limits, Operation, Outcome as Applied, Payload, Standing, State,
+    Command, Entry, Limits, Operation, Outcome as Applied, Payload, SerialStatus, State,
 };
 use tenure_api::v1::answer;
 use tenure_core::ids::Term;
@@ -96,7 +96,7 @@ impl Server {
         };
         let sessions = self.state.sessions();
         let standing = sessions.standing(command.session, command.serial, &operation);
-        if let Standing::Ahead { expected } = standing {
+        if let SerialStatus::Ahead { expected } = standing {
             return failed(v1::Cause::OutOfOrder, expected);
         }
         assert!(command.serial - command.outstanding < tenure_alpo::MAX_WINDOW);
@@ -124,14 +124,14 @@ impl Server {
     fn refuse_empty(&self, command: &v1::Command) -> answer::What {
         let sessions = self.state.sessions();
         match sessions.standing(command.session, command.serial, &Operation::KeepAlive) {
-            Standing::NoSession => failed(v1::Cause::SessionExpired, 0),
-            Standing::Ahead { expected } => failed(v1::Cause::OutOfOrder, expected),
+            SerialStatus::NoSession => failed(v1::Cause::SessionExpired, 0),
+            SerialStatus::Ahead { expected } => failed(v1::Cause::OutOfOrder, expected),
             _ => failed(v1::Cause::Invalid, 0),
         }
     }
 
     fn log(&self) -> Vec<u64> {
-        let entries = self.state.journal().read(1).expect("all of it");
+        let entries = self.state.user_log().read(1).expect("all of it");
         entries
             .map(|(_, bytes)| u64::from_be_bytes((**bytes).try_into().expect("a number")))
             .collect()

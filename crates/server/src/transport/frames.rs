@@ -11,7 +11,7 @@ use std::io;
 use tenure_alpo::codec::{
     FRAME_HEADER_BYTES, FRAME_VERSION, FrameError, Reader, decode_frame_with, put_u64,
 };
-use tenure_alpo::{Envelope, Position, Reached};
+use tenure_alpo::{DiskProgress, Envelope, Position};
 use tenure_core::ids::Term;
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 
@@ -28,14 +28,14 @@ const MAX_LIFE_BYTES: u32 = 1_024;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Life {
     /// How far the sender's disk has come.
-    pub reached: Reached,
+    pub reached: DiskProgress,
 }
 
 impl Life {
     /// Appends a frame with it to `to`.
     pub fn encode(&self, to: &mut Vec<u8>) {
         let mut body = Vec::with_capacity(40);
-        let Reached {
+        let DiskProgress {
             term,
             last,
             settled,
@@ -70,7 +70,7 @@ impl Life {
         let term = take_term(&mut reader)?;
         let last = Position::new(take_term(&mut reader)?, reader.number()?);
         let settled = reader.number()?;
-        let reached = Reached {
+        let reached = DiskProgress {
             term,
             last,
             settled,
@@ -168,7 +168,7 @@ mod tests {
     #[tokio::test]
     async fn a_sign_of_life_is_told_from_messages_and_from_damage() {
         let term = Term::new(5).expect("a term");
-        let reached = Reached {
+        let reached = DiskProgress {
             term,
             last: Position::new(term, 300),
             settled: 290,

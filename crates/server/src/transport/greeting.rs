@@ -12,8 +12,8 @@ use std::io;
 
 use tenure_alpo::codec::{DecodeError, Reader, put_bytes, put_u64};
 use tenure_alpo::{
-    ClusterId, ClusterVersion, Config, Hello, LogId, Member, Membership, Part, Position, Reached,
-    ServerId, Start, StorageId, Table,
+    ClusterId, ClusterVersion, Config, DiskProgress, Hello, LogId, Member, Membership, Position,
+    ServerId, Start, StorageId, Table, VotingStatus,
 };
 use tenure_core::ids::Term;
 
@@ -77,7 +77,7 @@ pub struct Details {
     /// Which start of the server this is.
     pub start: Start,
     /// How far its disk has come.
-    pub reached: Reached,
+    pub reached: DiskProgress,
     /// The newest cluster version that it speaks.
     pub speaks: ClusterVersion,
     /// The cluster version of its log; the first if it has none.
@@ -88,7 +88,7 @@ impl Default for Details {
     fn default() -> Self {
         Self {
             start: Start::default(),
-            reached: Reached::default(),
+            reached: DiskProgress::default(),
             speaks: ClusterVersion::NEWEST,
             version: ClusterVersion::FIRST,
         }
@@ -338,7 +338,7 @@ fn put_details(to: &mut Vec<u8>, it: &Details) {
     put_u64(to, it.start.counter);
     to.extend_from_slice(&it.start.random.to_le_bytes());
     to.extend_from_slice(&it.start.lock.to_le_bytes());
-    let Reached {
+    let DiskProgress {
         term,
         last,
         settled,
@@ -358,7 +358,7 @@ fn take_details(reader: &mut Reader<'_>) -> Result<Details, DecodeError> {
             random: u128::from_le_bytes(reader.array()?),
             lock: u128::from_le_bytes(reader.array()?),
         },
-        reached: Reached {
+        reached: DiskProgress {
             term: take_term(reader)?,
             last: Position::new(take_term(reader)?, reader.number()?),
             settled: reader.number()?,
@@ -382,7 +382,7 @@ fn put_settled(to: &mut Vec<u8>, it: &Settled) {
     for (server, member) in it.members.iter() {
         put_u64(to, server.get());
         to.extend_from_slice(&member.storage.to_u128().to_le_bytes());
-        to.push(u8::from(member.part == Part::Voter));
+        to.push(u8::from(member.voting_status == VotingStatus::Voter));
     }
 }
 
@@ -391,11 +391,17 @@ fn take_settled(reader: &mut Reader<'_>) -> Result<Settled, DecodeError> {
     let mut members = Vec::new();
     for _ in 0..reader.count()? {
         let (server, storage) = (take_server(reader)?, take_storage(reader)?);
-        let part = match reader.bool()? {
-            true => Part::Voter,
-            false => Part::Learner,
+        let voting_status = match reader.bool()? {
+            true => VotingStatus::Voter,
+            false => VotingStatus::Learner,
         };
-        members.push((server, Member { part, storage }));
+        members.push((
+            server,
+            Member {
+                voting_status,
+                storage,
+            },
+        ));
     }
     let members = members.into_iter().collect();
     Ok(Settled { upto, members })
@@ -436,7 +442,7 @@ pub(super) mod tests {
                     random: 1 << 100,
                     lock: 1 << 90,
                 },
-                reached: Reached {
+                reached: DiskProgress {
                     term: term(8),
                     last: Position::new(term(6), 300),
                     settled: 290,

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tenure_alpo::{
-    Batch, ClusterVersion, Command, Entry, HardState, Limits, Member, Membership, Opener,
-    Operation, Owner, Part, Payload, Position, Rank, ServerId, Snapshot, State, Vote,
+    Batch, ClusterVersion, Command, Entry, HardState, Limits, Member, Membership, Operation, Owner,
+    Payload, Position, Rank, ServerId, SessionOpener, Snapshot, State, Vote, VotingStatus,
 };
 use tenure_core::cas::{Expect, Stamp, Write};
 use tenure_core::ids::{Key, Version};
@@ -27,7 +27,7 @@ fn document() -> PathBuf {
 fn owner() -> Owner {
     Owner {
         secret: Some([0x11; 16]),
-        opener: Opener::Token([0x22; 16]),
+        opener: SessionOpener::Token([0x22; 16]),
     }
 }
 
@@ -36,7 +36,7 @@ fn entries() -> Vec<Entry> {
     let server = |number| ServerId::new(number).expect("a number");
     let storage = identity().storage;
     let learner = Member {
-        part: Part::Learner,
+        voting_status: VotingStatus::Learner,
         storage,
     };
     let mut members = Membership::founded([(server(7), storage)]);

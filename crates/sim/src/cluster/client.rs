@@ -13,7 +13,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tenure_alpo::{
-    Ask, Claim, Command, Fingerprint, Opening, Operation, Outcome, Query, Serial, SessionId,
+    ClientRequest, Command, Fingerprint, OpenSession, Operation, Outcome, OwnershipProof, Query,
+    Serial, SessionId,
 };
 use tenure_core::cas::{Bytes, Expect, Stamp, Write};
 use tenure_core::ids::{Key, Version};
@@ -23,7 +24,7 @@ use tenure_core::time::Drift;
 /// What a client waits for.
 #[derive(Clone, Debug)]
 pub(super) struct Pending {
-    pub(super) ask: Ask,
+    pub(super) ask: ClientRequest,
     /// When it was first asked, in true time.
     pub(super) since: u64,
     /// How many entries were committed then.
@@ -102,8 +103,8 @@ impl Client {
     }
 
     /// What it asks to have a session.
-    pub(super) const fn opening(&self, ttl: u64) -> Opening {
-        let mut opening = Opening::of_nobody(ttl);
+    pub(super) const fn opening(&self, ttl: u64) -> OpenSession {
+        let mut opening = OpenSession::of_nobody(ttl);
         opening.owner.secret = Some(self.secret());
         opening
     }
@@ -183,14 +184,14 @@ impl Client {
             .pending
             .values()
             .filter_map(|pending| match &pending.ask {
-                Ask::Command(command, _) => Some(command.serial),
+                ClientRequest::Command(command, _) => Some(command.serial),
                 _ => None,
             });
         serials.min().unwrap_or(self.next_serial)
     }
 
     /// Turns a wish into a request.
-    pub(super) fn request(&mut self, wish: Wish, session: SessionId) -> Ask {
+    pub(super) fn request(&mut self, wish: Wish, session: SessionId) -> ClientRequest {
         let operation = match wish {
             Wish::Append(bytes) => Operation::Append(bytes),
             Wish::Swap(write) => Operation::swap(write),
@@ -198,7 +199,7 @@ impl Client {
             Wish::Delete(key, expect) => Operation::delete(key, expect),
             Wish::KeepAlive => Operation::KeepAlive,
             Wish::Close => Operation::Close,
-            Wish::Read(key) => return Ask::Read(Query::Register(key)),
+            Wish::Read(key) => return ClientRequest::Read(Query::Register(key)),
         };
         let serial = self.next_serial;
         let outstanding = self.outstanding().min(serial);
@@ -209,12 +210,12 @@ impl Client {
             outstanding,
             operation,
         };
-        Ask::Command(command, Claim::of_secret(self.secret()))
+        ClientRequest::Command(command, OwnershipProof::of_secret(self.secret()))
     }
 
     /// Learns from an answer what a register holds.
-    pub(super) fn learn(&mut self, ask: &Ask, outcome: &Outcome) {
-        let Ask::Command(command, _) = ask else {
+    pub(super) fn learn(&mut self, ask: &ClientRequest, outcome: &Outcome) {
+        let ClientRequest::Command(command, _) = ask else {
             return;
         };
         match (&command.operation, outcome) {
@@ -234,7 +235,7 @@ impl Client {
 
     /// Whether it has asked for the end of its session.
     pub(super) fn is_closing(&self) -> bool {
-        let close = |pending: &Pending| matches!(&pending.ask, Ask::Command(command, _) if command.operation == Operation::Close);
+        let close = |pending: &Pending| matches!(&pending.ask, ClientRequest::Command(command, _) if command.operation == Operation::Close);
         self.pending.values().any(close)
     }
 

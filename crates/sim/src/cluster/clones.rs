@@ -3,7 +3,7 @@
 //! In some of the worlds an operator starts a second process, once, with a
 //! copy of the directory of one that runs: on another machine, where nothing
 //! keeps the two apart. Often the first one is stopped for a while just then,
-//! as a machine is that is moved. The rule ([`Starts`]): the second is let in
+//! as a machine is that is moved. The rule ([`KnownStarts`]): the second is let in
 //! by nobody who has heard of the first within an election timeout, and is out
 //! for good once the first has promised more than is in the copy; when the
 //! first has been silent, the second is let in, and the first is refused.
@@ -21,18 +21,18 @@
 
 use std::time::Duration;
 
-use tenure_alpo::{Reached, Start, StorageId, Verdict as Word};
+use tenure_alpo::{DiskProgress, Start, StartVerdict as Word, StorageId};
 use tenure_core::rng::Rng;
 
 use super::checkers::Verdict;
 use super::copies::Copies;
 use super::host::Host;
-use super::network::Letter;
+use super::network::InFlightMessage;
 use super::swarm::{SECOND, Swarm};
 use super::world::{Event, World};
 
 #[cfg(doc)]
-use tenure_alpo::Starts;
+use tenure_alpo::KnownStarts;
 
 /// Who shares a disk in a run.
 pub(super) struct Clones {
@@ -174,17 +174,17 @@ impl World {
 
     /// Whether a message is heeded by the process that gets it, and that one
     /// by the process that has sent it.
-    pub(super) fn is_heeded(&mut self, server: usize, letter: &Letter) -> bool {
+    pub(super) fn is_heeded(&mut self, server: usize, message: &InFlightMessage) -> bool {
         let Some(of) = self.clones.of else {
             return true;
         };
-        let (sender, start) = letter.sender;
-        if letter.storage == of {
+        let (sender, start) = message.sender;
+        if message.storage == of {
             return if self.hosts[sender].start == start {
                 self.lets_in(server, sender)
             } else {
                 // The last words of a process that is gone.
-                let who = (letter.envelope.from, of);
+                let who = (message.envelope.from, of);
                 let host = &mut self.hosts[server];
                 let now = host.now(self.now).boot;
                 host.memory.heard(who, start, None, now)
@@ -198,7 +198,7 @@ impl World {
         let Some(says) = self.says(process) else {
             return false;
         };
-        let (start, reached): (Start, Reached) = says;
+        let (start, reached): (Start, DiskProgress) = says;
         let who = (self.hosts[process].id, self.hosts[process].storage);
         let timeout = Duration::from_nanos(self.timeout());
         let members = self.committed.reference.members();
@@ -288,12 +288,12 @@ impl World {
     }
 
     /// Which of two processes with one disk a message for it reaches.
-    pub(super) fn one_of_two(&self, letter: &Letter) -> Option<usize> {
+    pub(super) fn one_of_two(&self, message: &InFlightMessage) -> Option<usize> {
         let two = self.clones.two?;
-        if letter.wanted != self.clones.of {
+        if message.wanted != self.clones.of {
             return None;
         }
-        let bit = 1 << letter.envelope.from.get();
+        let bit = 1 << message.envelope.from.get();
         let leads_there = two.both & self.hosts[two.second].connected & bit != 0;
         Some(if leads_there { two.second } else { two.first })
     }

@@ -5,7 +5,7 @@
 //! and acknowledged what is not in the copy, and at the worst moment, when it
 //! has just given a vote. When a server starts all that run meet it, as they
 //! would when it connects, and one that remembers more of its disk than is on
-//! it refuses it ([`Starts`]); it takes part in nothing then.
+//! it refuses it ([`KnownStarts`]); it takes part in nothing then.
 //!
 //! It is put back only if some server remembers more than is in the copy: what
 //! nobody remembers is not noticed, here as in production. Signs of life are
@@ -13,7 +13,7 @@
 
 use std::time::Duration;
 
-use tenure_alpo::{Node, Reached, Start, Starts, Verdict};
+use tenure_alpo::{DiskProgress, KnownStarts, Node, Start, StartVerdict};
 use tenure_core::rng::Rng;
 
 use super::disk::Disk;
@@ -42,7 +42,7 @@ struct Taken {
     starts: Option<u64>,
     /// How far it has come: what the server found on it when it was started
     /// again.
-    reached: Option<Reached>,
+    reached: Option<DiskProgress>,
 }
 
 impl Copies {
@@ -150,7 +150,7 @@ impl World {
             let at = (other.now(self.now).boot, Duration::ZERO);
             let mut memory = sound(other.memory.clone());
             let verdict = memory.greeted(who, (start, reached), members, at);
-            matches!(verdict, Verdict::SetBack(_))
+            matches!(verdict, StartVerdict::SetBack(_))
         })
     }
 
@@ -209,11 +209,11 @@ impl World {
         let timeout = Duration::from_nanos(if shared { timeout } else { 0 });
         let at = (now, timeout);
         let verdict = host.memory.greeted(who, greets, members, at);
-        matches!(verdict, Verdict::SetBack(_))
+        matches!(verdict, StartVerdict::SetBack(_))
     }
 
     /// How a process greets.
-    pub(super) fn says(&self, server: usize) -> Option<(Start, Reached)> {
+    pub(super) fn says(&self, server: usize) -> Option<(Start, DiskProgress)> {
         let host = &self.hosts[server];
         let reached = host.node.as_ref()?.reached()?;
         Some((host.start, reached))
@@ -239,24 +239,24 @@ impl World {
     }
 
     #[cfg(feature = "planted-bugs")]
-    fn planted(&self) -> Starts {
-        Starts::default().with_bug(self.swarm.config.planted)
+    fn planted(&self) -> KnownStarts {
+        KnownStarts::default().with_bug(self.swarm.config.planted)
     }
 
     #[cfg(not(feature = "planted-bugs"))]
-    fn planted(&self) -> Starts {
-        Starts::default()
+    fn planted(&self) -> KnownStarts {
+        KnownStarts::default()
     }
 }
 
 /// The same memory of a server that makes no mistake.
 #[cfg(feature = "planted-bugs")]
-fn sound(memory: Starts) -> Starts {
+fn sound(memory: KnownStarts) -> KnownStarts {
     memory.with_bug(None)
 }
 
 /// The same memory of a server that makes no mistake.
 #[cfg(not(feature = "planted-bugs"))]
-const fn sound(memory: Starts) -> Starts {
+const fn sound(memory: KnownStarts) -> KnownStarts {
     memory
 }

@@ -67,7 +67,7 @@ pub(super) struct Disk {
     waiting: VecDeque<Batch>,
     /// A sync of the batches up to this one is under way.
     begun: Option<u64>,
-    /// What its directory owes; see `turns`.
+    /// What its directory owes; see `settings_rollout`.
     pub(super) silence: Duration,
     /// A byte changed that nobody wrote.
     pub(super) rotten: bool,

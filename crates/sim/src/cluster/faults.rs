@@ -4,9 +4,9 @@
 //! pause, a partition, a rotten record, a change of members, a hand-over.
 //! Then everything is healed but perhaps one server that cannot ask, or one
 //! whose disk was lost, and the cluster must work again within a bound: see
-//! `judging`.
+//! `recovery_checks`.
 
-use tenure_alpo::{Ask, Change, Membership, Part, StorageId};
+use tenure_alpo::{Change, ClientRequest, Membership, StorageId, VotingStatus};
 
 use super::checkers::Verdict;
 use super::disk::Disk;
@@ -57,7 +57,7 @@ impl World {
             6..9 if kinds.partitions => self.part(server),
             9 if kinds.transfers => {
                 self.stats.transfers += 1;
-                self.order(Ask::Transfer(None));
+                self.order(ClientRequest::Transfer(None));
             }
             10 if kinds.members => {
                 self.change_members()?;
@@ -234,7 +234,7 @@ impl World {
         }
         let learner = members
             .iter()
-            .find(|(_, member)| member.part == Part::Learner);
+            .find(|(_, member)| member.voting_status == VotingStatus::Learner);
         let stranger =
             (0..self.swarm.servers).find(|server| members.get(self.hosts[*server].id).is_none());
         let voters: Vec<_> = members.voters().collect();
@@ -244,11 +244,11 @@ impl World {
             return self.admit(server);
         } else if let Some((learner, _)) = learner {
             self.stats.changes += 1;
-            self.order(Ask::Change(Change::Promote(learner)));
+            self.order(ClientRequest::Change(Change::Promote(learner)));
         } else if voters.len() > 2 {
             self.stats.changes += 1;
             let index = self.rng.below(voters.len() as u64) as usize;
-            self.order(Ask::Change(Change::Remove(voters[index])));
+            self.order(ClientRequest::Change(Change::Remove(voters[index])));
             // Its disk is replaced, and it comes back under its old number.
             if self.rng.chance(50) {
                 let server = voters[index].get() as usize - 1;
@@ -295,11 +295,11 @@ impl World {
             self.start(server)?;
         }
         let host = &self.hosts[server];
-        let change = Change::Admit {
+        let change = Change::AddLearner {
             server: host.id,
             storage: host.storage,
         };
-        self.order(Ask::Change(change));
+        self.order(ClientRequest::Change(change));
         Ok(())
     }
 }

@@ -1,6 +1,8 @@
 //! A machine with a server on it: its disk, its clock, its process.
 
-use tenure_alpo::{ClusterId, Founding, Identity, Node, ServerId, Start, Starts, StorageId, Table};
+use tenure_alpo::{
+    Bootstrap, ClusterId, Identity, KnownStarts, Node, ServerId, Start, StorageId, Table,
+};
 use tenure_core::time::{Instant, Now, WallTime};
 
 use super::disk::Disk;
@@ -15,7 +17,7 @@ pub(super) struct Host {
     /// It was told to found a cluster with others.
     pub(super) founder: bool,
     /// The process, if one runs and looks for its cluster.
-    pub(super) founding: Option<Founding>,
+    pub(super) bootstrap: Option<Bootstrap>,
     /// With whom it has promised to found a cluster; on its disk.
     pub(super) promised: Option<Table>,
     /// The process, if one runs and has a cluster.
@@ -26,7 +28,7 @@ pub(super) struct Host {
     offset: u64,
     /// How fast it is, in parts per million off.
     rate: i64,
-    /// It is started under the settings of before; see `turns`.
+    /// It is started under the settings of before; see `settings_rollout`.
     pub(super) old: bool,
     /// A sync is under way that takes until then.
     pub(super) stalled_until: u64,
@@ -39,7 +41,7 @@ pub(super) struct Host {
     /// Which start the process is.
     pub(super) start: Start,
     /// What the process remembers of the disks of others.
-    pub(super) memory: Starts,
+    pub(super) memory: KnownStarts,
     /// Its disk is new, and it is not known to be a member with it.
     pub(super) fresh: bool,
     /// It must not start again: its disk is damaged.
@@ -59,7 +61,7 @@ impl Host {
             disk: Disk::default(),
             cluster: ClusterId::from_u128(1),
             founder: false,
-            founding: None,
+            bootstrap: None,
             promised: None,
             node: None,
             epoch: 0,
@@ -71,7 +73,7 @@ impl Host {
             wake_at: u64::MAX,
             starts: 0,
             start: Start::default(),
-            memory: Starts::default(),
+            memory: KnownStarts::default(),
             fresh: false,
             dead: false,
             lost: false,

@@ -10,7 +10,7 @@
 
 use tenure_alpo::Body;
 
-use super::network::Letter;
+use super::network::InFlightMessage;
 use super::swarm::SECOND;
 use super::world::{Event, World};
 
@@ -38,7 +38,7 @@ pub(super) struct Hold {
 struct Held {
     number: u64,
     connection: (usize, usize),
-    letter: Letter,
+    message: InFlightMessage,
 }
 
 impl Late {
@@ -107,8 +107,8 @@ impl World {
     }
 
     /// Holds a message back if its connection does; says whether it did.
-    pub(super) fn hold_back(&mut self, letter: &Letter) -> bool {
-        let envelope = &letter.envelope;
+    pub(super) fn hold_back(&mut self, message: &InFlightMessage) -> bool {
+        let envelope = &message.envelope;
         if self.late.holds.is_empty() {
             return false;
         }
@@ -127,7 +127,7 @@ impl World {
         self.late.held.push(Held {
             number,
             connection,
-            letter: letter.clone(),
+            message: message.clone(),
         });
         self.after(late, Event::Release { number });
         true
@@ -138,7 +138,7 @@ impl World {
         let at = self.late.held.iter().position(|held| held.number == number);
         if let Some(held) = at.map(|at| self.late.held.remove(at)) {
             self.stats.released += 1;
-            self.after(1, Event::Deliver(held.letter));
+            self.after(1, Event::Deliver(held.message));
         }
     }
 
@@ -150,7 +150,7 @@ impl World {
         let due = self.late.held.iter().map(|held| {
             let own = held.connection.0 == leader;
             // What is answered to another is of use when that one leads.
-            let asks = matches!(held.letter.envelope.body, Body::Request { .. });
+            let asks = matches!(held.message.envelope.body, Body::Request { .. });
             (held.number, if own { 80 } else { 20 * u64::from(asks) })
         });
         let due: Vec<_> = due.collect();

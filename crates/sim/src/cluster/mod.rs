@@ -13,42 +13,42 @@
 //! | `disk`, `files` | a server's log, and the files that lose it |
 //! | `copies` | disks that are set back to an earlier copy |
 //! | `clones` | two live processes with one disk |
-//! | `founding` | how a cluster begins |
-//! | `removed` | disks that were removed and live on |
-//! | `client`, `asking` | who asks for things, and how |
-//! | `others` | who uses a session that another client opened |
+//! | `bootstrap` | how a cluster begins |
+//! | `removed_disks` | disks that were removed and live on |
+//! | `client`, `client_calls` | who asks for things, and how |
+//! | `shared_sessions` | who uses a session that another client opened |
 //! | `reading` | pages, the plain log, stale reads, watches |
-//! | `restoring` | the cluster is lost, and restored from a backup |
-//! | `turns` | settings that change in turn, disks that stall |
-//! | `faults`, `judging` | what goes wrong, and what must be right after |
+//! | `restore_from_backup` | the cluster is lost, and restored from a backup |
+//! | `settings_rollout` | settings that change in turn, disks that stall |
+//! | `faults`, `recovery_checks` | what goes wrong, and what must be right after |
 //! | `late` | messages that come in a later reign |
-//! | `plots` | faults that only matter in a row |
+//! | `fault_sequences` | faults that only matter in a row |
 //! | `shapes` | networks that are broken in part, for long |
 //! | `checkers` | what must be true, a file each |
 
-mod asking;
+mod bootstrap;
 mod checkers;
 mod client;
+mod client_calls;
 mod clones;
 mod copies;
 mod disk;
+mod fault_sequences;
 mod faults;
 mod files;
-mod founding;
 mod host;
-mod judging;
 mod late;
 mod network;
-mod others;
-mod plots;
 mod process;
 mod reading;
-mod removed;
-mod restoring;
+mod recovery_checks;
+mod removed_disks;
+mod restore_from_backup;
+mod settings_rollout;
 mod shapes;
+mod shared_sessions;
 mod stats;
 mod swarm;
-mod turns;
 mod world;
 
 use std::fmt;
@@ -123,7 +123,7 @@ impl Options {
             slow_links: drawn.slow_links && allowed.slow_links,
             late: drawn.late && allowed.late,
             shapes: drawn.shapes && allowed.shapes,
-            // Drawn elsewhere, see `turns`.
+            // Drawn elsewhere, see `settings_rollout`.
             settings: false,
             stalls: false,
         }

@@ -13,7 +13,7 @@ use super::swarm::Swarm;
 
 /// A message on its way.
 #[derive(Clone, Debug)]
-pub(super) struct Letter {
+pub(super) struct InFlightMessage {
     pub(super) envelope: Envelope,
     /// The disk that its sender had when it sent it.
     pub(super) storage: StorageId,

@@ -13,7 +13,7 @@ use super::checkers::leaders::Leaders;
 use super::checkers::members;
 use super::checkers::{Check, Verdict, Violation, broken};
 use super::disk::Trouble;
-use super::network::Letter;
+use super::network::InFlightMessage;
 use super::swarm::SECOND;
 use super::world::{Event, World};
 
@@ -68,34 +68,34 @@ impl World {
             self.tempt(server, winner);
             self.tempt_to_put_back(server, winner);
         }
-        let letter = Letter {
+        let message = InFlightMessage {
             envelope,
             storage: self.hosts[server].storage,
             sender: (server, self.hosts[server].start),
             wanted,
         };
-        if self.hold_back(&letter) {
+        if self.hold_back(&message) {
             return;
         }
         let [once, twice] = self
             .network
-            .send(&letter.envelope, &self.swarm, &mut self.rng);
+            .send(&message.envelope, &self.swarm, &mut self.rng);
         if once.is_none() {
             self.stats.lost += 1;
         }
         if let Some(delay) = twice {
             self.stats.doubled += 1;
-            self.after(delay, Event::Deliver(letter.clone()));
+            self.after(delay, Event::Deliver(message.clone()));
         }
         if let Some(delay) = once {
-            self.after(delay, Event::Deliver(letter));
+            self.after(delay, Event::Deliver(message));
         }
     }
 
     fn told(&mut self, server: usize, event: &Told) -> Verdict {
         let host = &self.hosts[server];
         let local = host.now(self.now).boot.as_nanos();
-        self.patience.event(server, host.id, event, local)?;
+        self.deferral.event(server, host.id, event, local)?;
         self.stats.told(event);
         if let (Told::Compacted { .. } | Told::Installed { .. }, Some(node)) = (event, &host.node)
             && let Some(snapshot) = node.snapshot()
@@ -184,7 +184,7 @@ impl World {
     /// Starts a server's process, for the first time or again.
     pub(super) fn start(&mut self, server: usize) -> Verdict {
         let host = &self.hosts[server];
-        if host.node.is_some() || host.founding.is_some() || host.dead || host.lost {
+        if host.node.is_some() || host.bootstrap.is_some() || host.dead || host.lost {
             return Ok(());
         }
         if host.founder && !host.disk.has_log() {
@@ -200,7 +200,7 @@ impl World {
         };
         recovered.silence = self.owed(server);
         let config = self
-            .turns
+            .settings_rollout
             .config(&self.hosts[server], &self.swarm.config)
             .clone();
         let host = &mut self.hosts[server];
@@ -218,7 +218,7 @@ impl World {
         }
         host.epoch += 1;
         host.wake_at = u64::MAX;
-        self.patience.restart(server);
+        self.deferral.restart(server);
         self.begins_with(server);
         if self.trace.is_on() {
             self.note(server, "starts");
@@ -270,7 +270,7 @@ impl World {
     /// Ends a server's process; it comes back after `restart`.
     pub(super) fn crash(&mut self, server: usize, restart: Option<u64>) {
         let host = &mut self.hosts[server];
-        let looked = host.founding.take().is_some();
+        let looked = host.bootstrap.take().is_some();
         if host.node.take().is_none() && !looked {
             return;
         }

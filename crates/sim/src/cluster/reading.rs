@@ -3,7 +3,7 @@
 //!
 //! `checkers/reads` says what must be true of it.
 
-use tenure_alpo::{Found, LogId, Node, Query, Status};
+use tenure_alpo::{LogId, Node, Query, QueryResult, Status};
 use tenure_core::cas::{Change, TooOld};
 use tenure_core::rng::Rng;
 
@@ -19,7 +19,7 @@ pub(super) fn any_query(rng: &mut Rng, register: impl FnOnce(&mut Rng) -> Query)
             after: None,
             count,
         },
-        2 => Query::Journal {
+        2 => Query::UserLog {
             from: rng.between(1, 60),
             count,
         },
@@ -92,7 +92,7 @@ impl World {
 
     /// A leader has answered a read that was asked when `known` entries were
     /// committed.
-    pub(super) fn judge_read(&self, known: LogId, query: &Query, found: &Found) -> Verdict {
+    pub(super) fn judge_read(&self, known: LogId, query: &Query, found: &QueryResult) -> Verdict {
         let moments = (known, self.committed.len());
         let past = &self.committed.past;
         if past.explains(moments, query, found, &self.committed.everything) {

@@ -25,7 +25,7 @@
 use tenure_alpo::Status;
 
 use super::checkers::{Check, Verdict, broken};
-use super::judging::describe;
+use super::recovery_checks::describe;
 use super::swarm::SECOND;
 use super::world::{Event, World};
 
@@ -114,7 +114,7 @@ impl World {
     /// Within what time somebody is elected when all is well.
     pub(super) fn bound(&self) -> u64 {
         // Nobody is elected while silence is owed to a leader of before.
-        let owed = self.turns.longest(&self.swarm.config);
+        let owed = self.settings_rollout.longest(&self.swarm.config);
         25 * self.timeout() + 3 * SECOND + owed * 11 / 10
     }
 

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use tenure_alpo::{Event, Why};
+use tenure_alpo::{Event, StepDownReason};
 
 use super::checkers::bound::Seen;
 
@@ -135,22 +135,22 @@ impl Stats {
 
     pub(super) fn told(&mut self, event: &Event) {
         match event {
-            Event::Polling => self.polls += 1,
+            Event::PreVoting => self.polls += 1,
             Event::Standing { .. } => self.elections += 1,
             Event::Deferred { .. } => self.defers += 1,
             Event::EarlyCycle => self.early += 1,
             Event::Vetoed => self.vetoes += 1,
-            Event::SteppedDown(Why::NoMajority) => self.unfollowed += 1,
-            Event::SteppedDown(Why::HigherTerm) => self.deposed += 1,
+            Event::SteppedDown(StepDownReason::NoMajority) => self.unfollowed += 1,
+            Event::SteppedDown(StepDownReason::HigherTerm) => self.deposed += 1,
             Event::Truncated { .. } => self.truncations += 1,
             Event::Compacted { .. } => self.snapshots += 1,
             Event::Installed { .. } => self.installs += 1,
             Event::DiskStalls { .. } => self.quicker += 1,
-            Event::Compared { .. } => self.compared += 1,
-            Event::SteppedDown(Why::Led)
-            | Event::Led { .. }
+            Event::StatesAgree { .. } => self.compared += 1,
+            Event::SteppedDown(StepDownReason::LeaderKnown)
+            | Event::LeaderKnown { .. }
             | Event::SetBack { .. }
-            | Event::Disagreement { .. } => {}
+            | Event::StatesDisagree { .. } => {}
         }
     }
 }

@@ -168,7 +168,7 @@ impl Swarm {
                 sessions: 64,
                 changes: 32,
                 // Not drawn, so that the seeds before it keep their meaning.
-                mark_every: [1, 16, 64][servers % 3],
+                checksum_every: [1, 16, 64][servers % 3],
             },
             log: draw_log(rng),
             storm: options.seconds * SECOND,

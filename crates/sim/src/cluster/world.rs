@@ -4,44 +4,44 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
 use tenure_alpo::{
-    Answer, Ask, Body, Hello, Input, LogId, Membership, Node, ServerId, State, Status, StorageId,
-    invariants,
+    Answer, Body, ClientRequest, Hello, Input, LogId, Membership, Node, ServerId, State, Status,
+    StorageId, invariants,
 };
 use tenure_core::Machine;
 use tenure_core::rng::Rng;
 use tenure_core::time::{ClockId, Now};
 
 use super::Options;
+use super::bootstrap::{Beginning, committed};
 use super::checkers::accepted;
 use super::checkers::clients::Calls;
 use super::checkers::committed::Committed;
-use super::checkers::followed::Followed;
+use super::checkers::deferral::{Calm, Patience};
 use super::checkers::holders::Holders;
 use super::checkers::leaders::Leaders;
-use super::checkers::patience::{Calm, Patience};
+use super::checkers::majority_heard::Followed;
 use super::checkers::{Check, Verdict, broken};
 use super::client::Client;
 use super::clones::Clones;
 use super::copies::Copies;
-use super::founding::{Beginning, committed};
+use super::fault_sequences::{SequenceStep, Waiting};
 use super::host::Host;
 use super::late::Late;
-use super::network::{Letter, Network};
-use super::others::Others;
-use super::plots::{Next, Waiting};
+use super::network::{InFlightMessage, Network};
 use super::reading::Reading;
-use super::removed::LINGER_MAX;
-use super::restoring::Loss;
+use super::removed_disks::LINGER_MAX;
+use super::restore_from_backup::ClusterLoss;
+use super::settings_rollout::SettingsRollout;
 use super::shapes::Shaped;
+use super::shared_sessions::SharedSessions;
 use super::stats::Stats;
 use super::swarm::{SECOND, Swarm};
-use super::turns::Turns;
 use crate::trace::Trace;
 
 /// What will happen.
 #[derive(Clone, Debug)]
 pub(super) enum Event {
-    Deliver(Letter),
+    Deliver(InFlightMessage),
     Wake {
         server: usize,
         epoch: u64,
@@ -64,7 +64,7 @@ pub(super) enum Event {
     Asked {
         server: usize,
         token: u64,
-        ask: Ask,
+        ask: ClientRequest,
     },
     Answered {
         token: u64,
@@ -127,7 +127,7 @@ pub(super) enum Event {
         server: usize,
     },
     /// The next of a row of faults.
-    Plot(Next),
+    Plot(SequenceStep),
     /// A message that was held back comes.
     Release {
         number: u64,
@@ -184,7 +184,7 @@ pub(super) struct World {
     order: u64,
     pub(super) rng: Rng,
     pub(super) swarm: Swarm,
-    pub(super) turns: Turns,
+    pub(super) settings_rollout: SettingsRollout,
     pub(super) hosts: Vec<Host>,
     pub(super) network: Network,
     pub(super) late: Late,
@@ -196,17 +196,17 @@ pub(super) struct World {
     /// Who asked with a token, and which of its requests it was.
     pub(super) tokens: BTreeMap<u64, (usize, u64)>,
     pub(super) next_token: u64,
-    pub(super) others: Others,
+    pub(super) shared_sessions: SharedSessions,
     pub(super) committed: Committed,
     pub(super) beginning: Beginning,
     pub(super) copies: Copies,
     pub(super) clones: Clones,
     pub(super) leaders: Leaders,
-    pub(super) patience: Patience,
-    followed: Followed,
+    pub(super) deferral: Patience,
+    majority_heard: Followed,
     pub(super) calls: Calls,
     pub(super) holders: Holders,
-    pub(super) loss: Loss,
+    pub(super) loss: ClusterLoss,
     pub(super) stats: Stats,
     pub(super) trace: Trace,
     /// Faults are over.
@@ -225,14 +225,14 @@ impl World {
     pub(super) fn new(seed: u64, options: &Options) -> Self {
         let mut rng = Rng::from_seed(seed);
         let mut swarm = Swarm::draw(&mut rng, options);
-        let turns = Turns::draw(seed, &mut swarm, options);
+        let settings_rollout = SettingsRollout::draw(seed, &mut swarm, options);
         let hosts = (0..swarm.servers).map(|index| {
             let id = ServerId::new(index as u64 + 1).expect("not zero");
             Host::new(id, rng.below(1_000 * SECOND), swarm.drift[index])
         });
         let mut hosts: Vec<_> = hosts.collect();
         for host in &mut hosts {
-            host.old = turns.before.is_some();
+            host.old = settings_rollout.before.is_some();
         }
         let mut members = Membership::default();
         if !swarm.blank {
@@ -247,7 +247,7 @@ impl World {
         let clients = rates.map(|(number, rate)| Client::new(number, rng.fork(), rate));
         let clients: Vec<_> = clients.collect();
         let copies = Copies::new(seed, &swarm);
-        let (least, most, strictly) = turns.timeouts(&swarm.config);
+        let (least, most, strictly) = settings_rollout.timeouts(&swarm.config);
         Self {
             now: 0,
             queue: BinaryHeap::new(),
@@ -261,17 +261,21 @@ impl World {
             clients,
             tokens: BTreeMap::new(),
             next_token: 0,
-            others: Others::new(seed),
+            shared_sessions: SharedSessions::new(seed),
             committed: committed(&swarm, &members),
             beginning: Beginning::default(),
             clones: Clones::new(seed, &swarm, &copies),
             copies,
             leaders: Leaders::default(),
-            patience: Patience::new(swarm.servers + LINGER_MAX, least),
-            followed: Followed::new((swarm.servers, swarm.servers + LINGER_MAX), most, strictly),
+            deferral: Patience::new(swarm.servers + LINGER_MAX, least),
+            majority_heard: Followed::new(
+                (swarm.servers, swarm.servers + LINGER_MAX),
+                most,
+                strictly,
+            ),
             calls: Calls::default(),
             holders: Holders::default(),
-            loss: Loss::new(seed),
+            loss: ClusterLoss::new(seed),
             stats: Stats::default(),
             trace: Trace::new(options.trace),
             healed: false,
@@ -281,7 +285,7 @@ impl World {
             storages: 1_000,
             rng,
             swarm,
-            turns,
+            settings_rollout,
         }
     }
 
@@ -333,15 +337,15 @@ impl World {
 
     fn happen(&mut self, event: Event) -> Verdict {
         match event {
-            Event::Deliver(letter) => {
-                let Some(server) = self.addressee(&letter) else {
+            Event::Deliver(message) => {
+                let Some(server) = self.addressee(&message) else {
                     return Ok(());
                 };
-                let again = || Event::Deliver(letter.clone());
+                let again = || Event::Deliver(message.clone());
                 if let Some(event) = self.postponed(server, again) {
                     return self.put_off(server, event);
                 }
-                self.deliver(server, letter)
+                self.deliver(server, message)
             }
             Event::Wake { server, epoch } => self.wake(server, epoch),
             Event::Synced {
@@ -359,7 +363,7 @@ impl World {
                 if self.hosts[server].epoch != epoch {
                     return Ok(());
                 }
-                self.patience.excuse(server);
+                self.deferral.excuse(server);
                 self.step(server, |node, now| {
                     node.handle(now, Input::Closed(peer, storage));
                 })
@@ -402,22 +406,22 @@ impl World {
         }
     }
 
-    fn deliver(&mut self, server: usize, letter: Letter) -> Verdict {
-        if self.are_strange(letter.storage, server) || self.is_gone(letter.storage) {
+    fn deliver(&mut self, server: usize, message: InFlightMessage) -> Verdict {
+        if self.are_strange(message.storage, server) || self.is_gone(message.storage) {
             return Ok(());
         }
-        if !self.is_heeded(server, &letter) {
+        if !self.is_heeded(server, &message) {
             return Ok(());
         }
-        let Letter {
+        let InFlightMessage {
             envelope, storage, ..
-        } = letter;
+        } = message;
         let from = envelope.from;
         let node = self.hosts[server].node.as_ref();
         // What another disk under a member's number answers confirms nothing.
         let member = node.is_some_and(|node| node.members().has(from, storage));
         if member && matches!(envelope.body, Body::Reply { .. }) {
-            self.followed.heard(server, from, self.now);
+            self.majority_heard.heard(server, from, self.now);
         }
         self.heard_from(server, from.get() as usize - 1);
         let node = self.hosts[server].node.as_ref();
@@ -489,7 +493,7 @@ impl World {
             self.stats.ticks += 1;
             self.step(server, Machine::tick)?;
             return self
-                .followed
+                .majority_heard
                 .look(server, self.hosts[server].node.as_ref(), self.now);
         }
         self.plan_wake(server);

@@ -15,9 +15,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_alpo::{
-    Answer, Ask, Batch, Body, ClusterId, Config, Envelope, Found, HardState, Identity, Input,
-    Limits, LogId, Membership, Node, Output, Position, Query, Recovered, Reply, Request, ServerId,
-    Snapshot, State, Status, StorageId,
+    Answer, Batch, Body, ClientRequest, ClusterId, Config, Envelope, HardState, Identity, Input,
+    Limits, LogId, Membership, Node, Output, Position, Query, QueryResult, Recovered, Reply,
+    Request, ServerId, Snapshot, State, Status, StorageId,
 };
 use tenure_core::Machine;
 use tenure_core::rng::Rng;
@@ -301,11 +301,11 @@ impl Host {
     /// What it has applied, if it answers a read at once: by its lease.
     pub(crate) fn reads(&self) -> Option<LogId> {
         let mut asked = self.node.clone();
-        let (token, ask) = (u64::MAX, Ask::Read(Query::Barrier));
+        let (token, ask) = (u64::MAX, ClientRequest::Read(Query::Barrier));
         asked.handle(self.now(), Input::Asked { token, ask });
         std::iter::from_fn(|| asked.poll()).find_map(|output| match output {
             Output::Answer {
-                answer: Answer::Read(Found::Barrier(id)),
+                answer: Answer::Read(QueryResult::Barrier(id)),
                 ..
             } => Some(id),
             _ => None,
@@ -324,7 +324,7 @@ impl Host {
         for output in outputs {
             if let Output::Send { envelope, storage } = output
                 && let Body::Request { number, request } = &envelope.body
-                && let (Request::Poll { .. }, Status::Polling) = (request, self.node.status())
+                && let (Request::PreVote { .. }, Status::PreVoting) = (request, self.node.status())
             {
                 let reply = Envelope {
                     from: envelope.to,
@@ -333,7 +333,7 @@ impl Host {
                     body: Body::Reply {
                         number: *number,
                         asked_in: envelope.term,
-                        reply: Reply::WouldGrant,
+                        reply: Reply::PreVoteGranted,
                     },
                 };
                 let from = storage.map_or_else(|| index_of(envelope.to), index_with);

@@ -61,7 +61,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use stateright::{Model, Property};
-use tenure_alpo::{Ask, Asker, Body, Change, Input, Opening, Output, Part, Status};
+use tenure_alpo::{
+    Body, Change, ClientRequest, Input, OpenSession, Output, SenderRole, Status, VotingStatus,
+};
 use tenure_core::ids::Term;
 
 use super::action::{Action, Left};
@@ -242,7 +244,7 @@ impl Cluster {
         }
         let (before, length) = (world.hosts[to].digest, world.wire.len());
         let stands = matches!(&envelope.body, Body::Request { request, .. }
-            if request.asker() == Asker::Candidate);
+            if request.sender_role() == SenderRole::Candidate);
         if stands {
             self.let_go(world, to, envelope.term);
         }
@@ -287,7 +289,7 @@ impl Cluster {
             if polls { outputs } else { host.win(outputs) }
         });
         // A poll that waits for the disk is asked when it was synced.
-        polls || world.hosts[index].node.status() != Status::Polling
+        polls || world.hosts[index].node.status() != Status::PreVoting
     }
 
     fn propose(&self, world: &mut World, index: usize) {
@@ -295,7 +297,7 @@ impl Cluster {
         let token = u64::from(self.bounds.proposals - world.left.proposals);
         world.left.proposals -= 1;
         let ttl = u64::MAX / 2 + token;
-        let ask = Ask::Open(Opening::of_nobody(ttl));
+        let ask = ClientRequest::Open(OpenSession::of_nobody(ttl));
         self.act(world, index, |host| {
             host.handle(Input::Asked { token, ask })
         });
@@ -303,7 +305,7 @@ impl Cluster {
 
     fn hand_over(&self, world: &mut World, index: usize, to: usize) {
         world.left.transfers -= 1;
-        let ask = Ask::Transfer(Some(id_of(to)));
+        let ask = ClientRequest::Transfer(Some(id_of(to)));
         self.act(world, index, |host| {
             host.handle(Input::Asked { token: 0, ask })
         });
@@ -317,13 +319,15 @@ impl Cluster {
         let (server, storage) = (new.node.id(), new.storage());
         let host = &world.hosts[index];
         let change = match host.node.members().get(server) {
-            None => Change::Admit { server, storage },
+            None => Change::AddLearner { server, storage },
             Some(member) if member.storage != storage => Change::Remove(server),
-            Some(member) if member.part == Part::Learner => Change::Promote(server),
+            Some(member) if member.voting_status == VotingStatus::Learner => {
+                Change::Promote(server)
+            }
             Some(_) => return false,
         };
         let before = host.digest;
-        let ask = Ask::Change(change);
+        let ask = ClientRequest::Change(change);
         self.act(world, index, |host| {
             host.handle(Input::Asked { token: 0, ask })
         });

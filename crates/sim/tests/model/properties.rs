@@ -24,8 +24,8 @@ pub(crate) fn all() -> Vec<Property<Cluster>> {
         unless(Broken::Incomplete, |_, w| {
             w.broken != Some(Broken::Incomplete)
         }),
-        unless(Broken::Disagreement, |_, w| {
-            w.broken != Some(Broken::Disagreement)
+        unless(Broken::StatesDisagree, |_, w| {
+            w.broken != Some(Broken::StatesDisagree)
         }),
         unless(Broken::Halted, |_, w| w.broken != Some(Broken::Halted)),
         unless(Broken::Panicked, |_, w| w.broken != Some(Broken::Panicked)),

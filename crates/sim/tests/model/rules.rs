@@ -30,7 +30,7 @@ pub(crate) enum Broken {
     TwoVotes,
     LogsDiffer,
     Incomplete,
-    Disagreement,
+    StatesDisagree,
     Halted,
     Panicked,
     StaleRead,
@@ -42,7 +42,7 @@ impl Broken {
         Self::TwoVotes,
         Self::LogsDiffer,
         Self::Incomplete,
-        Self::Disagreement,
+        Self::StatesDisagree,
         Self::Halted,
         Self::Panicked,
         Self::StaleRead,
@@ -54,7 +54,7 @@ impl Broken {
             Self::TwoVotes => "vote uniqueness",
             Self::LogsDiffer => "log matching",
             Self::Incomplete => "leader completeness",
-            Self::Disagreement => "agreement",
+            Self::StatesDisagree => "agreement",
             Self::Halted => "soundness (halted)",
             Self::Panicked => "soundness (panicked)",
             Self::StaleRead => "leases",
@@ -204,7 +204,7 @@ impl ResumeState {
             let entry = host.node.log().get(id).expect("nothing is compacted");
             match self.committed.get(id as usize - 1) {
                 Some((known, _)) if same(known, entry) => {}
-                Some(_) => return Some(Broken::Disagreement),
+                Some(_) => return Some(Broken::StatesDisagree),
                 None => self.committed.push((entry.clone(), host.node.term())),
             }
         }

@@ -25,7 +25,7 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
-use tenure_alpo::{Asker, Body, Envelope, Reply, Status};
+use tenure_alpo::{Body, Envelope, Reply, SenderRole, Status};
 use tenure_core::ids::Term;
 
 use super::host::{Host, id_of, index_of};
@@ -84,13 +84,13 @@ impl Sent {
             Body::Request { .. } if kept.stale => false,
             Body::Request { request, .. } => {
                 let over = || hosts[self.from].disk.hard().term > *term;
-                let stood = request.asker() == Asker::Candidate;
+                let stood = request.sender_role() == SenderRole::Candidate;
                 *term < known || stood && *term == known && over()
             }
             Body::Reply { reply, .. } if is_refusal(reply) && !kept.refusals => true,
             Body::Reply { asked_in, .. } => {
                 let given_up =
-                    || host.node.status() == Status::Passive && known == host.node.term();
+                    || host.node.status() == Status::Follower && known == host.node.term();
                 let too_late = || self.number() <= host.node.numbered_from();
                 *term <= known
                     && (*asked_in < known
@@ -103,7 +103,7 @@ impl Sent {
 /// The request that a message is, or answers.
 #[derive(Clone, Copy)]
 struct Question {
-    asker: usize,
+    sender_role: usize,
     peer: usize,
     term: Term,
     number: u64,
@@ -111,14 +111,14 @@ struct Question {
 
 impl Question {
     fn of(envelope: &Envelope, (from, to): (usize, usize)) -> Self {
-        let (asker, peer, term, number) = match &envelope.body {
+        let (sender_role, peer, term, number) = match &envelope.body {
             Body::Request { number, .. } => (from, to, envelope.term, *number),
             Body::Reply {
                 number, asked_in, ..
             } => (to, from, *asked_in, *number),
         };
         Self {
-            asker,
+            sender_role,
             peer,
             term,
             number,
@@ -128,8 +128,8 @@ impl Question {
     /// Whether the asker may yet look at the number of an answer: not if it
     /// gave up asking in that term, since it asks again in a higher one.
     fn counts(self, hosts: &[Arc<Host>]) -> bool {
-        let node = &hosts[self.asker].node;
-        node.term() == self.term && node.status() != Status::Passive
+        let node = &hosts[self.sender_role].node;
+        node.term() == self.term && node.status() != Status::Follower
     }
 }
 
@@ -137,14 +137,14 @@ impl Question {
 const fn is_refusal(reply: &Reply) -> bool {
     match reply {
         Reply::StaleTerm
-        | Reply::Led { .. }
+        | Reply::LeaderKnown { .. }
         | Reply::LogIncomplete { .. }
-        | Reply::NoVote
-        | Reply::Taken { .. }
+        | Reply::NotAMember
+        | Reply::AlreadyVoted { .. }
         | Reply::Deferred
         | Reply::AlreadyLeader
         | Reply::NotOutranked { .. } => true,
-        Reply::WouldGrant
+        Reply::PreVoteGranted
         | Reply::Granted
         | Reply::Appended { .. }
         | Reply::Mismatch { .. }
@@ -231,18 +231,18 @@ impl Wire {
         if self.kept.times {
             return;
         }
-        for (asker, host) in hosts.iter().enumerate() {
+        for (sender_role, host) in hosts.iter().enumerate() {
             if self.kept.polls {
                 (host.node.numbered_from(), host.node.last_number()).hash(into);
             }
             for envelope in host.node.held() {
                 let to = index_of(envelope.to);
-                let question = Question::of(envelope, (asker, to));
+                let question = Question::of(envelope, (sender_role, to));
                 ranks.of(question, hosts).hash(into);
             }
             for peer in 0..hosts.len() {
                 for number in host.node.numbers_to(id_of(peer)) {
-                    ranks.rank((asker, peer, number)).hash(into);
+                    ranks.rank((sender_role, peer, number)).hash(into);
                 }
             }
         }
@@ -272,25 +272,27 @@ impl Ranks {
         });
         let asked = sent.chain(held);
         let asked = asked.filter(|question| question.counts(hosts));
-        let mut known: Vec<_> = asked.map(|q| (q.asker, q.peer, q.number)).collect();
-        for (asker, host) in hosts.iter().enumerate() {
+        let mut known: Vec<_> = asked.map(|q| (q.sender_role, q.peer, q.number)).collect();
+        for (sender_role, host) in hosts.iter().enumerate() {
             for peer in 0..hosts.len() {
                 let numbers = host.node.numbers_to(id_of(peer));
-                known.extend(numbers.map(|number| (asker, peer, number)));
+                known.extend(numbers.map(|number| (sender_role, peer, number)));
             }
         }
-        known.retain(|(asker, _, number)| *number > hosts[*asker].node.numbered_from());
+        known.retain(|(sender_role, _, number)| *number > hosts[*sender_role].node.numbered_from());
         known.sort_unstable();
         known.dedup();
         Self { known, plain }
     }
 
-    fn rank(&self, (asker, peer, number): (usize, usize, u64)) -> u64 {
+    fn rank(&self, (sender_role, peer, number): (usize, usize, u64)) -> u64 {
         if self.plain {
             return number;
         }
-        let before = self.known.partition_point(|key| *key < (asker, peer, 0));
-        match self.known.binary_search(&(asker, peer, number)) {
+        let before = self
+            .known
+            .partition_point(|key| *key < (sender_role, peer, 0));
+        match self.known.binary_search(&(sender_role, peer, number)) {
             Ok(at) => (at + 1 - before) as u64,
             Err(_) => 0,
         }
@@ -299,7 +301,7 @@ impl Ranks {
     /// A message's number as far as it makes a difference.
     fn of(&self, question: Question, hosts: &[Arc<Host>]) -> u64 {
         if self.plain || question.counts(hosts) {
-            self.rank((question.asker, question.peer, question.number))
+            self.rank((question.sender_role, question.peer, question.number))
         } else {
             0
         }

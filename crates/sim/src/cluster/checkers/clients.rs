@@ -4,7 +4,9 @@
 
 use std::collections::BTreeMap;
 
-use tenure_alpo::{Ask as NodeAsk, Command, Found, Operation, Outcome, Query, SessionId, State};
+use tenure_alpo::{
+    ClientRequest, Command, Operation, Outcome, Query, QueryResult, SessionId, State,
+};
 use tenure_core::cas::Stamp;
 use tenure_core::ids::Key;
 
@@ -34,16 +36,21 @@ enum Kind {
 
 impl Calls {
     /// A client asks; gives the number of the operation.
-    pub(in super::super) fn invoke(&mut self, at: u64, client: usize, ask: &NodeAsk) -> usize {
+    pub(in super::super) fn invoke(
+        &mut self,
+        at: u64,
+        client: usize,
+        ask: &ClientRequest,
+    ) -> usize {
         self.events += 1;
         self.count += 1;
         let number = self.count;
         let client = client as u64;
         let call = match ask {
-            NodeAsk::Read(Query::Register(key)) => {
+            ClientRequest::Read(Query::Register(key)) => {
                 self.history.invoke(at, client, key.clone(), Ask::Read)
             }
-            NodeAsk::Command(command, _) => {
+            ClientRequest::Command(command, _) => {
                 if let Operation::Append(bytes) = &command.operation {
                     self.kinds.insert(number, Kind::Append(self.appends.len()));
                     self.appends.push(Append {
@@ -86,11 +93,11 @@ impl Calls {
         &mut self,
         at: u64,
         number: usize,
-        ask: &NodeAsk,
+        ask: &ClientRequest,
         outcome: &Outcome,
     ) -> Verdict {
         self.events += 1;
-        if let (NodeAsk::Command(Command { session, .. }, _), true) = (
+        if let (ClientRequest::Command(Command { session, .. }, _), true) = (
             ask,
             matches!(outcome, Outcome::SessionExpired | Outcome::Closed),
         ) {
@@ -118,9 +125,9 @@ impl Calls {
     }
 
     /// Read `number` found this.
-    pub(in super::super) fn read(&mut self, at: u64, number: usize, found: &Found) {
+    pub(in super::super) fn read(&mut self, at: u64, number: usize, found: &QueryResult) {
         self.events += 1;
-        let (Some(Kind::Call(call)), Found::Register(register, ..)) =
+        let (Some(Kind::Call(call)), QueryResult::Register(register, ..)) =
             (self.kinds.get(&number), found)
         else {
             return;
@@ -143,7 +150,7 @@ impl Calls {
     /// At the end: does it all make sense?
     pub(in super::super) fn judge(&mut self, everything: &State) -> Verdict {
         let log: Vec<_> = everything
-            .journal()
+            .user_log()
             .read(1)
             .into_iter()
             .flatten()

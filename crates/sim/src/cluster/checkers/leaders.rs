@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use tenure_alpo::{Asker, Body, Envelope, Node, ServerId, Status, StorageId};
+use tenure_alpo::{Body, Envelope, Node, SenderRole, ServerId, Status, StorageId};
 use tenure_core::ids::Term;
 
 use super::{Check, Verdict, broken};
@@ -35,13 +35,14 @@ impl Leaders {
         let Body::Request { request, .. } = &envelope.body else {
             return Ok(());
         };
-        let fits = match request.asker() {
-            Asker::Candidate => matches!(node.status(), Status::Polling | Status::Candidate),
-            Asker::Leader => node.status() == Status::Leader,
+        let fits = match request.sender_role() {
+            SenderRole::Candidate => matches!(node.status(), Status::PreVoting | Status::Candidate),
+            SenderRole::Leader => node.status() == Status::Leader,
         };
         // Who wins an election in the step in which it asked for votes once
         // more is a leader by the time the request leaves.
-        let promoted = node.status() == Status::Leader && request.asker() == Asker::Candidate;
+        let promoted =
+            node.status() == Status::Leader && request.sender_role() == SenderRole::Candidate;
         if fits || promoted || node.status() == Status::Halted {
             return Ok(());
         }

@@ -6,11 +6,11 @@ pub(super) mod accepted;
 pub(super) mod bound;
 pub(super) mod clients;
 pub(super) mod committed;
-pub(super) mod followed;
+pub(super) mod deferral;
 pub(super) mod holders;
 pub(super) mod leaders;
+pub(super) mod majority_heard;
 pub(super) mod members;
-pub(super) mod patience;
 pub(super) mod reads;
 
 use std::fmt;
@@ -53,7 +53,7 @@ pub enum Check {
     /// A client still counted on a register that was not bound to its
     /// session any more.
     Held,
-    /// A passive server asked something (I11).
+    /// A follower asked something (I11).
     PassiveAsks,
     /// A server stood again too soon after it had stepped back (H10).
     Patience,
@@ -68,7 +68,7 @@ pub enum Check {
     Disk,
     /// Two clusters were founded by servers that kept their disks, one without
     /// its disk takes part, or one is left out.
-    Founding,
+    Bootstrap,
     /// A restored cluster gave out what the lost one had given out, or
     /// something of the backup is not there.
     Restored,
@@ -110,7 +110,7 @@ impl fmt::Display for Check {
             Self::Veto => "veto",
             Self::Followed => "followed",
             Self::Disk => "disk",
-            Self::Founding => "founding",
+            Self::Bootstrap => "founding",
             Self::Restored => "restored",
             Self::Halted => "halted",
             Self::Election => "election",

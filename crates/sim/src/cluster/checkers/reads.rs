@@ -16,7 +16,7 @@
 
 use std::collections::BTreeMap;
 
-use tenure_alpo::{Entry, Found, LogId, Query, State};
+use tenure_alpo::{Entry, LogId, Query, QueryResult, State};
 use tenure_core::cas::{Change, Register};
 use tenure_core::ids::Key;
 
@@ -28,7 +28,7 @@ pub(in super::super) struct Past {
     /// All changes, and by which entry each came.
     changes: Vec<(LogId, Change)>,
     /// After which entry the plain log began and ended where.
-    journal: Vec<(LogId, u64, u64)>,
+    user_log: Vec<(LogId, u64, u64)>,
     /// When each entry was first seen to be committed, in true time.
     times: Vec<u64>,
     /// True time.
@@ -50,11 +50,11 @@ impl Past {
             held.push((entry.id, change.register.clone()));
             self.changes.push((entry.id, change.clone()));
         }
-        let journal = state.journal();
-        let ends = (journal.first(), journal.next());
-        let known = self.journal.last().map(|(_, first, next)| (*first, *next));
+        let user_log = state.user_log();
+        let ends = (user_log.first(), user_log.next());
+        let known = self.user_log.last().map(|(_, first, next)| (*first, *next));
         if known != Some(ends) {
-            self.journal.push((entry.id, ends.0, ends.1));
+            self.user_log.push((entry.id, ends.0, ends.1));
         }
     }
 
@@ -88,12 +88,12 @@ impl Past {
         &self,
         (from, to): (LogId, LogId),
         query: &Query,
-        found: &Found,
+        found: &QueryResult,
         everything: &State,
     ) -> bool {
         let moments = self.moments(from, to, query);
         match (query, found) {
-            (Query::Register(key), Found::Register(told, ..)) => {
+            (Query::Register(key), QueryResult::Register(told, ..)) => {
                 let told = told.as_ref().map(essence);
                 let same = |id| self.register(key, id).map(essence) == told;
                 moments.into_iter().any(same)
@@ -104,7 +104,7 @@ impl Past {
                     after,
                     count,
                 },
-                Found::List {
+                QueryResult::List {
                     registers, more, ..
                 },
             ) => {
@@ -121,10 +121,10 @@ impl Past {
                 };
                 moments.into_iter().any(same)
             }
-            (Query::Journal { from, count }, Found::Journal(told)) => moments
+            (Query::UserLog { from, count }, QueryResult::UserLog(told)) => moments
                 .into_iter()
                 .any(|id| self.is_page(id, (*from, *count), told, everything)),
-            (Query::Barrier, Found::Barrier(id)) => (from..=to).contains(id),
+            (Query::Barrier, QueryResult::Barrier(id)) => (from..=to).contains(id),
             _ => false,
         }
     }
@@ -143,9 +143,9 @@ impl Past {
                 let begin = self.changes.partition_point(|(id, _)| *id <= from);
                 self.changes[begin..].iter().map(|(id, _)| *id).collect()
             }
-            Query::Journal { .. } => {
-                let begin = self.journal.partition_point(|(id, ..)| *id <= from);
-                self.journal[begin..].iter().map(|(id, ..)| *id).collect()
+            Query::UserLog { .. } => {
+                let begin = self.user_log.partition_point(|(id, ..)| *id <= from);
+                self.user_log[begin..].iter().map(|(id, ..)| *id).collect()
             }
             Query::Barrier => Vec::new(),
         };
@@ -171,14 +171,14 @@ impl Past {
         told: &Result<Vec<(u64, tenure_core::cas::Bytes)>, u64>,
         everything: &State,
     ) -> bool {
-        let until = self.journal.partition_point(|(by, ..)| *by <= id);
-        let at = until.checked_sub(1).and_then(|at| self.journal.get(at));
+        let until = self.user_log.partition_point(|(by, ..)| *by <= id);
+        let at = until.checked_sub(1).and_then(|at| self.user_log.get(at));
         let (first, next) = at.map_or((1, 1), |(_, first, next)| (*first, *next));
         match told {
             Err(kept) => from < first && *kept == first,
             Ok(told) => {
                 let wanted = next.saturating_sub(from).min(count as u64);
-                let all = everything.journal().read(from).into_iter().flatten();
+                let all = everything.user_log().read(from).into_iter().flatten();
                 from >= first
                     && told.len() as u64 == wanted
                     && told

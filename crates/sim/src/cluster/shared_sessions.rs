@@ -13,7 +13,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tenure_alpo::{Answer, Ask, Claim, Command, Operation, Outcome, Refusal, SessionId};
+use tenure_alpo::{
+    Answer, ClientRequest, Command, Operation, Outcome, OwnershipProof, Refusal, SessionId,
+};
 use tenure_core::rng::Rng;
 
 use super::checkers::{Check, Verdict, broken};
@@ -25,14 +27,14 @@ const MEDDLES: u64 = 4;
 /// What was asked by somebody else.
 #[derive(Clone, Debug)]
 enum Meddling {
-    Stranger(Command),
+    JoinError(Command),
     /// Its number in the history.
-    Copy(Ask, usize),
+    Copy(ClientRequest, usize),
 }
 
 /// Those who use sessions that others opened.
 #[derive(Debug)]
-pub(super) struct Others {
+pub(super) struct SharedSessions {
     rng: Rng,
     asked: BTreeMap<u64, Meddling>,
     /// Sessions that a copy has used.
@@ -40,7 +42,7 @@ pub(super) struct Others {
     made: u64,
 }
 
-impl Others {
+impl SharedSessions {
     pub(super) fn new(seed: u64) -> Self {
         Self {
             rng: Rng::from_seed(!seed),
@@ -63,16 +65,20 @@ impl World {
         if !state.sessions().get(session).is_some_and(owned) {
             return;
         }
-        let others = &mut self.others;
-        if !others.rng.chance(MEDDLES) {
+        let shared_sessions = &mut self.shared_sessions;
+        if !shared_sessions.rng.chance(MEDDLES) {
             return;
         }
-        others.made += 1;
-        let payload = format!("o{}", others.made).into_bytes().into();
-        let stranger = others.rng.chance(50);
-        let back = if stranger { 0 } else { 1 + others.rng.below(3) };
+        shared_sessions.made += 1;
+        let payload = format!("o{}", shared_sessions.made).into_bytes().into();
+        let stranger = shared_sessions.rng.chance(50);
+        let back = if stranger {
+            0
+        } else {
+            1 + shared_sessions.rng.below(3)
+        };
         let serial = own.next_serial.saturating_sub(back).max(1);
-        let operation = match others.rng.below(4) {
+        let operation = match shared_sessions.rng.below(4) {
             0 if stranger => Operation::Close,
             1 if stranger => Operation::KeepAlive,
             _ => Operation::Append(payload),
@@ -84,11 +90,11 @@ impl World {
             operation,
         };
         let (ask, meddling) = if stranger {
-            let ask = Ask::Command(command.clone(), Claim::NONE);
-            (ask, Meddling::Stranger(command))
+            let ask = ClientRequest::Command(command.clone(), OwnershipProof::NONE);
+            (ask, Meddling::JoinError(command))
         } else {
-            others.copied.insert(session);
-            let ask = Ask::Command(command, Claim::of_secret(own.secret()));
+            shared_sessions.copied.insert(session);
+            let ask = ClientRequest::Command(command, OwnershipProof::of_secret(own.secret()));
             let number = self.calls.invoke(self.now, self.clients.len(), &ask);
             (ask.clone(), Meddling::Copy(ask, number))
         };
@@ -96,14 +102,14 @@ impl World {
         let server = self.clients[client].target;
         self.next_token += 1;
         let token = self.next_token;
-        self.others.asked.insert(token, meddling);
+        self.shared_sessions.asked.insert(token, meddling);
         let delay = self.swarm.latency;
         self.after(delay, Event::Asked { server, token, ask });
     }
 
     /// Somebody else was answered, if it was somebody else who asked.
     pub(super) fn others_answered(&mut self, token: u64, answer: &Answer) -> Option<Verdict> {
-        let meddling = self.others.asked.remove(&token)?;
+        let meddling = self.shared_sessions.asked.remove(&token)?;
         let Answer::Done(outcome) = answer else {
             self.stats.kept_out += u64::from(matches!(
                 answer,
@@ -113,7 +119,7 @@ impl World {
         };
         Some(match (meddling, outcome) {
             (_, Outcome::SessionExpired | Outcome::TooOld | Outcome::OtherContent) => Ok(()),
-            (Meddling::Stranger(command), outcome) => broken(
+            (Meddling::JoinError(command), outcome) => broken(
                 Check::Owned,
                 format!("{command:?} of somebody who did not prove anything: {outcome:?}"),
             ),
@@ -126,7 +132,7 @@ impl World {
     /// A client was refused its own session.
     pub(super) fn refused_its_own(&mut self, client: usize, refusal: Refusal) -> Verdict {
         let session = self.clients[client].session;
-        let copied = session.is_some_and(|it| self.others.copied.contains(&it));
+        let copied = session.is_some_and(|it| self.shared_sessions.copied.contains(&it));
         if refusal == Refusal::NotOwner || !copied {
             let detail = format!("client {client}, session {session:?}: {refusal:?}");
             return broken(Check::Owned, detail);

@@ -1,7 +1,7 @@
 //! A cluster begins, or fails to.
 //!
 //! In a share of the worlds the founders' disks are blank: each asks the
-//! others who they are (`tenure_alpo::Founding`) over the same network
+//! others who they are (`tenure_alpo::Bootstrap`) over the same network
 //! that messages take, until all have answered or one says that there is a
 //! cluster. Meanwhile they crash, with their disks half made; and once in a
 //! run something worse may happen: a disk is wiped, before or after, and its
@@ -17,8 +17,8 @@
 use std::collections::BTreeSet;
 
 use tenure_alpo::{
-    ClusterId, Founding, Hello, Identity, Membership, ServerId, State, StorageId, Stranger, Table,
-    quorum,
+    Bootstrap, ClusterId, Hello, Identity, JoinError, Membership, ServerId, State, StorageId,
+    Table, quorum,
 };
 use tenure_core::time::ClockId;
 
@@ -68,12 +68,12 @@ impl World {
     pub(super) fn look_for_peers(&mut self, server: usize) -> Verdict {
         let founders = self.founders();
         let host = &mut self.hosts[server];
-        let founding = Founding::new(host.id, host.storage, founders);
-        let founding = founding.resumed(host.promised.clone());
+        let bootstrap = Bootstrap::new(host.id, host.storage, founders);
+        let bootstrap = bootstrap.resumed(host.promised.clone());
         #[cfg(feature = "planted-bugs")]
-        let founding = founding.with_bug(self.swarm.config.planted);
-        let alone = founding.complete();
-        host.founding = Some(founding);
+        let bootstrap = bootstrap.with_bug(self.swarm.config.planted);
+        let alone = bootstrap.complete();
+        host.bootstrap = Some(bootstrap);
         host.epoch += 1;
         let epoch = host.epoch;
         if let Some((identity, members)) = alone {
@@ -86,10 +86,10 @@ impl World {
     /// Asks all others who they are, and again and again.
     pub(super) fn greet(&mut self, server: usize, epoch: u64) {
         let host = &self.hosts[server];
-        let Some(founding) = host.founding.as_ref().filter(|_| host.epoch == epoch) else {
+        let Some(bootstrap) = host.bootstrap.as_ref().filter(|_| host.epoch == epoch) else {
             return;
         };
-        let hello = founding.hello();
+        let hello = bootstrap.hello();
         for peer in (0..self.swarm.founders).filter(|peer| *peer != server) {
             self.say_hello(server, peer, hello.clone(), true);
         }
@@ -124,8 +124,8 @@ impl World {
     /// What a server says of itself, if it runs.
     fn hello_of(&self, server: usize) -> Option<Hello> {
         let host = &self.hosts[server];
-        if let Some(founding) = &host.founding {
-            return Some(founding.hello());
+        if let Some(bootstrap) = &host.bootstrap {
+            return Some(bootstrap.hello());
         }
         let members = host.node.as_ref()?.members().iter();
         Some(Hello {
@@ -151,16 +151,16 @@ impl World {
             }
             return Ok(());
         }
-        let Some(founding) = &mut host.founding else {
+        let Some(bootstrap) = &mut host.bootstrap else {
             return Ok(());
         };
-        let heard = founding.heard(hello);
+        let heard = bootstrap.heard(hello);
         let mut promised = false;
-        let heard = match founding.due().filter(|_| matches!(heard, Ok(None))) {
+        let heard = match bootstrap.due().filter(|_| matches!(heard, Ok(None))) {
             Some(table) => {
                 promised = true;
                 host.promised = Some(table.clone());
-                Ok(founding.promise(table))
+                Ok(bootstrap.promise(table))
             }
             None => heard,
         };
@@ -173,7 +173,7 @@ impl World {
                 Ok(())
             }
             Ok(Some((identity, members))) => self.founded(to, &identity, &members),
-            Err(Stranger::Promised { .. }) => {
+            Err(JoinError::Promised { .. }) => {
                 // One whose disk failed just after it had founded the cluster
                 // is blank again, and nobody else has heard of that.
                 if !self.hosts.iter().any(|host| host.disk.has_log()) {
@@ -181,13 +181,13 @@ impl World {
                 }
                 Ok(())
             }
-            Err(Stranger::SameNumber { .. } | Stranger::NotAPeer { .. }) => {
+            Err(JoinError::SameNumber { .. } | JoinError::NotAPeer { .. }) => {
                 self.stats.strangers += 1;
                 Ok(())
             }
             Err(stranger) => {
                 self.stats.refused_strangers += 1;
-                host.founding = None;
+                host.bootstrap = None;
                 host.founder = false;
                 host.dead = !self.swarm.kinds.members;
                 self.note(to, &stranger.to_string());
@@ -200,7 +200,7 @@ impl World {
     fn founded(&mut self, server: usize, identity: &Identity, members: &Membership) -> Verdict {
         self.stats.foundings += 1;
         let host = &mut self.hosts[server];
-        host.founding = None;
+        host.bootstrap = None;
         host.cluster = identity.cluster;
         self.note(server, &format!("is of cluster {}", identity.cluster));
         match &self.beginning.founded {
@@ -215,12 +215,12 @@ impl World {
                         "{} takes part with storage {}, and {known:?} was founded",
                         identity.server, identity.storage
                     );
-                    return broken(Check::Founding, detail);
+                    return broken(Check::Bootstrap, detail);
                 }
             }
             Some((first, _)) => {
                 let detail = format!("{identity:?}, and before it {first}");
-                return broken(Check::Founding, detail);
+                return broken(Check::Bootstrap, detail);
             }
         }
         let host = &mut self.hosts[server];
@@ -238,7 +238,7 @@ impl World {
     pub(super) fn give_up(&mut self) {
         // A founder whose disk was lost before all had heard of it: those who
         // have not wait for it, and only an operator can tell them not to.
-        let waits = self.hosts.iter().any(|host| host.founding.is_some());
+        let waits = self.hosts.iter().any(|host| host.bootstrap.is_some());
         if waits && self.hosts.iter().any(|host| host.dead) {
             self.beginning.failed = true;
             self.stats.failed_foundings += 1;
@@ -325,7 +325,7 @@ impl World {
     }
 }
 
-/// What all servers are judged by, from the founding on.
+/// What all servers are judged by, from the bootstrap on.
 pub(super) fn committed(swarm: &Swarm, members: &Membership) -> Committed {
     let mut wide = swarm.limits;
     wide.journal_bytes = u64::MAX;

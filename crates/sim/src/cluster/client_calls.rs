@@ -1,6 +1,6 @@
 //! Clients and servers talking.
 
-use tenure_alpo::{Answer, Ask, Outcome, Query, Refusal, ServerId};
+use tenure_alpo::{Answer, ClientRequest, Outcome, Query, Refusal, ServerId};
 
 use super::checkers::Verdict;
 use super::client::Pending;
@@ -35,7 +35,7 @@ impl World {
             if !self.quiet && own.pending.len() < 2 {
                 let key = own.key();
                 let query = any_query(&mut own.rng, |_| Query::Register(key));
-                self.begin(client, Ask::Read(query));
+                self.begin(client, ClientRequest::Read(query));
             }
             return;
         }
@@ -43,7 +43,7 @@ impl World {
             if own.pending.is_empty() && !self.quiet {
                 let ttl = self.swarm.session_ttl;
                 let opening = own.opening(ttl);
-                self.begin(client, Ask::Open(opening));
+                self.begin(client, ClientRequest::Open(opening));
             }
             return;
         }
@@ -78,8 +78,8 @@ impl World {
         falls
     }
 
-    fn begin(&mut self, client: usize, ask: Ask) {
-        if let Ask::Command(command, _) = &ask {
+    fn begin(&mut self, client: usize, ask: ClientRequest) {
+        if let ClientRequest::Command(command, _) = &ask {
             self.holders.sends(client, command);
         }
         let operation = self.calls.invoke(self.now, client, &ask);
@@ -168,12 +168,14 @@ impl World {
             Answer::Read(found) => {
                 self.stats.answers += 1;
                 self.calls.read(self.now, pending.operation, &found);
-                if let Ask::Read(query) = &pending.ask {
+                if let ClientRequest::Read(query) = &pending.ask {
                     self.stats.read += 1;
                     self.judge_read(pending.known, query, &found)?;
                 }
-                if let (Ask::Read(query), tenure_alpo::Found::Register(register, ..)) =
-                    (&pending.ask, &found)
+                if let (
+                    ClientRequest::Read(query),
+                    tenure_alpo::QueryResult::Register(register, ..),
+                ) = (&pending.ask, &found)
                     && let Query::Register(key) = query
                 {
                     let version = register.as_ref().map(|r| r.version.clone());
@@ -222,7 +224,7 @@ impl World {
         self.loss.given_out.note(outcome);
         let own = &mut self.clients[client];
         let until = own.believes_until(pending.since, self.swarm.session_ttl);
-        if let Ask::Command(command, _) = &pending.ask {
+        if let ClientRequest::Command(command, _) = &pending.ask {
             self.holders.answered(client, command, outcome, until);
         }
         match outcome {
@@ -245,7 +247,7 @@ impl World {
     }
 
     /// An operator asks the leader for something.
-    pub(super) fn order(&mut self, ask: Ask) {
+    pub(super) fn order(&mut self, ask: ClientRequest) {
         let Some(server) = self.leader() else {
             return;
         };

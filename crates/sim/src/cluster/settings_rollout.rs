@@ -20,13 +20,13 @@ use super::swarm::{MILLI, SECOND, Swarm};
 use super::world::{Event, World};
 
 /// What changes in turn.
-pub(super) struct Turns {
+pub(super) struct SettingsRollout {
     rng: Rng,
     /// The settings before those of the world, if they change.
     pub(super) before: Option<Config>,
 }
 
-impl Turns {
+impl SettingsRollout {
     pub(super) fn draw(seed: u64, swarm: &mut Swarm, options: &Options) -> Self {
         let mut rng = Rng::from_seed(seed ^ 0x7475_726e_7321);
         swarm.kinds.settings = options.kinds.settings && swarm.servers > 2 && rng.chance(25);
@@ -84,18 +84,19 @@ impl World {
             return;
         }
         let storm = self.swarm.storm;
-        let mut at = self.turns.rng.between(storm / 20, storm / 4);
+        let mut at = self.settings_rollout.rng.between(storm / 20, storm / 4);
         let mut old = false;
         while at < storm {
             // Quickly, or with time for the rest to get used to it.
-            let gap = [20 * MILLI, SECOND / 2, 3 * SECOND][self.turns.rng.below(3) as usize];
-            let first = self.turns.rng.below(self.swarm.servers as u64) as usize;
+            let gap =
+                [20 * MILLI, SECOND / 2, 3 * SECOND][self.settings_rollout.rng.below(3) as usize];
+            let first = self.settings_rollout.rng.below(self.swarm.servers as u64) as usize;
             for turn in 0..self.swarm.servers {
                 let server = (first + turn) % self.swarm.servers;
                 self.after(at, Event::Turn { server, old });
-                at += gap / 2 + self.turns.rng.below(gap);
+                at += gap / 2 + self.settings_rollout.rng.below(gap);
             }
-            at += self.turns.rng.between(2 * SECOND, 15 * SECOND);
+            at += self.settings_rollout.rng.between(2 * SECOND, 15 * SECOND);
             old = !old;
         }
     }
@@ -103,13 +104,13 @@ impl World {
     /// A server is started again under other settings. Whoever leads goes
     /// last, or is forgotten: it is then that a lease of before may live on.
     pub(super) fn turn(&mut self, server: usize, old: bool) {
-        let forgotten = self.leader() == Some(server) && self.turns.rng.chance(60);
+        let forgotten = self.leader() == Some(server) && self.settings_rollout.rng.chance(60);
         if self.healed || self.hosts[server].old == old || forgotten {
             return;
         }
         self.hosts[server].old = old;
         self.stats.settings += 1;
-        let delay = 1 + self.turns.rng.below(100 * MILLI);
+        let delay = 1 + self.settings_rollout.rng.below(100 * MILLI);
         self.crash(server, Some(delay));
     }
 
@@ -135,7 +136,7 @@ impl World {
     /// is lowered when it was waited out.
     pub(super) fn owed(&mut self, server: usize) -> Duration {
         let own = self
-            .turns
+            .settings_rollout
             .config(&self.hosts[server], &self.swarm.config)
             .silence();
         let host = &mut self.hosts[server];
@@ -155,7 +156,7 @@ impl World {
     pub(super) fn waited_out(&mut self, server: usize, epoch: u64) {
         if self.hosts[server].epoch == epoch {
             let own = self
-                .turns
+                .settings_rollout
                 .config(&self.hosts[server], &self.swarm.config)
                 .silence();
             self.hosts[server].disk.silence = own;
@@ -169,7 +170,7 @@ impl World {
             return 0;
         }
         let size = bytes as u64 * self.swarm.sync / 8_192;
-        let rng = &mut self.turns.rng;
+        let rng = &mut self.settings_rollout.rng;
         let stall = match rng.below(600) {
             0 => 1_000 * SECOND,
             1..4 => rng.between(SECOND / 2, 12 * SECOND),
@@ -178,8 +179,8 @@ impl World {
         self.stats.stalled_syncs += 1;
         self.hosts[server].stalled_until = self.now + stall;
         // Whose disk hangs is likely to be ended by somebody.
-        if self.swarm.kinds.crashes && self.turns.rng.chance(50) {
-            let soon = self.turns.rng.below(4 * self.timeout());
+        if self.swarm.kinds.crashes && self.settings_rollout.rng.chance(50) {
+            let soon = self.settings_rollout.rng.below(4 * self.timeout());
             self.after(soon, Event::Snipe { server });
         }
         size + stall
@@ -191,15 +192,15 @@ impl World {
         let offers = matches!(
             envelope.body,
             Body::Request {
-                request: Request::TransferNow,
+                request: Request::TimeoutNow,
                 ..
             }
         );
         let leases = self
-            .turns
+            .settings_rollout
             .config(&self.hosts[server], &self.swarm.config)
             .lease_reads;
-        if offers && leases && self.swarm.kinds.partitions && self.turns.rng.chance(50) {
+        if offers && leases && self.swarm.kinds.partitions && self.settings_rollout.rng.chance(50) {
             self.after(1, Event::Dethrone { server });
         }
     }

@@ -1,4 +1,5 @@
-//! Who may vote at all: founding a cluster, and telling strangers.
+//! Bootstrap: which servers begin a cluster, and so may vote at all; and the
+//! join errors of all others.
 //!
 //! Votes and acknowledged entries are promises, and they are kept on disks. A
 //! server whose disk was wiped has broken its promises without knowing it: it
@@ -75,7 +76,7 @@ pub struct Hello {
 
 /// Why a server does not go on, or does not talk to another.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Stranger {
+pub enum JoinError {
     /// Somebody with a number that is not among the peers.
     NotAPeer {
         /// The number.
@@ -132,7 +133,7 @@ pub enum Stranger {
     },
 }
 
-impl fmt::Display for Stranger {
+impl fmt::Display for JoinError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NotAPeer { server } => write!(
@@ -222,11 +223,11 @@ fn names(servers: &BTreeSet<ServerId>) -> String {
     }
 }
 
-impl core::error::Error for Stranger {}
+impl core::error::Error for JoinError {}
 
 /// A blank server that looks for its peers.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Founding {
+pub struct Bootstrap {
     server: ServerId,
     storage: StorageId,
     /// Every peer, itself among them, and the storage it is blank with.
@@ -238,7 +239,7 @@ pub struct Founding {
     planted: Plant<Bug>,
 }
 
-impl Founding {
+impl Bootstrap {
     /// Server `server` with a new data directory, and the numbers of all that
     /// shall found the cluster. Its own is added if it is not among them.
     pub fn new(
@@ -308,15 +309,15 @@ impl Founding {
     ///
     /// # Errors
     /// If this server must not run, or the other is none of its peers.
-    pub fn heard(&mut self, hello: &Hello) -> Result<Option<(Identity, Membership)>, Stranger> {
+    pub fn heard(&mut self, hello: &Hello) -> Result<Option<(Identity, Membership)>, JoinError> {
         if hello.server == self.server && hello.storage != self.storage {
             let server = self.server;
-            return Err(Stranger::SameNumber { server });
+            return Err(JoinError::SameNumber { server });
         }
         let knows_this = hello.known.get(&self.server) == Some(&self.storage);
         if !self.blank.contains_key(&hello.server) && !knows_this {
             let server = hello.server;
-            return Err(Stranger::NotAPeer { server });
+            return Err(JoinError::NotAPeer { server });
         }
         if let Some(cluster) = hello.cluster {
             let joined = self.join(cluster, &hello.known);
@@ -330,7 +331,7 @@ impl Founding {
         if !self.blank.keys().eq(&hello.founders) {
             // What it said with other peers no longer counts.
             self.blank.insert(hello.server, None);
-            return Err(Stranger::OtherPeers {
+            return Err(JoinError::OtherPeers {
                 server: hello.server,
                 ours: self.blank.keys().copied().collect(),
                 theirs: hello.founders.clone(),
@@ -341,7 +342,7 @@ impl Founding {
             && *promised != hello.storage
         {
             let (server, promised, found) = (hello.server, *promised, hello.storage);
-            return Err(Stranger::Promised {
+            return Err(JoinError::Promised {
                 server,
                 promised,
                 found,
@@ -402,7 +403,7 @@ impl Founding {
     }
 
     /// A peer has a cluster already.
-    fn join(&self, cluster: ClusterId, known: &Table) -> Result<(Identity, Membership), Stranger> {
+    fn join(&self, cluster: ClusterId, known: &Table) -> Result<(Identity, Membership), JoinError> {
         let (server, found) = (self.server, self.storage);
         match known.get(&server) {
             // As if it were the one that they know.
@@ -416,26 +417,26 @@ impl Founding {
                 Ok(self.found(cluster, known))
             }
             // It belongs to them, but the members have changed since the
-            // founding: it learns of that, and that it may vote, by the log.
+            // bootstrap: it learns of that, and that it may vote, by the log.
             Some(storage) if *storage == found => Ok(self.found(cluster, &Table::new())),
-            Some(storage) => Err(Stranger::Replaced {
+            Some(storage) => Err(JoinError::Replaced {
                 server,
                 known: *storage,
                 found,
             }),
-            None => Err(Stranger::NotAMember { server, found }),
+            None => Err(JoinError::NotAMember { server, found }),
         }
     }
 
     /// Whether a cluster that these have founded is the one that was promised,
     /// if any was.
-    fn keeps(&self, table: &Table) -> Result<(), Stranger> {
+    fn keeps(&self, table: &Table) -> Result<(), JoinError> {
         let promised = self.promised.as_ref().filter(|promised| *promised != table);
         let mut differs = promised.into_iter().flatten();
         let differs = differs.find(|(server, storage)| table.get(server) != Some(storage));
         match differs {
             None => Ok(()),
-            Some((server, promised)) => Err(Stranger::Promised {
+            Some((server, promised)) => Err(JoinError::Promised {
                 server: *server,
                 promised: *promised,
                 found: table.get(server).copied().unwrap_or(*promised),
@@ -473,18 +474,18 @@ impl Identity {
     /// If it is a stranger: of another cluster, or under this server's own
     /// number. A blank server is none: it may be one that waits to be
     /// admitted.
-    pub fn meets(&self, hello: &Hello) -> Result<(), Stranger> {
+    pub fn meets(&self, hello: &Hello) -> Result<(), JoinError> {
         let server = hello.server;
         if let Some(theirs) = hello.cluster.filter(|theirs| *theirs != self.cluster) {
             let ours = self.cluster;
-            return Err(Stranger::OtherCluster {
+            return Err(JoinError::OtherCluster {
                 server,
                 ours,
                 theirs,
             });
         }
         if server == self.server {
-            return Err(Stranger::SameNumber { server });
+            return Err(JoinError::SameNumber { server });
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! The plain log: what users append and read, each entry once, in order.
+//! The user log: what users append and read, each entry once, in order.
 //!
 //! Its entries have numbers of their own, from 1 without gaps, since most
 //! entries of the replicated log are not theirs. The newest are kept, up to
@@ -26,7 +26,7 @@ pub struct TooOld {
 
 /// The plain log.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Journal {
+pub struct UserLog {
     bytes_max: u64,
     bytes: u64,
     /// The number of the oldest entry that is kept.
@@ -38,7 +38,7 @@ pub struct Journal {
     gaps: Vec<Gap>,
 }
 
-impl Journal {
+impl UserLog {
     /// Before the first entry.
     pub(super) const fn new(bytes_max: u64) -> Self {
         Self {
@@ -64,7 +64,7 @@ impl Journal {
         for gap in gaps {
             put(&mut apart, gap);
         }
-        let mut journal = Self {
+        let mut user_log = Self {
             bytes_max,
             bytes: entries.iter().map(weight).sum(),
             first,
@@ -72,23 +72,23 @@ impl Journal {
             entries,
             gaps: apart,
         };
-        if journal.gap(first).is_some() {
+        if user_log.gap(first).is_some() {
             return None;
         }
-        let mut left = journal.entries.len() as u64;
+        let mut left = user_log.entries.len() as u64;
         // A run between two gaps at a time.
         loop {
-            let run = journal.run_after(journal.next);
-            let step = run.map_or(left, |gap| left.min(gap.from - journal.next));
+            let run = user_log.run_after(user_log.next);
+            let step = run.map_or(left, |gap| left.min(gap.from - user_log.next));
             left -= step;
-            let end = journal.next.checked_add(step)?;
-            journal.next = journal.skip(end);
+            let end = user_log.next.checked_add(step)?;
+            user_log.next = user_log.skip(end);
             if left == 0 {
                 // What is left out is behind what comes next.
-                let last = journal.gaps.last();
+                let last = user_log.gaps.last();
                 return last
-                    .is_none_or(|gap| gap.to <= journal.next)
-                    .then_some(journal);
+                    .is_none_or(|gap| gap.to <= user_log.next)
+                    .then_some(user_log);
             }
         }
     }

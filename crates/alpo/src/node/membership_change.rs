@@ -1,5 +1,5 @@
-//! What a leader does besides replicating: reads, changes of members, and
-//! handing over.
+//! Changes of members by a leader: one at a time, judged by who answers and
+//! whose disk syncs after the request came.
 
 use core::time::Duration;
 
@@ -7,14 +7,13 @@ use tenure_core::time::{Instant, nanos};
 
 use super::super::bug::Bug;
 use super::super::entry::Payload;
-use super::super::ids::{LogId, Position, ServerId, StorageId};
+use super::super::ids::{LogId, ServerId, StorageId};
 use super::super::membership::{Change, Member, Membership};
-use super::super::message::Request;
 use super::super::quorum;
-use super::leader::{Leader, Transfer};
-use super::progress::{Mode, Progress};
+use super::leader::Leader;
+use super::progress::Progress;
 use super::server::Server;
-use super::types::{Answer, Ask, Few, Query, Refusal};
+use super::types::{Answer, ClientRequest, Refusal, ServerList};
 
 /// A learner that is promoted may lack what was appended in so long a time,
 /// or in a timeout if that is longer. It is counted in time, so that a busy
@@ -48,30 +47,6 @@ impl Changing {
 }
 
 impl Leader {
-    /// Answers from the applied state as soon as it is certain that nobody
-    /// else has led and committed since the question came.
-    pub(super) fn read(&mut self, server: &mut Server, token: u64, query: Query) {
-        if server.planted(Bug::ReadUnconfirmed) || self.has_lease(server) {
-            let found = server.find(query, self.time(server));
-            return server.answer(token, Answer::Read(found));
-        }
-        if self.rounds.waiting() >= server.config.waiting {
-            return server.answer(token, Answer::Refused(Refusal::Busy));
-        }
-        self.rounds.wait(token, query);
-    }
-
-    /// Whether nobody else can have been elected: voters that answered the
-    /// last confirmed round refuse votes for a timeout from when they heard
-    /// of it, which was not before it began, on clocks that are at most
-    /// `drift` off.
-    fn has_lease(&self, server: &Server) -> bool {
-        let span = server.config.drift.shorten(server.config.timeout);
-        server.config.lease_reads
-            && !self.lease_given_up
-            && server.now < self.rounds.confirmed_at().after(span)
-    }
-
     /// Changes the members, or refuses to. `of` is the disk that the server
     /// which is promoted or removed must have: then a request that comes late
     /// or twice does nothing to the server that has its number by then.
@@ -103,11 +78,14 @@ impl Leader {
             let leader = self.transfer.map(|transfer| transfer.to);
             return server.answer(token, Answer::Refused(Refusal::NotLeader { leader }));
         }
-        if let Change::Admit { .. } = change {
+        if let Change::AddLearner { .. } = change {
             return self.adopt(server, members, token);
         }
         let lately = server.now.before(server.config.timeout);
-        let (mut round, mut until) = (self.rounds.next(), server.now.after(server.config.timeout));
+        let (mut round, mut until) = (
+            self.quorum_rounds.next(),
+            server.now.after(server.config.timeout),
+        );
         let mut after = server.log.last().id;
         if server.planted(Bug::ChangesOverlap) {
             (round, until, after) = (0, server.now, 0);
@@ -119,7 +97,7 @@ impl Leader {
             round,
             after,
             until,
-            awake: self.rounds.confirmed_at() >= lately,
+            awake: self.quorum_rounds.confirmed_at() >= lately,
         });
         self.judge_change(server);
     }
@@ -139,7 +117,7 @@ impl Leader {
         }
         let now = server.members.now();
         let about = match change {
-            Change::Admit { .. } => None,
+            Change::AddLearner { .. } => None,
             Change::Promote(id) | Change::Remove(id) => now.get(id),
         };
         match (about, of) {
@@ -158,7 +136,7 @@ impl Leader {
             return;
         };
         let over = server.now >= it.until;
-        let confirmed = self.rounds.is_confirmed(it.round);
+        let confirmed = self.quorum_rounds.is_confirmed(it.round);
         if !confirmed && !over {
             return;
         }
@@ -171,11 +149,15 @@ impl Leader {
             Err(refusal) => Err(refusal),
         });
         match judged {
-            // The heir must not be given ever more: it waits until somebody
+            // The transferee must not be given ever more: it waits until somebody
             // leads.
             Ok(_) if self.transfer.is_some() => {
                 let (change, of) = (it.change, it.of);
-                if !(self.desk).admit(&server.config, it.token, Ask::change(change, of)) {
+                if !(self.pending_proposals).push_backlog(
+                    &server.config,
+                    it.token,
+                    ClientRequest::change(change, of),
+                ) {
                     server.answer(it.token, Answer::Refused(Refusal::Busy));
                 }
             }
@@ -249,7 +231,7 @@ impl Leader {
     /// `after` on its disk, by its own word, has synced after the request
     /// came. Without this the change could make a majority need a disk that
     /// hangs: it would count at once, and never commit.
-    fn unsynced(&self, server: &Server, it: &Changing, members: &Membership) -> Option<Few> {
+    fn unsynced(&self, server: &Server, it: &Changing, members: &Membership) -> Option<ServerList> {
         if server.planted(Bug::ChangeUnsynced) {
             return None;
         }
@@ -313,7 +295,7 @@ impl Leader {
 
     fn adopt(&mut self, server: &mut Server, members: Membership, token: u64) {
         self.append(server, Payload::Members(members), Some(token));
-        self.meet_members(server);
+        self.update_peers(server);
     }
 
     /// Whether enough of those who would vote after a change could vote now:
@@ -337,7 +319,7 @@ impl Leader {
 
     /// Peers come and go with the members, as soon as the entry is appended. A
     /// number that has gone to another disk is another peer.
-    pub(super) fn meet_members(&mut self, server: &Server) {
+    pub(super) fn update_peers(&mut self, server: &Server) {
         let members = server.members.now();
         if !server.planted(Bug::ProgressKept) {
             self.peers.retain(|id, peer| members.has(*id, peer.storage));
@@ -348,136 +330,6 @@ impl Leader {
             self.peers
                 .entry(id)
                 .or_insert_with(|| Progress::hopeful(storage, last, newest));
-        }
-    }
-
-    /// Lets proposals wait and brings another up to date, to lead.
-    pub(super) fn hand_over(
-        &mut self,
-        server: &mut Server,
-        token: Option<u64>,
-        to: Option<ServerId>,
-    ) {
-        let members = server.members.now();
-        let can = |id: &ServerId| members.is_voter(*id) && *id != server.id();
-        let best = || {
-            let heirs = self.peers.iter().filter(|(id, _)| can(id));
-            let best = heirs.max_by_key(|(_, peer)| (peer.round, peer.matched));
-            best.map(|(id, _)| *id)
-        };
-        let target = match to {
-            Some(to) => Some(to).filter(can),
-            None => best(),
-        };
-        let busy = self.transfer.is_some();
-        let Some(to) = target.filter(|_| !busy) else {
-            if let Some(token) = token {
-                let refusal = if busy {
-                    Refusal::Busy
-                } else {
-                    Refusal::NotHandedOver
-                };
-                server.answer(token, Answer::Refused(refusal));
-            }
-            return;
-        };
-        let until = server.now.after(server.config.timeout);
-        self.transfer = Some(Transfer {
-            to,
-            until,
-            told: false,
-            token,
-        });
-    }
-
-    /// Tells the heir to stand as soon as it has everything.
-    pub(super) fn offer(&mut self, server: &mut Server) {
-        let Some(transfer) = &mut self.transfer else {
-            return;
-        };
-        let caught_up = self
-            .peers
-            .get(&transfer.to)
-            .is_some_and(|peer| peer.matched == server.log.last().id);
-        if caught_up && !transfer.told {
-            transfer.told = true;
-            // From here on somebody may be elected although voters hear this
-            // leader: it never again counts on a lease in this term.
-            self.lease_given_up = !server.planted(Bug::LeaseKept);
-            server.ask(transfer.to, Request::TransferNow);
-        }
-    }
-
-    pub(super) fn give_up_transfer(&mut self, server: &mut Server) {
-        let over = |transfer: &mut Transfer| server.now >= transfer.until;
-        let Some(transfer) = self.transfer.take_if(over) else {
-            return;
-        };
-        if let Some(token) = transfer.token {
-            server.answer(token, Answer::Refused(Refusal::NotHandedOver));
-        }
-        self.open_doors(server);
-    }
-
-    /// When this server steps down unless a majority answers before (H5).
-    pub(super) fn leads_until(&self, server: &Server) -> Instant {
-        let config = &server.config;
-        let silent = self
-            .rounds
-            .silent_since(config.heartbeat, config.lease_reads);
-        match silent {
-            Some(since) if !server.planted(Bug::NeverStepsDown) => since.after(config.timeout),
-            _ => Instant::MAX,
-        }
-    }
-
-    /// When something is to be done at the latest.
-    pub(super) fn deadline(&self, server: &Server) -> Instant {
-        let transfer = self.transfer.map_or(Instant::MAX, |t| t.until);
-        let changing = self.changing.map_or(Instant::MAX, |it| it.until);
-        let silent = self.leads_until(server);
-        let first = self.heartbeat_at.min(silent);
-        first.min(transfer).min(changing)
-    }
-}
-
-impl Progress {
-    /// The snapshot that ends at `last` is sent from its first byte.
-    pub(super) fn install(&mut self, last: Position) {
-        self.mode = Mode::Installing {
-            last,
-            offset: 0,
-            first: None,
-            asked: None,
-        };
-    }
-
-    /// The peer has said to request `number` that it wants byte `wanted` of
-    /// the snapshot next, or has all of it.
-    pub(super) fn installed(&mut self, number: u64, of: Position, wanted: u64, done: bool) {
-        if done {
-            return self.appended(of.id);
-        }
-        let Mode::Installing {
-            last,
-            offset,
-            first,
-            asked,
-        } = &mut self.mode
-        else {
-            return;
-        };
-        // An answer to what was sent twice must not make the next chunk be
-        // sent twice: that would go on to the end of the snapshot, and be
-        // three times after the next such answer.
-        if *last != of || first.is_none_or(|first| number < first) {
-            return;
-        }
-        if wanted > *offset {
-            *asked = None;
-        }
-        if wanted != *offset {
-            (*offset, *first) = (wanted, None);
         }
     }
 }

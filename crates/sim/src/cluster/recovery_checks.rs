@@ -15,7 +15,7 @@
 //! timeouts and 2 seconds; and at the end all members have the same log and
 //! the same state.
 
-use tenure_alpo::Founding;
+use tenure_alpo::Bootstrap;
 
 use super::checkers::committed::matching;
 use super::checkers::{Check, Verdict, broken};
@@ -56,7 +56,7 @@ impl World {
         self.network.heal();
         // One that is still blank may turn out to have another disk than the
         // cluster was founded with, and then it takes no part: two faults.
-        let out = |host: &Host| host.dead || host.founding.is_some();
+        let out = |host: &Host| host.dead || host.bootstrap.is_some();
         let mute = self.swarm.mute && !self.hosts.iter().any(out);
         if mute {
             // It answers whoever asks, and can ask nobody. A leader to whom
@@ -122,12 +122,12 @@ impl World {
 
     /// Nobody must still be looking for the cluster.
     fn all_founded(&self) -> Verdict {
-        let blank = self.hosts.iter().find(|host| host.founding.is_some());
+        let blank = self.hosts.iter().find(|host| host.bootstrap.is_some());
         match blank {
             Some(host) if !self.swarm.kinds.members => {
-                let missing = host.founding.as_ref().map(Founding::missing);
+                let missing = host.bootstrap.as_ref().map(Bootstrap::missing);
                 let detail = format!("{} is still blank, waits for {missing:?}", host.id);
-                broken(Check::Founding, detail)
+                broken(Check::Bootstrap, detail)
             }
             _ => Ok(()),
         }

@@ -5,7 +5,7 @@
 //! among the uncommitted ones (the *tail* of its session, kept here), and
 //! only then is it new. The first is only complete once this leader's no-op
 //! is applied, since an earlier leader's entries may hold it; until then
-//! requests wait in the anteroom (`docs/design/alpo.md`, H16). So do those that come
+//! requests wait in the backlog (`docs/design/alpo.md`, H16). So do those that come
 //! while the leadership is handed over: refused, their clients would come
 //! again after a pause of their own, which may be longer than it takes.
 
@@ -15,14 +15,14 @@ use super::super::bug::Bug;
 use super::super::config::Config;
 use super::super::entry::{ClusterVersion, Command, Entry, Operation, Outcome, Payload, SessionId};
 use super::super::ids::LogId;
-use super::super::owner::{Claim, Opener, Opening};
-use super::super::state::{MAX_BOUND, MAX_WINDOW, Session, Standing};
-use super::ends::Ends;
+use super::super::owner::{OpenSession, OwnershipProof, SessionOpener};
+use super::super::state::{MAX_BOUND, MAX_WINDOW, SerialStatus, Session};
 use super::server::Server;
-use super::types::{Answer, Ask, Refusal};
+use super::session_ends::SessionEnds;
+use super::types::{Answer, ClientRequest, Refusal};
 
 #[derive(Clone, Debug, Default)]
-pub(super) struct Desk {
+pub(super) struct PendingProposals {
     /// Entries and who is told what became of them, by entry.
     waiters: VecDeque<(LogId, u64)>,
     /// For each session its uncommitted commands of this reign, in the order
@@ -31,15 +31,15 @@ pub(super) struct Desk {
     /// Sessions whose end is among their uncommitted commands.
     ending: BTreeSet<SessionId>,
     /// What the ends of sessions may write that are not applied yet.
-    pub(super) ends: Ends,
+    pub(super) session_ends: SessionEnds,
     /// How many sessions each opens by uncommitted entries of this reign.
-    opening: BTreeMap<Opener, u64>,
+    opening: BTreeMap<SessionOpener, u64>,
     /// How many all of them open so.
     openings: u64,
     /// Asked before the leader was ready, or while it hands over.
-    anteroom: VecDeque<(u64, Ask)>,
+    backlog: VecDeque<(u64, ClientRequest)>,
     /// Bytes of them.
-    outside: usize,
+    backlog_bytes: usize,
     /// Bytes of entries that are not applied yet.
     uncommitted: usize,
 }
@@ -59,41 +59,41 @@ pub(super) enum Admission {
     Answer(Answer),
 }
 
-impl Desk {
+impl PendingProposals {
     /// Whether there is room for `payload`.
     pub(super) fn has_room(&self, server: &Server, weight: usize) -> bool {
         self.uncommitted == 0 || self.uncommitted + weight <= server.config.uncommitted_bytes
     }
 
-    /// Lets `ask` wait in the anteroom; `false` if that is full.
-    pub(super) fn admit(&mut self, config: &Config, token: u64, ask: Ask) -> bool {
+    /// Puts `ask` into the backlog; `false` if that is full.
+    pub(super) fn push_backlog(&mut self, config: &Config, token: u64, ask: ClientRequest) -> bool {
         let weight = ask.weight();
-        let outside = self.outside + weight;
-        let fits = self.anteroom.is_empty() || outside <= config.uncommitted_bytes;
-        if self.anteroom.len() >= config.waiting || !fits {
+        let backlog_bytes = self.backlog_bytes + weight;
+        let fits = self.backlog.is_empty() || backlog_bytes <= config.uncommitted_bytes;
+        if self.backlog.len() >= config.waiting || !fits {
             return false;
         }
-        self.outside = outside;
-        self.anteroom.push_back((token, ask));
+        self.backlog_bytes = backlog_bytes;
+        self.backlog.push_back((token, ask));
         true
     }
 
-    /// Everybody who waits in the anteroom, in the order they came.
-    pub(super) fn let_in(&mut self) -> VecDeque<(u64, Ask)> {
-        self.outside = 0;
-        core::mem::take(&mut self.anteroom)
+    /// Empties the backlog: its requests in the order they came.
+    pub(super) fn take_backlog(&mut self) -> VecDeque<(u64, ClientRequest)> {
+        self.backlog_bytes = 0;
+        core::mem::take(&mut self.backlog)
     }
 
-    /// How many wait in the anteroom.
-    pub(super) fn outside(&self) -> usize {
-        self.anteroom.len()
+    /// How many requests the backlog has.
+    pub(super) fn backlog_len(&self) -> usize {
+        self.backlog.len()
     }
 
     /// Whether another session may be opened for this opener.
     ///
     /// One that has as many as there are places left opens no more: however
     /// many take all that they get, whoever has fewer than they finds a place.
-    pub(super) fn judge_opening(&self, server: &Server, opening: &Opening) -> Option<Refusal> {
+    pub(super) fn judge_opening(&self, server: &Server, opening: &OpenSession) -> Option<Refusal> {
         let (opener, most) = (opening.owner.opener, opening.most);
         if most == u64::MAX {
             // Only the state bounds it, as it does all of them together.
@@ -119,7 +119,7 @@ impl Desk {
     /// leader which was deposed and does not know it: the leader after it has
     /// given the same number to somebody else, who is told to ask elsewhere.
     /// The rightful owner of an uncommitted one cannot know its number yet.
-    fn judge_owner(server: &Server, session: SessionId, claim: &Claim) -> Option<Refusal> {
+    fn judge_owner(server: &Server, session: SessionId, claim: &OwnershipProof) -> Option<Refusal> {
         if let Some(open) = server.state.sessions().get(session) {
             return (!open.owner().admits(claim)).then_some(Refusal::NotOwner);
         }
@@ -134,7 +134,12 @@ impl Desk {
         }
     }
 
-    pub(super) fn judge(&self, server: &Server, command: &Command, claim: &Claim) -> Admission {
+    pub(super) fn judge(
+        &self,
+        server: &Server,
+        command: &Command,
+        claim: &OwnershipProof,
+    ) -> Admission {
         if let Some(refused) = Self::judge_owner(server, command.session, claim)
             && !server.planted(Bug::SessionWithoutOwner)
         {
@@ -142,17 +147,17 @@ impl Desk {
         }
         let sessions = server.state.sessions();
         match sessions.standing(command.session, command.serial, &command.operation) {
-            Standing::Done(_) if server.planted(Bug::AnswerLost) => {
+            SerialStatus::Done(_) if server.planted(Bug::AnswerLost) => {
                 Admission::Answer(Answer::Done(Outcome::Nothing))
             }
-            Standing::Done(outcome) => Admission::Answer(Answer::Done(outcome)),
-            Standing::OtherContent => Admission::Answer(Answer::Refused(Refusal::OtherContent)),
-            Standing::Forgotten => Admission::Answer(Answer::Done(Outcome::TooOld)),
+            SerialStatus::Done(outcome) => Admission::Answer(Answer::Done(outcome)),
+            SerialStatus::OtherContent => Admission::Answer(Answer::Refused(Refusal::OtherContent)),
+            SerialStatus::Forgotten => Admission::Answer(Answer::Done(Outcome::TooOld)),
             // That there is no such session is for the log to say: a leader
             // that was deposed without knowing it might say so of one that
             // was opened since.
-            Standing::NoSession => Admission::Append,
-            Standing::Next | Standing::Ahead { .. } => self.judge_new(server, command),
+            SerialStatus::NoSession => Admission::Append,
+            SerialStatus::Next | SerialStatus::Ahead { .. } => self.judge_new(server, command),
         }
     }
 
@@ -271,7 +276,7 @@ impl Desk {
     pub(super) fn appended(&mut self, server: &Server, entry: &Entry, token: Option<u64>) {
         self.uncommitted += entry.weight();
         if let Some(writes) = self.end_writes(server, &entry.payload) {
-            self.ends.appended(entry.id, writes);
+            self.session_ends.appended(entry.id, writes);
         }
         if let Some(token) = token {
             self.waiters.push_back((entry.id, token));
@@ -301,10 +306,10 @@ impl Desk {
     }
 
     /// `entry` was applied: says whom to tell.
-    pub(super) fn applied(&mut self, entry: &Entry, mut tell: impl FnMut(u64)) {
+    pub(super) fn applied(&mut self, entry: &Entry, mut emit: impl FnMut(u64)) {
         // Entries of earlier reigns were never counted.
         self.uncommitted = self.uncommitted.saturating_sub(entry.weight());
-        self.ends.applied(entry.id);
+        self.session_ends.applied(entry.id);
         if let Payload::Command(command) = &entry.payload
             && command.operation == Operation::Close
         {
@@ -330,15 +335,15 @@ impl Desk {
             }
         }
         while let Some((_, token)) = self.waiters.pop_front_if(|(id, _)| *id <= entry.id) {
-            tell(token);
+            emit(token);
         }
     }
 
     /// Everybody who still waits, and those who had not been let in.
     pub(super) fn abandon(self) -> (impl Iterator<Item = u64>, impl Iterator<Item = u64>) {
         let waiting = self.waiters.into_iter().map(|(_, token)| token);
-        let outside = self.anteroom.into_iter().map(|(token, _)| token);
-        (waiting, outside)
+        let backlog = self.backlog.into_iter().map(|(token, _)| token);
+        (waiting, backlog)
     }
 }
 
@@ -348,14 +353,14 @@ mod tests {
 
     use super::*;
 
-    fn append(bytes: usize) -> Ask {
+    fn append(bytes: usize) -> ClientRequest {
         let command = Command {
             session: 1,
             serial: 1,
             outstanding: 1,
             operation: Operation::Append(alloc::vec![0; bytes].into()),
         };
-        Ask::Command(command, Claim::NONE)
+        ClientRequest::Command(command, OwnershipProof::NONE)
     }
 
     #[test]
@@ -365,16 +370,29 @@ mod tests {
             uncommitted_bytes: 100,
             ..Config::default()
         };
-        let mut desk = Desk::default();
-        assert!(desk.admit(&config, 1, append(60)));
-        assert!(!desk.admit(&config, 2, append(41)), "too much");
-        assert!(desk.admit(&config, 3, append(40)));
-        assert!(desk.admit(&config, 4, append(0)));
-        assert!(!desk.admit(&config, 5, append(0)), "too many");
-        let tokens: Vec<_> = desk.let_in().into_iter().map(|(token, _)| token).collect();
+        let mut pending_proposals = PendingProposals::default();
+        assert!(pending_proposals.push_backlog(&config, 1, append(60)));
+        assert!(
+            !pending_proposals.push_backlog(&config, 2, append(41)),
+            "too much"
+        );
+        assert!(pending_proposals.push_backlog(&config, 3, append(40)));
+        assert!(pending_proposals.push_backlog(&config, 4, append(0)));
+        assert!(
+            !pending_proposals.push_backlog(&config, 5, append(0)),
+            "too many"
+        );
+        let tokens: Vec<_> = pending_proposals
+            .take_backlog()
+            .into_iter()
+            .map(|(token, _)| token)
+            .collect();
         assert_eq!(tokens, [1, 3, 4]);
         // Whoever is alone may come in, however much it is.
-        assert!(desk.admit(&config, 6, append(101)));
-        assert!(!desk.admit(&config, 7, append(1)), "too much");
+        assert!(pending_proposals.push_backlog(&config, 6, append(101)));
+        assert!(
+            !pending_proposals.push_backlog(&config, 7, append(1)),
+            "too much"
+        );
     }
 }

@@ -23,11 +23,11 @@ use super::super::entry::{ClusterVersion, Outcome};
 use super::super::ids::Position;
 use super::super::owner::Owner;
 use super::bindings::Bindings;
+use super::change_index::ChangeIndex;
 use super::gaps::{Gap, Gaps, LAST};
-use super::marks::{self, Marks};
 use super::sessions::Saved;
-use super::trail::Trail;
-use super::{Journal, Limits, MAX_WINDOW, Session, Sessions, State};
+use super::state_checksums::{self, StateChecksums};
+use super::{Limits, MAX_WINDOW, Session, Sessions, State, UserLog};
 
 /// The version of the format in which a cluster of version 1 writes it.
 const BEFORE: u8 = 3;
@@ -40,7 +40,7 @@ const VERSION: u8 = 4;
 
 /// Why bytes are no snapshot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum ImageError {
+pub enum SnapshotError {
     /// They were written by another version.
     Version(u8),
     /// The checksum is wrong.
@@ -51,7 +51,7 @@ pub enum ImageError {
     Decode(DecodeError),
 }
 
-impl fmt::Display for ImageError {
+impl fmt::Display for SnapshotError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Version(found) => {
@@ -70,9 +70,9 @@ impl fmt::Display for ImageError {
     }
 }
 
-impl core::error::Error for ImageError {}
+impl core::error::Error for SnapshotError {}
 
-impl From<DecodeError> for ImageError {
+impl From<DecodeError> for SnapshotError {
     fn from(error: DecodeError) -> Self {
         Self::Decode(error)
     }
@@ -131,14 +131,14 @@ impl State {
         to.clear();
         // Most of it is the plain log; growing by doubling would copy that
         // twice over.
-        to.reserve(self.journal.weight() + 4_096);
+        to.reserve(self.user_log.weight() + 4_096);
         let newer = is_newer(self.version);
         to.push(if newer { VERSION } else { BEFORE });
         for limit in [
             self.limits.journal_bytes,
             self.limits.sessions,
             self.limits.changes,
-            self.limits.mark_every,
+            self.limits.checksum_every,
         ] {
             put_u64(to, limit);
         }
@@ -148,8 +148,8 @@ impl State {
         put_u64(to, self.applied.id);
         put_u64(to, self.time);
         put_u64(to, self.version.get());
-        put_u64(to, self.marks.chain);
-        put_u64(to, self.marks.registers);
+        put_u64(to, self.state_checksums.chain);
+        put_u64(to, self.state_checksums.registers);
         write_membership(to, &self.members);
         self.encode_registers(to);
         let mut sum = Sum::of(sum);
@@ -167,7 +167,7 @@ impl State {
     ///
     /// # Errors
     /// If the bytes are not those of a whole state.
-    pub fn decode(bytes: &[u8]) -> Result<Self, ImageError> {
+    pub fn decode(bytes: &[u8]) -> Result<Self, SnapshotError> {
         Self::decode_with(crc32c_append, bytes)
     }
 
@@ -175,7 +175,7 @@ impl State {
     ///
     /// # Errors
     /// As there.
-    pub fn decode_with(sum: Checksum, bytes: &[u8]) -> Result<Self, ImageError> {
+    pub fn decode_with(sum: Checksum, bytes: &[u8]) -> Result<Self, SnapshotError> {
         Self::read(Reader::new(whole(sum, bytes)?))
     }
 
@@ -184,22 +184,22 @@ impl State {
     ///
     /// # Errors
     /// As there.
-    pub fn decode_foreign(sum: Checksum, bytes: &[u8]) -> Result<Self, ImageError> {
+    pub fn decode_foreign(sum: Checksum, bytes: &[u8]) -> Result<Self, SnapshotError> {
         Self::read(Reader::foreign(whole(sum, bytes)?))
     }
 
-    fn read(mut from: Reader<'_>) -> Result<Self, ImageError> {
+    fn read(mut from: Reader<'_>) -> Result<Self, SnapshotError> {
         let from = &mut from;
         let format = from.u8()?;
         if format != VERSION && format != BEFORE {
-            return Err(ImageError::Version(format));
+            return Err(SnapshotError::Version(format));
         }
         let newer = format == VERSION;
         let limits = Limits {
             journal_bytes: from.u64()?,
             sessions: from.u64()?,
             changes: from.u64()?,
-            mark_every: from.number()?,
+            checksum_every: from.number()?,
         };
         let clock = ClockId {
             boot: from.u64()?,
@@ -225,15 +225,15 @@ impl State {
             Vec::new()
         };
         let numbers = gaps.iter().map(|gaps: &Gaps| gaps.numbers);
-        let journal = Journal::restored(limits.journal_bytes, first, entries, numbers);
-        let journal = journal.ok_or(DecodeError::Number)?;
+        let user_log = UserLog::restored(limits.journal_bytes, first, entries, numbers);
+        let user_log = user_log.ok_or(DecodeError::Number)?;
         from.end()?;
         // What was kept up entry by entry, against what is really there.
-        if marks::sum(registers.list("")) != sum {
-            return Err(ImageError::Hash);
+        if state_checksums::sum(registers.list("")) != sum {
+            return Err(SnapshotError::Hash);
         }
         let changes = usize::try_from(limits.changes).unwrap_or(usize::MAX);
-        let trail = Trail::begin(applied.id, registers.revision(), changes);
+        let change_index = ChangeIndex::begin(applied.id, registers.revision(), changes);
         Ok(Self {
             limits,
             clock,
@@ -242,11 +242,11 @@ impl State {
             version,
             members,
             registers,
-            journal,
+            user_log,
             sessions,
             bindings,
-            marks: Marks::restored(chain, sum),
-            trail,
+            state_checksums: StateChecksums::restored(chain, sum),
+            change_index,
             gaps,
             #[cfg(feature = "planted-bugs")]
             planted: None,
@@ -279,9 +279,9 @@ impl State {
     }
 
     fn encode_journal(&self, to: &mut Vec<u8>, sum: &mut Sum) {
-        put_u64(to, self.journal.first());
-        put_u64(to, self.journal.entries().len() as u64);
-        for entry in self.journal.entries() {
+        put_u64(to, self.user_log.first());
+        put_u64(to, self.user_log.entries().len() as u64);
+        for entry in self.user_log.entries() {
             put_bytes(to, entry);
             sum.over_much(to);
         }
@@ -319,12 +319,12 @@ impl State {
 }
 
 /// What the checksum at the end is of, if it is.
-fn whole(sum: Checksum, bytes: &[u8]) -> Result<&[u8], ImageError> {
+fn whole(sum: Checksum, bytes: &[u8]) -> Result<&[u8], SnapshotError> {
     let (content, checksum) = bytes
         .split_last_chunk::<4>()
         .ok_or(DecodeError::Truncated)?;
     if sum(0, content) != u32::from_le_bytes(*checksum) {
-        return Err(ImageError::Checksum);
+        return Err(SnapshotError::Checksum);
     }
     Ok(content)
 }

@@ -4,7 +4,7 @@
 //! server's disk, the old one may come back beside it: a second process under
 //! the same number, with the promises of the first, and without the entry
 //! that removed it, since nobody sends it that. By its own log it is a member
-//! for ever: it polls, and votes for whoever asks. It is in a slot of its own
+//! for ever: it asks for pre-votes, and votes for whoever asks. It is in a slot of its own
 //! behind the others, and shares the place of its number in the network.
 //!
 //! A message says for which disk it is, and only that disk gets it. One that
@@ -20,7 +20,7 @@ use tenure_alpo::{LogId, Node, StorageId, quorum};
 
 use super::checkers::{Check, Verdict, broken};
 use super::host::Host;
-use super::network::Letter;
+use super::network::InFlightMessage;
 use super::swarm::SECOND;
 use super::world::{Event, World};
 
@@ -34,16 +34,16 @@ impl World {
     }
 
     /// Whom a message reaches, if anybody.
-    pub(super) fn addressee(&self, letter: &Letter) -> Option<usize> {
-        if let Some(process) = self.one_of_two(letter) {
+    pub(super) fn addressee(&self, message: &InFlightMessage) -> Option<usize> {
+        if let Some(process) = self.one_of_two(message) {
             return Some(process);
         }
-        let to = letter.envelope.to;
+        let to = message.envelope.to;
         let newest = to.get() as usize - 1;
         let old = self.swarm.servers..self.hosts.len();
         let mut old = old.filter(|server| self.hosts[*server].id == to);
-        let Some(wanted) = letter.wanted else {
-            let from = letter.envelope.from.get();
+        let Some(wanted) = message.wanted else {
+            let from = message.envelope.from.get();
             let ends_here = |server: &usize| {
                 let host = &self.hosts[*server];
                 host.node.is_some() && host.connected & 1 << from != 0

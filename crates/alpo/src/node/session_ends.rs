@@ -6,7 +6,7 @@
 //! million registers, whose sessions some few kilobytes of log can end, would
 //! keep all servers from hearing each other for seconds, and cost the leader
 //! its office. So a leader counts what ends that it has proposed will write,
-//! and has no more of that in its log, unapplied, than [`MAX_ENDS`]. A client
+//! and has no more of that in its log, unapplied, than [`MAX_SESSION_ENDS`]. A client
 //! is told to come again. The leader's own ends of sessions that have expired
 //! wait for those before them to be applied, and go first then: clients
 //! cannot keep them out. Nor can they keep clients out for long, for each
@@ -27,14 +27,14 @@ use super::super::state::MAX_BOUND;
 
 /// The most that ends of sessions may write that are proposed and not applied
 /// yet: each counts 1, and 1 for each register that the session holds.
-pub const MAX_ENDS: u64 = 4_096;
+pub const MAX_SESSION_ENDS: u64 = 4_096;
 
 // The end of any session fits where no other is under way.
-const _: () = assert!((MAX_BOUND as u64) < MAX_ENDS);
+const _: () = assert!((MAX_BOUND as u64) < MAX_SESSION_ENDS);
 
 /// The ends of sessions in the log that are not applied yet.
 #[derive(Clone, Default, Debug)]
-pub(super) struct Ends {
+pub(super) struct SessionEnds {
     /// Their entries and what each may write, in the order of the log.
     under_way: VecDeque<(LogId, u64)>,
     /// What all of them may write.
@@ -43,10 +43,10 @@ pub(super) struct Ends {
     pub(super) held_back: bool,
 }
 
-impl Ends {
+impl SessionEnds {
     /// Whether another one that may write so much can be proposed.
     pub(super) const fn has_room(&self, writes: u64) -> bool {
-        self.sum + writes <= MAX_ENDS
+        self.sum + writes <= MAX_SESSION_ENDS
     }
 
     /// Whether the turn has come of those that were held back.
@@ -74,17 +74,17 @@ mod tests {
 
     #[test]
     fn what_is_applied_makes_room_for_as_much() {
-        let mut ends = Ends::default();
-        ends.appended(5, MAX_ENDS - 10);
-        ends.appended(7, 8);
-        assert!(ends.has_room(2));
-        assert!(!ends.has_room(3));
-        ends.applied(4);
-        assert!(!ends.has_room(3));
-        ends.applied(6);
-        assert!(ends.has_room(MAX_ENDS - 8));
-        assert!(!ends.has_room(MAX_ENDS - 7));
-        ends.applied(7);
-        assert!(ends.has_room(MAX_ENDS));
+        let mut session_ends = SessionEnds::default();
+        session_ends.appended(5, MAX_SESSION_ENDS - 10);
+        session_ends.appended(7, 8);
+        assert!(session_ends.has_room(2));
+        assert!(!session_ends.has_room(3));
+        session_ends.applied(4);
+        assert!(!session_ends.has_room(3));
+        session_ends.applied(6);
+        assert!(session_ends.has_room(MAX_SESSION_ENDS - 8));
+        assert!(!session_ends.has_room(MAX_SESSION_ENDS - 7));
+        session_ends.applied(7);
+        assert!(session_ends.has_room(MAX_SESSION_ENDS));
     }
 }

@@ -18,8 +18,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use tenure_alpo::codec::crc32c_append;
 use tenure_alpo::wal::Format;
 use tenure_alpo::{
-    Answer, Ask, Batch, Claim, Found, HardState, Input, Membership, Node, Operation, Outcome,
-    Output, Query, Restoring, ServerId, SessionId, Snapshot, State, StorageId, TERM_STEP,
+    Answer, Batch, ClientRequest, HardState, Input, Membership, Node, Operation, Outcome, Output,
+    OwnershipProof, Query, QueryResult, Restoring, ServerId, SessionId, Snapshot, State, StorageId,
+    TERM_STEP,
 };
 use tenure_core::Machine;
 use tenure_core::cas::Bytes;
@@ -66,14 +67,14 @@ impl GivenOut {
 }
 
 /// What a run knows of its own loss.
-pub(super) struct Loss {
+pub(super) struct ClusterLoss {
     /// Apart from the run's, so that this changes nothing in it.
     rng: Rng,
     pub(super) given_out: GivenOut,
     backup: Option<State>,
 }
 
-impl Loss {
+impl ClusterLoss {
     pub(super) fn new(seed: u64) -> Self {
         Self {
             rng: Rng::from_seed(seed ^ 0x7e57_04ed_0b5e_55ed),
@@ -111,7 +112,7 @@ impl World {
         };
         self.stats.restores += 1;
         let rng = self.loss.rng.fork();
-        let mut life = Life::begin(self, &backup, rng)?;
+        let mut life = RestoredCluster::begin(self, &backup, rng)?;
         for _ in 0..TURNS {
             life.turn(&self.loss.given_out)?;
         }
@@ -124,12 +125,12 @@ impl World {
 /// What is asked and not answered.
 struct Asked {
     client: usize,
-    ask: Ask,
+    ask: ClientRequest,
     operation: usize,
 }
 
 /// The restored cluster.
-struct Life {
+struct RestoredCluster {
     swarm: Swarm,
     rng: Rng,
     now: u64,
@@ -145,7 +146,7 @@ struct Life {
     answers: u64,
 }
 
-impl Life {
+impl RestoredCluster {
     fn begin(world: &World, backup: &State, mut rng: Rng) -> Result<Self, Violation> {
         let swarm = world.swarm.clone();
         let id = ServerId::new(1).expect("not zero");
@@ -217,7 +218,7 @@ impl Life {
                 outstanding: serial,
                 operation,
             };
-            let ask = Ask::Command(command, Claim::NONE);
+            let ask = ClientRequest::Command(command, OwnershipProof::NONE);
             let number = self.calls.invoke(self.now, usize::MAX, &ask);
             let outcome = Outcome::Swapped(held.version.clone());
             // It is a register's, so it is taken.
@@ -280,15 +281,15 @@ impl Life {
     }
 
     /// What a client asks: first what it still waits for.
-    fn next_of(&mut self, client: usize) -> Ask {
+    fn next_of(&mut self, client: usize) -> ClientRequest {
         let ttl = self.swarm.session_ttl;
         let own = &mut self.clients[client];
         if let Some((_, pending)) = own.pending.pop_first() {
             return pending.ask;
         }
         match own.session {
-            _ if own.reader => Ask::Read(Query::Register(own.key())),
-            None => Ask::Open(own.opening(ttl)),
+            _ if own.reader => ClientRequest::Read(Query::Register(own.key())),
+            None => ClientRequest::Open(own.opening(ttl)),
             Some(session) => {
                 let wish = own.wish();
                 own.request(wish, session)
@@ -352,7 +353,7 @@ impl Life {
                     Outcome::SessionExpired | Outcome::Closed => own.start_over(),
                     Outcome::Conflict => own.seen.clear(),
                     Outcome::Appended(number) => {
-                        if let Ask::Command(command, _) = ask
+                        if let ClientRequest::Command(command, _) = ask
                             && let Operation::Append(bytes) = &command.operation
                         {
                             self.appended.push((*number, bytes.clone()));
@@ -364,8 +365,10 @@ impl Life {
             Answer::Read(found) => {
                 self.answers += 1;
                 self.calls.read(self.now, asked.operation, &found);
-                if let (Ask::Read(Query::Register(key)), Found::Register(held, ..)) =
-                    (&asked.ask, &found)
+                if let (
+                    ClientRequest::Read(Query::Register(key)),
+                    QueryResult::Register(held, ..),
+                ) = (&asked.ask, &found)
                 {
                     let version = held.as_ref().map(|held| held.version.clone());
                     own.seen.insert(key.clone(), version);
@@ -399,9 +402,9 @@ impl Life {
 
     fn judge(&mut self) -> Verdict {
         if let Some(node) = &self.host.node {
-            let journal = node.state().journal();
+            let user_log = node.state().user_log();
             for (number, payload) in &self.appended {
-                let found = journal.read(*number).map(|mut rest| rest.next());
+                let found = user_log.read(*number).map(|mut rest| rest.next());
                 if found.is_ok_and(|found| found != Some((*number, payload))) {
                     let detail = format!("entry {number} is not where its client was told");
                     return broken(Check::ExactlyOnce, detail);
@@ -450,8 +453,11 @@ fn is_all_there(backup: &State, state: &State) -> Verdict {
         essence.collect::<Vec<_>>()
     };
     let log = |state: &State| {
-        let journal = state.journal();
-        let all = journal.read(backup.journal().first()).into_iter().flatten();
+        let user_log = state.user_log();
+        let all = user_log
+            .read(backup.user_log().first())
+            .into_iter()
+            .flatten();
         all.map(|(number, it)| (number, it.clone()))
             .collect::<Vec<_>>()
     };

@@ -2,7 +2,7 @@
 //!
 //! Changes are counted (their *revision*); registers carry the id of the
 //! entry that wrote them. Whoever knows only the latter, from a read or from
-//! a write of its own, can follow on from there all the same: the trail says
+//! a write of its own, can follow on from there all the same: this index says
 //! how many changes there were after an entry. Like the changes themselves it
 //! goes back a while and is no part of a snapshot.
 
@@ -14,13 +14,13 @@ use super::super::ids::LogId;
 
 /// After which entries the registers were changed how often.
 #[derive(Clone, Debug)]
-pub(super) struct Trail {
+pub(super) struct ChangeIndex {
     /// Entries that changed something, and the revision after each.
     steps: VecDeque<(LogId, u64)>,
     most: usize,
 }
 
-impl Trail {
+impl ChangeIndex {
     /// Begins after entry `id`, when there had been `revision` changes, and
     /// goes back at most `most` entries that changed something.
     pub(super) fn begin(id: LogId, revision: u64, most: usize) -> Self {

@@ -7,42 +7,49 @@ use tenure_core::ids::Term;
 
 use super::super::bug::Bug;
 use super::super::entry::{Command, Entry, Payload};
-use super::super::owner::{Claim, Opening};
-use super::desk::Admission;
+use super::super::owner::{OpenSession, OwnershipProof};
 use super::leader::Leader;
+use super::pending_proposals::Admission;
 use super::server::Server;
-use super::types::{Answer, Ask, Refusal};
+use super::types::{Answer, ClientRequest, Refusal};
 
 impl Leader {
     /// Somebody wants something.
-    pub(super) fn asked(&mut self, server: &mut Server, token: u64, ask: Ask) {
-        // While it hands over, the heir must not be given ever more; a moment
+    pub(super) fn asked(&mut self, server: &mut Server, token: u64, ask: ClientRequest) {
+        // While it hands over, the transferee must not be given ever more; a moment
         // later it leads, or this server goes on.
         let handing_over = self.transfer.is_some() && ask.proposes();
         if !self.is_ready(server) || handing_over {
-            if !self.desk.admit(&server.config, token, ask) {
+            if !self
+                .pending_proposals
+                .push_backlog(&server.config, token, ask)
+            {
                 server.answer(token, Answer::Refused(Refusal::Busy));
             }
             return;
         }
         match ask {
-            Ask::Open(opening) => self.open(server, token, &opening),
-            Ask::End {
+            ClientRequest::Open(opening) => self.open(server, token, &opening),
+            ClientRequest::End {
                 session,
                 holder_is_gone,
-            } => match self.desk.end(server, session, holder_is_gone) {
+            } => match self.pending_proposals.end(server, session, holder_is_gone) {
                 Ok(end) => self.propose(server, token, Payload::Command(end)),
                 Err(refusal) => server.answer(token, Answer::Refused(refusal)),
             },
-            Ask::Command(command, claim) => self.command(server, token, (command, claim), None),
-            Ask::Repeat(it) => {
+            ClientRequest::Command(command, claim) => {
+                self.command(server, token, (command, claim), None);
+            }
+            ClientRequest::Repeat(it) => {
                 let (command, claim, refusal) = *it;
                 self.command(server, token, (command, claim), Some(refusal));
             }
-            Ask::Read(query) => self.read(server, token, query),
-            Ask::Change(change) => self.change(server, token, change, None),
-            Ask::ChangeOf { change, storage } => self.change(server, token, change, Some(storage)),
-            Ask::Transfer(to) => self.hand_over(server, Some(token), to),
+            ClientRequest::Read(query) => self.read(server, token, query),
+            ClientRequest::Change(change) => self.change(server, token, change, None),
+            ClientRequest::ChangeOf { change, storage } => {
+                self.change(server, token, change, Some(storage));
+            }
+            ClientRequest::Transfer(to) => self.hand_over(server, Some(token), to),
         }
     }
 
@@ -52,24 +59,27 @@ impl Leader {
         &mut self,
         server: &mut Server,
         token: u64,
-        (command, claim): (Command, Claim),
+        (command, claim): (Command, OwnershipProof),
         refusal: Option<Refusal>,
     ) {
-        match (self.desk.judge(server, &command, &claim), refusal) {
+        match (
+            self.pending_proposals.judge(server, &command, &claim),
+            refusal,
+        ) {
             (Admission::Append, None) => self.propose(server, token, Payload::Command(command)),
             (Admission::Append, Some(refusal)) => server.answer(token, Answer::Refused(refusal)),
-            (Admission::Attach(id), _) => self.desk.attach(id, token),
+            (Admission::Attach(id), _) => self.pending_proposals.attach(id, token),
             (Admission::Answer(answer), _) => server.answer(token, answer),
         }
     }
 
-    fn open(&mut self, server: &mut Server, token: u64, opening: &Opening) {
-        let Opening { ttl, owner, .. } = *opening;
+    fn open(&mut self, server: &mut Server, token: u64, opening: &OpenSession) {
+        let OpenSession { ttl, owner, .. } = *opening;
         let owned = Payload::OpenOwned { ttl, owner };
         if owned.since() > server.state.version() {
             // Not all servers could read whose it is.
             self.propose(server, token, Payload::Open { ttl });
-        } else if let Some(refusal) = self.desk.judge_opening(server, opening) {
+        } else if let Some(refusal) = self.pending_proposals.judge_opening(server, opening) {
             server.answer(token, Answer::Refused(refusal));
         } else {
             self.propose(server, token, owned);
@@ -90,7 +100,7 @@ impl Leader {
             server.answer(token, Answer::Refused(refusal));
         } else if probe.is_too_large() {
             server.answer(token, Answer::Refused(Refusal::TooLarge));
-        } else if !self.desk.has_room(server, weight)
+        } else if !self.pending_proposals.has_room(server, weight)
             || self.is_held_up(server)
             || !self.may_end(server, &probe.payload)
         {
@@ -103,16 +113,16 @@ impl Leader {
     /// Whether there is room for `payload`, if that ends a session. Sessions
     /// that have expired come first.
     fn may_end(&self, server: &Server, payload: &Payload) -> bool {
-        let ends = &self.desk.ends;
-        let writes = self.desk.end_writes(server, payload);
-        writes.is_none_or(|writes| !ends.held_back && ends.has_room(writes))
+        let session_ends = &self.pending_proposals.session_ends;
+        let writes = self.pending_proposals.end_writes(server, payload);
+        writes.is_none_or(|writes| !session_ends.held_back && session_ends.has_room(writes))
     }
 
     /// Proposes the end of sessions that were not heard of for too long, those
     /// that are over for longest first; as many as have room
-    /// ([`super::ends`]). The others' turn comes when these are applied.
+    /// ([`super::session_ends`]). The others' turn comes when these are applied.
     pub(super) fn expire(&mut self, server: &mut Server) {
-        // While it hands over, the heir must not be given ever more.
+        // While it hands over, the transferee must not be given ever more.
         let Some(ready_at) = self.ready_at.filter(|_| self.transfer.is_none()) else {
             return;
         };
@@ -128,11 +138,11 @@ impl Leader {
             .filter(|(_, id)| !self.expiring.contains(id))
             .collect();
         over.sort_unstable();
-        self.desk.ends.held_back = false;
+        self.pending_proposals.session_ends.held_back = false;
         for (_, session) in over {
             let payload = Payload::Expire { session };
             if !self.may_end(server, &payload) {
-                self.desk.ends.held_back = true;
+                self.pending_proposals.session_ends.held_back = true;
                 return;
             }
             self.expiring.insert(session);

@@ -1,4 +1,4 @@
-//! A passive server: it answers, and never asks.
+//! A follower, which ALPO calls *passive*: it answers, and never asks.
 //!
 //! It accepts what the leader sends, gives its vote, and waits. When it has
 //! waited long enough without a word from a leader, or from a candidate that
@@ -15,7 +15,7 @@ use super::super::durable::Snapshot;
 use super::super::entry::Entry;
 use super::super::ids::{LogId, Position};
 use super::super::log::Log;
-use super::super::message::{Compare, Reply, Request};
+use super::super::message::{CompareChecksums, Reply, Request};
 use super::super::state::State;
 use super::server::{Asked, Server};
 use super::types::{Event, Fault};
@@ -25,12 +25,12 @@ use super::types::{Event, Fault};
 pub const MAX_SNAPSHOT_BYTES: u64 = 4 * 1024 * 1024 * 1024;
 
 #[derive(Clone, Debug)]
-pub(super) struct Passive {
+pub(super) struct Follower {
     /// When to stand for election.
     deadline: Wait,
     /// Not before then, whoever else stands: it stepped back for another, and
     /// that holds beyond the term (H10).
-    owed: Wait,
+    not_before: Wait,
     /// The disk was asked for a sync, to see how long one takes by now.
     probed: bool,
     incoming: Option<Incoming>,
@@ -65,18 +65,18 @@ struct Incoming {
     bytes: Vec<u8>,
 }
 
-impl Passive {
+impl Follower {
     pub(super) fn new(server: &mut Server) -> Self {
-        let mut passive = Self::until(server.now);
-        passive.wait_for_votes(server);
-        passive
+        let mut follower = Self::until(server.now);
+        follower.reset_election_timer(server);
+        follower
     }
 
-    /// A wait of one that has had a part in an election: beyond its patience
-    /// it leaves time for the votes of others.
-    pub(super) fn wait_for_votes(&mut self, server: &mut Server) {
+    /// A wait of one that has had a part in an election: beyond its
+    /// election timeout it leaves time for the votes of others.
+    pub(super) fn reset_election_timer(&mut self, server: &mut Server) {
         self.deadline = Wait {
-            until: server.patience(),
+            until: server.election_deadline(),
             votes: server.round_of_votes(),
         };
         self.probed = false;
@@ -88,15 +88,15 @@ impl Passive {
     }
 
     /// Stands then, if it would stand later.
-    pub(super) fn stand_by(&mut self, soon: Instant) {
-        if soon < self.deadline() {
-            self.deadline = Wait::until(soon);
+    pub(super) fn stand_no_later_than(&mut self, instant: Instant) {
+        if instant < self.deadline() {
+            self.deadline = Wait::until(instant);
         }
     }
 
     /// The same, but not before what it owes to another is over.
-    pub(super) fn hurry(&mut self, soon: Instant) {
-        self.stand_by(soon.max(self.owed.end()));
+    pub(super) fn stand_soon(&mut self, instant: Instant) {
+        self.stand_no_later_than(instant.max(self.not_before.end()));
     }
 
     /// A sync has ended. What is left for votes was a guess by this disk, as it
@@ -107,10 +107,10 @@ impl Passive {
     /// has already.
     pub(super) fn guess_again(&mut self, server: &mut Server) {
         let votes = server.round_of_votes();
-        for wait in [&mut self.deadline, &mut self.owed] {
+        for wait in [&mut self.deadline, &mut self.not_before] {
             wait.votes = wait.votes.min(votes);
         }
-        let long = self.deadline.votes.max(self.owed.votes) > server.config.timeout;
+        let long = self.deadline.votes.max(self.not_before.votes) > server.config.timeout;
         if long && server.disk.has_stalled() && !core::mem::replace(&mut self.probed, true) {
             server.stage_hard(false);
         }
@@ -120,12 +120,12 @@ impl Passive {
     /// time of a round of votes.
     pub(super) fn deferring(server: &mut Server) -> Self {
         let least = server.config.drift.lengthen(server.config.timeout);
-        let owed = Wait {
+        let not_before = Wait {
             until: server.now.after(least),
             votes: server.round_of_votes(),
         };
         Self {
-            owed,
+            not_before,
             ..Self::new(server)
         }
     }
@@ -133,7 +133,7 @@ impl Passive {
     pub(super) const fn until(deadline: Instant) -> Self {
         Self {
             deadline: Wait::until(deadline),
-            owed: Wait::until(Instant::ZERO),
+            not_before: Wait::until(Instant::ZERO),
             probed: false,
             incoming: None,
         }
@@ -141,7 +141,7 @@ impl Passive {
 
     /// A request of the leader of this term.
     pub(super) fn led(&mut self, server: &mut Server, asked: &Asked, request: Request) {
-        self.deadline = Wait::until(server.patience());
+        self.deadline = Wait::until(server.election_deadline());
         // It is sent again; by then the disk may have caught up.
         let refused = match &request {
             Request::Append { entries, .. } => !entries.is_empty() && server.is_full(),
@@ -159,18 +159,18 @@ impl Passive {
                 round,
             } => {
                 append(server, asked, prev, entries, (commit, round));
-                server.told(commit);
+                server.heard_leader_commit(commit);
             }
             Request::Heartbeat {
                 last,
                 commit,
                 round,
                 time,
-                compare,
+                compare_checksums,
             } => {
                 server.time = server.time.max(time);
-                heartbeat(server, asked, last, (commit, round), compare);
-                server.told(commit);
+                heartbeat(server, asked, last, (commit, round), compare_checksums);
+                server.heard_leader_commit(commit);
             }
             Request::Install {
                 last,
@@ -187,14 +187,14 @@ impl Passive {
                     done,
                     round,
                 };
-                server.promise(asked, reply);
+                server.reply_when_durable(asked, reply);
             }
             // The others are not a leader's, or are handled where roles
             // change.
-            Request::Poll { .. }
+            Request::PreVote { .. }
             | Request::Vote { .. }
             | Request::Defer { .. }
-            | Request::TransferNow => {}
+            | Request::TimeoutNow => {}
         }
     }
 
@@ -269,7 +269,7 @@ fn take_over(server: &mut Server, state: State, bytes: Vec<u8>) {
     server.snapshot = Some(snapshot.clone());
     server.unsaved = server.stagger();
     server.disk.stage_snapshot(snapshot, reset, end, server.now);
-    server.tell(Event::Installed { upto: last });
+    server.emit(Event::Installed { upto: last });
 }
 
 fn append(
@@ -309,7 +309,7 @@ fn append(
             }
             Some(_) => {
                 server.truncate(entry.id);
-                server.tell(Event::Truncated { from: entry.id });
+                server.emit(Event::Truncated { from: entry.id });
             }
             None => {}
         }
@@ -328,7 +328,7 @@ fn append(
     }
     server.verified = server.verified.max(matched);
     commit_verified(server, commit);
-    server.promise(asked, Reply::Appended { matched, round });
+    server.reply_when_durable(asked, Reply::Appended { matched, round });
 }
 
 /// Whether the entries could have been sent by the leader of that term.
@@ -348,7 +348,7 @@ fn heartbeat(
     asked: &Asked,
     last: Position,
     (commit, round): (LogId, u64),
-    compare: Compare,
+    compare_checksums: CompareChecksums,
 ) {
     // The same entry there means the same log up to there.
     let met = server.log.has(last);
@@ -361,13 +361,13 @@ fn heartbeat(
     if server.planted(Bug::LastIdMatches) {
         matched = Some(last.id);
     }
-    server.agreed(compare.agreed);
+    server.agreed(compare_checksums.agreed);
     let reply = Reply::Heard {
         matched,
         last,
         round,
         version: server.config.version,
-        mark: server.state.mark(compare.at),
+        state_checksum: server.state.state_checksum(compare_checksums.at),
     };
     server.reply(asked, reply);
 }

@@ -3,8 +3,8 @@
 //! Equal logs must give equal states. If they ever do not (a bug, memory
 //! that rots, a directory restored from something else), nobody would know:
 //! each server goes on answering from what it has. So each keeps a running
-//! hash of its state, *marks* it at every so many entries, and the leader
-//! compares the marks; the odd one stops (`node/compare.rs`).
+//! hash of its state and keeps it, as a *checksum*, at every so many entries.
+//! The leader compares the checksums; the odd one stops (`node/compare_checksums.rs`).
 //!
 //! The hash has two parts, both cheap to keep:
 //!
@@ -26,31 +26,31 @@ use tenure_core::ids::Key;
 use super::super::entry::{Entry, Outcome};
 use super::super::ids::LogId;
 
-/// Marks that are kept to be compared: of the last 262,144 entries, if one
+/// Checksums that are kept to be compared: of the last 262,144 entries, if one
 /// is made at every 256th.
 const KEPT: usize = 1_024;
 
 /// The hash of the state after an entry.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Mark {
+pub struct StateChecksum {
     /// After which entry.
     pub id: LogId,
     /// What the state hashed to.
     pub hash: u64,
 }
 
-/// The running hash and the last marks.
+/// The running hash and the last checksums.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Marks {
+pub(super) struct StateChecksums {
     pub(super) chain: u64,
     pub(super) registers: u64,
-    kept: VecDeque<Mark>,
+    kept: VecDeque<StateChecksum>,
     /// Nothing is due before this entry.
     due: LogId,
 }
 
-impl Marks {
-    /// As of a snapshot: no marks are kept yet.
+impl StateChecksums {
+    /// As of a snapshot: no checksums are kept yet.
     pub(super) const fn restored(chain: u64, registers: u64) -> Self {
         Self {
             chain,
@@ -92,46 +92,48 @@ impl Marks {
         );
     }
 
-    /// Marks the state after entry `id` if that is a multiple of `every`.
-    pub(super) fn mark_if_due(&mut self, id: LogId, every: u64) {
+    /// Keeps the checksum after entry `id` if that is a multiple of `every`.
+    pub(super) fn record_if_due(&mut self, id: LogId, every: u64) {
         // Comparing is quicker than dividing, and this is done for each entry.
         if id < self.due {
             return;
         }
         let every = every.max(1);
         if id.is_multiple_of(every) {
-            self.mark(id);
+            self.state_checksum(id);
         }
         self.due = id - id % every + every;
     }
 
-    fn mark(&mut self, id: LogId) {
+    fn state_checksum(&mut self, id: LogId) {
         if self.kept.len() >= KEPT {
             self.kept.pop_front();
         }
         let hash = mix(self.chain, self.registers);
-        self.kept.push_back(Mark { id, hash });
+        self.kept.push_back(StateChecksum { id, hash });
     }
 
-    pub(super) fn at(&self, id: LogId) -> Option<Mark> {
-        let found = self.kept.binary_search_by_key(&id, |mark| mark.id);
+    pub(super) fn at(&self, id: LogId) -> Option<StateChecksum> {
+        let found = self
+            .kept
+            .binary_search_by_key(&id, |state_checksum| state_checksum.id);
         self.kept.get(found.ok()?).copied()
     }
 
-    pub(super) fn newest(&self) -> Option<Mark> {
+    pub(super) fn newest(&self) -> Option<StateChecksum> {
         self.kept.back().copied()
     }
 
-    pub(super) fn oldest(&self) -> Option<Mark> {
+    pub(super) fn oldest(&self) -> Option<StateChecksum> {
         self.kept.front().copied()
     }
 }
 
 /// The sum of these registers.
 pub(super) fn sum<'a>(registers: impl Iterator<Item = (&'a Key, &'a Register)>) -> u64 {
-    let mut marks = Marks::default();
-    registers.for_each(|(key, register)| marks.put(key, register));
-    marks.registers
+    let mut state_checksums = StateChecksums::default();
+    registers.for_each(|(key, register)| state_checksums.put(key, register));
+    state_checksums.registers
 }
 
 fn of_register(key: &Key, register: &Register) -> u64 {

@@ -12,7 +12,7 @@
 //!   down, since somebody else may lead by now. One whose process did not run
 //!   for that long has not asked, and asks first, unless it reads by lease;
 //! * a change of members is judged by who has answered round `r`, if it was
-//!   asked for before that began (`office.rs`);
+//!   asked for before that began (`membership_change.rs`);
 //! * with `lease_reads`, until the last confirmed round is a timeout old
 //!   nobody can have been elected, since voters that heard this leader in
 //!   that round refuse all votes for a timeout. It counts from the *start* of
@@ -29,7 +29,7 @@ use super::types::Query;
 const MAX_ROUNDS: usize = 1_024;
 
 #[derive(Clone, Debug)]
-pub(super) struct Rounds {
+pub(super) struct QuorumRounds {
     current: u64,
     confirmed: u64,
     /// When the last confirmed round began.
@@ -39,7 +39,7 @@ pub(super) struct Rounds {
     reads: VecDeque<(u64, u64, Query)>,
 }
 
-impl Rounds {
+impl QuorumRounds {
     /// At the start of a reign, which a majority has just confirmed by its
     /// votes.
     pub(super) const fn new(now: Instant) -> Self {

@@ -21,14 +21,14 @@
 //!   it goes on appending, and so is the next one, as soon as it is elected:
 //!   of two logs one is longer and the other one newer.
 
-use tenure_alpo::Ask;
+use tenure_alpo::ClientRequest;
 
 use super::late::Hold;
 use super::world::{Event, World};
 
 /// What comes next in a row of faults.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Next {
+pub(super) enum SequenceStep {
     /// The pair is alone.
     Part { leader: usize, orphan: usize },
     /// The leader is back with the rest.
@@ -65,18 +65,18 @@ impl World {
                 orphan,
             }) if old != leader && orphan != leader => {
                 self.waiting = None;
-                let back = Next::Return {
+                let back = SequenceStep::Return {
                     leader: old,
                     orphan,
                 };
                 self.after(1, Event::Plot(back));
                 let delay = self.rng.between(4 * step, 16 * step);
-                self.after(delay, Event::Plot(Next::Swap { leader: old }));
+                self.after(delay, Event::Plot(SequenceStep::Swap { leader: old }));
             }
             Some(Waiting::Fork { leader: old }) if old != leader => {
                 self.waiting = None;
                 let delay = self.rng.below(2 * step) + 1;
-                self.after(delay, Event::Plot(Next::CutOther { leader }));
+                self.after(delay, Event::Plot(SequenceStep::CutOther { leader }));
             }
             // It leads again, and all is as it was.
             Some(_) => self.waiting = None,
@@ -84,7 +84,7 @@ impl World {
             None if kinds.late && self.swarm.servers > 4 && self.rng.chance(20) => {
                 let others = self.swarm.servers as u64 - 1;
                 let orphan = (leader + 1 + self.rng.below(others) as usize) % self.swarm.servers;
-                let part = Next::Part { leader, orphan };
+                let part = SequenceStep::Part { leader, orphan };
                 if self.rng.chance(60) {
                     // Its first entry goes to the orphan alone.
                     return self.go_on_plotting(part);
@@ -94,7 +94,7 @@ impl World {
             }
             None if kinds.late && self.swarm.config.lease_reads && self.rng.chance(40) => {
                 let delay = self.rng.below(2 * self.timeout());
-                self.after(delay, Event::Plot(Next::CutLate { leader }));
+                self.after(delay, Event::Plot(SequenceStep::CutLate { leader }));
             }
             None => {}
         }
@@ -126,17 +126,17 @@ impl World {
     pub(super) fn plot_the_end(&mut self) {
         let before = 5 * self.timeout();
         if self.swarm.kinds.shapes && before < self.swarm.storm && self.rng.chance(60) {
-            self.after(self.swarm.storm - before, Event::Plot(Next::Fork));
+            self.after(self.swarm.storm - before, Event::Plot(SequenceStep::Fork));
         }
     }
 
-    pub(super) fn go_on_plotting(&mut self, next: Next) {
+    pub(super) fn go_on_plotting(&mut self, next: SequenceStep) {
         if self.healed {
             return;
         }
         self.stats.plots += 1;
         match next {
-            Next::Part { leader, orphan } => {
+            SequenceStep::Part { leader, orphan } => {
                 self.network.heal();
                 self.network.isolate(leader, 0);
                 self.network.isolate(orphan, 0);
@@ -145,31 +145,31 @@ impl World {
                 self.hold_answers(leader, Some(orphan), late);
                 self.waiting = Some(Waiting::Orphans { leader, orphan });
                 let delay = self.rng.between(self.timeout() / 4, self.timeout());
-                self.after(delay, Event::Plot(Next::Return { leader, orphan }));
+                self.after(delay, Event::Plot(SequenceStep::Return { leader, orphan }));
             }
-            Next::Return { orphan, .. } => {
+            SequenceStep::Return { orphan, .. } => {
                 self.network.heal();
                 self.network.isolate(orphan, 0);
             }
-            Next::Swap { leader } if self.rng.chance(60) => {
+            SequenceStep::Swap { leader } if self.rng.chance(60) => {
                 let id = self.hosts[leader].id;
-                self.order(Ask::Transfer(Some(id)));
+                self.order(ClientRequest::Transfer(Some(id)));
             }
-            Next::Swap { .. } => {
+            SequenceStep::Swap { .. } => {
                 self.network.heal();
                 if let Some(leader) = self.leader() {
                     self.network.isolate(leader, 0);
                 }
             }
-            Next::Fork => {
+            SequenceStep::Fork => {
                 self.network.heal();
                 if let Some(leader) = self.leader() {
                     self.network.isolate(leader, 0);
                     self.waiting = Some(Waiting::Fork { leader });
                 }
             }
-            Next::CutOther { leader } => self.network.isolate(leader, 0),
-            Next::CutLate { leader } => self.cut_off_late(leader),
+            SequenceStep::CutOther { leader } => self.network.isolate(leader, 0),
+            SequenceStep::CutLate { leader } => self.cut_off_late(leader),
         }
     }
 

@@ -48,7 +48,7 @@ impl Patience {
     ) -> Verdict {
         match event {
             Event::Deferred { .. } => self.since[server] = Some(local),
-            Event::Led { .. } => {
+            Event::LeaderKnown { .. } => {
                 self.since[server] = None;
                 self.vetoed[server] = false;
             }
@@ -57,7 +57,7 @@ impl Patience {
                 return broken(Check::Veto, detail);
             }
             Event::Vetoed => self.vetoed[server] = true,
-            Event::Polling | Event::Standing { .. } => {
+            Event::PreVoting | Event::Standing { .. } => {
                 if let Some(since) = self.since[server].take()
                     && local - since < self.timeout
                 {
@@ -72,7 +72,7 @@ impl Patience {
     }
 }
 
-/// A passive server is about to hear a candidate that is worse than itself.
+/// A follower is about to hear a candidate that is worse than itself.
 /// Unless it votes for it, that must not make it wait longer (H8).
 pub(in super::super) struct Calm {
     deadline: Option<Instant>,
@@ -85,13 +85,15 @@ impl Calm {
             return None;
         };
         let last: Position = match request {
-            Request::Poll { last } | Request::Vote { last, .. } | Request::Defer { last } => *last,
+            Request::PreVote { last } | Request::Vote { last, .. } | Request::Defer { last } => {
+                *last
+            }
             _ => return None,
         };
         let rank = |last, server| Rank { last, server };
         let candidate = envelope.from;
         let worse = rank(last, candidate) < rank(node.log().last(), node.id());
-        (worse && node.status() == Status::Passive).then(|| Self {
+        (worse && node.status() == Status::Follower).then(|| Self {
             deadline: node.deadline(),
             candidate,
         })
@@ -100,7 +102,7 @@ impl Calm {
     pub(in super::super) fn after(&self, node: &Node) -> Verdict {
         let vote = node.hard_state().vote;
         let voted = vote.is_some_and(|vote| vote.rank.server == self.candidate);
-        if node.status() == Status::Passive && !voted && node.deadline() > self.deadline {
+        if node.status() == Status::Follower && !voted && node.deadline() > self.deadline {
             let detail = format!("{} waits longer because of {}", node.id(), self.candidate);
             return broken(Check::Calm, detail);
         }

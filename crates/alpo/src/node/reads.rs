@@ -1,0 +1,36 @@
+//! Reads by a leader: a read index, which waits for a quorum round, or its
+//! lease.
+//!
+//! Rounds, and why they are enough, are in `quorum_rounds`; `query` has what is
+//! read.
+
+use super::super::bug::Bug;
+use super::leader::Leader;
+use super::server::Server;
+use super::types::{Answer, Query, Refusal};
+
+impl Leader {
+    /// Answers from the applied state as soon as it is certain that nobody
+    /// else has led and committed since the question came.
+    pub(super) fn read(&mut self, server: &mut Server, token: u64, query: Query) {
+        if server.planted(Bug::ReadUnconfirmed) || self.has_lease(server) {
+            let found = server.find(query, self.time(server));
+            return server.answer(token, Answer::Read(found));
+        }
+        if self.quorum_rounds.waiting() >= server.config.waiting {
+            return server.answer(token, Answer::Refused(Refusal::Busy));
+        }
+        self.quorum_rounds.wait(token, query);
+    }
+
+    /// Whether nobody else can have been elected: voters that answered the
+    /// last confirmed round refuse votes for a timeout from when they heard
+    /// of it, which was not before it began, on clocks that are at most
+    /// `drift` off.
+    fn has_lease(&self, server: &Server) -> bool {
+        let span = server.config.drift.shorten(server.config.timeout);
+        server.config.lease_reads
+            && !self.lease_given_up
+            && server.now < self.quorum_rounds.confirmed_at().after(span)
+    }
+}
