@@ -30,9 +30,9 @@ use bounds::{
     CALLS_KEPT, MIB, NEWS, SCARCE, STRANGERS, STRANGERS_KEPT,
 };
 
+use super::byte_gauge::ByteGauge;
 use super::errors::error;
-use super::level::Level;
-use super::metrics::{Full, Of};
+use super::metrics::{Full, ScopeLabel};
 use super::tokens::{Caller, Known};
 
 /// What a call under way counts for, beside its head and its body: about what
@@ -65,23 +65,23 @@ impl Streams {
 
 /// What is held of a connection, of a caller, or of all.
 #[derive(Debug, Default)]
-struct Tally {
+struct Usage {
     requests: AtomicUsize,
-    answers: Level,
+    answers: ByteGauge,
     /// Of answers, what streams have made.
-    streamed: Level,
+    streamed: ByteGauge,
 }
 
 /// Who is counted as one.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub(super) enum Holder {
+pub(super) enum CallerId {
     /// All who have the token with this fingerprint and this name.
     Token([u8; 32], String),
     /// All who call without a token from this address; of IPv6 from this /64.
     Address(IpAddr),
 }
 
-impl Holder {
+impl CallerId {
     pub(super) fn address(address: IpAddr) -> Self {
         match address.to_canonical() {
             IpAddr::V4(it) => Self::Address(it.into()),
@@ -96,16 +96,16 @@ impl Holder {
 /// The account of a server.
 #[derive(Debug)]
 pub(super) struct Account {
-    all: Tally,
+    all: Usage,
     callers: Mutex<Callers>,
-    refused: Family<Of, Counter>,
+    refused: Family<ScopeLabel, Counter>,
     /// Whether callers have tokens: those without are strangers.
     tokens: bool,
 }
 
 #[derive(Debug)]
 struct Callers {
-    known: HashMap<Holder, Weak<Tally>>,
+    known: HashMap<CallerId, Weak<Usage>>,
     /// How many there may be before those that have gone are looked for.
     sweep_at: usize,
 }
@@ -113,11 +113,11 @@ struct Callers {
 impl Account {
     /// With nothing in it; what is refused is counted there, and callers have
     /// tokens or not.
-    pub(super) fn new(refused: Family<Of, Counter>, tokens: bool) -> Arc<Self> {
+    pub(super) fn new(refused: Family<ScopeLabel, Counter>, tokens: bool) -> Arc<Self> {
         Arc::new(Self {
             refused,
             tokens,
-            all: Tally::default(),
+            all: Usage::default(),
             callers: Mutex::new(Callers {
                 known: HashMap::new(),
                 sweep_at: CALLERS_MIN,
@@ -132,9 +132,9 @@ impl Account {
         [requests, answers]
     }
 
-    fn caller(&self, holder: &Holder) -> Arc<Tally> {
+    fn caller(&self, caller_id: &CallerId) -> Arc<Usage> {
         let mut callers = self.callers.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = callers.known.get(holder).and_then(Weak::upgrade);
+        let known = callers.known.get(caller_id).and_then(Weak::upgrade);
         known.unwrap_or_else(|| {
             if callers.known.len() >= callers.sweep_at {
                 callers.known.retain(|_, it| it.strong_count() > 0);
@@ -142,7 +142,7 @@ impl Account {
             }
             let new = Arc::default();
             let known = Arc::downgrade(&new);
-            callers.known.insert(holder.clone(), known);
+            callers.known.insert(caller_id.clone(), known);
             new
         })
     }
@@ -150,7 +150,7 @@ impl Account {
     /// That of one more connection, from this address.
     pub(super) fn connection(self: &Arc<Self>, address: IpAddr) -> Arc<Connection> {
         Arc::new(Connection {
-            tally: Arc::default(),
+            usage: Arc::default(),
             account: Arc::clone(self),
             address,
             known: Mutex::default(),
@@ -162,11 +162,11 @@ impl Account {
 /// What is counted of one connection, and who called last over it.
 #[derive(Debug)]
 pub(super) struct Connection {
-    tally: Arc<Tally>,
+    usage: Arc<Usage>,
     account: Arc<Account>,
     address: IpAddr,
     known: Mutex<Option<Known>>,
-    place: Mutex<Option<Arc<Place>>>,
+    place: Mutex<Option<Arc<CallerAccount>>>,
 }
 
 impl Connection {
@@ -182,30 +182,30 @@ impl Connection {
     }
 
     /// Where callers without a token are counted.
-    pub(super) fn alone(&self) -> Arc<Place> {
-        let holder = Holder::address(self.address);
-        Arc::new(Place {
-            connection: Arc::clone(&self.tally),
-            caller: self.account.caller(&holder),
+    pub(super) fn alone(&self) -> Arc<CallerAccount> {
+        let caller_id = CallerId::address(self.address);
+        Arc::new(CallerAccount {
+            connection: Arc::clone(&self.usage),
+            caller: self.account.caller(&caller_id),
             account: Arc::clone(&self.account),
-            holder,
+            caller_id,
         })
     }
 
     /// Where this caller is counted.
-    pub(super) fn place(&self, caller: &Caller) -> Arc<Place> {
+    pub(super) fn place(&self, caller: &Caller) -> Arc<CallerAccount> {
         let mut last = self.place.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(place) = &*last
-            && caller.is(&place.holder)
+            && caller.is(&place.caller_id)
         {
             return Arc::clone(place);
         }
-        let holder = caller.holder();
-        let place = Arc::new(Place {
-            connection: Arc::clone(&self.tally),
-            caller: self.account.caller(&holder),
+        let caller_id = caller.caller_id();
+        let place = Arc::new(CallerAccount {
+            connection: Arc::clone(&self.usage),
+            caller: self.account.caller(&caller_id),
             account: Arc::clone(&self.account),
-            holder,
+            caller_id,
         });
         *last = Some(Arc::clone(&place));
         place
@@ -215,15 +215,15 @@ impl Connection {
 /// One caller on one connection: where what it makes the server hold is
 /// counted.
 #[derive(Debug)]
-pub(super) struct Place {
-    connection: Arc<Tally>,
-    caller: Arc<Tally>,
+pub(super) struct CallerAccount {
+    connection: Arc<Usage>,
+    caller: Arc<Usage>,
     account: Arc<Account>,
-    holder: Holder,
+    caller_id: CallerId,
 }
 
-impl Place {
-    const fn tallies(&self) -> [(&Arc<Tally>, Full); 2] {
+impl CallerAccount {
+    const fn usages(&self) -> [(&Arc<Usage>, Full); 2] {
         [
             (&self.connection, Full::Connection),
             (&self.caller, Full::Caller),
@@ -233,42 +233,42 @@ impl Place {
     /// What calls with one answer have made, and exchanges; or what streams
     /// have. Each has bounds of its own, so that streams that nobody reads keep
     /// no call out, not even of their own connection, and calls no stream.
-    fn answers(&self, of: Full, made_by: Option<Streams>) -> &Level {
-        let tally = match of {
+    fn answers(&self, of: Full, made_by: Option<Streams>) -> &ByteGauge {
+        let usage = match of {
             Full::Connection => &*self.connection,
             Full::Caller => &*self.caller,
             Full::Server => &self.account.all,
         };
         match made_by {
-            None | Some(Streams::Answers) => &tally.answers,
-            Some(Streams::Bulk | Streams::News) => &tally.streamed,
+            None | Some(Streams::Answers) => &usage.answers,
+            Some(Streams::Bulk | Streams::News) => &usage.streamed,
         }
     }
 
     fn is_stranger(&self) -> bool {
-        self.account.tokens && matches!(self.holder, Holder::Address(_))
+        self.account.tokens && matches!(self.caller_id, CallerId::Address(_))
     }
 
     fn requests(&self, of: Full) -> usize {
-        let tally = match of {
+        let usage = match of {
             Full::Connection => &*self.connection,
             Full::Caller => &*self.caller,
             Full::Server => &self.account.all,
         };
-        tally.requests.load(Ordering::Relaxed)
+        usage.requests.load(Ordering::Relaxed)
     }
 
     fn ask(&self, bytes: usize) {
-        for (tally, _) in self.tallies() {
-            tally.requests.fetch_add(bytes, Ordering::Relaxed);
+        for (usage, _) in self.usages() {
+            usage.requests.fetch_add(bytes, Ordering::Relaxed);
         }
         let all = &self.account.all.requests;
         all.fetch_add(bytes, Ordering::Relaxed);
     }
 
     fn asked(&self, bytes: usize) {
-        for (tally, _) in self.tallies() {
-            tally.requests.fetch_sub(bytes, Ordering::Relaxed);
+        for (usage, _) in self.usages() {
+            usage.requests.fetch_sub(bytes, Ordering::Relaxed);
         }
         let all = &self.account.all.requests;
         all.fetch_sub(bytes, Ordering::Relaxed);
@@ -307,7 +307,7 @@ impl Place {
         ] {
             let held = held(of);
             if held > most {
-                self.account.refused.get_or_create(&Of { of }).inc();
+                self.account.refused.get_or_create(&ScopeLabel { of }).inc();
                 return Err(self.busy(of, held, most, what));
             }
         }
@@ -315,10 +315,10 @@ impl Place {
     }
 
     fn busy(&self, of: Full, held: usize, most: usize, what: &str) -> v1::Error {
-        let who = match (of, &self.holder) {
+        let who = match (of, &self.caller_id) {
             (Full::Connection, _) => "this connection".to_owned(),
-            (Full::Caller, Holder::Token(_, name)) => format!("the token {name}"),
-            (Full::Caller, Holder::Address(it)) => format!("the address {it}"),
+            (Full::Caller, CallerId::Token(_, name)) => format!("the token {name}"),
+            (Full::Caller, CallerId::Address(it)) => format!("the address {it}"),
             (Full::Server, _) => "all clients".to_owned(),
         };
         let (most, held) = (most / MIB, held.div_ceil(MIB));
@@ -391,7 +391,7 @@ impl Place {
 /// Bytes of answers that are held.
 #[derive(Debug)]
 pub(super) struct Charge {
-    place: Arc<Place>,
+    place: Arc<CallerAccount>,
     bytes: usize,
     made_by: Option<Streams>,
 }
@@ -407,7 +407,7 @@ impl Drop for Charge {
 /// Bytes of requests that are held beside their calls.
 #[derive(Debug)]
 pub(super) struct Reserved {
-    place: Arc<Place>,
+    place: Arc<CallerAccount>,
     bytes: usize,
 }
 
@@ -419,15 +419,15 @@ impl Drop for Reserved {
 
 /// Waits until a stream may go on.
 #[derive(Debug)]
-pub(super) struct Room {
-    place: Arc<Place>,
+pub(super) struct FlowControl {
+    place: Arc<CallerAccount>,
     streams: Streams,
     /// Where it waits, and under which number.
     waits: Option<(Full, u64)>,
 }
 
-impl Room {
-    pub(super) fn new(place: &Arc<Place>, streams: Streams) -> Self {
+impl FlowControl {
+    pub(super) fn new(place: &Arc<CallerAccount>, streams: Streams) -> Self {
         Self {
             place: Arc::clone(place),
             streams,
@@ -435,31 +435,31 @@ impl Room {
         }
     }
 
-    fn level(&self, of: Full) -> &Level {
+    fn byte_gauge(&self, of: Full) -> &ByteGauge {
         self.place.answers(of, Some(self.streams))
     }
 
     pub(super) fn poll(&mut self, context: &Context<'_>) -> Poll<()> {
         let before = self.waits.take();
         if let Some((of, number)) = before {
-            self.level(of).forget(number);
+            self.byte_gauge(of).forget(number);
         }
         let full = loop {
             let Some(of) = self.place.full(self.streams) else {
                 break None;
             };
-            let number = self.level(of).wait(context.waker());
+            let number = self.byte_gauge(of).wait(context.waker());
             // It may have fallen before anybody knew that this one waits.
             if self.place.full(self.streams) == Some(of) {
                 self.waits = Some((of, number));
                 break Some(of);
             }
-            self.level(of).forget(number);
+            self.byte_gauge(of).forget(number);
         };
         if let Some((of, _)) = before
             && full != Some(of)
         {
-            self.level(of).wake_one();
+            self.byte_gauge(of).wake_one();
         }
         if full.is_some() {
             Poll::Pending
@@ -469,32 +469,32 @@ impl Room {
     }
 }
 
-impl Drop for Room {
+impl Drop for FlowControl {
     fn drop(&mut self) {
         if let Some((of, number)) = self.waits {
-            self.level(of).forget(number);
-            self.level(of).wake_one();
+            self.byte_gauge(of).forget(number);
+            self.byte_gauge(of).wake_one();
         }
     }
 }
 
 /// A call under way: what it has sent, counted until it is over.
 #[derive(Debug)]
-pub(super) struct Asked {
-    place: Arc<Place>,
+pub(super) struct RequestCharge {
+    place: Arc<CallerAccount>,
     bytes: AtomicUsize,
     /// Whether there is room for it where others find none: for its beginning,
     /// and for what follows.
     kept: bool,
 }
 
-impl Asked {
+impl RequestCharge {
     /// A call begins with a head of so many bytes.
     ///
     /// # Errors
     /// BUSY, with who holds how much.
     pub(super) fn begin(
-        place: Arc<Place>,
+        place: Arc<CallerAccount>,
         head: usize,
         kept: bool,
     ) -> Result<Arc<Self>, v1::Error> {
@@ -510,7 +510,7 @@ impl Asked {
         Ok(Arc::new(asked))
     }
 
-    pub(super) const fn place(&self) -> &Arc<Place> {
+    pub(super) const fn place(&self) -> &Arc<CallerAccount> {
         &self.place
     }
 
@@ -537,7 +537,7 @@ impl Asked {
     }
 }
 
-impl Drop for Asked {
+impl Drop for RequestCharge {
     fn drop(&mut self) {
         self.place.asked(*self.bytes.get_mut());
     }

@@ -80,26 +80,26 @@ impl Drop for FirstTurn {
 
 /// The calls that are under way on one connection. They end with it.
 pub(super) struct Calls {
-    begun: Begun,
-    running: FuturesUnordered<Call>,
+    begun: CallExecutor,
+    running: FuturesUnordered<PolledCall>,
     left: Arc<AtomicU32>,
 }
 
 /// Where the HTTP library leaves calls that begin: it finds them while it is
 /// polled, and so right before they are polled for the first time.
 #[derive(Clone, Default)]
-pub(super) struct Begun {
+pub(super) struct CallExecutor {
     calls: Arc<Mutex<Vec<(Future, FirstTurn)>>>,
     waiting: Waiting,
 }
 
-impl Begun {
+impl CallExecutor {
     fn lock(&self) -> MutexGuard<'_, Vec<(Future, FirstTurn)>> {
         self.calls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl<F> Executor<F> for Begun
+impl<F> Executor<F> for CallExecutor
 where
     F: std::future::Future<Output = ()> + Send + 'static,
 {
@@ -110,13 +110,13 @@ where
 }
 
 /// A call that is polled as long as some are left in this turn.
-struct Call {
+struct PolledCall {
     call: Future,
     left: Arc<AtomicU32>,
     first: Option<FirstTurn>,
 }
 
-impl std::future::Future for Call {
+impl std::future::Future for PolledCall {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
@@ -135,7 +135,7 @@ impl Calls {
     /// Those of a connection that reads no further while `waiting` is full.
     pub(super) fn new(waiting: Waiting) -> Self {
         Self {
-            begun: Begun {
+            begun: CallExecutor {
                 calls: Arc::default(),
                 waiting,
             },
@@ -145,7 +145,7 @@ impl Calls {
     }
 
     /// What the HTTP library starts calls by.
-    pub(super) fn executor(&self) -> Begun {
+    pub(super) fn executor(&self) -> CallExecutor {
         self.begun.clone()
     }
 
@@ -168,7 +168,7 @@ impl Calls {
         let left = &self.left;
         let begun = std::mem::take(&mut *self.begun.lock());
         self.running
-            .extend(begun.into_iter().map(|(call, first)| Call {
+            .extend(begun.into_iter().map(|(call, first)| PolledCall {
                 call,
                 left: Arc::clone(left),
                 first: Some(first),

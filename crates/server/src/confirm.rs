@@ -12,7 +12,7 @@ use std::time::Duration;
 use tenure_alpo::{Answer, ClientRequest, Query, Refusal, Status};
 use tokio::time::{sleep, timeout};
 
-use super::door::Door;
+use super::handle::ServerHandle;
 
 /// The longest that a server waits for a majority before it says how it
 /// stands, however long it was asked to.
@@ -20,11 +20,11 @@ const CONFIRM_MAX: Duration = Duration::from_secs(10);
 /// The pause before an overloaded server is asked again.
 const PAUSE: Duration = Duration::from_millis(20);
 
-impl Door {
+impl ServerHandle {
     /// Whether a majority confirms within so many milliseconds that this
     /// server leads; `None` if it does not lead, or 0 were given.
     pub(super) async fn confirm(&self, millis: u32) -> Option<bool> {
-        let leads = self.look(|node| node.status() == Status::Leader).await;
+        let leads = self.inspect(|node| node.status() == Status::Leader).await;
         if millis == 0 || leads != Ok(true) {
             return None;
         }

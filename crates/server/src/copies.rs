@@ -21,11 +21,11 @@ use tenure_alpo::{
 use tenure_core::time::Instant;
 use tenure_runtime::clock;
 
-use super::complaints::Complaints;
 use super::data;
-use super::owner::Owner;
+use super::event_loop::EventLoop;
+use super::log_rate_limit::LogRateLimit;
 use super::shared::Shared;
-use crate::transport::{Answer, Greeting, Life};
+use crate::transport::{Greeting, GreetingAnswer, PeerKeepAlive};
 
 /// After how many election timeouts people are told of a second process that
 /// waits for the first one: one that was only restarted is let in before.
@@ -63,26 +63,26 @@ impl Shared {
     }
 
     /// Why a server that greets so is not let in, if its disk is the cause.
-    pub(super) fn judge_start(&self, greeting: &Greeting, now: Instant) -> Option<Answer> {
-        let face = self.face();
+    pub(super) fn judge_start(&self, greeting: &Greeting, now: Instant) -> Option<GreetingAnswer> {
+        let local_server = self.local_server();
         let mut copies = self.copies();
         if let Some(why) = &copies.set_back {
-            let own = face.hello.server.get();
+            let own = local_server.hello.server.get();
             let reason = format!("server {own} takes part in nothing: {why}");
-            return Some(Answer::Refused(reason));
+            return Some(GreetingAnswer::Refused(reason));
         }
         // Who is blank has promised nothing.
         let (hello, details) = (&greeting.hello, greeting.details?);
         hello.cluster?;
         let who = (hello.server, hello.storage);
-        let timeout = std::time::Duration::from_nanos(face.settings.timeout);
+        let timeout = std::time::Duration::from_nanos(local_server.settings.timeout);
         let says = (details.start, details.reached);
         let at = (now, timeout);
-        match copies.starts.greeted(who, says, &face.members, at) {
+        match copies.starts.greeted(who, says, &local_server.members, at) {
             StartVerdict::Welcome => None,
             StartVerdict::SetBack(trace) => {
                 let why = set_back(hello.server, trace);
-                Some(Answer::SetBack(face.hello.storage, why))
+                Some(GreetingAnswer::SetBack(local_server.hello.storage, why))
             }
             StartVerdict::Later(since) => {
                 let id = hello.server.get();
@@ -93,7 +93,7 @@ impl Shared {
                 if since > timeout * PATIENCE {
                     reason = format!("{reason}. {}", advice(hello.server));
                 }
-                Some(Answer::Later(reason))
+                Some(GreetingAnswer::Later(reason))
             }
         }
     }
@@ -104,10 +104,10 @@ impl Shared {
         &self,
         who: (ServerId, StorageId),
         start: Option<Start>,
-        life: Option<Life>,
+        keep_alive: Option<PeerKeepAlive>,
         now: Instant,
     ) -> bool {
-        let reached = life.map(|life| life.reached);
+        let reached = keep_alive.map(|keep_alive| keep_alive.reached);
         start.is_none_or(|start| self.copies().starts.heard(who, start, reached, now))
     }
 
@@ -121,7 +121,7 @@ impl Shared {
     }
 }
 
-impl Owner {
+impl EventLoop {
     /// Another server remembers that this disk has promised more than is on
     /// it. From here on this server takes part in nothing; its directory says
     /// so after this process has ended, too.
@@ -132,14 +132,14 @@ impl Owner {
         data::write_set_back(&self.data, &why);
         tracing::warn!("this server takes part in nothing any more: {why}");
         self.shared.copies().set_back = Some(why);
-        let mut face = self.shared.face();
-        face.edition += 1;
-        let edition = face.edition;
-        drop(face);
+        let mut local_server = self.shared.local_server();
+        local_server.edition += 1;
+        let edition = local_server.edition;
+        drop(local_server);
         self.peers.fall_silent();
         // Those that are connected come again, and are refused.
         self.shared.edition.send_replace(edition);
-        self.stand();
+        self.update_health();
     }
 
     /// A member lacks entries that it has acknowledged to this leader. It is
@@ -164,18 +164,20 @@ impl Owner {
             copies.starts.acknowledged(who, term, acknowledged);
             copies.starts.expel(who);
         }
-        self.stand();
+        self.update_health();
     }
 }
 
 /// Says to people what is wrong with the disk of who came, once.
-pub(super) fn tell(complaints: &Complaints, from: IpAddr, answer: &Answer) {
+pub(super) fn tell(log_rate_limit: &LogRateLimit, from: IpAddr, answer: &GreetingAnswer) {
     let why = match answer {
-        Answer::SetBack(_, why) => why,
-        Answer::Later(why) if is_lasting(why) => why,
-        Answer::Welcome(_) | Answer::Refused(_) | Answer::Later(_) => return,
+        GreetingAnswer::SetBack(_, why) => why,
+        GreetingAnswer::Later(why) if is_lasting(why) => why,
+        GreetingAnswer::Welcome(_) | GreetingAnswer::Refused(_) | GreetingAnswer::Later(_) => {
+            return;
+        }
     };
-    if complaints.is_news(from, why, clock::boot()) {
+    if log_rate_limit.should_log(from, why, clock::boot()) {
         tracing::warn!(%from, "not let in as a server: {why}");
     }
 }

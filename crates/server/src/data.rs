@@ -28,7 +28,7 @@ use tenure_core::time::ClockId;
 
 use super::config::limits;
 use super::silence::Silence;
-use crate::transport::{Book, Contact};
+use crate::transport::{AddressBook, Contact};
 use crate::wal::{self, Directory, LOCK, Wal, WalError};
 
 const STORAGE: &str = "storage";
@@ -354,12 +354,12 @@ pub(super) fn write(dir: &Path, name: &str, text: &str) -> std::io::Result<()> {
 
 /// The addresses that were known when the server last ran; none if there are
 /// none that can be read.
-pub(super) fn read_book(dir: &Path) -> Book {
-    let mut book = Book::default();
+pub(super) fn read_address_book(dir: &Path) -> AddressBook {
+    let mut address_book = AddressBook::default();
     let text = fs::read_to_string(dir.join(ADDRESSES)).unwrap_or_default();
     let mut lines = text.lines();
     if lines.next() != Some(VERSION) {
-        return book;
+        return address_book;
     }
     for line in lines {
         let mut words = line.split(' ');
@@ -381,16 +381,16 @@ pub(super) fn read_book(dir: &Path) -> Book {
                 );
                 continue;
             }
-            book.learn_one(id, &contact);
+            address_book.learn_one(id, &contact);
         }
     }
-    book
+    address_book
 }
 
 /// Keeps the addresses; a failure costs nothing but a warning.
-pub(super) fn write_book(dir: &Path, book: &Book) {
+pub(super) fn write_address_book(dir: &Path, address_book: &AddressBook) {
     let mut text = format!("{VERSION}\n");
-    for (id, contact) in book.iter() {
+    for (id, contact) in address_book.iter() {
         let client = if contact.client.is_empty() {
             "-"
         } else {
@@ -428,8 +428,11 @@ mod tests {
             beyond = most + 1,
         );
         fs::write(dir.path().join(ADDRESSES), text).expect("written");
-        let book = read_book(dir.path());
-        let known: Vec<_> = book.iter().map(|(id, it)| (id.get(), it.edition)).collect();
+        let address_book = read_address_book(dir.path());
+        let known: Vec<_> = address_book
+            .iter()
+            .map(|(id, it)| (id.get(), it.edition))
+            .collect();
         assert_eq!(known, [(3, most), (4, 7)]);
     }
 }

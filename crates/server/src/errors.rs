@@ -190,7 +190,7 @@ pub(super) fn refused(refusal: Refusal, shared: &Shared) -> v1::Error {
             name_of(&opener),
             most_of(&shared.holders())
         )),
-        Refusal::QuotaExceeded(why) => super::space::no_room(&why),
+        Refusal::QuotaExceeded(why) => super::quota_usage::no_room(&why),
         Refusal::Window => error(
             Cause::Window,
             "expected at most 1,024 requests of a session under way",

@@ -20,11 +20,11 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::metadata::MetadataValue;
 use tonic::{Code, Request, Response, Status, Streaming};
 
-use super::account::{Charge, Place, Reserved, Room, Streams};
+use super::account::{CallerAccount, Charge, FlowControl, Reserved, Streams};
 use super::audit::Entry;
-use super::door::Door;
 use super::errors::{busy, invalid};
-use super::inbox::{Event, Reply, Sink, Ticket, Told};
+use super::handle::ServerHandle;
+use super::inbox::{AnswerQueue, Event, ReplyTo, StreamRequest, TimedAnswer};
 use super::sessions::Proven;
 use super::tokens::{Caller, Granted};
 use super::translate::{self, answer};
@@ -103,7 +103,7 @@ fn respond<T>(result: Result<T, v1::Error>) -> Result<Response<T>, Status> {
 }
 
 #[tonic::async_trait]
-impl Registers for Door {
+impl Registers for ServerHandle {
     type WatchStream = Stream_<v1::WatchResponse>;
 
     async fn read(
@@ -150,7 +150,7 @@ impl Registers for Door {
 }
 
 #[tonic::async_trait]
-impl Log for Door {
+impl Log for ServerHandle {
     type TailStream = Stream_<v1::ReadLogResponse>;
 
     async fn append(
@@ -182,7 +182,7 @@ impl Log for Door {
 }
 
 #[tonic::async_trait]
-impl Sessions for Door {
+impl Sessions for ServerHandle {
     async fn open(
         &self,
         request: Request<v1::OpenSessionRequest>,
@@ -227,7 +227,7 @@ impl Sessions for Door {
 }
 
 #[tonic::async_trait]
-impl Cluster for Door {
+impl Cluster for ServerHandle {
     type BackupStream = Stream_<v1::BackupResponse>;
 
     async fn status(
@@ -298,7 +298,7 @@ impl Cluster for Door {
 }
 
 #[tonic::async_trait]
-impl Pipeline for Door {
+impl Pipeline for ServerHandle {
     type ExchangeStream = Stream_<v1::Answers>;
 
     async fn exchange(
@@ -312,8 +312,8 @@ impl Pipeline for Door {
         let (sender, messages) = mpsc::channel(ANSWERS_MAX);
         let place = Self::place(&caller).map_err(status)?;
         let exchange = Exchange {
-            door: self.clone(),
-            room: Room::new(place, Streams::Answers),
+            handle: self.clone(),
+            room: FlowControl::new(place, Streams::Answers),
             place: Arc::clone(place),
             caller,
             pages: Vec::new(),
@@ -332,13 +332,13 @@ impl Pipeline for Door {
 
 /// One stream of requests and answers.
 struct Exchange {
-    door: Door,
+    handle: ServerHandle,
     caller: Caller,
-    place: Arc<Place>,
+    place: Arc<CallerAccount>,
     /// What its answers wait for.
-    room: Room,
+    room: FlowControl,
     sender: mpsc::Sender<Result<(v1::Answers, Charge), Status>>,
-    sink: Arc<Sink>,
+    sink: Arc<AnswerQueue>,
     under_way: usize,
     /// One for each page that was asked for and not told.
     pages: Vec<Reserved>,
@@ -365,7 +365,7 @@ impl Exchange {
                             () = sender.closed() => None,
                         };
                         let Some(place) = place else { return };
-                        let (message, bytes) = message(&self.door, &mut self.pages, &mut answers);
+                        let (message, bytes) = message(&self.handle, &mut self.pages, &mut answers);
                         place.send(Ok((message, self.place.charge(bytes, None))));
                     }
                 }
@@ -430,7 +430,7 @@ impl Exchange {
         refused: &mut Vec<v1::Answer>,
     ) -> Result<(), Closed> {
         self.under_way += events.len();
-        self.door.inbox.put_all(events.drain(..));
+        self.handle.inbox.put_all(events.drain(..));
         if refused.is_empty() {
             return Ok(());
         }
@@ -450,11 +450,11 @@ impl Exchange {
         has_place: bool,
     ) -> Result<Event, v1::Error> {
         // Whatever becomes of the request itself.
-        let proof = self.proven.by(&request, self.door.proof(&self.caller));
-        let entry = audited(&self.door, &self.caller, request.what.as_ref());
+        let proof = self.proven.by(&request, self.handle.proof(&self.caller));
+        let entry = audited(&self.handle, &self.caller, request.what.as_ref());
         let ask = match request.what {
             _ if !has_place => {
-                self.door.shared.metrics.refused();
+                self.handle.shared.metrics.refused();
                 Err(busy())
             }
             Some(what) => granted.as_ref().map_err(Clone::clone).and_then(|granted| {
@@ -470,13 +470,13 @@ impl Exchange {
                 if page {
                     self.pages.push(self.place.reserve(PAGE_BYTES));
                 }
-                let ticket = Ticket {
+                let ticket = StreamRequest {
                     number: request.number,
                     deletes: translate::deletes(&ask),
                     page,
                     entry,
                 };
-                let reply = Reply::Stream(Arc::clone(&self.sink), ticket);
+                let reply = ReplyTo::Stream(Arc::clone(&self.sink), ticket);
                 Ok(Event::Asked(ask, quota, reply))
             }
             Err(error) => {
@@ -493,14 +493,18 @@ impl Exchange {
 struct Closed;
 
 /// What is to be noted of a request, if it changes a leadership.
-fn audited(door: &Door, caller: &Caller, what: Option<&v1::request::What>) -> Option<Entry> {
+fn audited(
+    handle: &ServerHandle,
+    caller: &Caller,
+    what: Option<&v1::request::What>,
+) -> Option<Entry> {
     let Some(v1::request::What::Command(command)) = what else {
         return None;
     };
     match &command.operation {
-        Some(v1::command::Operation::Swap(swap)) => door.shared.audit.begin_swap(caller, swap),
+        Some(v1::command::Operation::Swap(swap)) => handle.shared.audit.begin_swap(caller, swap),
         Some(v1::command::Operation::Delete(delete)) => {
-            door.shared.audit.begin_delete(caller, &delete.key)
+            handle.shared.audit.begin_delete(caller, &delete.key)
         }
         _ => None,
     }
@@ -509,11 +513,11 @@ fn audited(door: &Door, caller: &Caller, what: Option<&v1::request::What>) -> Op
 /// The next of these answers in one message, and about how many bytes it is.
 /// What they hold is shared with the state until it is copied here.
 fn message(
-    door: &Door,
+    handle: &ServerHandle,
     pages: &mut Vec<Reserved>,
-    answers: &mut impl Iterator<Item = (Ticket, Told)>,
+    answers: &mut impl Iterator<Item = (StreamRequest, TimedAnswer)>,
 ) -> (v1::Answers, usize) {
-    let (clock, shared) = (door.clock(), &door.shared);
+    let (clock, shared) = (handle.clock(), &handle.shared);
     let mut message = Vec::new();
     let mut bytes = 0;
     while bytes < ANSWERS_BYTES
@@ -537,7 +541,7 @@ const fn is_page(ask: &ClientRequest) -> bool {
 
 /// Whether what it reads may be held until it is told.
 fn has_room(
-    place: &Place,
+    place: &CallerAccount,
     caller: &Caller,
     ask: ClientRequest,
 ) -> Result<ClientRequest, v1::Error> {
@@ -545,7 +549,7 @@ fn has_room(
         place.may_reserve()?;
     }
     if matches!(ask, ClientRequest::Read(_)) {
-        Door::room(caller)?;
+        ServerHandle::room(caller)?;
     }
     Ok(ask)
 }

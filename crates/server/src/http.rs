@@ -33,8 +33,8 @@ use tenure_runtime::error::cut;
 use tokio_stream::StreamExt as _;
 
 use super::account::Streams;
-use super::door::Door;
 use super::errors::{error, invalid};
+use super::handle::ServerHandle;
 use super::tokens::Caller;
 use tenure_alpo::Operation;
 
@@ -45,7 +45,7 @@ pub(super) const BODY_MAX: usize = 4 * 1024 * 1024;
 pub(super) const PROBES: [&str; 3] = ["/healthz", "/readyz", "/leader"];
 
 /// All paths.
-pub(super) fn routes(door: Door) -> Router {
+pub(super) fn routes(handle: ServerHandle) -> Router {
     Router::new()
         .route("/healthz", get(health))
         .route("/readyz", get(ready))
@@ -59,7 +59,7 @@ pub(super) fn routes(door: Door) -> Router {
         .fallback(nowhere)
         .method_not_allowed_fallback(not_so)
         .layer(axum::extract::DefaultBodyLimit::max(BODY_MAX))
-        .with_state(door)
+        .with_state(handle)
 }
 
 fn answer(code: StatusCode, body: &serde_json::Value) -> Response {
@@ -79,31 +79,31 @@ fn probed(caller: &Caller, what: &str, so: bool, why: serde_json::Value) -> Resp
     answer(code, &body)
 }
 
-async fn health(State(door): State<Door>, Extension(caller): Who) -> Response {
-    let standing = door.shared.standing.borrow().clone();
-    let why = json!({ "why": standing.waiting });
-    probed(&caller, "alive", standing.alive, why)
+async fn health(State(handle): State<ServerHandle>, Extension(caller): Who) -> Response {
+    let health_status = handle.shared.health_status.borrow().clone();
+    let why = json!({ "why": health_status.waiting });
+    probed(&caller, "alive", health_status.alive, why)
 }
 
-async fn ready(State(door): State<Door>, Extension(caller): Who) -> Response {
-    let standing = door.shared.standing.borrow().clone();
-    let why = json!({ "why": standing.waiting, "full": standing.full });
-    probed(&caller, "ready", standing.ready, why)
+async fn ready(State(handle): State<ServerHandle>, Extension(caller): Who) -> Response {
+    let health_status = handle.shared.health_status.borrow().clone();
+    let why = json!({ "why": health_status.waiting, "full": health_status.full });
+    probed(&caller, "ready", health_status.ready, why)
 }
 
-async fn leader(State(door): State<Door>, Extension(caller): Who) -> Response {
-    let standing = door.shared.standing.borrow().clone();
-    let known = door.shared.leader(standing.leader);
+async fn leader(State(handle): State<ServerHandle>, Extension(caller): Who) -> Response {
+    let health_status = handle.shared.health_status.borrow().clone();
+    let known = handle.shared.leader(health_status.leader);
     let why = json!({
-        "term": standing.term.get(),
+        "term": health_status.term.get(),
         "leader": known.as_ref().map(|(id, _)| id.get()),
         "leader_address": known.map(|(_, address)| address),
     });
-    probed(&caller, "leads", standing.leads, why)
+    probed(&caller, "leads", health_status.leads, why)
 }
 
-async fn metrics(State(door): State<Door>, Extension(caller): Who) -> Response {
-    let text = match Door::metrics(&door, &caller).await {
+async fn metrics(State(handle): State<ServerHandle>, Extension(caller): Who) -> Response {
+    let text = match ServerHandle::metrics(&handle, &caller).await {
         Ok(metrics) => metrics.text,
         Err(error) => return failed(error),
     };
@@ -111,12 +111,16 @@ async fn metrics(State(door): State<Door>, Extension(caller): Who) -> Response {
     ([(header::CONTENT_TYPE, content)], text).into_response()
 }
 
-async fn status(State(door): State<Door>, Extension(caller): Who, body: Sent) -> Response {
+async fn status(
+    State(handle): State<ServerHandle>,
+    Extension(caller): Who,
+    body: Sent,
+) -> Response {
     let request = match parse(&body) {
         Ok(request) => request,
         Err(error) => return failed(error),
     };
-    let status = match Door::status(&door, &caller, request).await {
+    let status = match ServerHandle::status(&handle, &caller, request).await {
         Ok(status) => status,
         Err(error) => return failed(error),
     };
@@ -251,26 +255,26 @@ impl<S: Send + Sync> FromRequestParts<S> for Call {
 type Who = Extension<Caller>;
 
 async fn registers(
-    State(door): State<Door>,
+    State(handle): State<ServerHandle>,
     Extension(caller): Who,
     Call(call): Call,
     body: Sent,
 ) -> Response {
     match call.as_str() {
         "read" => match parse(&body) {
-            Ok(request) => respond(Door::read(&door, &caller, request).await),
+            Ok(request) => respond(ServerHandle::read(&handle, &caller, request).await),
             Err(error) => failed(error),
         },
         "compare_and_swap" => match parse(&body) {
-            Ok(request) => respond(Door::compare_and_swap(&door, &caller, request).await),
+            Ok(request) => respond(ServerHandle::compare_and_swap(&handle, &caller, request).await),
             Err(error) => failed(error),
         },
         "delete" => match parse(&body) {
-            Ok(request) => respond(Door::delete(&door, &caller, request).await),
+            Ok(request) => respond(ServerHandle::delete(&handle, &caller, request).await),
             Err(error) => failed(error),
         },
         "list" => match parse(&body) {
-            Ok(request) => respond(Door::list(&door, &caller, request).await),
+            Ok(request) => respond(ServerHandle::list(&handle, &caller, request).await),
             Err(error) => failed(error),
         },
         "watch" => {
@@ -278,7 +282,7 @@ async fn registers(
                 Ok(request) => request,
                 Err(error) => return failed(error),
             };
-            match Door::watch(&door, caller, request).await {
+            match ServerHandle::watch(&handle, caller, request).await {
                 Ok(news) => lines(Streams::News, news),
                 Err(error) => failed(error),
             }
@@ -292,22 +296,22 @@ async fn registers(
 }
 
 async fn log(
-    State(door): State<Door>,
+    State(handle): State<ServerHandle>,
     Extension(caller): Who,
     Call(call): Call,
     body: Sent,
 ) -> Response {
     match call.as_str() {
         "append" => match parse(&body) {
-            Ok(request) => respond(Door::append(&door, &caller, request).await),
+            Ok(request) => respond(ServerHandle::append(&handle, &caller, request).await),
             Err(error) => failed(error),
         },
         "read" => match parse(&body) {
-            Ok(request) => respond(door.read_log(&caller, request).await),
+            Ok(request) => respond(handle.read_log(&caller, request).await),
             Err(error) => failed(error),
         },
         "tail" => match parse::<v1::TailRequest>(&body) {
-            Ok(request) => match Door::tail(&door, caller, request.from).await {
+            Ok(request) => match ServerHandle::tail(&handle, caller, request.from).await {
                 Ok(messages) => lines(Streams::Bulk, messages),
                 Err(error) => failed(error),
             },
@@ -318,7 +322,7 @@ async fn log(
 }
 
 async fn sessions(
-    State(door): State<Door>,
+    State(handle): State<ServerHandle>,
     Extension(caller): Who,
     Call(call): Call,
     body: Sent,
@@ -326,7 +330,7 @@ async fn sessions(
     let numbered = |operation| async {
         match parse::<v1::KeepAliveRequest>(&body) {
             Ok(request) => {
-                let done = door.session(&caller, request.numbered, operation).await;
+                let done = handle.session(&caller, request.numbered, operation).await;
                 respond(done.map(|()| v1::KeepAliveResponse {}))
             }
             Err(error) => failed(error),
@@ -334,17 +338,17 @@ async fn sessions(
     };
     match call.as_str() {
         "open" => match parse(&body) {
-            Ok(request) => respond(Door::open(&door, &caller, request).await),
+            Ok(request) => respond(ServerHandle::open(&handle, &caller, request).await),
             Err(error) => failed(error),
         },
         "keep_alive" => numbered(Operation::KeepAlive).await,
         "close" => numbered(Operation::Close).await,
         "list" => match parse(&body) {
-            Ok(request) => respond(door.list_sessions(&caller, request).await),
+            Ok(request) => respond(handle.list_sessions(&caller, request).await),
             Err(error) => failed(error),
         },
         "end" => match parse(&body) {
-            Ok(request) => respond(door.end_session(&caller, request).await),
+            Ok(request) => respond(handle.end_session(&caller, request).await),
             Err(error) => failed(error),
         },
         other => unknown("sessions", other, "open, keep_alive, close, list, end"),
@@ -352,30 +356,30 @@ async fn sessions(
 }
 
 async fn cluster(
-    State(door): State<Door>,
+    State(handle): State<ServerHandle>,
     Extension(caller): Who,
     Call(call): Call,
     body: Sent,
 ) -> Response {
     match call.as_str() {
         "add_member" => match parse(&body) {
-            Ok(request) => respond(Door::add_member(&door, &caller, request).await),
+            Ok(request) => respond(ServerHandle::add_member(&handle, &caller, request).await),
             Err(error) => failed(error),
         },
         "promote_member" => match parse(&body) {
-            Ok(request) => respond(Door::promote_member(&door, &caller, request).await),
+            Ok(request) => respond(ServerHandle::promote_member(&handle, &caller, request).await),
             Err(error) => failed(error),
         },
         "remove_member" => match parse(&body) {
-            Ok(request) => respond(Door::remove_member(&door, &caller, request).await),
+            Ok(request) => respond(ServerHandle::remove_member(&handle, &caller, request).await),
             Err(error) => failed(error),
         },
         "transfer" => match parse::<v1::TransferRequest>(&body) {
-            Ok(request) => respond(Door::transfer(&door, &caller, request.to).await),
+            Ok(request) => respond(ServerHandle::transfer(&handle, &caller, request.to).await),
             Err(error) => failed(error),
         },
-        "snapshot" => respond(Door::snapshot(&door, &caller).await),
-        "metrics" => respond(Door::metrics(&door, &caller).await),
+        "snapshot" => respond(ServerHandle::snapshot(&handle, &caller).await),
+        "metrics" => respond(ServerHandle::metrics(&handle, &caller).await),
         other => unknown(
             "cluster",
             other,

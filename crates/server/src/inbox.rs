@@ -15,7 +15,7 @@ use tenure_core::ids::Key;
 use tokio::sync::{Notify, oneshot};
 
 use super::audit::Entry;
-use super::space::Quota;
+use super::quota_usage::Quota;
 use crate::transport::Greeting;
 use crate::wal::WalError;
 
@@ -46,15 +46,15 @@ pub(super) enum Event {
         why: Option<String>,
     },
     /// A connection of another server has ended.
-    Closed(Visit, Ending),
+    Closed(PeerConnection, ClosedBy),
     /// Another server has connected.
-    Connected(Visit),
+    Connected(PeerConnection),
     /// A client, or an operator, wants something; with the quota of its token,
     /// if that has one.
-    Asked(ClientRequest, Option<Arc<Quota>>, Reply),
+    Asked(ClientRequest, Option<Arc<Quota>>, ReplyTo),
     /// Somebody wants to look at the machine; there is none as long as the
     /// server is blank.
-    Look(Look),
+    Inspection(Inspection),
     /// Somebody wants a snapshot taken now, and to know up to which entry the
     /// newest one on the disk goes.
     Snapshot(oneshot::Sender<LogId>),
@@ -71,7 +71,7 @@ impl Event {
 
 /// A connection of another server to this one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Visit {
+pub(super) struct PeerConnection {
     /// Whose it is.
     pub(super) server: ServerId,
     /// The disk that it greeted with.
@@ -82,7 +82,7 @@ pub(super) struct Visit {
 
 /// Who ended a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Ending {
+pub(super) enum ClosedBy {
     /// This side: that says nothing about the other's process.
     Here,
     /// The other side, or something on the way.
@@ -90,11 +90,11 @@ pub(super) enum Ending {
 }
 
 /// A look at the machine.
-pub(super) type Look = Box<dyn FnOnce(Option<&Node>) + Send>;
+pub(super) type Inspection = Box<dyn FnOnce(Option<&Node>) + Send>;
 
 /// What is known of a request of a stream when its answer comes.
 #[derive(Debug)]
-pub(super) struct Ticket {
+pub(super) struct StreamRequest {
     /// The client's number for it.
     pub(super) number: u64,
     /// Whether it deletes: a comparison that fails has one outcome for the
@@ -108,14 +108,14 @@ pub(super) struct Ticket {
 
 /// An answer with what only the owner can add.
 #[derive(Debug)]
-pub(super) struct Told {
+pub(super) struct TimedAnswer {
     /// The answer.
     pub(super) answer: Answer,
     /// For a swap: the log's time of its entry, as long as it is known.
     pub(super) at: Option<LogTime>,
 }
 
-impl Told {
+impl TimedAnswer {
     /// About how many bytes it is as a message, if that is many.
     pub(super) fn weight(&self) -> usize {
         let Answer::Read(found) = &self.answer else {
@@ -135,21 +135,21 @@ impl Told {
 
 /// Where an answer goes.
 #[derive(Debug)]
-pub(super) enum Reply {
+pub(super) enum ReplyTo {
     /// To somebody who waits for just this one.
-    One(oneshot::Sender<Told>),
+    One(oneshot::Sender<TimedAnswer>),
     /// The same, for a command of the server's own session. Its serial has to
     /// be used, also if it is refused.
-    House(oneshot::Sender<Told>),
+    InternalSession(oneshot::Sender<TimedAnswer>),
     /// To a stream of answers, as the one to this request.
-    Stream(Arc<Sink>, Ticket),
+    Stream(Arc<AnswerQueue>, StreamRequest),
 }
 
-impl Reply {
-    pub(super) fn send(self, told: Told) {
+impl ReplyTo {
+    pub(super) fn send(self, told: TimedAnswer) {
         match self {
             // Whoever asked may have gone.
-            Self::One(sender) | Self::House(sender) => drop(sender.send(told)),
+            Self::One(sender) | Self::InternalSession(sender) => drop(sender.send(told)),
             Self::Stream(sink, ticket) => sink.put(ticket, told),
         }
     }
@@ -157,13 +157,13 @@ impl Reply {
 
 /// Answers that wait to be sent over one stream.
 #[derive(Debug, Default)]
-pub(super) struct Sink {
-    answers: Mutex<Vec<(Ticket, Told)>>,
+pub(super) struct AnswerQueue {
+    answers: Mutex<Vec<(StreamRequest, TimedAnswer)>>,
     more: Notify,
 }
 
-impl Sink {
-    fn put(&self, ticket: Ticket, told: Told) {
+impl AnswerQueue {
+    fn put(&self, ticket: StreamRequest, told: TimedAnswer) {
         let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
         answers.push((ticket, told));
         let first = answers.len() == 1;
@@ -174,7 +174,7 @@ impl Sink {
     }
 
     /// Waits until there are answers, and takes them all.
-    pub(super) async fn take(&self) -> Vec<(Ticket, Told)> {
+    pub(super) async fn take(&self) -> Vec<(StreamRequest, TimedAnswer)> {
         loop {
             let more = self.more.notified();
             let answers = self.taken();
@@ -185,7 +185,7 @@ impl Sink {
         }
     }
 
-    fn taken(&self) -> Vec<(Ticket, Told)> {
+    fn taken(&self) -> Vec<(StreamRequest, TimedAnswer)> {
         std::mem::take(&mut *self.answers.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
@@ -203,7 +203,7 @@ impl Inbox {
     }
 
     /// Leaves word. What may come in any number is bounded by whoever sends
-    /// it: peers by their windows, clients by [`Door`](super::door::Door).
+    /// it: peers by their windows, clients by [`ServerHandle`](super::door::Door).
     pub(super) fn put(&self, event: Event) {
         let mut waiting = self.lock();
         waiting.push(event);

@@ -21,27 +21,27 @@
 //! | `config` | how a server is started |
 //! | `data` | the data directory |
 //! | `silence` | what it owes to leaders of before |
-//! | `founding` | a blank server on its way into a cluster |
-//! | `owner` | the task that owns the machine |
+//! | `bootstrap` | a blank server on its way into a cluster |
+//! | `event_loop` | the task that owns the machine |
 //! | `peers` | links to the other servers, and their connections to this one |
 //! | `copies` | directories that were set back, or copied |
-//! | `stand` | what is said of the server's health |
+//! | `health` | what is said of the server's health |
 //! | `removal` | learning that one is no member any more |
-//! | `gate` | how many connections, and who goes when there are too many |
-//! | `complaints` | what is wrong with whoever connects, said once |
-//! | `inbox`, `door` | how things get to the owner, and who may bring how much |
-//! | `gathered` | keep-alives that are proposed together |
-//! | `space` | how much room registers may take |
-//! | `house` | a session of the server's own, for clients without one |
-//! | `watchers`, `telling`, `following` | those who follow registers, who tells them, and what waits for each |
-//! | `watching`, `beginning`, `looks` | a watch as a client sees it; what it tells first; pages that wait for their turn |
+//! | `connection_limit` | how many connections, and who goes when there are too many |
+//! | `log_rate_limit` | what is wrong with whoever connects, said once |
+//! | `inbox`, `handle` | how things get to the owner, and who may bring how much |
+//! | `keep_alive_batch` | keep-alives that are proposed together |
+//! | `quota_usage` | how much room registers may take |
+//! | `internal_session` | a session of the server's own, for clients without one |
+//! | `watchers`, `watch_dispatch`, `watch_queue` | those who follow registers, who tells them, and what waits for each |
+//! | `watching`, `watch_start`, `inspection_queue` | a watch as a client sees it; what it tells first; pages that wait for their turn |
 //! | `backup` | everything in one file, and back |
 //! | `ended` | how a server ended |
 //! | `metrics` | what is counted |
-//! | `trust`, `heed` | who is taken for a server, and what is heeded of it |
+//! | `trust`, `peer_messages` | who is taken for a server, and what is heeded of it |
 //! | `tokens` | who may do what |
 //! | `audit` | who changed what |
-//! | `services`, `streams`, `steps`, `http`, `listen`, `knock` | what clients see: gRPC and HTTP on one port |
+//! | `services`, `streams`, `steps`, `http`, `listen`, `protocol_detection` | what clients see: gRPC and HTTP on one port |
 //! | [`transport`] | how servers reach each other |
 //! | [`wal`] | the files of the log |
 //! | `calls` | the calls of one connection, which have their turns together |
@@ -49,59 +49,59 @@
 mod account;
 mod audit;
 mod backup;
-mod beginning;
-mod budget;
+mod body_limit;
+mod bootstrap;
+mod byte_gauge;
 mod calls;
-mod charged;
-mod complaints;
 mod config;
 mod confirm;
+mod connection_limit;
 mod copies;
+mod counted_body;
 mod data;
-mod dialling;
-mod door;
+mod dial_report;
 mod ended;
 mod errors;
-mod following;
-mod founding;
+mod event_loop;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzzed;
-mod gate;
-mod gathered;
 mod given_up;
 mod grpc;
-mod heed;
-mod house;
+mod handle;
+mod health;
 mod http;
 mod inbox;
-mod knock;
-mod level;
+mod incompatibility;
+mod inspection_queue;
+mod internal_session;
+mod keep_alive_batch;
 mod listen;
-mod looks;
+mod log_rate_limit;
+mod loop_threads;
 mod metrics;
-mod misfit;
-mod owner;
 mod pages;
+mod peer_messages;
 mod peers;
+mod protocol_detection;
+mod quota_usage;
 mod refusals;
 mod removal;
 mod services;
 mod sessions;
 mod shared;
 mod silence;
-mod space;
-mod stand;
 mod steps;
 mod streams;
-mod telling;
 mod tokens;
 mod translate;
 pub mod transport;
 mod trust;
-mod turns;
 mod view;
 pub mod wal;
+mod watch_dispatch;
+mod watch_queue;
+mod watch_start;
 mod watchers;
 mod watching;
 
@@ -122,21 +122,21 @@ pub use backup::{
 };
 pub use config::Config;
 pub use ended::Ended;
-pub use shared::Standing;
+pub use shared::HealthStatus;
 pub use tokens::{check_tokens, draw_token, fingerprint};
 
-use crate::transport::{Book, Contact, Details, Settings, Tasks, Tls, Unread};
+use crate::transport::{AddressBook, Contact, Details, Settings, Tasks, Tls, Unread};
 use crate::wal::{WalError, Writer};
 use audit::Audit;
 use data::{Found, Log, Vacant};
-use door::Door;
+use event_loop::EventLoop;
+use handle::ServerHandle;
 use inbox::{Event, Inbox};
-use owner::Owner;
+use loop_threads::LoopThreads;
 use peers::Peers;
-use shared::{Face, Shared};
+use shared::{LocalServer, Shared};
 use tokens::Tokens;
-use trust::Guests;
-use turns::Turns;
+use trust::UnconfirmedContacts;
 use watchers::Watchers;
 
 /// Why a server could not be started.
@@ -255,7 +255,7 @@ impl Server {
         let start = data::count_start(&config.data)?;
         let set_back = data::read_set_back(&config.data)?;
         let secret = config.peer_secret.clone();
-        let shared = Shared::new(face(&config, &found, start), secret).audited(audit);
+        let shared = Shared::new(local_server(&config, &found, start), secret).audited(audit);
         let shared = Arc::new(shared);
         shared.copies().set_back = set_back;
         let inbox = Arc::new(Inbox::default());
@@ -277,8 +277,8 @@ impl Server {
             .event_interval(TASKS_IN_A_ROW)
             .build()
             .map_err(StartError::System)?;
-        let turns = Turns::new(runtime, tasks, Arc::clone(&inbox), tell);
-        let (first, second) = (Arc::clone(&turns), Arc::clone(&turns));
+        let loop_threads = LoopThreads::new(runtime, tasks, Arc::clone(&inbox), tell);
+        let (first, second) = (Arc::clone(&loop_threads), Arc::clone(&loop_threads));
         let span = parts.config.span.clone();
         let spawn = |name: &str| std::thread::Builder::new().name(name.into());
         let standby = spawn("tenure-standby").spawn(move || {
@@ -286,7 +286,7 @@ impl Server {
             second.stand_by();
         });
         if let Err(error) = standby {
-            turns.shut();
+            loop_threads.shut();
             return Err(StartError::System(error));
         }
         let server = spawn("tenure-server").spawn(move || {
@@ -296,7 +296,7 @@ impl Server {
             first.begin(run(parts));
         });
         if let Err(error) = server {
-            turns.shut();
+            loop_threads.shut();
             return Err(StartError::System(error));
         }
         Ok(Self {
@@ -313,8 +313,8 @@ impl Server {
     }
 
     /// How it stands, and each change of that.
-    pub fn standing(&self) -> watch::Receiver<Standing> {
-        self.shared.standing.subscribe()
+    pub fn health_status(&self) -> watch::Receiver<HealthStatus> {
+        self.shared.health_status.subscribe()
     }
 
     /// Asks it to hand over its leadership, if it has it, and to end.
@@ -351,14 +351,14 @@ fn listen(address: &str) -> Result<TcpListener, StartError> {
 }
 
 /// What this server says of itself before it has read its log.
-fn face(config: &Config, found: &Found, start: Start) -> Face {
+fn local_server(config: &Config, found: &Found, start: Start) -> LocalServer {
     let (storage, identity) = match found {
         Found::Blank(storage, _) => (*storage, None),
         Found::Log(log) => (log.identity.storage, Some(log.identity)),
     };
-    let mut book = Book::from_flags(&config.peers);
-    book.learn(&data::read_book(&config.data));
-    let own = book.get(config.id).cloned().unwrap_or_default();
+    let mut address_book = AddressBook::from_flags(&config.peers);
+    address_book.learn(&data::read_address_book(&config.data));
+    let own = address_book.get(config.id).cloned().unwrap_or_default();
     let contact = Contact {
         edition: own.edition,
         peer: config.peers[&config.id].clone(),
@@ -368,9 +368,9 @@ fn face(config: &Config, found: &Found, start: Start) -> Face {
         // Higher than what others may remember of a directory that is gone.
         let edition = own.edition.saturating_add(1);
         let edition = edition.max(clock::wall().as_millis()).min(MAX_NUMBER);
-        book.learn_one(config.id, &Contact { edition, ..contact });
+        address_book.learn_one(config.id, &Contact { edition, ..contact });
     }
-    Face {
+    LocalServer {
         identity,
         members: Membership::default(),
         hello: Hello {
@@ -384,20 +384,20 @@ fn face(config: &Config, found: &Found, start: Start) -> Face {
             },
         },
         settings: Settings::of(&config.node),
-        book,
+        address_book,
         details: Details {
             start,
             speaks: config.node.version,
             ..Details::default()
         },
-        guests: Guests::default(),
+        unconfirmed: UnconfirmedContacts::default(),
         connected: BTreeMap::new(),
         unproven: BTreeSet::new(),
         edition: 0,
     }
 }
 
-async fn run(parts: Parts) -> Result<Owner, Ended> {
+async fn run(parts: Parts) -> Result<EventLoop, Ended> {
     let Parts {
         config,
         shared,
@@ -414,15 +414,15 @@ async fn run(parts: Parts) -> Result<Owner, Ended> {
     }
     let watchers = Arc::new(Watchers::new(config.watches));
     let cut_off = shared.metrics.watches_cut.clone();
-    tokio::spawn(Arc::clone(&watchers).tell_all(cut_off));
-    let door = Door::new(&config, &shared, &inbox, &watchers, tokens);
+    tokio::spawn(Arc::clone(&watchers).dispatch(cut_off));
+    let handle = ServerHandle::new(&config, &shared, &inbox, &watchers, tokens);
     let accept = match (
         tokio::net::TcpListener::from_std(peers),
         tokio::net::TcpListener::from_std(clients),
     ) {
         (Ok(peers), Ok(clients)) => {
             let guard = listen::Guard::new(&config, tls.clone(), listens_since);
-            tokio::spawn(listen::serve(clients, door, guard));
+            tokio::spawn(listen::serve(clients, handle, guard));
             peers
         }
         (Err(error), _) | (_, Err(error)) => return Err(Ended::Fault(error.to_string())),
@@ -434,7 +434,7 @@ async fn run(parts: Parts) -> Result<Owner, Ended> {
         Arc::clone(&inbox),
         (tasks.clone(), config.connections),
     ));
-    let flags = Book::from_flags(&config.peers);
+    let flags = AddressBook::from_flags(&config.peers);
     let mut links = Peers::new(
         config.id,
         flags,
@@ -450,18 +450,18 @@ async fn run(parts: Parts) -> Result<Owner, Ended> {
         }
     };
     let surroundings = (shared, inbox, watchers);
-    let mut owner = own(&config, log, links, surroundings)?;
+    let mut event_loop = own(&config, log, links, surroundings)?;
     if known {
-        warn_of_peers(&config, &owner.node);
+        warn_of_peers(&config, &event_loop.node);
     }
-    owner.begin();
-    Ok(owner)
+    event_loop.begin();
+    Ok(event_loop)
 }
 
 /// Flags may name servers that the log does not know.
 fn warn_of_peers(config: &Config, node: &Node) {
     let (peers, end) = (config.peers.keys().copied(), node.log().last().id);
-    if let Some(text) = founding::beyond(peers, node.members(), (&config.data, end)) {
+    if let Some(text) = bootstrap::beyond(peers, node.members(), (&config.data, end)) {
         tracing::warn!("{text}");
     }
 }
@@ -476,10 +476,10 @@ async fn join(
     inbox: &Arc<Inbox>,
 ) -> Result<Log, Ended> {
     tracing::info!(%storage, "this server is blank and looks for the others");
-    let founding = Bootstrap::new(config.id, storage, config.peers.keys().copied());
-    let founding = founding.resumed(data::read_promise(&config.data)?);
-    shared.say(founding.hello());
-    let log = founding::found(founding, links, shared, inbox, vacant).await?;
+    let bootstrap = Bootstrap::new(config.id, storage, config.peers.keys().copied());
+    let bootstrap = bootstrap.resumed(data::read_promise(&config.data)?);
+    shared.announce(bootstrap.hello());
+    let log = bootstrap::found(bootstrap, links, shared, inbox, vacant).await?;
     tracing::info!(cluster = %log.identity.cluster, "this server is part of a cluster");
     Ok(log)
 }
@@ -490,7 +490,7 @@ fn own(
     log: Log,
     links: Peers,
     (shared, inbox, watchers): (Arc<Shared>, Arc<Inbox>, Arc<Watchers>),
-) -> Result<Owner, Ended> {
+) -> Result<EventLoop, Ended> {
     let Log {
         identity,
         wal,
@@ -512,23 +512,23 @@ fn own(
     let writer = Writer::start(wal, report)?;
     let members = node.members().clone();
     let edition = {
-        let mut face = shared.face();
-        face.identity = Some(identity);
-        face.hello.cluster = Some(identity.cluster);
-        face.hello.known = members.iter().map(|(id, it)| (id, it.storage)).collect();
-        face.hello.founders.clear();
+        let mut local_server = shared.local_server();
+        local_server.identity = Some(identity);
+        local_server.hello.cluster = Some(identity.cluster);
+        local_server.hello.known = members.iter().map(|(id, it)| (id, it.storage)).collect();
+        local_server.hello.founders.clear();
         // What a log that names members has kept is known by its rules.
-        face.members = members.clone();
-        face.admit(members);
-        face.stands_at(&node);
-        face.edition += 1;
-        face.edition
+        local_server.members = members.clone();
+        local_server.admit(members);
+        local_server.update_progress(&node);
+        local_server.edition += 1;
+        local_server.edition
     };
-    let mut owner = Owner::new(node, shared, inbox, links, writer, watchers, config);
-    owner.silence = Some(silence);
-    owner.keep_book();
-    let members = owner.node.members().clone();
-    owner.peers.start_again(&members);
-    owner.shared.edition.send_replace(edition);
-    Ok(owner)
+    let mut event_loop = EventLoop::new(node, shared, inbox, links, writer, watchers, config);
+    event_loop.silence = Some(silence);
+    event_loop.save_address_book();
+    let members = event_loop.node.members().clone();
+    event_loop.peers.start_again(&members);
+    event_loop.shared.edition.send_replace(edition);
+    Ok(event_loop)
 }

@@ -3,7 +3,7 @@
 //! Which of the two a connection speaks is seen from its first bytes, and
 //! HTTP/2 carries both. A client that is slow to ask, or sends no headers at
 //! all, or asks for nothing any more, is cut off after a while. Who may come at all, and who has to go when
-//! there are too many, is the [`Gate`]'s business.
+//! there are too many, is the [`ConnectionLimit`]'s business.
 
 use std::future::poll_fn;
 use std::net::IpAddr;
@@ -36,18 +36,18 @@ use tokio::time::timeout;
 use tokio_stream::StreamExt as _;
 use tonic::service::Routes;
 
-use super::account::{Account, Asked, Connection, Holder, Streams};
-use super::budget::Metered;
-use super::calls::{Begun, Calls, Waiting};
-use super::charged::Charged;
-use super::complaints::Complaints;
+use super::account::{Account, CallerId, Connection, RequestCharge, Streams};
+use super::body_limit::MeteredBody;
+use super::calls::{CallExecutor, Calls, Waiting};
 use super::config::Config;
-use super::door::Door;
+use super::connection_limit::{ConnectionCapacity, ConnectionLimit, ConnectionPermit};
+use super::counted_body::CountedBody;
 use super::errors::error;
-use super::gate::{Gate, Pass, Places};
 use super::given_up::{GivenUp, UNSEEN_MAX};
-use super::knock::{Noting, begin};
+use super::handle::ServerHandle;
+use super::log_rate_limit::LogRateLimit;
 use super::metrics::Closed;
+use super::protocol_detection::{ConnectionInfoService, begin};
 use super::tokens::Caller;
 use super::{grpc, http};
 use crate::transport::{Arrival, Demand, Line, Tls};
@@ -135,10 +135,10 @@ async fn secure(stream: TcpStream, tls: Option<Arc<Tls>>, demand: Demand) -> std
 }
 
 /// Takes connections of clients until it is dropped.
-pub(super) async fn serve(listener: TcpListener, door: Door, guard: Guard) {
-    let shared = Arc::clone(&door.shared);
-    let account = Arc::clone(&door.account);
-    let service = TowerToHyperService::new(routes(door));
+pub(super) async fn serve(listener: TcpListener, handle: ServerHandle, guard: Guard) {
+    let shared = Arc::clone(&handle.shared);
+    let account = Arc::clone(&handle.account);
+    let service = TowerToHyperService::new(routes(handle));
     let served = Arc::new(Served {
         service,
         tls: guard.tls,
@@ -146,9 +146,9 @@ pub(super) async fn serve(listener: TcpListener, door: Door, guard: Guard) {
         idle: guard.idle,
         account,
         waiting: Waiting::default(),
-        complaints: Complaints::default(),
+        log_rate_limit: LogRateLimit::default(),
     });
-    let gate = Gate::new(Places {
+    let connection_limit = ConnectionLimit::new(ConnectionCapacity {
         newcomers: NEWCOMERS_MAX.min(guard.connections),
         proven: guard.connections,
         kept: KEPT_OF.map(|it| guard.connections / it),
@@ -171,12 +171,12 @@ pub(super) async fn serve(listener: TcpListener, door: Door, guard: Guard) {
             at: clock::boot(),
             since: guard.since,
         };
-        let pass = Arc::new(gate.enter(Holder::address(address)));
+        let permit = Arc::new(connection_limit.enter(CallerId::address(address)));
         let (served, shared) = (Arc::clone(&served), Arc::clone(&shared));
         tokio::spawn(async move {
             let closed = tokio::select! {
-                closed = served.connection((stream, address), arrival, &pass) => closed,
-                () = pass.ousted() => Some(Closed::Full),
+                closed = served.connection((stream, address), arrival, &permit) => closed,
+                () = permit.evicted() => Some(Closed::Full),
             };
             if let Some(reason) = closed {
                 shared.metrics.close(reason);
@@ -186,7 +186,7 @@ pub(super) async fn serve(listener: TcpListener, door: Door, guard: Guard) {
 }
 
 /// What a connection is served by, which leaves its calls there.
-fn builder(begun: Begun) -> auto::Builder<Begun> {
+fn builder(begun: CallExecutor) -> auto::Builder<CallExecutor> {
     let mut builder = auto::Builder::new(begun);
     builder
         .http1()
@@ -216,7 +216,7 @@ struct Served {
     /// Calls that wait for their first turn.
     waiting: Waiting,
     /// What was said of clients, by their addresses.
-    complaints: Complaints,
+    log_rate_limit: LogRateLimit,
 }
 
 impl Served {
@@ -226,7 +226,7 @@ impl Served {
         &self,
         (stream, address): (TcpStream, IpAddr),
         arrival: Arrival,
-        pass: &Arc<Pass>,
+        permit: &Arc<ConnectionPermit>,
     ) -> Option<Closed> {
         let line = match secure(stream, self.tls.clone(), self.demand).await {
             Ok(line) => line,
@@ -246,9 +246,9 @@ impl Served {
             Ok(Err(_)) => return None,
             Err(_) => return Some(Closed::Slow),
         };
-        let service = Noting {
+        let service = ConnectionInfoService {
             service: self.service.clone(),
-            pass: Arc::clone(pass),
+            permit: Arc::clone(permit),
             connection: self.account.connection(address),
             arrival,
             given_up: GivenUp::new(),
@@ -258,7 +258,7 @@ impl Served {
         let mut serving = pin!(builder.serve_connection(TokioIo::new(begun), service));
         let served = tokio::select! {
             served = calls.beside(serving.as_mut()) => served,
-            () = pass.is_idle(self.idle) => {
+            () = permit.is_idle(self.idle) => {
                 serving.as_mut().graceful_shutdown();
                 // Whoever does not heed it is cut off.
                 let _ = timeout(PING[1], calls.beside(serving)).await;
@@ -270,7 +270,10 @@ impl Served {
         let known = error.downcast_ref::<hyper::Error>();
         let slow = known.is_some_and(hyper::Error::is_timeout);
         if known.is_some_and(too_much_for_nothing) {
-            if self.complaints.is_news(address, FLOOD, clock::boot()) {
+            if self
+                .log_rate_limit
+                .should_log(address, FLOOD, clock::boot())
+            {
                 tracing::warn!(
                     %address,
                     "a client's connection was closed: it sent too much that is given up or empty \
@@ -281,7 +284,7 @@ impl Served {
             }
             return Some(Closed::GivenUp);
         }
-        (!pass.is_proven()).then(|| blame(slow))
+        (!permit.is_proven()).then(|| blame(slow))
     }
 }
 
@@ -302,17 +305,17 @@ const fn blame(slow: bool) -> Closed {
     if slow { Closed::Slow } else { Closed::Garbage }
 }
 
-fn routes(door: Door) -> axum::Router {
+fn routes(handle: ServerHandle) -> axum::Router {
     let (health, healthy) = tonic_health::server::health_reporter();
-    let standing = door.shared.standing.subscribe();
-    tokio::spawn(report(health, standing));
+    let health_status = handle.shared.health_status.subscribe();
+    tokio::spawn(report(health, health_status));
     let mut routes = Routes::builder();
     routes
-        .add_service(RegistersServer::new(door.clone()).max_decoding_message_size(MESSAGE_BYTES))
-        .add_service(LogServer::new(door.clone()).max_decoding_message_size(MESSAGE_BYTES))
-        .add_service(SessionsServer::new(door.clone()))
-        .add_service(ClusterServer::new(door.clone()))
-        .add_service(PipelineServer::new(door.clone()).max_decoding_message_size(MESSAGE_BYTES))
+        .add_service(RegistersServer::new(handle.clone()).max_decoding_message_size(MESSAGE_BYTES))
+        .add_service(LogServer::new(handle.clone()).max_decoding_message_size(MESSAGE_BYTES))
+        .add_service(SessionsServer::new(handle.clone()))
+        .add_service(ClusterServer::new(handle.clone()))
+        .add_service(PipelineServer::new(handle.clone()).max_decoding_message_size(MESSAGE_BYTES))
         .add_service(healthy);
     let reflection = tonic_reflection::server::Builder::configure()
         .register_encoded_file_descriptor_set(DESCRIPTOR)
@@ -326,23 +329,23 @@ fn routes(door: Door) -> axum::Router {
     }
     // What is no gRPC call falls through to the paths of HTTP.
     let grpc = routes.routes().into_axum_router().reset_fallback();
-    noted(http::routes(door.clone()).merge(grpc), door)
+    noted(http::routes(handle.clone()).merge(grpc), handle)
 }
 
 /// The same calls, of which each is noted before anything else.
-pub(super) fn noted(routes: axum::Router, door: Door) -> axum::Router {
-    routes.layer(axum::middleware::from_fn_with_state(door, note))
+pub(super) fn noted(routes: axum::Router, handle: ServerHandle) -> axum::Router {
+    routes.layer(axum::middleware::from_fn_with_state(handle, note))
 }
 
 /// Notes who calls, for the call itself to find, and what is given up; turns
 /// away before its body is read who is not known, or for what there is no
 /// room; and counts what the call makes the server hold.
-async fn note(State(door): State<Door>, mut request: Request, next: Next) -> Response {
-    let pass = request.extensions_mut().remove::<Arc<Pass>>();
-    let under_way = pass.as_ref().map(Pass::begin);
+async fn note(State(handle): State<ServerHandle>, mut request: Request, next: Next) -> Response {
+    let permit = request.extensions_mut().remove::<Arc<ConnectionPermit>>();
+    let under_way = permit.as_ref().map(ConnectionPermit::begin);
     let given_up = request.extensions_mut().remove::<Arc<GivenUp>>();
     let call = given_up
-        .map(|it| it.begin(&door.shared.metrics.given_up))
+        .map(|it| it.begin(&handle.shared.metrics.given_up))
         .transpose();
     let call = match call {
         Ok(call) => call,
@@ -352,15 +355,15 @@ async fn note(State(door): State<Door>, mut request: Request, next: Next) -> Res
         let nobody = error(Cause::Unspecified, "nobody noted where the call came from");
         return turn_away(&request, nobody);
     };
-    if let Some(pages) = &door.pages
-        && let Err(refused) = pages.judge(&request, &door.shared.metrics)
+    if let Some(pages) = &handle.pages
+        && let Err(refused) = pages.judge(&request, &handle.shared.metrics)
     {
         let mut response = http::failed(refused.error);
         *response.status_mut() = refused.status;
         read_to_its_end(request, &connection).await;
         return response;
     }
-    let (caller, asked) = match admit(&door, &mut request, &connection, pass.as_deref()) {
+    let (caller, asked) = match admit(&handle, &mut request, &connection, permit.as_deref()) {
         Ok(admitted) => admitted,
         Err(refused) => {
             let answer = turn_away(&request, refused);
@@ -371,13 +374,13 @@ async fn note(State(door): State<Door>, mut request: Request, next: Next) -> Res
     request.extensions_mut().insert(caller);
     let keeps = request.uri().path() != EXCHANGE;
     let (parts, body) = request.into_parts();
-    let within = door.message_within;
-    let body = Metered::new(body, &parts.headers, Arc::clone(&asked), within, keeps);
+    let within = handle.message_within;
+    let body = MeteredBody::new(body, &parts.headers, Arc::clone(&asked), within, keeps);
     let request = Request::from_parts(parts, Body::new(body));
     let mut response = next.run(request).await;
     let streams = response.extensions_mut().remove::<Streams>();
     let (parts, body) = response.into_parts();
-    let mut body = Charged::new(body, (asked, under_way), streams);
+    let mut body = CountedBody::new(body, (asked, under_way), streams);
     poll_fn(|context| {
         body.take(context);
         Poll::Ready(())
@@ -402,7 +405,7 @@ async fn read_to_its_end(request: Request, connection: &Connection) {
     if !small || request.version() != Version::HTTP_2 || is_grpc(&request) {
         return;
     }
-    let Ok(_counted) = Asked::begin(connection.alone(), 0, false) else {
+    let Ok(_counted) = RequestCharge::begin(connection.alone(), 0, false) else {
         return;
     };
     let mut body = request.into_body().into_data_stream();
@@ -420,15 +423,15 @@ fn turn_away(request: &Request, refused: v1::Error) -> Response {
 /// Lets a call in: its connection has a place, its caller is known if it has
 /// to be, and there is room.
 fn admit(
-    door: &Door,
+    handle: &ServerHandle,
     request: &mut Request,
     connection: &Connection,
-    pass: Option<&Pass>,
-) -> Result<(Caller, Arc<Asked>), v1::Error> {
+    permit: Option<&ConnectionPermit>,
+) -> Result<(Caller, Arc<RequestCharge>), v1::Error> {
     let arrival = request.extensions_mut().remove::<Arrival>();
-    let mut caller = door.caller(request.headers(), connection.address(), arrival);
+    let mut caller = handle.caller(request.headers(), connection.address(), arrival);
     connection.recognise(&mut caller);
-    if !pass.is_none_or(|it| it.prove(caller.rank(), || caller.holder())) {
+    if !permit.is_none_or(|it| it.prove(caller.class(), || caller.caller_id())) {
         // It ends at once.
         return Err(error(
             Cause::Busy,
@@ -440,19 +443,19 @@ fn admit(
     if ours.iter().any(|it| path.starts_with(it)) {
         caller.granted()?;
     }
-    let kept = has_room_kept(door, path, &caller);
+    let kept = has_room_kept(handle, path, &caller);
     let head = path.len() + weight(request.headers());
     let place = connection.place(&caller);
-    let asked = Asked::begin(Arc::clone(&place), head, kept)?;
+    let asked = RequestCharge::begin(Arc::clone(&place), head, kept)?;
     Ok((caller.seated(place, kept), asked))
 }
 
 /// Whether a call is let in where others are not any more: probes, and what
 /// operators ask for. Without tokens, or with one for all, these are told by
 /// what they call.
-fn has_room_kept(door: &Door, path: &str, caller: &Caller) -> bool {
+fn has_room_kept(handle: &ServerHandle, path: &str, caller: &Caller) -> bool {
     let operates = ["/tenure.v1.Cluster/", "/v1/cluster/", "/metrics"];
-    let all_alike = !door.protection.tokens || door.protection.own_token;
+    let all_alike = !handle.protection.tokens || handle.protection.own_token;
     http::PROBES.contains(&path)
         || path == "/grpc.health.v1.Health/Check"
         || (all_alike && operates.iter().any(|it| path.starts_with(it)))
@@ -475,16 +478,16 @@ fn is_grpc(request: &Request) -> bool {
 /// Keeps gRPC's own health service true: serving means ready.
 async fn report(
     health: tonic_health::server::HealthReporter,
-    mut standing: tokio::sync::watch::Receiver<super::Standing>,
+    mut health_status: tokio::sync::watch::Receiver<super::HealthStatus>,
 ) {
     use tonic_health::ServingStatus::{NotServing, Serving};
     loop {
-        let ready = standing.borrow_and_update().ready;
+        let ready = health_status.borrow_and_update().ready;
         let status = if ready { Serving } else { NotServing };
         for service in HEALTH_OF {
             health.set_service_status(service, status).await;
         }
-        if standing.changed().await.is_err() {
+        if health_status.changed().await.is_err() {
             return;
         }
     }

@@ -61,13 +61,13 @@ pub(super) enum Closed {
 
 /// One reason.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
-pub(super) struct Reason {
+pub(super) struct ClosedLabel {
     pub(super) reason: Closed,
 }
 
 /// Why another server that was dialled is not connected.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, EncodeLabelValue)]
-pub(super) enum Undialled {
+pub(super) enum DialFailure {
     /// Nothing answers there, or no server.
     Unreached,
     /// One side does not believe the other's certificate, or speaks no TLS.
@@ -82,13 +82,13 @@ pub(super) enum Undialled {
 
 /// One of these.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
-pub(super) struct Dial {
-    pub(super) reason: Undialled,
+pub(super) struct DialLabel {
+    pub(super) reason: DialFailure,
 }
 
 /// Why a call was not allowed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, EncodeLabelValue)]
-pub(super) enum Barred {
+pub(super) enum DeniedReason {
     /// It carried no token, or one that is not known.
     Unauthenticated,
     /// Its token has not the right.
@@ -99,8 +99,8 @@ pub(super) enum Barred {
 
 /// One of these.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
-pub(super) struct Bar {
-    pub(super) reason: Barred,
+pub(super) struct DeniedLabel {
+    pub(super) reason: DeniedReason,
 }
 
 /// Where there was no room for what a call makes the server hold.
@@ -116,7 +116,7 @@ pub(super) enum Full {
 
 /// One of these.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
-pub(super) struct Of {
+pub(super) struct ScopeLabel {
     pub(super) of: Full,
 }
 
@@ -125,10 +125,10 @@ pub(super) struct Of {
 pub(super) struct Metrics {
     registry: Mutex<Registry>,
     pub(super) requests: Family<Outcome, Counter>,
-    pub(super) closed: Family<Reason, Counter>,
-    undialled: Family<Dial, Counter>,
-    barred: Family<Bar, Counter>,
-    pub(super) full: Family<Of, Counter>,
+    pub(super) closed: Family<ClosedLabel, Counter>,
+    undialled: Family<DialLabel, Counter>,
+    barred: Family<DeniedLabel, Counter>,
+    pub(super) full: Family<ScopeLabel, Counter>,
     held: [Gauge; 2],
     pub(super) given_up: Counter,
     /// Writes that a quota of registers had no room for.
@@ -150,12 +150,12 @@ pub(super) struct Metrics {
     oldest: AtomicU64,
     waited: Gauge<f64, AtomicU64>,
     pub(super) syncs: Histogram,
-    seen: Seen,
+    seen: StatusGauges,
 }
 
 /// What is looked at.
 #[derive(Debug, Default)]
-struct Seen {
+struct StatusGauges {
     leads: Gauge,
     ready: Gauge,
     term: Gauge,
@@ -205,7 +205,7 @@ impl Metrics {
             oldest: AtomicU64::new(0),
             waited: Gauge::default(),
             syncs: Histogram::new(buckets),
-            seen: Seen::default(),
+            seen: StatusGauges::default(),
         };
         metrics.register();
         metrics
@@ -341,17 +341,17 @@ impl Metrics {
 
     /// A connection was closed.
     pub(super) fn close(&self, reason: Closed) {
-        self.closed.get_or_create(&Reason { reason }).inc();
+        self.closed.get_or_create(&ClosedLabel { reason }).inc();
     }
 
     /// A server that was dialled is not connected.
-    pub(super) fn undialled(&self, reason: Undialled) {
-        self.undialled.get_or_create(&Dial { reason }).inc();
+    pub(super) fn undialled(&self, reason: DialFailure) {
+        self.undialled.get_or_create(&DialLabel { reason }).inc();
     }
 
     /// A call was not allowed.
-    pub(super) fn bar(&self, reason: Barred) {
-        self.barred.get_or_create(&Bar { reason }).inc();
+    pub(super) fn bar(&self, reason: DeniedReason) {
+        self.barred.get_or_create(&DeniedLabel { reason }).inc();
     }
 
     /// A request was refused before the machine saw it.
@@ -393,7 +393,7 @@ impl Metrics {
     }
 }
 
-impl Seen {
+impl StatusGauges {
     fn all(&self) -> [(&'static str, &'static str, &Gauge); 19] {
         [
             ("leads", "Whether this server leads", &self.leads),

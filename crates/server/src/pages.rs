@@ -30,7 +30,7 @@ use tenure_runtime::host_name;
 use super::config::Config;
 use super::errors::{error, invalid};
 use super::http;
-use super::metrics::{Barred, Metrics};
+use super::metrics::{DeniedReason, Metrics};
 
 /// How the paths of gRPC begin: of our services, and of those that every
 /// server has (health, reflection).
@@ -73,7 +73,7 @@ impl Pages {
     pub(super) fn judge(&self, request: &Request, metrics: &Metrics) -> Result<(), Refused> {
         let result = self.check(request);
         if result.is_err() {
-            metrics.bar(Barred::CrossOrigin);
+            metrics.bar(DeniedReason::CrossOrigin);
         }
         result
     }

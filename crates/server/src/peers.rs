@@ -18,20 +18,23 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use super::account::Holder;
-use super::complaints::{Complaints, Faults};
+use super::account::CallerId;
+use super::connection_limit::{
+    ConnectionCapacity, ConnectionClass, ConnectionLimit, ConnectionPermit,
+};
 use super::copies;
-use super::dialling::Teller;
-use super::gate::{Gate, Pass, Places, Rank};
-use super::inbox::{Ending, Event, Inbox, Visit};
+use super::dial_report::DialReporter;
+use super::event_loop::others;
+use super::inbox::{ClosedBy, Event, Inbox, PeerConnection};
+use super::incompatibility::incompatibility;
+use super::log_rate_limit::{DialLogLimit, LogRateLimit};
 use super::metrics::Closed;
-use super::misfit::misfit;
-use super::owner::others;
 use super::shared::Shared;
 use super::trust;
 use crate::transport::{
-    Answer, Book, Demand, Form, FrameReader, Greeting, GreetingError, Introduced, Life, Line, Link,
-    Prover, ReadError, Settled, Tasks, Tls, accept_plain, distrust, introduced,
+    AddressBook, CommittedMembers, Demand, Form, FrameReader, Greeting, GreetingAnswer,
+    GreetingError, Introduced, Line, Link, PeerKeepAlive, Prover, ReadError, Tasks, Tls,
+    accept_plain, distrust, introduced,
 };
 
 /// How long a newcomer may take to introduce itself.
@@ -43,12 +46,12 @@ const KEPT: usize = 128;
 const NEWCOMERS_MAX: usize = 256;
 
 /// How many signs of life a server gives in an election timeout.
-const LIVES: u32 = 4;
+const KEEP_ALIVES: u32 = 4;
 
 /// The links, and who is connected.
 pub(super) struct Peers {
     own: ServerId,
-    flags: Book,
+    flags: AddressBook,
     tls: Option<Arc<Tls>>,
     shared: Arc<Shared>,
     inbox: Arc<Inbox>,
@@ -64,7 +67,7 @@ pub(super) struct Peers {
 impl Peers {
     pub(super) fn new(
         own: ServerId,
-        flags: Book,
+        flags: AddressBook,
         tls: Option<Arc<Tls>>,
         (shared, inbox): (Arc<Shared>, Arc<Inbox>),
         tasks: Tasks,
@@ -86,7 +89,12 @@ impl Peers {
     /// with the disk it is for. A link forgets what waits when its connection
     /// ends, so that what is queued here reaches whoever is there now.
     pub(super) fn send(&self, envelope: &Envelope, storage: Option<StorageId>) {
-        let there = self.shared.face().connected.get(&envelope.to).copied();
+        let there = self
+            .shared
+            .local_server()
+            .connected
+            .get(&envelope.to)
+            .copied();
         let meant = storage.is_none() || storage == there;
         if let Some(link) = self.links.get(&envelope.to).filter(|_| meant) {
             link.send(envelope);
@@ -94,12 +102,12 @@ impl Peers {
     }
 
     /// A server has connected.
-    pub(super) fn connected(&mut self, visit: Visit, members: &Membership) {
-        let Visit {
+    pub(super) fn connected(&mut self, peer_connection: PeerConnection, members: &Membership) {
+        let PeerConnection {
             server,
             storage,
             number,
-        } = visit;
+        } = peer_connection;
         self.incoming.insert((server, storage), number);
         if members.has(server, storage) && self.is_elsewhere(server, storage) {
             // The member is there, and the link ends at another disk.
@@ -107,14 +115,14 @@ impl Peers {
         }
         self.greeted(members);
         if let Some(link) = self.links.get(&server) {
-            link.hurry();
+            link.dial_now();
         }
     }
 
     /// A connection has ended; whether it was the newest of its server.
-    pub(super) fn closed(&mut self, visit: Visit) -> bool {
-        let of = (visit.server, visit.storage);
-        let newest = self.incoming.get(&of) == Some(&visit.number);
+    pub(super) fn closed(&mut self, peer_connection: PeerConnection) -> bool {
+        let of = (peer_connection.server, peer_connection.storage);
+        let newest = self.incoming.get(&of) == Some(&peer_connection.number);
         if newest {
             self.incoming.remove(&of);
         }
@@ -123,13 +131,16 @@ impl Peers {
 
     /// Whether the link to `server` ends at another disk than this.
     fn is_elsewhere(&self, server: ServerId, storage: StorageId) -> bool {
-        let face = self.shared.face();
-        face.connected.get(&server).is_some_and(|it| *it != storage)
+        let local_server = self.shared.local_server();
+        local_server
+            .connected
+            .get(&server)
+            .is_some_and(|it| *it != storage)
     }
 
     fn close(&mut self, server: ServerId) {
         self.links.remove(&server);
-        self.shared.face().connected.remove(&server);
+        self.shared.local_server().connected.remove(&server);
     }
 
     /// Closes the links to numbers that have gone to other disks since this
@@ -150,16 +161,16 @@ impl Peers {
     /// This server has become part of a cluster, and says so to everybody.
     pub(super) fn start_again(&mut self, members: &Membership) {
         self.links.clear();
-        self.shared.face().connected.clear();
+        self.shared.local_server().connected.clear();
         self.greeted(members);
     }
 
     /// From now on only those count who have proven to know the secret.
     pub(super) fn proven_only(&mut self, members: &Membership) {
-        let unproven = std::mem::take(&mut self.shared.face().unproven);
+        let unproven = std::mem::take(&mut self.shared.local_server().unproven);
         self.links.retain(|server, _| !unproven.contains(server));
         self.shared
-            .face()
+            .local_server()
             .connected
             .retain(|server, _| !unproven.contains(server));
         self.greeted(members);
@@ -168,7 +179,7 @@ impl Peers {
     /// This server takes part in nothing any more: it says nothing to others.
     pub(super) fn fall_silent(&mut self) {
         self.links.clear();
-        self.shared.face().connected.clear();
+        self.shared.local_server().connected.clear();
     }
 
     /// Members or addresses may have changed: links go where they should.
@@ -182,12 +193,12 @@ impl Peers {
         if members.is_empty() {
             // Whoever leads must hear of this server before its log can tell
             // it who that is: it goes to everybody it has heard of.
-            let known = self.shared.face().book.ids();
+            let known = self.shared.local_server().address_book.ids();
             wanted.extend(known.into_iter().filter(|id| *id != self.own));
         }
         self.links.retain(|server, _| wanted.contains(server));
         self.shared
-            .face()
+            .local_server()
             .connected
             .retain(|server, _| wanted.contains(server));
         for server in wanted {
@@ -205,14 +216,14 @@ impl Peers {
 
     /// Where `server` may be: where it said last, and where the flags say.
     fn addresses(&self, server: ServerId) -> Vec<String> {
-        let face = self.shared.face();
-        let places = [
-            face.book.get(server),
-            face.guest(server),
+        let local_server = self.shared.local_server();
+        let capacity = [
+            local_server.address_book.get(server),
+            local_server.unconfirmed_contact(server),
             self.flags.get(server),
         ];
-        let places = places.into_iter().flatten().map(|it| it.peer.clone());
-        let mut addresses: Vec<_> = places.filter(|address| !address.is_empty()).collect();
+        let capacity = capacity.into_iter().flatten().map(|it| it.peer.clone());
+        let mut addresses: Vec<_> = capacity.filter(|address| !address.is_empty()).collect();
         addresses.dedup();
         addresses
     }
@@ -223,21 +234,21 @@ impl Peers {
             let shared = Arc::clone(&shared);
             move || shared.greeting()
         };
-        let mut teller = Teller {
+        let mut teller = DialReporter {
             server,
             shared,
             inbox,
-            faults: Faults::default(),
+            log_limit: DialLogLimit::default(),
             refused: None,
         };
         // What was said to the one before is over.
         teller.told(None);
         let tell = move |address: &str, event| teller.tell(address, event);
         let trust = (self.tls.clone(), self.shared.prover.clone());
-        let every = Duration::from_nanos(self.shared.face().settings.timeout) / LIVES;
+        let every = Duration::from_nanos(self.shared.local_server().settings.timeout) / KEEP_ALIVES;
         let shared = Arc::clone(&self.shared);
-        let live = move || Life {
-            reached: shared.face().details.reached,
+        let live = move || PeerKeepAlive {
+            reached: shared.local_server().details.reached,
         };
         Link::start(
             &self.tasks,
@@ -252,9 +263,9 @@ impl Peers {
 }
 
 /// Why this server does not talk to the one that says `greeting`, if so.
-pub(super) fn judge(shared: &Shared, greeting: &Greeting, form: Form) -> Option<Answer> {
-    if let Some(why) = misfit(shared, greeting, form) {
-        return Some(Answer::Refused(why));
+pub(super) fn judge(shared: &Shared, greeting: &Greeting, form: Form) -> Option<GreetingAnswer> {
+    if let Some(why) = incompatibility(shared, greeting, form) {
+        return Some(GreetingAnswer::Refused(why));
     }
     shared.judge_start(greeting, clock::boot())
 }
@@ -269,13 +280,13 @@ pub(super) async fn accept(
     (tasks, most): (Tasks, usize),
 ) {
     static NUMBER: AtomicU64 = AtomicU64::new(1);
-    let gate = Gate::new(Places {
+    let connection_limit = ConnectionLimit::new(ConnectionCapacity {
         newcomers: NEWCOMERS_MAX.min(most),
         proven: GREETED_MAX,
         kept: [KEPT, 0],
     });
-    let own = shared.face().hello.server;
-    let complaints = Arc::new(Complaints::default());
+    let own = shared.local_server().hello.server;
+    let log_rate_limit = Arc::new(LogRateLimit::default());
     loop {
         let (stream, from) = match listener.accept().await {
             Ok(accepted) => accepted,
@@ -286,31 +297,31 @@ pub(super) async fn accept(
                 continue;
             }
         };
-        let holder = Holder::address(from.ip());
-        let pass = gate.enter(holder.clone());
+        let caller_id = CallerId::address(from.ip());
+        let permit = connection_limit.enter(caller_id.clone());
         let (shared, inbox, tls) = (Arc::clone(&shared), Arc::clone(&inbox), tls.clone());
-        let complaints = Arc::clone(&complaints);
+        let log_rate_limit = Arc::clone(&log_rate_limit);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         tasks.spawn(async move {
             let met = tokio::select! {
                 met = timeout(GREET_WITHIN, introduce(stream, tls.clone(), own)) => met,
-                () = pass.ousted() => return shared.metrics.close(Closed::Full),
+                () = permit.evicted() => return shared.metrics.close(Closed::Full),
             };
             let (why, reason) = match met {
                 Ok(Ok((line, introduced))) => {
-                    let known = (&*shared, tls.as_deref(), &*complaints);
+                    let known = (&*shared, tls.as_deref(), &*log_rate_limit);
                     let proven = trust::doubt(known, (&line, from.ip()), &introduced);
-                    if !pass.prove(rank(&shared, &introduced, &proven), || holder) {
+                    if !permit.prove(class(&shared, &introduced, &proven), || caller_id) {
                         return shared.metrics.close(Closed::Full);
                     }
                     let answer = answer(&shared, &introduced, &proven);
-                    copies::tell(&complaints, from.ip(), &answer);
-                    let (visit, answer) = ((number, &pass), (answer, proven));
-                    return serve(line, introduced, visit, answer, &shared, &inbox).await;
+                    copies::tell(&log_rate_limit, from.ip(), &answer);
+                    let (peer_connection, answer) = ((number, &permit), (answer, proven));
+                    return serve(line, introduced, peer_connection, answer, &shared, &inbox).await;
                 }
                 Ok(Err(error)) => match suspicion(&error, tls.as_deref()) {
                     Some(why) => {
-                        if complaints.is_news(from.ip(), &why, clock::boot()) {
+                        if log_rate_limit.should_log(from.ip(), &why, clock::boot()) {
                             tracing::warn!(from = %from.ip(), "not let in as a server: {why}");
                         }
                         (why, Closed::Untrusted)
@@ -326,13 +337,17 @@ pub(super) async fn accept(
 }
 
 /// Members have places kept.
-fn rank(shared: &Shared, introduced: &Introduced, proven: &Result<bool, String>) -> Rank {
+fn class(
+    shared: &Shared,
+    introduced: &Introduced,
+    proven: &Result<bool, String>,
+) -> ConnectionClass {
     let hello = &introduced.greeting.hello;
-    let is_member = || shared.face().is_member(hello.server, hello.storage);
+    let is_member = || shared.local_server().is_member(hello.server, hello.storage);
     if proven.is_ok() && is_member() {
-        Rank::Known
+        ConnectionClass::Known
     } else {
-        Rank::Stranger
+        ConnectionClass::Stranger
     }
 }
 
@@ -367,26 +382,30 @@ async fn secure(stream: TcpStream, tls: Option<Arc<Tls>>) -> std::io::Result<Lin
 }
 
 /// What to say to a server that has introduced itself.
-fn answer(shared: &Shared, introduced: &Introduced, proven: &Result<bool, String>) -> Answer {
+fn answer(
+    shared: &Shared,
+    introduced: &Introduced,
+    proven: &Result<bool, String>,
+) -> GreetingAnswer {
     let refusal = match proven {
         Ok(_) => judge(shared, &introduced.greeting, introduced.form),
-        Err(why) => Some(Answer::Refused(why.clone())),
+        Err(why) => Some(GreetingAnswer::Refused(why.clone())),
     };
-    refusal.unwrap_or_else(|| Answer::Welcome(Box::new(shared.greeting())))
+    refusal.unwrap_or_else(|| GreetingAnswer::Welcome(Box::new(shared.greeting())))
 }
 
 async fn serve(
     mut stream: Line,
     mut introduced: Introduced,
-    (number, pass): (u64, &Pass),
-    (answer, proven): (Answer, Result<bool, String>),
+    (number, permit): (u64, &ConnectionPermit),
+    (answer, proven): (GreetingAnswer, Result<bool, String>),
     shared: &Shared,
     inbox: &Inbox,
 ) {
     let mut edition = shared.edition.subscribe();
     let settled = shared.settled.subscribe();
     let reason = match &answer {
-        Answer::Later(_) | Answer::SetBack(..) => Closed::Copy,
+        GreetingAnswer::Later(_) | GreetingAnswer::SetBack(..) => Closed::Copy,
         _ if proven.is_err() => Closed::Untrusted,
         _ => Closed::Stranger,
     };
@@ -402,10 +421,10 @@ async fn serve(
     let (server, storage) = (greeting.hello.server, greeting.hello.storage);
     // Which disk this server has told it that its number has.
     let told = match &answer {
-        Answer::Welcome(own) => own.settled.members.storage(server),
-        Answer::Refused(_) | Answer::Later(_) | Answer::SetBack(..) => None,
+        GreetingAnswer::Welcome(own) => own.settled.members.storage(server),
+        GreetingAnswer::Refused(_) | GreetingAnswer::Later(_) | GreetingAnswer::SetBack(..) => None,
     };
-    let ours = matches!(answer, Answer::Welcome(_));
+    let ours = matches!(answer, GreetingAnswer::Welcome(_));
     let blank = greeting.hello.cluster.is_none();
     let start = greeting.details.map(|it| it.start);
     if !ours {
@@ -426,62 +445,74 @@ async fn serve(
         let _ = timeout(BLANK_WAITS, edition.changed()).await;
         return;
     }
-    let visit = Visit {
+    let peer_connection = PeerConnection {
         server,
         storage,
         number,
     };
-    inbox.put(Event::Connected(visit));
-    let ends = (edition, settled, told, pass);
+    inbox.put(Event::Connected(peer_connection));
+    let ends = (edition, settled, told, permit);
     let proven = matches!(proven, Ok(true));
-    let ending = listen(stream, (visit, start, proven), ends, shared, inbox).await;
-    inbox.put(Event::Closed(visit, ending));
+    let ending = listen(
+        stream,
+        (peer_connection, start, proven),
+        ends,
+        shared,
+        inbox,
+    )
+    .await;
+    inbox.put(Event::Closed(peer_connection, ending));
 }
 
 /// Passes on what a server says, until its connection ends.
 async fn listen(
     stream: Line,
-    (visit, start, proven): (Visit, Option<Start>, bool),
-    (mut edition, mut settled, told, pass): (
+    (peer_connection, start, proven): (PeerConnection, Option<Start>, bool),
+    (mut edition, mut settled, told, permit): (
         watch::Receiver<u64>,
-        watch::Receiver<Settled>,
+        watch::Receiver<CommittedMembers>,
         Option<StorageId>,
-        &Pass,
+        &ConnectionPermit,
     ),
     shared: &Shared,
     inbox: &Inbox,
-) -> Ending {
+) -> ClosedBy {
     let mut frames = FrameReader::new(stream);
     // What ends it from this side.
     let mut over = pin!(async {
         tokio::select! {
             _ = edition.changed() => {}
-            () = dismissed((&mut settled, told), (visit.server, visit.storage)) => {}
+            () = dismissed((&mut settled, told), (peer_connection.server, peer_connection.storage)) => {}
             () = shared.until_proven_only(), if !proven => {}
-            () = pass.ousted() => shared.metrics.close(Closed::Full),
+            () = permit.evicted() => shared.metrics.close(Closed::Full),
         }
     });
     let mut events = Vec::new();
-    let mut ending = Ending::There;
+    let mut ending = ClosedBy::There;
     let ended = loop {
         let next = frames.next(|envelope| {
             // Nobody speaks for anybody else.
-            if envelope.from == visit.server {
-                events.push(Event::Received(envelope, visit.storage));
+            if envelope.from == peer_connection.server {
+                events.push(Event::Received(envelope, peer_connection.storage));
             }
         });
         let next = tokio::select! {
             next = next => next,
             () = &mut over => {
-                ending = Ending::Here;
+                ending = ClosedBy::Here;
                 Err(ReadError::Closed)
             }
         };
-        let life = next.as_ref().ok().copied().flatten();
+        let keep_alive = next.as_ref().ok().copied().flatten();
         let now = clock::boot();
-        if !shared.hears((visit.server, visit.storage), start, life, now) {
+        if !shared.hears(
+            (peer_connection.server, peer_connection.storage),
+            start,
+            keep_alive,
+            now,
+        ) {
             // Another process with this disk was let in.
-            ending = Ending::Here;
+            ending = ClosedBy::Here;
             break ReadError::Closed;
         }
         inbox.put_all(events.drain(..));
@@ -490,11 +521,11 @@ async fn listen(
         }
     };
     if let ReadError::Frame(error) = &ended {
-        ending = Ending::Here;
+        ending = ClosedBy::Here;
         shared.metrics.close(Closed::Garbage);
-        let server = visit.server;
+        let server = peer_connection.server;
         // It may connect again at once, and do the same.
-        if shared.objections.is_news(server, "frame", clock::boot()) {
+        if shared.objections.should_log(server, "frame", clock::boot()) {
             tracing::warn!(server = server.get(), "a connection is closed: {error}");
         }
     }
@@ -505,11 +536,11 @@ async fn listen(
 /// to another one. Nobody sends it the entry that says so, but it comes again,
 /// and the greeting tells it ([`super::removal`]).
 async fn dismissed(
-    (settled, mut told): (&mut watch::Receiver<Settled>, Option<StorageId>),
+    (settled, mut told): (&mut watch::Receiver<CommittedMembers>, Option<StorageId>),
     (server, storage): (ServerId, StorageId),
 ) {
     loop {
-        let changed = |settled: &Settled| settled.members.storage(server) != told;
+        let changed = |settled: &CommittedMembers| settled.members.storage(server) != told;
         let Ok(now) = settled.wait_for(changed).await else {
             return std::future::pending().await;
         };

@@ -32,7 +32,7 @@ impl Refusals {
     }
 
     /// Whether those who let it in, this one among them, are no majority.
-    pub(super) fn bar(&self, members: &Membership) -> bool {
+    pub(super) fn excludes_from_majority(&self, members: &Membership) -> bool {
         let all = members.voters().count();
         let open = members.voters().filter(|id| !self.0.contains_key(id));
         open.count() <= all / 2
@@ -86,13 +86,16 @@ mod tests {
         assert!(refusals.hear(id(2), why.clone()));
         // A server that is no member is not needed.
         assert!(refusals.hear(id(9), Some("another".to_owned())));
-        assert!(refusals.bar(&members));
+        assert!(refusals.excludes_from_majority(&members));
         let said = "not connected to servers 1, 2: expected a proof, found none";
         assert_eq!(refusals.text(&members).as_deref(), Some(said));
         let blank = refusals.text(&Membership::default()).expect("both");
         assert!(blank.starts_with(said) && blank.ends_with("server 9: another"));
         assert!(refusals.hear(id(1), None) && !refusals.hear(id(1), None));
-        assert!(!refusals.bar(&members), "1 and 3 are a majority");
+        assert!(
+            !refusals.excludes_from_majority(&members),
+            "1 and 3 are a majority"
+        );
         assert!(refusals.hear(id(2), None));
         assert_eq!(refusals.text(&members), None);
         for number in 1..=5 {

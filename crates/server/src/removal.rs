@@ -3,7 +3,7 @@
 //! Whoever is removed is sent nothing more, not even the entry that removes
 //! it: by its own log it is a member for ever, and asks for votes that nobody
 //! gives. But when servers greet each other each says which members it knows
-//! to be *committed*, and as of which entry ([`Settled`]). A committed log is
+//! to be *committed*, and as of which entry ([`CommittedMembers`]). A committed log is
 //! one and the same everywhere, so if this server is a member by all of its own
 //! log, and another one knows the members without it as of the end of that
 //! or an entry beyond it, then it was removed by one of those that it never got. Nothing
@@ -21,7 +21,7 @@ use tenure_alpo::{
     Body, Envelope, Identity, LogId, Membership, Node, Request, ServerId, StorageId,
 };
 
-use crate::transport::Settled;
+use crate::transport::CommittedMembers;
 
 /// What others have said of this server's place among the members.
 #[derive(Debug, Default)]
@@ -41,9 +41,9 @@ impl Removal {
     pub(super) fn hear(
         &mut self,
         own: Identity,
-        ours: &Settled,
+        ours: &CommittedMembers,
         by: ServerId,
-        theirs: &Settled,
+        theirs: &CommittedMembers,
     ) -> Option<String> {
         let has = |members: &Membership| {
             let member = members.get(own.server);
@@ -135,10 +135,10 @@ mod tests {
         ServerId::new(number).expect("a number")
     }
 
-    fn settled(upto: LogId, members: &[u64]) -> Settled {
+    fn settled(upto: LogId, members: &[u64]) -> CommittedMembers {
         let storage = StorageId::from_u128(7);
         let members = members.iter().map(|number| (id(*number), storage));
-        Settled {
+        CommittedMembers {
             upto,
             members: Membership::founded(members),
         }
@@ -154,7 +154,7 @@ mod tests {
 
     /// Whether server 3, with `ours`, takes it that it was removed when it
     /// hears these one after the other.
-    fn removed(ours: &Settled, words: &[Settled]) -> bool {
+    fn removed(ours: &CommittedMembers, words: &[CommittedMembers]) -> bool {
         let mut removal = Removal::default();
         for word in words {
             removal.hear(own(), ours, id(1), word);
@@ -185,7 +185,7 @@ mod tests {
         let heir = StorageId::from_u128(9);
         let members = [(1, 7), (2, 7), (3, 9)];
         let members = members.map(|(number, it)| (id(number), StorageId::from_u128(it)));
-        let theirs = Settled {
+        let theirs = CommittedMembers {
             upto: 12,
             members: Membership::founded(members),
         };

@@ -20,14 +20,14 @@ use tokio::sync::{SemaphorePermit, oneshot};
 
 use super::audit;
 use super::config::check_address;
-use super::door::Door;
 use super::errors::{error, invalid};
-use super::inbox::{Event, Told};
+use super::handle::ServerHandle;
+use super::inbox::{Event, TimedAnswer};
 use super::tokens::{Caller, Need};
 use super::translate::{self, done, found};
 use super::view::{Applied, status};
 
-pub(super) type Answered<T> = Result<T, v1::Error>;
+pub(super) type ApiResult<T> = Result<T, v1::Error>;
 
 /// What a call without a swap would write.
 const NOTHING: v1::Swap = v1::Swap {
@@ -40,28 +40,28 @@ const NOTHING: v1::Swap = v1::Swap {
 /// Entries of one call of Append, at most.
 const APPEND_MAX: usize = 4_096;
 
-impl Door {
+impl ServerHandle {
     /// The cluster's clock, for times of the log.
     pub(super) fn clock(&self) -> StoreTime {
-        let identity = self.shared.face().identity;
+        let identity = self.shared.local_server().identity;
         StoreTime {
             clock: identity.map_or_else(ClockId::default, |it| super::data::clock(it.cluster)),
             nanos: 0,
         }
     }
 
-    pub(super) async fn query(&self, query: Query) -> Answered<QueryResult> {
+    pub(super) async fn query(&self, query: Query) -> ApiResult<QueryResult> {
         found(self.ask(ClientRequest::Read(query)).await, &self.shared)
     }
 
     /// Reads what this server has applied.
-    pub(super) async fn stale(&self, query: Query) -> Answered<(QueryResult, Applied)> {
-        let look = |node: &Node| {
+    pub(super) async fn stale(&self, query: Query) -> ApiResult<(QueryResult, Applied)> {
+        let inspect = |node: &Node| {
             let state = node.state();
             (state.find(query, 0), Applied::of(node))
         };
-        let (seen, applied) = self.look(look).await?;
-        let told = Told {
+        let (seen, applied) = self.inspect(inspect).await?;
+        let told = TimedAnswer {
             answer: tenure_alpo::Answer::Read(seen),
             at: None,
         };
@@ -72,7 +72,7 @@ impl Door {
         &self,
         caller: &Caller,
         request: v1::ReadRequest,
-    ) -> Answered<v1::ReadResponse> {
+    ) -> ApiResult<v1::ReadResponse> {
         caller.may(Need::Read(&request.key))?;
         let query = translate::read(&request.key)?;
         if !request.stale {
@@ -93,7 +93,7 @@ impl Door {
         &self,
         caller: &Caller,
         request: v1::ListRequest,
-    ) -> Answered<v1::ListResponse> {
+    ) -> ApiResult<v1::ListResponse> {
         caller.may(Need::Read(&request.prefix))?;
         let query = translate::list(&request)?;
         let page = self.page(caller, query, request.stale).await?;
@@ -104,7 +104,7 @@ impl Door {
         &self,
         caller: &Caller,
         request: v1::ReadLogRequest,
-    ) -> Answered<v1::ReadLogResponse> {
+    ) -> ApiResult<v1::ReadLogResponse> {
         caller.may(Need::ReadLog)?;
         let query = translate::read_log(&request);
         let page = self.page(caller, query, request.stale).await?;
@@ -114,7 +114,7 @@ impl Door {
     /// Reads a page, in its turn. It is as large as a thousand other answers,
     /// and a thousand of them may be asked for at once: so there is room for
     /// each when its turn comes, and when it is there, or it is refused.
-    async fn page(&self, caller: &Caller, query: Query, stale: bool) -> Answered<Page<'_>> {
+    async fn page(&self, caller: &Caller, query: Query, stale: bool) -> ApiResult<Page<'_>> {
         // Those that a majority has to confirm may wait for long.
         let [confirmed, at_once] = &*self.reads;
         let turn = if stale { at_once } else { confirmed }.acquire().await;
@@ -133,7 +133,7 @@ impl Door {
         &self,
         caller: &Caller,
         request: v1::CompareAndSwapRequest,
-    ) -> Answered<v1::CompareAndSwapResponse> {
+    ) -> ApiResult<v1::CompareAndSwapResponse> {
         let swap = request.swap.as_ref();
         let entry = swap.and_then(|swap| self.shared.audit.begin_swap(caller, swap));
         let done = self.do_compare_and_swap(caller, request).await;
@@ -147,7 +147,7 @@ impl Door {
         &self,
         caller: &Caller,
         request: v1::CompareAndSwapRequest,
-    ) -> Answered<v1::CompareAndSwapResponse> {
+    ) -> ApiResult<v1::CompareAndSwapResponse> {
         caller.may(Need::Swap(request.swap.as_ref().unwrap_or(&NOTHING)))?;
         let swap = request
             .swap
@@ -167,7 +167,7 @@ impl Door {
         &self,
         caller: &Caller,
         request: v1::DeleteRequest,
-    ) -> Answered<v1::DeleteResponse> {
+    ) -> ApiResult<v1::DeleteResponse> {
         let entry = self.shared.audit.begin_delete(caller, &request.key);
         let done = self.do_delete(caller, request).await;
         if let Some(entry) = entry {
@@ -180,7 +180,7 @@ impl Door {
         &self,
         caller: &Caller,
         request: v1::DeleteRequest,
-    ) -> Answered<v1::DeleteResponse> {
+    ) -> ApiResult<v1::DeleteResponse> {
         caller.may(Need::Delete(&request.key))?;
         let operation = translate::delete(&request.key, request.expect)?;
         let (outcome, _) = self
@@ -195,7 +195,7 @@ impl Door {
         &self,
         caller: &Caller,
         request: v1::AppendRequest,
-    ) -> Answered<v1::AppendResponse> {
+    ) -> ApiResult<v1::AppendResponse> {
         caller.may(Need::Append)?;
         let count = request.entries.len();
         if count > APPEND_MAX || (count != 1 && request.numbered.is_some()) || count == 0 {
@@ -225,7 +225,11 @@ impl Door {
         Ok(v1::AppendResponse { numbers })
     }
 
-    async fn change(&self, change: Change, of: Option<StorageId>) -> Answered<v1::MembersResponse> {
+    async fn change(
+        &self,
+        change: Change,
+        of: Option<StorageId>,
+    ) -> ApiResult<v1::MembersResponse> {
         let told = self.ask(ClientRequest::change(change, of)).await;
         done(told, &self.shared).map(|_| v1::MembersResponse {})
     }
@@ -242,7 +246,7 @@ impl Door {
         if !storage.is_empty() {
             return Ok((id, Some(disk(storage)?)));
         }
-        let member = self.look(move |node| node.members().get(id)).await?;
+        let member = self.inspect(move |node| node.members().get(id)).await?;
         Ok((id, member.map(|it| it.storage)))
     }
 
@@ -250,7 +254,7 @@ impl Door {
         &self,
         caller: &Caller,
         request: v1::AddMemberRequest,
-    ) -> Answered<v1::MembersResponse> {
+    ) -> ApiResult<v1::MembersResponse> {
         let about = || json!({ "id": request.id, "storage": request.storage });
         let entry = self.shared.audit.begin("member_added", caller, about);
         let done = self.do_add_member(caller, request).await;
@@ -262,7 +266,7 @@ impl Door {
         &self,
         caller: &Caller,
         request: v1::AddMemberRequest,
-    ) -> Answered<v1::MembersResponse> {
+    ) -> ApiResult<v1::MembersResponse> {
         caller.may(Need::Admin)?;
         let storage = disk(&request.storage)?;
         let server = server(request.id)?;
@@ -279,7 +283,7 @@ impl Door {
         &self,
         caller: &Caller,
         request: v1::PromoteMemberRequest,
-    ) -> Answered<v1::MembersResponse> {
+    ) -> ApiResult<v1::MembersResponse> {
         let about = || json!({ "id": request.id, "storage": request.storage });
         let entry = self.shared.audit.begin("member_promoted", caller, about);
         let done = self.do_promote_member(caller, request).await;
@@ -291,7 +295,7 @@ impl Door {
         &self,
         caller: &Caller,
         request: v1::PromoteMemberRequest,
-    ) -> Answered<v1::MembersResponse> {
+    ) -> ApiResult<v1::MembersResponse> {
         caller.may(Need::Admin)?;
         let (server, of) = self.whom(request.id, &request.storage).await?;
         self.change(Change::Promote(server), of).await
@@ -301,7 +305,7 @@ impl Door {
         &self,
         caller: &Caller,
         request: v1::RemoveMemberRequest,
-    ) -> Answered<v1::MembersResponse> {
+    ) -> ApiResult<v1::MembersResponse> {
         let about = || json!({ "id": request.id, "storage": request.storage });
         let entry = self.shared.audit.begin("member_removed", caller, about);
         let done = self.do_remove_member(caller, request).await;
@@ -313,7 +317,7 @@ impl Door {
         &self,
         caller: &Caller,
         request: v1::RemoveMemberRequest,
-    ) -> Answered<v1::MembersResponse> {
+    ) -> ApiResult<v1::MembersResponse> {
         caller.may(Need::Admin)?;
         let (server, of) = self.whom(request.id, &request.storage).await?;
         self.change(Change::Remove(server), of).await
@@ -323,7 +327,7 @@ impl Door {
         &self,
         caller: &Caller,
         to: Option<u64>,
-    ) -> Answered<v1::TransferResponse> {
+    ) -> ApiResult<v1::TransferResponse> {
         let about = || json!({ "to": to });
         let entry = self.shared.audit.begin("transferred", caller, about);
         let done = self.do_transfer(caller, to).await;
@@ -335,11 +339,11 @@ impl Door {
         &self,
         caller: &Caller,
         to: Option<u64>,
-    ) -> Answered<v1::TransferResponse> {
+    ) -> ApiResult<v1::TransferResponse> {
         caller.may(Need::Admin)?;
         let to = to.map(server).transpose()?;
         if let Some(to) = to {
-            let seen = self.look(move |node| {
+            let seen = self.inspect(move |node| {
                 let (leads, members) = (node.is_ready(), node.members());
                 let voters: Vec<String> = members.voters().map(|it| it.get().to_string()).collect();
                 let fits = !leads || members.is_voter(to);
@@ -369,7 +373,7 @@ impl Door {
         &self,
         caller: &Caller,
         request: v1::StatusRequest,
-    ) -> Answered<v1::StatusResponse> {
+    ) -> ApiResult<v1::StatusResponse> {
         caller.may(Need::Token)?;
         let confirmed = self.confirm(request.confirm_millis).await;
         let status = self.own_status().await;
@@ -384,7 +388,7 @@ impl Door {
     }
 
     /// What it counts, as text.
-    pub(super) async fn metrics(&self, caller: &Caller) -> Answered<v1::MetricsResponse> {
+    pub(super) async fn metrics(&self, caller: &Caller) -> ApiResult<v1::MetricsResponse> {
         caller.may(Need::Token)?;
         let (status, held) = (self.own_status().await, self.account.held());
         let text = self.shared.metrics.text(&status, held);
@@ -392,10 +396,10 @@ impl Door {
     }
 
     /// Takes a snapshot here and now, and waits until it is on the disk.
-    pub(super) async fn snapshot(&self, caller: &Caller) -> Answered<v1::SnapshotResponse> {
+    pub(super) async fn snapshot(&self, caller: &Caller) -> ApiResult<v1::SnapshotResponse> {
         caller.may(Need::Admin)?;
         // As long as the server is blank there is nothing to take one of.
-        self.look(|_| ()).await?;
+        self.inspect(|_| ()).await?;
         let (teller, told) = oneshot::channel();
         self.inbox.put(Event::Snapshot(teller));
         let upto = told.await;
@@ -404,38 +408,42 @@ impl Door {
     }
 
     async fn own_status(&self) -> v1::StatusResponse {
-        let standing = self.shared.standing.borrow().clone();
+        let health_status = self.shared.health_status.borrow().clone();
         let blank = v1::StatusResponse {
             role: v1::Role::Blank.into(),
             ..v1::StatusResponse::default()
         };
-        let seen = self.look(status).await.unwrap_or(blank);
-        let face = self.shared.face();
+        let seen = self.inspect(status).await.unwrap_or(blank);
+        let local_server = self.shared.local_server();
         let member = |(id, member): (ServerId, tenure_alpo::Member)| {
-            let contact = face.book.get(id).cloned().unwrap_or_default();
+            let contact = local_server
+                .address_book
+                .get(id)
+                .cloned()
+                .unwrap_or_default();
             v1::Member {
                 id: id.get(),
                 voter: member.voting_status == VotingStatus::Voter,
                 storage: member.storage.to_string(),
                 peer_address: contact.peer,
                 client_address: contact.client,
-                connected: face.connected.contains_key(&id),
+                connected: local_server.connected.contains_key(&id),
             }
         };
         let uptime = clock::boot().since(self.started).as_millis();
-        let cluster = face.identity.map(|it| it.cluster.to_string());
+        let cluster = local_server.identity.map(|it| it.cluster.to_string());
         v1::StatusResponse {
-            id: face.hello.server.get(),
-            ready: standing.ready,
-            removed: standing.removed,
-            excluded: standing.excluded,
+            id: local_server.hello.server.get(),
+            ready: health_status.ready,
+            removed: health_status.removed,
+            excluded: health_status.excluded,
             cluster: cluster.unwrap_or_default(),
-            storage: face.hello.storage.to_string(),
+            storage: local_server.hello.storage.to_string(),
             version: env!("CARGO_PKG_VERSION").into(),
-            members: face.members.iter().map(member).collect(),
+            members: local_server.members.iter().map(member).collect(),
             uptime_millis: u64::try_from(uptime).unwrap_or(u64::MAX),
-            waiting: standing.waiting,
-            full: standing.full,
+            waiting: health_status.waiting,
+            full: health_status.full,
             quota_bytes: self.quota.bytes,
             quota_registers: self.quota.registers,
             protection: Some(self.protection),
@@ -453,7 +461,7 @@ fn disk(storage: &str) -> Result<StorageId, v1::Error> {
     })
 }
 
-fn server(id: u64) -> Answered<ServerId> {
+fn server(id: u64) -> ApiResult<ServerId> {
     let server = ServerId::new(id).filter(|_| id <= MAX_NUMBER);
     server.ok_or_else(|| {
         invalid(format!(
@@ -481,12 +489,12 @@ impl Page<'_> {
 /// How much of a backup goes into one message.
 const PART_BYTES: usize = 256 * 1024;
 
-impl Door {
+impl ServerHandle {
     /// A consistent copy of everything, as of a moment after the call.
     pub(super) async fn backup(
         &self,
         caller: &Caller,
-    ) -> Answered<impl Iterator<Item = bytes::Bytes> + Send + use<>> {
+    ) -> ApiResult<impl Iterator<Item = bytes::Bytes> + Send + use<>> {
         caller.may(Need::Admin)?;
         let leave = Arc::clone(&self.backups).try_acquire_owned();
         let leave = leave.map_err(|_| {
@@ -498,10 +506,10 @@ impl Door {
         // was acknowledged before the call.
         self.query(Query::Barrier).await?;
         let (image, last) = self
-            .look(|node| (node.state().encode(), node.state().applied()))
+            .inspect(|node| (node.state().encode(), node.state().applied()))
             .await?;
         let image = bytes::Bytes::from(image);
-        let identity = self.shared.face().identity;
+        let identity = self.shared.local_server().identity;
         let cluster = identity.map_or(ClusterId::from_u128(0), |it| it.cluster);
         let header = super::backup::header(cluster, last, &image);
         let parts = (0..image.len()).step_by(PART_BYTES);

@@ -19,8 +19,8 @@ use tenure_alpo::{
 use tenure_api::v1::{self, Cause, request};
 
 use super::audit;
-use super::door::Door;
 use super::errors::{address_of, error, invalid};
+use super::handle::ServerHandle;
 use super::tokens::{Caller, Need};
 use super::translate::{self, done};
 
@@ -124,7 +124,7 @@ impl Proven {
     }
 }
 
-impl Door {
+impl ServerHandle {
     /// What this caller proves by its token and by where it comes from.
     pub(super) fn proof(&self, caller: &Caller) -> Proof {
         let token = caller.fingerprint().map(half);
@@ -173,7 +173,7 @@ impl Door {
             let opened = node.state().sessions().get(session);
             opened.is_some_and(|it| !it.owner().is_anybody())
         };
-        let owned = self.look(owned).await?;
+        let owned = self.inspect(owned).await?;
         Ok(v1::OpenSessionResponse { session, owned })
     }
 
@@ -192,7 +192,9 @@ impl Door {
             }
             None => {
                 let quota = caller.quota();
-                self.house.run(self, operation, quota.as_ref()).await
+                self.internal_session
+                    .run(self, operation, quota.as_ref())
+                    .await
             }
         };
         done(told, &self.shared)
@@ -233,7 +235,7 @@ impl Door {
                 state.time(),
             )
         };
-        let (page, more, now) = self.look(page).await?;
+        let (page, more, now) = self.inspect(page).await?;
         let info = |(id, it, bound): &(SessionId, Session, usize)| self.info(*id, it, *bound, now);
         Ok(v1::ListSessionsResponse {
             sessions: page.iter().map(info).collect(),

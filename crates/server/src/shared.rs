@@ -18,15 +18,17 @@ use tenure_runtime::clock;
 use tokio::sync::watch;
 
 use super::audit::Audit;
-use super::complaints::Complaints;
 use super::copies::Copies;
+use super::log_rate_limit::LogRateLimit;
 use super::metrics::Metrics;
-use super::trust::Guests;
-use crate::transport::{Book, Contact, Details, Greeting, PeerSecret, Prover, Settings, Settled};
+use super::trust::UnconfirmedContacts;
+use crate::transport::{
+    AddressBook, CommittedMembers, Contact, Details, Greeting, PeerSecret, Prover, Settings,
+};
 
 /// How a server stands, for whoever asks about its health.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Standing {
+pub struct HealthStatus {
     /// Whether it does its work: it is part of a cluster and its disk takes
     /// what it is given.
     pub alive: bool,
@@ -64,15 +66,15 @@ pub(super) struct Progress {
 
 /// Who this server is to others.
 #[derive(Clone, Debug)]
-pub(super) struct Face {
+pub(super) struct LocalServer {
     /// `None` while it is blank.
     pub(super) identity: Option<Identity>,
     pub(super) members: Membership,
     pub(super) hello: Hello,
     pub(super) settings: Settings,
-    pub(super) book: Book,
+    pub(super) address_book: AddressBook,
     /// Where others are that the log does not name.
-    pub(super) guests: Guests,
+    pub(super) unconfirmed: UnconfirmedContacts,
     /// Which start this is, how far the disk has come, and what is spoken.
     pub(super) details: Details,
     /// Those to whom a link is up, and the disk at its other end.
@@ -84,10 +86,10 @@ pub(super) struct Face {
     pub(super) edition: u64,
 }
 
-impl Face {
+impl LocalServer {
     /// How far the disk has come, and which version the log has: greetings
     /// say it.
-    pub(super) fn stands_at(&mut self, node: &Node) {
+    pub(super) fn update_progress(&mut self, node: &Node) {
         if let Some(reached) = node.reached() {
             self.details.reached.advance(reached);
         }
@@ -109,11 +111,11 @@ struct Holders {
 
 #[derive(Debug)]
 pub(super) struct Shared {
-    face: Mutex<Face>,
+    local_server: Mutex<LocalServer>,
     /// What is known of disks that were set back or copied.
     pub(super) copies: Mutex<Copies>,
     /// Servers that say what is not heeded, or what cannot be read.
-    pub(super) objections: Complaints<ServerId>,
+    pub(super) objections: LogRateLimit<ServerId>,
     holders: Mutex<Holders>,
     /// What this server proves itself with to others.
     pub(super) prover: Prover,
@@ -121,7 +123,7 @@ pub(super) struct Shared {
     pub(super) secret: Option<PeerSecret>,
     /// The version of the log.
     pub(super) version: watch::Sender<ClusterVersion>,
-    pub(super) standing: watch::Sender<Standing>,
+    pub(super) health_status: watch::Sender<HealthStatus>,
     pub(super) progress: watch::Sender<Progress>,
     /// Whether the state has been up to date since the process started.
     pub(super) caught_up: watch::Sender<bool>,
@@ -132,23 +134,23 @@ pub(super) struct Shared {
     pub(super) edition: watch::Sender<u64>,
     /// The members that are committed; told whenever they change, and not
     /// with each entry.
-    pub(super) settled: watch::Sender<Settled>,
+    pub(super) settled: watch::Sender<CommittedMembers>,
 }
 
 impl Shared {
     /// Says something else of this server from now on. Those that are
     /// connected come again, and hear it.
-    pub(super) fn say(&self, hello: Hello) {
-        let mut face = self.face();
-        face.hello = hello;
-        face.edition += 1;
-        let edition = face.edition;
-        drop(face);
+    pub(super) fn announce(&self, hello: Hello) {
+        let mut local_server = self.local_server();
+        local_server.hello = hello;
+        local_server.edition += 1;
+        let edition = local_server.edition;
+        drop(local_server);
         self.edition.send_replace(edition);
     }
 
-    pub(super) fn new(face: Face, secret: Option<PeerSecret>) -> Self {
-        let standing = Standing {
+    pub(super) fn new(local_server: LocalServer, secret: Option<PeerSecret>) -> Self {
+        let health_status = HealthStatus {
             alive: true,
             ready: false,
             leads: false,
@@ -161,18 +163,18 @@ impl Shared {
             full: String::new(),
         };
         Self {
-            edition: watch::Sender::new(face.edition),
-            version: watch::Sender::new(face.details.version),
-            face: Mutex::new(face),
+            edition: watch::Sender::new(local_server.edition),
+            version: watch::Sender::new(local_server.details.version),
+            local_server: Mutex::new(local_server),
             copies: Mutex::default(),
-            objections: Complaints::default(),
+            objections: LogRateLimit::default(),
             holders: Mutex::default(),
             prover: secret.clone().map_or_else(Prover::default, |secret| {
                 Prover::new(move |bytes| secret.prove(bytes))
             }),
             secret,
             settled: watch::Sender::default(),
-            standing: watch::Sender::new(standing),
+            health_status: watch::Sender::new(health_status),
             progress: watch::Sender::default(),
             caught_up: watch::Sender::default(),
             metrics: Metrics::new(),
@@ -186,20 +188,22 @@ impl Shared {
         Self { audit, ..self }
     }
 
-    pub(super) fn face(&self) -> MutexGuard<'_, Face> {
-        self.face.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn local_server(&self) -> MutexGuard<'_, LocalServer> {
+        self.local_server
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What to say first to another server.
     pub(super) fn greeting(&self) -> Greeting {
         let settled = self.settled.borrow().clone();
-        let face = self.face();
+        let local_server = self.local_server();
         Greeting {
-            hello: face.hello.clone(),
-            book: face.book.clone(),
+            hello: local_server.hello.clone(),
+            address_book: local_server.address_book.clone(),
             settled,
-            settings: face.settings,
-            details: Some(face.details),
+            settings: local_server.settings,
+            details: Some(local_server.details),
         }
     }
 
@@ -210,10 +214,12 @@ impl Shared {
             ..Contact::default()
         };
         // It is about to become a member.
-        let mut face = self.face();
-        let members: BTreeSet<_> = face.members.iter().map(|(id, _)| id).collect();
+        let mut local_server = self.local_server();
+        let members: BTreeSet<_> = local_server.members.iter().map(|(id, _)| id).collect();
         let keeps = |id| members.contains(&id);
-        face.book.learn_among(server, &contact, true, keeps);
+        local_server
+            .address_book
+            .learn_among(server, &contact, true, keeps);
     }
 
     /// Those who hold most sessions, as of the last refusal of one more.
@@ -240,8 +246,8 @@ impl Shared {
     /// Who leads and where clients reach it, as far as that is known.
     pub(super) fn leader(&self, hint: Option<ServerId>) -> Option<(ServerId, String)> {
         let leader = hint?;
-        let face = self.face();
-        let contact = face.book.get(leader);
+        let local_server = self.local_server();
+        let contact = local_server.address_book.get(leader);
         let address = contact.map(|contact| contact.client.clone());
         Some((leader, address.unwrap_or_default()))
     }

@@ -7,11 +7,11 @@ use std::task::{Context, Poll, ready};
 
 use tokio_stream::Stream;
 
-use super::services::Answered;
+use super::services::ApiResult;
 
 /// What comes next, and from where it goes on then, if it does; `None` at the
 /// end.
-pub(super) type Next<S> = Option<(Option<S>, Answered<<S as Step>::Message>)>;
+pub(super) type Next<S> = Option<(Option<S>, ApiResult<<S as Step>::Message>)>;
 
 /// A place in a stream.
 pub(super) trait Step: Send + Sized + 'static {
@@ -38,7 +38,7 @@ impl<S: Step> Steps<S> {
 }
 
 impl<S: Step + Unpin> Stream for Steps<S> {
-    type Item = Answered<S::Message>;
+    type Item = ApiResult<S::Message>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         if let Some(place) = self.place.take() {

@@ -10,10 +10,10 @@ use tenure_alpo::{Answer, Node, QueryResult};
 use tenure_api::v1::{self, Cause};
 use tokio::sync::watch;
 
-use super::door::Door;
 use super::errors::error;
-use super::inbox::Told;
-use super::services::Answered;
+use super::handle::ServerHandle;
+use super::inbox::TimedAnswer;
+use super::services::ApiResult;
 use super::shared::Progress;
 use super::steps::{Next, Step, Steps};
 use super::tokens::{Caller, Need};
@@ -23,21 +23,21 @@ use super::translate;
 /// just started.
 const CATCH_UP_WITHIN: Duration = Duration::from_secs(3);
 
-impl Door {
+impl ServerHandle {
     /// Follows the plain log from `from` on; 0 for what is new.
-    pub(super) async fn tail(&self, caller: Caller, from: u64) -> Answered<Steps<Tail>> {
+    pub(super) async fn tail(&self, caller: Caller, from: u64) -> ApiResult<Steps<Tail>> {
         caller.may(Need::ReadLog)?;
         let progress = self.shared.progress.subscribe();
         let next = match from {
             0 => {
                 self.caught_up().await?;
-                self.look(|node| node.state().user_log().next()).await?
+                self.inspect(|node| node.state().user_log().next()).await?
             }
             from => from,
         };
-        let door = self.clone();
+        let handle = self.clone();
         Ok(Steps::from(Tail {
-            door,
+            handle,
             caller,
             progress,
             next,
@@ -47,7 +47,7 @@ impl Door {
     /// Waits until the state has all that it had before the process started.
     /// What is told to somebody who comes without a place must not be older
     /// than what this very server has told before.
-    pub(super) async fn caught_up(&self) -> Answered<()> {
+    pub(super) async fn caught_up(&self) -> ApiResult<()> {
         let mut caught_up = self.shared.caught_up.subscribe();
         let wait = caught_up.wait_for(|caught_up| *caught_up);
         match tokio::time::timeout(CATCH_UP_WITHIN, wait).await {
@@ -61,8 +61,8 @@ impl Door {
     }
 
     /// Some entries of the plain log that this server has applied.
-    async fn some_of_log(&self, from: u64) -> Answered<v1::ReadLogResponse> {
-        let look = move |node: &Node| {
+    async fn some_of_log(&self, from: u64) -> ApiResult<v1::ReadLogResponse> {
+        let inspect = move |node: &Node| {
             let user_log = node.state().user_log();
             if let Some(gap) = user_log.gap(from) {
                 return QueryResult::Restored(gap.to);
@@ -79,8 +79,8 @@ impl Door {
                 entries.map(|(number, it)| (number, it.clone())).collect()
             }))
         };
-        let answer = Answer::Read(self.look_in_turn(look).await?);
-        let told = Told { answer, at: None };
+        let answer = Answer::Read(self.inspect_in_turn(inspect).await?);
+        let told = TimedAnswer { answer, at: None };
         translate::found(told, &self.shared).map(translate::log_response)
     }
 }
@@ -91,7 +91,7 @@ const TAIL_BYTES: usize = 64 * 1024;
 
 /// The plain log from a place on.
 pub(super) struct Tail {
-    door: Door,
+    handle: ServerHandle,
     caller: Caller,
     progress: watch::Receiver<Progress>,
     next: u64,
@@ -103,7 +103,7 @@ impl Step for Tail {
     async fn step(mut self) -> Next<Self> {
         loop {
             let read = match self.caller.may(Need::ReadLog) {
-                Ok(()) => self.door.some_of_log(self.next).await,
+                Ok(()) => self.handle.some_of_log(self.next).await,
                 Err(barred) => Err(barred),
             };
             let Ok(response) = &read else {

@@ -55,14 +55,14 @@ use tenure_runtime::error::{cut, plain};
 use self::changes::Readings;
 use self::own::Own;
 use self::source::{Source, Stranger};
-use super::account::{Holder, Place};
+use super::account::{CallerAccount, CallerId};
 use super::audit::Audit;
 use super::config::Config;
+use super::connection_limit::ConnectionClass;
 use super::errors::error;
-use super::gate::Rank;
-use super::metrics::Barred;
+use super::metrics::DeniedReason;
+use super::quota_usage::{QUOTA_PREFIXES_MAX, Quota};
 use super::shared::Shared;
-use super::space::{QUOTA_PREFIXES_MAX, Quota};
 use crate::transport::{Arrival, Renewed, Unread};
 
 mod rights;
@@ -356,7 +356,7 @@ pub(super) struct Caller {
     address: IpAddr,
     /// Where what it makes this server hold is counted, and whether it has
     /// room that is kept.
-    place: Option<(Arc<Place>, bool)>,
+    place: Option<(Arc<CallerAccount>, bool)>,
 }
 
 #[derive(Clone, Debug)]
@@ -424,36 +424,36 @@ impl Caller {
     }
 
     /// As whom it is counted: as its token, if that is known.
-    pub(super) fn holder(&self) -> Holder {
+    pub(super) fn caller_id(&self) -> CallerId {
         match &self.who {
             Who::Bearer(Bearer {
                 fingerprint,
                 known: Some((_, rights)),
                 ..
-            }) => Holder::Token(*fingerprint, rights.name.clone()),
-            _ => Holder::address(self.address),
+            }) => CallerId::Token(*fingerprint, rights.name.clone()),
+            _ => CallerId::address(self.address),
         }
     }
 
     /// Whether it is counted as that one.
-    pub(super) fn is(&self, holder: &Holder) -> bool {
-        match (&self.who, holder) {
-            (Who::Bearer(it), Holder::Token(fingerprint, _)) if it.known.is_some() => {
+    pub(super) fn is(&self, caller_id: &CallerId) -> bool {
+        match (&self.who, caller_id) {
+            (Who::Bearer(it), CallerId::Token(fingerprint, _)) if it.known.is_some() => {
                 it.fingerprint == *fingerprint
             }
-            (Who::Bearer(it), Holder::Address(_)) if it.known.is_some() => false,
-            _ => Holder::address(self.address) == *holder,
+            (Who::Bearer(it), CallerId::Address(_)) if it.known.is_some() => false,
+            _ => CallerId::address(self.address) == *caller_id,
         }
     }
 
     /// It is counted there.
-    pub(super) fn seated(self, place: Arc<Place>, kept: bool) -> Self {
+    pub(super) fn seated(self, place: Arc<CallerAccount>, kept: bool) -> Self {
         let place = Some((place, kept));
         Self { place, ..self }
     }
 
     /// Where it is counted, and whether it has room that is kept.
-    pub(super) const fn place(&self) -> Option<&(Arc<Place>, bool)> {
+    pub(super) const fn place(&self) -> Option<&(Arc<CallerAccount>, bool)> {
         self.place.as_ref()
     }
 
@@ -472,18 +472,18 @@ impl Caller {
 
     /// Whether it is known, or nobody has to be.
     pub(super) fn is_known(&self) -> bool {
-        self.rank() != Rank::Stranger
+        self.class() != ConnectionClass::Stranger
     }
 
     /// What its connection has proven by this call.
-    pub(super) fn rank(&self) -> Rank {
+    pub(super) fn class(&self) -> ConnectionClass {
         match &self.who {
-            Who::Anybody => Rank::Known,
-            Who::Nobody(..) => Rank::Stranger,
+            Who::Anybody => ConnectionClass::Known,
+            Who::Nobody(..) => ConnectionClass::Stranger,
             Who::Bearer(it) => match it.rights() {
-                Some(rights) if rights.admin && !it.tokens.is_own() => Rank::Admin,
-                Some(_) => Rank::Known,
-                None => Rank::Stranger,
+                Some(rights) if rights.admin && !it.tokens.is_own() => ConnectionClass::Admin,
+                Some(_) => ConnectionClass::Known,
+                None => ConnectionClass::Stranger,
             },
         }
     }
@@ -491,7 +491,7 @@ impl Caller {
     /// Whether its token is one of operators, for whom there is room where
     /// there is none for others. The user's own is everybody's who calls.
     pub(super) fn is_admin(&self) -> bool {
-        self.rank() == Rank::Admin
+        self.class() == ConnectionClass::Admin
     }
 
     /// How much the registers may take that it may write, if that is bounded.
@@ -526,7 +526,7 @@ impl Caller {
                 }
             },
         };
-        shared.metrics.bar(Barred::Unauthenticated);
+        shared.metrics.bar(DeniedReason::Unauthenticated);
         let Stranger {
             expected, found, ..
         } = stranger;
@@ -558,7 +558,7 @@ impl Granted {
     pub(super) fn may(&self, need: Need<'_>) -> Result<(), v1::Error> {
         match &self.0 {
             Some((rights, shared)) if !rights.allow(need) => {
-                shared.metrics.bar(Barred::Denied);
+                shared.metrics.bar(DeniedReason::Denied);
                 Err(denied(&rights.name, need))
             }
             _ => Ok(()),

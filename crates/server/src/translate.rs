@@ -14,7 +14,7 @@ use super::errors::{
     compacted, error, invalid, most_of, not_leader, other_content, out_of_order, refused, restored,
     too_many,
 };
-use super::inbox::{Ticket, Told};
+use super::inbox::{StreamRequest, TimedAnswer};
 use super::sessions::Proof;
 use super::shared::Shared;
 
@@ -200,7 +200,10 @@ pub(super) const fn deletes(ask: &ClientRequest) -> bool {
 }
 
 /// What was done, or why it was not.
-pub(super) fn done(told: Told, shared: &Shared) -> Result<(Outcome, Option<LogTime>), v1::Error> {
+pub(super) fn done(
+    told: TimedAnswer,
+    shared: &Shared,
+) -> Result<(Outcome, Option<LogTime>), v1::Error> {
     match told.answer {
         Answer::Done(outcome) => match outcome {
             Outcome::SessionExpired => Err(error(
@@ -236,7 +239,7 @@ pub(super) fn done(told: Told, shared: &Shared) -> Result<(Outcome, Option<LogTi
 }
 
 /// What was found, or why nothing was read.
-pub(super) fn found(told: Told, shared: &Shared) -> Result<QueryResult, v1::Error> {
+pub(super) fn found(told: TimedAnswer, shared: &Shared) -> Result<QueryResult, v1::Error> {
     match told.answer {
         Answer::Read(QueryResult::UserLog(Err(first))) => Err(compacted(first)),
         Answer::Read(QueryResult::Restored(next)) => Err(restored(next)),
@@ -321,7 +324,12 @@ pub(super) fn log_response(found: QueryResult) -> v1::ReadLogResponse {
 }
 
 /// One answer of a stream.
-pub(super) fn answer(ticket: Ticket, told: Told, shared: &Shared, clock: StoreTime) -> v1::Answer {
+pub(super) fn answer(
+    ticket: StreamRequest,
+    told: TimedAnswer,
+    shared: &Shared,
+    clock: StoreTime,
+) -> v1::Answer {
     let what = match &told.answer {
         Answer::Read(_) => found(told, shared).map(|found| match found {
             QueryResult::Register(..) => answer::What::Read(read_response(found)),

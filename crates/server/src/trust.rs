@@ -23,7 +23,7 @@
 //! of others, as far as it means the same disks by their numbers. A server that
 //! the log does not name with its disk, or that is blank, tells its own alone;
 //! that is kept apart with the disk, and used when the log names that number
-//! with that disk ([`Guests`]). One that was refused tells none.
+//! with that disk ([`UnconfirmedContacts`]). One that was refused tells none.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
@@ -31,14 +31,14 @@ use std::net::IpAddr;
 use tenure_alpo::{ClusterVersion, LogId, MAX_MEMBERS, Membership, ServerId, StorageId};
 use tenure_runtime::clock;
 
-use super::complaints::Complaints;
-use super::shared::{Face, Shared};
+use super::log_rate_limit::LogRateLimit;
+use super::shared::{LocalServer, Shared};
 use crate::transport::{
-    Answered, Contact, Greeting, Introduced, Line, Proof, Side, Tls, Transcript,
+    Contact, Greeting, GreetingReply, Introduced, Line, Proof, Side, Tls, Transcript,
 };
 
 /// Servers that are no members and have said where they are, at most.
-const GUESTS_MAX: usize = 2 * MAX_MEMBERS;
+const UNCONFIRMED_MAX: usize = 2 * MAX_MEMBERS;
 
 /// Whether the other side has proven to be a server of this cluster. `Ok` says
 /// whether it did more than say so.
@@ -59,7 +59,7 @@ pub(super) fn proof(shared: &Shared, introduced: &Introduced, side: Side) -> Res
 pub(super) fn proof_of_answer(
     shared: &Shared,
     server: ServerId,
-    answered: &Answered,
+    answered: &GreetingReply,
 ) -> Result<bool, String> {
     let (proof, transcript) = (answered.proof.as_ref(), &answered.transcript);
     proof_of(shared, server, (proof, transcript, Side::Acceptor))
@@ -97,7 +97,7 @@ fn proof_of(
 /// Why whoever connected is not believed to be the server that it says it is,
 /// if so; else whether it has proven it. People are told once.
 pub(super) fn doubt(
-    (shared, tls, complaints): (&Shared, Option<&Tls>, &Complaints),
+    (shared, tls, log_rate_limit): (&Shared, Option<&Tls>, &LogRateLimit),
     (line, from): (&Line, IpAddr),
     introduced: &Introduced,
 ) -> Result<bool, String> {
@@ -105,7 +105,7 @@ pub(super) fn doubt(
     let certified = tls.map_or(Ok(()), |tls| tls.proves(line, server));
     let proven = certified.and_then(|()| proof(shared, introduced, Side::Dialler));
     if let Err(why) = &proven
-        && complaints.is_news(from, why, clock::boot())
+        && log_rate_limit.should_log(from, why, clock::boot())
     {
         tracing::warn!(%from, "not let in as a server: {why}");
     }
@@ -115,8 +115,8 @@ pub(super) fn doubt(
 impl Shared {
     /// Whether everybody has to prove the secret.
     pub(super) fn proven_only(&self) -> bool {
-        let face = self.face();
-        face.identity.is_none() || face.details.version >= ClusterVersion::SECOND
+        let local_server = self.local_server();
+        local_server.identity.is_none() || local_server.details.version >= ClusterVersion::SECOND
     }
 
     /// Waits until those who have proven nothing are to go.
@@ -134,13 +134,13 @@ impl Shared {
 /// not yet, or not any more. No other server is told of them, and clients are
 /// not sent to them.
 #[derive(Clone, Default, Debug)]
-pub(super) struct Guests(
+pub(super) struct UnconfirmedContacts(
     BTreeMap<(ServerId, StorageId), Contact>,
     /// In the order in which they came.
     VecDeque<(ServerId, StorageId)>,
 );
 
-impl Guests {
+impl UnconfirmedContacts {
     /// One more; if there are too many, the oldest goes that is not connected.
     fn keep(
         &mut self,
@@ -148,7 +148,7 @@ impl Guests {
         contact: &Contact,
         connected: &BTreeMap<ServerId, StorageId>,
     ) {
-        if self.0.len() >= GUESTS_MAX && !self.0.contains_key(&who) {
+        if self.0.len() >= UNCONFIRMED_MAX && !self.0.contains_key(&who) {
             let is_there = |(server, storage)| connected.get(server) == Some(storage);
             let gone = self
                 .1
@@ -165,7 +165,7 @@ impl Guests {
     }
 }
 
-impl Face {
+impl LocalServer {
     /// Whether the log names this server with this disk.
     pub(super) fn is_member(&self, server: ServerId, storage: StorageId) -> bool {
         let member = self.members.get(server);
@@ -174,10 +174,12 @@ impl Face {
 
     /// Where a server is that the log does not name. It has proven to be of
     /// this cluster, and may lead it already.
-    pub(super) fn guest(&self, server: ServerId) -> Option<&Contact> {
+    pub(super) fn unconfirmed_contact(&self, server: ServerId) -> Option<&Contact> {
         let unnamed = self.members.get(server).is_none();
-        let mut guests = self.guests.0.iter().filter(|_| unnamed);
-        guests.find(|((id, _), _)| *id == server).map(|(_, it)| it)
+        let mut unconfirmed = self.unconfirmed.0.iter().filter(|_| unnamed);
+        unconfirmed
+            .find(|((id, _), _)| *id == server)
+            .map(|(_, it)| it)
     }
 
     /// Takes an address if it is newer than what is known. Those of members
@@ -188,7 +190,7 @@ impl Face {
         let (founders, connected) = (&self.hello.founders, &self.connected);
         let wanted = |it| it == own || members.get(it).is_some() || founders.contains(&it);
         let keeps = |it| wanted(it) || connected.contains_key(&it);
-        self.book
+        self.address_book
             .learn_among(server, contact, wanted(server), keeps)
     }
 
@@ -200,13 +202,13 @@ impl Face {
         let hello = &greeting.hello;
         let (server, own) = (hello.server, self.hello.server);
         let who = (server, hello.storage);
-        if let Some(contact) = greeting.book.get(server)
+        if let Some(contact) = greeting.address_book.get(server)
             && server != own
             && !self.is_member(who.0, who.1)
         {
             // It counts when the log names it: with this disk, which may be
             // another than the one that has the number now.
-            self.guests.keep(who, contact, &self.connected);
+            self.unconfirmed.keep(who, contact, &self.connected);
         }
         let relays = match self.identity {
             None => dialled,
@@ -219,16 +221,16 @@ impl Face {
             }
         };
         if relays {
-            let told = greeting.book.iter().filter(|(id, _)| *id != own);
+            let told = greeting.address_book.iter().filter(|(id, _)| *id != own);
             let told = told.filter(|(id, _)| self.means(*id, greeting, applied));
             let told: Vec<_> = told.collect();
             let told = told.into_iter();
             return told.fold(false, |news, (id, it)| {
-                let first_hand = id == server && self.book.learn_first_hand(id, it);
+                let first_hand = id == server && self.address_book.learn_first_hand(id, it);
                 self.learn(id, it) || first_hand || news
             });
         }
-        let Some(contact) = greeting.book.get(server) else {
+        let Some(contact) = greeting.address_book.get(server) else {
             return false;
         };
         if self.identity.is_none() {
@@ -268,18 +270,18 @@ impl Face {
     pub(super) fn admit(&mut self, members: Membership) -> bool {
         let (own, before) = (self.hello.server, &self.members);
         let same = |id| !before.is_empty() && before.storage(id) == members.storage(id);
-        self.book.doubt_unless(|id| id == own || same(id));
+        self.address_book.doubt_unless(|id| id == own || same(id));
         self.members = members;
         let mut known = Vec::new();
-        self.guests.0.retain(|(server, storage), contact| {
+        self.unconfirmed.0.retain(|(server, storage), contact| {
             let named = self.members.has(*server, *storage);
             if named {
                 known.push((*server, contact.clone()));
             }
             !named
         });
-        let Guests(guests, order) = &mut self.guests;
-        order.retain(|who| guests.contains_key(who));
+        let UnconfirmedContacts(unconfirmed, order) = &mut self.unconfirmed;
+        order.retain(|who| unconfirmed.contains_key(who));
         let known = known.iter();
         known.fold(false, |news, (server, it)| self.learn(*server, it) || news)
     }
@@ -292,7 +294,7 @@ mod tests {
     use tenure_alpo::{ClusterId, Hello, Identity, MAX_NUMBER, Table};
 
     use super::*;
-    use crate::transport::{Book, Details, Form, PeerSecret, Settings, Settled};
+    use crate::transport::{AddressBook, CommittedMembers, Details, Form, PeerSecret, Settings};
 
     const CLUSTER: ClusterId = ClusterId::from_u128(1);
     const SETTINGS: Settings = Settings {
@@ -329,9 +331,9 @@ mod tests {
     }
 
     /// Server 1 of a cluster of these, each with the disk of its number.
-    fn face(members: &[u64]) -> Face {
+    fn local_server(members: &[u64]) -> LocalServer {
         let members = members.iter().map(|number| (id(*number), disk(*number)));
-        Face {
+        LocalServer {
             identity: Some(Identity {
                 cluster: CLUSTER,
                 server: id(1),
@@ -340,9 +342,9 @@ mod tests {
             members: Membership::founded(members),
             hello: hello(1, 1, Some(CLUSTER)),
             settings: SETTINGS,
-            book: Book::default(),
+            address_book: AddressBook::default(),
             details: Details::default(),
-            guests: Guests::default(),
+            unconfirmed: UnconfirmedContacts::default(),
             connected: BTreeMap::new(),
             unproven: BTreeSet::new(),
             edition: 0,
@@ -355,27 +357,30 @@ mod tests {
         if hello.known.is_empty() {
             hello.known = (2..=3).map(|number| (id(number), disk(number))).collect();
         }
-        let mut book = Book::default();
+        let mut address_book = AddressBook::default();
         for number in 1..=9 {
-            book.learn_one(id(number), &contact(5, place));
+            address_book.learn_one(id(number), &contact(5, place));
         }
         Greeting {
             hello,
-            book,
-            settled: Settled::default(),
+            address_book,
+            settled: CommittedMembers::default(),
             settings: SETTINGS,
             details: None,
         }
     }
 
-    fn at(face: &Face, server: u64) -> Option<&str> {
-        face.book.get(id(server)).map(|it| &*it.client)
+    fn at(local_server: &LocalServer, server: u64) -> Option<&str> {
+        local_server
+            .address_book
+            .get(id(server))
+            .map(|it| &*it.client)
     }
 
     #[test]
     fn only_members_pass_on_where_others_are() {
         // A member, but never about this server itself.
-        let mut us = face(&[1, 2, 3]);
+        let mut us = local_server(&[1, 2, 3]);
         assert!(us.meet(&greeting(hello(2, 2, Some(CLUSTER)), "h:1"), false, 10));
         assert_eq!((at(&us, 2), at(&us, 3)), (Some("h:1"), Some("h:1")));
         assert_eq!(at(&us, 1), None);
@@ -388,9 +393,9 @@ mod tests {
             hello(7, 7, None),
             hello(7, 7, Some(CLUSTER)),
         ] {
-            let mut us = face(&[1, 2, 3]);
+            let mut us = local_server(&[1, 2, 3]);
             assert!(!us.meet(&greeting(stranger.clone(), "h:1"), true, 10));
-            assert_eq!(us.book, Book::default(), "{stranger:?}");
+            assert_eq!(us.address_book, AddressBook::default(), "{stranger:?}");
         }
     }
 
@@ -402,13 +407,16 @@ mod tests {
                 .map(|(number, storage)| (id(*number), disk(*storage)));
             Membership::founded(list)
         };
-        let mut us = face(&[1, 2, 3]);
+        let mut us = local_server(&[1, 2, 3]);
         us.meet(&greeting(hello(4, 4, None), "four:1"), false, 10);
         us.meet(&greeting(hello(5, 77, None), "forged:1"), false, 10);
-        assert_eq!(us.guest(id(4)).map(|it| &*it.peer), Some("four:1"));
+        assert_eq!(
+            us.unconfirmed_contact(id(4)).map(|it| &*it.peer),
+            Some("four:1")
+        );
         assert!(us.admit(members(&[(1, 1), (2, 2), (3, 3), (4, 4), (5, 5)])));
         assert_eq!((at(&us, 4), at(&us, 5)), (Some("four:1"), None));
-        assert_eq!(us.guest(id(5)).map(|it| &*it.peer), None);
+        assert_eq!(us.unconfirmed_contact(id(5)).map(|it| &*it.peer), None);
         // The one that was meant comes again.
         assert!(us.meet(&greeting(hello(5, 5, Some(CLUSTER)), "five:1"), false, 10));
         assert_eq!(at(&us, 5), Some("five:1"));
@@ -419,12 +427,12 @@ mod tests {
     /// the member's own word goes before it.
     #[test]
     fn what_was_told_before_the_log_named_members_replaces_nothing() {
-        let mut us = face(&[]);
+        let mut us = local_server(&[]);
         assert!(us.meet(&greeting(hello(3, 77, Some(CLUSTER)), "old:1"), true, 10));
         let members = [(1, 1), (2, 2), (3, 3)];
         let members = members.map(|(number, storage)| (id(number), disk(storage)));
         us.admit(Membership::founded(members));
-        let edition = us.book.get(id(3)).map(|it| it.edition);
+        let edition = us.address_book.get(id(3)).map(|it| it.edition);
         assert_eq!((at(&us, 3), edition), (Some("old:1"), Some(0)));
         assert!(us.meet(&greeting(hello(3, 3, Some(CLUSTER)), "new:1"), false, 10));
         assert_eq!(at(&us, 3), Some("new:1"));
@@ -441,11 +449,11 @@ mod tests {
             it.hello.known = known.map(|(number, it)| (id(*number), disk(*it))).collect();
             let members = members.iter().map(|number| (id(*number), disk(77)));
             let members = Membership::founded(members);
-            it.settled = Settled { upto, members };
+            it.settled = CommittedMembers { upto, members };
             it
         };
         let told = |greeting: &Greeting| {
-            let mut us = face(&[1, 2, 3]);
+            let mut us = local_server(&[1, 2, 3]);
             us.learn(id(3), &contact(1, "three:1"));
             us.meet(greeting, false, 10);
             (at(&us, 2).is_some(), at(&us, 3) == Some("other:1"))
@@ -467,7 +475,7 @@ mod tests {
             let all = [(1, 1), (2, 2), (3, third)];
             Membership::founded(all.map(|(number, it)| (id(number), disk(it))))
         };
-        let mut us = face(&[]);
+        let mut us = local_server(&[]);
         us.admit(members(77));
         assert!(us.meet(&greeting(hello(2, 2, Some(CLUSTER)), "two:1"), false, 10));
         assert!(us.meet(&greeting(hello(3, 77, Some(CLUSTER)), "old:1"), false, 10));
@@ -478,11 +486,11 @@ mod tests {
         assert_eq!(at(&us, 3), Some("old:1"));
         assert!(us.admit(members(3)));
         assert_eq!(at(&us, 3), Some("early:1"));
-        us.guests = Guests::default();
+        us.unconfirmed = UnconfirmedContacts::default();
         us.admit(members(77));
         assert!(us.meet(&greeting(hello(3, 77, Some(CLUSTER)), "old:1"), false, 10));
         us.admit(members(3));
-        let editions = [2, 3].map(|it| us.book.get(id(it)).map(|it| it.edition));
+        let editions = [2, 3].map(|it| us.address_book.get(id(it)).map(|it| it.edition));
         assert_eq!(editions, [Some(5), Some(0)]);
         assert!(us.meet(&greeting(hello(3, 3, Some(CLUSTER)), "new:1"), false, 10));
         assert_eq!(at(&us, 3), Some("new:1"));
@@ -490,25 +498,25 @@ mod tests {
 
     #[test]
     fn there_are_so_many_guests() {
-        let mut us = face(&[1, 2, 3]);
+        let mut us = local_server(&[1, 2, 3]);
         for number in 10..10_000 {
             let mut it = greeting(hello(number, number, None), "h:1");
-            it.book.learn_one(id(number), &contact(1, "h:1"));
+            it.address_book.learn_one(id(number), &contact(1, "h:1"));
             us.connected.insert(id(10), disk(10));
             us.meet(&it, false, 10);
         }
-        assert_eq!(us.guests.0.len(), GUESTS_MAX);
-        assert!(us.guest(id(10)).is_some(), "it is connected");
+        assert_eq!(us.unconfirmed.0.len(), UNCONFIRMED_MAX);
+        assert!(us.unconfirmed_contact(id(10)).is_some(), "it is connected");
     }
 
     #[test]
     fn a_blank_server_hears_of_others_where_it_was_sent() {
         let blank = || {
-            let mut face = face(&[]);
-            face.identity = None;
-            face.hello.cluster = None;
-            face.hello.founders = BTreeSet::from([id(1), id(2)]);
-            face
+            let mut local_server = local_server(&[]);
+            local_server.identity = None;
+            local_server.hello.cluster = None;
+            local_server.hello.founders = BTreeSet::from([id(1), id(2)]);
+            local_server
         };
         let mut us = blank();
         assert!(us.meet(&greeting(hello(7, 7, Some(CLUSTER)), "h:1"), true, 10));
@@ -520,7 +528,7 @@ mod tests {
         let mut admits = hello(8, 8, Some(CLUSTER));
         admits.known.insert(id(1), disk(1));
         assert!(us.meet(&greeting(admits, "h:1"), false, 10));
-        assert_eq!(us.book.ids(), [id(2), id(8)]);
+        assert_eq!(us.address_book.ids(), [id(2), id(8)]);
     }
 
     fn introduced(proof: Option<[u8; 32]>) -> Introduced {
@@ -541,12 +549,12 @@ mod tests {
         // The proof of one side is none of the other.
         let turned = Some(secret.prove(&Transcript::default().bytes(Side::Acceptor)));
         let told = |secret: Option<PeerSecret>, version, blank: bool, proof| {
-            let mut face = face(&[1, 2, 3]);
-            face.details.version = version;
+            let mut local_server = local_server(&[1, 2, 3]);
+            local_server.details.version = version;
             if blank {
-                face.identity = None;
+                local_server.identity = None;
             }
-            let shared = Shared::new(face, secret);
+            let shared = Shared::new(local_server, secret);
             super::proof(&shared, &introduced(proof), Side::Dialler)
         };
         let (first, second) = (ClusterVersion::FIRST, ClusterVersion::SECOND);
@@ -576,15 +584,18 @@ mod tests {
 
     #[test]
     fn no_edition_is_too_new_to_be_followed_by_another() {
-        let mut book = Book::default();
-        assert!(!book.learn_one(id(2), &contact(MAX_NUMBER + 1, "h:1")));
-        assert!(!book.learn_one(id(2), &contact(u64::MAX, "h:1")));
-        assert!(book.learn_one(id(2), &contact(MAX_NUMBER, "h:1")));
+        let mut address_book = AddressBook::default();
+        assert!(!address_book.learn_one(id(2), &contact(MAX_NUMBER + 1, "h:1")));
+        assert!(!address_book.learn_one(id(2), &contact(u64::MAX, "h:1")));
+        assert!(address_book.learn_one(id(2), &contact(MAX_NUMBER, "h:1")));
         // Its own word goes before what was passed on of it, and stays.
-        assert!(!book.learn_one(id(2), &contact(7, "h:2")));
-        assert!(book.learn_first_hand(id(2), &contact(7, "h:2")));
-        assert!(!book.learn_first_hand(id(2), &contact(7, "h:2")));
-        assert!(!book.learn_one(id(2), &contact(MAX_NUMBER, "h:1")));
-        assert_eq!(book.get(id(2)).map(|it| it.peer.as_str()), Some("h:2"));
+        assert!(!address_book.learn_one(id(2), &contact(7, "h:2")));
+        assert!(address_book.learn_first_hand(id(2), &contact(7, "h:2")));
+        assert!(!address_book.learn_first_hand(id(2), &contact(7, "h:2")));
+        assert!(!address_book.learn_one(id(2), &contact(MAX_NUMBER, "h:1")));
+        assert_eq!(
+            address_book.get(id(2)).map(|it| it.peer.as_str()),
+            Some("h:2")
+        );
     }
 }

@@ -3,8 +3,8 @@
 //! Every server tells what it has applied, so followers need not burden the
 //! leader. The owner of the machine only leaves the changes here
 //! ([`Watchers::applied`]), however many follow. A task of its own tells the
-//! followers (`telling`), a few at a time, and each has a queue of a bounded
-//! length (`following`); one that does not read what it is sent is cut off
+//! followers (`watch_dispatch`), a few at a time, and each has a queue of a bounded
+//! length (`watch_queue`); one that does not read what it is sent is cut off
 //! with TOO_SLOW and may come again from the last revision it has seen.
 //!
 //! Who has to be told of a change is found by its key: the followers of that
@@ -19,8 +19,8 @@ use tenure_core::cas::{Change, Registers};
 use tenure_core::ids::Key;
 use tokio::sync::Notify;
 
-use super::account::Place;
-use super::following::{Batch, Following, Full, Telling, queue};
+use super::account::CallerAccount;
+use super::watch_queue::{ChangeBatch, SendError, WatchReceiver, WatchSender, queue};
 
 /// Changes that wait to be told, at most, and the bytes of their values: as
 /// many as the machine remembers. Who was not told of what is dropped begins
@@ -46,27 +46,27 @@ impl Selector {
 
 /// What a follower is told.
 #[derive(Clone, Debug)]
-pub(super) enum News {
+pub(super) enum WatchMessage {
     /// Changes in the order of effect.
-    Changes(Arc<Batch>),
+    Changes(Arc<ChangeBatch>),
     /// Revisions are missing: it must begin again, at this one.
     Gap(u64),
 }
 
 #[derive(Debug)]
-struct Follower {
+struct Watcher {
     selector: Selector,
     /// Up to where it needs not be told: what it was told when it began, or
     /// came with. That may be later than what the others have been told, since
     /// entries are applied first and told after, and later than this server
     /// has come.
     since: u64,
-    queue: Telling,
+    queue: WatchSender,
 }
 
 #[derive(Debug, Default)]
 struct Inner {
-    followers: BTreeMap<u64, Follower>,
+    watchers: BTreeMap<u64, Watcher>,
     by_key: HashMap<Key, BTreeSet<u64>>,
     by_prefix: BTreeMap<String, BTreeSet<u64>>,
     next: u64,
@@ -86,7 +86,7 @@ struct Backlog {
 
 /// What is to be told next.
 #[derive(Debug)]
-pub(super) struct Untold {
+pub(super) struct PendingChanges {
     /// Who has not been told up to this revision has missed changes.
     pub(super) lost: Option<u64>,
     pub(super) changes: Vec<Arc<Change>>,
@@ -102,12 +102,12 @@ pub(super) struct Watchers {
 
 /// A follower's place, until it goes.
 #[derive(Debug)]
-pub(super) struct Seat {
+pub(super) struct WatcherGuard {
     watchers: Weak<Watchers>,
     id: u64,
 }
 
-impl Drop for Seat {
+impl Drop for WatcherGuard {
     fn drop(&mut self) {
         if let Some(watchers) = self.watchers.upgrade() {
             watchers.lock().remove(self.id);
@@ -146,11 +146,11 @@ impl Watchers {
     }
 
     /// Entries were applied: what has changed is told from here, by
-    /// [`tell_all`](Self::tell_all).
+    /// [`dispatch`](Self::tell_all).
     pub(super) fn applied(&self, registers: &Registers) {
         let mut inner = self.lock();
         let known = std::mem::replace(&mut inner.revision, registers.revision());
-        if known == registers.revision() || inner.followers.is_empty() {
+        if known == registers.revision() || inner.watchers.is_empty() {
             return;
         }
         // A server that catches up applies more at once than is remembered.
@@ -174,7 +174,7 @@ impl Watchers {
     }
 
     /// So many of the changes that nobody was told of yet, the oldest first.
-    pub(super) fn untold(&self, most: usize) -> Option<Untold> {
+    pub(super) fn pending(&self, most: usize) -> Option<PendingChanges> {
         let mut inner = self.lock();
         let Backlog {
             changes,
@@ -182,34 +182,34 @@ impl Watchers {
             lost,
         } = &mut inner.backlog;
         let most = most.min(changes.len());
-        let untold = Untold {
+        let pending = PendingChanges {
             lost: lost.take(),
             changes: changes.drain(..most).collect(),
         };
-        *bytes -= untold.changes.iter().map(|it| it.bytes()).sum::<usize>();
-        (untold.lost.is_some() || !untold.changes.is_empty()).then_some(untold)
+        *bytes -= pending.changes.iter().map(|it| it.bytes()).sum::<usize>();
+        (pending.lost.is_some() || !pending.changes.is_empty()).then_some(pending)
     }
 
     /// A new follower, which knows all that has changed up to `since`; `None`
     /// if there are as many as there may be.
-    pub(super) fn follow(
+    pub(super) fn subscribe(
         self: &Arc<Self>,
         selector: Selector,
         since: u64,
-        counted: Arc<Place>,
-    ) -> Option<(Following, Seat)> {
+        counted: Arc<CallerAccount>,
+    ) -> Option<(WatchReceiver, WatcherGuard)> {
         let mut inner = self.lock();
-        if inner.followers.len() >= self.most {
+        if inner.watchers.len() >= self.most {
             return None;
         }
         let (queue, news) = queue(counted);
-        let id = inner.add(Follower {
+        let id = inner.add(Watcher {
             selector,
             since,
             queue,
         });
         let watchers = Arc::downgrade(self);
-        Some((news, Seat { watchers, id }))
+        Some((news, WatcherGuard { watchers, id }))
     }
 
     /// What of all that is followed has this key.
@@ -221,7 +221,7 @@ impl Watchers {
     }
 
     /// Those who follow this.
-    pub(super) fn followers(&self, selector: &Selector) -> Vec<u64> {
+    pub(super) fn watchers(&self, selector: &Selector) -> Vec<u64> {
         let inner = self.lock();
         let ids = match selector {
             Selector::Key(key) => inner.by_key.get(key),
@@ -232,18 +232,18 @@ impl Watchers {
 
     /// Tells these of what is new to them. How many were cut off because they
     /// do not read.
-    pub(super) fn tell(&self, followers: &[u64], batch: &Arc<Batch>) -> u64 {
+    pub(super) fn send(&self, watchers: &[u64], batch: &Arc<ChangeBatch>) -> u64 {
         let mut inner = self.lock();
         let mut cut_off = 0;
-        for id in followers {
-            let Some(follower) = inner.followers.get(id) else {
+        for id in watchers {
+            let Some(watcher) = inner.watchers.get(id) else {
                 continue;
             };
-            let Some(batch) = Batch::after(batch, follower.since) else {
+            let Some(batch) = ChangeBatch::after(batch, watcher.since) else {
                 continue;
             };
-            if let Err(why) = follower.queue.tell(News::Changes(batch)) {
-                cut_off += u64::from(why == Full::CutOff);
+            if let Err(why) = watcher.queue.send(WatchMessage::Changes(batch)) {
+                cut_off += u64::from(why == SendError::CutOff);
                 inner.remove(*id);
             }
         }
@@ -256,11 +256,11 @@ impl Watchers {
     pub(super) fn forget_before(&self, lost: u64, from: u64, most: usize) -> Option<u64> {
         let mut inner = self.lock();
         let revision = inner.revision;
-        let some = inner.followers.range(from..).take(most);
+        let some = inner.watchers.range(from..).take(most);
         let (ids, late): (Vec<_>, Vec<_>) = some.map(|(id, it)| (*id, it.since < lost)).unzip();
         for (id, _) in ids.iter().zip(&late).filter(|(_, late)| **late) {
-            if let Some(follower) = inner.followers.get(id) {
-                let _ = follower.queue.tell(News::Gap(revision));
+            if let Some(watcher) = inner.watchers.get(id) {
+                let _ = watcher.queue.send(WatchMessage::Gap(revision));
             }
             inner.remove(*id);
         }
@@ -293,23 +293,23 @@ impl Backlog {
 }
 
 impl Inner {
-    fn add(&mut self, follower: Follower) -> u64 {
+    fn add(&mut self, watcher: Watcher) -> u64 {
         let id = self.next;
         self.next += 1;
-        let ids = match &follower.selector {
+        let ids = match &watcher.selector {
             Selector::Key(key) => self.by_key.entry(key.clone()).or_default(),
             Selector::Prefix(prefix) => self.by_prefix.entry(prefix.clone()).or_default(),
         };
         ids.insert(id);
-        self.followers.insert(id, follower);
+        self.watchers.insert(id, watcher);
         id
     }
 
     fn remove(&mut self, id: u64) {
-        let Some(follower) = self.followers.remove(&id) else {
+        let Some(watcher) = self.watchers.remove(&id) else {
             return;
         };
-        match &follower.selector {
+        match &watcher.selector {
             Selector::Key(key) => {
                 if let Some(ids) = self.by_key.get_mut(key)
                     && ids.remove(&id)
@@ -362,7 +362,7 @@ fn common(one: &str, other: &str) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::super::following::tests::counted;
+    use super::super::watch_queue::tests::counted;
     use super::*;
 
     fn key(text: &str) -> Key {
@@ -378,18 +378,18 @@ mod tests {
         let mut seats = Vec::new();
         for prefix in prefixes {
             let prefix = Selector::Prefix(prefix.into());
-            seats.extend(watchers.follow(prefix, 0, counted()));
+            seats.extend(watchers.subscribe(prefix, 0, counted()));
         }
         for text in [
             "a", "a/b", "a/b/c", "a/b/cb", "a/é/1", "a/è", "é", "c", "b/a",
         ] {
             let selector = Selector::Key(key(text));
-            seats.extend(watchers.follow(selector, 0, counted()));
+            seats.extend(watchers.subscribe(selector, 0, counted()));
             for text in [text.to_owned(), format!("{text}/more"), format!("{text}é")] {
                 let mut found = watchers.selecting(&key(&text));
                 found.sort();
                 let exact = Selector::Key(key(&text));
-                let exact = (!watchers.followers(&exact).is_empty()).then_some(exact);
+                let exact = (!watchers.watchers(&exact).is_empty()).then_some(exact);
                 let begins = prefixes.iter().filter(|it| text.starts_with(**it));
                 let begins = begins.map(|it| Selector::Prefix((*it).into()));
                 let mut wanted: Vec<_> = exact.into_iter().chain(begins).collect();

@@ -1,7 +1,7 @@
 //! Watches of registers, as clients see them.
 //!
 //! Any server tells what it has applied: first a page at a time what the
-//! watch begins with (`beginning`), then each change (`watchers`).
+//! watch begins with (`watch_start`), then each change (`watchers`).
 
 use std::sync::Arc;
 
@@ -12,16 +12,16 @@ use tenure_core::ids::Key;
 use tenure_runtime::error::cut;
 use tokio_stream::StreamExt as _;
 
-use super::account::{Place, Reserved};
-use super::beginning::{After, Beginning, NoWatch, Page, Seen};
-use super::door::Door;
+use super::account::{CallerAccount, Reserved};
 use super::errors::{compacted, error, invalid, restored};
-use super::following::{CutOff, Following};
-use super::services::Answered;
+use super::handle::ServerHandle;
+use super::services::ApiResult;
 use super::steps::{Next, Step, Steps};
 use super::tokens::{Caller, Need};
 use super::translate;
-use super::watchers::{News, Seat, Selector};
+use super::watch_queue::{CutOff, WatchReceiver};
+use super::watch_start::{Page, PageRead, StartAfter, WatchError, WatchStart};
+use super::watchers::{Selector, WatchMessage, WatcherGuard};
 
 /// What a register counts for until it is told: its value is shared with the
 /// state.
@@ -29,7 +29,7 @@ const REGISTER_BYTES: usize = 128;
 
 /// A watch, from where it has come on.
 pub(super) struct Watch {
-    door: Door,
+    handle: ServerHandle,
     caller: Caller,
     /// The key or the prefix, as it was asked for.
     what: String,
@@ -50,17 +50,20 @@ struct Names {
 }
 
 enum State {
-    Begins(Beginning),
-    Follows { news: Following, _seat: Seat },
+    Begins(WatchStart),
+    Follows {
+        news: WatchReceiver,
+        _seat: WatcherGuard,
+    },
 }
 
-impl Door {
+impl ServerHandle {
     /// Begins to follow registers.
     pub(super) async fn watch(
         &self,
         caller: Caller,
         request: v1::WatchRequest,
-    ) -> Answered<Steps<Watch>> {
+    ) -> ApiResult<Steps<Watch>> {
         if request.key.is_some() && !request.prefix.is_empty() {
             let both = "expected `prefix` or `key`, found both; leave one of them out";
             return Err(invalid(both));
@@ -76,8 +79,8 @@ impl Door {
         };
         let after = after(request.after_revision, request.after_id)?;
         // A blank server has no cluster, and can say nothing of places yet.
-        self.look(|_| ()).await?;
-        let cluster = self.shared.face().identity;
+        self.inspect(|_| ()).await?;
+        let cluster = self.shared.local_server().identity;
         let cluster = cluster.map_or_else(String::new, |it| it.cluster.to_string());
         let names = Names {
             own: cluster.clone(),
@@ -88,11 +91,11 @@ impl Door {
         if after.is_none() {
             self.caught_up().await?;
         }
-        let begins = move |node: &Node| Beginning::new(node, selector, after, foreign);
-        let begins = self.look(begins).await?;
+        let begins = move |node: &Node| WatchStart::new(node, selector, after, foreign);
+        let begins = self.inspect(begins).await?;
         let begins = begins.map_err(|why| no_watch(why, &names))?;
         let watch = Watch {
-            door: self.clone(),
+            handle: self.clone(),
             caller,
             what,
             names,
@@ -107,27 +110,27 @@ impl Door {
 
 impl Watch {
     /// Takes the next look before it follows.
-    async fn looked(mut self) -> Answered<Self> {
+    async fn looked(mut self) -> ApiResult<Self> {
         let State::Begins(mut begins) = self.state else {
             return Ok(self);
         };
-        let place: Arc<Place> = Arc::clone(Door::place(&self.caller)?);
+        let place: Arc<CallerAccount> = Arc::clone(ServerHandle::place(&self.caller)?);
         place.may_reserve()?;
-        let (watchers, counted) = (Arc::clone(&self.door.watchers), Arc::clone(&place));
-        let look = move |node: &Node| {
+        let (watchers, counted) = (Arc::clone(&self.handle.watchers), Arc::clone(&place));
+        let inspect = move |node: &Node| {
             let registers = node.state().registers();
-            let seen = begins.look(registers, (&watchers, counted));
+            let seen = begins.inspect(registers, (&watchers, counted));
             seen.map(|seen| (begins, seen))
         };
-        let seen = self.door.look_in_turn(look).await?;
+        let seen = self.handle.inspect_in_turn(inspect).await?;
         let (begins, seen) = seen.map_err(|why| no_watch(why, &self.names))?;
-        let Seen {
+        let PageRead {
             page,
             then,
-            following,
+            watch_queue,
         } = seen;
         self.reserved = Some(place.reserve(page.registers.len() * REGISTER_BYTES));
-        self.state = match following {
+        self.state = match watch_queue {
             Some((news, _seat)) => State::Follows { news, _seat },
             None => State::Begins(begins),
         };
@@ -150,7 +153,7 @@ impl Watch {
         })
     }
 
-    async fn next(mut self) -> (Option<Self>, Option<Answered<v1::WatchResponse>>) {
+    async fn next(mut self) -> (Option<Self>, Option<ApiResult<v1::WatchResponse>>) {
         loop {
             while !self.pages.is_empty() {
                 if let Some(response) = self.page() {
@@ -158,7 +161,7 @@ impl Watch {
                 }
             }
             self.reserved = None;
-            let following = match &mut self.state {
+            let watch_queue = match &mut self.state {
                 State::Follows { news, .. } => news,
                 State::Begins(_) => match self.looked().await {
                     Ok(watch) => {
@@ -168,7 +171,7 @@ impl Watch {
                     Err(refused) => return (None, Some(Err(refused))),
                 },
             };
-            let news = following.next().await.map(news);
+            let news = watch_queue.next().await.map(news);
             let goes_on = matches!(news, Some(Ok(_)));
             return (goes_on.then_some(self), news);
         }
@@ -190,27 +193,27 @@ impl Step for Watch {
 }
 
 /// After what a watch is to begin.
-fn after(revision: Option<u64>, id: Option<u64>) -> Answered<Option<After>> {
+fn after(revision: Option<u64>, id: Option<u64>) -> ApiResult<Option<StartAfter>> {
     match (revision, id) {
         (Some(_), Some(_)) => Err(invalid("expected after_revision or after_id, found both")),
-        (Some(revision), None) => Ok(Some(After::Revision(revision))),
-        (None, Some(id)) => Ok(Some(After::Id(id))),
+        (Some(revision), None) => Ok(Some(StartAfter::Revision(revision))),
+        (None, Some(id)) => Ok(Some(StartAfter::Id(id))),
         (None, None) => Ok(None),
     }
 }
 
 /// Why nobody can follow from there, as the interface says it.
-fn no_watch(why: NoWatch, names: &Names) -> v1::Error {
+fn no_watch(why: WatchError, names: &Names) -> v1::Error {
     let (own, told_by) = (&names.own, cut(&names.told_by));
     match why {
-        NoWatch::Full => error(Cause::Busy, "there are as many watches as there may be"),
-        NoWatch::TooOld(revision) => compacted(revision),
-        NoWatch::Behind(applied) => error(
+        WatchError::Full => error(Cause::Busy, "there are as many watches as there may be"),
+        WatchError::TooOld(revision) => compacted(revision),
+        WatchError::Behind(applied) => error(
             Cause::NotReady,
             format!("this server has only come to entry {applied}; ask another"),
         ),
-        NoWatch::Restored(revision) if told_by.is_empty() => restored(revision),
-        NoWatch::Restored(revision) => {
+        WatchError::Restored(revision) if told_by.is_empty() => restored(revision),
+        WatchError::Restored(revision) => {
             let text = format!(
                 "expected a watch of cluster {own}, which was restored from a backup, found one \
                  of {told_by}: what it was told since the backup is gone; begin again"
@@ -220,7 +223,7 @@ fn no_watch(why: NoWatch, names: &Names) -> v1::Error {
                 ..error(Cause::Restored, text)
             }
         }
-        NoWatch::Foreign => error(
+        WatchError::Foreign => error(
             Cause::Compacted,
             format!("expected a watch of cluster {own}, found one of {told_by}: begin again"),
         ),
@@ -236,9 +239,9 @@ fn changes<'a>(changes: impl Iterator<Item = (&'a Key, Option<&'a Register>)>) -
 }
 
 /// News as the interface tells them.
-fn news(news: Result<News, CutOff>) -> Answered<v1::WatchResponse> {
+fn news(news: Result<WatchMessage, CutOff>) -> ApiResult<v1::WatchResponse> {
     match news {
-        Ok(News::Changes(batch)) => {
+        Ok(WatchMessage::Changes(batch)) => {
             let all = batch.changes.iter();
             Ok(v1::WatchResponse {
                 changes: changes(all.map(|it| (&it.key, it.register.as_ref()))),
@@ -246,7 +249,7 @@ fn news(news: Result<News, CutOff>) -> Answered<v1::WatchResponse> {
                 ..v1::WatchResponse::default()
             })
         }
-        Ok(News::Gap(revision)) => Err(compacted(revision)),
+        Ok(WatchMessage::Gap(revision)) => Err(compacted(revision)),
         Err(CutOff) => Err(error(
             Cause::TooSlow,
             "this watch was not read and has been cut off; begin again from the last revision \

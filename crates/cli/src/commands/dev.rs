@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::json;
 use tenure_alpo::ServerId;
-use tenure_server::{Config, Server, Standing};
+use tenure_server::{Config, HealthStatus, Server};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
@@ -23,7 +23,7 @@ const PEERS_ABOVE: u16 = 100;
 struct Cluster {
     configs: BTreeMap<u16, Config>,
     running: BTreeMap<u16, Server>,
-    news: mpsc::UnboundedSender<(u16, Standing)>,
+    news: mpsc::UnboundedSender<(u16, HealthStatus)>,
 }
 
 pub(crate) async fn dev(context: &Context, args: &Dev) -> Result<ExitCode, Failure> {
@@ -133,11 +133,11 @@ fn greet(context: &Context, cluster: &Cluster, dir: &std::path::Path) -> Result<
 impl Cluster {
     fn start(&mut self, number: u16) -> Result<(), Failure> {
         let server = Server::start(self.configs[&number].clone())?;
-        let (mut standing, news) = (server.standing(), self.news.clone());
+        let (mut health_status, news) = (server.health_status(), self.news.clone());
         tokio::spawn(async move {
             loop {
-                let now = standing.borrow_and_update().clone();
-                if news.send((number, now)).is_err() || standing.changed().await.is_err() {
+                let now = health_status.borrow_and_update().clone();
+                if news.send((number, now)).is_err() || health_status.changed().await.is_err() {
                     return;
                 }
             }
@@ -149,7 +149,7 @@ impl Cluster {
     async fn run(
         &mut self,
         context: &Context,
-        heard: &mut mpsc::UnboundedReceiver<(u16, Standing)>,
+        heard: &mut mpsc::UnboundedReceiver<(u16, HealthStatus)>,
         stop: &mut [tokio::signal::unix::Signal; 2],
         chaos: Option<Duration>,
     ) -> Result<(), Failure> {
@@ -201,7 +201,7 @@ impl Cluster {
         }
         let mut bytes = [0; 2];
         getrandom(&mut bytes)?;
-        let leads = |server: &Server| server.standing().borrow().leads;
+        let leads = |server: &Server| server.health_status().borrow().leads;
         let victim = if bytes[0] % 2 == 0 {
             self.running
                 .iter()

@@ -19,11 +19,13 @@ use common::poll_until;
 use common::servers::{SOON, metric};
 use place::{By, PATIENCE, Place, TIMEOUT};
 use stranger::{
-    Response, Stranger, book, forged, greeting, heartbeat, nobody, request, settings, vote,
+    Response, Stranger, address_book, forged, greeting, heartbeat, nobody, request, settings, vote,
 };
 use tenure::core::ids::Term;
 use tenure_alpo::{ClusterId, ClusterVersion, Envelope, MAX_NUMBER, Payload, Position, StorageId};
-use tenure_server::transport::{Answer, Form, PeerSecret, Prover, Tls, TlsFiles, introduced};
+use tenure_server::transport::{
+    Form, GreetingAnswer, PeerSecret, Prover, Tls, TlsFiles, introduced,
+};
 
 /// Where the stranger would have servers and clients go.
 struct Foreign(TcpListener);
@@ -101,7 +103,7 @@ async fn attack(place: &Place, stranger: &Stranger<'_>, foreign: &str) -> Vec<Re
         for edition in [u64::MAX, MAX_NUMBER + 1, MAX_NUMBER, 1 << 50] {
             for from in [greeting(88, 88, None), plain(77, 77), plain(other, 77)] {
                 let mut lies = from;
-                lies.book = book(&[1, 2, 3, 99], edition, foreign);
+                lies.address_book = address_book(&[1, 2, 3, 99], edition, foreign);
                 let said = stranger.say(to, &lies, &[]).await;
                 assert!(edition <= MAX_NUMBER || !said.is_welcome(), "{said:?}");
             }
@@ -139,7 +141,7 @@ async fn pass_for_members(place: &Place, stranger: &Stranger<'_>, foreign: &str)
                     )
                 })
                 .collect();
-            lies.book = book(&[1, 2, 3, 99], MAX_NUMBER, foreign);
+            lies.address_book = address_book(&[1, 2, 3, 99], MAX_NUMBER, foreign);
             lies.settled = nobody(end.id + 1_000);
             let messages: Vec<Envelope> = vec![
                 request(other, number, term + 1, heartbeat(end)),
@@ -310,7 +312,8 @@ fn an_answer_that_is_not_proven_or_no_members_puts_nobody_out() {
         .enable_all()
         .build()
         .expect("a runtime");
-    let forged = |disk| Answer::SetBack(StorageId::from_u128(disk), "a forged reason".into());
+    let forged =
+        |disk| GreetingAnswer::SetBack(StorageId::from_u128(disk), "a forged reason".into());
     let secret = PeerSecret::new(b"a secret of all servers").expect("long enough");
     let knows = Prover::new(move |bytes| secret.prove(bytes));
     let told = [

@@ -9,7 +9,8 @@ use tenure_alpo::{
     Position, Request, ServerId, StorageId, Table,
 };
 use tenure_server::transport::{
-    Answer, Book, Form, Greeting, Line, Prover, Settings, Settled, Tls, greet,
+    AddressBook, CommittedMembers, Form, Greeting, GreetingAnswer, Line, Prover, Settings, Tls,
+    greet,
 };
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -85,10 +86,12 @@ impl Stranger<'_> {
         };
         let answered = greet(&mut line, self.form, None, &greeting, &self.prover).await;
         match answered.map(|it| it.answer) {
-            Ok(Answer::Welcome(_)) => Ok(line),
-            Ok(Answer::Refused(why) | Answer::Later(why) | Answer::SetBack(_, why)) => {
-                Err(Response::Refused(why))
-            }
+            Ok(GreetingAnswer::Welcome(_)) => Ok(line),
+            Ok(
+                GreetingAnswer::Refused(why)
+                | GreetingAnswer::Later(why)
+                | GreetingAnswer::SetBack(_, why),
+            ) => Err(Response::Refused(why)),
             Err(_) => Err(Response::Nothing),
         }
     }
@@ -134,15 +137,15 @@ pub(crate) fn greeting(number: u64, storage: u128, cluster: Option<ClusterId>) -
                 BTreeSet::new()
             },
         },
-        book: Book::default(),
-        settled: Settled::default(),
+        address_book: AddressBook::default(),
+        settled: CommittedMembers::default(),
         settings: settings(std::time::Duration::from_millis(250)),
         details: None,
     }
 }
 
 /// Addresses of members, and of others, that lead to `foreign`.
-pub(crate) fn book(numbers: &[u64], edition: u64, foreign: &str) -> Book {
+pub(crate) fn address_book(numbers: &[u64], edition: u64, foreign: &str) -> AddressBook {
     // Nobody would learn all of these; so they are written by hand.
     let mut bytes = Vec::new();
     put_u64(&mut bytes, numbers.len() as u64);
@@ -152,13 +155,13 @@ pub(crate) fn book(numbers: &[u64], edition: u64, foreign: &str) -> Book {
         put_bytes(&mut bytes, foreign.as_bytes());
         put_bytes(&mut bytes, foreign.as_bytes());
     }
-    Book::decode(&mut Reader::new(&bytes)).expect("a book")
+    AddressBook::decode(&mut Reader::new(&bytes)).expect("a book")
 }
 
 /// Nobody is a member any more, as of the end of all logs.
-pub(crate) fn nobody(upto: u64) -> Settled {
+pub(crate) fn nobody(upto: u64) -> CommittedMembers {
     let members = Membership::default();
-    Settled { upto, members }
+    CommittedMembers { upto, members }
 }
 
 pub(crate) fn request(from: u64, to: u64, in_term: u64, request: Request) -> Envelope {

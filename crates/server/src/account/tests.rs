@@ -19,12 +19,12 @@ fn account() -> Arc<Account> {
     Account::new(Family::default(), false)
 }
 
-fn place(account: &Arc<Account>, from: u8) -> Arc<Place> {
+fn place(account: &Arc<Account>, from: u8) -> Arc<CallerAccount> {
     let address = Ipv4Addr::new(10, 0, 0, from).into();
     account.connection(address).alone()
 }
 
-fn polled(room: &mut Room, woken: &Arc<Woken>) -> bool {
+fn polled(room: &mut FlowControl, woken: &Arc<Woken>) -> bool {
     let waker = Arc::clone(woken).into();
     room.poll(&Context::from_waker(&waker)).is_ready()
 }
@@ -66,7 +66,7 @@ fn each_fills_its_own_part_and_is_named() {
 fn requests_are_counted_until_they_are_over() {
     let account = account();
     let place = place(&account, 1);
-    let begin = || Asked::begin(Arc::clone(&place), 100, false);
+    let begin = || RequestCharge::begin(Arc::clone(&place), 100, false);
     let one = begin().expect("room");
     one.take(15 * MIB, true).expect("room");
     let refused = one.take(2 * MIB, true).expect_err("too much");
@@ -87,7 +87,7 @@ fn strangers_leave_room_for_those_who_have_tokens_and_their_calls_for_operators(
         let mut held = Vec::new();
         for from in 0..=u8::MAX {
             let place = place(&account, from);
-            while let Ok(one) = Asked::begin(Arc::clone(&place), 60_000, kept) {
+            while let Ok(one) = RequestCharge::begin(Arc::clone(&place), 60_000, kept) {
                 held.push(one);
             }
         }
@@ -95,20 +95,20 @@ fn strangers_leave_room_for_those_who_have_tokens_and_their_calls_for_operators(
     };
     let _calls = fill(false);
     assert!(account.held()[0] <= STRANGERS.all + MIB);
-    let known = Holder::Token([7; 32], "clerk".into());
-    let known = Arc::new(Place {
+    let known = CallerId::Token([7; 32], "clerk".into());
+    let known = Arc::new(CallerAccount {
         connection: Arc::default(),
         caller: account.caller(&known),
         account: Arc::clone(&account),
-        holder: known,
+        caller_id: known,
     });
-    let work = Asked::begin(Arc::clone(&known), 0, false).expect("it finds room");
+    let work = RequestCharge::begin(Arc::clone(&known), 0, false).expect("it finds room");
     work.take(15 * MIB, true).expect("for a large body too");
     drop(work);
     let _probes = fill(true);
     assert!(account.held()[0] > CALLS.all);
-    Asked::begin(Arc::clone(&known), 0, false).expect_err("work waits");
-    let operator = Asked::begin(known, 0, true).expect("room is kept");
+    RequestCharge::begin(Arc::clone(&known), 0, false).expect_err("work waits");
+    let operator = RequestCharge::begin(known, 0, true).expect("room is kept");
     operator.take(100, false).expect("for its body too");
 }
 
@@ -118,13 +118,13 @@ fn a_stream_that_waits_is_woken_in_its_turn_and_passes_it_on() {
     let place = place(&account, 1);
     let [first, second, third] = [(); 3].map(|()| Arc::<Woken>::default());
     let count = |it: &Arc<Woken>| it.0.load(Ordering::SeqCst);
-    let mut rooms = [(); 3].map(|()| Room::new(&place, Streams::Bulk));
+    let mut rooms = [(); 3].map(|()| FlowControl::new(&place, Streams::Bulk));
     let full = place.charge(BULK.connection, Some(Streams::Bulk));
     for (room, woken) in rooms.iter_mut().zip([&first, &second, &third]) {
         assert!(!polled(room, woken));
     }
     let [one, two, three] = &mut rooms;
-    let mut news = Room::new(&place, Streams::News);
+    let mut news = FlowControl::new(&place, Streams::News);
     assert!(polled(&mut news, &first), "news have room of their own");
     drop(full);
     assert_eq!([&first, &second, &third].map(count), [1, 0, 0]);
@@ -135,13 +135,13 @@ fn a_stream_that_waits_is_woken_in_its_turn_and_passes_it_on() {
         "and the next"
     );
     // One that ends instead of going on forgets nobody either.
-    let gone = std::mem::replace(two, Room::new(&place, Streams::Bulk));
+    let gone = std::mem::replace(two, FlowControl::new(&place, Streams::Bulk));
     drop(gone);
     assert!(polled(three, &third));
     let full = place.charge(BULK.connection, Some(Streams::Bulk));
     assert!(!polled(two, &second) && !polled(three, &third));
     let before = count(&third);
-    let gone = std::mem::replace(two, Room::new(&place, Streams::Bulk));
+    let gone = std::mem::replace(two, FlowControl::new(&place, Streams::Bulk));
     drop(gone);
     assert_eq!(count(&third), before + 1, "it looks for itself");
     drop(full);
@@ -164,7 +164,7 @@ fn where_little_is_left_only_connections_with_nothing_unread_go_on() {
 
 #[test]
 fn an_address_counts_and_of_ipv6_its_network_however_it_is_written() {
-    let of = |text: &str| Holder::address(text.parse().expect("an address"));
+    let of = |text: &str| CallerId::address(text.parse().expect("an address"));
     assert_eq!(of("::ffff:10.1.2.3"), of("10.1.2.3"));
     assert_ne!(of("::ffff:10.1.2.4"), of("::ffff:10.1.2.3"));
     assert_eq!(of("2001:db8::1"), of("2001:db8::2"));

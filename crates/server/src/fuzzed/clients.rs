@@ -24,14 +24,14 @@ use tower::ServiceExt as _;
 use crate::audit::Audit;
 use crate::backup::read;
 use crate::config::Config;
-use crate::door::Door;
+use crate::handle::ServerHandle;
 use crate::http;
-use crate::inbox::{Event, Inbox, Reply, Told};
+use crate::inbox::{Event, Inbox, ReplyTo, TimedAnswer};
 use crate::listen;
-use crate::shared::{Face, Shared};
+use crate::shared::{LocalServer, Shared};
 use crate::tokens::Tokens;
-use crate::transport::{Book, Details, Settings};
-use crate::trust::Guests;
+use crate::transport::{AddressBook, Details, Settings};
+use crate::trust::UnconfirmedContacts;
 use crate::watchers::Watchers;
 
 /// `bytes` as the file of tokens, and as the header of a call that has one.
@@ -83,10 +83,10 @@ pub(super) fn requests(bytes: &[u8]) {
 
 /// What is answered, as far as it comes without time passing.
 async fn answered(mut request: Request<Body>) -> (Response<()>, Bytes) {
-    let (door, routes) = port();
-    let connection = door.account.connection([127, 0, 0, 1].into());
+    let (handle, routes) = port();
+    let connection = handle.account.connection([127, 0, 0, 1].into());
     request.extensions_mut().insert(connection);
-    let inbox = Arc::clone(&door.inbox);
+    let inbox = Arc::clone(&handle.inbox);
     tokio::spawn(machine(inbox));
     let answer = tokio::select! {
         biased;
@@ -168,10 +168,10 @@ fn members() -> Membership {
 }
 
 /// A door, and all routes to it.
-fn port() -> (Door, Router) {
+fn port() -> (ServerHandle, Router) {
     let peers = BTreeMap::from([(server(), "127.0.0.1:7500".to_owned())]);
     let config = Config::new(server(), peers, "/nowhere", "127.0.0.1:7400");
-    let face = Face {
+    let local_server = LocalServer {
         identity: Some(identity()),
         members: members(),
         hello: Hello {
@@ -182,21 +182,21 @@ fn port() -> (Door, Router) {
             founders: BTreeSet::new(),
         },
         settings: Settings::of(&config.node),
-        book: Book::default(),
+        address_book: AddressBook::default(),
         details: Details::default(),
-        guests: Guests::default(),
+        unconfirmed: UnconfirmedContacts::default(),
         connected: BTreeMap::new(),
         unproven: BTreeSet::new(),
         edition: 0,
     };
-    let shared = Arc::new(Shared::new(face, None));
+    let shared = Arc::new(Shared::new(local_server, None));
     shared.caught_up.send_replace(true);
     let (inbox, watchers) = (Arc::default(), Arc::new(Watchers::new(config.watches)));
     let tokens = Tokens::open(&config, &Audit::default()).expect("none");
-    let door = Door::new(&config, &shared, &inbox, &watchers, tokens);
+    let handle = ServerHandle::new(&config, &shared, &inbox, &watchers, tokens);
     (
-        door.clone(),
-        listen::noted(http::routes(door.clone()), door),
+        handle.clone(),
+        listen::noted(http::routes(handle.clone()), handle),
     )
 }
 
@@ -238,7 +238,7 @@ async fn machine(inbox: Arc<Inbox>) {
                     now.boot = now.boot.after(Duration::from_millis(1));
                     node.handle(now, Input::Asked { token, ask });
                 }
-                Event::Look(look) => look(Some(&node)),
+                Event::Inspection(inspect) => inspect(Some(&node)),
                 Event::Snapshot(teller) => drop(teller.send(node.commit())),
                 _ => {}
             }
@@ -247,13 +247,13 @@ async fn machine(inbox: Arc<Inbox>) {
     }
 }
 
-fn settle(node: &mut Node, now: Now, replies: &mut BTreeMap<u64, Reply>) {
+fn settle(node: &mut Node, now: Now, replies: &mut BTreeMap<u64, ReplyTo>) {
     while let Some(output) = node.poll() {
         match output {
             Output::Persist(batch) => node.handle(now, Input::Persisted(batch.number)),
             Output::Answer { token, answer } => {
                 if let Some(reply) = replies.remove(&token) {
-                    reply.send(Told { answer, at: None });
+                    reply.send(TimedAnswer { answer, at: None });
                 }
             }
             Output::Halt(fault) => panic!("a client has ended the server: {fault:?}"),

@@ -33,7 +33,7 @@ pub type Target = (&'static str, fn(&[u8]));
 /// The targets.
 pub const TARGETS: &[Target] = &[
     ("greeting", transport::fuzzed::greeting),
-    ("book", transport::fuzzed::book),
+    ("book", transport::fuzzed::address_book),
     ("frames", transport::fuzzed::frames),
     ("messages", messages::messages),
     ("records", registers::records),

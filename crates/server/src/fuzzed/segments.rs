@@ -26,9 +26,9 @@ const SHORT: Options = Options {
 pub(super) fn segments(bytes: &[u8]) {
     segment(bytes);
     for places in [false, true] {
-        let mut mended = bytes.to_vec();
-        mend(&mut mended, places);
-        segment(&mended);
+        let mut reset = bytes.to_vec();
+        mend(&mut reset, places);
+        segment(&reset);
     }
 }
 

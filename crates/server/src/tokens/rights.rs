@@ -11,8 +11,8 @@ use tenure_group::Keys;
 use tenure_runtime::error::cut;
 
 use super::super::errors::error;
+use super::super::quota_usage::Quota;
 use super::super::sessions::half;
-use super::super::space::Quota;
 use super::PREFIXES_MAX;
 
 /// What may be done with the plain log.

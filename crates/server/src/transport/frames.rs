@@ -1,7 +1,7 @@
 //! Reading frames from a connection.
 //!
 //! Beside the frames of messages there is one that only says that the sender
-//! is alive, and how far its disk has come ([`Life`]). A server that only
+//! is alive, and how far its disk has come ([`PeerKeepAlive`]). A server that only
 //! answers would be silent for hours on the connections to those who do not
 //! lead, and could not be told from one that is gone. It is sent on
 //! connections that began with a greeting of the second form.
@@ -20,18 +20,18 @@ const CHUNK_BYTES: usize = 256 * 1024;
 
 /// What the header of a sign of life begins with: that of a message has zeros
 /// behind the version.
-pub(super) const LIFE: [u8; 4] = [FRAME_VERSION, 1, 0, 0];
+pub(super) const KEEP_ALIVE: [u8; 4] = [FRAME_VERSION, 1, 0, 0];
 /// The longest sign of life; a later release may say more.
-const MAX_LIFE_BYTES: u32 = 1_024;
+const MAX_KEEP_ALIVE_BYTES: u32 = 1_024;
 
 /// A sign of life.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Life {
+pub struct PeerKeepAlive {
     /// How far the sender's disk has come.
     pub reached: DiskProgress,
 }
 
-impl Life {
+impl PeerKeepAlive {
     /// Appends a frame with it to `to`.
     pub fn encode(&self, to: &mut Vec<u8>) {
         let mut body = Vec::with_capacity(40);
@@ -43,7 +43,7 @@ impl Life {
         for number in [term.get(), last.term.get(), last.id, settled] {
             put_u64(&mut body, number);
         }
-        to.extend_from_slice(&LIFE);
+        to.extend_from_slice(&KEEP_ALIVE);
         to.extend_from_slice(&(body.len() as u32).to_le_bytes());
         to.extend_from_slice(&crc32c::crc32c(&body).to_le_bytes());
         to.extend_from_slice(&body);
@@ -57,7 +57,7 @@ impl Life {
         };
         let [_, _, _, _, l0, l1, l2, l3, c0, c1, c2, c3] = *header;
         let length = u32::from_le_bytes([l0, l1, l2, l3]);
-        if length > MAX_LIFE_BYTES {
+        if length > MAX_KEEP_ALIVE_BYTES {
             return Err(FrameError::TooLong(length));
         }
         let Some(body) = rest.get(..length as usize) else {
@@ -126,20 +126,21 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
     pub async fn next(
         &mut self,
         mut take: impl FnMut(Envelope),
-    ) -> Result<Option<Life>, ReadError> {
+    ) -> Result<Option<PeerKeepAlive>, ReadError> {
         self.buffer.reserve(CHUNK_BYTES);
         if self.from.read_buf(&mut self.buffer).await? == 0 {
             return Err(ReadError::Closed);
         }
-        let mut life = None;
+        let mut keep_alive = None;
         loop {
             let rest = &self.buffer[self.taken..];
-            if rest.starts_with(&LIFE) {
-                let Some((found, bytes)) = Life::decode(rest).map_err(ReadError::Frame)? else {
+            if rest.starts_with(&KEEP_ALIVE) {
+                let Some((found, bytes)) = PeerKeepAlive::decode(rest).map_err(ReadError::Frame)?
+                else {
                     break;
                 };
                 self.taken += bytes;
-                life = Some(found);
+                keep_alive = Some(found);
                 continue;
             }
             let decoded = decode_frame_with(crc32c::crc32c_append, rest);
@@ -157,7 +158,7 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
             self.buffer.drain(..self.taken);
         }
         self.taken = 0;
-        Ok(life)
+        Ok(keep_alive)
     }
 }
 
@@ -174,14 +175,14 @@ mod tests {
             settled: 290,
         };
         let mut bytes = Vec::new();
-        Life { reached }.encode(&mut bytes);
+        PeerKeepAlive { reached }.encode(&mut bytes);
         // In two pieces, as it may come.
         let (first, rest) = bytes.split_at(bytes.len() / 2);
         let mut reader = FrameReader::new(tokio::io::AsyncReadExt::chain(first, rest));
         let none = |_: Envelope| panic!("it is no message");
         assert!(matches!(reader.next(none).await, Ok(None)));
-        let life = reader.next(none).await.expect("read");
-        assert_eq!(life, Some(Life { reached }));
+        let keep_alive = reader.next(none).await.expect("read");
+        assert_eq!(keep_alive, Some(PeerKeepAlive { reached }));
         for bit in 0..bytes.len() * 8 {
             let mut bad = bytes.clone();
             bad[bit / 8] ^= 1 << (bit % 8);

@@ -9,9 +9,9 @@ use tenure_alpo::codec::{FRAME_HEADER_BYTES, Reader, decode_frame, encode_frame}
 use tenure_alpo::{Envelope, MAX_NUMBER, ServerId};
 use tokio::io::AsyncReadExt as _;
 
-use super::book::{Book, Contact, MAX_ADDRESS_BYTES, MOST};
-use super::frames::{FrameReader, LIFE, Life, ReadError};
-use super::greeting::{Answer, Greeting, MAX_REASON_BYTES};
+use super::address_book::{AddressBook, Contact, MAX_ADDRESS_BYTES, MOST};
+use super::frames::{FrameReader, KEEP_ALIVE, PeerKeepAlive, ReadError};
+use super::greeting::{Greeting, GreetingAnswer, MAX_REASON_BYTES};
 use super::handshake::{Form, Piece};
 
 /// What comes of a future that waits for nothing.
@@ -70,14 +70,14 @@ fn greeted(bytes: &[u8]) {
         let again = Greeting::decode_first(&greeting.encode_first()).expect("a greeting");
         assert_eq!(again, greeting, "what is written reads the same");
     }
-    if let Ok(answer) = Answer::decode(bytes) {
+    if let Ok(answer) = GreetingAnswer::decode(bytes) {
         is_fit(&answer);
-        let again = Answer::decode(&answer.encode()).expect("an answer");
+        let again = GreetingAnswer::decode(&answer.encode()).expect("an answer");
         assert_eq!(again, answer, "what is written reads the same");
     }
-    if let Ok(answer) = Answer::decode_first(bytes) {
+    if let Ok(answer) = GreetingAnswer::decode_first(bytes) {
         is_fit(&answer);
-        let again = Answer::decode_first(&answer.encode_first()).expect("an answer");
+        let again = GreetingAnswer::decode_first(&answer.encode_first()).expect("an answer");
         assert_eq!(again, answer, "what is written reads the same");
     }
 }
@@ -97,21 +97,23 @@ fn is_sound(greeting: &Greeting) {
             assert!(number <= MAX_NUMBER);
         }
     }
-    are_sound(&greeting.book);
+    are_sound(&greeting.address_book);
 }
 
-fn is_fit(answer: &Answer) {
+fn is_fit(answer: &GreetingAnswer) {
     match answer {
-        Answer::Welcome(greeting) => is_sound(greeting),
-        Answer::Refused(reason) | Answer::Later(reason) | Answer::SetBack(_, reason) => {
+        GreetingAnswer::Welcome(greeting) => is_sound(greeting),
+        GreetingAnswer::Refused(reason)
+        | GreetingAnswer::Later(reason)
+        | GreetingAnswer::SetBack(_, reason) => {
             assert!(reason.len() <= MAX_REASON_BYTES, "{} bytes", reason.len());
             assert!(!reason.contains(char::is_control), "{reason:?}");
         }
     }
 }
 
-fn are_sound(book: &Book) {
-    for (_, contact) in book.iter() {
+fn are_sound(address_book: &AddressBook) {
+    for (_, contact) in address_book.iter() {
         assert!(contact.edition <= MAX_NUMBER);
         for address in [&contact.peer, &contact.client] {
             assert!(address.len() <= MAX_ADDRESS_BYTES);
@@ -122,16 +124,16 @@ fn are_sound(book: &Book) {
 
 /// `bytes` as books of addresses, one after the other, from which a server
 /// learns. The first is that of its own flags.
-pub(crate) fn book(bytes: &[u8]) {
+pub(crate) fn address_book(bytes: &[u8]) {
     let mut reader = Reader::foreign(bytes);
     let own = ServerId::new(1).expect("a number");
-    let mut known = Book::default();
+    let mut known = AddressBook::default();
     known.learn_one(own, &Contact::default());
-    while let Ok(told) = Book::decode(&mut reader) {
+    while let Ok(told) = AddressBook::decode(&mut reader) {
         are_sound(&told);
         let mut again = Vec::new();
         told.encode(&mut again);
-        let again = Book::decode(&mut Reader::foreign(&again));
+        let again = AddressBook::decode(&mut Reader::foreign(&again));
         assert_eq!(again.as_ref(), Ok(&told), "what is written reads the same");
         let before = known.clone();
         let mut other = known.clone();
@@ -148,7 +150,7 @@ pub(crate) fn book(bytes: &[u8]) {
 }
 
 /// Nothing older comes back.
-fn are_newer(before: &Book, after: &Book) {
+fn are_newer(before: &AddressBook, after: &AddressBook) {
     for (id, contact) in before.iter() {
         let now = after.get(id).expect("nobody is forgotten by learning");
         assert!(now == contact || now.edition > contact.edition);
@@ -158,9 +160,9 @@ fn are_newer(before: &Book, after: &Book) {
 /// `bytes` as what comes after the greetings, in one piece and in two.
 pub(crate) fn frames(bytes: &[u8]) {
     one_by_one(bytes);
-    let mut mended = bytes.to_vec();
-    mend(&mut mended);
-    one_by_one(&mended);
+    let mut reset = bytes.to_vec();
+    mend(&mut reset);
+    one_by_one(&reset);
 }
 
 fn one_by_one(bytes: &[u8]) {
@@ -171,7 +173,11 @@ fn one_by_one(bytes: &[u8]) {
     // The decoder of the core, whose checksum is another.
     let mut rest = bytes;
     for envelope in &whole.0 {
-        while let Some((_, length)) = rest.starts_with(&LIFE).then(|| life(rest)).flatten() {
+        while let Some((_, length)) = rest
+            .starts_with(&KEEP_ALIVE)
+            .then(|| keep_alive(rest))
+            .flatten()
+        {
             rest = &rest[length..];
         }
         let (found, length) = decode_frame(rest).expect("a frame").expect("all of it");
@@ -183,22 +189,24 @@ fn one_by_one(bytes: &[u8]) {
     }
 }
 
-fn life(bytes: &[u8]) -> Option<(Life, usize)> {
-    let (life, length) = Life::decode(bytes).ok().flatten()?;
+fn keep_alive(bytes: &[u8]) -> Option<(PeerKeepAlive, usize)> {
+    let (keep_alive, length) = PeerKeepAlive::decode(bytes).ok().flatten()?;
     let mut again = Vec::new();
-    life.encode(&mut again);
-    let (same, _) = Life::decode(&again).expect("a frame").expect("all of it");
-    assert_eq!(same, life, "what is written reads the same");
-    Some((life, length))
+    keep_alive.encode(&mut again);
+    let (same, _) = PeerKeepAlive::decode(&again)
+        .expect("a frame")
+        .expect("all of it");
+    assert_eq!(same, keep_alive, "what is written reads the same");
+    Some((keep_alive, length))
 }
 
 /// The messages, the newest sign of life, and how it ended.
-fn heard(first: &[u8], second: &[u8]) -> (Vec<Envelope>, Option<Life>, String) {
+fn heard(first: &[u8], second: &[u8]) -> (Vec<Envelope>, Option<PeerKeepAlive>, String) {
     let mut frames = FrameReader::new(first.chain(second));
     let (mut messages, mut last) = (Vec::new(), None);
     loop {
         match at_once(frames.next(|envelope| messages.push(envelope))) {
-            Ok(life) => last = life.or(last),
+            Ok(keep_alive) => last = keep_alive.or(last),
             Err(ReadError::Io(error)) => panic!("memory does not fail: {error}"),
             // Signs of life in the same piece as what is wrong are not told.
             Err(ReadError::Frame(error)) => return (messages, None, error.to_string()),
@@ -218,7 +226,7 @@ fn mend(bytes: &mut [u8]) {
         let said = usize::from(header[4]) | usize::from(header[5]) << 8;
         let body = &rest[..said.min(rest.len())];
         let is_life = header[1] % 4 == 1;
-        header[..4].copy_from_slice(if is_life { &LIFE } else { &[1, 0, 0, 0] });
+        header[..4].copy_from_slice(if is_life { &KEEP_ALIVE } else { &[1, 0, 0, 0] });
         header[4..8].copy_from_slice(&(body.len() as u32).to_le_bytes());
         header[8..12].copy_from_slice(&crc32c::crc32c(body).to_le_bytes());
         at += FRAME_HEADER_BYTES + body.len();

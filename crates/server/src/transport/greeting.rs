@@ -1,7 +1,7 @@
 //! The first thing said on a connection between servers.
 //!
 //! A greeting tells who speaks ([`Hello`]), what it knows of addresses
-//! ([`Book`]) and of the members that are committed ([`Settled`]), and the
+//! ([`AddressBook`]) and of the members that are committed ([`CommittedMembers`]), and the
 //! settings on which all servers of a cluster must agree, since one server's
 //! stickiness is what another's lease rests on ([`Settings`]). In its second
 //! form it also tells which start of the server speaks, and how far its disk
@@ -17,7 +17,7 @@ use tenure_alpo::{
 };
 use tenure_core::ids::Term;
 
-use super::book::Book;
+use super::address_book::AddressBook;
 
 /// The longest reason of a refusal.
 pub(super) const MAX_REASON_BYTES: usize = 2_000;
@@ -49,7 +49,7 @@ impl Settings {
 
 /// The members of a cluster as far as they can change no more.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
-pub struct Settled {
+pub struct CommittedMembers {
     /// The last entry that the server has applied: they are those as of it.
     pub upto: LogId,
     /// Who they are; none if the server does not know yet.
@@ -62,9 +62,9 @@ pub struct Greeting {
     /// Who it is.
     pub hello: Hello,
     /// The addresses it knows, its own among them.
-    pub book: Book,
+    pub address_book: AddressBook,
     /// The members that it knows to be committed.
-    pub settled: Settled,
+    pub settled: CommittedMembers,
     /// How it is set.
     pub settings: Settings,
     /// What only the second form says.
@@ -97,7 +97,7 @@ impl Default for Details {
 
 /// What is answered to a greeting.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Answer {
+pub enum GreetingAnswer {
     /// The same from the other side.
     Welcome(Box<Greeting>),
     /// Why the other side does not talk to this server.
@@ -186,7 +186,7 @@ const REFUSED: u8 = 1;
 const LATER: u8 = 2;
 const SET_BACK: u8 = 3;
 
-impl Answer {
+impl GreetingAnswer {
     /// As it is said in the second form.
     pub(super) fn encode(&self) -> Vec<u8> {
         let (kind, reason) = match self {
@@ -291,7 +291,7 @@ fn put_greeting(to: &mut Vec<u8>, it: &Greeting) {
     for server in founders {
         put_u64(to, server.get());
     }
-    it.book.encode(to);
+    it.address_book.encode(to);
     put_settled(to, &it.settled);
     put_u64(to, it.settings.timeout);
     put_u64(to, it.settings.drift.into());
@@ -322,7 +322,7 @@ fn take_greeting(reader: &mut Reader<'_>) -> Result<Greeting, DecodeError> {
             known,
             founders,
         },
-        book: Book::decode(reader)?,
+        address_book: AddressBook::decode(reader)?,
         settled: take_settled(reader)?,
         settings: Settings {
             timeout: reader.number()?,
@@ -376,7 +376,7 @@ fn take_version(reader: &mut Reader<'_>) -> Result<ClusterVersion, DecodeError> 
     ClusterVersion::new(reader.u64()?).ok_or(DecodeError::Number)
 }
 
-fn put_settled(to: &mut Vec<u8>, it: &Settled) {
+fn put_settled(to: &mut Vec<u8>, it: &CommittedMembers) {
     put_u64(to, it.upto);
     put_u64(to, it.members.len() as u64);
     for (server, member) in it.members.iter() {
@@ -386,7 +386,7 @@ fn put_settled(to: &mut Vec<u8>, it: &Settled) {
     }
 }
 
-fn take_settled(reader: &mut Reader<'_>) -> Result<Settled, DecodeError> {
+fn take_settled(reader: &mut Reader<'_>) -> Result<CommittedMembers, DecodeError> {
     let upto = reader.number()?;
     let mut members = Vec::new();
     for _ in 0..reader.count()? {
@@ -404,7 +404,7 @@ fn take_settled(reader: &mut Reader<'_>) -> Result<Settled, DecodeError> {
         ));
     }
     let members = members.into_iter().collect();
-    Ok(Settled { upto, members })
+    Ok(CommittedMembers { upto, members })
 }
 
 fn take_server(reader: &mut Reader<'_>) -> Result<ServerId, DecodeError> {
@@ -430,8 +430,8 @@ pub(super) mod tests {
                 known: Table::from([(id(1), storage), (id(2), storage)]),
                 founders: BTreeSet::from([id(1), id(3)]),
             },
-            book: Book::from_flags(&[(id(1), "host:1".to_owned())].into()),
-            settled: Settled {
+            address_book: AddressBook::from_flags(&[(id(1), "host:1".to_owned())].into()),
+            settled: CommittedMembers {
                 upto: 11,
                 members: Membership::founded([(id(1), storage), (id(4), storage)]),
             },
@@ -475,7 +475,7 @@ pub(super) mod tests {
         for reason in [vec![0xff; MAX_REASON_BYTES], letters, vec![7; 5_000]] {
             let mut bytes = vec![REFUSED];
             put_bytes(&mut bytes, &reason);
-            let Ok(Answer::Refused(said)) = Answer::decode(&bytes) else {
+            let Ok(GreetingAnswer::Refused(said)) = GreetingAnswer::decode(&bytes) else {
                 panic!("expected a refusal of {reason:?}");
             };
             assert!(said.len() <= MAX_REASON_BYTES, "{} bytes", said.len());

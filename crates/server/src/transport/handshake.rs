@@ -32,7 +32,7 @@ use tenure_alpo::ServerId;
 use tenure_alpo::codec::{DecodeError, Reader, crc32c, put_bytes};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
-use super::greeting::{Answer, Greeting, GreetingError};
+use super::greeting::{Greeting, GreetingAnswer, GreetingError};
 
 /// The longest body of a piece.
 const MAX_BYTES: u32 = 64 * 1024;
@@ -147,9 +147,9 @@ pub struct Introduced {
 
 /// What was answered to a dialler.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Answered {
+pub struct GreetingReply {
     /// The answer.
-    pub answer: Answer,
+    pub answer: GreetingAnswer,
     /// What the acceptor proves itself with.
     pub proof: Option<Proof>,
     /// Over which the proof must be.
@@ -170,11 +170,11 @@ pub async fn greet(
     meant: Option<ServerId>,
     greeting: &Greeting,
     prover: &Prover,
-) -> Result<Answered, GreetingError> {
+) -> Result<GreetingReply, GreetingError> {
     if form == Form::First {
         Piece::greeting(greeting).write(line).await?;
         let piece = Piece::read(line).await?;
-        return Ok(Answered {
+        return Ok(GreetingReply {
             answer: piece.answer()?,
             proof: None,
             transcript: Transcript::default(),
@@ -194,9 +194,9 @@ pub async fn greet(
     if opened.form == Form::First {
         // Only a refusal comes unasked, of one that does not even listen.
         let answer = opened.answer()?;
-        let refused = matches!(answer, Answer::Refused(_));
+        let refused = matches!(answer, GreetingAnswer::Refused(_));
         return if refused {
-            Ok(Answered {
+            Ok(GreetingReply {
                 answer,
                 proof: None,
                 transcript,
@@ -220,9 +220,9 @@ pub async fn greet(
         return Err(GreetingError::Body("it was said in another form"));
     }
     let (body, proof) = piece.parts()?;
-    let answer = Answer::decode(body)?;
+    let answer = GreetingAnswer::decode(body)?;
     transcript.answer = body.to_vec();
-    Ok(Answered {
+    Ok(GreetingReply {
         answer,
         proof,
         transcript,
@@ -289,7 +289,7 @@ impl Introduced {
     pub async fn answer(
         &mut self,
         line: &mut (impl AsyncWrite + Unpin),
-        answer: &Answer,
+        answer: &GreetingAnswer,
         prover: &Prover,
     ) -> io::Result<()> {
         match self.form {
@@ -351,17 +351,17 @@ impl Piece {
     }
 
     /// An answer of the first form.
-    pub(super) fn answered(answer: &Answer) -> Self {
+    pub(super) fn answered(answer: &GreetingAnswer) -> Self {
         Self {
             form: Form::First,
             body: answer.encode_first(),
         }
     }
 
-    pub(super) fn answer(&self) -> Result<Answer, GreetingError> {
+    pub(super) fn answer(&self) -> Result<GreetingAnswer, GreetingError> {
         match self.form {
-            Form::First => Answer::decode_first(&self.body),
-            Form::Second => Answer::decode(self.parts()?.0),
+            Form::First => GreetingAnswer::decode_first(&self.body),
+            Form::Second => GreetingAnswer::decode(self.parts()?.0),
         }
     }
 
@@ -501,8 +501,8 @@ mod tests {
     async fn exchange(
         form: Form,
         provers: [&Prover; 2],
-        answer: &Answer,
-    ) -> (Introduced, Answered) {
+        answer: &GreetingAnswer,
+    ) -> (Introduced, GreetingReply) {
         let (mut dials, mut listens) = tokio::io::duplex(1 << 20);
         let accepting = async {
             let mut introduced = introduced(&mut listens, server(1))
@@ -524,7 +524,7 @@ mod tests {
 
     #[tokio::test]
     async fn both_sides_prove_themselves_over_what_both_have_seen() {
-        let answer = Answer::Welcome(Box::new(greeting()));
+        let answer = GreetingAnswer::Welcome(Box::new(greeting()));
         let (dialler, acceptor) = exchange(Form::Second, [&sum(1), &sum(2)], &answer).await;
         assert_eq!(
             (dialler.form, &dialler.greeting),
@@ -544,15 +544,15 @@ mod tests {
 
     #[tokio::test]
     async fn the_first_form_says_no_more_than_it_did() {
-        let refused = Answer::Refused("no".into());
+        let refused = GreetingAnswer::Refused("no".into());
         let none = Prover::default();
         let (dialler, acceptor) = exchange(Form::First, [&none, &none], &refused).await;
         assert_eq!((dialler.form, dialler.proof), (Form::First, None));
         assert_eq!(dialler.greeting.details, None);
         assert_eq!(acceptor.answer, refused);
         // What only the second form has is put into the words of the first.
-        let back = Answer::SetBack(tenure_alpo::StorageId::from_u128(7), "no".into());
-        for answer in [Answer::Later("no".into()), back] {
+        let back = GreetingAnswer::SetBack(tenure_alpo::StorageId::from_u128(7), "no".into());
+        for answer in [GreetingAnswer::Later("no".into()), back] {
             let (_, acceptor) = exchange(Form::First, [&none, &none], &answer).await;
             assert_eq!(acceptor.answer, refused);
             let (_, acceptor) = exchange(Form::Second, [&none, &none], &answer).await;

@@ -18,9 +18,9 @@ use tokio::net::TcpStream;
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
-use super::frames::Life;
-use super::greeting::{Answer, Greeting, GreetingError};
-use super::handshake::{Answered, Form, Introduced, Prover, greet};
+use super::frames::PeerKeepAlive;
+use super::greeting::{Greeting, GreetingAnswer, GreetingError};
+use super::handshake::{Form, GreetingReply, Introduced, Prover, greet};
 use super::tasks::Tasks;
 use super::tls::Tls;
 
@@ -49,7 +49,7 @@ pub enum LinkEvent {
     Up(Box<Introduced>),
     /// The other side answered with something else than a welcome. Nothing
     /// of it counts before its proof was looked at.
-    Unwelcome(Box<Answered>),
+    Unwelcome(Box<GreetingReply>),
     /// One side does not believe the other, or speaks no TLS: what was
     /// expected, what was found and what to do. Trying again will not help
     /// until somebody has mended that.
@@ -76,7 +76,7 @@ struct Queue {
     waiting: Mutex<Waiting>,
     more: Notify,
     /// The other side is known to be there.
-    hurry: Notify,
+    dial_now: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -104,7 +104,7 @@ impl Link {
         server: ServerId,
         (tls, prover): (Option<Arc<Tls>>, Prover),
         greet: impl Fn() -> Greeting + Send + 'static,
-        (every, live): (Duration, impl Fn() -> Life + Send + 'static),
+        (every, live): (Duration, impl Fn() -> PeerKeepAlive + Send + 'static),
         tell: impl FnMut(&str, LinkEvent) -> bool + Send + 'static,
     ) -> Self {
         let queue = Arc::new(Queue::default());
@@ -140,9 +140,9 @@ impl Link {
 
     /// The server is known to be there: if the link is down it is dialled at
     /// once, instead of after the pause that its silence had led to.
-    pub fn hurry(&self) {
+    pub fn dial_now(&self) {
         if !self.is_up() {
-            self.queue.hurry.notify_one();
+            self.queue.dial_now.notify_one();
         }
     }
 
@@ -193,14 +193,14 @@ struct Dialler<G, L, T> {
 impl<G, L, T> Dialler<G, L, T>
 where
     G: Fn() -> Greeting,
-    L: Fn() -> Life,
+    L: Fn() -> PeerKeepAlive,
     T: FnMut(&str, LinkEvent) -> bool,
 {
     async fn run(mut self) {
         let [mut back_off, most] = BACK_OFF;
         loop {
             match timeout(DIAL_WITHIN, self.dial()).await {
-                Ok(Ok(Met::Used(stream, form))) => {
+                Ok(Ok(Dialled::Used(stream, form))) => {
                     [back_off, _] = BACK_OFF;
                     self.queue.lock().up = true;
                     let every = (form == Form::Second).then_some(self.every);
@@ -213,38 +213,40 @@ where
                     (self.tell)(&address, LinkEvent::Down);
                 }
                 // It was refused, by one side or the other.
-                Ok(Ok(Met::Refused)) => back_off = most,
-                Ok(Ok(Met::Later)) => back_off = LATER,
+                Ok(Ok(Dialled::Refused)) => back_off = most,
+                Ok(Ok(Dialled::Later)) => back_off = LATER,
                 Ok(Err(fault)) => self.failed(fault),
-                Err(_) => self.failed(Fault::Other(format!("no answer within {DIAL_WITHIN:?}"))),
+                Err(_) => self.failed(DialError::Other(format!(
+                    "no answer within {DIAL_WITHIN:?}"
+                ))),
             }
             tokio::select! {
                 () = sleep(back_off) => back_off = (back_off * 2).min(most),
-                () = self.queue.hurry.notified() => [back_off, _] = BACK_OFF,
+                () = self.queue.dial_now.notified() => [back_off, _] = BACK_OFF,
             }
         }
     }
 
-    fn failed(&mut self, fault: Fault) {
+    fn failed(&mut self, fault: DialError) {
         let event = match fault {
-            Fault::Trust(why) => LinkEvent::Untrusted(why),
-            Fault::Server(why) => LinkEvent::Elsewhere(why),
-            Fault::Other(why) | Fault::Unanswered(why) => LinkEvent::Failed(why),
+            DialError::Trust(why) => LinkEvent::Untrusted(why),
+            DialError::Server(why) => LinkEvent::Elsewhere(why),
+            DialError::Other(why) | DialError::Unanswered(why) => LinkEvent::Failed(why),
         };
         let address = self.address();
         (self.tell)(&address, event);
         self.turn += 1;
     }
 
-    fn broken(&self, error: &std::io::Error) -> Fault {
+    fn broken(&self, error: &std::io::Error) -> DialError {
         let tls = self.tls.as_ref();
         let distrust = tls.and_then(|tls| tls.distrust(error));
-        distrust.map_or_else(|| Fault::Other(error.to_string()), Fault::Trust)
+        distrust.map_or_else(|| DialError::Other(error.to_string()), DialError::Trust)
     }
 
-    fn elsewhere(&self, found: ServerId) -> Fault {
+    fn elsewhere(&self, found: ServerId) -> DialError {
         let (wanted, found) = (self.server.get(), found.get());
-        Fault::Server(format!(
+        DialError::Server(format!(
             "expected server {wanted}, found server {found}; compare this address with --peers of \
              server {wanted}, and correct --peers of whichever server has it wrong"
         ))
@@ -256,29 +258,29 @@ where
         address.cloned().unwrap_or_default()
     }
 
-    async fn dial(&mut self) -> Result<Met, Fault> {
+    async fn dial(&mut self) -> Result<Dialled, DialError> {
         let greeting = (self.greet)();
         // Each time in the second form first: a server that was upgraded is
         // met in it at once. One that knows only the first ends the
         // connection without a word, having taken no part in anything, and is
         // dialled again without a pause.
         let (stream, answered) = match self.greeted(&greeting, Form::Second).await {
-            Err(Fault::Unanswered(_)) if greeting.may_be_first() => {
+            Err(DialError::Unanswered(_)) if greeting.may_be_first() => {
                 self.greeted(&greeting, Form::First).await?
             }
             met => met?,
         };
         let address = self.address();
-        let Answered {
+        let GreetingReply {
             answer,
             proof,
             transcript,
         } = answered;
         match answer {
-            Answer::Welcome(greeting) if greeting.hello.server != self.server => {
+            GreetingAnswer::Welcome(greeting) if greeting.hello.server != self.server => {
                 Err(self.elsewhere(greeting.hello.server))
             }
-            Answer::Welcome(greeting) => {
+            GreetingAnswer::Welcome(greeting) => {
                 let form = match greeting.details {
                     Some(_) => Form::Second,
                     None => Form::First,
@@ -291,20 +293,24 @@ where
                 });
                 let use_it = (self.tell)(&address, LinkEvent::Up(introduced));
                 Ok(if use_it {
-                    Met::Used(stream, form)
+                    Dialled::Used(stream, form)
                 } else {
-                    Met::Refused
+                    Dialled::Refused
                 })
             }
             answer => {
-                let later = matches!(answer, Answer::Later(_));
-                let answered = Answered {
+                let later = matches!(answer, GreetingAnswer::Later(_));
+                let answered = GreetingReply {
                     answer,
                     proof,
                     transcript,
                 };
                 (self.tell)(&address, LinkEvent::Unwelcome(Box::new(answered)));
-                Ok(if later { Met::Later } else { Met::Refused })
+                Ok(if later {
+                    Dialled::Later
+                } else {
+                    Dialled::Refused
+                })
             }
         }
     }
@@ -314,12 +320,12 @@ where
         &mut self,
         greeting: &Greeting,
         form: Form,
-    ) -> Result<(Line, Answered), Fault> {
+    ) -> Result<(Line, GreetingReply), DialError> {
         let connected = connect(self.address(), self.tls.clone()).await;
         let mut stream = connected.map_err(|error| self.broken(&error))?;
         if let Some(tls) = &self.tls {
             // Before this side says anything of the cluster.
-            tls.proves(&stream, self.server).map_err(Fault::Trust)?;
+            tls.proves(&stream, self.server).map_err(DialError::Trust)?;
         }
         // Whoever does not believe this side says so here: its own part of
         // the handshake is over before it has looked at the certificate.
@@ -328,17 +334,19 @@ where
             GreetingError::Elsewhere(found) => self.elsewhere(found),
             GreetingError::Io(error) => self.broken(&error),
             GreetingError::Unanswered(why) => match self.broken(&why) {
-                Fault::Other(_) => Fault::Unanswered(GreetingError::Unanswered(why).to_string()),
+                DialError::Other(_) => {
+                    DialError::Unanswered(GreetingError::Unanswered(why).to_string())
+                }
                 trust => trust,
             },
-            other => Fault::Other(other.to_string()),
+            other => DialError::Other(other.to_string()),
         })?;
         Ok((stream, answered))
     }
 }
 
 /// What became of a greeting that was answered.
-enum Met {
+enum Dialled {
     /// The connection is used.
     Used(Line, Form),
     /// It was refused, by one side or the other.
@@ -348,7 +356,7 @@ enum Met {
 }
 
 /// Why there is no connection.
-enum Fault {
+enum DialError {
     /// One side does not believe the other.
     Trust(String),
     /// It is another server.
@@ -378,7 +386,7 @@ async fn connect(address: String, tls: Option<Arc<Tls>>) -> std::io::Result<Line
 async fn write(
     queue: &Queue,
     stream: Line,
-    (every, live): (Option<Duration>, &mut impl Fn() -> Life),
+    (every, live): (Option<Duration>, &mut impl Fn() -> PeerKeepAlive),
 ) -> std::io::Result<()> {
     let (mut from, mut to) = tokio::io::split(stream);
     let mut spare = Vec::new();

@@ -14,9 +14,9 @@
 //!
 //! `greeting` is the first thing said in each direction, `handshake` how it is
 //! exchanged (with random bytes before it), `frames` reads what follows, `link`
-//! dials and writes, `book` is who can be reached where, `tls` makes sure that
-//! it is they (with [`tenure_runtime::tls`], which clients have too), `proven`
-//! which of them, `life` for how long the own certificate is good, and `tasks`
+//! dials and writes, `address_book` is who can be reached where, `tls` makes sure that
+//! it is they (with [`tenure_runtime::tls`], which clients have too), `peer_identity`
+//! which of them, `certificate_expiry` for how long the own certificate is good, and `tasks`
 //! gives all of this its turn with the event loop.
 //! Whatever is not a frame (garbage, another program, another version)
 //! closes the connection and is counted; nothing is ever guessed.
@@ -25,27 +25,27 @@
 //! is full drops what comes ([`Link::send`]), and a broken connection is
 //! simply made again.
 
-mod book;
+mod address_book;
+mod certificate_expiry;
 mod frames;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzed;
 mod greeting;
 mod handshake;
-mod life;
 mod link;
-mod plain;
-mod proven;
+mod peer_identity;
+mod plaintext_detection;
 mod tasks;
 mod tls;
 
-pub use book::{Book, Contact, MAX_ADDRESS_BYTES};
-pub use frames::{FrameReader, Life, ReadError};
-pub use greeting::{Answer, Details, Greeting, GreetingError, Settings, Settled};
+pub use address_book::{AddressBook, Contact, MAX_ADDRESS_BYTES};
+pub use frames::{FrameReader, PeerKeepAlive, ReadError};
+pub use greeting::{CommittedMembers, Details, Greeting, GreetingAnswer, GreetingError, Settings};
 pub use handshake::{
-    Answered, Form, Introduced, Piece, Proof, Prover, Side, Transcript, greet, introduced,
+    Form, GreetingReply, Introduced, Piece, Proof, Prover, Side, Transcript, greet, introduced,
 };
 pub use link::{Link, LinkEvent, QUEUE_BYTES};
-pub use proven::{PeerSecret, server_name};
+pub use peer_identity::{PeerSecret, server_name};
 pub use tasks::Tasks;
 pub use tenure_runtime::own::OwnToken;
 pub(crate) use tenure_runtime::own::{Arrival, Verdict};

@@ -25,19 +25,19 @@ pub struct Tasks(Arc<Inner>);
 #[derive(Default, Debug)]
 struct Inner {
     set: Mutex<FuturesUnordered<Task>>,
-    begun: Mutex<Begun>,
+    running: Mutex<Running>,
 }
 
 /// Tasks that were not polled yet: a task of the set may spawn others while
 /// the set is polled.
 #[derive(Default)]
-struct Begun {
+struct Running {
     tasks: Vec<Task>,
     waker: Option<Waker>,
     over: bool,
 }
 
-impl std::fmt::Debug for Begun {
+impl std::fmt::Debug for Running {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Begun").finish_non_exhaustive()
     }
@@ -54,15 +54,15 @@ impl Tasks {
     pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> AbortHandle {
         let (task, handle) = abortable(task);
         let task = AssertUnwindSafe(task).catch_unwind().map(drop).boxed();
-        let mut begun = lock(&self.0.begun);
-        if begun.over {
-            drop(begun);
+        let mut running = lock(&self.0.running);
+        if running.over {
+            drop(running);
             drop(task);
             return handle;
         }
-        begun.tasks.push(task);
-        let waker = begun.waker.take();
-        drop(begun);
+        running.tasks.push(task);
+        let waker = running.waker.take();
+        drop(running);
         if let Some(waker) = waker {
             waker.wake();
         }
@@ -71,10 +71,10 @@ impl Tasks {
 
     /// Drops all tasks, and all that are added from now on.
     pub fn clear(&self) {
-        let mut begun = lock(&self.0.begun);
-        begun.over = true;
-        let tasks = std::mem::take(&mut begun.tasks);
-        drop(begun);
+        let mut running = lock(&self.0.running);
+        running.over = true;
+        let tasks = std::mem::take(&mut running.tasks);
+        drop(running);
         drop(tasks);
         let set = std::mem::take(&mut *lock(&self.0.set));
         drop(set);
@@ -99,13 +99,13 @@ impl Tasks {
 
     fn poll(&self, context: &mut Context<'_>) {
         let mut set = lock(&self.0.set);
-        let mut begun = lock(&self.0.begun);
-        set.extend(begun.tasks.drain(..));
-        match &begun.waker {
+        let mut running = lock(&self.0.running);
+        set.extend(running.tasks.drain(..));
+        match &running.waker {
             Some(waker) if waker.will_wake(context.waker()) => {}
-            _ => begun.waker = Some(context.waker().clone()),
+            _ => running.waker = Some(context.waker().clone()),
         }
-        drop(begun);
+        drop(running);
         while let Poll::Ready(Some(())) = set.poll_next_unpin(context) {}
     }
 }

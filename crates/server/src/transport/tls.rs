@@ -29,9 +29,9 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
-use super::life::Shown;
-use super::plain;
-use super::proven::Named;
+use super::certificate_expiry::OwnCertificate;
+use super::peer_identity::Named;
+use super::plaintext_detection;
 
 /// How long whoever is not let in may take to read why, and how much of what
 /// it still says is listened to, in pieces of [`PARTING_BYTES`].
@@ -52,7 +52,7 @@ pub struct TlsFiles {
 
 /// What comes of a server's files.
 #[derive(Clone)]
-struct Both {
+struct TlsConfigs {
     /// Whoever connects must have a certificate.
     strict: Arc<ServerConfig>,
     /// Whoever connects may have one.
@@ -61,13 +61,13 @@ struct Both {
     peers: Arc<ServerConfig>,
     client: Arc<ClientConfig>,
     named: Arc<Named>,
-    judges: Arc<Judges>,
+    verifiers: Arc<Verifiers>,
     /// What this side shows of itself.
-    shown: Arc<Shown>,
+    shown: Arc<OwnCertificate>,
 }
 
 /// By whom certificates that were shown are judged again.
-struct Judges {
+struct Verifiers {
     /// Whether any can be revoked.
     revokes: bool,
     clients: Arc<dyn ClientCertVerifier>,
@@ -99,7 +99,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(12 * 60 * 60);
 /// servers.
 #[derive(Debug)]
 pub struct Tls {
-    made: Renewed<Both>,
+    made: Renewed<TlsConfigs>,
     authority: PathBuf,
     /// When it was last looked whether the certificate expires.
     looked: Mutex<Instant>,
@@ -149,7 +149,7 @@ impl Tls {
 
     /// What is in use now. Every now and then it is said that it expires: a
     /// server may run for longer than its certificate is good.
-    fn current(&self) -> Both {
+    fn current(&self) -> TlsConfigs {
         let made = self.made.current();
         let mut looked = self.looked.lock().unwrap_or_else(PoisonError::into_inner);
         let now = clock::boot();
@@ -184,8 +184,8 @@ impl Tls {
     /// # Errors
     /// If the other side does not prove itself, or speaks no TLS.
     pub async fn accept(&self, mut stream: TcpStream, demand: Demand) -> io::Result<Line> {
-        if let Some(why) = plain::refuse(&mut stream).await? {
-            part(stream).await;
+        if let Some(why) = plaintext_detection::refuse_plaintext(&mut stream).await? {
+            close_gracefully(stream).await;
             return Err(why);
         }
         let made = self.current();
@@ -197,11 +197,11 @@ impl Tls {
         let acceptor = TlsAcceptor::from(Arc::clone(config));
         match acceptor.accept(stream).into_fallible().await {
             Ok(stream) => {
-                let ask = made.judges.revokes.then(|| {
-                    revoked::again(&self.made, made, Both::is, move |made, shown| {
+                let ask = made.verifiers.revokes.then(|| {
+                    revoked::again(&self.made, made, TlsConfigs::is, move |made, shown| {
                         let verifier = match demand {
-                            Demand::Server => &made.judges.peers,
-                            Demand::Certificate | Demand::Nothing => &made.judges.clients,
+                            Demand::Server => &made.verifiers.peers,
+                            Demand::Certificate | Demand::Nothing => &made.verifiers.clients,
                         };
                         revoked::judge(&**verifier, shown)
                     })
@@ -209,7 +209,7 @@ impl Tls {
                 Ok(Line::secured(stream.into(), ask))
             }
             Err((error, stream)) => {
-                part(stream).await;
+                close_gracefully(stream).await;
                 Err(error)
             }
         }
@@ -226,24 +226,24 @@ impl Tls {
             let below = error.get_ref();
             match below.and_then(|below| below.downcast_ref::<rustls::Error>()) {
                 Some(rustls::Error::InvalidMessage(_)) => {
-                    io::Error::new(error.kind(), plain::FOUND_NO_TLS)
+                    io::Error::new(error.kind(), plaintext_detection::FOUND_NO_TLS)
                 }
                 _ => error,
             }
         })?;
-        let ask = made.judges.revokes.then(|| {
-            revoked::again(&self.made, made, Both::is, move |made, shown| {
-                at(&made.judges.servers, shown, &host)
+        let ask = made.verifiers.revokes.then(|| {
+            revoked::again(&self.made, made, TlsConfigs::is, move |made, shown| {
+                at(&made.verifiers.servers, shown, &host)
             })
         });
         Ok(Line::secured(stream, ask))
     }
 }
 
-impl Both {
+impl TlsConfigs {
     /// Whether these files are those.
     fn is(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.judges, &other.judges)
+        Arc::ptr_eq(&self.verifiers, &other.verifiers)
     }
 }
 
@@ -253,8 +253,8 @@ impl Both {
 /// If the other side speaks TLS; it is answered something else, so that
 /// it finds that this one does not.
 pub async fn accept_plain(mut stream: TcpStream) -> io::Result<Line> {
-    if let Some(why) = plain::refuse_tls(&mut stream).await? {
-        part(stream).await;
+    if let Some(why) = plaintext_detection::refuse_tls(&mut stream).await? {
+        close_gracefully(stream).await;
         return Err(why);
     }
     Ok(Line::Plain(stream))
@@ -262,7 +262,7 @@ pub async fn accept_plain(mut stream: TcpStream) -> io::Result<Line> {
 
 /// Lets the other side read why it is not let in. A connection that is closed
 /// while something on it is unread is reset, and a reset overtakes the reason.
-async fn part(mut stream: TcpStream) {
+async fn close_gracefully(mut stream: TcpStream) {
     let listen = async {
         stream.shutdown().await?;
         let mut rest = [0; PARTING_BYTES];
@@ -277,7 +277,7 @@ async fn part(mut stream: TcpStream) {
     let _ = timeout(PARTING_WITHIN, listen).await;
 }
 
-fn both(files: &TlsFiles, rules: &PeerRules) -> Result<Both, String> {
+fn both(files: &TlsFiles, rules: &PeerRules) -> Result<TlsConfigs, String> {
     let own = Own::read(&files.certificate, &files.key)?;
     let clients = Arc::new(roots(&files.authority)?);
     let authority = rules.authority.as_ref().unwrap_or(&files.authority);
@@ -292,13 +292,13 @@ fn both(files: &TlsFiles, rules: &PeerRules) -> Result<Both, String> {
     }
     let provider = Arc::new(aws_lc_rs::default_provider());
     let lists = Lists::read(rules.revoked.as_ref())?;
-    let judges = Judges {
+    let verifiers = Verifiers {
         revokes: !lists.is_empty(),
         clients: lists.of_clients(&clients, (false, false))?,
         peers: lists.of_clients(&peers, (false, false))?,
         servers: lists.of_servers(&peers)?,
     };
-    lists.fit(&*judges.peers, &own.certificates, &files.certificate)?;
+    lists.fit(&*verifiers.peers, &own.certificates, &files.certificate)?;
     let server = |verifier: &Arc<dyn ClientCertVerifier>| {
         let config = ServerConfig::builder_with_provider(Arc::clone(&provider))
             .with_safe_default_protocol_versions()
@@ -318,13 +318,13 @@ fn both(files: &TlsFiles, rules: &PeerRules) -> Result<Both, String> {
         authority: authority.clone(),
         ..files.clone()
     };
-    let shown = Shown::new(files, own.certificates.clone(), verifier);
-    Ok(Both {
-        strict: server(&judges.clients)?,
+    let shown = OwnCertificate::new(files, own.certificates.clone(), verifier);
+    Ok(TlsConfigs {
+        strict: server(&verifiers.clients)?,
         lenient: server(&lists.of_clients(&clients, (true, false))?)?,
-        peers: server(&judges.peers)?,
-        client: Arc::new(client(&judges.servers, Some(&own))?),
-        judges: Arc::new(judges),
+        peers: server(&verifiers.peers)?,
+        client: Arc::new(client(&verifiers.servers, Some(&own))?),
+        verifiers: Arc::new(verifiers),
         named: Arc::new(named),
         shown: Arc::new(shown),
     })

@@ -213,8 +213,8 @@ async fn until_done(
             .copied()
             .find(|n| *n != new)
             .expect("one");
-        let standing = servers.until(old, |it| it.ready).await;
-        let leader = standing.leader.expect("ready").get();
+        let health_status = servers.until(old, |it| it.ready).await;
+        let leader = health_status.leader.expect("ready").get();
         if !servers.running.contains_key(&leader) {
             continue;
         }

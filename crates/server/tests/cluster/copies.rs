@@ -75,7 +75,10 @@ async fn a_directory_that_was_set_back_counts_for_nothing_and_says_what_to_do() 
         servers.start(old);
         servers.until(old, |it| it.set_back && !it.ready).await;
     }
-    assert_eq!(servers.running[&leader].standing().borrow().leader, None);
+    assert_eq!(
+        servers.running[&leader].health_status().borrow().leader,
+        None
+    );
     servers.start(other);
     servers.until(other, |it| it.ready).await;
 
@@ -125,8 +128,8 @@ async fn a_second_process_waits_for_the_first_and_then_goes_before_it() {
         .until(4, |it| it.waiting.contains("found a second one"))
         .await;
     assert!(!stands.ready && !stands.set_back, "{stands:?}");
-    let standing = servers.running[&first].standing().borrow().clone();
-    assert!(standing.ready, "{standing:?}");
+    let health_status = servers.running[&first].health_status().borrow().clone();
+    assert!(health_status.ready, "{health_status:?}");
 
     servers.stop(first).await;
     servers.until(4, |it| it.ready).await;

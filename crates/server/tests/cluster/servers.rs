@@ -11,7 +11,7 @@ use tenure_api::v1::cluster_client::ClusterClient;
 use tenure_api::v1::log_client::LogClient;
 use tenure_api::v1::registers_client::RegistersClient;
 use tenure_api::v1::{self, Cause};
-use tenure_server::{Config, Ended, Server, Standing};
+use tenure_server::{Config, Ended, HealthStatus, Server};
 use tonic::transport::Channel;
 
 /// Long enough on the slowest machine; nothing waits for it to pass.
@@ -95,14 +95,18 @@ impl Servers {
     }
 
     /// Waits until server `number` stands so.
-    pub(crate) async fn until(&self, number: u64, wanted: impl Fn(&Standing) -> bool) -> Standing {
-        let mut standing = self.running[&number].standing();
-        let waited = standing.wait_for(|it| wanted(it));
+    pub(crate) async fn until(
+        &self,
+        number: u64,
+        wanted: impl Fn(&HealthStatus) -> bool,
+    ) -> HealthStatus {
+        let mut health_status = self.running[&number].health_status();
+        let waited = health_status.wait_for(|it| wanted(it));
         let waited = tokio::time::timeout(PATIENCE, waited).await;
         match waited.map(|stands| stands.map(|it| it.clone())) {
-            Ok(Ok(standing)) => standing,
+            Ok(Ok(health_status)) => health_status,
             Ok(Err(_)) => panic!("server {number} has ended"),
-            Err(_) => panic!("server {number} stands {:?}", *standing.borrow()),
+            Err(_) => panic!("server {number} stands {:?}", *health_status.borrow()),
         }
     }
 
@@ -111,8 +115,11 @@ impl Servers {
         loop {
             let mut leaders = Vec::new();
             for number in self.running.keys() {
-                let standing = self.until(*number, |it| it.ready).await;
-                leaders.push((standing.leader.expect("ready").get(), standing.term));
+                let health_status = self.until(*number, |it| it.ready).await;
+                leaders.push((
+                    health_status.leader.expect("ready").get(),
+                    health_status.term,
+                ));
             }
             leaders.dedup();
             if let [(leader, _)] = leaders[..]
@@ -120,7 +127,7 @@ impl Servers {
             {
                 self.until(leader, |it| it.leads || it.leader != Some(id(leader)))
                     .await;
-                if self.running[&leader].standing().borrow().leads {
+                if self.running[&leader].health_status().borrow().leads {
                     return leader;
                 }
             }

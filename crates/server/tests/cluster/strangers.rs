@@ -21,8 +21,8 @@ use crate::servers::{PATIENCE, Servers, id};
 /// What a server says that founds nothing and waits, because its number is
 /// another disk's.
 async fn waits(server: &Server) -> String {
-    let mut standing = server.standing();
-    let told = standing.wait_for(|it| it.waiting.contains("expected the data directory"));
+    let mut health_status = server.health_status();
+    let told = health_status.wait_for(|it| it.waiting.contains("expected the data directory"));
     let told = tokio::time::timeout(PATIENCE, told).await;
     told.expect("in time").expect("it runs").waiting.clone()
 }
@@ -243,7 +243,7 @@ async fn servers_that_were_told_of_different_peers_found_nothing_and_say_so() {
     for number in [1, 2, 3] {
         servers.start(number);
     }
-    let other_peers = |it: &tenure_server::Standing| it.waiting.contains("the same --peers");
+    let other_peers = |it: &tenure_server::HealthStatus| it.waiting.contains("the same --peers");
     for number in [1, 2] {
         let stands = servers.until(number, other_peers).await;
         assert!(

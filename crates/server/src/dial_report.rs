@@ -5,29 +5,29 @@ use std::sync::Arc;
 use tenure_alpo::ServerId;
 use tenure_runtime::clock;
 
-use super::complaints::Faults;
 use super::copies;
 use super::inbox::{Event, Inbox};
-use super::metrics::Undialled;
+use super::log_rate_limit::DialLogLimit;
+use super::metrics::DialFailure;
 use super::peers::judge;
 use super::shared::Shared;
 use super::trust;
-use crate::transport::{Answer, Answered, Introduced, LinkEvent, Side};
+use crate::transport::{GreetingAnswer, GreetingReply, Introduced, LinkEvent, Side};
 
 /// How much is said of an answer that nobody has proven, in characters.
 const UNPROVEN_CHARS: usize = 200;
 
 /// Says what becomes of the connections to one server.
-pub(super) struct Teller {
+pub(super) struct DialReporter {
     pub(super) server: ServerId,
     pub(super) shared: Arc<Shared>,
     pub(super) inbox: Arc<Inbox>,
-    pub(super) faults: Faults,
+    pub(super) log_limit: DialLogLimit,
     /// Where this server is not let in, if that was said last.
     pub(super) refused: Option<String>,
 }
 
-impl Teller {
+impl DialReporter {
     /// Whether to use the connection.
     pub(super) fn tell(&mut self, address: &str, event: LinkEvent) -> bool {
         let server = self.server;
@@ -36,17 +36,17 @@ impl Teller {
                 return self.up(address, *introduced);
             }
             LinkEvent::Unwelcome(answered) => self.unwelcome(address, *answered),
-            LinkEvent::Untrusted(why) => self.complain(address, &why, Undialled::Untrusted),
-            LinkEvent::Elsewhere(why) => self.complain(address, &why, Undialled::OtherServer),
+            LinkEvent::Untrusted(why) => self.complain(address, &why, DialFailure::Untrusted),
+            LinkEvent::Elsewhere(why) => self.complain(address, &why, DialFailure::OtherServer),
             LinkEvent::Failed(why) => {
-                self.shared.metrics.undialled(Undialled::Unreached);
+                self.shared.metrics.undialled(DialFailure::Unreached);
                 // Of several addresses another one may refuse it.
                 if self.refused.as_deref() == Some(address) {
                     self.told(None);
                 }
                 tracing::debug!(server = server.get(), "not reached: {address}: {why}");
             }
-            LinkEvent::Down => drop(self.shared.face().connected.remove(&server)),
+            LinkEvent::Down => drop(self.shared.local_server().connected.remove(&server)),
         }
         false
     }
@@ -57,32 +57,32 @@ impl Teller {
         let proven = match trust::proof(&self.shared, &introduced, Side::Acceptor) {
             Ok(proven) => proven,
             Err(why) => {
-                self.complain(address, &why, Undialled::Untrusted);
+                self.complain(address, &why, DialFailure::Untrusted);
                 return false;
             }
         };
         let Introduced { greeting, form, .. } = introduced;
         let storage = greeting.hello.storage;
         match judge(&self.shared, &greeting, form) {
-            None | Some(Answer::Welcome(_)) => {}
-            Some(Answer::Later(why)) => {
+            None | Some(GreetingAnswer::Welcome(_)) => {}
+            Some(GreetingAnswer::Later(why)) => {
                 self.later(address, &why);
                 return false;
             }
-            Some(Answer::Refused(why) | Answer::SetBack(_, why)) => {
-                self.complain(address, &why, Undialled::Stranger);
+            Some(GreetingAnswer::Refused(why) | GreetingAnswer::SetBack(_, why)) => {
+                self.complain(address, &why, DialFailure::Stranger);
                 return false;
             }
         }
-        let mut face = self.shared.face();
-        face.connected.insert(server, storage);
+        let mut local_server = self.shared.local_server();
+        local_server.connected.insert(server, storage);
         if proven {
-            face.unproven.remove(&server);
+            local_server.unproven.remove(&server);
         } else {
-            face.unproven.insert(server);
+            local_server.unproven.insert(server);
         }
-        drop(face);
-        self.faults.mended();
+        drop(local_server);
+        self.log_limit.reset();
         self.told(None);
         tracing::debug!(server = server.get(), "connected");
         let dialled = true;
@@ -100,23 +100,27 @@ impl Teller {
     /// certificate too. It is no loss if a member is not known as one here,
     /// because this server's log is old: it goes on refusing, and that is what
     /// keeps this server from counting.
-    fn unwelcome(&mut self, address: &str, answered: Answered) {
+    fn unwelcome(&mut self, address: &str, answered: GreetingReply) {
         let proven = trust::proof_of_answer(&self.shared, self.server, &answered);
         let secret = self.shared.secret.is_some();
         let believed = proven.is_ok_and(|proven| proven || !secret);
         match answered.answer {
-            Answer::Welcome(_) => {}
-            Answer::Refused(why) | Answer::Later(why) | Answer::SetBack(_, why) if !believed => {
+            GreetingAnswer::Welcome(_) => {}
+            GreetingAnswer::Refused(why)
+            | GreetingAnswer::Later(why)
+            | GreetingAnswer::SetBack(_, why)
+                if !believed =>
+            {
                 // What is there may say anything, and much.
                 let why: String = why.chars().take(UNPROVEN_CHARS).collect();
                 let why = format!("{why} (this was not proven to be said by that server)");
-                self.complain(address, &why, Undialled::Untrusted);
+                self.complain(address, &why, DialFailure::Untrusted);
             }
-            Answer::Refused(why) => self.complain(address, &why, Undialled::Refused),
-            Answer::Later(why) => self.later(address, &why),
-            Answer::SetBack(storage, why) => {
-                self.complain(address, &why, Undialled::Refused);
-                if self.shared.face().is_member(self.server, storage) {
+            GreetingAnswer::Refused(why) => self.complain(address, &why, DialFailure::Refused),
+            GreetingAnswer::Later(why) => self.later(address, &why),
+            GreetingAnswer::SetBack(storage, why) => {
+                self.complain(address, &why, DialFailure::Refused);
+                if self.shared.local_server().is_member(self.server, storage) {
                     self.inbox.put(Event::SetBack(why));
                 }
             }
@@ -126,7 +130,7 @@ impl Teller {
     /// One of two processes waits for the other. A restart alone is no news.
     fn later(&mut self, address: &str, why: &str) {
         if copies::is_lasting(why) {
-            self.complain(address, why, Undialled::Refused);
+            self.complain(address, why, DialFailure::Refused);
         } else {
             let server = self.server.get();
             tracing::debug!(server, "not connected yet: {address}: {why}");
@@ -141,10 +145,10 @@ impl Teller {
     }
 
     /// What somebody has to mend is counted each time, and said if it is new.
-    fn complain(&mut self, address: &str, why: &str, reason: Undialled) {
+    fn complain(&mut self, address: &str, why: &str, reason: DialFailure) {
         self.shared.metrics.undialled(reason);
         self.told(Some((address, why)));
-        if self.faults.is_news(address, why, clock::boot()) {
+        if self.log_limit.should_log(address, why, clock::boot()) {
             tracing::warn!(
                 server = self.server.get(),
                 "not connected: {address}: {why}"

@@ -8,9 +8,9 @@ use tenure_alpo::{Envelope, Input, StorageId};
 use tenure_core::Machine as _;
 use tenure_runtime::clock;
 
-use super::owner::Owner;
+use super::event_loop::EventLoop;
 
-impl Owner {
+impl EventLoop {
     /// Another server says something. What cannot be, and what contradicts
     /// what is known here without being a member's word, ends here.
     pub(super) fn received(&mut self, mut envelope: Envelope, storage: StorageId) {
@@ -20,7 +20,7 @@ impl Owner {
             if self
                 .shared
                 .objections
-                .is_news(server, "objection", clock::boot())
+                .should_log(server, "objection", clock::boot())
             {
                 tracing::warn!(
                     server = server.get(),
@@ -40,7 +40,7 @@ impl Owner {
     }
 
     /// The log may have a later version than before.
-    pub(super) fn rise(&mut self) {
+    pub(super) fn update_version(&mut self) {
         let version = self.node.state().version();
         if *self.shared.version.borrow() == version {
             return;

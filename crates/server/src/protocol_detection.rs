@@ -16,14 +16,14 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf, Take};
 
 use super::account::Connection;
 use super::calls::Waiting;
-use super::gate::Pass;
+use super::connection_limit::ConnectionPermit;
 use super::given_up::GivenUp;
 use crate::transport::{Arrival, Line};
 
 const HTTP_2: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// A connection of which the beginning has been read, and is read again.
-pub(super) struct Begun {
+pub(super) struct PeekedConnection {
     first: [u8; HTTP_2.len()],
     from: usize,
     to: usize,
@@ -36,7 +36,7 @@ pub(super) struct Begun {
 }
 
 /// Reads until it is clear which of the two is spoken.
-pub(super) async fn begin(mut line: Line, waiting: Waiting) -> io::Result<Begun> {
+pub(super) async fn begin(mut line: Line, waiting: Waiting) -> io::Result<PeekedConnection> {
     let mut first = [0; HTTP_2.len()];
     let mut to = 0;
     loop {
@@ -44,7 +44,7 @@ pub(super) async fn begin(mut line: Line, waiting: Waiting) -> io::Result<Begun>
         to += read;
         let clear = to == first.len() || first[..to] != HTTP_2[..to];
         if clear || read == 0 {
-            return Ok(Begun {
+            return Ok(PeekedConnection {
                 first,
                 from: 0,
                 to,
@@ -64,7 +64,7 @@ pub(super) async fn begin(mut line: Line, waiting: Waiting) -> io::Result<Begun>
 /// bytes, and the memory of a whole call.
 const TURN_BYTES: [usize; 2] = [1024, 64 * 1024];
 
-impl Begun {
+impl PeekedConnection {
     fn poll_rest(
         &mut self,
         context: &mut Context<'_>,
@@ -93,7 +93,7 @@ impl Begun {
     }
 }
 
-impl AsyncRead for Begun {
+impl AsyncRead for PeekedConnection {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -110,7 +110,7 @@ impl AsyncRead for Begun {
     }
 }
 
-impl AsyncWrite for Begun {
+impl AsyncWrite for PeekedConnection {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -143,15 +143,15 @@ impl AsyncWrite for Begun {
 /// A service whose requests carry what is known of the connection that they
 /// came by.
 #[derive(Clone)]
-pub(super) struct Noting<S> {
+pub(super) struct ConnectionInfoService<S> {
     pub(super) service: S,
-    pub(super) pass: Arc<Pass>,
+    pub(super) permit: Arc<ConnectionPermit>,
     pub(super) connection: Arc<Connection>,
     pub(super) arrival: Arrival,
     pub(super) given_up: Arc<GivenUp>,
 }
 
-impl<S, B> Service<Request<B>> for Noting<S>
+impl<S, B> Service<Request<B>> for ConnectionInfoService<S>
 where
     S: Service<Request<B>>,
 {
@@ -161,7 +161,7 @@ where
 
     fn call(&self, mut request: Request<B>) -> S::Future {
         let extensions = request.extensions_mut();
-        extensions.insert(Arc::clone(&self.pass));
+        extensions.insert(Arc::clone(&self.permit));
         extensions.insert(Arc::clone(&self.given_up));
         extensions.insert(Arc::clone(&self.connection));
         extensions.insert(self.arrival);

@@ -12,7 +12,7 @@ use std::time::Duration;
 use tenure_runtime::clock;
 use tokio::sync::{mpsc, oneshot};
 
-use super::inbox::{Event, Inbox, Look};
+use super::inbox::{Event, Inbox, Inspection};
 
 /// For how long looks are taken in one round; one page takes less.
 const SLICE: Duration = Duration::from_micros(500);
@@ -21,16 +21,19 @@ const TOGETHER_MAX: usize = 1_024;
 
 /// Passes looks on to the machine, in the order in which they come. Each who
 /// asks has one at a time, so that there are at most as many as calls.
-pub(super) async fn in_turn(mut looks: mpsc::UnboundedReceiver<Look>, inbox: Arc<Inbox>) {
+pub(super) async fn in_turn(
+    mut inspections: mpsc::UnboundedReceiver<Inspection>,
+    inbox: Arc<Inbox>,
+) {
     let mut some = Vec::new();
-    while looks.recv_many(&mut some, TOGETHER_MAX).await > 0 {
+    while inspections.recv_many(&mut some, TOGETHER_MAX).await > 0 {
         let mut waiting = VecDeque::from(std::mem::take(&mut some));
         while !waiting.is_empty() {
             let (give_back, rest) = oneshot::channel();
-            inbox.put(Event::Look(Box::new(move |node| {
+            inbox.put(Event::Inspection(Box::new(move |node| {
                 let begun = clock::boot();
-                while let Some(look) = waiting.pop_front() {
-                    look(node);
+                while let Some(inspect) = waiting.pop_front() {
+                    inspect(node);
                     if clock::boot().since(begun) >= SLICE {
                         break;
                     }
@@ -49,28 +52,28 @@ mod tests {
 
     #[tokio::test]
     async fn looks_are_taken_in_order_and_no_longer_than_a_slice_in_a_round() {
-        let (ask, looks) = mpsc::unbounded_channel::<Look>();
+        let (ask, inspections) = mpsc::unbounded_channel::<Inspection>();
         let inbox = Arc::new(Inbox::default());
-        tokio::spawn(in_turn(looks, Arc::clone(&inbox)));
+        tokio::spawn(in_turn(inspections, Arc::clone(&inbox)));
         let (tell, mut told) = mpsc::unbounded_channel();
         for number in 0..50 {
             let tell = tell.clone();
-            let look = move |_: Option<&_>| {
+            let inspect = move |_: Option<&_>| {
                 let begun = clock::boot();
                 while clock::boot().since(begun) < SLICE / 4 {}
                 let _ = tell.send(number);
             };
-            ask.send(Box::new(look)).expect("somebody takes it");
+            ask.send(Box::new(inspect)).expect("somebody takes it");
         }
         let (mut next, mut events) = (0, Vec::new());
         while next < 50 {
             inbox.more().await;
             inbox.take(&mut events);
             for event in events.drain(..) {
-                let Event::Look(look) = event else {
+                let Event::Inspection(inspect) = event else {
                     panic!("expected a look");
                 };
-                look(None);
+                inspect(None);
             }
             let before = next;
             while let Ok(number) = told.try_recv() {

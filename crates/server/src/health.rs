@@ -1,12 +1,12 @@
 //! How a server stands, for questions about its health.
 
-use super::owner::Owner;
+use super::event_loop::EventLoop;
 use super::removal::by_own_log;
-use super::shared::Standing;
+use super::shared::HealthStatus;
 
-impl Owner {
+impl EventLoop {
     /// Says how the server stands.
-    pub(super) fn stand(&mut self) {
+    pub(super) fn update_health(&mut self) {
         let leader = self.node.leader();
         let removed = self.removal.text(self.node.identity());
         let set_back = self.shared.copies().set_back.clone();
@@ -15,13 +15,13 @@ impl Owner {
         let out = set_back.clone().or_else(|| removed.clone()).or_else(own);
         let refused = self.refusals.text(&self.members);
         let refused = refused.filter(|_| leader.is_none());
-        let barred = refused.is_some() && self.refusals.bar(&self.members);
+        let barred = refused.is_some() && self.refusals.excludes_from_majority(&self.members);
         if leader != Some(self.node.id()) {
             self.lost.clear();
         }
-        let full = self.space.full(self.node.state());
+        let full = self.quota_usage.full(self.node.state());
         let sound = removed.is_none() && set_back.is_none();
-        let standing = Standing {
+        let health_status = HealthStatus {
             alive: true,
             // One that does not vote never doubts its leader.
             ready: leader.is_some() && sound && self.stopping.is_none(),
@@ -39,14 +39,14 @@ impl Owner {
                 (None, None) => "no leader is known at the moment".into(),
             },
         };
-        self.shared.standing.send_if_modified(|known| {
-            let news = *known != standing;
-            if known.full.is_empty() && !standing.full.is_empty() {
-                tracing::warn!("{}", standing.full);
-            } else if standing.full.is_empty() && !known.full.is_empty() {
+        self.shared.health_status.send_if_modified(|known| {
+            let news = *known != health_status;
+            if known.full.is_empty() && !health_status.full.is_empty() {
+                tracing::warn!("{}", health_status.full);
+            } else if health_status.full.is_empty() && !known.full.is_empty() {
                 tracing::info!("registers have room again");
             }
-            *known = standing;
+            *known = health_status;
             news
         });
     }

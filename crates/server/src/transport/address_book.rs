@@ -36,11 +36,11 @@ pub struct Contact {
 
 /// The addresses of all servers that are known.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
-pub struct Book {
+pub struct AddressBook {
     contacts: BTreeMap<ServerId, Contact>,
 }
 
-impl Book {
+impl AddressBook {
     /// What flags say: an edition of 0, which anything newer replaces.
     pub fn from_flags(peers: &BTreeMap<ServerId, String>) -> Self {
         let contact = |peer: &String| Contact {
@@ -200,47 +200,51 @@ mod tests {
 
     #[test]
     fn the_higher_edition_wins() {
-        let mut book = Book::from_flags(&BTreeMap::from([(id(1), "a:1".to_owned())]));
-        assert!(book.learn_one(id(1), &contact(2, "b:1")));
-        assert!(!book.learn_one(id(1), &contact(2, "c:1")));
-        assert!(!book.learn_one(id(1), &contact(1, "a:1")));
-        assert_eq!(book.get(id(1)).map(|it| &*it.peer), Some("b:1"));
+        let mut address_book =
+            AddressBook::from_flags(&BTreeMap::from([(id(1), "a:1".to_owned())]));
+        assert!(address_book.learn_one(id(1), &contact(2, "b:1")));
+        assert!(!address_book.learn_one(id(1), &contact(2, "c:1")));
+        assert!(!address_book.learn_one(id(1), &contact(1, "a:1")));
+        assert_eq!(address_book.get(id(1)).map(|it| &*it.peer), Some("b:1"));
     }
 
     #[test]
     fn a_member_has_room_whoever_came_before() {
-        let mut book = Book::default();
+        let mut address_book = AddressBook::default();
         let members = |it: ServerId| it.get() <= 31;
         let own = contact(1, "own:1");
-        assert!(book.learn_among(id(1), &own, true, members));
+        assert!(address_book.learn_among(id(1), &own, true, members));
         // More strangers than there is room for: the oldest go.
         for stranger in 100..10_000 {
             let it = contact(stranger, "stranger:1");
-            assert!(book.learn_among(id(stranger), &it, false, members));
-            assert!(book.contacts.len() <= MOST);
+            assert!(address_book.learn_among(id(stranger), &it, false, members));
+            assert!(address_book.contacts.len() <= MOST);
         }
-        assert!(book.get(id(9_999)).is_some() && book.get(id(9_900)).is_none());
+        assert!(address_book.get(id(9_999)).is_some() && address_book.get(id(9_900)).is_none());
         // As many members as there can be, with the oldest of editions.
         for member in 2..=31 {
             let it = contact(0, "member:1");
-            assert!(book.learn_among(id(member), &it, true, members));
+            assert!(address_book.learn_among(id(member), &it, true, members));
         }
-        assert!((1..=31).all(|member| book.get(id(member)).is_some()));
-        assert_eq!(book.contacts.len(), MOST);
+        assert!((1..=31).all(|member| address_book.get(id(member)).is_some()));
+        assert_eq!(address_book.contacts.len(), MOST);
         // One that is older than all strangers has none.
         let it = contact(1, "stranger:1");
-        assert!(!book.learn_among(id(50), &it, false, members));
+        assert!(!address_book.learn_among(id(50), &it, false, members));
     }
 
     #[test]
     fn it_reads_what_it_wrote_and_nothing_else() {
-        let mut book = Book::default();
-        book.learn_one(id(3), &contact(7, "host:9"));
+        let mut address_book = AddressBook::default();
+        address_book.learn_one(id(3), &contact(7, "host:9"));
         let mut bytes = Vec::new();
-        book.encode(&mut bytes);
-        assert_eq!(Book::decode(&mut Reader::new(&bytes)), Ok(book));
+        address_book.encode(&mut bytes);
+        assert_eq!(
+            AddressBook::decode(&mut Reader::new(&bytes)),
+            Ok(address_book)
+        );
         for cut in 0..bytes.len() {
-            assert!(Book::decode(&mut Reader::new(&bytes[..cut])).is_err());
+            assert!(AddressBook::decode(&mut Reader::new(&bytes[..cut])).is_err());
         }
     }
 }

@@ -244,7 +244,7 @@ impl Below {
 
 /// What registers take, and what commands under way may add.
 #[derive(Debug)]
-pub(super) struct Space {
+pub(super) struct QuotaUsage {
     /// What all together may take.
     most: Size,
     under_way: HashMap<u64, (Key, Size)>,
@@ -254,7 +254,7 @@ pub(super) struct Space {
     revision: u64,
 }
 
-impl Space {
+impl QuotaUsage {
     pub(super) fn new(most: Size) -> Self {
         Self {
             most,

@@ -24,17 +24,17 @@ use tokio::sync::oneshot;
 use super::config::Config;
 use super::data;
 use super::ended::Ended;
-use super::gathered::Gathered;
-use super::inbox::{Ending, Event, Inbox, Reply, Told, Visit};
+use super::inbox::{ClosedBy, Event, Inbox, PeerConnection, ReplyTo, TimedAnswer};
+use super::keep_alive_batch::KeepAliveBatch;
 use super::metrics;
 use super::peers::Peers;
+use super::quota_usage::{Quota, QuotaUsage, Size};
 use super::refusals::Refusals;
 use super::removal::Removal;
 use super::shared::{Progress, Shared};
 use super::silence::Silence;
-use super::space::{Quota, Size, Space};
 use super::watchers::Watchers;
-use crate::transport::{Greeting, Settled};
+use crate::transport::{CommittedMembers, Greeting};
 use crate::wal::{Ended as LogEnded, Here, Writer};
 
 /// Entries of a batch that a server may write on its own thread.
@@ -56,7 +56,7 @@ pub(super) enum Step {
 }
 
 /// The machine and what surrounds it.
-pub(super) struct Owner {
+pub(super) struct EventLoop {
     pub(super) node: Node,
     pub(super) shared: Arc<Shared>,
     pub(super) inbox: Arc<Inbox>,
@@ -65,11 +65,11 @@ pub(super) struct Owner {
     pub(super) watchers: Arc<Watchers>,
     /// Requests that may be under way.
     pub(super) requests: usize,
-    waiting: HashMap<u64, Reply>,
-    gathered: Gathered,
+    waiting: HashMap<u64, ReplyTo>,
+    keep_alive_batch: KeepAliveBatch,
     next_token: u64,
     /// What registers take.
-    pub(super) space: Space,
+    pub(super) quota_usage: QuotaUsage,
     pub(super) members: Membership,
     /// Whether others know the members without this server.
     pub(super) removal: Removal,
@@ -96,7 +96,7 @@ pub(super) struct Owner {
     pub(super) silence: Option<Arc<Silence>>,
 }
 
-impl Owner {
+impl EventLoop {
     pub(super) fn new(
         node: Node,
         shared: Arc<Shared>,
@@ -117,10 +117,10 @@ impl Owner {
             watchers,
             requests: config.requests,
             waiting: HashMap::new(),
-            gathered: Gathered::default(),
+            keep_alive_batch: KeepAliveBatch::default(),
             // A small number would do; this one is never mistaken for a count.
             next_token: 1 << 32,
-            space: Space::new(Size {
+            quota_usage: QuotaUsage::new(Size {
                 bytes: config.quota_bytes,
                 registers: config.quota_registers,
             }),
@@ -145,7 +145,7 @@ impl Owner {
         if let Some(why) = &self.shared.copies().set_back {
             tracing::warn!("this server takes part in nothing: {why}");
         }
-        self.rise();
+        self.update_version();
         self.after_round(false, true);
     }
 
@@ -182,7 +182,7 @@ impl Owner {
         if is_due(self.node.deadline()) {
             self.node.tick(now);
         }
-        if is_due(self.gathered.due()) {
+        if is_due(self.keep_alive_batch.due()) {
             self.propose_gathered();
         }
         if std::mem::take(&mut self.to_hand_over) && self.node.status() == Status::Leader {
@@ -200,7 +200,11 @@ impl Owner {
     }
 
     async fn wait(&self) {
-        let deadlines = [self.node.deadline(), self.gathered.due(), self.stopping];
+        let deadlines = [
+            self.node.deadline(),
+            self.keep_alive_batch.due(),
+            self.stopping,
+        ];
         let deadline = deadlines.into_iter().flatten().min();
         tokio::select! {
             biased;
@@ -224,31 +228,33 @@ impl Owner {
             Event::DiskFailed(error) => return Some(Ended::Disk(error)),
             Event::Greeted { greeting, dialled } => {
                 let applied = self.node.state().applied().id;
-                if self.shared.face().meet(&greeting, dialled, applied) {
-                    self.keep_book();
+                if self.shared.local_server().meet(&greeting, dialled, applied) {
+                    self.save_address_book();
                 }
                 self.peers.greeted(&self.members);
                 self.hear(&greeting);
             }
-            Event::Connected(visit) => self.peers.connected(visit, &self.members),
-            Event::Closed(visit, ending) => {
+            Event::Connected(peer_connection) => {
+                self.peers.connected(peer_connection, &self.members)
+            }
+            Event::Closed(peer_connection, ending) => {
                 // What this side closed is no sign of a crash of the other.
-                if self.peers.closed(visit) && ending == Ending::There {
-                    let Visit {
+                if self.peers.closed(peer_connection) && ending == ClosedBy::There {
+                    let PeerConnection {
                         server, storage, ..
-                    } = visit;
+                    } = peer_connection;
                     self.node.handle(now, Input::Closed(server, storage));
                 }
             }
             Event::SetBack(why) => self.set_back(why),
             Event::Refused { by, why } => {
                 if self.refusals.hear(by, why) {
-                    self.stand();
+                    self.update_health();
                 }
             }
             Event::Asked(ask, quota, reply) => self.ask(ask, quota.as_deref(), reply),
-            Event::Look(look) => look(Some(&self.node)),
-            Event::Snapshot(teller) => return self.snapshot(teller),
+            Event::Inspection(inspect) => inspect(Some(&self.node)),
+            Event::Snapshot(reply_to) => return self.snapshot(reply_to),
             Event::Stop => self.stop(),
         }
         None
@@ -256,11 +262,11 @@ impl Owner {
 
     /// Takes a snapshot. If the newest covers everything already, it may
     /// still be on its way: whoever asks waits for all that is.
-    fn snapshot(&mut self, teller: oneshot::Sender<LogId>) -> Option<Ended> {
+    fn snapshot(&mut self, reply_to: oneshot::Sender<LogId>) -> Option<Ended> {
         self.node.handle(clock::now(), Input::Compact);
         let ended = self.carry_out();
         let upto = self.node.snapshot().map_or(0, |it| it.last.id);
-        self.snapshots.push_back((self.handed, upto, teller));
+        self.snapshots.push_back((self.handed, upto, reply_to));
         if self.syncing.is_empty() {
             self.tell_of_snapshots(self.handed);
         }
@@ -269,27 +275,27 @@ impl Owner {
 
     fn tell_of_snapshots(&mut self, durable: u64) {
         while let Some(told) = self.snapshots.pop_front_if(|(it, ..)| *it <= durable) {
-            let (_, upto, teller) = told;
+            let (_, upto, reply_to) = told;
             // Whoever asked may have gone.
-            let _ = teller.send(upto);
+            let _ = reply_to.send(upto);
         }
     }
 
-    fn ask(&mut self, ask: ClientRequest, quota: Option<&Quota>, reply: Reply) {
+    fn ask(&mut self, ask: ClientRequest, quota: Option<&Quota>, reply: ReplyTo) {
         if self.waiting.len() >= self.requests {
             self.shared.metrics.refused();
             let answer = Answer::Refused(Refusal::Busy);
-            return reply.send(Told { answer, at: None });
+            return reply.send(TimedAnswer { answer, at: None });
         }
         let token = self.next_token;
         self.next_token += 1;
-        let ask = match (self.space.admit(&self.node, token, ask, quota), reply) {
-            (ClientRequest::Repeat(it), Reply::House(sender)) => {
+        let ask = match (self.quota_usage.admit(&self.node, token, ask, quota), reply) {
+            (ClientRequest::Repeat(it), ReplyTo::InternalSession(sender)) => {
                 let (command, claim, refusal) = *it;
                 self.shared.metrics.refused();
                 self.count_refusal(refusal);
                 let answer = Answer::Refused(refusal);
-                Reply::House(sender).send(Told { answer, at: None });
+                ReplyTo::InternalSession(sender).send(TimedAnswer { answer, at: None });
                 let operation = Operation::KeepAlive;
                 ClientRequest::Command(
                     Command {
@@ -305,7 +311,7 @@ impl Owner {
             }
         };
         let ask = if self.node.status() == Status::Leader {
-            match self.gathered.keep(clock::boot, token, ask) {
+            match self.keep_alive_batch.keep(clock::boot, token, ask) {
                 Ok(()) => return,
                 Err(ask) => ask,
             }
@@ -324,15 +330,18 @@ impl Owner {
     }
 
     fn propose_gathered(&mut self) {
-        for (token, ask) in self.gathered.take() {
+        for (token, ask) in self.keep_alive_batch.take() {
             self.node.handle(clock::now(), Input::Asked { token, ask });
         }
     }
 
     /// Keeps what is known of addresses, off this thread.
-    pub(super) fn keep_book(&self) {
-        let (dir, book) = (self.data.clone(), self.shared.face().book.clone());
-        tokio::task::spawn_blocking(move || data::write_book(&dir, &book));
+    pub(super) fn save_address_book(&self) {
+        let (dir, address_book) = (
+            self.data.clone(),
+            self.shared.local_server().address_book.clone(),
+        );
+        tokio::task::spawn_blocking(move || data::write_address_book(&dir, &address_book));
     }
 
     /// A leader hands over before it goes, so that nobody has to notice.
@@ -343,7 +352,7 @@ impl Owner {
         } else {
             self.stopping = Some(Instant::ZERO);
         }
-        self.stand();
+        self.update_health();
     }
 
     /// Does what the machine asks for.
@@ -394,7 +403,7 @@ impl Owner {
             self.to_hand_over = answer == Answer::Refused(Refusal::NotHandedOver);
             return;
         }
-        self.space.over(token);
+        self.quota_usage.over(token);
         let Some(reply) = self.waiting.remove(&token) else {
             return;
         };
@@ -421,19 +430,19 @@ impl Owner {
                 .map(|entry| entry.time),
             _ => None,
         };
-        reply.send(Told { answer, at });
+        reply.send(TimedAnswer { answer, at });
     }
 
     /// What others are told after each round.
     fn after_round(&mut self, applied: bool, told: bool) {
-        self.shared.face().stands_at(&self.node);
+        self.shared.local_server().update_progress(&self.node);
         self.shared.acknowledged(&self.node);
-        if self.space.applied(self.node.state()) {
+        if self.quota_usage.applied(self.node.state()) {
             // There is more to count, in another round.
-            self.inbox.put(Event::Look(Box::new(|_| ())));
+            self.inbox.put(Event::Inspection(Box::new(|_| ())));
         }
         if applied {
-            self.rise();
+            self.update_version();
             self.settle();
             self.watchers.applied(self.node.state().registers());
             let progress = Progress {
@@ -452,17 +461,17 @@ impl Owner {
         if *self.node.members() != self.members {
             self.members = self.node.members().clone();
             let known = self.members.iter().map(|(id, it)| (id, it.storage));
-            let mut face = self.shared.face();
-            face.hello.known = known.collect();
-            let news = face.admit(self.members.clone());
-            drop(face);
+            let mut local_server = self.shared.local_server();
+            local_server.hello.known = known.collect();
+            let news = local_server.admit(self.members.clone());
+            drop(local_server);
             if news {
-                self.keep_book();
+                self.save_address_book();
             }
             self.peers.greeted(&self.members);
         }
         if told || applied {
-            self.stand();
+            self.update_health();
         }
     }
 
@@ -476,7 +485,7 @@ impl Owner {
         if hello.cluster != Some(own.cluster) || !is_member || !says_who {
             return;
         }
-        let ours = Settled {
+        let ours = CommittedMembers {
             upto: self.node.log().last().id,
             members: self.node.members().clone(),
         };
@@ -485,7 +494,7 @@ impl Owner {
             .hear(own, &ours, hello.server, &greeting.settled);
         if let Some(text) = news {
             tracing::warn!("{text}");
-            self.stand();
+            self.update_health();
         }
     }
 
@@ -561,14 +570,14 @@ impl Owner {
     pub(super) fn end(mut self, ended: &Ended) -> Writer {
         for (_, reply) in self.waiting.drain() {
             let answer = Answer::Interrupted;
-            reply.send(Told { answer, at: None });
+            reply.send(TimedAnswer { answer, at: None });
         }
         let why = ended.to_string();
-        self.shared.standing.send_modify(|standing| {
-            standing.alive = false;
-            standing.ready = false;
-            standing.leads = false;
-            standing.waiting = why;
+        self.shared.health_status.send_modify(|health_status| {
+            health_status.alive = false;
+            health_status.ready = false;
+            health_status.leads = false;
+            health_status.waiting = why;
         });
         if let Some(batch) = self.own.take() {
             self.submit(batch);

@@ -3,7 +3,7 @@
 //! A message is collected until its last byte is there. Whoever sends all of
 //! it but that would make the server keep it, in each of a thousand calls of
 //! a connection, and in as many connections as it likes. So what comes is
-//! counted ([`Asked`]); what goes beyond the bounds is refused, and so is a
+//! counted ([`RequestCharge`]); what goes beyond the bounds is refused, and so is a
 //! message that takes too long. The beginning of a message has bounds of its
 //! own above those of what follows ([`FREE_BYTES`]): small calls get through
 //! while large ones fill theirs.
@@ -25,7 +25,7 @@ use hyper::body::{Body, Frame, SizeHint};
 use tokio::time::{Sleep, sleep};
 use tonic::Status;
 
-use super::account::Asked;
+use super::account::RequestCharge;
 use super::grpc::status;
 
 /// The beginning of a message, which has room where the rest has none.
@@ -91,9 +91,9 @@ impl Message {
 
 /// A body whose bytes are counted.
 #[derive(Debug)]
-pub(super) struct Metered<B> {
+pub(super) struct MeteredBody<B> {
     body: B,
-    asked: Arc<Asked>,
+    asked: Arc<RequestCharge>,
     /// How long a message may take from its first byte to its last.
     within: Duration,
     /// Whether what was sent is held until the call is over.
@@ -105,11 +105,11 @@ pub(super) struct Metered<B> {
     late: Option<Pin<Box<Sleep>>>,
 }
 
-impl<B> Metered<B> {
+impl<B> MeteredBody<B> {
     pub(super) fn new(
         body: B,
         headers: &HeaderMap,
-        asked: Arc<Asked>,
+        asked: Arc<RequestCharge>,
         within: Duration,
         keeps: bool,
     ) -> Self {
@@ -148,7 +148,7 @@ impl<B> Metered<B> {
     }
 }
 
-impl<B> Drop for Metered<B> {
+impl<B> Drop for MeteredBody<B> {
     fn drop(&mut self) {
         if !self.keeps {
             self.asked.give(self.held);
@@ -156,7 +156,7 @@ impl<B> Drop for Metered<B> {
     }
 }
 
-impl<B> Body for Metered<B>
+impl<B> Body for MeteredBody<B>
 where
     B: Body<Data = Bytes> + Unpin,
     B::Error: Into<BoxError>,
@@ -212,9 +212,9 @@ mod tests {
         HeaderMap::from_iter([(kind.0, kind.1.parse().expect("a value"))])
     }
 
-    fn metered(headers: &HeaderMap, connection: &Connection, keeps: bool) -> Metered<()> {
-        let asked = Asked::begin(connection.alone(), 0, false).expect("room");
-        Metered::new((), headers, asked, Duration::from_secs(30), keeps)
+    fn metered(headers: &HeaderMap, connection: &Connection, keeps: bool) -> MeteredBody<()> {
+        let asked = RequestCharge::begin(connection.alone(), 0, false).expect("room");
+        MeteredBody::new((), headers, asked, Duration::from_secs(30), keeps)
     }
 
     fn account() -> Arc<Account> {

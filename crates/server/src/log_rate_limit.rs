@@ -29,17 +29,17 @@ const MOST_EACH: usize = 8;
 /// What was said of whom, and when it was last seen. They are told apart by
 /// addresses, or by what else names them.
 #[derive(Debug)]
-pub(super) struct Complaints<K = IpAddr>(Mutex<BTreeMap<(K, String), Instant>>);
+pub(super) struct LogRateLimit<K = IpAddr>(Mutex<BTreeMap<(K, String), Instant>>);
 
-impl<K> Default for Complaints<K> {
+impl<K> Default for LogRateLimit<K> {
     fn default() -> Self {
         Self(Mutex::default())
     }
 }
 
-impl<K: Ord + Copy + Debug> Complaints<K> {
+impl<K: Ord + Copy + Debug> LogRateLimit<K> {
     /// Whether it is to be said now that `why` is wrong with `who`.
-    pub(super) fn is_news(&self, who: K, why: &str, now: Instant) -> bool {
+    pub(super) fn should_log(&self, who: K, why: &str, now: Instant) -> bool {
         let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         told.retain(|_, seen| now.since(*seen) < SILENCE);
         if let Some(seen) = told.get_mut(&(who, why.to_owned())) {
@@ -66,16 +66,16 @@ impl<K: Ord + Copy + Debug> Complaints<K> {
 
 /// What was said of one server that is dialled.
 #[derive(Debug, Default)]
-pub(super) struct Faults {
+pub(super) struct DialLogLimit {
     /// The last that was said of each of its addresses.
     last: BTreeMap<String, String>,
     /// When each was said.
     said: BTreeMap<(String, String), Instant>,
 }
 
-impl Faults {
+impl DialLogLimit {
     /// Whether it is to be said now that `why` is wrong at `address`.
-    pub(super) fn is_news(&mut self, address: &str, why: &str, now: Instant) -> bool {
+    pub(super) fn should_log(&mut self, address: &str, why: &str, now: Instant) -> bool {
         if self.last.get(address).is_some_and(|last| last == why) {
             return false;
         }
@@ -93,7 +93,7 @@ impl Faults {
     }
 
     /// It was connected: whatever comes after that is a change.
-    pub(super) fn mended(&mut self) {
+    pub(super) fn reset(&mut self) {
         self.last.clear();
     }
 }
@@ -108,24 +108,24 @@ mod tests {
 
     #[test]
     fn it_is_said_once_and_again_after_a_silence() {
-        let complaints = Complaints::default();
+        let log_rate_limit = LogRateLimit::default();
         let [one, two] = [1, 2].map(|last| IpAddr::from([10, 0, 0, last]));
-        assert!(complaints.is_news(one, "expired", at(0)));
-        assert!(complaints.is_news(two, "expired", at(0)));
-        assert!(complaints.is_news(one, "foreign", at(1)));
+        assert!(log_rate_limit.should_log(one, "expired", at(0)));
+        assert!(log_rate_limit.should_log(two, "expired", at(0)));
+        assert!(log_rate_limit.should_log(one, "foreign", at(1)));
         for second in 1..200 {
-            assert!(!complaints.is_news(one, "expired", at(second)));
+            assert!(!log_rate_limit.should_log(one, "expired", at(second)));
         }
         // The other one had been mended meanwhile.
-        assert!(complaints.is_news(two, "expired", at(200)));
+        assert!(log_rate_limit.should_log(two, "expired", at(200)));
     }
 
     #[test]
     fn a_fault_is_said_when_it_changes_and_not_twice_in_a_minute() {
-        let mut faults = Faults::default();
+        let mut faults = DialLogLimit::default();
         let mut said = Vec::new();
         let mut happens = |address: &str, why: &'static str, second: u64| {
-            if faults.is_news(address, why, at(second)) {
+            if faults.should_log(address, why, at(second)) {
                 said.push((second, why));
             }
         };
@@ -152,15 +152,15 @@ mod tests {
 
     #[test]
     fn nobody_fills_the_log() {
-        let complaints = Complaints::default();
+        let log_rate_limit = LogRateLimit::default();
         let who = |n: u32| IpAddr::from(n.to_be_bytes());
-        let said = (0..1_000).filter(|n| complaints.is_news(who(*n), "garbage", at(1)));
+        let said = (0..1_000).filter(|n| log_rate_limit.should_log(who(*n), "garbage", at(1)));
         assert_eq!(said.count(), MOST);
         // One that says something else each time leaves room for the others.
-        let alone = Complaints::default();
-        let said = (0..1_000).filter(|n: &u32| alone.is_news(who(1), &n.to_string(), at(1)));
+        let alone = LogRateLimit::default();
+        let said = (0..1_000).filter(|n: &u32| alone.should_log(who(1), &n.to_string(), at(1)));
         assert_eq!(said.count(), MOST_EACH);
-        assert!(alone.is_news(who(2), "expired", at(1)));
-        assert!(complaints.is_news(who(5_000), "garbage", at(100)));
+        assert!(alone.should_log(who(2), "expired", at(1)));
+        assert!(log_rate_limit.should_log(who(5_000), "garbage", at(100)));
     }
 }

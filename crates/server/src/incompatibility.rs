@@ -9,28 +9,28 @@ use super::shared::Shared;
 use crate::transport::{Form, Greeting, Settings};
 
 /// Why the other server cannot be one that this one works with, if so.
-pub(super) fn misfit(shared: &Shared, greeting: &Greeting, form: Form) -> Option<String> {
-    let face = shared.face();
-    if form == Form::First && face.details.version >= ClusterVersion::SECOND {
+pub(super) fn incompatibility(shared: &Shared, greeting: &Greeting, form: Form) -> Option<String> {
+    let local_server = shared.local_server();
+    if form == Form::First && local_server.details.version >= ClusterVersion::SECOND {
         let other = greeting.hello.server.get();
         return Some(format!(
             "expected the protocol tenure-2, which all servers of this cluster speak since its \
              version is {}, found tenure-1; start server {other} with the release of the others, \
              or a later one",
-            face.details.version
+            local_server.details.version
         ));
     }
-    if greeting.settings != face.settings {
+    if greeting.settings != local_server.settings {
         // Both sides print it, so it names both.
-        let (own, other) = (face.hello.server.get(), greeting.hello.server.get());
-        let unlike = unlike(face.settings, greeting.settings);
+        let (own, other) = (local_server.hello.server.get(), greeting.hello.server.get());
+        let unlike = unlike(local_server.settings, greeting.settings);
         return Some(format!(
             "{unlike} (server {own} has the former, server {other} the latter); give all servers \
              of a cluster the same --election-timeout and --lease-reads"
         ));
     }
     // A blank one judges for itself by what it is answered.
-    let identity = face.identity?;
+    let identity = local_server.identity?;
     greeting.hello.cluster?;
     let meets = identity.meets(&greeting.hello);
     meets.err().map(|stranger| stranger.to_string())

@@ -13,7 +13,7 @@ use std::io;
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 
-use super::greeting::Answer;
+use super::greeting::GreetingAnswer;
 use super::handshake::Piece;
 use tenure_runtime::tls::Mismatch;
 
@@ -54,7 +54,7 @@ pub(super) async fn refuse_tls(stream: &mut TcpStream) -> io::Result<Option<io::
     if read < first.len() || first != [HANDSHAKE, VERSION] {
         return Ok(None);
     }
-    let answer = Piece::answered(&Answer::Refused(FOUND_TLS.0.into()));
+    let answer = Piece::answered(&GreetingAnswer::Refused(FOUND_TLS.0.into()));
     answer.write(stream).await?;
     let error = io::Error::new(io::ErrorKind::InvalidData, FOUND_TLS);
     Ok(Some(error))
@@ -62,7 +62,7 @@ pub(super) async fn refuse_tls(stream: &mut TcpStream) -> io::Result<Option<io::
 
 /// Waits for the first bytes. If they are none of TLS, says so, and gives what
 /// to tell people.
-pub(super) async fn refuse(stream: &mut TcpStream) -> io::Result<Option<io::Error>> {
+pub(super) async fn refuse_plaintext(stream: &mut TcpStream) -> io::Result<Option<io::Error>> {
     let error = |why| io::Error::new(io::ErrorKind::InvalidData, why);
     let mut first = [0; 3];
     let read = stream.peek(&mut first).await?;
@@ -73,7 +73,7 @@ pub(super) async fn refuse(stream: &mut TcpStream) -> io::Result<Option<io::Erro
     match &first[..read] {
         b"PRI" => stream.write_all(&go_away()).await?,
         [b't', ..] => {
-            let answer = Piece::answered(&Answer::Refused(SERVER.into()));
+            let answer = Piece::answered(&GreetingAnswer::Refused(SERVER.into()));
             answer.write(stream).await?;
             let error = io::Error::new(io::ErrorKind::InvalidData, FOUND_PLAIN);
             return Ok(Some(error));

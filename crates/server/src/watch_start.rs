@@ -2,7 +2,7 @@
 //!
 //! To make it all at once would hold up the machine for as long as the
 //! registers are many, for each watch. So each page is a look of its own
-//! ([`Door::look_in_turn`](super::door::Door::look_in_turn)), for which the
+//! ([`ServerHandle::inspect_in_turn`](super::door::Door::look_in_turn)), for which the
 //! stream asks when it has told the page before; nothing is held meanwhile.
 //!
 //! Registers change between two looks. So a page begins with what has changed
@@ -20,9 +20,9 @@ use tenure_alpo::{LogId, Node};
 use tenure_core::cas::{Register, Registers};
 use tenure_core::ids::Key;
 
-use super::account::Place;
-use super::following::Following;
-use super::watchers::{Seat, Selector, Watchers};
+use super::account::CallerAccount;
+use super::watch_queue::WatchReceiver;
+use super::watchers::{Selector, WatcherGuard, Watchers};
 
 /// Registers of one page, at most.
 const REGISTERS_MAX: usize = 250;
@@ -36,7 +36,7 @@ const DELETED_MAX: usize = 4_096;
 
 /// After what to follow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum After {
+pub(super) enum StartAfter {
     /// So many changes. One from the future is waited for: this server lags
     /// behind the one that told it.
     Revision(u64),
@@ -46,7 +46,7 @@ pub(super) enum After {
 
 /// Why nobody can follow from there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum NoWatch {
+pub(super) enum WatchError {
     /// There are too many followers.
     Full,
     /// Changes after that are not kept; here it begins now.
@@ -77,17 +77,17 @@ pub(super) struct Page {
 
 /// What comes of a look.
 #[derive(Debug)]
-pub(super) struct Seen {
+pub(super) struct PageRead {
     pub(super) page: Page,
     /// What is to be told after it.
     pub(super) then: Option<Page>,
     /// Where it goes on, when that was all.
-    pub(super) following: Option<(Following, Seat)>,
+    pub(super) watch_queue: Option<(WatchReceiver, WatcherGuard)>,
 }
 
 /// How far a watch has come that does not follow yet.
 #[derive(Debug)]
-pub(super) struct Beginning {
+pub(super) struct WatchStart {
     selector: Selector,
     /// The revision of the first look; `None` if everything was told already.
     first: Option<u64>,
@@ -101,13 +101,13 @@ pub(super) struct Beginning {
 }
 
 /// What is left of a page.
-struct Left {
+struct PageRoom {
     registers: usize,
     changes: usize,
     bytes: usize,
 }
 
-impl Left {
+impl PageRoom {
     const fn new() -> Self {
         Self {
             registers: REGISTERS_MAX,
@@ -127,15 +127,15 @@ impl Left {
     }
 }
 
-impl Beginning {
+impl WatchStart {
     /// Of a watch of all changes after `after`, or of one that first tells the
     /// state as it is. A `foreign` place was told by another cluster.
     pub(super) fn new(
         node: &Node,
         selector: Selector,
-        after: Option<After>,
+        after: Option<StartAfter>,
         foreign: bool,
-    ) -> Result<Self, NoWatch> {
+    ) -> Result<Self, WatchError> {
         let told = after.map(|after| place(node, after, foreign)).transpose()?;
         let now = node.state().registers().revision();
         Ok(Self {
@@ -150,14 +150,14 @@ impl Beginning {
     /// Takes what comes next, and a seat if that is all.
     ///
     /// # Errors
-    /// [`NoWatch::TooOld`] or [`NoWatch::Full`].
-    pub(super) fn look(
+    /// [`WatchError::TooOld`] or [`WatchError::Full`].
+    pub(super) fn inspect(
         &mut self,
         registers: &Registers,
-        (watchers, counted): (&Arc<Watchers>, Arc<Place>),
-    ) -> Result<Seen, NoWatch> {
+        (watchers, counted): (&Arc<Watchers>, Arc<CallerAccount>),
+    ) -> Result<PageRead, WatchError> {
         let now = registers.revision();
-        let mut left = Left::new();
+        let mut left = PageRoom::new();
         let mut page = Page {
             initial: self.first.is_some(),
             ..Page::default()
@@ -166,20 +166,20 @@ impl Beginning {
         self.told = Some(told);
         page.revision = self.first.unwrap_or(told);
         let complete = told >= now && self.more(registers, (&mut page, &mut left));
-        let (mut then, mut following) = (None, None);
+        let (mut then, mut watch_queue) = (None, None);
         if complete {
-            let seat = watchers.follow(self.selector.clone(), told, counted);
-            following = Some(seat.ok_or(NoWatch::Full)?);
+            let seat = watchers.subscribe(self.selector.clone(), told, counted);
+            watch_queue = Some(seat.ok_or(WatchError::Full)?);
             if page.initial {
                 page.began = true;
                 page.revision = now;
                 then = self.gone(&mut page);
             }
         }
-        Ok(Seen {
+        Ok(PageRead {
             page,
             then,
-            following,
+            watch_queue,
         })
     }
 
@@ -188,14 +188,14 @@ impl Beginning {
     fn changed(
         &mut self,
         registers: &Registers,
-        (page, left): (&mut Page, &mut Left),
-    ) -> Result<u64, NoWatch> {
+        (page, left): (&mut Page, &mut PageRoom),
+    ) -> Result<u64, WatchError> {
         let now = registers.revision();
         let Some(mut told) = self.told else {
             return Ok(now);
         };
         let changes = registers.changes_after(told);
-        for change in changes.map_err(|_| NoWatch::TooOld(now))? {
+        for change in changes.map_err(|_| WatchError::TooOld(now))? {
             if left.is_nothing() {
                 return Ok(told);
             }
@@ -210,7 +210,7 @@ impl Beginning {
             if self.first.is_some() {
                 self.note(key, register.is_none());
                 if self.deleted.len() > DELETED_MAX {
-                    return Err(NoWatch::TooOld(now));
+                    return Err(WatchError::TooOld(now));
                 }
             }
         }
@@ -231,7 +231,7 @@ impl Beginning {
     }
 
     /// Tells more of the registers; whether that was the rest.
-    fn more(&mut self, registers: &Registers, (page, left): (&mut Page, &mut Left)) -> bool {
+    fn more(&mut self, registers: &Registers, (page, left): (&mut Page, &mut PageRoom)) -> bool {
         if self.first.is_none() {
             return true;
         }
@@ -276,31 +276,31 @@ impl Beginning {
 }
 
 /// The revision after which to follow.
-fn place(node: &Node, after: After, foreign: bool) -> Result<u64, NoWatch> {
+fn place(node: &Node, after: StartAfter, foreign: bool) -> Result<u64, WatchError> {
     let state = node.state();
     let revision = state.registers().revision();
     let gap = match after {
-        After::Revision(after) => state.gap_of_revision(after),
-        After::Id(id) => state.gap_of_id(id),
+        StartAfter::Revision(after) => state.gap_of_revision(after),
+        StartAfter::Id(id) => state.gap_of_id(id),
     };
     // A cluster that was restored from a backup counts on far above it: so
     // these were told by the one that is lost.
     if gap.is_some() {
-        return Err(NoWatch::Restored(revision));
+        return Err(WatchError::Restored(revision));
     }
     // Another cluster counts its own changes: what is equal is an accident.
     if foreign {
-        return Err(NoWatch::Foreign);
+        return Err(WatchError::Foreign);
     }
     match after {
-        After::Revision(after) => Ok(after),
-        After::Id(id) => {
+        StartAfter::Revision(after) => Ok(after),
+        StartAfter::Id(id) => {
             let applied = state.applied().id;
             if id > applied {
-                return Err(NoWatch::Behind(applied));
+                return Err(WatchError::Behind(applied));
             }
             let after = state.revision_at(id);
-            after.map_err(|_| NoWatch::TooOld(revision))
+            after.map_err(|_| WatchError::TooOld(revision))
         }
     }
 }

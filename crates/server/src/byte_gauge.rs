@@ -9,7 +9,7 @@ use std::task::Waker;
 
 /// A number of bytes, and who waits for it to fall.
 #[derive(Debug, Default)]
-pub(super) struct Level {
+pub(super) struct ByteGauge {
     held: AtomicUsize,
     waiters: AtomicUsize,
     waiting: Mutex<Waiters>,
@@ -21,7 +21,7 @@ struct Waiters {
     wakers: BTreeMap<u64, Waker>,
 }
 
-impl Level {
+impl ByteGauge {
     pub(super) fn held(&self) -> usize {
         self.held.load(Ordering::SeqCst)
     }

@@ -7,9 +7,9 @@ use tenure_core::cas::{Expect, Stamp, Write};
 use tenure_core::rng::Rng;
 use tokio_stream::StreamExt as _;
 
-use super::super::following::CutOff;
-use super::super::following::tests::counted;
-use super::super::watchers::News;
+use super::super::watch_queue::CutOff;
+use super::super::watch_queue::tests::counted;
+use super::super::watchers::WatchMessage;
 use super::*;
 
 type Held = BTreeMap<Key, Register>;
@@ -63,8 +63,8 @@ fn take(into: &mut Held, page: &Page, heeds_deletions: bool) {
     }
 }
 
-fn begin(prefix: &str, registers: &Registers, after: Option<u64>) -> Beginning {
-    Beginning {
+fn begin(prefix: &str, registers: &Registers, after: Option<u64>) -> WatchStart {
+    WatchStart {
         selector: Selector::Prefix(prefix.into()),
         first: after.is_none().then_some(registers.revision()),
         upto: None,
@@ -75,12 +75,12 @@ fn begin(prefix: &str, registers: &Registers, after: Option<u64>) -> Beginning {
 
 /// Reads until all is known that is wanted: changes of this prefix, in order.
 async fn read(
-    news: &mut Following,
+    news: &mut WatchReceiver,
     (known, wanted): (&mut Held, &Held),
     (prefix, mut told): (&str, u64),
 ) {
     while known != wanted {
-        let Some(Ok(News::Changes(batch))) = news.next().await else {
+        let Some(Ok(WatchMessage::Changes(batch))) = news.next().await else {
             panic!("expected changes");
         };
         for change in &batch.changes {
@@ -105,22 +105,22 @@ async fn however_registers_change_meanwhile_each_watch_comes_to_what_is_there() 
         }
         let watchers = Arc::new(Watchers::new(10));
         watchers.begin(&registers);
-        tokio::spawn(Arc::clone(&watchers).tell_all(Counter::default()));
+        tokio::spawn(Arc::clone(&watchers).dispatch(Counter::default()));
         let prefix = if seed % 2 == 0 { "" } else { "k/1" };
         let mut begins = begin(prefix, &registers, None);
         // One that heeds what is deleted, and one of an earlier release.
         let (mut new, mut old) = (Held::new(), Held::new());
         let (mut revision, mut pages) = (0, 0);
         let (mut news, seat) = loop {
-            let seen = begins.look(&registers, (&watchers, counted()));
+            let seen = begins.inspect(&registers, (&watchers, counted()));
             let seen = seen.expect("all is remembered");
             assert!(seen.page.initial && seen.page.revision >= revision);
             assert!(seen.page.registers.len() <= REGISTERS_MAX);
-            assert_eq!(seen.page.began, seen.following.is_some());
+            assert_eq!(seen.page.began, seen.watch_queue.is_some());
             (revision, pages) = (seen.page.revision, pages + 1);
             take(&mut new, &seen.page, true);
             take(&mut old, &seen.page, false);
-            if let Some(following) = seen.following {
+            if let Some(watch_queue) = seen.watch_queue {
                 assert_eq!(new, held(&registers, prefix), "seed {seed}");
                 let then = seen.then.unwrap_or_default();
                 assert!(then.registers.is_empty() || then.revision > revision);
@@ -128,7 +128,7 @@ async fn however_registers_change_meanwhile_each_watch_comes_to_what_is_there() 
                 take(&mut old, &then, false);
                 assert_eq!(old, new, "seed {seed}");
                 assert_eq!(new, held(&registers, prefix), "seed {seed}");
-                break following;
+                break watch_queue;
             }
             change(&mut registers, &mut rng, 60);
             watchers.applied(&registers);
@@ -145,11 +145,11 @@ async fn however_registers_change_meanwhile_each_watch_comes_to_what_is_there() 
         drop(seat);
         let mut resumed = begin(prefix, &registers, Some(place));
         loop {
-            let seen = resumed.look(&registers, (&watchers, counted()));
+            let seen = resumed.inspect(&registers, (&watchers, counted()));
             let seen = seen.expect("all is remembered");
             assert!(!seen.page.initial && !seen.page.began && seen.then.is_none());
             take(&mut old, &seen.page, true);
-            if seen.following.is_some() {
+            if seen.watch_queue.is_some() {
                 assert_eq!(seen.page.revision, registers.revision());
                 break;
             }
@@ -166,31 +166,31 @@ fn a_page_is_bounded_and_who_comes_too_late_begins_again() {
     }
     let watchers = Arc::new(Watchers::new(10));
     let mut begins = begin("", &registers, None);
-    let seen = begins.look(&registers, (&watchers, counted()));
+    let seen = begins.inspect(&registers, (&watchers, counted()));
     assert_eq!(seen.expect("a page").page.registers.len(), 2);
     // What was told changes, and so do registers that were not told.
     for _ in 0..3 {
         put(&mut registers, key(1), 40_000);
         put(&mut registers, key(50), 40_000);
     }
-    let seen = begins.look(&registers, (&watchers, counted()));
+    let seen = begins.inspect(&registers, (&watchers, counted()));
     let page = seen.expect("a page").page;
     assert_eq!(page.registers.len(), 2, "its bytes are bounded too");
     assert!(page.registers.iter().all(|(it, _)| *it == key(1)));
     for _ in 0..5_000 {
         put(&mut registers, key(99), 1);
     }
-    let late = begins.look(&registers, (&watchers, counted()));
+    let late = begins.inspect(&registers, (&watchers, counted()));
     let now = registers.revision();
-    assert_eq!(late.expect_err("forgotten"), NoWatch::TooOld(now));
+    assert_eq!(late.expect_err("forgotten"), WatchError::TooOld(now));
     // A place in the future is waited for.
-    let seen = begin("", &registers, Some(now + 5)).look(&registers, (&watchers, counted()));
+    let seen = begin("", &registers, Some(now + 5)).inspect(&registers, (&watchers, counted()));
     let seen = seen.expect("a page");
     assert_eq!(
         (seen.page.registers.len(), seen.page.revision),
         (0, now + 5)
     );
-    assert!(seen.following.is_some());
+    assert!(seen.watch_queue.is_some());
 }
 
 #[test]
@@ -202,15 +202,15 @@ fn too_many_deleted_registers_are_not_held() {
     }
     let watchers = Arc::new(Watchers::new(10));
     let mut begins = begin("", &registers, None);
-    let mut look = |registers: &Registers| begins.look(registers, (&watchers, counted()));
+    let mut inspect = |registers: &Registers| begins.inspect(registers, (&watchers, counted()));
     for _ in 0..all / REGISTERS_MAX as u64 - 1 {
-        assert!(look(&registers).expect("a page").following.is_none());
+        assert!(inspect(&registers).expect("a page").watch_queue.is_none());
     }
     for number in 0..all {
         delete(&mut registers, &key(number));
     }
-    let refused = std::iter::repeat_with(|| look(&registers)).find_map(Result::err);
-    assert_eq!(refused, Some(NoWatch::TooOld(registers.revision())));
+    let refused = std::iter::repeat_with(|| inspect(&registers)).find_map(Result::err);
+    assert_eq!(refused, Some(WatchError::TooOld(registers.revision())));
 }
 
 #[tokio::test]
@@ -219,22 +219,25 @@ async fn who_was_not_told_of_what_is_dropped_begins_again_and_others_go_on() {
     let watchers = Arc::new(Watchers::new(10));
     watchers.begin(&registers);
     let prefix = |text: &str| Selector::Prefix(text.into());
-    let follow = |selector, since| watchers.follow(selector, since, counted());
-    let (mut late, _one) = follow(prefix(""), 0).expect("a seat");
+    let subscribe = |selector, since| watchers.subscribe(selector, since, counted());
+    let (mut late, _one) = subscribe(prefix(""), 0).expect("a seat");
     // This one came with a place of a server that is ahead.
-    let (mut ahead, _other) = follow(prefix(""), 5_000).expect("a seat");
+    let (mut ahead, _other) = subscribe(prefix(""), 5_000).expect("a seat");
     for number in 0..6_000 {
         put(&mut registers, key(number), 1);
     }
     // Nobody tells meanwhile, so the first of them are dropped.
     watchers.applied(&registers);
     let cut_off = Counter::default();
-    tokio::spawn(Arc::clone(&watchers).tell_all(cut_off.clone()));
-    assert!(matches!(late.next().await, Some(Ok(News::Gap(6_000)))));
+    tokio::spawn(Arc::clone(&watchers).dispatch(cut_off.clone()));
+    assert!(matches!(
+        late.next().await,
+        Some(Ok(WatchMessage::Gap(6_000)))
+    ));
     assert!(late.next().await.is_none());
     let mut told = 5_000;
     while told < 6_000 {
-        let Some(Ok(News::Changes(batch))) = ahead.next().await else {
+        let Some(Ok(WatchMessage::Changes(batch))) = ahead.next().await else {
             panic!("expected changes");
         };
         for change in &batch.changes {

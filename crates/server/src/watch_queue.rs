@@ -14,12 +14,12 @@ use std::task::{Context, Poll, Waker};
 use tenure_core::cas::Change;
 use tokio_stream::Stream;
 
-use super::account::{Place, Reserved};
-use super::watchers::News;
+use super::account::{CallerAccount, Reserved};
+use super::watchers::WatchMessage;
 
 /// Changes that are told in one message; all who follow the same share it.
 #[derive(Debug)]
-pub(super) struct Batch {
+pub(super) struct ChangeBatch {
     pub(super) changes: Vec<Arc<Change>>,
     /// Up to which revision that is all.
     pub(super) revision: u64,
@@ -27,7 +27,7 @@ pub(super) struct Batch {
     bytes: usize,
 }
 
-impl Batch {
+impl ChangeBatch {
     /// These changes, in the order of effect.
     pub(super) fn new(changes: Vec<Arc<Change>>, revision: u64) -> Self {
         Self {
@@ -61,7 +61,7 @@ const CHANGE_BYTES: usize = 128;
 
 /// Why nothing could be put into a queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Full {
+pub(super) enum SendError {
     /// Its follower has gone.
     Gone,
     /// Its follower does not read, and was cut off.
@@ -73,7 +73,7 @@ struct Queue {
     news: VecDeque<Waiting>,
     /// Of values that wait.
     bytes: usize,
-    counted: Arc<Place>,
+    counted: Arc<CallerAccount>,
     state: State,
     reader: Option<Waker>,
 }
@@ -81,16 +81,16 @@ struct Queue {
 /// A message that waits.
 #[derive(Debug)]
 struct Waiting {
-    news: News,
+    news: WatchMessage,
     bytes: usize,
     _reserved: Reserved,
 }
 
 impl Waiting {
-    fn new(news: News, counted: &Arc<Place>) -> Self {
+    fn new(news: WatchMessage, counted: &Arc<CallerAccount>) -> Self {
         let (count, bytes) = match &news {
-            News::Changes(batch) => (batch.changes.len(), batch.bytes),
-            News::Gap(_) => (0, 0),
+            WatchMessage::Changes(batch) => (batch.changes.len(), batch.bytes),
+            WatchMessage::Gap(_) => (0, 0),
         };
         Self {
             bytes,
@@ -127,18 +127,18 @@ fn lock(queue: &Mutex<Queue>) -> MutexGuard<'_, Queue> {
 
 /// The end that is put into. Dropping it ends the watch after what waits.
 #[derive(Debug)]
-pub(super) struct Telling(Arc<Mutex<Queue>>);
+pub(super) struct WatchSender(Arc<Mutex<Queue>>);
 
 /// The end that is read from.
 #[derive(Debug)]
-pub(super) struct Following(Arc<Mutex<Queue>>);
+pub(super) struct WatchReceiver(Arc<Mutex<Queue>>);
 
 /// A follower was cut off because it did not read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct CutOff;
 
 /// An empty queue.
-pub(super) fn queue(counted: Arc<Place>) -> (Telling, Following) {
+pub(super) fn queue(counted: Arc<CallerAccount>) -> (WatchSender, WatchReceiver) {
     let queue = Arc::new(Mutex::new(Queue {
         bytes: 0,
         news: VecDeque::new(),
@@ -146,15 +146,15 @@ pub(super) fn queue(counted: Arc<Place>) -> (Telling, Following) {
         state: State::Open,
         reader: None,
     }));
-    (Telling(Arc::clone(&queue)), Following(queue))
+    (WatchSender(Arc::clone(&queue)), WatchReceiver(queue))
 }
 
-impl Telling {
+impl WatchSender {
     /// Puts news in.
-    pub(super) fn tell(&self, news: News) -> Result<(), Full> {
+    pub(super) fn send(&self, news: WatchMessage) -> Result<(), SendError> {
         let mut queue = lock(&self.0);
         if queue.state != State::Open {
-            return Err(Full::Gone);
+            return Err(SendError::Gone);
         }
         let full = queue.is_full();
         let mut thrown = VecDeque::new();
@@ -172,11 +172,11 @@ impl Telling {
         if let Some(reader) = reader {
             reader.wake();
         }
-        if full { Err(Full::CutOff) } else { Ok(()) }
+        if full { Err(SendError::CutOff) } else { Ok(()) }
     }
 }
 
-impl Drop for Telling {
+impl Drop for WatchSender {
     fn drop(&mut self) {
         let mut queue = lock(&self.0);
         if queue.state == State::Open {
@@ -190,8 +190,8 @@ impl Drop for Telling {
     }
 }
 
-impl Stream for Following {
-    type Item = Result<News, CutOff>;
+impl Stream for WatchReceiver {
+    type Item = Result<WatchMessage, CutOff>;
 
     fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let mut queue = lock(&self.0);
@@ -211,7 +211,7 @@ impl Stream for Following {
     }
 }
 
-impl Drop for Following {
+impl Drop for WatchReceiver {
     fn drop(&mut self) {
         let mut queue = lock(&self.0);
         queue.state = State::Over;
@@ -228,51 +228,51 @@ pub(super) mod tests {
     use super::*;
 
     /// Where a follower is counted.
-    pub(in super::super) fn counted() -> Arc<Place> {
+    pub(in super::super) fn counted() -> Arc<CallerAccount> {
         let here = std::net::Ipv4Addr::LOCALHOST.into();
         Account::new(Family::default(), false)
             .connection(here)
             .alone()
     }
 
-    fn news() -> News {
-        News::Changes(Arc::new(Batch::new(Vec::new(), 1)))
+    fn news() -> WatchMessage {
+        WatchMessage::Changes(Arc::new(ChangeBatch::new(Vec::new(), 1)))
     }
 
     #[tokio::test]
     async fn what_waits_is_read_and_then_the_end() {
-        let (telling, mut following) = queue(counted());
+        let (sender, mut receiver) = queue(counted());
         for _ in 0..3 {
-            assert_eq!(telling.tell(news()), Ok(()));
+            assert_eq!(sender.send(news()), Ok(()));
         }
-        drop(telling);
+        drop(sender);
         for _ in 0..3 {
             assert!(matches!(
-                following.next().await,
-                Some(Ok(News::Changes(..)))
+                receiver.next().await,
+                Some(Ok(WatchMessage::Changes(..)))
             ));
         }
-        assert!(following.next().await.is_none());
+        assert!(receiver.next().await.is_none());
     }
 
     #[tokio::test]
     async fn one_that_does_not_read_is_cut_off_at_once_and_told_so() {
-        let (telling, mut following) = queue(counted());
+        let (sender, mut receiver) = queue(counted());
         for _ in 0..WAITING_MAX {
-            assert_eq!(telling.tell(news()), Ok(()));
+            assert_eq!(sender.send(news()), Ok(()));
         }
-        assert_eq!(telling.tell(news()), Err(Full::CutOff));
-        assert!(lock(&following.0).news.is_empty(), "nothing waits any more");
-        assert_eq!(telling.tell(news()), Err(Full::Gone));
-        assert!(matches!(following.next().await, Some(Err(CutOff))));
-        assert!(following.next().await.is_none());
+        assert_eq!(sender.send(news()), Err(SendError::CutOff));
+        assert!(lock(&receiver.0).news.is_empty(), "nothing waits any more");
+        assert_eq!(sender.send(news()), Err(SendError::Gone));
+        assert!(matches!(receiver.next().await, Some(Err(CutOff))));
+        assert!(receiver.next().await.is_none());
     }
 
     #[tokio::test]
     async fn one_that_has_gone_is_seen_to_have() {
-        let (telling, following) = queue(counted());
-        drop(following);
-        assert_eq!(telling.tell(news()), Err(Full::Gone));
+        let (sender, receiver) = queue(counted());
+        drop(receiver);
+        assert_eq!(sender.send(news()), Err(SendError::Gone));
     }
 
     #[test]
@@ -288,7 +288,7 @@ pub(super) mod tests {
                 created: false,
             })
         };
-        let batch = Arc::new(Batch::new([3, 5, 8].map(change).into(), 9));
+        let batch = Arc::new(ChangeBatch::new([3, 5, 8].map(change).into(), 9));
         for (since, wanted) in [
             (0, &[3, 5, 8][..]),
             (2, &[3, 5, 8]),
@@ -297,7 +297,7 @@ pub(super) mod tests {
             (8, &[]),
             (100, &[]),
         ] {
-            let told = Batch::after(&batch, since);
+            let told = ChangeBatch::after(&batch, since);
             let told = told.map(|it| {
                 (
                     it.changes.iter().map(|it| it.revision).collect(),

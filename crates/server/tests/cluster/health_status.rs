@@ -60,7 +60,7 @@ async fn a_leader_that_loses_its_followers_grows_old_from_then_on() {
     let alone = clock::boot();
     // Be it that it still leads or that it has noticed.
     loop {
-        let leads = servers.running[&leader].standing().borrow().leads;
+        let leads = servers.running[&leader].health_status().borrow().leads;
         let least = millis(alone);
         let found = age(&servers, leader).await;
         let most = millis(confirmed);

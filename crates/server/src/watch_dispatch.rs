@@ -13,7 +13,7 @@ use prometheus_client::metrics::counter::Counter;
 use tenure_core::cas::Change;
 use tokio::task::yield_now;
 
-use super::following::Batch;
+use super::watch_queue::ChangeBatch;
 use super::watchers::{Selector, Watchers};
 
 /// Changes that are told together, at most.
@@ -38,23 +38,23 @@ impl Slice {
 impl Watchers {
     /// Tells all followers of what changes, for as long as the server runs.
     /// Counts those that are cut off because they do not read.
-    pub(super) async fn tell_all(self: Arc<Self>, cut_off: Counter) {
+    pub(super) async fn dispatch(self: Arc<Self>, cut_off: Counter) {
         let mut slice = Slice(0);
         loop {
             self.more().await;
-            while let Some(untold) = self.untold(TOGETHER_MAX) {
-                if let Some(lost) = untold.lost {
-                    self.tell_of_gap(lost, &mut slice).await;
+            while let Some(pending) = self.pending(TOGETHER_MAX) {
+                if let Some(lost) = pending.lost {
+                    self.send_gap(lost, &mut slice).await;
                 }
-                let Some(last) = untold.changes.last() else {
+                let Some(last) = pending.changes.last() else {
                     continue;
                 };
                 let revision = last.revision;
-                for (selector, changes) in self.sorted(&untold.changes, &mut slice).await {
+                for (selector, changes) in self.sorted(&pending.changes, &mut slice).await {
                     slice.spend(changes.len()).await;
-                    let batch = Arc::new(Batch::new(changes, revision));
-                    for some in self.followers(&selector).chunks(SLICE) {
-                        cut_off.inc_by(self.tell(some, &batch));
+                    let batch = Arc::new(ChangeBatch::new(changes, revision));
+                    for some in self.watchers(&selector).chunks(SLICE) {
+                        cut_off.inc_by(self.send(some, &batch));
                         slice.spend(some.len()).await;
                     }
                 }
@@ -62,7 +62,7 @@ impl Watchers {
         }
     }
 
-    async fn tell_of_gap(&self, lost: u64, slice: &mut Slice) {
+    async fn send_gap(&self, lost: u64, slice: &mut Slice) {
         let mut from = Some(0);
         while let Some(at) = from {
             from = self.forget_before(lost, at, SLICE);

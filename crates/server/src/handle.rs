@@ -10,26 +10,26 @@ use tenure_alpo::{Answer, ClientRequest, Node, Refusal};
 use tenure_api::v1;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
-use super::account::{Account, Place};
+use super::account::{Account, CallerAccount};
 use super::config::Config;
 use super::errors::error;
-use super::house::House;
-use super::inbox::{Event, Inbox, Look, Reply, Told};
-use super::looks;
+use super::inbox::{Event, Inbox, Inspection, ReplyTo, TimedAnswer};
+use super::inspection_queue;
+use super::internal_session::InternalSession;
 use super::pages::Pages;
+use super::quota_usage::{Quota, Size};
 use super::shared::Shared;
-use super::space::{Quota, Size};
 use super::tokens::{Caller, Tokens};
 use super::watchers::Watchers;
 use crate::transport::Arrival;
 
 /// Everything that serves clients has one of these.
 #[derive(Clone, Debug)]
-pub(super) struct Door {
+pub(super) struct ServerHandle {
     pub(super) inbox: Arc<Inbox>,
     pub(super) shared: Arc<Shared>,
     pub(super) watchers: Arc<Watchers>,
-    pub(super) house: Arc<House>,
+    pub(super) internal_session: Arc<InternalSession>,
     pub(super) tokens: Tokens,
     /// What keeps web pages out; with tokens there is no need.
     pub(super) pages: Option<Arc<Pages>>,
@@ -46,7 +46,7 @@ pub(super) struct Door {
     /// How long a message may take from its first byte to its last.
     pub(super) message_within: Duration,
     /// Looks that wait for their turn.
-    in_turn: mpsc::UnboundedSender<Look>,
+    in_turn: mpsc::UnboundedSender<Inspection>,
     under_way: Arc<AtomicUsize>,
     most: usize,
     /// Sessions of one token, or of one address, at most.
@@ -74,7 +74,7 @@ const PAGES_MAX: usize = 16;
 /// Backups that are made at the same time. Each holds a copy of the state.
 const BACKUPS_MAX: usize = 2;
 
-impl Door {
+impl ServerHandle {
     pub(super) fn new(
         config: &Config,
         shared: &Arc<Shared>,
@@ -83,13 +83,13 @@ impl Door {
         tokens: Tokens,
     ) -> Self {
         let (in_turn, waiting) = mpsc::unbounded_channel();
-        tokio::spawn(looks::in_turn(waiting, Arc::clone(inbox)));
+        tokio::spawn(inspection_queue::in_turn(waiting, Arc::clone(inbox)));
         Self {
             in_turn,
             inbox: Arc::clone(inbox),
             shared: Arc::clone(shared),
             watchers: Arc::clone(watchers),
-            house: Arc::default(),
+            internal_session: Arc::default(),
             tokens,
             pages: Pages::new(config).map(Arc::new),
             started: tenure_runtime::clock::boot(),
@@ -133,7 +133,7 @@ impl Door {
     ///
     /// # Errors
     /// If it did not come by a connection, which cannot be.
-    pub(super) fn place(caller: &Caller) -> Result<&Arc<Place>, v1::Error> {
+    pub(super) fn place(caller: &Caller) -> Result<&Arc<CallerAccount>, v1::Error> {
         let place = caller.place().map(|(place, _)| place);
         place.ok_or_else(|| {
             error(
@@ -155,26 +155,30 @@ impl Door {
     }
 
     /// Asks the machine and waits for its answer.
-    pub(super) async fn ask(&self, ask: ClientRequest) -> Told {
+    pub(super) async fn ask(&self, ask: ClientRequest) -> TimedAnswer {
         self.ask_within(ask, None).await
     }
 
     /// The same for a token with this quota.
-    pub(super) async fn ask_within(&self, ask: ClientRequest, quota: Option<Arc<Quota>>) -> Told {
+    pub(super) async fn ask_within(
+        &self,
+        ask: ClientRequest,
+        quota: Option<Arc<Quota>>,
+    ) -> TimedAnswer {
         let Some(_permit) = self.permit() else {
             let answer = Answer::Refused(Refusal::Busy);
-            return Told { answer, at: None };
+            return TimedAnswer { answer, at: None };
         };
         let (sender, answer) = oneshot::channel();
-        let event = Event::Asked(ask, quota, Reply::One(sender));
+        let event = Event::Asked(ask, quota, ReplyTo::One(sender));
         self.inbox.put(event);
         Self::answer(answer).await
     }
 
     /// What came of something that was asked.
-    pub(super) async fn answer(answer: oneshot::Receiver<Told>) -> Told {
+    pub(super) async fn answer(answer: oneshot::Receiver<TimedAnswer>) -> TimedAnswer {
         let answer = tokio::time::timeout(WITHIN, answer).await;
-        let interrupted = Told {
+        let interrupted = TimedAnswer {
             answer: Answer::Interrupted,
             at: None,
         };
@@ -185,12 +189,12 @@ impl Door {
     ///
     /// # Errors
     /// [`v1::Cause::NotReady`] while there is none.
-    pub(super) async fn look<T: Send + 'static>(
+    pub(super) async fn inspect<T: Send + 'static>(
         &self,
-        look: impl FnOnce(&Node) -> T + Send + 'static,
+        inspect: impl FnOnce(&Node) -> T + Send + 'static,
     ) -> Result<T, v1::Error> {
-        let (look, seen) = noted(look);
-        self.inbox.put(Event::Look(look));
+        let (inspect, seen) = noted(inspect);
+        self.inbox.put(Event::Inspection(inspect));
         self.seen(seen).await
     }
 
@@ -199,20 +203,20 @@ impl Door {
     ///
     /// # Errors
     /// [`v1::Cause::NotReady`] while there is none.
-    pub(super) async fn look_in_turn<T: Send + 'static>(
+    pub(super) async fn inspect_in_turn<T: Send + 'static>(
         &self,
-        look: impl FnOnce(&Node) -> T + Send + 'static,
+        inspect: impl FnOnce(&Node) -> T + Send + 'static,
     ) -> Result<T, v1::Error> {
-        let (look, seen) = noted(look);
+        let (inspect, seen) = noted(inspect);
         // It is passed on for as long as the server runs.
-        let _ = self.in_turn.send(look);
+        let _ = self.in_turn.send(inspect);
         self.seen(seen).await
     }
 
     async fn seen<T>(&self, seen: oneshot::Receiver<T>) -> Result<T, v1::Error> {
         seen.await.map_err(|_| v1::Error {
             cause: v1::Cause::NotReady.into(),
-            message: self.shared.standing.borrow().waiting.clone(),
+            message: self.shared.health_status.borrow().waiting.clone(),
             ..v1::Error::default()
         })
     }
@@ -221,15 +225,15 @@ impl Door {
 /// A look, and where what it sees is found. If nobody waits for that any more,
 /// it is not taken.
 fn noted<T: Send + 'static>(
-    look: impl FnOnce(&Node) -> T + Send + 'static,
-) -> (Look, oneshot::Receiver<T>) {
+    inspect: impl FnOnce(&Node) -> T + Send + 'static,
+) -> (Inspection, oneshot::Receiver<T>) {
     let (sender, seen) = oneshot::channel();
-    let look = move |node: Option<&Node>| {
+    let inspect = move |node: Option<&Node>| {
         if let Some(node) = node
             && !sender.is_closed()
         {
-            let _ = sender.send(look(node));
+            let _ = sender.send(inspect(node));
         }
     };
-    (Box::new(look), seen)
+    (Box::new(inspect), seen)
 }

@@ -31,8 +31,8 @@ use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
 use super::ended::Ended;
+use super::event_loop::{EventLoop, Step};
 use super::inbox::{Event, Inbox};
-use super::owner::{Owner, Step};
 use crate::transport::Tasks;
 use crate::wal::{WalError, Writer};
 
@@ -46,7 +46,7 @@ const LOOK: Duration = Duration::from_millis(5);
 const LOOKS_MAX: u32 = 40;
 
 /// What the threads of a server share.
-pub(super) struct Turns {
+pub(super) struct LoopThreads {
     state: Mutex<State>,
     changed: Condvar,
     /// What has its turn with the event loop.
@@ -59,7 +59,7 @@ struct State {
     /// What drives the tasks; none after the end.
     runtime: Option<Arc<Runtime>>,
     /// The machine while its thread writes, and since when.
-    left: Option<(Box<Owner>, Instant)>,
+    left: Option<(Box<EventLoop>, Instant)>,
     /// How often it was left here.
     turn: u64,
     /// Threads that write.
@@ -69,7 +69,7 @@ struct State {
     over: bool,
 }
 
-impl Turns {
+impl LoopThreads {
     pub(super) fn new(
         runtime: Runtime,
         tasks: Tasks,
@@ -93,10 +93,10 @@ impl Turns {
     }
 
     /// What the first thread does: makes the machine, and runs it.
-    pub(super) fn begin(&self, start: impl Future<Output = Result<Owner, Ended>>) {
+    pub(super) fn begin(&self, start: impl Future<Output = Result<EventLoop, Ended>>) {
         let _panics = Panics(self);
         match self.block_on(start) {
-            Ok(owner) => self.drive(Box::new(owner)),
+            Ok(event_loop) => self.drive(Box::new(event_loop)),
             Err(ended) => self.told(ended),
         }
         self.stand_by();
@@ -105,24 +105,24 @@ impl Turns {
     /// What the second thread does, and the first after it was relieved.
     pub(super) fn stand_by(&self) {
         let _panics = Panics(self);
-        while let Some(owner) = self.relieved() {
-            self.drive(owner);
+        while let Some(event_loop) = self.relieved() {
+            self.drive(event_loop);
         }
     }
 
     /// Runs the event loop until the server ends, or until the other thread
     /// has taken the machine.
-    fn drive(&self, mut owner: Box<Owner>) {
+    fn drive(&self, mut event_loop: Box<EventLoop>) {
         let mut wrote = None;
         loop {
-            let here = match self.block_on(owner.run(wrote.take())) {
+            let here = match self.block_on(event_loop.run(wrote.take())) {
                 Step::Write(here) => here,
-                Step::End(ended) => return self.end(*owner, ended),
+                Step::End(ended) => return self.end(*event_loop, ended),
             };
             let number = here.number();
             let (mut turn, mut writing) = (0, None);
             let result = here.write(|| {
-                turn = self.leave(owner);
+                turn = self.leave(event_loop);
                 writing = Some(Writing(self));
             });
             let Some(back) = self.take_back(turn) else {
@@ -130,7 +130,7 @@ impl Turns {
                 return;
             };
             match result {
-                Ok(()) => (owner, wrote) = (back, Some(number)),
+                Ok(()) => (event_loop, wrote) = (back, Some(number)),
                 Err(error) => {
                     drop(writing);
                     return self.end(*back, Ended::Disk(error));
@@ -151,10 +151,10 @@ impl Turns {
     }
 
     /// Leaves the machine to whoever comes first, and gives the turn's number.
-    fn leave(&self, owner: Box<Owner>) -> u64 {
+    fn leave(&self, event_loop: Box<EventLoop>) -> u64 {
         let now = clock::boot();
         let mut state = self.lock();
-        state.left = Some((owner, now));
+        state.left = Some((event_loop, now));
         state.turn += 1;
         state.writing += 1;
         let turn = state.turn;
@@ -165,25 +165,25 @@ impl Turns {
     }
 
     /// The machine, if it is still there from this turn.
-    fn take_back(&self, turn: u64) -> Option<Box<Owner>> {
+    fn take_back(&self, turn: u64) -> Option<Box<EventLoop>> {
         let mut state = self.lock();
         let left = if state.turn == turn {
             state.left.take()
         } else {
             None
         };
-        left.map(|(owner, _)| owner)
+        left.map(|(event_loop, _)| event_loop)
     }
 
     /// Waits until a write takes too long and gives the machine, or until the
     /// server has ended.
-    fn relieved(&self) -> Option<Box<Owner>> {
+    fn relieved(&self) -> Option<Box<EventLoop>> {
         let mut state = self.lock();
         let (mut turn, mut looks) = (state.turn, 0);
         while !state.over {
             let late = |since: &Instant| clock::boot().since(*since) >= PATIENCE;
-            if let Some((owner, _)) = state.left.take_if(|(_, since)| late(since)) {
-                return Some(owner);
+            if let Some((event_loop, _)) = state.left.take_if(|(_, since)| late(since)) {
+                return Some(event_loop);
             }
             if state.turn != turn || state.left.is_some() {
                 (turn, looks) = (state.turn, 0);
@@ -202,8 +202,8 @@ impl Turns {
         None
     }
 
-    fn end(&self, owner: Owner, mut ended: Ended) {
-        let writer = self.block_on(async { owner.end(&ended) });
+    fn end(&self, event_loop: EventLoop, mut ended: Ended) {
+        let writer = self.block_on(async { event_loop.end(&ended) });
         // Connections close at once, however long the disk takes.
         self.shut();
         // What was handed over is written before the directory is free again.
@@ -281,8 +281,8 @@ impl Turns {
     }
 }
 
-/// A write that began with [`Turns::leave`], until it is over.
-struct Writing<'a>(&'a Turns);
+/// A write that began with [`LoopThreads::leave`], until it is over.
+struct Writing<'a>(&'a LoopThreads);
 
 impl Drop for Writing<'_> {
     fn drop(&mut self) {
@@ -296,22 +296,22 @@ impl Drop for Writing<'_> {
 
 /// A thread that panics ends the other one, and the server tells of the panic
 /// at once.
-struct Panics<'a>(&'a Turns);
+struct Panics<'a>(&'a LoopThreads);
 
 impl Drop for Panics<'_> {
     fn drop(&mut self) {
         if !std::thread::panicking() {
             return;
         }
-        let turns = self.0;
-        turns.lock().over = true;
-        turns.changed.notify_all();
+        let loop_threads = self.0;
+        loop_threads.lock().over = true;
+        loop_threads.changed.notify_all();
         // The other may run the event loop, and wait for what is not written.
         let cause = "a thread panicked; this is a bug".to_owned();
         let failed = WalError::Poisoned { cause };
-        turns.inbox.put(Event::DiskFailed(failed));
+        loop_threads.inbox.put(Event::DiskFailed(failed));
         let fault = || Arc::new(Ended::Fault("its thread panicked; this is a bug".into()));
-        turns.tell.send_if_modified(|told| {
+        loop_threads.tell.send_if_modified(|told| {
             let first = told.is_none();
             told.get_or_insert_with(fault);
             first

@@ -15,9 +15,9 @@ use tenure_alpo::{
 };
 use tokio::sync::{Mutex as AsyncMutex, oneshot};
 
-use super::door::Door;
-use super::inbox::{Event, Reply, Told};
-use super::space::Quota;
+use super::handle::ServerHandle;
+use super::inbox::{Event, ReplyTo, TimedAnswer};
+use super::quota_usage::Quota;
 
 /// How long the session lives without being used.
 const TTL: Duration = Duration::from_secs(600);
@@ -33,7 +33,7 @@ struct Open {
 
 /// The session, if one is open.
 #[derive(Debug, Default)]
-pub(super) struct House {
+pub(super) struct InternalSession {
     open: Mutex<Option<Open>>,
     opening: AsyncMutex<()>,
 }
@@ -41,13 +41,13 @@ pub(super) struct House {
 /// A request of the session, as long as somebody waits for its answer. What
 /// was given up counts no more: the machine bounds what it has to do itself.
 struct UnderWay<'a> {
-    house: &'a House,
+    internal_session: &'a InternalSession,
     session: SessionId,
 }
 
 impl Drop for UnderWay<'_> {
     fn drop(&mut self) {
-        self.house.with(|open| {
+        self.internal_session.with(|open| {
             if let Some(it) = open.as_mut()
                 && it.session == self.session
             {
@@ -57,7 +57,7 @@ impl Drop for UnderWay<'_> {
     }
 }
 
-impl House {
+impl InternalSession {
     fn with<T>(&self, work: impl FnOnce(&mut Option<Open>) -> T) -> T {
         work(&mut self.open.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -65,11 +65,11 @@ impl House {
     /// Does `operation` under a number of the server's own.
     pub(super) async fn run(
         &self,
-        door: &Door,
+        handle: &ServerHandle,
         operation: Operation,
         quota: Option<&Arc<Quota>>,
-    ) -> Told {
-        let Some(_permit) = door.permit() else {
+    ) -> TimedAnswer {
+        let Some(_permit) = handle.permit() else {
             return refused(Refusal::Busy);
         };
         loop {
@@ -90,30 +90,30 @@ impl House {
                 // Under the lock, so that serials arrive in their order.
                 let (ask, reply) = (
                     ClientRequest::Command(command, open.proof),
-                    Reply::House(sender),
+                    ReplyTo::InternalSession(sender),
                 );
-                door.inbox.put(Event::Asked(ask, quota.cloned(), reply));
+                handle.inbox.put(Event::Asked(ask, quota.cloned(), reply));
                 Some(Ok(open.session))
             });
             match sent {
                 Some(Ok(session)) => {
                     // Whoever asked may give up while this waits.
                     let counted = UnderWay {
-                        house: self,
+                        internal_session: self,
                         session,
                     };
-                    let told = Door::answer(answer).await;
+                    let told = ServerHandle::answer(answer).await;
                     drop(counted);
                     if !self.done(session, &told.answer) {
                         return told;
                     }
                 }
                 Some(Err(_)) => {
-                    door.shared.metrics.refused();
+                    handle.shared.metrics.refused();
                     return refused(Refusal::Busy);
                 }
                 None => {
-                    if let Err(told) = self.open(door).await {
+                    if let Err(told) = self.open(handle).await {
                         return told;
                     }
                 }
@@ -158,7 +158,7 @@ impl House {
         expired
     }
 
-    async fn open(&self, door: &Door) -> Result<(), Told> {
+    async fn open(&self, handle: &ServerHandle) -> Result<(), TimedAnswer> {
         let _alone = self.opening.lock().await;
         if self.with(|open| open.is_some()) {
             return Ok(());
@@ -171,7 +171,7 @@ impl House {
         }
         let mut opening = OpenSession::of_nobody(ttl);
         opening.owner.secret = Some(drawn);
-        let told = door.ask(ClientRequest::Open(opening)).await;
+        let told = handle.ask(ClientRequest::Open(opening)).await;
         let Answer::Done(Outcome::Opened(session)) = told.answer else {
             return Err(told);
         };
@@ -187,8 +187,8 @@ impl House {
     }
 }
 
-const fn refused(refusal: Refusal) -> Told {
-    Told {
+const fn refused(refusal: Refusal) -> TimedAnswer {
+    TimedAnswer {
         answer: Answer::Refused(refusal),
         at: None,
     }

@@ -27,7 +27,7 @@ const PART: u64 = 4;
 
 /// What a server shows of itself.
 #[derive(Debug)]
-pub(super) struct Shown {
+pub(super) struct OwnCertificate {
     files: TlsFiles,
     certificates: Vec<CertificateDer<'static>>,
     verifier: Arc<dyn ClientCertVerifier>,
@@ -40,7 +40,7 @@ enum Remark {
     Bad(String),
 }
 
-impl Shown {
+impl OwnCertificate {
     pub(super) fn new(
         files: TlsFiles,
         certificates: Vec<CertificateDer<'static>>,
@@ -94,8 +94,8 @@ impl Shown {
         };
         let ends = not_after.as_secs();
         let text = format!("{file}: the certificate expires on {}", date(ends));
-        let life = ends.saturating_sub(begins);
-        if ends.saturating_sub(now) >= SOON.min(life / PART) {
+        let lifetime = ends.saturating_sub(begins);
+        if ends.saturating_sub(now) >= SOON.min(lifetime / PART) {
             return Some(Remark::Good(text));
         }
         let advice = "renew it before that; its file is read again by itself";
@@ -114,7 +114,7 @@ mod tests {
 
     /// A certificate that is good from the first of January 2030 for so many
     /// days, of an authority that is believed.
-    fn shown(days: u8) -> Shown {
+    fn shown(days: u8) -> OwnCertificate {
         let mut params = CertificateParams::new(Vec::new()).expect("parameters");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let key = KeyPair::generate().expect("a key");
@@ -134,7 +134,7 @@ mod tests {
             key: "own.key".into(),
             authority: "ca.pem".into(),
         };
-        Shown::new(files, vec![own.der().clone()], verifier)
+        OwnCertificate::new(files, vec![own.der().clone()], verifier)
     }
 
     #[test]

@@ -2,11 +2,11 @@
 //!
 //! The HTTP library takes a piece of a body when it could send some of it, and
 //! keeps the rest for as long as the client does not read. So each piece
-//! carries its charge with it ([`Held`]) and gives it back when the library
+//! carries its charge with it ([`CountedBytes`]) and gives it back when the library
 //! lets go of it: it was written, or its call or its connection is over. What
 //! a call with one answer made is taken out of its body at once, to be
 //! counted before anything else is made; a stream is asked for its next piece
-//! only when there is room ([`Room`]).
+//! only when there is room ([`FlowControl`]).
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -16,47 +16,47 @@ use axum::body::Body;
 use bytes::Bytes;
 use hyper::body::{Body as _, Frame, SizeHint};
 
-use super::account::{Asked, Charge, Room, Streams};
-use super::gate::Call;
+use super::account::{Charge, FlowControl, RequestCharge, Streams};
+use super::connection_limit::ActiveCall;
 
 type Taken = Option<Result<Frame<Bytes>, axum::Error>>;
 
 /// A body whose bytes are counted.
 #[derive(Debug)]
-pub(super) struct Charged {
+pub(super) struct CountedBody {
     body: Body,
-    asked: Arc<Asked>,
+    asked: Arc<RequestCharge>,
     /// What has been taken out and not been asked for.
     taken: Option<Taken>,
     streams: Option<Streams>,
     /// What a stream waits for.
-    room: Option<Room>,
+    room: Option<FlowControl>,
     /// Its connection is in use.
-    _under_way: Option<Call>,
+    _under_way: Option<ActiveCall>,
 }
 
 /// A piece of a body, with what it is counted for.
-struct Held {
+struct CountedBytes {
     bytes: Bytes,
     _charge: Charge,
     /// Its call is under way until it has gone.
-    _asked: Arc<Asked>,
+    _asked: Arc<RequestCharge>,
 }
 
-impl AsRef<[u8]> for Held {
+impl AsRef<[u8]> for CountedBytes {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
 }
 
-impl Charged {
+impl CountedBody {
     pub(super) fn new(
         body: Body,
-        (asked, _under_way): (Arc<Asked>, Option<Call>),
+        (asked, _under_way): (Arc<RequestCharge>, Option<ActiveCall>),
         streams: Option<Streams>,
     ) -> Self {
         let waits = streams.filter(|it| *it != Streams::Answers);
-        let room = waits.map(|it| Room::new(asked.place(), it));
+        let room = waits.map(|it| FlowControl::new(asked.place(), it));
         Self {
             body,
             asked,
@@ -80,7 +80,7 @@ impl Charged {
         let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
         let charged = |frame: Frame<Bytes>| match frame.into_data() {
             Ok(bytes) => {
-                let held = Held {
+                let held = CountedBytes {
                     _charge: self.asked.place().charge(bytes.len(), self.streams),
                     _asked: Arc::clone(&self.asked),
                     bytes,
@@ -93,7 +93,7 @@ impl Charged {
     }
 }
 
-impl hyper::body::Body for Charged {
+impl hyper::body::Body for CountedBody {
     type Data = Bytes;
     type Error = axum::Error;
 

@@ -19,12 +19,12 @@ const GATHER: Duration = Duration::from_millis(10);
 
 /// What waits, in the order in which it came.
 #[derive(Debug, Default)]
-pub(super) struct Gathered {
+pub(super) struct KeepAliveBatch {
     asks: Vec<(u64, ClientRequest)>,
     until: Option<Instant>,
 }
 
-impl Gathered {
+impl KeepAliveBatch {
     /// Keeps `ask` if it can wait, else gives it back. The clock is read only
     /// for what is kept.
     pub(super) fn keep(
@@ -72,25 +72,29 @@ mod tests {
 
     #[test]
     fn keep_alives_wait_for_each_other_and_nothing_else_does() {
-        let mut gathered = Gathered::default();
+        let mut keep_alive_batch = KeepAliveBatch::default();
         let at = |ms| Instant::ZERO.after(Duration::from_millis(ms));
-        assert!(gathered.keep(|| at(1), 7, ask(Operation::Close)).is_err());
-        assert_eq!(gathered.due(), None);
+        assert!(
+            keep_alive_batch
+                .keep(|| at(1), 7, ask(Operation::Close))
+                .is_err()
+        );
+        assert_eq!(keep_alive_batch.due(), None);
         for (ms, token) in [(2, 8), (5, 9), (11, 10)] {
             assert!(
-                gathered
+                keep_alive_batch
                     .keep(|| at(ms), token, ask(Operation::KeepAlive))
                     .is_ok()
             );
         }
-        assert_eq!(gathered.due(), Some(at(12)), "the first one's time");
-        let tokens: Vec<u64> = gathered
+        assert_eq!(keep_alive_batch.due(), Some(at(12)), "the first one's time");
+        let tokens: Vec<u64> = keep_alive_batch
             .take()
             .into_iter()
             .map(|(token, _)| token)
             .collect();
         assert_eq!(tokens, [8, 9, 10], "in their order");
-        assert_eq!(gathered.due(), None);
-        assert!(gathered.take().is_empty());
+        assert_eq!(keep_alive_batch.due(), None);
+        assert!(keep_alive_batch.take().is_empty());
     }
 }

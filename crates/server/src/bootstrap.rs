@@ -20,7 +20,7 @@ use tokio::sync::oneshot;
 
 use super::data::{Log, Vacant};
 use super::ended::Ended;
-use super::inbox::{Event, Inbox, Told};
+use super::inbox::{Event, Inbox, TimedAnswer};
 use super::peers::Peers;
 use super::refusals::Refusals;
 use super::shared::Shared;
@@ -45,19 +45,21 @@ pub(super) async fn found(
     let wanted = founding.missing().into_iter();
     let wanted = Membership::founded(wanted.map(|id| (id, founding.hello().storage)));
     peers.greeted(&wanted);
-    let mut newcomer = Newcomer {
+    let mut blank_server = BlankServer {
         founding,
         peers,
         shared,
         wanted,
-        complaints: Complaints::default(),
+        join_errors: JoinErrors::default(),
         disk: Disk::Idle(vacant),
     };
     // Nobody may come to be heard of it.
-    newcomer.complaints.tell(&newcomer.founding, shared);
+    blank_server
+        .join_errors
+        .tell(&blank_server.founding, shared);
     // Alone it needs nobody else.
-    if let Some(founded) = newcomer.founding.complete() {
-        newcomer.fill(founded)?;
+    if let Some(founded) = blank_server.founding.complete() {
+        blank_server.fill(founded)?;
     }
     let mut events = Vec::new();
     loop {
@@ -65,11 +67,11 @@ pub(super) async fn found(
             () = inbox.more() => {
                 inbox.take(&mut events);
                 for event in events.drain(..) {
-                    newcomer.handle(event)?;
+                    blank_server.handle(event)?;
                 }
             }
-            written = newcomer.disk.written() => match written? {
-                Written::Promise(table, vacant) => newcomer.promised(table, vacant)?,
+            written = blank_server.disk.written() => match written? {
+                Written::Promise(table, vacant) => blank_server.promised(table, vacant)?,
                 Written::Log(log) => return Ok(*log),
             }
         }
@@ -77,33 +79,35 @@ pub(super) async fn found(
 }
 
 /// A blank server, and all that it needs to become part of a cluster.
-struct Newcomer<'a> {
+struct BlankServer<'a> {
     founding: Bootstrap,
     peers: &'a mut Peers,
     shared: &'a Shared,
     /// Whom it looks for.
     wanted: Membership,
-    complaints: Complaints,
+    join_errors: JoinErrors,
     disk: Disk,
 }
 
-impl Newcomer<'_> {
+impl BlankServer<'_> {
     fn handle(&mut self, event: Event) -> Result<(), Ended> {
         match event {
             Event::Greeted { greeting, dialled } => {
-                self.shared.face().meet(&greeting, dialled, 0);
+                self.shared.local_server().meet(&greeting, dialled, 0);
                 self.peers.greeted(&self.wanted);
                 self.hear(&greeting.hello)?;
             }
-            Event::Connected(visit) => self.peers.connected(visit, &self.wanted),
-            Event::Closed(visit, _) => {
-                self.peers.closed(visit);
+            Event::Connected(peer_connection) => {
+                self.peers.connected(peer_connection, &self.wanted)
+            }
+            Event::Closed(peer_connection, _) => {
+                self.peers.closed(peer_connection);
             }
             Event::Asked(_, _, reply) => {
                 let answer = Answer::Refused(Refusal::NotLeader { leader: None });
-                reply.send(Told { answer, at: None });
+                reply.send(TimedAnswer { answer, at: None });
             }
-            Event::Look(look) => look(None),
+            Event::Inspection(inspect) => inspect(None),
             Event::Stop => return Err(Ended::Stopped),
             // A leader that has admitted it says so again when it is part of
             // the cluster.
@@ -111,12 +115,12 @@ impl Newcomer<'_> {
             // A blank server has promised nothing.
             Event::SetBack(_) => {}
             Event::Refused { by, why } => {
-                if self.complaints.refusals.hear(by, why) {
-                    self.complaints.tell(&self.founding, self.shared);
+                if self.join_errors.refusals.hear(by, why) {
+                    self.join_errors.tell(&self.founding, self.shared);
                 }
             }
             // The one that asked sees that nobody will answer.
-            Event::Snapshot(teller) => drop(teller),
+            Event::Snapshot(reply_to) => drop(reply_to),
             Event::DiskFailed(error) => return Err(Ended::Disk(error)),
         }
         Ok(())
@@ -129,7 +133,12 @@ impl Newcomer<'_> {
         if !matches!(self.disk, Disk::Idle(_)) {
             return Ok(());
         }
-        let founded = hear(&mut self.founding, hello, &mut self.complaints, self.shared)?;
+        let founded = hear(
+            &mut self.founding,
+            hello,
+            &mut self.join_errors,
+            self.shared,
+        )?;
         if let Some(founded) = founded {
             return self.fill(founded);
         }
@@ -146,7 +155,7 @@ impl Newcomer<'_> {
     fn promised(&mut self, table: Table, vacant: Vacant) -> Result<(), Ended> {
         self.disk = Disk::Idle(vacant);
         let founded = self.founding.promise(table);
-        self.shared.say(self.founding.hello());
+        self.shared.announce(self.founding.hello());
         self.peers.start_again(&self.wanted);
         founded.map_or(Ok(()), |founded| self.fill(founded))
     }
@@ -317,14 +326,14 @@ fn names(servers: impl Iterator<Item = ServerId>) -> String {
 
 /// Why this server is not part of a cluster yet.
 #[derive(Default)]
-struct Complaints {
+struct JoinErrors {
     /// What is wrong with whom, until it says something else; and whether this
     /// server's number is, or was, another's.
     strangers: BTreeMap<ServerId, (bool, String)>,
     refusals: Refusals,
 }
 
-impl Complaints {
+impl JoinErrors {
     /// Says to people what this server waits for.
     fn tell(&self, founding: &Bootstrap, shared: &Shared) {
         let strangers = self.strangers.values();
@@ -354,15 +363,15 @@ impl Complaints {
         } else {
             texts.join("; ")
         };
-        shared.standing.send_if_modified(|standing| {
-            let news = standing.waiting != waiting;
+        shared.health_status.send_if_modified(|health_status| {
+            let news = health_status.waiting != waiting;
             if news && is_twin {
                 tracing::warn!("{waiting}");
             } else if news && !excluded {
                 // Who does not let this server in was said where it dials.
                 tracing::info!("{waiting}");
             }
-            (standing.waiting, standing.excluded) = (waiting, excluded);
+            (health_status.waiting, health_status.excluded) = (waiting, excluded);
             news
         });
     }
@@ -371,10 +380,10 @@ impl Complaints {
 fn hear(
     founding: &mut Bootstrap,
     hello: &Hello,
-    complaints: &mut Complaints,
+    join_errors: &mut JoinErrors,
     shared: &Shared,
 ) -> Result<Option<(Identity, Membership)>, Ended> {
-    let strangers = &mut complaints.strangers;
+    let strangers = &mut join_errors.strangers;
     match founding.heard(hello) {
         Ok(Some(founded)) => return Ok(Some(founded)),
         Ok(None) => drop(strangers.remove(&hello.server)),
@@ -399,7 +408,7 @@ fn hear(
         }
         Err(stranger) => return Err(Ended::JoinError(stranger)),
     }
-    complaints.tell(founding, shared);
+    join_errors.tell(founding, shared);
     Ok(None)
 }
 
