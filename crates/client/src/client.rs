@@ -14,10 +14,10 @@ use tenure_core::time::Instant;
 use tenure_runtime::clock;
 use tokio::sync::oneshot;
 
+use super::connection::Connection;
 use super::dialer::Dialer;
-use super::finder::Finder;
-use super::line::Line;
-use super::pipeline::{Ask, Gather, Op, Outcome, Reply};
+use super::leader_discovery::LeaderDiscovery;
+use super::pipeline::{Gather, Outcome, PendingRequest, Reply, RequestKind};
 use super::session::Session;
 use super::{Config, Entry, Error, Listing, Swapped, address, wire};
 
@@ -31,21 +31,21 @@ const CHUNK_BYTES: usize = 16 * 1024 * 1024;
 #[derive(Debug)]
 pub struct Client {
     pub(super) shared: Arc<Shared>,
-    line: usize,
+    connection: usize,
     within: Duration,
 }
 
 #[derive(Debug)]
 pub(super) struct Shared {
-    pub(super) finder: Arc<Finder>,
-    lines: Vec<Line>,
+    pub(super) leader_discovery: Arc<LeaderDiscovery>,
+    connections: Vec<Connection>,
     turn: AtomicUsize,
     hold_by_session: bool,
 }
 
 impl Shared {
-    fn next_line(&self) -> usize {
-        self.turn.fetch_add(1, Ordering::Relaxed) % self.lines.len()
+    fn next_connection(&self) -> usize {
+        self.turn.fetch_add(1, Ordering::Relaxed) % self.connections.len()
     }
 }
 
@@ -53,7 +53,7 @@ impl Clone for Client {
     fn clone(&self) -> Self {
         Self {
             shared: Arc::clone(&self.shared),
-            line: self.shared.next_line(),
+            connection: self.shared.next_connection(),
             within: self.within,
         }
     }
@@ -85,17 +85,17 @@ impl Client {
 
     fn start(servers: Vec<Arc<str>>, config: &Config) -> Result<Self, Error> {
         let dialer = Dialer::new(config)?;
-        let finder = Arc::new(Finder::new(servers, dialer));
-        let line = |_| Line::start(config.ttl, Arc::clone(&finder));
-        let lines = (0..config.connections).map(line).collect();
+        let leader_discovery = Arc::new(LeaderDiscovery::new(servers, dialer));
+        let connection = |_| Connection::start(config.ttl, Arc::clone(&leader_discovery));
+        let connections = (0..config.connections).map(connection).collect();
         Ok(Self {
             shared: Arc::new(Shared {
-                lines,
-                finder,
+                connections,
+                leader_discovery,
                 turn: AtomicUsize::new(1),
                 hold_by_session: config.hold_by_session,
             }),
-            line: 0,
+            connection: 0,
             within: config.within,
         })
     }
@@ -105,7 +105,7 @@ impl Client {
     pub fn within(&self, within: Duration) -> Self {
         Self {
             shared: Arc::clone(&self.shared),
-            line: self.line,
+            connection: self.connection,
             within,
         }
     }
@@ -116,7 +116,7 @@ impl Client {
     pub fn spread(&self, within: Duration) -> Self {
         Self {
             shared: Arc::clone(&self.shared),
-            line: self.shared.next_line(),
+            connection: self.shared.next_connection(),
             within,
         }
     }
@@ -125,7 +125,10 @@ impl Client {
     /// 1 s to a day: for registers that are to be bound to it. Opened by its
     /// first command, over a connection of its own.
     pub fn session(&self, ttl: Duration) -> Session {
-        Session::new(Line::once(ttl, Arc::clone(&self.shared.finder)))
+        Session::new(Connection::once(
+            ttl,
+            Arc::clone(&self.shared.leader_discovery),
+        ))
     }
 
     /// Whether elections on this client's registers are to be held by
@@ -139,7 +142,7 @@ impl Client {
     /// far away for that.
     #[doc(hidden)]
     pub fn excuses(&self, within: Duration) -> Option<String> {
-        self.shared.finder.distance().excuses(within)
+        self.shared.leader_discovery.distance().excuses(within)
     }
 
     pub(super) const fn time(&self) -> Duration {
@@ -152,7 +155,7 @@ impl Client {
 
     /// The servers that are asked: as configured, then as learnt.
     pub fn servers(&self) -> Vec<String> {
-        let addresses = self.shared.finder.addresses();
+        let addresses = self.shared.leader_discovery.addresses();
         addresses.iter().map(ToString::to_string).collect()
     }
 
@@ -160,14 +163,14 @@ impl Client {
     /// a courtesy: a session whose client has gone expires. A client that is
     /// dropped ends its sessions too, if its process lives on for a moment.
     pub async fn close(&self) {
-        for line in &self.shared.lines {
-            line.close().await;
+        for connection in &self.shared.connections {
+            connection.close().await;
         }
     }
 
-    fn ask(&self, what: Ask) -> impl Future<Output = Outcome> + Send + 'static {
+    fn ask(&self, what: RequestKind) -> impl Future<Output = Outcome> + Send + 'static {
         let (waiter, answer) = oneshot::channel();
-        self.shared.lines[self.line].submit(Op {
+        self.shared.connections[self.connection].submit(PendingRequest {
             what,
             deadline: self.deadline(),
             reply: Reply::One(waiter),
@@ -181,7 +184,9 @@ impl Client {
     #[doc(hidden)]
     pub async fn prepare(&self) {
         // Where it fails, the command says so.
-        let _ = self.ask(Ask::Do(command::Operation::KeepAlive(true))).await;
+        let _ = self
+            .ask(RequestKind::Change(command::Operation::KeepAlive(true)))
+            .await;
     }
 
     /// Appends one entry to the log, once, and says its number.
@@ -192,7 +197,10 @@ impl Client {
     pub async fn append(&self, data: impl Into<Bytes>) -> Result<u64, Error> {
         let data = data.into();
         check_entry(&data)?;
-        match self.ask(Ask::Do(command::Operation::Append(data))).await? {
+        match self
+            .ask(RequestKind::Change(command::Operation::Append(data)))
+            .await?
+        {
             answer::What::Appended(number) => Ok(number),
             _ => Err(strange()),
         }
@@ -237,12 +245,15 @@ impl Client {
     async fn append_chunk(&self, entries: Vec<Bytes>) -> Result<Vec<u64>, Error> {
         let (gather, numbers) = Gather::new(entries.len());
         let (gather, deadline) = (Arc::new(gather), self.deadline());
-        let ops = entries.into_iter().enumerate().map(|(index, data)| Op {
-            what: Ask::Do(command::Operation::Append(data)),
-            deadline,
-            reply: Reply::Part(Arc::clone(&gather), index),
-        });
-        self.shared.lines[self.line].submit_all(ops);
+        let requests = entries
+            .into_iter()
+            .enumerate()
+            .map(|(index, data)| PendingRequest {
+                what: RequestKind::Change(command::Operation::Append(data)),
+                deadline,
+                reply: Reply::Part(Arc::clone(&gather), index),
+            });
+        self.shared.connections[self.connection].submit_all(requests);
         drop(gather);
         numbers.await.unwrap_or_else(|_| Err(gone()))
     }
@@ -261,7 +272,10 @@ impl Client {
             limit,
             stale: false,
         };
-        match self.ask(Ask::Look(request::What::ReadLog(read))).await? {
+        match self
+            .ask(RequestKind::Query(request::What::ReadLog(read)))
+            .await?
+        {
             answer::What::Log(log) => Ok(log.entries.into_iter().map(entry).collect()),
             _ => Err(wire::garbled()),
         }
@@ -285,7 +299,10 @@ impl Client {
             key: key.as_str().to_owned(),
             stale: false,
         };
-        match self.ask(Ask::Look(request::What::Read(read))).await? {
+        match self
+            .ask(RequestKind::Query(request::What::Read(read)))
+            .await?
+        {
             answer::What::Read(read) => {
                 let session = read.bound.as_ref().map(|bound| bound.session);
                 Ok((wire::reading(read), session))
@@ -306,7 +323,10 @@ impl Client {
         let Some(swap) = wire::swap(write) else {
             return Err(Error::Conflict);
         };
-        swapped(self.ask(Ask::Do(command::Operation::Swap(swap))).await?)
+        swapped(
+            self.ask(RequestKind::Change(command::Operation::Swap(swap)))
+                .await?,
+        )
     }
 
     /// Deletes one register if it has this version.
@@ -323,7 +343,7 @@ impl Client {
             expect,
         };
         match self
-            .ask(Ask::Do(command::Operation::Delete(delete)))
+            .ask(RequestKind::Change(command::Operation::Delete(delete)))
             .await?
         {
             answer::What::Deleted(done) if done.deleted => Ok(()),
@@ -349,7 +369,10 @@ impl Client {
             limit,
             stale: false,
         };
-        match self.ask(Ask::Look(request::What::List(list))).await? {
+        match self
+            .ask(RequestKind::Query(request::What::List(list)))
+            .await?
+        {
             answer::What::List(list) => wire::listing(list),
             _ => Err(wire::garbled()),
         }

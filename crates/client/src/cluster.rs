@@ -15,7 +15,7 @@ use tokio::time::timeout;
 
 use super::client::gone;
 use super::error::{carried, carrying, of_changing, of_reading, sentence};
-use super::finder::{Finder, Leader};
+use super::leader_discovery::{Leader, LeaderDiscovery};
 use super::token::Channel;
 use super::{Client, Error};
 
@@ -81,8 +81,9 @@ impl Client {
     /// leads asks a majority first whether it still does, for a second at most
     /// (`confirmed`).
     pub async fn status(&self) -> Vec<ServerStatus> {
-        let (finder, within) = (Arc::clone(&self.shared.finder), self.time());
-        let asked = drive::background().spawn(async move { everybody(&finder, within).await });
+        let (leader_discovery, within) = (Arc::clone(&self.shared.leader_discovery), self.time());
+        let asked =
+            drive::background().spawn(async move { everybody(&leader_discovery, within).await });
         asked.await.unwrap_or_default()
     }
 
@@ -90,10 +91,10 @@ impl Client {
     /// questions took that the leader was asked, over a connection that was
     /// there. `None` if nobody leads in time.
     pub async fn round_trip(&self) -> Option<Duration> {
-        let finder = Arc::clone(&self.shared.finder);
+        let leader_discovery = Arc::clone(&self.shared.leader_discovery);
         let asking = async move {
-            let leader = finder.leader(0).await.ok()?;
-            let mut client = ClusterClient::new(finder.channel(&leader.address).ok()?);
+            let leader = leader_discovery.leader(0).await.ok()?;
+            let mut client = ClusterClient::new(leader_discovery.channel(&leader.address).ok()?);
             let mut quickest = None;
             for _ in 0..TRIPS {
                 let asked = clock::boot();
@@ -246,10 +247,12 @@ impl Client {
     /// [`Error::Unavailable`] if it does not answer in time (it may take one
     /// all the same); [`Error::Refused`] if this client may not.
     pub async fn snapshot(&self, address: &str) -> Result<u64, Error> {
-        let (finder, within) = (Arc::clone(&self.shared.finder), self.time());
+        let (leader_discovery, within) = (Arc::clone(&self.shared.leader_discovery), self.time());
         let address: Arc<str> = address.into();
         let work = async move {
-            let channel = finder.channel(&address).map_err(Error::Unavailable)?;
+            let channel = leader_discovery
+                .channel(&address)
+                .map_err(Error::Unavailable)?;
             let mut client = ClusterClient::new(channel);
             let called = timeout(within, client.snapshot(v1::SnapshotRequest {})).await;
             match called {
@@ -314,16 +317,16 @@ impl Client {
         meaning: fn(&tonic::Status) -> Error,
         call: impl Fn(Channel) -> Call<T> + Send + Sync + 'static,
     ) -> Result<T, Error> {
-        let (finder, within) = (Arc::clone(&self.shared.finder), self.time());
+        let (leader_discovery, within) = (Arc::clone(&self.shared.leader_discovery), self.time());
         let work = async move {
             let mut sent = false;
-            let called = on_leader(&finder, &mut sent, meaning, call);
+            let called = on_leader(&leader_discovery, &mut sent, meaning, call);
             match timeout(within, called).await {
                 Ok(answer) => answer,
                 Err(_) if sent => Err(meaning(&tonic::Status::deadline_exceeded(
                     "no answer in time",
                 ))),
-                Err(_) => Err(Error::Unavailable(finder.trouble())),
+                Err(_) => Err(Error::Unavailable(leader_discovery.trouble())),
             }
         };
         drive::background()
@@ -334,16 +337,18 @@ impl Client {
 }
 
 async fn on_leader<T>(
-    finder: &Finder,
+    leader_discovery: &LeaderDiscovery,
     sent: &mut bool,
     meaning: fn(&tonic::Status) -> Error,
     call: impl Fn(Channel) -> Call<T>,
 ) -> Result<T, Error> {
     let mut past = 0;
     loop {
-        let Leader { address, search } = finder.leader(past).await?;
+        let Leader { address, search } = leader_discovery.leader(past).await?;
         past = search;
-        let channel = finder.channel(&address).map_err(Error::Unavailable)?;
+        let channel = leader_discovery
+            .channel(&address)
+            .map_err(Error::Unavailable)?;
         *sent = true;
         let status = match call(channel).await {
             Ok(answer) => return Ok(answer.into_inner()),
@@ -359,22 +364,22 @@ async fn on_leader<T>(
             return Err(meaning(&status));
         };
         *sent = false;
-        finder.learn(&error.leader_address);
+        leader_discovery.learn(&error.leader_address);
         tokio::time::sleep(PAUSE).await;
     }
 }
 
 /// Asks everybody, and then those that they know of.
-async fn everybody(finder: &Finder, within: Duration) -> Vec<ServerStatus> {
+async fn everybody(leader_discovery: &LeaderDiscovery, within: Duration) -> Vec<ServerStatus> {
     let mut by_address: BTreeMap<Arc<str>, Result<v1::StatusResponse, String>> = BTreeMap::new();
     loop {
         let mut asking = JoinSet::new();
-        for address in finder.addresses() {
+        for address in leader_discovery.addresses() {
             if by_address.contains_key(&address) {
                 continue;
             }
             // As far away as the caller has time for.
-            let channel = finder.dialer().lazy_within(&address, within);
+            let channel = leader_discovery.dialer().lazy_within(&address, within);
             asking.spawn(async move {
                 let answer = async {
                     let mut client = ClusterClient::new(channel?);
@@ -407,7 +412,7 @@ async fn everybody(finder: &Finder, within: Duration) -> Vec<ServerStatus> {
                         .flatten()
                         .any(|known| known.id == member.id)
                     {
-                        finder.learn(&member.client_address);
+                        leader_discovery.learn(&member.client_address);
                     }
                 }
             }

@@ -20,7 +20,7 @@ use tonic::transport::{Endpoint, Uri};
 use tower::{Service, ServiceExt as _};
 
 use super::error::chain;
-use super::near::Near;
+use super::own_token_channel::OwnTokenChannel;
 use super::token::{Bearer, Channel};
 use super::{Config, Error};
 
@@ -68,8 +68,11 @@ impl Dialer {
     /// The same, which may take so long.
     pub(super) fn lazy_within(&self, address: &str, within: Duration) -> Result<Channel, String> {
         let endpoint = self.endpoint(address)?.connect_timeout(within);
-        if self.looks(address) {
-            return Ok(Channel::Near(Near::new(endpoint, self.tls.clone())));
+        if self.may_need_own_token(address) {
+            return Ok(Channel::OwnTokenChannel(OwnTokenChannel::new(
+                endpoint,
+                self.tls.clone(),
+            )));
         }
         let channel = match &self.tls {
             None => endpoint.connect_lazy(),
@@ -81,10 +84,13 @@ impl Dialer {
     /// A connection that is made now.
     pub(super) async fn connect(&self, address: &str) -> Result<Channel, String> {
         let endpoint = self.endpoint(address)?;
-        if self.looks(address) {
-            let near = Near::new(endpoint, self.tls.clone());
-            near.connect().await.map_err(|error| chain(&*error))?;
-            return Ok(Channel::Near(near));
+        if self.may_need_own_token(address) {
+            let own_token_channel = OwnTokenChannel::new(endpoint, self.tls.clone());
+            own_token_channel
+                .connect()
+                .await
+                .map_err(|error| chain(&*error))?;
+            return Ok(Channel::OwnTokenChannel(own_token_channel));
         }
         let connected = match &self.tls {
             None => endpoint.connect().await,
@@ -100,7 +106,7 @@ impl Dialer {
     /// Whether a connection to this address may be one to this machine that
     /// needs the token of its user. What a name stands for is seen when it is
     /// dialled.
-    fn looks(&self, address: &str) -> bool {
+    fn may_need_own_token(&self, address: &str) -> bool {
         let number = address.parse::<SocketAddr>();
         !self.bearer.is_given() && number.map_or(true, is_near)
     }

@@ -27,12 +27,12 @@
 //! | file | what it holds |
 //! |---|---|
 //! | `pipeline/` | numbering, sending again, running out of time: a value without a socket |
-//! | `line.rs` | one connection, fed from a pipeline |
-//! | `finder.rs` | who leads |
+//! | `connection.rs` | one connection, fed from a pipeline |
+//! | `leader_discovery.rs` | who leads |
 //! | `dialer.rs` | connections, with TLS or without |
 //! | `token.rs` | by what the client is known |
-//! | `near.rs` | the same where it was given no token, and the servers are on this machine |
-//! | `follow.rs` | tails and watches, from any server |
+//! | `own_token_channel.rs` | the same where it was given no token, and the servers are on this machine |
+//! | `watch.rs` | tails and watches, from any server |
 //! | `session.rs` | a session of its own, to bind registers to |
 //! | `cluster.rs` | status, members, backups |
 //! | `sessions.rs` | all sessions, for operators |
@@ -43,16 +43,16 @@
 mod address;
 mod client;
 mod cluster;
+mod connection;
 mod dialer;
 mod error;
-mod finder;
-mod follow;
-mod line;
-mod near;
+mod leader_discovery;
+mod own_token_channel;
 mod pipeline;
 mod session;
 mod sessions;
 mod token;
+mod watch;
 mod wire;
 
 use std::time::Duration;
@@ -65,12 +65,12 @@ use tenure_core::time::StoreTime;
 pub use client::Client;
 pub use cluster::{Backup, ServerStatus};
 pub use error::Error;
-pub use follow::{Changes, Follow, News, Tail};
 pub use session::Session;
 #[doc(hidden)]
 pub use tenure_alpo::MAX_BOUND;
 pub use tenure_runtime::tls::{ClientTlsFiles, OwnFiles};
 pub use token::Token;
+pub use watch::{Tail, Watch, WatchEvent, WatchTarget};
 
 /// How a client behaves.
 #[derive(Clone, PartialEq, Eq, Debug)]

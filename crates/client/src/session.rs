@@ -15,8 +15,8 @@ use tenure_runtime::clock;
 use tokio::sync::oneshot;
 
 use super::client::{gone, oversized, strange, swapped};
-use super::line::Line;
-use super::pipeline::{Ask, Op, Outcome, Reply};
+use super::connection::Connection;
+use super::pipeline::{Outcome, PendingRequest, Reply, RequestKind};
 use super::{Error, Swapped, wire};
 
 /// A session of a cluster that is never replaced by another. What is asked of
@@ -24,23 +24,23 @@ use super::{Error, Swapped, wire};
 /// and what is bound to it gets its last wills; so does its time to live
 /// without a sign of life.
 pub struct Session {
-    line: Line,
+    connection: Connection,
 }
 
 impl Session {
-    pub(super) const fn new(line: Line) -> Self {
-        Self { line }
+    pub(super) const fn new(connection: Connection) -> Self {
+        Self { connection }
     }
 
     /// Whether it is known to be over. It may be over without that being
     /// known here.
     pub fn is_over(&self) -> bool {
-        self.line.is_over()
+        self.connection.is_over()
     }
 
     /// Its number in the cluster, from its opening to its end.
     pub fn number(&self) -> Option<u64> {
-        self.line.session()
+        self.connection.session()
     }
 
     fn ask(
@@ -49,8 +49,8 @@ impl Session {
         within: Duration,
     ) -> impl Future<Output = Outcome> + Send + use<> {
         let (waiter, answer) = oneshot::channel();
-        self.line.submit(Op {
-            what: Ask::Do(what),
+        self.connection.submit(PendingRequest {
+            what: RequestKind::Change(what),
             deadline: clock::boot().after(within),
             reply: Reply::One(waiter),
         });

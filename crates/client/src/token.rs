@@ -1,7 +1,7 @@
 //! By what a client is known: a token that every call carries.
 //!
 //! A client that was given none, and dials this machine, shows that it has the
-//! token of its user (`near.rs`). A token in a file is read again when the file changes, so that it can be
+//! token of its user (`own_token_channel.rs`). A token in a file is read again when the file changes, so that it can be
 //! replaced without a restart. It is a secret: it is printed nowhere, and it
 //! should travel over TLS, or stay on the machine.
 
@@ -16,7 +16,7 @@ use tonic::codegen::http::{HeaderValue, Request, Response, header::AUTHORIZATION
 use tonic::codegen::{BoxFuture, Service, StdError};
 
 use super::Error;
-use super::near::Near;
+use super::own_token_channel::OwnTokenChannel;
 
 /// The longest token, in bytes.
 const BYTES_MAX: usize = 1_024;
@@ -29,7 +29,7 @@ pub(super) enum Channel {
     Given(tonic::transport::Channel, Bearer),
     /// That it can read the token of this user, if the server is on this
     /// machine.
-    Near(Near),
+    OwnTokenChannel(OwnTokenChannel),
 }
 
 impl Service<Request<Body>> for Channel {
@@ -41,7 +41,7 @@ impl Service<Request<Body>> for Channel {
         match self {
             Self::Given(channel, _) => channel.poll_ready(context).map_err(Into::into),
             // It waits in the call.
-            Self::Near(_) => Poll::Ready(Ok(())),
+            Self::OwnTokenChannel(_) => Poll::Ready(Ok(())),
         }
     }
 
@@ -52,7 +52,9 @@ impl Service<Request<Body>> for Channel {
                 let answered = channel.call(request);
                 Box::pin(async move { Ok(answered.await?) })
             }
-            Self::Near(near) => Box::pin(near.clone().call(request)),
+            Self::OwnTokenChannel(own_token_channel) => {
+                Box::pin(own_token_channel.clone().call(request))
+            }
         }
     }
 }

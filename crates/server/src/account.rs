@@ -43,7 +43,7 @@ const CALLERS_MIN: usize = 1_024;
 
 /// What a stream carries, and what it waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Streams {
+pub(super) enum StreamKind {
     /// The log, or a backup: it waits for room before each message.
     Bulk,
     /// Changes: the same, with more room.
@@ -53,7 +53,7 @@ pub(super) enum Streams {
     Answers,
 }
 
-impl Streams {
+impl StreamKind {
     const fn bounds(self) -> Bounds {
         match self {
             Self::Bulk => BULK,
@@ -233,15 +233,15 @@ impl CallerAccount {
     /// What calls with one answer have made, and exchanges; or what streams
     /// have. Each has bounds of its own, so that streams that nobody reads keep
     /// no call out, not even of their own connection, and calls no stream.
-    fn answers(&self, of: Full, made_by: Option<Streams>) -> &ByteGauge {
+    fn answers(&self, of: Full, made_by: Option<StreamKind>) -> &ByteGauge {
         let usage = match of {
             Full::Connection => &*self.connection,
             Full::Caller => &*self.caller,
             Full::Server => &self.account.all,
         };
         match made_by {
-            None | Some(Streams::Answers) => &usage.answers,
-            Some(Streams::Bulk | Streams::News) => &usage.streamed,
+            None | Some(StreamKind::Answers) => &usage.answers,
+            Some(StreamKind::Bulk | StreamKind::News) => &usage.streamed,
         }
     }
 
@@ -332,7 +332,7 @@ impl CallerAccount {
     }
 
     /// What a stream has to wait for before it goes on.
-    fn full(&self, streams: Streams) -> Option<Full> {
+    fn full(&self, streams: StreamKind) -> Option<Full> {
         let bounds = streams.bounds();
         let held = |of| self.answers(of, Some(streams)).held();
         let (connection, all) = (held(Full::Connection), held(Full::Server));
@@ -375,7 +375,7 @@ impl CallerAccount {
     }
 
     /// Counts so many bytes of answers until what is returned is dropped.
-    pub(super) fn charge(self: &Arc<Self>, bytes: usize, made_by: Option<Streams>) -> Charge {
+    pub(super) fn charge(self: &Arc<Self>, bytes: usize, made_by: Option<StreamKind>) -> Charge {
         for of in [Full::Connection, Full::Caller, Full::Server] {
             self.answers(of, made_by).take(bytes);
         }
@@ -393,7 +393,7 @@ impl CallerAccount {
 pub(super) struct Charge {
     place: Arc<CallerAccount>,
     bytes: usize,
-    made_by: Option<Streams>,
+    made_by: Option<StreamKind>,
 }
 
 impl Drop for Charge {
@@ -421,13 +421,13 @@ impl Drop for Reserved {
 #[derive(Debug)]
 pub(super) struct FlowControl {
     place: Arc<CallerAccount>,
-    streams: Streams,
+    streams: StreamKind,
     /// Where it waits, and under which number.
     waits: Option<(Full, u64)>,
 }
 
 impl FlowControl {
-    pub(super) fn new(place: &Arc<CallerAccount>, streams: Streams) -> Self {
+    pub(super) fn new(place: &Arc<CallerAccount>, streams: StreamKind) -> Self {
         Self {
             place: Arc::clone(place),
             streams,

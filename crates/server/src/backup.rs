@@ -153,7 +153,7 @@ impl Default for RestoreOptions {
 
 /// What was made of a backup.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Made {
+pub struct RestoredDirectory {
     /// Whose log it is.
     pub identity: Identity,
     /// Where the log of the new cluster begins.
@@ -193,7 +193,7 @@ pub fn restore_with(
     dir: &Path,
     server: ServerId,
     options: RestoreOptions,
-) -> Result<Made, RestoreError> {
+) -> Result<RestoredDirectory, RestoreError> {
     let used = |server| RestoreError::Used {
         dir: dir.to_owned(),
         server,
@@ -212,14 +212,14 @@ pub fn restore_with(
     let nobodys = StorageId::from_u128(0);
     anew(state.clone(), (server, nobodys), holder, options)?;
     let found = data::open(dir, server, wal::Options::default(), Duration::ZERO)?;
-    let (storage, vacant) = match found {
-        data::Found::Blank(storage, vacant) => (storage, vacant),
-        data::Found::Log(log) => return Err(used(log.identity.server)),
+    let (storage, blank_directory) = match found {
+        data::DataDirectory::Blank(storage, blank_directory) => (storage, blank_directory),
+        data::DataDirectory::OpenLog(log) => return Err(used(log.identity.server)),
     };
     let (identity, restored) = anew(state, (server, storage), holder, options)?;
     let members = restored.state.members().clone();
     let last = restored.state.applied();
-    let mut wal = vacant.fill(identity, &members)?.wal;
+    let mut wal = blank_directory.fill(identity, &members)?.wal;
     wal.append(&[Batch {
         number: 1,
         hard: Some(HardState {
@@ -234,7 +234,7 @@ pub fn restore_with(
         reset: true,
         ..Batch::default()
     }])?;
-    Ok(Made {
+    Ok(RestoredDirectory {
         identity,
         last,
         elections: restored.elections,

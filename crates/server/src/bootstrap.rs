@@ -18,7 +18,7 @@ use tenure_core::time::Instant;
 use tenure_runtime::clock;
 use tokio::sync::oneshot;
 
-use super::data::{Log, Vacant};
+use super::data::{BlankDirectory, OpenLog};
 use super::ended::Ended;
 use super::inbox::{Event, Inbox, TimedAnswer};
 use super::peers::Peers;
@@ -40,8 +40,8 @@ pub(super) async fn found(
     peers: &mut Peers,
     shared: &Shared,
     inbox: &Arc<Inbox>,
-    vacant: Vacant,
-) -> Result<Log, Ended> {
+    blank_directory: BlankDirectory,
+) -> Result<OpenLog, Ended> {
     let wanted = founding.missing().into_iter();
     let wanted = Membership::founded(wanted.map(|id| (id, founding.hello().storage)));
     peers.greeted(&wanted);
@@ -51,7 +51,7 @@ pub(super) async fn found(
         shared,
         wanted,
         join_errors: JoinErrors::default(),
-        disk: Disk::Idle(vacant),
+        disk: Disk::Idle(blank_directory),
     };
     // Nobody may come to be heard of it.
     blank_server
@@ -71,8 +71,8 @@ pub(super) async fn found(
                 }
             }
             written = blank_server.disk.written() => match written? {
-                Written::Promise(table, vacant) => blank_server.promised(table, vacant)?,
-                Written::Log(log) => return Ok(*log),
+                WriteDone::Promise(table, blank_directory) => blank_server.promised(table, blank_directory)?,
+                WriteDone::OpenLog(log) => return Ok(*log),
             }
         }
     }
@@ -143,17 +143,17 @@ impl BlankServer<'_> {
             return self.fill(founded);
         }
         match self.founding.due() {
-            Some(table) => self.disk.begin(|vacant| {
-                vacant.promise(&table)?;
-                Ok(Written::Promise(table, vacant))
+            Some(table) => self.disk.begin(|blank_directory| {
+                blank_directory.promise(&table)?;
+                Ok(WriteDone::Promise(table, blank_directory))
             }),
             None => Ok(()),
         }
     }
 
     /// A promise is durable: others may hear of it.
-    fn promised(&mut self, table: Table, vacant: Vacant) -> Result<(), Ended> {
-        self.disk = Disk::Idle(vacant);
+    fn promised(&mut self, table: Table, blank_directory: BlankDirectory) -> Result<(), Ended> {
+        self.disk = Disk::Idle(blank_directory);
         let founded = self.founding.promise(table);
         self.shared.announce(self.founding.hello());
         self.peers.start_again(&self.wanted);
@@ -166,25 +166,25 @@ impl BlankServer<'_> {
         if let Some(text) = differ(&self.wanted, own, &members) {
             tracing::warn!("{text}");
         }
-        self.disk.begin(move |vacant| {
-            let log = vacant.fill(identity, &members)?;
-            Ok(Written::Log(Box::new(log)))
+        self.disk.begin(move |blank_directory| {
+            let log = blank_directory.fill(identity, &members)?;
+            Ok(WriteDone::OpenLog(Box::new(log)))
         })
     }
 }
 
 /// What the disk has written.
-enum Written {
-    Promise(Table, Vacant),
-    Log(Box<Log>),
+enum WriteDone {
+    Promise(Table, BlankDirectory),
+    OpenLog(Box<OpenLog>),
 }
 
 /// The directory of a blank server, or the thread that writes in it. The
 /// directory stays locked until that thread is done.
 enum Disk {
-    Idle(Vacant),
+    Idle(BlankDirectory),
     Writing {
-        done: oneshot::Receiver<Result<Written, WalError>>,
+        done: oneshot::Receiver<Result<WriteDone, WalError>>,
         path: PathBuf,
         /// When to say that it takes long, if it was not said yet.
         slow: Option<Instant>,
@@ -197,19 +197,19 @@ impl Disk {
     /// Writes, on a thread of its own. It must be idle.
     fn begin(
         &mut self,
-        write: impl FnOnce(Vacant) -> Result<Written, WalError> + Send + 'static,
+        write: impl FnOnce(BlankDirectory) -> Result<WriteDone, WalError> + Send + 'static,
     ) -> Result<(), Ended> {
-        let Self::Idle(vacant) = std::mem::replace(self, Self::Gone) else {
+        let Self::Idle(blank_directory) = std::mem::replace(self, Self::Gone) else {
             return Err(Ended::Fault("it wrote twice at once; this is a bug".into()));
         };
-        let path = vacant.path().to_owned();
+        let path = blank_directory.path().to_owned();
         let (tell, done) = oneshot::channel();
         let thread = std::thread::Builder::new().name("tenure-founding".into());
         let span = tracing::Span::current();
         let begun = thread.spawn(move || {
             let _speaks = span.entered();
             // Nobody waits any more for one that was stopped.
-            let _ = tell.send(write(vacant));
+            let _ = tell.send(write(blank_directory));
         });
         begun.map_err(|error| Ended::Fault(format!("no thread to write with: {error}")))?;
         let slow = Some(clock::boot().after(SLOW));
@@ -219,7 +219,7 @@ impl Disk {
 
     /// Waits until what was begun is written, and says so if that takes long.
     /// May be dropped and called again.
-    async fn written(&mut self) -> Result<Written, Ended> {
+    async fn written(&mut self) -> Result<WriteDone, Ended> {
         let Self::Writing { done, path, slow } = self else {
             return std::future::pending().await;
         };

@@ -29,7 +29,7 @@ use crate::transport::{Greeting, GreetingAnswer, PeerKeepAlive};
 
 /// After how many election timeouts people are told of a second process that
 /// waits for the first one: one that was only restarted is let in before.
-const PATIENCE: u32 = 4;
+const SILENT_TIMEOUTS: u32 = 4;
 
 /// What people are to do about a disk that was set back.
 fn advice(server: ServerId) -> String {
@@ -90,7 +90,7 @@ impl Shared {
                     "expected one process with the disk of server {id}, found a second one: it is \
                      let in when nothing was heard of the first for {timeout:?}"
                 );
-                if since > timeout * PATIENCE {
+                if since > timeout * SILENT_TIMEOUTS {
                     reason = format!("{reason}. {}", advice(hello.server));
                 }
                 Some(GreetingAnswer::Later(reason))

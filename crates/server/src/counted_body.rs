@@ -16,7 +16,7 @@ use axum::body::Body;
 use bytes::Bytes;
 use hyper::body::{Body as _, Frame, SizeHint};
 
-use super::account::{Charge, FlowControl, RequestCharge, Streams};
+use super::account::{Charge, FlowControl, RequestCharge, StreamKind};
 use super::connection_limit::ActiveCall;
 
 type Taken = Option<Result<Frame<Bytes>, axum::Error>>;
@@ -28,7 +28,7 @@ pub(super) struct CountedBody {
     asked: Arc<RequestCharge>,
     /// What has been taken out and not been asked for.
     taken: Option<Taken>,
-    streams: Option<Streams>,
+    streams: Option<StreamKind>,
     /// What a stream waits for.
     room: Option<FlowControl>,
     /// Its connection is in use.
@@ -53,9 +53,9 @@ impl CountedBody {
     pub(super) fn new(
         body: Body,
         (asked, _under_way): (Arc<RequestCharge>, Option<ActiveCall>),
-        streams: Option<Streams>,
+        streams: Option<StreamKind>,
     ) -> Self {
-        let waits = streams.filter(|it| *it != Streams::Answers);
+        let waits = streams.filter(|it| *it != StreamKind::Answers);
         let room = waits.map(|it| FlowControl::new(asked.place(), it));
         Self {
             body,

@@ -42,16 +42,16 @@ pub(super) const VERSION: &str = "tenure 1";
 
 /// What a data directory holds when a server starts.
 #[derive(Debug)]
-pub(super) enum Found {
+pub(super) enum DataDirectory {
     /// Nothing but a storage number: the server is blank.
-    Blank(StorageId, Vacant),
+    Blank(StorageId, BlankDirectory),
     /// A log.
-    Log(Box<Log>),
+    OpenLog(Box<OpenLog>),
 }
 
 /// A log, and what its server needs beside it to start.
 #[derive(Debug)]
-pub(super) struct Log {
+pub(super) struct OpenLog {
     /// Whose it is.
     pub(super) identity: Identity,
     pub(super) wal: Wal,
@@ -66,7 +66,7 @@ pub(super) struct Log {
 /// The directory of a server that has no log yet. It is locked as long as
 /// this lives.
 #[derive(Debug)]
-pub(super) struct Vacant {
+pub(super) struct BlankDirectory {
     directory: Directory,
     path: PathBuf,
     options: wal::Options,
@@ -74,7 +74,7 @@ pub(super) struct Vacant {
     owes: Duration,
 }
 
-impl Vacant {
+impl BlankDirectory {
     /// Where it is.
     pub(super) fn path(&self) -> &Path {
         &self.path
@@ -88,16 +88,20 @@ impl Vacant {
 
     /// Makes the log of a server that has just become part of a cluster. Whom
     /// the cluster was founded with is durable before it.
-    pub(super) fn fill(self, identity: Identity, members: &Membership) -> Result<Log, WalError> {
+    pub(super) fn fill(
+        self,
+        identity: Identity,
+        members: &Membership,
+    ) -> Result<OpenLog, WalError> {
         let table = members.iter().map(|(id, member)| (id, member.storage));
         write_table(&self.path, FOUNDERS, table)?;
         let disk = self.directory.with_spares_of(self.options.segment_bytes);
         let wal = Wal::create_on(Box::new(disk), &identity, self.options)?;
-        Log::of(&self.path, identity, (wal, Recovered::default()), self.owes)
+        OpenLog::of(&self.path, identity, (wal, Recovered::default()), self.owes)
     }
 }
 
-impl Log {
+impl OpenLog {
     /// Raises what `dir` owes to `owes`, durably: before the machine can
     /// answer anybody.
     fn of(
@@ -159,28 +163,28 @@ pub(super) fn open(
     server: ServerId,
     options: wal::Options,
     owes: Duration,
-) -> Result<Found, WalError> {
+) -> Result<DataDirectory, WalError> {
     warn_if_others_may_read(dir);
     if let Some(mut identity) = wal::identity(dir)? {
         // Whose it is must be the number that was asked for; the rest is its
         // own.
         identity.server = server;
         let opened = Wal::open(dir, &identity, options)?;
-        let log = Log::of(dir, identity, opened, owes)?;
-        return Ok(Found::Log(Box::new(log)));
+        let log = OpenLog::of(dir, identity, opened, owes)?;
+        return Ok(DataDirectory::OpenLog(Box::new(log)));
     }
     let directory = Directory::lock(dir)?;
     let storage = match read_storage(dir)? {
         Some(storage) => storage,
         None => draw_storage(dir)?,
     };
-    let vacant = Vacant {
+    let blank_directory = BlankDirectory {
         directory,
         path: dir.to_owned(),
         options,
         owes,
     };
-    Ok(Found::Blank(storage, vacant))
+    Ok(DataDirectory::Blank(storage, blank_directory))
 }
 
 /// With whom this directory has promised to found a cluster; nothing, if it

@@ -36,8 +36,8 @@ impl DialReporter {
                 return self.up(address, *introduced);
             }
             LinkEvent::Unwelcome(answered) => self.unwelcome(address, *answered),
-            LinkEvent::Untrusted(why) => self.complain(address, &why, DialFailure::Untrusted),
-            LinkEvent::Elsewhere(why) => self.complain(address, &why, DialFailure::OtherServer),
+            LinkEvent::Untrusted(why) => self.report(address, &why, DialFailure::Untrusted),
+            LinkEvent::Elsewhere(why) => self.report(address, &why, DialFailure::OtherServer),
             LinkEvent::Failed(why) => {
                 self.shared.metrics.undialled(DialFailure::Unreached);
                 // Of several addresses another one may refuse it.
@@ -57,7 +57,7 @@ impl DialReporter {
         let proven = match trust::proof(&self.shared, &introduced, Side::Acceptor) {
             Ok(proven) => proven,
             Err(why) => {
-                self.complain(address, &why, DialFailure::Untrusted);
+                self.report(address, &why, DialFailure::Untrusted);
                 return false;
             }
         };
@@ -70,7 +70,7 @@ impl DialReporter {
                 return false;
             }
             Some(GreetingAnswer::Refused(why) | GreetingAnswer::SetBack(_, why)) => {
-                self.complain(address, &why, DialFailure::Stranger);
+                self.report(address, &why, DialFailure::Stranger);
                 return false;
             }
         }
@@ -114,12 +114,12 @@ impl DialReporter {
                 // What is there may say anything, and much.
                 let why: String = why.chars().take(UNPROVEN_CHARS).collect();
                 let why = format!("{why} (this was not proven to be said by that server)");
-                self.complain(address, &why, DialFailure::Untrusted);
+                self.report(address, &why, DialFailure::Untrusted);
             }
-            GreetingAnswer::Refused(why) => self.complain(address, &why, DialFailure::Refused),
+            GreetingAnswer::Refused(why) => self.report(address, &why, DialFailure::Refused),
             GreetingAnswer::Later(why) => self.later(address, &why),
             GreetingAnswer::SetBack(storage, why) => {
-                self.complain(address, &why, DialFailure::Refused);
+                self.report(address, &why, DialFailure::Refused);
                 if self.shared.local_server().is_member(self.server, storage) {
                     self.inbox.put(Event::SetBack(why));
                 }
@@ -130,7 +130,7 @@ impl DialReporter {
     /// One of two processes waits for the other. A restart alone is no news.
     fn later(&mut self, address: &str, why: &str) {
         if copies::is_lasting(why) {
-            self.complain(address, why, DialFailure::Refused);
+            self.report(address, why, DialFailure::Refused);
         } else {
             let server = self.server.get();
             tracing::debug!(server, "not connected yet: {address}: {why}");
@@ -145,7 +145,7 @@ impl DialReporter {
     }
 
     /// What somebody has to mend is counted each time, and said if it is new.
-    fn complain(&mut self, address: &str, why: &str, reason: DialFailure) {
+    fn report(&mut self, address: &str, why: &str, reason: DialFailure) {
         self.shared.metrics.undialled(reason);
         self.told(Some((address, why)));
         if self.log_limit.should_log(address, why, clock::boot()) {

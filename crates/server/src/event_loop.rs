@@ -35,22 +35,22 @@ use super::shared::{Progress, Shared};
 use super::silence::Silence;
 use super::watchers::Watchers;
 use crate::transport::{CommittedMembers, Greeting};
-use crate::wal::{Ended as LogEnded, Here, Writer};
+use crate::wal::{Ended as LogEnded, InlineWrite, Writer};
 
 /// Entries of a batch that a server may write on its own thread.
-const SMALL: usize = 16;
+const INLINE_ENTRIES_MAX: usize = 16;
 
 /// How many timeouts a leader that is to end looks for an heir: each of them
 /// has one, and after that the others notice by themselves.
-const PATIENCE: u32 = 4;
+const TRANSFER_TIMEOUTS: u32 = 4;
 
 /// The token of that hand-over; those of clients are far above it.
-const STOPPING: u64 = 0;
+const STOP_TOKEN: u64 = 0;
 
 /// What the thread of the event loop is to do.
 pub(super) enum Step {
     /// Write this.
-    Write(Here),
+    Write(InlineWrite),
     /// End the server.
     End(Ended),
 }
@@ -85,11 +85,11 @@ pub(super) struct EventLoop {
     /// batch or in an earlier one.
     snapshots: VecDeque<(u64, LogId, oneshot::Sender<LogId>)>,
     /// The last batch that was handed to the disk.
-    handed: u64,
+    last_submitted: u64,
     /// Set when the server is to end: when at the latest.
     pub(super) stopping: Option<Instant>,
     /// Whether the leadership is to be offered to somebody before that.
-    to_hand_over: bool,
+    transfer_pending: bool,
     timeout: Duration,
     pub(super) data: PathBuf,
     /// What the directory owes, which another server may raise after this one.
@@ -131,9 +131,9 @@ impl EventLoop {
             syncing: VecDeque::new(),
             own: None,
             snapshots: VecDeque::new(),
-            handed: 0,
+            last_submitted: 0,
             stopping: None,
-            to_hand_over: false,
+            transfer_pending: false,
             timeout: config.node.timeout,
             data: config.data.clone(),
             silence: None,
@@ -173,7 +173,7 @@ impl EventLoop {
 
     fn round(&mut self, events: &mut Vec<Event>) -> Option<Ended> {
         for event in events.drain(..) {
-            if let Some(ended) = self.happened(event) {
+            if let Some(ended) = self.handle_event(event) {
                 return Some(ended);
             }
         }
@@ -185,11 +185,11 @@ impl EventLoop {
         if is_due(self.keep_alive_batch.due()) {
             self.propose_gathered();
         }
-        if std::mem::take(&mut self.to_hand_over) && self.node.status() == Status::Leader {
-            let (token, ask) = (STOPPING, ClientRequest::Transfer(None));
+        if std::mem::take(&mut self.transfer_pending) && self.node.status() == Status::Leader {
+            let (token, ask) = (STOP_TOKEN, ClientRequest::Transfer(None));
             self.node.handle(now, Input::Asked { token, ask });
         }
-        if let Some(ended) = self.carry_out() {
+        if let Some(ended) = self.perform_outputs() {
             return Some(ended);
         }
         // Until the next leader has spoken up: whoever still asks here is told
@@ -213,7 +213,7 @@ impl EventLoop {
         }
     }
 
-    fn happened(&mut self, event: Event) -> Option<Ended> {
+    fn handle_event(&mut self, event: Event) -> Option<Ended> {
         let now = clock::now();
         match event {
             Event::Received(envelope, storage) => self.received(envelope, storage),
@@ -223,7 +223,7 @@ impl EventLoop {
                 }
                 self.shared.metrics.waits(self.syncing.front());
                 self.node.handle(now, Input::Persisted(number));
-                self.tell_of_snapshots(number);
+                self.answer_snapshots(number);
             }
             Event::DiskFailed(error) => return Some(Ended::Disk(error)),
             Event::Greeted { greeting, dialled } => {
@@ -264,16 +264,17 @@ impl EventLoop {
     /// still be on its way: whoever asks waits for all that is.
     fn snapshot(&mut self, reply_to: oneshot::Sender<LogId>) -> Option<Ended> {
         self.node.handle(clock::now(), Input::Compact);
-        let ended = self.carry_out();
+        let ended = self.perform_outputs();
         let upto = self.node.snapshot().map_or(0, |it| it.last.id);
-        self.snapshots.push_back((self.handed, upto, reply_to));
+        self.snapshots
+            .push_back((self.last_submitted, upto, reply_to));
         if self.syncing.is_empty() {
-            self.tell_of_snapshots(self.handed);
+            self.answer_snapshots(self.last_submitted);
         }
         ended
     }
 
-    fn tell_of_snapshots(&mut self, durable: u64) {
+    fn answer_snapshots(&mut self, durable: u64) {
         while let Some(told) = self.snapshots.pop_front_if(|(it, ..)| *it <= durable) {
             let (_, upto, reply_to) = told;
             // Whoever asked may have gone.
@@ -347,8 +348,8 @@ impl EventLoop {
     /// A leader hands over before it goes, so that nobody has to notice.
     fn stop(&mut self) {
         if self.node.status() == Status::Leader && self.members.voters().count() > 1 {
-            self.to_hand_over = true;
-            self.stopping = Some(clock::boot().after(self.timeout * PATIENCE));
+            self.transfer_pending = true;
+            self.stopping = Some(clock::boot().after(self.timeout * TRANSFER_TIMEOUTS));
         } else {
             self.stopping = Some(Instant::ZERO);
         }
@@ -356,7 +357,7 @@ impl EventLoop {
     }
 
     /// Does what the machine asks for.
-    fn carry_out(&mut self) -> Option<Ended> {
+    fn perform_outputs(&mut self) -> Option<Ended> {
         let (mut applied, mut told) = (false, false);
         while let Some(output) = self.node.poll() {
             match output {
@@ -366,7 +367,7 @@ impl EventLoop {
                 Output::Applied { .. } => applied = true,
                 Output::Event(event) => {
                     told = true;
-                    self.tell(&event);
+                    self.log_event(&event);
                 }
                 Output::Halt(fault) => return Some(Ended::of(&fault)),
             }
@@ -380,11 +381,11 @@ impl EventLoop {
     fn persist(&mut self, batch: Batch) {
         self.syncing.push_back((batch.number, clock::boot()));
         self.shared.metrics.waits(self.syncing.front());
-        self.handed = batch.number;
+        self.last_submitted = batch.number;
         if let Some(earlier) = self.own.take() {
             self.submit(earlier);
         }
-        let small = batch.entries.len() <= SMALL && batch.snapshot.is_none();
+        let small = batch.entries.len() <= INLINE_ENTRIES_MAX && batch.snapshot.is_none();
         if small && self.writer.is_quick() {
             self.own = Some(batch);
         } else {
@@ -398,9 +399,9 @@ impl EventLoop {
     }
 
     fn answer(&mut self, token: u64, answer: Answer) {
-        if token == STOPPING {
+        if token == STOP_TOKEN {
             // The heir was too slow; perhaps another one is not.
-            self.to_hand_over = answer == Answer::Refused(Refusal::NotHandedOver);
+            self.transfer_pending = answer == Answer::Refused(Refusal::NotHandedOver);
             return;
         }
         self.quota_usage.over(token);
@@ -443,7 +444,7 @@ impl EventLoop {
         }
         if applied {
             self.update_version();
-            self.settle();
+            self.publish_members();
             self.watchers.applied(self.node.state().registers());
             let progress = Progress {
                 next: self.node.state().user_log().next(),
@@ -500,7 +501,7 @@ impl EventLoop {
 
     /// Others hear in greetings of what was applied; those that are members no
     /// more are to greet again.
-    fn settle(&self) {
+    fn publish_members(&self) {
         let state = self.node.state();
         self.shared.settled.send_if_modified(|settled| {
             settled.upto = state.applied().id;
@@ -512,7 +513,7 @@ impl EventLoop {
         });
     }
 
-    fn tell(&mut self, event: &NodeEvent) {
+    fn log_event(&mut self, event: &NodeEvent) {
         let term = self.node.term().get();
         let metrics = &self.shared.metrics;
         match event {
@@ -591,7 +592,7 @@ impl EventLoop {
 }
 
 /// The last report of the log's thread says why, and is on its way.
-fn log_failed(failed: LogEnded) -> Option<Here> {
+fn log_failed(failed: LogEnded) -> Option<InlineWrite> {
     tracing::debug!("{failed}");
     None
 }

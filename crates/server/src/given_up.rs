@@ -38,17 +38,17 @@ pub(super) const PER_SECOND: u32 = 1_024;
 /// What one connection may still give up.
 #[derive(Debug)]
 pub(super) struct GivenUp {
-    left: Mutex<Left>,
+    remaining: Mutex<Remaining>,
 }
 
 #[derive(Debug)]
-struct Left {
+struct Remaining {
     calls: u32,
     /// Up to when it was filled up.
     at: Instant,
 }
 
-impl Left {
+impl Remaining {
     fn fill(&mut self, now: Instant) {
         let each = Duration::from_secs(1) / PER_SECOND;
         let more = now.since(self.at).as_nanos() / each.as_nanos();
@@ -68,20 +68,23 @@ impl GivenUp {
     pub(super) fn new() -> Arc<Self> {
         let (calls, at) = (BURST, clock::boot());
         Arc::new(Self {
-            left: Mutex::new(Left { calls, at }),
+            remaining: Mutex::new(Remaining { calls, at }),
         })
     }
 
     /// A call begins; refused if too many were given up lately. `count` is
     /// that of the server.
-    pub(super) fn begin(self: &Arc<Self>, count: &Counter) -> Result<Call, v1::Error> {
+    pub(super) fn begin(self: &Arc<Self>, count: &Counter) -> Result<CancelGuard, v1::Error> {
         self.begin_at(clock::boot(), count)
     }
 
-    fn begin_at(self: &Arc<Self>, now: Instant, count: &Counter) -> Result<Call, v1::Error> {
-        let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
-        left.fill(now);
-        if left.calls == 0 {
+    fn begin_at(self: &Arc<Self>, now: Instant, count: &Counter) -> Result<CancelGuard, v1::Error> {
+        let mut remaining = self
+            .remaining
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        remaining.fill(now);
+        if remaining.calls == 0 {
             return Err(error(
                 Cause::Busy,
                 format!(
@@ -91,8 +94,8 @@ impl GivenUp {
                 ),
             ));
         }
-        drop(left);
-        Ok(Call {
+        drop(remaining);
+        Ok(CancelGuard {
             of: Arc::clone(self),
             count: count.clone(),
             answered: false,
@@ -100,25 +103,28 @@ impl GivenUp {
     }
 
     fn count(&self) {
-        let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
-        left.calls = left.calls.saturating_sub(1);
+        let mut remaining = self
+            .remaining
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        remaining.calls = remaining.calls.saturating_sub(1);
     }
 }
 
 /// A call under way. Dropped before it is answered, it was given up.
-pub(super) struct Call {
+pub(super) struct CancelGuard {
     of: Arc<GivenUp>,
     count: Counter,
     answered: bool,
 }
 
-impl Call {
+impl CancelGuard {
     pub(super) fn answered(mut self) {
         self.answered = true;
     }
 }
 
-impl Drop for Call {
+impl Drop for CancelGuard {
     fn drop(&mut self) {
         if !self.answered {
             self.count.inc();
@@ -154,18 +160,18 @@ mod tests {
     #[test]
     fn what_was_used_up_comes_back_with_time() {
         let start = Instant::from_nanos(1);
-        let mut left = Left {
+        let mut remaining = Remaining {
             calls: 0,
             at: start,
         };
-        left.fill(start.after(Duration::from_millis(500)));
-        assert_eq!(left.calls, PER_SECOND / 2);
+        remaining.fill(start.after(Duration::from_millis(500)));
+        assert_eq!(remaining.calls, PER_SECOND / 2);
         // In small steps it is not less.
         for step in 0..=1_000 {
-            left.fill(start.after(Duration::from_micros(500_000 + step * 500)));
+            remaining.fill(start.after(Duration::from_micros(500_000 + step * 500)));
         }
-        assert_eq!(left.calls, PER_SECOND);
-        left.fill(start.after(Duration::from_secs(3_600)));
-        assert_eq!(left.calls, BURST, "and never more than it was");
+        assert_eq!(remaining.calls, PER_SECOND);
+        remaining.fill(start.after(Duration::from_secs(3_600)));
+        assert_eq!(remaining.calls, BURST, "and never more than it was");
     }
 }

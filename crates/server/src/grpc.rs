@@ -20,12 +20,12 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::metadata::MetadataValue;
 use tonic::{Code, Request, Response, Status, Streaming};
 
-use super::account::{CallerAccount, Charge, FlowControl, Reserved, Streams};
+use super::account::{CallerAccount, Charge, FlowControl, Reserved, StreamKind};
 use super::audit::Entry;
 use super::errors::{busy, invalid};
 use super::handle::ServerHandle;
 use super::inbox::{AnswerQueue, Event, ReplyTo, StreamRequest, TimedAnswer};
-use super::sessions::Proven;
+use super::sessions::ProvenSessions;
 use super::tokens::{Caller, Granted};
 use super::translate::{self, answer};
 
@@ -89,7 +89,7 @@ fn taken<T>(request: Request<T>) -> Result<(Caller, T), Status> {
 }
 
 fn stream<T: Send + 'static>(
-    streams: Streams,
+    streams: StreamKind,
     messages: impl Stream<Item = Result<T, Status>> + Send + 'static,
 ) -> Response<Stream_<T>> {
     let mut response: Response<Stream_<T>> = Response::new(Box::pin(messages));
@@ -145,7 +145,7 @@ impl Registers for ServerHandle {
         let (caller, request) = taken(request)?;
         let news = Self::watch(self, caller, request).await.map_err(status)?;
         let messages = tokio_stream::StreamExt::map(news, |it| it.map_err(status));
-        Ok(stream(Streams::News, messages))
+        Ok(stream(StreamKind::News, messages))
     }
 }
 
@@ -177,7 +177,7 @@ impl Log for ServerHandle {
         let tail = Self::tail(self, caller, request.from).await;
         let tail = tail.map_err(status)?;
         let messages = tokio_stream::StreamExt::map(tail, |it| it.map_err(status));
-        Ok(stream(Streams::Bulk, messages))
+        Ok(stream(StreamKind::Bulk, messages))
     }
 }
 
@@ -293,7 +293,7 @@ impl Cluster for ServerHandle {
         let (caller, _) = taken(request)?;
         let parts = Self::backup(self, &caller).await.map_err(status)?;
         let parts = parts.map(|part| Ok(v1::BackupResponse { part }));
-        Ok(stream(Streams::Bulk, tokio_stream::iter(parts)))
+        Ok(stream(StreamKind::Bulk, tokio_stream::iter(parts)))
     }
 }
 
@@ -313,20 +313,20 @@ impl Pipeline for ServerHandle {
         let place = Self::place(&caller).map_err(status)?;
         let exchange = Exchange {
             handle: self.clone(),
-            room: FlowControl::new(place, Streams::Answers),
+            room: FlowControl::new(place, StreamKind::Answers),
             place: Arc::clone(place),
             caller,
             pages: Vec::new(),
             sender,
             sink: Arc::default(),
             under_way: 0,
-            proven: Proven::default(),
+            proven: ProvenSessions::default(),
         };
         tokio::spawn(exchange.run(requests));
         // What was made is counted with its body from here on.
         let messages = ReceiverStream::new(messages);
         let messages = tokio_stream::StreamExt::map(messages, |it| Ok(it?.0));
-        Ok(stream(Streams::Answers, messages))
+        Ok(stream(StreamKind::Answers, messages))
     }
 }
 
@@ -343,7 +343,7 @@ struct Exchange {
     /// One for each page that was asked for and not told.
     pages: Vec<Reserved>,
     /// Sessions whose secret was shown over this stream.
-    proven: Proven,
+    proven: ProvenSessions,
 }
 
 impl Exchange {

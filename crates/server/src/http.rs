@@ -32,7 +32,7 @@ use tenure_api::v1::{self, Cause};
 use tenure_runtime::error::cut;
 use tokio_stream::StreamExt as _;
 
-use super::account::Streams;
+use super::account::StreamKind;
 use super::errors::{error, invalid};
 use super::handle::ServerHandle;
 use super::tokens::Caller;
@@ -79,19 +79,25 @@ fn probed(caller: &Caller, what: &str, so: bool, why: serde_json::Value) -> Resp
     answer(code, &body)
 }
 
-async fn health(State(handle): State<ServerHandle>, Extension(caller): Who) -> Response {
+async fn health(
+    State(handle): State<ServerHandle>,
+    Extension(caller): CallerExtension,
+) -> Response {
     let health_status = handle.shared.health_status.borrow().clone();
     let why = json!({ "why": health_status.waiting });
     probed(&caller, "alive", health_status.alive, why)
 }
 
-async fn ready(State(handle): State<ServerHandle>, Extension(caller): Who) -> Response {
+async fn ready(State(handle): State<ServerHandle>, Extension(caller): CallerExtension) -> Response {
     let health_status = handle.shared.health_status.borrow().clone();
     let why = json!({ "why": health_status.waiting, "full": health_status.full });
     probed(&caller, "ready", health_status.ready, why)
 }
 
-async fn leader(State(handle): State<ServerHandle>, Extension(caller): Who) -> Response {
+async fn leader(
+    State(handle): State<ServerHandle>,
+    Extension(caller): CallerExtension,
+) -> Response {
     let health_status = handle.shared.health_status.borrow().clone();
     let known = handle.shared.leader(health_status.leader);
     let why = json!({
@@ -102,7 +108,10 @@ async fn leader(State(handle): State<ServerHandle>, Extension(caller): Who) -> R
     probed(&caller, "leads", health_status.leads, why)
 }
 
-async fn metrics(State(handle): State<ServerHandle>, Extension(caller): Who) -> Response {
+async fn metrics(
+    State(handle): State<ServerHandle>,
+    Extension(caller): CallerExtension,
+) -> Response {
     let text = match ServerHandle::metrics(&handle, &caller).await {
         Ok(metrics) => metrics.text,
         Err(error) => return failed(error),
@@ -113,8 +122,8 @@ async fn metrics(State(handle): State<ServerHandle>, Extension(caller): Who) -> 
 
 async fn status(
     State(handle): State<ServerHandle>,
-    Extension(caller): Who,
-    body: Sent,
+    Extension(caller): CallerExtension,
+    body: BodyResult,
 ) -> Response {
     let request = match parse(&body) {
         Ok(request) => request,
@@ -191,9 +200,9 @@ fn respond<T: serde::Serialize>(result: Result<T, v1::Error>) -> Response {
 
 /// The body of a request, or why there is none: too large, or its connection
 /// broke.
-type Sent = Result<Bytes, BytesRejection>;
+type BodyResult = Result<Bytes, BytesRejection>;
 
-fn parse<T: DeserializeOwned>(body: &Sent) -> Result<T, v1::Error> {
+fn parse<T: DeserializeOwned>(body: &BodyResult) -> Result<T, v1::Error> {
     let body = match body {
         Ok(body) => body,
         Err(why) if why.status() == StatusCode::PAYLOAD_TOO_LARGE => {
@@ -217,7 +226,7 @@ fn parse<T: DeserializeOwned>(body: &Sent) -> Result<T, v1::Error> {
 
 /// Messages of a stream, an object a line.
 fn lines<T: serde::Serialize + Send + 'static>(
-    streams: Streams,
+    streams: StreamKind,
     messages: impl tokio_stream::Stream<Item = Result<T, v1::Error>> + Send + 'static,
 ) -> Response {
     let lines = messages.map(|message| {
@@ -238,9 +247,9 @@ fn lines<T: serde::Serialize + Send + 'static>(
 
 /// Which call of a service. A path that is no text leads nowhere; left to the
 /// HTTP library it would be answered in another way than all other errors.
-struct Call(String);
+struct CallName(String);
 
-impl<S: Send + Sync> FromRequestParts<S> for Call {
+impl<S: Send + Sync> FromRequestParts<S> for CallName {
     type Rejection = Response;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Response> {
@@ -252,13 +261,13 @@ impl<S: Send + Sync> FromRequestParts<S> for Call {
 }
 
 /// Who calls, as `listen` has noted it.
-type Who = Extension<Caller>;
+type CallerExtension = Extension<Caller>;
 
 async fn registers(
     State(handle): State<ServerHandle>,
-    Extension(caller): Who,
-    Call(call): Call,
-    body: Sent,
+    Extension(caller): CallerExtension,
+    CallName(call): CallName,
+    body: BodyResult,
 ) -> Response {
     match call.as_str() {
         "read" => match parse(&body) {
@@ -283,7 +292,7 @@ async fn registers(
                 Err(error) => return failed(error),
             };
             match ServerHandle::watch(&handle, caller, request).await {
-                Ok(news) => lines(Streams::News, news),
+                Ok(news) => lines(StreamKind::News, news),
                 Err(error) => failed(error),
             }
         }
@@ -297,9 +306,9 @@ async fn registers(
 
 async fn log(
     State(handle): State<ServerHandle>,
-    Extension(caller): Who,
-    Call(call): Call,
-    body: Sent,
+    Extension(caller): CallerExtension,
+    CallName(call): CallName,
+    body: BodyResult,
 ) -> Response {
     match call.as_str() {
         "append" => match parse(&body) {
@@ -312,7 +321,7 @@ async fn log(
         },
         "tail" => match parse::<v1::TailRequest>(&body) {
             Ok(request) => match ServerHandle::tail(&handle, caller, request.from).await {
-                Ok(messages) => lines(Streams::Bulk, messages),
+                Ok(messages) => lines(StreamKind::Bulk, messages),
                 Err(error) => failed(error),
             },
             Err(error) => failed(error),
@@ -323,9 +332,9 @@ async fn log(
 
 async fn sessions(
     State(handle): State<ServerHandle>,
-    Extension(caller): Who,
-    Call(call): Call,
-    body: Sent,
+    Extension(caller): CallerExtension,
+    CallName(call): CallName,
+    body: BodyResult,
 ) -> Response {
     let numbered = |operation| async {
         match parse::<v1::KeepAliveRequest>(&body) {
@@ -357,9 +366,9 @@ async fn sessions(
 
 async fn cluster(
     State(handle): State<ServerHandle>,
-    Extension(caller): Who,
-    Call(call): Call,
-    body: Sent,
+    Extension(caller): CallerExtension,
+    CallName(call): CallName,
+    body: BodyResult,
 ) -> Response {
     match call.as_str() {
         "add_member" => match parse(&body) {

@@ -118,7 +118,8 @@ use tokio::sync::watch;
 
 pub use audit::AuditTo;
 pub use backup::{
-    Made, RestoreError, RestoreOptions, Summary, read as read_backup, restore, restore_with,
+    RestoreError, RestoreOptions, RestoredDirectory, Summary, read as read_backup, restore,
+    restore_with,
 };
 pub use config::Config;
 pub use ended::Ended;
@@ -128,7 +129,7 @@ pub use tokens::{check_tokens, draw_token, fingerprint};
 use crate::transport::{AddressBook, Contact, Details, Settings, Tasks, Tls, Unread};
 use crate::wal::{WalError, Writer};
 use audit::Audit;
-use data::{Found, Log, Vacant};
+use data::{BlankDirectory, DataDirectory, OpenLog};
 use event_loop::EventLoop;
 use handle::ServerHandle;
 use inbox::{Event, Inbox};
@@ -221,7 +222,7 @@ struct Parts {
     config: Config,
     shared: Arc<Shared>,
     inbox: Arc<Inbox>,
-    found: Found,
+    found: DataDirectory,
     peers: TcpListener,
     /// Where clients come, and since when.
     clients: (TcpListener, Instant),
@@ -351,10 +352,10 @@ fn listen(address: &str) -> Result<TcpListener, StartError> {
 }
 
 /// What this server says of itself before it has read its log.
-fn local_server(config: &Config, found: &Found, start: Start) -> LocalServer {
+fn local_server(config: &Config, found: &DataDirectory, start: Start) -> LocalServer {
     let (storage, identity) = match found {
-        Found::Blank(storage, _) => (*storage, None),
-        Found::Log(log) => (log.identity.storage, Some(log.identity)),
+        DataDirectory::Blank(storage, _) => (*storage, None),
+        DataDirectory::OpenLog(log) => (log.identity.storage, Some(log.identity)),
     };
     let mut address_book = AddressBook::from_flags(&config.peers);
     address_book.learn(&data::read_address_book(&config.data));
@@ -421,8 +422,8 @@ async fn run(parts: Parts) -> Result<EventLoop, Ended> {
         tokio::net::TcpListener::from_std(clients),
     ) {
         (Ok(peers), Ok(clients)) => {
-            let guard = listen::Guard::new(&config, tls.clone(), listens_since);
-            tokio::spawn(listen::serve(clients, handle, guard));
+            let listener_limits = listen::ListenerLimits::new(&config, tls.clone(), listens_since);
+            tokio::spawn(listen::serve(clients, handle, listener_limits));
             peers
         }
         (Err(error), _) | (_, Err(error)) => return Err(Ended::Fault(error.to_string())),
@@ -442,11 +443,19 @@ async fn run(parts: Parts) -> Result<EventLoop, Ended> {
         (Arc::clone(&shared), Arc::clone(&inbox)),
         tasks,
     );
-    let known = matches!(found, Found::Log(..));
+    let known = matches!(found, DataDirectory::OpenLog(..));
     let log = match found {
-        Found::Log(log) => *log,
-        Found::Blank(storage, vacant) => {
-            join(&config, storage, vacant, &mut links, &shared, &inbox).await?
+        DataDirectory::OpenLog(log) => *log,
+        DataDirectory::Blank(storage, blank_directory) => {
+            join(
+                &config,
+                storage,
+                blank_directory,
+                &mut links,
+                &shared,
+                &inbox,
+            )
+            .await?
         }
     };
     let surroundings = (shared, inbox, watchers);
@@ -470,16 +479,16 @@ fn warn_of_peers(config: &Config, node: &Node) {
 async fn join(
     config: &Config,
     storage: StorageId,
-    vacant: Vacant,
+    blank_directory: BlankDirectory,
     links: &mut Peers,
     shared: &Shared,
     inbox: &Arc<Inbox>,
-) -> Result<Log, Ended> {
+) -> Result<OpenLog, Ended> {
     tracing::info!(%storage, "this server is blank and looks for the others");
     let bootstrap = Bootstrap::new(config.id, storage, config.peers.keys().copied());
     let bootstrap = bootstrap.resumed(data::read_promise(&config.data)?);
     shared.announce(bootstrap.hello());
-    let log = bootstrap::found(bootstrap, links, shared, inbox, vacant).await?;
+    let log = bootstrap::found(bootstrap, links, shared, inbox, blank_directory).await?;
     tracing::info!(cluster = %log.identity.cluster, "this server is part of a cluster");
     Ok(log)
 }
@@ -487,11 +496,11 @@ async fn join(
 /// Starts the machine and the disk's thread.
 fn own(
     config: &Config,
-    log: Log,
+    log: OpenLog,
     links: Peers,
     (shared, inbox, watchers): (Arc<Shared>, Arc<Inbox>, Arc<Watchers>),
 ) -> Result<EventLoop, Ended> {
-    let Log {
+    let OpenLog {
         identity,
         wal,
         recovered,

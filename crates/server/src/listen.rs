@@ -36,7 +36,7 @@ use tokio::time::timeout;
 use tokio_stream::StreamExt as _;
 use tonic::service::Routes;
 
-use super::account::{Account, CallerId, Connection, RequestCharge, Streams};
+use super::account::{Account, CallerId, Connection, RequestCharge, StreamKind};
 use super::body_limit::MeteredBody;
 use super::calls::{CallExecutor, Calls, Waiting};
 use super::config::Config;
@@ -96,7 +96,7 @@ const HEALTH_OF: [&str; 6] = [
 ];
 
 /// Who is let in.
-pub(super) struct Guard {
+pub(super) struct ListenerLimits {
     connections: usize,
     idle: Duration,
     tls: Option<Arc<Tls>>,
@@ -105,7 +105,7 @@ pub(super) struct Guard {
     since: Instant,
 }
 
-impl Guard {
+impl ListenerLimits {
     pub(super) fn new(config: &Config, tls: Option<Arc<Tls>>, since: Instant) -> Self {
         let demand = if config.client_certificates {
             Demand::Certificate
@@ -135,23 +135,27 @@ async fn secure(stream: TcpStream, tls: Option<Arc<Tls>>, demand: Demand) -> std
 }
 
 /// Takes connections of clients until it is dropped.
-pub(super) async fn serve(listener: TcpListener, handle: ServerHandle, guard: Guard) {
+pub(super) async fn serve(
+    listener: TcpListener,
+    handle: ServerHandle,
+    listener_limits: ListenerLimits,
+) {
     let shared = Arc::clone(&handle.shared);
     let account = Arc::clone(&handle.account);
     let service = TowerToHyperService::new(routes(handle));
-    let served = Arc::new(Served {
+    let served = Arc::new(ConnectionTask {
         service,
-        tls: guard.tls,
-        demand: guard.demand,
-        idle: guard.idle,
+        tls: listener_limits.tls,
+        demand: listener_limits.demand,
+        idle: listener_limits.idle,
         account,
         waiting: Waiting::default(),
         log_rate_limit: LogRateLimit::default(),
     });
     let connection_limit = ConnectionLimit::new(ConnectionCapacity {
-        newcomers: NEWCOMERS_MAX.min(guard.connections),
-        proven: guard.connections,
-        kept: KEPT_OF.map(|it| guard.connections / it),
+        newcomers: NEWCOMERS_MAX.min(listener_limits.connections),
+        proven: listener_limits.connections,
+        kept: KEPT_OF.map(|it| listener_limits.connections / it),
     });
     loop {
         let (stream, address) = match listener.accept().await {
@@ -169,7 +173,7 @@ pub(super) async fn serve(listener: TcpListener, handle: ServerHandle, guard: Gu
         let arrival = Arrival {
             to,
             at: clock::boot(),
-            since: guard.since,
+            since: listener_limits.since,
         };
         let permit = Arc::new(connection_limit.enter(CallerId::address(address)));
         let (served, shared) = (Arc::clone(&served), Arc::clone(&shared));
@@ -207,7 +211,7 @@ fn builder(begun: CallExecutor) -> auto::Builder<CallExecutor> {
 }
 
 /// What every connection is served by.
-struct Served {
+struct ConnectionTask {
     service: TowerToHyperService<axum::Router>,
     tls: Option<Arc<Tls>>,
     demand: Demand,
@@ -219,7 +223,7 @@ struct Served {
     log_rate_limit: LogRateLimit,
 }
 
-impl Served {
+impl ConnectionTask {
     /// Serves one connection to its end, and says why it was closed, if it
     /// was.
     async fn connection(
@@ -378,7 +382,7 @@ async fn note(State(handle): State<ServerHandle>, mut request: Request, next: Ne
     let body = MeteredBody::new(body, &parts.headers, Arc::clone(&asked), within, keeps);
     let request = Request::from_parts(parts, Body::new(body));
     let mut response = next.run(request).await;
-    let streams = response.extensions_mut().remove::<Streams>();
+    let streams = response.extensions_mut().remove::<StreamKind>();
     let (parts, body) = response.into_parts();
     let mut body = CountedBody::new(body, (asked, under_way), streams);
     poll_fn(|context| {

@@ -5,7 +5,7 @@
 //! disk takes to sync. But any sync may take seconds, in which a server must
 //! be heard and must answer. So there are two threads. The one that is to
 //! write leaves the machine here first. If the write takes longer than
-//! [`PATIENCE`], the other thread takes the machine and goes on with the event
+//! [`INLINE_WRITE_WITHIN`], the other thread takes the machine and goes on with the event
 //! loop; the first reports its write as the log's own thread does, and stands
 //! by in its turn.
 //!
@@ -15,7 +15,7 @@
 //! another: as long as one is under way the disk counts as busy, and after one
 //! that took long it counts as slow ([`Writer::here`]).
 //!
-//! The thread that stands by looks every [`LOOK`] while batches are written
+//! The thread that stands by looks every [`CHECK_EVERY`] while batches are written
 //! here. When none was for a while it sleeps, until the next one wakes it.
 //!
 //! [`Here::write`]: crate::wal::Here::write
@@ -37,13 +37,13 @@ use crate::transport::Tasks;
 use crate::wal::{WalError, Writer};
 
 /// How long a write may hold up the event loop.
-const PATIENCE: Duration = Duration::from_millis(10);
+const INLINE_WRITE_WITHIN: Duration = Duration::from_millis(10);
 /// How long a server that ends waits for its disk.
 const DISK_PATIENCE: Duration = Duration::from_secs(10);
 /// How often the thread that stands by looks how long one takes.
-const LOOK: Duration = Duration::from_millis(5);
+const CHECK_EVERY: Duration = Duration::from_millis(5);
 /// After so many looks without a write it sleeps.
-const LOOKS_MAX: u32 = 40;
+const CHECKS_MAX: u32 = 40;
 
 /// What the threads of a server share.
 pub(super) struct LoopThreads {
@@ -65,7 +65,7 @@ struct State {
     /// Threads that write.
     writing: usize,
     /// The thread that stands by sleeps.
-    sleeps: bool,
+    asleep: bool,
     over: bool,
 }
 
@@ -82,7 +82,7 @@ impl LoopThreads {
                 left: None,
                 turn: 0,
                 writing: 0,
-                sleeps: false,
+                asleep: false,
                 over: false,
             }),
             changed: Condvar::new(),
@@ -97,7 +97,7 @@ impl LoopThreads {
         let _panics = Panics(self);
         match self.block_on(start) {
             Ok(event_loop) => self.drive(Box::new(event_loop)),
-            Err(ended) => self.told(ended),
+            Err(ended) => self.report(ended),
         }
         self.stand_by();
     }
@@ -105,7 +105,7 @@ impl LoopThreads {
     /// What the second thread does, and the first after it was relieved.
     pub(super) fn stand_by(&self) {
         let _panics = Panics(self);
-        while let Some(event_loop) = self.relieved() {
+        while let Some(event_loop) = self.take_over() {
             self.drive(event_loop);
         }
     }
@@ -158,7 +158,7 @@ impl LoopThreads {
         state.turn += 1;
         state.writing += 1;
         let turn = state.turn;
-        if std::mem::take(&mut state.sleeps) {
+        if std::mem::take(&mut state.asleep) {
             self.changed.notify_all();
         }
         turn
@@ -177,25 +177,25 @@ impl LoopThreads {
 
     /// Waits until a write takes too long and gives the machine, or until the
     /// server has ended.
-    fn relieved(&self) -> Option<Box<EventLoop>> {
+    fn take_over(&self) -> Option<Box<EventLoop>> {
         let mut state = self.lock();
-        let (mut turn, mut looks) = (state.turn, 0);
+        let (mut turn, mut checks) = (state.turn, 0);
         while !state.over {
-            let late = |since: &Instant| clock::boot().since(*since) >= PATIENCE;
+            let late = |since: &Instant| clock::boot().since(*since) >= INLINE_WRITE_WITHIN;
             if let Some((event_loop, _)) = state.left.take_if(|(_, since)| late(since)) {
                 return Some(event_loop);
             }
             if state.turn != turn || state.left.is_some() {
-                (turn, looks) = (state.turn, 0);
+                (turn, checks) = (state.turn, 0);
             }
-            looks += 1;
-            state = if looks > LOOKS_MAX {
-                state.sleeps = true;
-                looks = 0;
+            checks += 1;
+            state = if checks > CHECKS_MAX {
+                state.asleep = true;
+                checks = 0;
                 let woken = self.changed.wait(state);
                 woken.unwrap_or_else(PoisonError::into_inner)
             } else {
-                let woken = self.changed.wait_timeout(state, LOOK);
+                let woken = self.changed.wait_timeout(state, CHECK_EVERY);
                 woken.unwrap_or_else(PoisonError::into_inner).0
             };
         }
@@ -221,7 +221,7 @@ impl LoopThreads {
                 ended = Ended::Disk(error);
             }
         }
-        self.told(ended);
+        self.report(ended);
     }
 
     /// Waits until all is written; gives up after [`DISK_PATIENCE`]. Then the
@@ -257,7 +257,7 @@ impl LoopThreads {
         }
     }
 
-    fn told(&self, ended: Ended) {
+    fn report(&self, ended: Ended) {
         self.shut();
         self.tell.send_replace(Some(Arc::new(ended)));
     }
@@ -311,9 +311,9 @@ impl Drop for Panics<'_> {
         let failed = WalError::Poisoned { cause };
         loop_threads.inbox.put(Event::DiskFailed(failed));
         let fault = || Arc::new(Ended::Fault("its thread panicked; this is a bug".into()));
-        loop_threads.tell.send_if_modified(|told| {
-            let first = told.is_none();
-            told.get_or_insert_with(fault);
+        loop_threads.tell.send_if_modified(|report| {
+            let first = report.is_none();
+            report.get_or_insert_with(fault);
             first
         });
     }

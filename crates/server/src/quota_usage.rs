@@ -145,7 +145,7 @@ impl Quota {
 }
 
 /// What a command would write.
-struct Wanted {
+struct RequestedSpace {
     key: Key,
     /// By how much the room that is taken would grow.
     size: Size,
@@ -157,7 +157,7 @@ struct Wanted {
     exempt: bool,
 }
 
-impl Wanted {
+impl RequestedSpace {
     /// `None` if the command writes no register.
     fn of(state: &State, operation: &Operation) -> Option<Self> {
         let (write, last): (&Write, _) = match operation {
@@ -196,7 +196,7 @@ impl Wanted {
 
 /// The registers of one prefix.
 #[derive(Debug, Default)]
-struct Below {
+struct PrefixUsage {
     size: Size,
     /// By how much commands under way may make them grow.
     growing: Size,
@@ -205,7 +205,7 @@ struct Below {
     counted: bool,
 }
 
-impl Below {
+impl PrefixUsage {
     /// Those up to there are counted, and what happens to them is told.
     fn changed(&mut self, change: &Change) {
         if !self.counted && self.upto.as_ref().is_none_or(|upto| change.key > *upto) {
@@ -249,7 +249,7 @@ pub(super) struct QuotaUsage {
     most: Size,
     under_way: HashMap<u64, (Key, Size)>,
     growing: Size,
-    below: BTreeMap<String, Below>,
+    below: BTreeMap<String, PrefixUsage>,
     /// The last change that is counted below them.
     revision: u64,
 }
@@ -278,7 +278,7 @@ impl QuotaUsage {
         let ClientRequest::Command(command, claim) = ask else {
             return ask;
         };
-        let wanted = Wanted::of(state, &command.operation);
+        let wanted = RequestedSpace::of(state, &command.operation);
         let Some(wanted) = wanted.filter(|it| it.size != Size::default()) else {
             return ClientRequest::Command(command, claim);
         };
@@ -308,7 +308,7 @@ impl QuotaUsage {
     }
 
     /// Those of which this key is one.
-    fn around(&mut self, key: &Key) -> impl Iterator<Item = &mut Below> {
+    fn around(&mut self, key: &Key) -> impl Iterator<Item = &mut PrefixUsage> {
         let around = |prefix: &String| key.as_str().starts_with(&**prefix);
         let below = self.below.iter_mut();
         below.filter_map(move |(prefix, it)| around(prefix).then_some(it))
@@ -317,7 +317,7 @@ impl QuotaUsage {
     fn refusal(
         &mut self,
         state: &State,
-        wanted: &Wanted,
+        wanted: &RequestedSpace,
         quota: Option<&Quota>,
     ) -> Option<Refusal> {
         let mut all = Size::of(state);
@@ -395,7 +395,7 @@ impl QuotaUsage {
         self.changed(state);
         let mut begun = false;
         for prefix in new {
-            let mut below = Below::default();
+            let mut below = PrefixUsage::default();
             for (key, size) in self.under_way.values() {
                 if key.as_str().starts_with(&*prefix) {
                     below.growing.add(*size);
@@ -437,7 +437,7 @@ impl QuotaUsage {
                 }
             }
             // A snapshot was taken over, or it was too much at once.
-            Err(_) => self.below.values_mut().for_each(Below::forget),
+            Err(_) => self.below.values_mut().for_each(PrefixUsage::forget),
         }
     }
 

@@ -35,13 +35,13 @@ const PAGE_MAX: usize = 1_024;
 
 /// What a caller proves, and what it may have.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Proof {
+pub(super) struct CallerProof {
     pub(super) claim: OwnershipProof,
     opener: SessionOpener,
     most: u64,
 }
 
-impl Proof {
+impl CallerProof {
     /// With this secret, whose hash it is.
     const fn with(mut self, secret: Option<Fingerprint>) -> Self {
         self.claim.secret = secret;
@@ -99,11 +99,15 @@ fn bits(address: IpAddr) -> [u8; 16] {
 
 /// What the sessions of one stream have proven.
 #[derive(Debug, Default)]
-pub(super) struct Proven(BTreeMap<SessionId, Fingerprint>);
+pub(super) struct ProvenSessions(BTreeMap<SessionId, Fingerprint>);
 
-impl Proven {
+impl ProvenSessions {
     /// What `request` proves, which came over a stream of this caller.
-    pub(super) fn by(&mut self, request: &v1::Request, caller: Proof) -> Result<Proof, v1::Error> {
+    pub(super) fn by(
+        &mut self,
+        request: &v1::Request,
+        caller: CallerProof,
+    ) -> Result<CallerProof, v1::Error> {
         let secret = hashed(&request.secret)?;
         Ok(match &request.what {
             Some(request::What::Command(command)) => {
@@ -126,7 +130,7 @@ impl Proven {
 
 impl ServerHandle {
     /// What this caller proves by its token and by where it comes from.
-    pub(super) fn proof(&self, caller: &Caller) -> Proof {
+    pub(super) fn proof(&self, caller: &Caller) -> CallerProof {
         let token = caller.fingerprint().map(half);
         let opener = match token {
             Some(token) => SessionOpener::Token(token),
@@ -141,7 +145,7 @@ impl ServerHandle {
             secret: None,
             token,
         };
-        Proof {
+        CallerProof {
             claim,
             opener,
             most,
@@ -329,7 +333,7 @@ mod tests {
 
     #[test]
     fn a_stream_keeps_what_was_proven_and_forgets_the_oldest() {
-        let caller = Proof {
+        let caller = CallerProof {
             claim: OwnershipProof::NONE,
             opener: SessionOpener::Server,
             most: 1,
@@ -342,7 +346,7 @@ mod tests {
             })),
             secret: bytes::Bytes::from_static(secret),
         };
-        let mut proven = Proven::default();
+        let mut proven = ProvenSessions::default();
         let mut proves = |session, secret| {
             let proof = proven.by(&request(session, secret), caller);
             proof.map(|it| it.claim.secret.is_some())

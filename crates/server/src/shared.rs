@@ -104,7 +104,7 @@ const HOLDERS_FOR: Duration = Duration::from_secs(1);
 
 /// Who holds most sessions, and since when that is known.
 #[derive(Default, Debug)]
-struct Holders {
+struct TopHolders {
     most: Vec<(SessionOpener, u64)>,
     at: Option<Instant>,
 }
@@ -116,7 +116,7 @@ pub(super) struct Shared {
     pub(super) copies: Mutex<Copies>,
     /// Servers that say what is not heeded, or what cannot be read.
     pub(super) objections: LogRateLimit<ServerId>,
-    holders: Mutex<Holders>,
+    holders: Mutex<TopHolders>,
     /// What this server proves itself with to others.
     pub(super) prover: Prover,
     /// What others are to prove, if they have to.
@@ -236,7 +236,7 @@ impl Shared {
         let now = clock::boot();
         let is_new = |at: Instant| now.since(at) < HOLDERS_FOR;
         if !holders.at.is_some_and(is_new) {
-            *holders = Holders {
+            *holders = TopHolders {
                 most: sessions.holders(HOLDERS_MAX),
                 at: Some(now),
             };

@@ -15,7 +15,7 @@ use super::errors::{
     too_many,
 };
 use super::inbox::{StreamRequest, TimedAnswer};
-use super::sessions::Proof;
+use super::sessions::CallerProof;
 use super::shared::Shared;
 
 fn key(text: &str) -> Result<Key, v1::Error> {
@@ -119,7 +119,7 @@ pub(super) fn numbered(
 }
 
 /// The time to live of a session.
-pub(super) fn open(ttl_millis: u64, proof: &Proof) -> Result<ClientRequest, v1::Error> {
+pub(super) fn open(ttl_millis: u64, proof: &CallerProof) -> Result<ClientRequest, v1::Error> {
     if !(1_000..=86_400_000).contains(&ttl_millis) {
         return Err(invalid(format!(
             "expected a time to live of 1 s to 1 day, found {ttl_millis} ms"
@@ -156,7 +156,10 @@ fn count(limit: u32) -> usize {
 }
 
 /// One request of a stream, as the machine is asked.
-pub(super) fn pipelined(request: request::What, proof: &Proof) -> Result<ClientRequest, v1::Error> {
+pub(super) fn pipelined(
+    request: request::What,
+    proof: &CallerProof,
+) -> Result<ClientRequest, v1::Error> {
     match request {
         request::What::Open(ttl) => open(ttl, proof),
         request::What::Command(command) => {

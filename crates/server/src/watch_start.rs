@@ -62,7 +62,7 @@ pub(super) enum WatchError {
 
 /// Some of what a watch tells before it follows.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
-pub(super) struct Page {
+pub(super) struct InitialPage {
     /// In the order in which they are to be taken; a register may be there
     /// twice. `None`: it was deleted.
     pub(super) registers: Vec<(Key, Option<Register>)>,
@@ -78,9 +78,9 @@ pub(super) struct Page {
 /// What comes of a look.
 #[derive(Debug)]
 pub(super) struct PageRead {
-    pub(super) page: Page,
+    pub(super) page: InitialPage,
     /// What is to be told after it.
-    pub(super) then: Option<Page>,
+    pub(super) then: Option<InitialPage>,
     /// Where it goes on, when that was all.
     pub(super) watch_queue: Option<(WatchReceiver, WatcherGuard)>,
 }
@@ -158,9 +158,9 @@ impl WatchStart {
     ) -> Result<PageRead, WatchError> {
         let now = registers.revision();
         let mut left = PageRoom::new();
-        let mut page = Page {
+        let mut page = InitialPage {
             initial: self.first.is_some(),
-            ..Page::default()
+            ..InitialPage::default()
         };
         let told = self.changed(registers, (&mut page, &mut left))?;
         self.told = Some(told);
@@ -188,7 +188,7 @@ impl WatchStart {
     fn changed(
         &mut self,
         registers: &Registers,
-        (page, left): (&mut Page, &mut PageRoom),
+        (page, left): (&mut InitialPage, &mut PageRoom),
     ) -> Result<u64, WatchError> {
         let now = registers.revision();
         let Some(mut told) = self.told else {
@@ -231,7 +231,11 @@ impl WatchStart {
     }
 
     /// Tells more of the registers; whether that was the rest.
-    fn more(&mut self, registers: &Registers, (page, left): (&mut Page, &mut PageRoom)) -> bool {
+    fn more(
+        &mut self,
+        registers: &Registers,
+        (page, left): (&mut InitialPage, &mut PageRoom),
+    ) -> bool {
         if self.first.is_none() {
             return true;
         }
@@ -259,15 +263,15 @@ impl WatchStart {
 
     /// Releases before this one take no deletion from the pages: it is told
     /// once more, as a change after the last of them.
-    fn gone(&mut self, last: &mut Page) -> Option<Page> {
+    fn gone(&mut self, last: &mut InitialPage) -> Option<InitialPage> {
         if self.deleted.is_empty() {
             return None;
         }
         let gone = std::mem::take(&mut self.deleted).into_iter();
-        let then = Page {
+        let then = InitialPage {
             registers: gone.map(|key| (key, None)).collect(),
             revision: last.revision,
-            ..Page::default()
+            ..InitialPage::default()
         };
         // They were there at the first look: this is not before it.
         last.revision -= 1;

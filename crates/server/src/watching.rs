@@ -20,7 +20,7 @@ use super::steps::{Next, Step, Steps};
 use super::tokens::{Caller, Need};
 use super::translate;
 use super::watch_queue::{CutOff, WatchReceiver};
-use super::watch_start::{Page, PageRead, StartAfter, WatchError, WatchStart};
+use super::watch_start::{InitialPage, PageRead, StartAfter, WatchError, WatchStart};
 use super::watchers::{Selector, WatchMessage, WatcherGuard};
 
 /// What a register counts for until it is told: its value is shared with the
@@ -33,15 +33,15 @@ pub(super) struct Watch {
     caller: Caller,
     /// The key or the prefix, as it was asked for.
     what: String,
-    names: Names,
+    names: ClusterIds,
     /// What has been seen and not told, and what that counts for.
-    pages: Vec<Page>,
+    pages: Vec<InitialPage>,
     reserved: Option<Reserved>,
     state: State,
 }
 
 /// Of which clusters a watch is.
-struct Names {
+struct ClusterIds {
     /// This server's; empty when it has been told.
     cluster: String,
     own: String,
@@ -82,7 +82,7 @@ impl ServerHandle {
         self.inspect(|_| ()).await?;
         let cluster = self.shared.local_server().identity;
         let cluster = cluster.map_or_else(String::new, |it| it.cluster.to_string());
-        let names = Names {
+        let names = ClusterIds {
             own: cluster.clone(),
             cluster,
             told_by: request.cluster,
@@ -93,7 +93,7 @@ impl ServerHandle {
         }
         let begins = move |node: &Node| WatchStart::new(node, selector, after, foreign);
         let begins = self.inspect(begins).await?;
-        let begins = begins.map_err(|why| no_watch(why, &names))?;
+        let begins = begins.map_err(|why| watch_error(why, &names))?;
         let watch = Watch {
             handle: self.clone(),
             caller,
@@ -123,7 +123,7 @@ impl Watch {
             seen.map(|seen| (begins, seen))
         };
         let seen = self.handle.inspect_in_turn(inspect).await?;
-        let (begins, seen) = seen.map_err(|why| no_watch(why, &self.names))?;
+        let (begins, seen) = seen.map_err(|why| watch_error(why, &self.names))?;
         let PageRead {
             page,
             then,
@@ -203,7 +203,7 @@ fn after(revision: Option<u64>, id: Option<u64>) -> ApiResult<Option<StartAfter>
 }
 
 /// Why nobody can follow from there, as the interface says it.
-fn no_watch(why: WatchError, names: &Names) -> v1::Error {
+fn watch_error(why: WatchError, names: &ClusterIds) -> v1::Error {
     let (own, told_by) = (&names.own, cut(&names.told_by));
     match why {
         WatchError::Full => error(Cause::Busy, "there are as many watches as there may be"),

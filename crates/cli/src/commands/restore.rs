@@ -11,7 +11,7 @@ use anyhow::Context as _;
 use serde_json::json;
 use tenure::core::ids::Key;
 use tenure_alpo::{JUMP, ServerId};
-use tenure_server::{Made, RestoreError, RestoreOptions, read_backup};
+use tenure_server::{RestoreError, RestoreOptions, RestoredDirectory, read_backup};
 
 use super::{own_token, secret};
 use crate::Context;
@@ -88,7 +88,7 @@ pub(crate) fn restore(context: &Context, args: &Restore) -> Result<ExitCode, Fai
 }
 
 /// Who has to wait for what.
-fn held(made: &Made) -> String {
+fn held(made: &RestoredDirectory) -> String {
     let (elections, groups) = (
         counted(made.elections, "election"),
         counted(made.groups, "group"),

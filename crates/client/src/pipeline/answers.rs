@@ -5,9 +5,9 @@ use std::time::Duration;
 use tenure_api::v1::{self, answer, command, request};
 use tenure_core::time::Instant;
 
-use super::flight::Flight;
-use super::message::{look_weight, op_weight};
-use super::{Op, Outcome, Pipeline, Reply, Session, Told, Verdict, session_over};
+use super::in_flight::InFlight;
+use super::message::{command_weight, query_weight};
+use super::{Outcome, Outcomes, PendingRequest, Pipeline, Reply, Session, Verdict, session_over};
 use crate::Error;
 
 /// The pauses after a leader that has too much to do.
@@ -20,17 +20,17 @@ impl Pipeline {
         &mut self,
         now: Instant,
         answer: v1::Answer,
-        told: &mut Told,
+        outcomes: &mut Outcomes,
     ) -> Verdict {
-        self.quiet_since = now;
+        self.unanswered_since = now;
         let v1::Answer { number, what } = answer;
         let what = what.ok_or_else(|| Error::Unknown("an answer without content".into()));
-        let verdict = if let Some(at) = self.flight.find(number) {
-            self.command_answered(now, at, what, told)
+        let verdict = if let Some(at) = self.in_flight.find(number) {
+            self.command_answered(now, at, what, outcomes)
         } else if let Some(op) = self.asked.remove(&number) {
-            self.look_answered(now, op, what, told)
+            self.query_answered(now, op, what, outcomes)
         } else if matches!(self.session, Session::Opening(Some(name)) if name == number) {
-            self.open_answered(now, what, told)
+            self.open_answered(now, what, outcomes)
         } else {
             // To an earlier sending of the same.
             return Verdict::Stay;
@@ -47,27 +47,27 @@ impl Pipeline {
         now: Instant,
         at: usize,
         what: Outcome,
-        told: &mut Told,
+        outcomes: &mut Outcomes,
     ) -> Verdict {
         match what {
-            Ok(answer::What::Error(error)) => self.command_refused(now, at, &error, told),
+            Ok(answer::What::Error(error)) => self.command_refused(now, at, &error, outcomes),
             what => {
                 self.heard = now;
                 self.pause = Duration::ZERO;
                 let closed = matches!(what, Ok(answer::What::Closed(_)));
-                self.settle(at, what, told);
+                self.settle(at, what, outcomes);
                 if closed {
-                    self.end_session(told);
+                    self.end_session(outcomes);
                 }
                 Verdict::Stay
             }
         }
     }
 
-    fn settle(&mut self, at: usize, outcome: Outcome, told: &mut Told) {
-        told.push((self.flight.settle(at), outcome));
-        if self.flight.is_empty() && matches!(self.session, Session::Over) {
-            self.end_session(told);
+    fn settle(&mut self, at: usize, outcome: Outcome, outcomes: &mut Outcomes) {
+        outcomes.push((self.in_flight.settle(at), outcome));
+        if self.in_flight.is_empty() && matches!(self.session, Session::Over) {
+            self.end_session(outcomes);
         }
     }
 
@@ -76,7 +76,7 @@ impl Pipeline {
         now: Instant,
         at: usize,
         error: &v1::Error,
-        told: &mut Told,
+        outcomes: &mut Outcomes,
     ) -> Verdict {
         let over = matches!(self.session, Session::Over);
         match error.cause() {
@@ -87,61 +87,61 @@ impl Pipeline {
             v1::Cause::Unauthenticated => {
                 // This sending was certainly not taken. The next stream
                 // carries the token that is in the file by then.
-                let sent = self.flight.get_mut(at);
+                let sent = self.in_flight.get_mut(at);
                 sent.times = sent.times.saturating_sub(1);
                 leave(error)
             }
             // Nothing is sent again under a session that is over.
             v1::Cause::Busy | v1::Cause::Window | v1::Cause::OutOfOrder if over => {
-                self.session_over(at, told);
+                self.session_over(at, outcomes);
                 Verdict::Stay
             }
             v1::Cause::Busy | v1::Cause::Window => {
-                self.flight.resend_from(at);
+                self.in_flight.resend_from(at);
                 self.pause_more(now);
                 error.message.clone_into(&mut self.trouble);
                 Verdict::Stay
             }
             v1::Cause::OutOfOrder => self.out_of_order(now, error.expected),
-            v1::Cause::OtherContent if self.flight.get_mut(at).filler => {
+            v1::Cause::OtherContent if self.in_flight.get_mut(at).filler => {
                 // What it stands for was taken after all: the serial is used.
                 let done = answer::What::Alive(true);
-                self.settle(at, Ok(done), told);
+                self.settle(at, Ok(done), outcomes);
                 Verdict::Stay
             }
             // Somebody else uses this session, or it is not this client's any
             // more. What was refused so was certainly not done.
             v1::Cause::SessionExpired | v1::Cause::OtherContent | v1::Cause::NotOwner => {
-                self.session_over(at, told);
+                self.session_over(at, outcomes);
                 Verdict::Stay
             }
             v1::Cause::Unspecified | v1::Cause::TooOld => {
-                self.settle(at, Err(Error::from_wire(error)), told);
+                self.settle(at, Err(Error::from_wire(error)), outcomes);
                 Verdict::Stay
             }
-            _ => self.never(at, error, told),
+            _ => self.never(at, error, outcomes),
         }
     }
 
     /// The leader waits for this serial.
     fn out_of_order(&mut self, now: Instant, expected: u64) -> Verdict {
-        if expected < self.flight.first() {
+        if expected < self.in_flight.first() {
             return Verdict::Leave {
                 why: format!(
                     "expected a leader that has done commands up to {}, found one that waits for \
                      {expected}: another leads by now",
-                    self.flight.first() - 1
+                    self.in_flight.first() - 1
                 ),
                 hint: None,
             };
         }
-        let Some(at) = self.flight.place(expected) else {
+        let Some(at) = self.in_flight.place(expected) else {
             return Verdict::Leave {
                 why: format!("the server waits for command {expected}, which is not there yet"),
                 hint: None,
             };
         };
-        self.flight.resend_from(at);
+        self.in_flight.resend_from(at);
         if self.pause.is_zero() {
             self.pause = PAUSE_MIN;
         } else {
@@ -159,81 +159,81 @@ impl Pipeline {
 
     /// It was not done and never will be; its serial has to be used all the
     /// same, by something that is always done.
-    fn never(&mut self, at: usize, error: &v1::Error, told: &mut Told) -> Verdict {
-        let sent = self.flight.get_mut(at);
+    fn never(&mut self, at: usize, error: &v1::Error, outcomes: &mut Outcomes) -> Verdict {
+        let sent = self.in_flight.get_mut(at);
         let reply = std::mem::replace(&mut sent.op.reply, Reply::Nobody);
         let stuck = std::mem::replace(&mut sent.filler, true);
         sent.op.what = command::Operation::KeepAlive(true);
-        told.push((reply, Err(Error::from_wire(error))));
-        self.flight.resend_from(at);
+        outcomes.push((reply, Err(Error::from_wire(error))));
+        self.in_flight.resend_from(at);
         if stuck {
             // Not even that: this session is of no use any more.
             self.session = Session::Over;
-            self.end_session(told);
+            self.end_session(outcomes);
         }
         Verdict::Stay
     }
 
     /// The one at `at` was not done by what was sent last, and its session is
     /// over.
-    fn session_over(&mut self, at: usize, told: &mut Told) {
+    fn session_over(&mut self, at: usize, outcomes: &mut Outcomes) {
         self.session = Session::Over;
         "the session is over".clone_into(&mut self.trouble);
         // What was to be sent again has no answer to wait for.
-        told.extend(
-            self.flight
+        outcomes.extend(
+            self.in_flight
                 .drain_unsent()
                 .map(|sent| (sent.op.reply, Err(expired()))),
         );
-        let sent = self.flight.get_mut(at);
+        let sent = self.in_flight.get_mut(at);
         if sent.times == 1 {
             let what = std::mem::replace(&mut sent.op.what, command::Operation::KeepAlive(true));
             let reply = std::mem::replace(&mut sent.op.reply, Reply::Nobody);
             let deadline = sent.op.deadline;
             if !reply.is_nobody() {
-                self.waiting_bytes += op_weight(&what);
-                self.returned.push_back(Op {
+                self.waiting_bytes += command_weight(&what);
+                self.returned.push_back(PendingRequest {
                     what,
                     deadline,
                     reply,
                 });
             }
         }
-        self.settle(at, Err(expired()), told);
+        self.settle(at, Err(expired()), outcomes);
     }
 
     /// What is still in flight under a session that is over is unknown.
-    pub(super) fn end_session(&mut self, told: &mut Told) {
-        told.extend(
-            self.flight
+    pub(super) fn end_session(&mut self, outcomes: &mut Outcomes) {
+        outcomes.extend(
+            self.in_flight
                 .drain()
                 .map(|sent| (sent.op.reply, Err(expired()))),
         );
-        self.flight = Flight::new();
+        self.in_flight = InFlight::new();
         self.session = Session::None;
         if self.once {
             self.session = Session::Ended;
-            self.turn_away_commands(&session_over(), told);
+            self.turn_away_commands(&session_over(), outcomes);
         }
     }
 
-    fn look_answered(
+    fn query_answered(
         &mut self,
         now: Instant,
-        op: Op<request::What>,
+        op: PendingRequest<request::What>,
         what: Outcome,
-        told: &mut Told,
+        outcomes: &mut Outcomes,
     ) -> Verdict {
         let error = match what {
             Ok(answer::What::Error(error)) => error,
             what => {
-                told.push((op.reply, what));
+                outcomes.push((op.reply, what));
                 return Verdict::Stay;
             }
         };
-        let again = |pipeline: &mut Self, op: Op<request::What>| {
-            pipeline.waiting_bytes += look_weight(&op.what);
-            pipeline.looks.push_front(op);
+        let again = |pipeline: &mut Self, op: PendingRequest<request::What>| {
+            pipeline.waiting_bytes += query_weight(&op.what);
+            pipeline.queries.push_front(op);
         };
         match error.cause() {
             v1::Cause::Busy | v1::Cause::Window => {
@@ -250,19 +250,19 @@ impl Pipeline {
                 leave(&error)
             }
             _ => {
-                told.push((op.reply, Err(Error::from_wire(&error))));
+                outcomes.push((op.reply, Err(Error::from_wire(&error))));
                 Verdict::Stay
             }
         }
     }
 
-    fn open_answered(&mut self, now: Instant, what: Outcome, told: &mut Told) -> Verdict {
+    fn open_answered(&mut self, now: Instant, what: Outcome, outcomes: &mut Outcomes) -> Verdict {
         self.session = Session::Opening(None);
         match what {
             Ok(answer::What::Opened(session)) => {
                 self.session = Session::Open(session);
                 self.proven = false;
-                self.flight = Flight::new();
+                self.in_flight = InFlight::new();
                 self.heard = now;
                 Verdict::Stay
             }
@@ -274,7 +274,7 @@ impl Pipeline {
                 | v1::Cause::TooSlow => leave(&error),
                 v1::Cause::Denied => {
                     self.session = Session::None;
-                    self.turn_away_commands(&Error::from_wire(&error), told);
+                    self.turn_away_commands(&Error::from_wire(&error), outcomes);
                     Verdict::Stay
                 }
                 _ => {

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use tenure_api::v1::{self, command, request};
 
-use super::Ask;
+use super::RequestKind;
 
 /// After how many bytes a message is full.
 const MESSAGE_BYTES: usize = 512 * 1024;
@@ -37,8 +37,8 @@ impl Message {
     /// The same with the secret of the session that it opens or is of.
     pub(super) fn put_with(&mut self, number: u64, what: request::What, secret: Bytes) {
         self.bytes += match &what {
-            request::What::Command(command) => command.operation.as_ref().map_or(0, op_weight),
-            look => look_weight(look),
+            request::What::Command(command) => command.operation.as_ref().map_or(0, command_weight),
+            look => query_weight(look),
         };
         let what = Some(what);
         self.requests.push(v1::Request {
@@ -49,14 +49,14 @@ impl Message {
     }
 }
 
-pub(super) fn weight(ask: &Ask) -> usize {
+pub(super) fn weight(ask: &RequestKind) -> usize {
     match ask {
-        Ask::Do(operation) => op_weight(operation),
-        Ask::Look(what) => look_weight(what),
+        RequestKind::Change(operation) => command_weight(operation),
+        RequestKind::Query(what) => query_weight(what),
     }
 }
 
-pub(super) fn op_weight(operation: &command::Operation) -> usize {
+pub(super) fn command_weight(operation: &command::Operation) -> usize {
     64 + match operation {
         command::Operation::Append(bytes) => bytes.len(),
         command::Operation::Swap(swap) => {
@@ -68,7 +68,7 @@ pub(super) fn op_weight(operation: &command::Operation) -> usize {
     }
 }
 
-pub(super) fn look_weight(what: &request::What) -> usize {
+pub(super) fn query_weight(what: &request::What) -> usize {
     64 + match what {
         request::What::Read(read) => read.key.len(),
         request::What::List(list) => list.prefix.len(),

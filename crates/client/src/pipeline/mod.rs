@@ -1,7 +1,7 @@
 //! What one connection to the leader carries, as a value without a socket.
 //!
 //! Commands are numbered when they leave, one serial after the other within
-//! a session, and stay in [`flight`] until they are answered; whatever
+//! a session, and stay in [`in_flight`] until they are answered; whatever
 //! happens to the connection, they are sent again under the same numbers, in
 //! the same order, and take effect once. What only looks has no number and is
 //! asked again freely.
@@ -25,7 +25,7 @@
 //! and messages of the wire; like those it reads no clock and never waits.
 
 mod answers;
-mod flight;
+mod in_flight;
 mod message;
 mod time;
 mod types;
@@ -38,9 +38,9 @@ use tenure_api::v1::{self, command, request};
 use tenure_core::time::Instant;
 use tenure_runtime::distance::Distance;
 
-use self::flight::Flight;
-use self::message::{Message, look_weight, op_weight, weight};
-pub(super) use self::types::{Ask, Gather, Op, Outcome, Reply};
+use self::in_flight::InFlight;
+use self::message::{Message, command_weight, query_weight, weight};
+pub(super) use self::types::{Gather, Outcome, PendingRequest, Reply, RequestKind};
 use crate::Error;
 
 /// Requests that wait to be sent, at most; one more is refused.
@@ -48,7 +48,7 @@ const WAITING_MAX: usize = 65_536;
 /// Bytes of them, at most.
 const WAITING_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Looks whose answers are waited for, at most.
-const LOOKS_MAX: usize = 1_024;
+const QUERIES_MAX: usize = 1_024;
 /// How many requests a new stream gets before it has answered one: whether it
 /// leads to somebody who leads is not known yet.
 const TRIAL: usize = 16;
@@ -58,7 +58,7 @@ const PATIENCE_MIN: Duration = Duration::from_millis(250);
 const PATIENCE_MAX: Duration = Duration::from_secs(2);
 
 /// Who is to be told what, once no lock is held.
-pub(super) type Told = Vec<(Reply, Outcome)>;
+pub(super) type Outcomes = Vec<(Reply, Outcome)>;
 
 /// What an answer says about the stream that it came by.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -99,14 +99,14 @@ pub(super) struct Pipeline {
     /// ends with it.
     once: bool,
     /// Commands that have no number yet.
-    waiting: VecDeque<Op<command::Operation>>,
+    waiting: VecDeque<PendingRequest<command::Operation>>,
     /// Those that an ended session certainly did not do.
-    returned: VecDeque<Op<command::Operation>>,
-    looks: VecDeque<Op<request::What>>,
+    returned: VecDeque<PendingRequest<command::Operation>>,
+    queries: VecDeque<PendingRequest<request::What>>,
     waiting_bytes: usize,
-    flight: Flight,
+    in_flight: InFlight,
     /// Looks that are asked, by name.
-    asked: BTreeMap<u64, Op<request::What>>,
+    asked: BTreeMap<u64, PendingRequest<request::What>>,
     /// The last name given; names grow for as long as the pipeline lives.
     name: u64,
     connected: bool,
@@ -117,12 +117,12 @@ pub(super) struct Pipeline {
     /// When the last command was done.
     heard: Instant,
     /// Since when answers are waited for in vain.
-    quiet_since: Instant,
+    unanswered_since: Instant,
     patience: Duration,
     /// What it is where answers come in time.
     patience_min: Duration,
     /// The earliest deadline that anybody waits with, or earlier.
-    armed: Option<Instant>,
+    next_deadline: Option<Instant>,
     /// What was last in the way, for those who run out of time.
     trouble: String,
 }
@@ -137,9 +137,9 @@ impl Pipeline {
             once: false,
             waiting: VecDeque::new(),
             returned: VecDeque::new(),
-            looks: VecDeque::new(),
+            queries: VecDeque::new(),
             waiting_bytes: 0,
-            flight: Flight::new(),
+            in_flight: InFlight::new(),
             asked: BTreeMap::new(),
             name: 0,
             connected: false,
@@ -147,10 +147,10 @@ impl Pipeline {
             paused_until: None,
             pause: Duration::ZERO,
             heard: now,
-            quiet_since: now,
+            unanswered_since: now,
             patience: PATIENCE_MIN,
             patience_min: PATIENCE_MIN,
-            armed: None,
+            next_deadline: None,
             trouble: "no server has been reached".into(),
         }
     }
@@ -194,37 +194,40 @@ impl Pipeline {
     /// # Errors
     /// Gives back who is to be told what if too much is waiting, or the one
     /// session is over.
-    pub(super) fn push(&mut self, op: Op<Ask>) -> Result<(), (Reply, Error)> {
+    pub(super) fn push(&mut self, op: PendingRequest<RequestKind>) -> Result<(), (Reply, Error)> {
         if matches!(self.session, Session::Ended) {
             return Err((op.reply, session_over()));
         }
         let bytes = weight(&op.what);
-        let full = self.waiting.len() + self.looks.len() >= WAITING_MAX
+        let full = self.waiting.len() + self.queries.len() >= WAITING_MAX
             || self.waiting_bytes + bytes > WAITING_BYTES_MAX;
         if full {
             let why = "too many requests are waiting to be sent already";
             return Err((op.reply, Error::Unavailable(why.into())));
         }
         self.waiting_bytes += bytes;
-        let Op {
+        let PendingRequest {
             what,
             deadline,
             reply,
         } = op;
         match what {
-            Ask::Do(what) => self.waiting.push_back(Op {
+            RequestKind::Change(what) => self.waiting.push_back(PendingRequest {
                 what,
                 deadline,
                 reply,
             }),
-            Ask::Look(what) => self.looks.push_back(Op {
+            RequestKind::Query(what) => self.queries.push_back(PendingRequest {
                 what,
                 deadline,
                 reply,
             }),
         }
-        if self.armed.is_none_or(|armed| deadline < armed) {
-            self.armed = Some(deadline);
+        if self
+            .next_deadline
+            .is_none_or(|next_deadline| deadline < next_deadline)
+        {
+            self.next_deadline = Some(deadline);
         }
         Ok(())
     }
@@ -236,16 +239,16 @@ impl Pipeline {
 
     /// Whether there is something to be sent.
     pub(super) fn has_unsent(&self) -> bool {
-        !(self.waiting.is_empty() && self.looks.is_empty() && self.returned.is_empty())
-            || self.flight.has_unsent()
+        !(self.waiting.is_empty() && self.queries.is_empty() && self.returned.is_empty())
+            || self.in_flight.has_unsent()
     }
 
     /// Whether there is anything to be sent or waited for: a connection is
     /// wanted.
     pub(super) fn wants_connection(&self) -> bool {
         !(self.waiting.is_empty()
-            && self.looks.is_empty()
-            && self.flight.is_empty()
+            && self.queries.is_empty()
+            && self.in_flight.is_empty()
             && self.asked.is_empty()
             && self.returned.is_empty())
     }
@@ -256,7 +259,7 @@ impl Pipeline {
         if !self.connected || !matches!(self.session, Session::Open(_)) {
             return Some(reply);
         }
-        self.waiting.push_back(Op {
+        self.waiting.push_back(PendingRequest {
             what: command::Operation::Close(true),
             deadline: now.after(self.ttl),
             reply,
@@ -270,52 +273,52 @@ impl Pipeline {
         self.trial = Some(TRIAL);
         self.proven = false;
         self.paused_until = None;
-        self.quiet_since = now;
-        self.flight.resend_from(0);
+        self.unanswered_since = now;
+        self.in_flight.resend_from(0);
     }
 
     /// The stream has ended, and why.
-    pub(super) fn disconnected(&mut self, why: &str, told: &mut Told) {
+    pub(super) fn disconnected(&mut self, why: &str, outcomes: &mut Outcomes) {
         self.connected = false;
         why.clone_into(&mut self.trouble);
         for (_, op) in std::mem::take(&mut self.asked).into_iter().rev() {
-            self.waiting_bytes += look_weight(&op.what);
-            self.looks.push_front(op);
+            self.waiting_bytes += query_weight(&op.what);
+            self.queries.push_front(op);
         }
         match self.session {
             Session::Opening(_) => self.session = Session::Opening(None),
-            Session::Over => self.end_session(told),
+            Session::Over => self.end_session(outcomes),
             Session::None | Session::Open(_) | Session::Ended => {}
         }
     }
 
     /// Nobody lets this client in, and why: tells everybody who waits with
     /// something that no server has taken. The rest is left to its deadline.
-    pub(super) fn turn_away(&mut self, error: &Error, told: &mut Told) {
-        self.turn_away_commands(error, told);
-        for sent in self.flight.iter_mut().filter(|sent| sent.times == 0) {
+    pub(super) fn turn_away(&mut self, error: &Error, outcomes: &mut Outcomes) {
+        self.turn_away_commands(error, outcomes);
+        for sent in self.in_flight.iter_mut().filter(|sent| sent.times == 0) {
             let reply = std::mem::replace(&mut sent.op.reply, Reply::Nobody);
             // Its serial has to be used all the same.
             sent.op.what = command::Operation::KeepAlive(true);
             sent.filler = true;
-            told.push((reply, Err(error.clone())));
+            outcomes.push((reply, Err(error.clone())));
         }
-        for op in std::mem::take(&mut self.looks) {
-            self.waiting_bytes = self.waiting_bytes.saturating_sub(look_weight(&op.what));
-            told.push((op.reply, Err(error.clone())));
+        for op in std::mem::take(&mut self.queries) {
+            self.waiting_bytes = self.waiting_bytes.saturating_sub(query_weight(&op.what));
+            outcomes.push((op.reply, Err(error.clone())));
         }
         error.to_string().clone_into(&mut self.trouble);
     }
 
     /// The same for commands alone: this client may not have a session.
-    fn turn_away_commands(&mut self, error: &Error, told: &mut Told) {
+    fn turn_away_commands(&mut self, error: &Error, outcomes: &mut Outcomes) {
         let returned = std::mem::take(&mut self.returned);
         for op in returned
             .into_iter()
             .chain(std::mem::take(&mut self.waiting))
         {
-            self.waiting_bytes = self.waiting_bytes.saturating_sub(op_weight(&op.what));
-            told.push((op.reply, Err(error.clone())));
+            self.waiting_bytes = self.waiting_bytes.saturating_sub(command_weight(&op.what));
+            outcomes.push((op.reply, Err(error.clone())));
         }
     }
 
@@ -327,11 +330,11 @@ impl Pipeline {
         let awaited = self.awaits_answers();
         let mut message = Message::new(self.trial);
         self.put_commands(&mut message);
-        while message.has_room() && self.asked.len() < LOOKS_MAX {
-            let Some(op) = self.looks.pop_front() else {
+        while message.has_room() && self.asked.len() < QUERIES_MAX {
+            let Some(op) = self.queries.pop_front() else {
                 break;
             };
-            self.waiting_bytes = self.waiting_bytes.saturating_sub(look_weight(&op.what));
+            self.waiting_bytes = self.waiting_bytes.saturating_sub(query_weight(&op.what));
             if op.reply.is_nobody() {
                 continue;
             }
@@ -343,7 +346,7 @@ impl Pipeline {
             return None;
         }
         if !awaited {
-            self.quiet_since = now;
+            self.unanswered_since = now;
         }
         if let Some(trial) = &mut self.trial {
             *trial = trial.saturating_sub(message.requests.len());
@@ -369,11 +372,11 @@ impl Pipeline {
             }
         };
         while message.has_room() {
-            if !self.flight.has_unsent() && !self.number_next() {
+            if !self.in_flight.has_unsent() && !self.number_next() {
                 return;
             }
             let name = self.next_name();
-            if let Some(Some(command)) = self.flight.send_next(session, name) {
+            if let Some(Some(command)) = self.in_flight.send_next(session, name) {
                 // Once on each stream; the server keeps it in mind.
                 let proven = std::mem::replace(&mut self.proven, true);
                 let secret = if proven {
@@ -388,7 +391,7 @@ impl Pipeline {
 
     /// Gives the next command its number; whether there is one, and room.
     fn number_next(&mut self) -> bool {
-        while self.flight.has_room() {
+        while self.in_flight.has_room() {
             let op = match self.returned.pop_front() {
                 Some(op) => op,
                 None => match self.waiting.pop_front() {
@@ -396,13 +399,13 @@ impl Pipeline {
                     None => return false,
                 },
             };
-            self.waiting_bytes = self.waiting_bytes.saturating_sub(op_weight(&op.what));
+            self.waiting_bytes = self.waiting_bytes.saturating_sub(command_weight(&op.what));
             let own = matches!(
                 op.what,
                 command::Operation::KeepAlive(_) | command::Operation::Close(_)
             );
             if own || !op.reply.is_nobody() {
-                self.flight.push(op);
+                self.in_flight.push(op);
                 return true;
             }
         }
@@ -417,7 +420,7 @@ impl Pipeline {
     /// Whether anything was sent on this stream that is not answered.
     fn awaits_answers(&self) -> bool {
         self.connected
-            && (self.flight.awaits()
+            && (self.in_flight.awaits()
                 || !self.asked.is_empty()
                 || matches!(self.session, Session::Opening(Some(_))))
     }

@@ -170,8 +170,8 @@ impl World {
 
     fn ask(&mut self, bytes: Vec<u8>, within: u64) {
         let (waiter, answer) = oneshot::channel();
-        let op = Op {
-            what: Ask::Do(command::Operation::Append(bytes.into())),
+        let op = PendingRequest {
+            what: RequestKind::Change(command::Operation::Append(bytes.into())),
             deadline: at(self.millis + within),
             reply: Reply::One(waiter),
         };
@@ -210,9 +210,11 @@ impl World {
 
     fn read(&mut self) {
         if let Some(answer) = self.down.pop_front() {
-            let mut told = Told::new();
-            let verdict = self.pipeline.answered(at(self.millis), answer, &mut told);
-            tell(told);
+            let mut outcomes = Outcomes::new();
+            let verdict = self
+                .pipeline
+                .answered(at(self.millis), answer, &mut outcomes);
+            tell(outcomes);
             if verdict != Verdict::Stay {
                 self.cut(true);
             }
@@ -226,17 +228,17 @@ impl World {
         }
         self.up.clear();
         self.down.clear();
-        let mut told = Told::new();
-        self.pipeline.disconnected("cut", &mut told);
-        tell(told);
+        let mut outcomes = Outcomes::new();
+        self.pipeline.disconnected("cut", &mut outcomes);
+        tell(outcomes);
         self.pipeline.connected(at(self.millis));
     }
 
     fn pass(&mut self, millis: u64) {
         self.millis += millis;
-        let mut told = Told::new();
-        self.pipeline.tick(at(self.millis), &mut told);
-        tell(told);
+        let mut outcomes = Outcomes::new();
+        self.pipeline.tick(at(self.millis), &mut outcomes);
+        tell(outcomes);
     }
 
     fn session(&self) -> Option<u64> {
@@ -309,8 +311,8 @@ impl World {
     }
 }
 
-fn tell(told: Told) {
-    for (reply, outcome) in told {
+fn tell(outcomes: Outcomes) {
+    for (reply, outcome) in outcomes {
         reply.tell(outcome);
     }
 }
@@ -327,9 +329,9 @@ fn check(world: &mut World) -> (usize, usize, usize) {
     let (mut done, mut not_done, mut unknown) = (0, 0, 0);
     let mut last = 0;
     for (caller, asked) in world.asked.iter_mut().enumerate() {
-        let told = asked.answer.try_recv().expect("everybody is told");
+        let outcomes = asked.answer.try_recv().expect("everybody is told");
         let place = places.get(&(caller as u64)).copied();
-        match told {
+        match outcomes {
             Ok(answer::What::Appended(number)) => {
                 assert_eq!(Some(number), place, "caller {caller}");
                 assert!(number > last, "caller {caller} overtook another");
@@ -431,8 +433,8 @@ fn a_silent_server_is_doubted_and_a_lively_one_is_not() {
     world.write();
     let doubted = world.pipeline.wake_at().expect("a time");
     assert_eq!(doubted, at(world.millis).after(PATIENCE_MIN));
-    let due = world.pipeline.tick(doubted, &mut Told::new());
-    assert!(due.doubt);
+    let due = world.pipeline.tick(doubted, &mut Outcomes::new());
+    assert!(due.no_answers);
 }
 
 #[test]
@@ -510,7 +512,7 @@ fn a_leader_that_lacks_what_was_answered_is_left() {
     };
     let verdict = world
         .pipeline
-        .answered(at(world.millis), answer, &mut Told::new());
+        .answered(at(world.millis), answer, &mut Outcomes::new());
     assert!(matches!(verdict, Verdict::Leave { .. }), "{verdict:?}");
     world.cut(false);
     world.settle();
@@ -521,8 +523,8 @@ fn a_leader_that_lacks_what_was_answered_is_left() {
 fn too_much_is_refused_at_once() {
     let mut world = World::new(1);
     let push = |pipeline: &mut Pipeline, bytes: usize| {
-        pipeline.push(Op {
-            what: Ask::Do(command::Operation::Append(vec![0; bytes].into())),
+        pipeline.push(PendingRequest {
+            what: RequestKind::Change(command::Operation::Append(vec![0; bytes].into())),
             deadline: at(1_000),
             reply: Reply::Nobody,
         })

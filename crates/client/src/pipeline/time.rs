@@ -5,8 +5,8 @@ use std::time::Duration;
 use tenure_api::v1::command;
 use tenure_core::time::Instant;
 
-use super::message::{look_weight, op_weight};
-use super::{Op, PATIENCE_MAX, Pipeline, Reply, Session, Told};
+use super::message::{command_weight, query_weight};
+use super::{Outcomes, PATIENCE_MAX, PendingRequest, Pipeline, Reply, Session};
 use crate::Error;
 
 /// How long a sign of life may wait to be sent; it is sent again anyway.
@@ -18,7 +18,7 @@ pub(crate) struct Due {
     /// There is something to send that was not there before.
     pub(crate) send: bool,
     /// Answers are waited for in vain: ask the others who leads.
-    pub(crate) doubt: bool,
+    pub(crate) no_answers: bool,
 }
 
 impl Pipeline {
@@ -26,35 +26,43 @@ impl Pipeline {
     pub(crate) fn wake_at(&self) -> Option<Instant> {
         let quiet = self
             .awaits_answers()
-            .then(|| self.quiet_since.after(self.patience));
-        [self.armed, self.paused_until, self.alive_at(), quiet]
-            .into_iter()
-            .flatten()
-            .min()
+            .then(|| self.unanswered_since.after(self.patience));
+        [
+            self.next_deadline,
+            self.paused_until,
+            self.alive_at(),
+            quiet,
+        ]
+        .into_iter()
+        .flatten()
+        .min()
     }
 
     /// Does what is due now.
-    pub(crate) fn tick(&mut self, now: Instant, told: &mut Told) -> Due {
+    pub(crate) fn tick(&mut self, now: Instant, outcomes: &mut Outcomes) -> Due {
         let mut due = Due::default();
         if self.paused_until.is_some_and(|until| until <= now) {
             self.paused_until = None;
             due.send = true;
         }
         if self.alive_at().is_some_and(|at| at <= now) {
-            self.waiting.push_front(Op {
+            self.waiting.push_front(PendingRequest {
                 what: command::Operation::KeepAlive(true),
                 deadline: now.after(ALIVE_WITHIN),
                 reply: Reply::Nobody,
             });
             due.send = true;
         }
-        if self.awaits_answers() && self.quiet_since.after(self.patience) <= now {
-            self.quiet_since = now;
+        if self.awaits_answers() && self.unanswered_since.after(self.patience) <= now {
+            self.unanswered_since = now;
             self.patience = (self.patience * 2).min(PATIENCE_MAX.max(self.patience_min));
-            due.doubt = true;
+            due.no_answers = true;
         }
-        if self.armed.is_some_and(|armed| armed <= now) {
-            self.expire(now, told);
+        if self
+            .next_deadline
+            .is_some_and(|next_deadline| next_deadline <= now)
+        {
+            self.expire(now, outcomes);
         }
         due
     }
@@ -67,7 +75,7 @@ impl Pipeline {
     /// A third of the session's life after it was last heard of, unless
     /// something is under way that will be heard.
     fn alive_at(&self) -> Option<Instant> {
-        let idle = self.flight.is_empty() && self.waiting.is_empty();
+        let idle = self.in_flight.is_empty() && self.waiting.is_empty();
         match self.session {
             Session::Open(_) if idle => Some(self.heard.after(self.ttl / 3)),
             _ => None,
@@ -76,7 +84,7 @@ impl Pipeline {
 
     /// Tells those whose time is over: of what was sent that it is unknown,
     /// of the rest that it did not happen.
-    fn expire(&mut self, now: Instant, told: &mut Told) {
+    fn expire(&mut self, now: Instant, outcomes: &mut Outcomes) {
         let mut next: Option<Instant> = None;
         let mut is_over = |deadline: Instant| {
             if deadline > now {
@@ -92,18 +100,18 @@ impl Pipeline {
                 let over = is_over(op.deadline);
                 if over {
                     let reply = std::mem::replace(&mut op.reply, Reply::Nobody);
-                    told.push((reply, not_done()));
-                    freed += op_weight(&op.what);
+                    outcomes.push((reply, not_done()));
+                    freed += command_weight(&op.what);
                 }
                 !over
             });
         }
-        self.looks.retain_mut(|op| {
+        self.queries.retain_mut(|op| {
             let over = is_over(op.deadline);
             if over {
                 let reply = std::mem::replace(&mut op.reply, Reply::Nobody);
-                told.push((reply, not_done()));
-                freed += look_weight(&op.what);
+                outcomes.push((reply, not_done()));
+                freed += query_weight(&op.what);
             }
             !over
         });
@@ -113,17 +121,17 @@ impl Pipeline {
             if over {
                 let reply = std::mem::replace(&mut op.reply, Reply::Nobody);
                 let late = Err(Error::Unavailable("no answer in time".into()));
-                told.push((reply, late));
+                outcomes.push((reply, late));
             }
             !over
         });
-        for sent in self.flight.iter_mut() {
+        for sent in self.in_flight.iter_mut() {
             if !matches!(sent.op.reply, Reply::Nobody) && is_over(sent.op.deadline) {
                 let reply = std::mem::replace(&mut sent.op.reply, Reply::Nobody);
                 let late = Err(Error::Unknown("no answer in time".into()));
-                told.push((reply, late));
+                outcomes.push((reply, late));
             }
         }
-        self.armed = next;
+        self.next_deadline = next;
     }
 }

@@ -45,16 +45,16 @@ impl Reply {
 
 /// What is wanted.
 #[derive(Debug)]
-pub(crate) enum Ask {
+pub(crate) enum RequestKind {
     /// Something that takes effect, once.
-    Do(command::Operation),
+    Change(command::Operation),
     /// Something that only looks, and may be asked as often as need be.
-    Look(request::What),
+    Query(request::What),
 }
 
 /// One request.
 #[derive(Debug)]
-pub(crate) struct Op<T> {
+pub(crate) struct PendingRequest<T> {
     pub(crate) what: T,
     pub(crate) deadline: Instant,
     pub(crate) reply: Reply,

@@ -118,13 +118,13 @@ fn a_stream_that_waits_is_woken_in_its_turn_and_passes_it_on() {
     let place = place(&account, 1);
     let [first, second, third] = [(); 3].map(|()| Arc::<Woken>::default());
     let count = |it: &Arc<Woken>| it.0.load(Ordering::SeqCst);
-    let mut rooms = [(); 3].map(|()| FlowControl::new(&place, Streams::Bulk));
-    let full = place.charge(BULK.connection, Some(Streams::Bulk));
+    let mut rooms = [(); 3].map(|()| FlowControl::new(&place, StreamKind::Bulk));
+    let full = place.charge(BULK.connection, Some(StreamKind::Bulk));
     for (room, woken) in rooms.iter_mut().zip([&first, &second, &third]) {
         assert!(!polled(room, woken));
     }
     let [one, two, three] = &mut rooms;
-    let mut news = FlowControl::new(&place, Streams::News);
+    let mut news = FlowControl::new(&place, StreamKind::News);
     assert!(polled(&mut news, &first), "news have room of their own");
     drop(full);
     assert_eq!([&first, &second, &third].map(count), [1, 0, 0]);
@@ -135,13 +135,13 @@ fn a_stream_that_waits_is_woken_in_its_turn_and_passes_it_on() {
         "and the next"
     );
     // One that ends instead of going on forgets nobody either.
-    let gone = std::mem::replace(two, FlowControl::new(&place, Streams::Bulk));
+    let gone = std::mem::replace(two, FlowControl::new(&place, StreamKind::Bulk));
     drop(gone);
     assert!(polled(three, &third));
-    let full = place.charge(BULK.connection, Some(Streams::Bulk));
+    let full = place.charge(BULK.connection, Some(StreamKind::Bulk));
     assert!(!polled(two, &second) && !polled(three, &third));
     let before = count(&third);
-    let gone = std::mem::replace(two, FlowControl::new(&place, Streams::Bulk));
+    let gone = std::mem::replace(two, FlowControl::new(&place, StreamKind::Bulk));
     drop(gone);
     assert_eq!(count(&third), before + 1, "it looks for itself");
     drop(full);
@@ -151,14 +151,14 @@ fn a_stream_that_waits_is_woken_in_its_turn_and_passes_it_on() {
 fn where_little_is_left_only_connections_with_nothing_unread_go_on() {
     let account = account();
     let charges: Vec<_> = (1..=2)
-        .map(|it| place(&account, it).charge(SCARCE / 2, Some(Streams::Bulk)))
+        .map(|it| place(&account, it).charge(SCARCE / 2, Some(StreamKind::Bulk)))
         .collect();
     let [reads, does_not] = [3, 4].map(|it| place(&account, it));
-    let unread = does_not.charge(1, Some(Streams::Bulk));
-    assert!(reads.full(Streams::Bulk).is_none());
-    assert!(does_not.full(Streams::Bulk).is_some());
+    let unread = does_not.charge(1, Some(StreamKind::Bulk));
+    assert!(reads.full(StreamKind::Bulk).is_none());
+    assert!(does_not.full(StreamKind::Bulk).is_some());
     drop(unread);
-    assert!(does_not.full(Streams::Bulk).is_none());
+    assert!(does_not.full(StreamKind::Bulk).is_none());
     drop(charges);
 }
 

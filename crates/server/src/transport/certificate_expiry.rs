@@ -35,7 +35,7 @@ pub(super) struct OwnCertificate {
 
 /// What there is to say of it.
 #[derive(PartialEq, Eq, Debug)]
-enum Remark {
+enum ExpiryMessage {
     Good(String),
     Bad(String),
 }
@@ -55,10 +55,10 @@ impl OwnCertificate {
 
     /// Says to the log until when it is good, and warns if that is soon or
     /// over.
-    pub(super) fn tell(&self) {
-        match self.remark(UnixTime::now().as_secs()) {
-            Some(Remark::Bad(text)) => tracing::warn!("{text}"),
-            Some(Remark::Good(text)) => tracing::info!("{text}"),
+    pub(super) fn log(&self) {
+        match self.expiry_message(UnixTime::now().as_secs()) {
+            Some(ExpiryMessage::Bad(text)) => tracing::warn!("{text}"),
+            Some(ExpiryMessage::Good(text)) => tracing::info!("{text}"),
             None => {}
         }
     }
@@ -75,11 +75,11 @@ impl OwnCertificate {
         }
     }
 
-    fn remark(&self, now: u64) -> Option<Remark> {
+    fn expiry_message(&self, now: u64) -> Option<ExpiryMessage> {
         let file = self.files.certificate.display();
         if let Err(why) = self.verify(now) {
             let (found, advice) = flaw(&why);
-            return Some(Remark::Bad(format!(
+            return Some(ExpiryMessage::Bad(format!(
                 "{file}: expected a certificate that other servers believe, of an authority in \
                  {}, found {found}; {advice}",
                 self.files.authority.display()
@@ -96,10 +96,10 @@ impl OwnCertificate {
         let text = format!("{file}: the certificate expires on {}", date(ends));
         let lifetime = ends.saturating_sub(begins);
         if ends.saturating_sub(now) >= SOON.min(lifetime / PART) {
-            return Some(Remark::Good(text));
+            return Some(ExpiryMessage::Good(text));
         }
         let advice = "renew it before that; its file is read again by itself";
-        Some(Remark::Bad(format!("{text}; {advice}")))
+        Some(ExpiryMessage::Bad(format!("{text}; {advice}")))
     }
 }
 
@@ -141,18 +141,18 @@ mod tests {
     fn an_end_that_is_near_is_warned_of_in_time() {
         const DAY: u64 = 86_400;
         const BEGINS: u64 = 1_893_456_000;
-        let at = |days: u8, now: u64| shown(days).remark(BEGINS + now).expect("a remark");
+        let at = |days: u8, now: u64| shown(days).expiry_message(BEGINS + now).expect("a remark");
         // A quarter of 28 days, and of a day.
         let good = "own.pem: the certificate expires on 2030-01-29 00:00 UTC";
-        assert_eq!(at(28, 0), Remark::Good(good.into()));
-        assert_eq!(at(28, 20 * DAY), Remark::Good(good.into()));
+        assert_eq!(at(28, 0), ExpiryMessage::Good(good.into()));
+        assert_eq!(at(28, 20 * DAY), ExpiryMessage::Good(good.into()));
         let near = format!("{good}; renew it before that; its file is read again by itself");
-        assert_eq!(at(28, 22 * DAY), Remark::Bad(near));
-        assert!(matches!(at(1, DAY / 2), Remark::Good(_)));
-        assert!(matches!(at(1, DAY * 4 / 5), Remark::Bad(_)));
+        assert_eq!(at(28, 22 * DAY), ExpiryMessage::Bad(near));
+        assert!(matches!(at(1, DAY / 2), ExpiryMessage::Good(_)));
+        assert!(matches!(at(1, DAY * 4 / 5), ExpiryMessage::Bad(_)));
         let expired = "own.pem: expected a certificate that other servers believe, of an authority \
                        in ca.pem, found one that has expired on 2030-01-02 00:00 UTC; renew it; \
                        its file is read again by itself";
-        assert_eq!(at(1, 2 * DAY), Remark::Bad(expired.into()));
+        assert_eq!(at(1, 2 * DAY), ExpiryMessage::Bad(expired.into()));
     }
 }

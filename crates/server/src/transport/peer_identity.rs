@@ -6,7 +6,7 @@
 //! for the number as it does for the hosts, so a certificate of the same
 //! authority that is a client's, or another server's, proves nothing.
 //! Certificates that earlier releases made name no number; while
-//! [`Named::any_server`] allows it they are taken for any server, but only if
+//! [`ServerNames::any_server`] allows it they are taken for any server, but only if
 //! they may be a server's at all (serverAuth), and never one that names
 //! another number.
 //!
@@ -45,13 +45,13 @@ pub fn server_name(server: u64) -> String {
 
 /// What is expected of other servers' certificates.
 #[derive(Debug)]
-pub(super) struct Named {
+pub(super) struct ServerNames {
     pub(super) roots: Arc<RootCertStore>,
     /// Those that name no number are taken for any server.
     pub(super) any_server: bool,
 }
 
-impl Named {
+impl ServerNames {
     /// Whether who shows these certificates, which were found to be of the
     /// authority, is server `server`.
     ///
@@ -243,11 +243,11 @@ mod tests {
         let mut roots = RootCertStore::empty();
         roots.add(by.der().clone()).expect("a root");
         let roots = Arc::new(roots);
-        let strict = Named {
+        let strict = ServerNames {
             roots: Arc::clone(&roots),
             any_server: false,
         };
-        let lenient = Named {
+        let lenient = ServerNames {
             roots,
             any_server: true,
         };

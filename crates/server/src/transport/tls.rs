@@ -30,7 +30,7 @@ use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
 use super::certificate_expiry::OwnCertificate;
-use super::peer_identity::Named;
+use super::peer_identity::ServerNames;
 use super::plaintext_detection;
 
 /// How long whoever is not let in may take to read why, and how much of what
@@ -60,7 +60,7 @@ struct TlsConfigs {
     /// Of other servers.
     peers: Arc<ServerConfig>,
     client: Arc<ClientConfig>,
-    named: Arc<Named>,
+    server_names: Arc<ServerNames>,
     verifiers: Arc<Verifiers>,
     /// What this side shows of itself.
     shown: Arc<OwnCertificate>,
@@ -131,13 +131,13 @@ impl Tls {
     /// As there; and if this side's own certificate is not as others expect.
     pub fn open_with(files: TlsFiles, rules: PeerRules) -> Result<Self, Unread> {
         let own = [&files.certificate, &files.key, &files.authority];
-        let named = rules.authority.iter().chain(&rules.revoked);
-        let all = own.into_iter().chain(named).cloned();
+        let server_names = rules.authority.iter().chain(&rules.revoked);
+        let all = own.into_iter().chain(server_names).cloned();
         let all: Vec<PathBuf> = all.collect();
         let authority = rules.authority.as_ref().unwrap_or(&files.authority).clone();
         let make = move || {
             let both = both(&files, &rules)?;
-            both.shown.tell();
+            both.shown.log();
             Ok(both)
         };
         Ok(Self {
@@ -155,7 +155,7 @@ impl Tls {
         let now = clock::boot();
         if now.since(*looked) >= LOOK_EVERY {
             *looked = now;
-            made.shown.tell();
+            made.shown.log();
         }
         made
     }
@@ -176,7 +176,7 @@ impl Tls {
             Line::Plain(_) => None,
             Line::Tls(stream) => stream.get_ref().1.peer_certificates(),
         };
-        self.made.current().named.proves(shown, server)
+        self.made.current().server_names.proves(shown, server)
     }
 
     /// The side that was connected to.
@@ -282,12 +282,12 @@ fn both(files: &TlsFiles, rules: &PeerRules) -> Result<TlsConfigs, String> {
     let clients = Arc::new(roots(&files.authority)?);
     let authority = rules.authority.as_ref().unwrap_or(&files.authority);
     let peers = Arc::new(roots(authority)?);
-    let named = Named {
+    let server_names = ServerNames {
         roots: Arc::clone(&peers),
         any_server: rules.any_server,
     };
     if let Some(server) = rules.own {
-        let proves = named.proves(Some(&own.certificates), server);
+        let proves = server_names.proves(Some(&own.certificates), server);
         proves.map_err(|why| format!("{}: {why}", files.certificate.display()))?;
     }
     let provider = Arc::new(aws_lc_rs::default_provider());
@@ -325,7 +325,7 @@ fn both(files: &TlsFiles, rules: &PeerRules) -> Result<TlsConfigs, String> {
         peers: server(&verifiers.peers)?,
         client: Arc::new(client(&verifiers.servers, Some(&own))?),
         verifiers: Arc::new(verifiers),
-        named: Arc::new(named),
+        server_names: Arc::new(server_names),
         shown: Arc::new(shown),
     })
 }

@@ -38,4 +38,4 @@ pub use error::{Fault, WalError};
 pub use inspect::{Report, inspect, verify, verify_on};
 pub use log::{Options, Wal, identity};
 pub use tenure_alpo::wal::{FORMAT_VERSION, Item, Record, SegmentStart, Tail};
-pub use writer::{Ended, Here, Writer};
+pub use writer::{Ended, InlineWrite, Writer};

@@ -63,7 +63,7 @@ struct Shared {
 /// A batch that is to be written on the thread of its owner.
 #[derive(Debug)]
 #[must_use = "the disk counts as busy until it is written"]
-pub struct Here {
+pub struct InlineWrite {
     batch: Batch,
     shared: Arc<Shared>,
 }
@@ -129,13 +129,13 @@ impl Writer {
     ///
     /// # Errors
     /// [`Ended`] if the log has failed.
-    pub fn here(&self, batch: Batch) -> Result<Option<Here>, Ended> {
+    pub fn here(&self, batch: Batch) -> Result<Option<InlineWrite>, Ended> {
         if !self.is_quick() {
             return self.submit(batch).map(|()| None);
         }
         self.shared.waiting.fetch_add(1, Ordering::AcqRel);
         let shared = Arc::clone(&self.shared);
-        Ok(Some(Here { batch, shared }))
+        Ok(Some(InlineWrite { batch, shared }))
     }
 
     /// Waits until everything is written, or the log has failed, and gives
@@ -151,7 +151,7 @@ impl Writer {
     }
 }
 
-impl Here {
+impl InlineWrite {
     /// The number of the batch.
     pub const fn number(&self) -> u64 {
         self.batch.number

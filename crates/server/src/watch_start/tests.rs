@@ -53,7 +53,7 @@ fn held(registers: &Registers, prefix: &str) -> Held {
     all.map(|(key, it)| (key.clone(), it.clone())).collect()
 }
 
-fn take(into: &mut Held, page: &Page, heeds_deletions: bool) {
+fn take(into: &mut Held, page: &InitialPage, heeds_deletions: bool) {
     for (key, register) in &page.registers {
         match register {
             Some(register) => drop(into.insert(key.clone(), register.clone())),

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use tenure::store::{Expect, Key, Stamp, Write};
-use tenure_client::{Client, ClientTlsFiles, Config, Error, Follow, News, OwnFiles};
+use tenure_client::{Client, ClientTlsFiles, Config, Error, OwnFiles, WatchEvent, WatchTarget};
 use tenure_server::Server;
 use tenure_server::transport::{Line, Tls, TlsFiles};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -194,9 +194,9 @@ async fn all_that_a_client_does_it_does_over_tls() {
     let entry = client.tail(1).next().await.expect("it goes on");
     assert_eq!(&*entry.expect("an entry").data, b"one");
     let key = Key::new("a").expect("a key");
-    let mut changes = client.watch(Follow::Key(key.clone()));
-    assert_eq!(changes.next().await, News::Began(Vec::new()));
-    assert_eq!(changes.next().await, News::Live);
+    let mut changes = client.watch(WatchTarget::Key(key.clone()));
+    assert_eq!(changes.next().await, WatchEvent::Began(Vec::new()));
+    assert_eq!(changes.next().await, WatchEvent::Live);
     let write = Write {
         key: key.clone(),
         expect: Expect::Absent,
@@ -204,7 +204,7 @@ async fn all_that_a_client_does_it_does_over_tls() {
         stamp: Stamp::Now,
     };
     client.compare_and_swap(write).await.expect("written");
-    let News::Changed(changed, Some(held)) = changes.next().await else {
+    let WatchEvent::Changed(changed, Some(held)) = changes.next().await else {
         panic!("expected a change");
     };
     assert_eq!((changed, &*held.value), (key, &b"1"[..]));

@@ -7,7 +7,7 @@ use protox::prost_reflect::DescriptorPool;
 use tenure::store::{Expect, Key, Stamp, Tenure, Write};
 use tenure::{Election, StoreError};
 use tenure_api::v1::{self, Cause};
-use tenure_client::{Client, Config, Error, Follow, News, Token};
+use tenure_client::{Client, Config, Error, Token, WatchEvent, WatchTarget};
 use tenure_server::fingerprint;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tonic::codec::{DecodeBuf, Decoder, EncodeBuf, Encoder};
@@ -251,13 +251,13 @@ async fn a_client_does_what_its_token_allows_and_hears_of_the_rest_at_once() {
     let written = reader.compare_and_swap(put("a/3", b"3")).await;
     assert_eq!(refused(written), Cause::Denied);
     assert_eq!(refused(reader.read_log(1, 1).await), Cause::Denied);
-    let mut changes = reader.watch(Follow::Prefix("a/".into()));
-    let News::Began(began) = changes.next().await else {
+    let mut changes = reader.watch(WatchTarget::Prefix("a/".into()));
+    let WatchEvent::Began(began) = changes.next().await else {
         panic!("expected the state");
     };
     assert_eq!(began.len(), 2);
-    let mut others = reader.watch(Follow::Prefix(String::new()));
-    let News::Down(why) = others.next().await else {
+    let mut others = reader.watch(WatchTarget::Prefix(String::new()));
+    let WatchEvent::Down(why) = others.next().await else {
         panic!("expected that nobody tells");
     };
     assert!(why.contains("the right to read"), "{why}");

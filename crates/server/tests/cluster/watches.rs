@@ -2,7 +2,7 @@
 //! and not at all in a cluster that was made from a copy.
 
 use tenure_api::v1::{self, Cause};
-use tenure_client::{Client, Config, Follow, News};
+use tenure_client::{Client, Config, WatchEvent, WatchTarget};
 use tokio::time::timeout;
 
 use crate::servers::{PATIENCE, Servers, again, cause, error, id};
@@ -187,7 +187,7 @@ async fn a_watch_does_not_go_on_in_a_cluster_made_from_a_backup() {
     };
     let mut messages = watch(&servers, 1, request.clone()).await.expect("a watch");
     let (_, revision, old) = changes(&mut messages, 3).await;
-    let mut news = client.watch(Follow::Prefix("a/".into()));
+    let mut news = client.watch(WatchTarget::Prefix("a/".into()));
     assert_eq!(began(&mut news).await.len(), 4);
 
     // The same server at the same place, made anew.
@@ -215,7 +215,7 @@ async fn a_watch_does_not_go_on_in_a_cluster_made_from_a_backup() {
     put(&servers, "a/new").await;
     let changed = async {
         loop {
-            if let News::Changed(key, _) = news.next().await {
+            if let WatchEvent::Changed(key, _) = news.next().await {
                 return key;
             }
         }
@@ -225,10 +225,10 @@ async fn a_watch_does_not_go_on_in_a_cluster_made_from_a_backup() {
 }
 
 /// The keys of the registers that a watch begins with (again).
-async fn began(news: &mut tenure_client::Changes) -> Vec<String> {
+async fn began(news: &mut tenure_client::Watch) -> Vec<String> {
     let began = async {
         loop {
-            if let News::Began(registers) = news.next().await {
+            if let WatchEvent::Began(registers) = news.next().await {
                 return registers;
             }
         }

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tenure_client::{Client, Follow, News};
+use tenure_client::{Client, WatchEvent, WatchTarget};
 use tokio::task::{AbortHandle, JoinHandle, JoinSet};
 
 use crate::drive;
@@ -218,24 +218,24 @@ struct Line {
 impl Line {
     async fn serve(self) {
         let follow = match &self.selector {
-            Selector::Key(key) => Follow::Key(key.clone()),
-            Selector::Prefix(prefix) => Follow::Prefix(prefix.clone()),
+            Selector::Key(key) => WatchTarget::Key(key.clone()),
+            Selector::Prefix(prefix) => WatchTarget::Prefix(prefix.clone()),
         };
         let mut changes = self.client.watch(follow);
         loop {
             match changes.next().await {
-                News::Began(_) => {
+                WatchEvent::Began(_) => {
                     // First up, then told: whoever comes in between is told
                     // what is known, or what is read then.
                     self.lines.set(&self.selector, true, &self.hub, None);
                     self.fetch_selected().await;
                 }
-                News::Changed(key, Some(register)) => {
+                WatchEvent::Changed(key, Some(register)) => {
                     self.hub.publish(&key, register);
                 }
-                News::Changed(key, None) => self.fetch(&key).await,
-                News::Live => self.lines.set(&self.selector, true, &self.hub, None),
-                News::Down(why) => {
+                WatchEvent::Changed(key, None) => self.fetch(&key).await,
+                WatchEvent::Live => self.lines.set(&self.selector, true, &self.hub, None),
+                WatchEvent::Down(why) => {
                     self.lines.set(&self.selector, false, &self.hub, Some(&why));
                 }
             }

@@ -23,7 +23,7 @@ use tokio::time::timeout;
 
 use super::client::entry;
 use super::error::{carried, sentence};
-use super::finder::{Finder, jitter};
+use super::leader_discovery::{LeaderDiscovery, jitter};
 use super::token::Channel;
 use super::{Client, Entry, Error, wire};
 
@@ -71,7 +71,7 @@ impl Tail {
 
 /// Which registers to follow.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Follow {
+pub enum WatchTarget {
     /// One.
     Key(Key),
     /// All whose key begins with this.
@@ -80,7 +80,7 @@ pub enum Follow {
 
 /// What becomes of registers that are followed.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum News {
+pub enum WatchEvent {
     /// All of them as they were at some moment not before an earlier news'.
     /// It comes first, and again if changes were missed.
     Began(Vec<(Key, Register)>),
@@ -94,14 +94,14 @@ pub enum News {
 
 /// The registers that are followed. Dropping it ends it.
 #[derive(Debug)]
-pub struct Changes {
-    news: mpsc::Receiver<News>,
+pub struct Watch {
+    news: mpsc::Receiver<WatchEvent>,
 }
 
-impl Changes {
+impl Watch {
     /// The next news; waits until there is any. Cancelling this loses
     /// nothing.
-    pub async fn next(&mut self) -> News {
+    pub async fn next(&mut self) -> WatchEvent {
         match self.news.recv().await {
             Some(news) => news,
             // The task ends only after this does.
@@ -115,7 +115,7 @@ impl Client {
     /// server answers. 0 for only those appended after this call.
     pub fn tail(&self, from: u64) -> Tail {
         let (batches, receiver) = mpsc::channel(AHEAD);
-        let mut tail = Tailing {
+        let mut tail = TailSubscription {
             next: from,
             batches: batches.clone(),
         };
@@ -133,9 +133,9 @@ impl Client {
             }
             // Whoever does not read must hold up nobody else: a connection of
             // its own.
-            let finder = &client.shared.finder;
-            let connect = |address: &Arc<str>| finder.dialer().lazy(address);
-            follow(finder, connect, &mut tail).await;
+            let leader_discovery = &client.shared.leader_discovery;
+            let connect = |address: &Arc<str>| leader_discovery.dialer().lazy(address);
+            serve(leader_discovery, connect, &mut tail).await;
         };
         drive::background().spawn(until_unread(batches, work));
         Tail {
@@ -146,9 +146,9 @@ impl Client {
 
     /// Every change of these registers, after their state now, from whatever
     /// server answers.
-    pub fn watch(&self, what: Follow) -> Changes {
+    pub fn watch(&self, what: WatchTarget) -> Watch {
         let (news, receiver) = mpsc::channel(AHEAD);
-        let mut watching = Watching {
+        let mut watching = WatchSubscription {
             what,
             revision: None,
             cluster: String::new(),
@@ -157,13 +157,13 @@ impl Client {
             live: false,
             news: news.clone(),
         };
-        let finder = Arc::clone(&self.shared.finder);
+        let leader_discovery = Arc::clone(&self.shared.leader_discovery);
         let work = async move {
-            let connect = |address: &Arc<str>| finder.watching(address);
-            follow(&finder, connect, &mut watching).await;
+            let connect = |address: &Arc<str>| leader_discovery.watching(address);
+            serve(&leader_discovery, connect, &mut watching).await;
         };
         drive::background().spawn(until_unread(news, work));
-        Changes { news: receiver }
+        Watch { news: receiver }
     }
 }
 
@@ -171,9 +171,9 @@ impl Client {
 async fn newest(client: &Client) -> Result<u64, Error> {
     let (mut past, mut pause) = (0, PAUSE_MIN);
     loop {
-        let leader = client.shared.finder.leader(past).await?;
+        let leader = client.shared.leader_discovery.leader(past).await?;
         past = leader.search;
-        if let Ok(channel) = client.shared.finder.channel(&leader.address)
+        if let Ok(channel) = client.shared.leader_discovery.channel(&leader.address)
             && let Ok(Ok(status)) = timeout(WITHIN, status(channel)).await
             && status.role() == v1::Role::Leader
         {
@@ -193,7 +193,7 @@ async fn until_unread<T>(sender: mpsc::Sender<T>, work: impl Future<Output = ()>
 }
 
 /// Something that can be followed at any server.
-trait Following: Send {
+trait Subscription: Send {
     type Message: Send;
 
     /// Asks a server for what comes next.
@@ -203,7 +203,7 @@ trait Following: Send {
     ) -> impl Future<Output = Result<tonic::Streaming<Self::Message>, tonic::Status>> + Send;
 
     /// The server has agreed.
-    fn begun(&mut self) -> impl Future<Output = ()> + Send;
+    fn accepted(&mut self) -> impl Future<Output = ()> + Send;
 
     /// Takes a message. Breaks if this server cannot be followed any more.
     fn take(&mut self, message: Self::Message) -> impl Future<Output = ControlFlow<String>> + Send;
@@ -221,26 +221,28 @@ trait Following: Send {
 }
 
 /// Follows one server after the other, until all refuse.
-async fn follow<F: Following>(
-    finder: &Finder,
+async fn serve<F: Subscription>(
+    leader_discovery: &LeaderDiscovery,
     connect: impl Fn(&Arc<str>) -> Result<Channel, String>,
-    following: &mut F,
+    subscription: &mut F,
 ) {
     let start = getrandom::u32().unwrap_or(0) as usize;
     let (mut turn, mut failed, mut pause) = (start, 0, PAUSE_MIN);
     loop {
-        let addresses = finder.addresses();
+        let addresses = leader_discovery.addresses();
         let address = &addresses[turn % addresses.len()];
         turn = turn.wrapping_add(1);
         let mut useful = false;
         let why = match connect(address) {
-            Ok(channel) => match follow_one(finder, channel, following, &mut useful).await {
-                ControlFlow::Continue(why) => why,
-                ControlFlow::Break(()) => return,
-            },
+            Ok(channel) => {
+                match serve_by_one(leader_discovery, channel, subscription, &mut useful).await {
+                    ControlFlow::Continue(why) => why,
+                    ControlFlow::Break(()) => return,
+                }
+            }
             Err(why) => why,
         };
-        finder.unwatch(address);
+        leader_discovery.unwatch(address);
         tracing::debug!("{address}: {why}");
         if useful {
             (failed, pause) = (0, PAUSE_MIN);
@@ -249,7 +251,7 @@ async fn follow<F: Following>(
         }
         failed += 1;
         if failed % addresses.len() == 0 {
-            following.lost(&format!("{address}: {why}")).await;
+            subscription.lost(&format!("{address}: {why}")).await;
             tokio::time::sleep(jitter(pause)).await;
             pause = (pause * 2).min(PAUSE_MAX);
         }
@@ -257,24 +259,24 @@ async fn follow<F: Following>(
 }
 
 /// Follows one server for as long as that goes, and says why it ended.
-async fn follow_one<F: Following>(
-    finder: &Finder,
+async fn serve_by_one<F: Subscription>(
+    leader_discovery: &LeaderDiscovery,
     channel: Channel,
-    following: &mut F,
+    subscription: &mut F,
     useful: &mut bool,
 ) -> ControlFlow<(), String> {
-    let within = finder.distance().patience(WITHIN);
-    let mut messages = match timeout(within, following.begin(channel.clone())).await {
+    let within = leader_discovery.distance().patience(WITHIN);
+    let mut messages = match timeout(within, subscription.begin(channel.clone())).await {
         Ok(Ok(messages)) => messages,
-        Ok(Err(status)) => return turned_away(following, &status).await,
+        Ok(Err(status)) => return turned_away(subscription, &status).await,
         Err(_) => return ControlFlow::Continue(format!("no answer within {}", about(within))),
     };
-    following.begun().await;
+    subscription.accepted().await;
     loop {
         let message = match timeout(SILENCE, messages.message()).await {
             Ok(Ok(Some(message))) => message,
             Ok(Ok(None)) => return ControlFlow::Continue("the server has ended it".into()),
-            Ok(Err(status)) => return turned_away(following, &status).await,
+            Ok(Err(status)) => return turned_away(subscription, &status).await,
             Err(_) => match timeout(within, status(channel.clone())).await {
                 Ok(Ok(status)) if status.ready => continue,
                 Ok(Ok(_)) => return ControlFlow::Continue("it is not led".into()),
@@ -282,23 +284,23 @@ async fn follow_one<F: Following>(
                 Err(_) => return ControlFlow::Continue(format!("silent for {SILENCE:?}")),
             },
         };
-        if !finder.is_ours(F::cluster(&message)).await {
+        if !leader_discovery.is_ours(F::cluster(&message)).await {
             return ControlFlow::Continue("it is of another cluster".into());
         }
         *useful = true;
-        if let ControlFlow::Break(why) = following.take(message).await {
+        if let ControlFlow::Break(why) = subscription.take(message).await {
             return ControlFlow::Continue(why);
         }
     }
 }
 
-async fn turned_away<F: Following>(
-    following: &mut F,
+async fn turned_away<F: Subscription>(
+    subscription: &mut F,
     status: &tonic::Status,
 ) -> ControlFlow<(), String> {
     if let Some(error) = carried(status) {
         let error = Error::from_wire(&error);
-        if following.refused(error).await.is_break() {
+        if subscription.refused(error).await.is_break() {
             return ControlFlow::Break(());
         }
     }
@@ -312,13 +314,13 @@ async fn status(channel: Channel) -> Result<v1::StatusResponse, tonic::Status> {
     answer.map(tonic::Response::into_inner)
 }
 
-struct Tailing {
+struct TailSubscription {
     /// The number of the next entry.
     next: u64,
     batches: mpsc::Sender<Result<Vec<Entry>, Error>>,
 }
 
-impl Following for Tailing {
+impl Subscription for TailSubscription {
     type Message = v1::ReadLogResponse;
 
     async fn begin(
@@ -331,7 +333,7 @@ impl Following for Tailing {
         answer.map(tonic::Response::into_inner)
     }
 
-    async fn begun(&mut self) {}
+    async fn accepted(&mut self) {}
 
     async fn take(&mut self, message: Self::Message) -> ControlFlow<String> {
         let mut batch = Vec::with_capacity(message.entries.len());
@@ -370,8 +372,8 @@ impl Following for Tailing {
     async fn lost(&mut self, _: &str) {}
 }
 
-struct Watching {
-    what: Follow,
+struct WatchSubscription {
+    what: WatchTarget,
     /// After which changes to go on; `None`: from the state now.
     revision: Option<u64>,
     /// Which cluster counted them.
@@ -381,17 +383,17 @@ struct Watching {
     /// The registers as they were, as far as they have come.
     initial: BTreeMap<Key, Register>,
     live: bool,
-    news: mpsc::Sender<News>,
+    news: mpsc::Sender<WatchEvent>,
 }
 
-impl Watching {
-    async fn tell(&self, news: News) {
+impl WatchSubscription {
+    async fn tell(&self, news: WatchEvent) {
         // A reader that has gone ends the task elsewhere.
         let _ = self.news.send(news).await;
     }
 }
 
-impl Following for Watching {
+impl Subscription for WatchSubscription {
     type Message = v1::WatchResponse;
 
     async fn begin(
@@ -400,8 +402,8 @@ impl Following for Watching {
     ) -> Result<tonic::Streaming<Self::Message>, tonic::Status> {
         let mut client = RegistersClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX);
         let (prefix, key) = match &self.what {
-            Follow::Key(key) => (String::new(), Some(key.as_str().to_owned())),
-            Follow::Prefix(prefix) => (prefix.clone(), None),
+            WatchTarget::Key(key) => (String::new(), Some(key.as_str().to_owned())),
+            WatchTarget::Prefix(prefix) => (prefix.clone(), None),
         };
         let after_revision = self.revision;
         let watch = v1::WatchRequest {
@@ -419,12 +421,12 @@ impl Following for Watching {
         &message.cluster
     }
 
-    async fn begun(&mut self) {
+    async fn accepted(&mut self) {
         self.initial.clear();
         // Without a revision it is up when the state has come.
         if self.revision.is_some() && !self.live {
             self.live = true;
-            self.tell(News::Live).await;
+            self.tell(WatchEvent::Live).await;
         }
     }
 
@@ -444,7 +446,7 @@ impl Following for Watching {
                 Some(register) if message.initial => drop(self.initial.insert(key, register)),
                 None if message.initial => drop(self.initial.remove(&key)),
                 register if message.revision > known => {
-                    self.tell(News::Changed(key, register)).await;
+                    self.tell(WatchEvent::Changed(key, register)).await;
                 }
                 // Heard from another server already.
                 _ => {}
@@ -458,14 +460,14 @@ impl Following for Watching {
                 return ControlFlow::Break("it lags behind what was told already".into());
             }
             let registers = std::mem::take(&mut self.initial);
-            self.tell(News::Began(registers.into_iter().collect()))
+            self.tell(WatchEvent::Began(registers.into_iter().collect()))
                 .await;
         }
         self.told = known.max(message.revision);
         self.revision = Some(self.told);
         if !self.live {
             self.live = true;
-            self.tell(News::Live).await;
+            self.tell(WatchEvent::Live).await;
         }
         ControlFlow::Continue(())
     }
@@ -482,6 +484,6 @@ impl Following for Watching {
 
     async fn lost(&mut self, why: &str) {
         self.live = false;
-        self.tell(News::Down(why.to_owned())).await;
+        self.tell(WatchEvent::Down(why.to_owned())).await;
     }
 }

@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use tenure_alpo::MAX_WINDOW;
 use tenure_api::v1::{Command, command};
 
-use super::types::{Op, Reply};
+use super::types::{PendingRequest, Reply};
 
 /// One command that has its number.
 #[derive(Debug)]
@@ -25,11 +25,11 @@ pub(super) struct Sent {
     done: bool,
     /// Whether it stands for one that was refused, so that its serial is used.
     pub(super) filler: bool,
-    pub(super) op: Op<command::Operation>,
+    pub(super) op: PendingRequest<command::Operation>,
 }
 
 #[derive(Debug)]
-pub(super) struct Flight {
+pub(super) struct InFlight {
     /// The serial of the oldest.
     first: u64,
     sent: VecDeque<Sent>,
@@ -37,7 +37,7 @@ pub(super) struct Flight {
     unsent: usize,
 }
 
-impl Flight {
+impl InFlight {
     /// Before the first command of a session.
     pub(super) fn new() -> Self {
         Self {
@@ -67,7 +67,7 @@ impl Flight {
     }
 
     /// Numbers a command. It is not sent yet.
-    pub(super) fn push(&mut self, op: Op<command::Operation>) {
+    pub(super) fn push(&mut self, op: PendingRequest<command::Operation>) {
         self.sent.push_back(Sent {
             name: 0,
             times: 0,

@@ -39,55 +39,55 @@ const SLOW: Duration = Duration::from_secs(2);
 /// A server that may be on this machine. Clones share one connection, which is
 /// made by the first call, and again by the first after it was lost.
 #[derive(Clone)]
-pub(super) struct Near(Arc<Shared>);
+pub(super) struct OwnTokenChannel(Arc<Shared>);
 
 struct Shared {
     endpoint: Endpoint,
     tls: Option<Arc<ClientTls>>,
     /// Held while one is made, so that one is made for all who wait.
-    made: tokio::sync::Mutex<Option<Made>>,
+    authenticated: tokio::sync::Mutex<Option<Authenticated>>,
 }
 
 /// A connection, and what calls over it carry.
 #[derive(Clone)]
-struct Made {
+struct Authenticated {
     channel: Channel,
     proof: Option<Header>,
     over: Arc<AtomicBool>,
 }
 
-impl Made {
+impl Authenticated {
     fn is_over(&self) -> bool {
         self.over.load(Ordering::Acquire)
     }
 }
 
-impl fmt::Debug for Near {
+impl fmt::Debug for OwnTokenChannel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Near({})", self.0.endpoint.uri())
     }
 }
 
-impl Near {
+impl OwnTokenChannel {
     pub(super) fn new(endpoint: Endpoint, tls: Option<Arc<ClientTls>>) -> Self {
         Self(Arc::new(Shared {
             endpoint,
             tls,
-            made: tokio::sync::Mutex::new(None),
+            authenticated: tokio::sync::Mutex::new(None),
         }))
     }
 
     /// Connects, if there is no connection.
     pub(super) async fn connect(&self) -> Result<(), Failure> {
-        self.made().await.map(drop)
+        self.authenticated().await.map(drop)
     }
 
     pub(super) async fn call(self, mut request: Request<Body>) -> Result<Response<Body>, Failure> {
-        let Made {
+        let Authenticated {
             mut channel,
             proof,
             over,
-        } = self.made().await?;
+        } = self.authenticated().await?;
         if let Some(proof) = proof {
             request.headers_mut().insert(AUTHORIZATION, proof);
         }
@@ -100,18 +100,18 @@ impl Near {
 
     /// The connection. It is made though whoever waits for it stops to wait:
     /// else one that takes long would never be made.
-    async fn made(&self) -> Result<Made, Failure> {
+    async fn authenticated(&self) -> Result<Authenticated, Failure> {
         let shared = Arc::clone(&self.0);
         let making = drive::background().spawn(async move {
-            let mut held = shared.made.lock().await;
-            if let Some(made) = &*held
-                && !made.is_over()
+            let mut held = shared.authenticated.lock().await;
+            if let Some(authenticated) = &*held
+                && !authenticated.is_over()
             {
-                return Ok(made.clone());
+                return Ok(authenticated.clone());
             }
-            let made = shared.dial().await?;
-            *held = Some(made.clone());
-            Ok(made)
+            let authenticated = shared.dial().await?;
+            *held = Some(authenticated.clone());
+            Ok(authenticated)
         });
         making.await?
     }
@@ -126,7 +126,7 @@ fn is_refused(answer: &Response<Body>) -> bool {
 }
 
 impl Shared {
-    async fn dial(&self) -> Result<Made, Failure> {
+    async fn dial(&self) -> Result<Authenticated, Failure> {
         let proof = Arc::new(Mutex::new(None));
         let over = Arc::new(AtomicBool::new(false));
         let (found, end, tls) = (Arc::clone(&proof), Arc::clone(&over), self.tls.clone());
@@ -135,7 +135,7 @@ impl Shared {
         });
         let channel = self.endpoint.connect_with_connector(connector).await?;
         let proof = proof.lock().unwrap_or_else(PoisonError::into_inner).take();
-        Ok(Made {
+        Ok(Authenticated {
             channel,
             proof,
             over,
@@ -149,7 +149,7 @@ async fn dialled(
     tls: Option<Arc<ClientTls>>,
     proof: Arc<Mutex<Option<Header>>>,
     over: Arc<AtomicBool>,
-) -> Result<TokioIo<Ending>, Failure> {
+) -> Result<TokioIo<TrackedStream>, Failure> {
     if over.load(Ordering::Acquire) {
         return Err("the connection has ended".into());
     }
@@ -164,61 +164,61 @@ async fn dialled(
         let said = said.map(|said| header(&said)).transpose()?;
         *proof.lock().unwrap_or_else(PoisonError::into_inner) = said;
     }
-    let line: Box<dyn Both> = match tls {
+    let stream: Box<dyn AsyncStream> = match tls {
         None => Box::new(stream),
         Some(tls) => Box::new(over_tls(&tls, &to, stream).await?),
     };
-    Ok(TokioIo::new(Ending { line, over }))
+    Ok(TokioIo::new(TrackedStream { stream, over }))
 }
 
 /// What bytes go over.
-trait Both: AsyncRead + AsyncWrite + Send + Unpin {}
+trait AsyncStream: AsyncRead + AsyncWrite + Send + Unpin {}
 
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Both for T {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> AsyncStream for T {}
 
 /// A connection that says when it has ended.
-struct Ending {
-    line: Box<dyn Both>,
+struct TrackedStream {
+    stream: Box<dyn AsyncStream>,
     over: Arc<AtomicBool>,
 }
 
-impl Drop for Ending {
+impl Drop for TrackedStream {
     fn drop(&mut self) {
         self.over.store(true, Ordering::Release);
     }
 }
 
-impl AsyncRead for Ending {
+impl AsyncRead for TrackedStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<std::io::Result<()>> {
-        Pin::new(&mut self.line).poll_read(context, buffer)
+        Pin::new(&mut self.stream).poll_read(context, buffer)
     }
 }
 
-impl AsyncWrite for Ending {
+impl AsyncWrite for TrackedStream {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<std::io::Result<usize>> {
-        Pin::new(&mut self.line).poll_write(context, bytes)
+        Pin::new(&mut self.stream).poll_write(context, bytes)
     }
 
     fn poll_flush(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<std::io::Result<()>> {
-        Pin::new(&mut self.line).poll_flush(context)
+        Pin::new(&mut self.stream).poll_flush(context)
     }
 
     fn poll_shutdown(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<std::io::Result<()>> {
-        Pin::new(&mut self.line).poll_shutdown(context)
+        Pin::new(&mut self.stream).poll_shutdown(context)
     }
 
     fn poll_write_vectored(
@@ -226,11 +226,11 @@ impl AsyncWrite for Ending {
         context: &mut Context<'_>,
         parts: &[std::io::IoSlice<'_>],
     ) -> Poll<std::io::Result<usize>> {
-        Pin::new(&mut self.line).poll_write_vectored(context, parts)
+        Pin::new(&mut self.stream).poll_write_vectored(context, parts)
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.line.is_write_vectored()
+        self.stream.is_write_vectored()
     }
 }
 
@@ -245,7 +245,7 @@ async fn own_token() -> Option<OwnToken> {
     let since = SINCE.load(Ordering::Acquire);
     if since != 0 && clock::boot().since(Instant::from_nanos(since)) > SLOW {
         let path = path.display();
-        complain(format!(
+        warn_once(format!(
             "{path}: expected to read it within {SLOW:?}, found no answer: its file system hangs"
         ));
         return None;
@@ -261,13 +261,13 @@ async fn own_token() -> Option<OwnToken> {
     });
     match read.await {
         Ok(Ok(found)) => return found,
-        Ok(Err(why)) => complain(why),
-        Err(error) => complain(error.to_string()),
+        Ok(Err(why)) => warn_once(why),
+        Err(error) => warn_once(error.to_string()),
     }
     None
 }
 
-fn complain(why: String) {
+fn warn_once(why: String) {
     static SAID: Mutex<String> = Mutex::new(String::new());
     let mut said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
     if *said != why {

@@ -23,44 +23,44 @@ use tokio_stream::Stream;
 
 use super::Error;
 use super::error::{carried, sentence};
-use super::finder::{Finder, Leader, jitter};
-use super::pipeline::{Ask, Op, Pipeline, Reply, Told, Verdict};
+use super::leader_discovery::{Leader, LeaderDiscovery, jitter};
+use super::pipeline::{Outcomes, PendingRequest, Pipeline, Reply, RequestKind, Verdict};
 
 /// How long a server that is near may take to accept a stream.
 const ACCEPT_WITHIN: Duration = Duration::from_millis(500);
 /// How long a closed line still tries to end its session.
-const FAREWELL: Duration = Duration::from_secs(1);
+const CLOSE_WITHIN: Duration = Duration::from_secs(1);
 /// The largest message of answers: a page of registers, or of the log.
 const ANSWER_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// The pauses after a stream that brought nothing.
 const PAUSE_MIN: Duration = Duration::from_millis(5);
 const PAUSE_MAX: Duration = Duration::from_millis(50);
 /// The longest pause while nobody lets this client in.
-const PAUSE_BARRED: Duration = Duration::from_millis(500);
+const PAUSE_REFUSED: Duration = Duration::from_millis(500);
 /// How often in a row a silent server may be found to lead all the same
 /// before the connection to it is given up.
-const DOUBTS_MAX: u32 = 2;
+const CHECKS_MAX: u32 = 2;
 
 /// The callers' end. Dropping it ends the session and the connection.
 #[derive(Debug)]
-pub(super) struct Line {
+pub(super) struct Connection {
     shared: Arc<Shared>,
 }
 
 #[derive(Debug)]
 struct Shared {
-    desk: Mutex<Desk>,
+    state: Mutex<State>,
     /// Something is wanted of the connection.
     wanted: Notify,
     /// The time to wake up at has changed.
-    hurry: Notify,
+    timer_changed: Notify,
     /// Answers are waited for in vain.
-    doubt: Notify,
-    finder: Arc<Finder>,
+    no_answers: Notify,
+    leader_discovery: Arc<LeaderDiscovery>,
 }
 
 #[derive(Debug)]
-struct Desk {
+struct State {
     pipeline: Pipeline,
     /// Wakes the stream, when it has nothing to write.
     writer: Option<Waker>,
@@ -74,7 +74,7 @@ struct Desk {
     wake_at: Option<Instant>,
 }
 
-impl Desk {
+impl State {
     /// Whether the timer would wake up too late.
     fn is_late(&self) -> bool {
         match (self.pipeline.wake_at(), self.wake_at) {
@@ -85,20 +85,20 @@ impl Desk {
     }
 }
 
-impl Line {
-    pub(super) fn start(ttl: Duration, finder: Arc<Finder>) -> Self {
-        Self::with(Pipeline::new(ttl, clock::boot()), finder)
+impl Connection {
+    pub(super) fn start(ttl: Duration, leader_discovery: Arc<LeaderDiscovery>) -> Self {
+        Self::with(Pipeline::new(ttl, clock::boot()), leader_discovery)
     }
 
     /// One that has one session and no other.
-    pub(super) fn once(ttl: Duration, finder: Arc<Finder>) -> Self {
-        Self::with(Pipeline::once(ttl, clock::boot()), finder)
+    pub(super) fn once(ttl: Duration, leader_discovery: Arc<LeaderDiscovery>) -> Self {
+        Self::with(Pipeline::once(ttl, clock::boot()), leader_discovery)
     }
 
-    fn with(pipeline: Pipeline, finder: Arc<Finder>) -> Self {
+    fn with(pipeline: Pipeline, leader_discovery: Arc<LeaderDiscovery>) -> Self {
         let pipeline = pipeline.with_secret(draw_secret());
         let shared = Arc::new(Shared {
-            desk: Mutex::new(Desk {
+            state: Mutex::new(State {
                 pipeline,
                 writer: None,
                 stream: 0,
@@ -107,9 +107,9 @@ impl Line {
                 wake_at: None,
             }),
             wanted: Notify::new(),
-            hurry: Notify::new(),
-            doubt: Notify::new(),
-            finder,
+            timer_changed: Notify::new(),
+            no_answers: Notify::new(),
+            leader_discovery,
         });
         drive::background().spawn(Arc::clone(&shared).serve());
         drive::background().spawn(Arc::clone(&shared).keep_time());
@@ -118,30 +118,30 @@ impl Line {
 
     /// Puts a request into the pipeline. It is answered through its reply,
     /// also if there is no room for it.
-    pub(super) fn submit(&self, op: Op<Ask>) {
+    pub(super) fn submit(&self, op: PendingRequest<RequestKind>) {
         self.submit_all(std::iter::once(op));
     }
 
     /// The same for many, which stay in this order.
-    pub(super) fn submit_all(&self, ops: impl Iterator<Item = Op<Ask>>) {
+    pub(super) fn submit_all(&self, requests: impl Iterator<Item = PendingRequest<RequestKind>>) {
         let mut refused = Vec::new();
-        let mut desk = self.shared.lock();
-        for op in ops {
-            if let Err(turned_away) = desk.pipeline.push(op) {
+        let mut state = self.shared.lock();
+        for op in requests {
+            if let Err(turned_away) = state.pipeline.push(op) {
                 refused.push(turned_away);
             }
         }
-        let late = desk.is_late();
-        let writer = desk.writer.take();
-        let idle = !desk.pipeline.is_connected();
-        drop(desk);
+        let late = state.is_late();
+        let writer = state.writer.take();
+        let idle = !state.pipeline.is_connected();
+        drop(state);
         match writer {
             Some(writer) => writer.wake(),
             None if idle => self.shared.wanted.notify_one(),
             None => {}
         }
         if late {
-            self.shared.hurry.notify_one();
+            self.shared.timer_changed.notify_one();
         }
         for (reply, error) in refused {
             reply.tell(Err(error));
@@ -162,17 +162,17 @@ impl Line {
     pub(super) async fn close(&self) {
         if let Some(answer) = self.begin_to_close() {
             // On the background's clock: the caller's executor may have none.
-            let wait = drive::background().spawn(timeout(FAREWELL, answer));
+            let wait = drive::background().spawn(timeout(CLOSE_WITHIN, answer));
             drop(wait.await);
         }
     }
 
     fn begin_to_close(&self) -> Option<oneshot::Receiver<super::pipeline::Outcome>> {
         let (waiter, answer) = oneshot::channel();
-        let mut desk = self.shared.lock();
-        let refused = desk.pipeline.close(clock::boot(), Reply::One(waiter));
-        let writer = desk.writer.take();
-        drop(desk);
+        let mut state = self.shared.lock();
+        let refused = state.pipeline.close(clock::boot(), Reply::One(waiter));
+        let writer = state.writer.take();
+        drop(state);
         if let Some(writer) = writer {
             writer.wake();
         }
@@ -180,18 +180,18 @@ impl Line {
     }
 }
 
-impl Drop for Line {
+impl Drop for Connection {
     fn drop(&mut self) {
-        let mut desk = self.shared.lock();
-        desk.closed = true;
-        desk.pipeline.close(clock::boot(), Reply::Nobody);
-        let writer = desk.writer.take();
-        drop(desk);
+        let mut state = self.shared.lock();
+        state.closed = true;
+        state.pipeline.close(clock::boot(), Reply::Nobody);
+        let writer = state.writer.take();
+        drop(state);
         if let Some(writer) = writer {
             writer.wake();
         }
         self.shared.wanted.notify_one();
-        self.shared.hurry.notify_one();
+        self.shared.timer_changed.notify_one();
     }
 }
 
@@ -217,14 +217,14 @@ struct End {
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Desk> {
-        self.desk.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn serve(self: Arc<Self>) {
         self.keep_connected().await;
         self.lock().ended = true;
-        self.hurry.notify_one();
+        self.timer_changed.notify_one();
     }
 
     /// Keeps a stream to the leader up while one is wanted.
@@ -238,14 +238,14 @@ impl Shared {
                 self.wanted.notified().await;
             }
             let found = tokio::select! {
-                found = self.finder.leader(past) => found,
+                found = self.leader_discovery.leader(past) => found,
                 () = self.closing() => return,
             };
             let mut leader = match found {
                 Ok(leader) => leader,
                 Err(error) => {
                     self.turn_away(&error);
-                    pause = (pause * 2).clamp(PAUSE_MIN, PAUSE_BARRED);
+                    pause = (pause * 2).clamp(PAUSE_MIN, PAUSE_REFUSED);
                     tokio::time::sleep(jitter(pause)).await;
                     continue;
                 }
@@ -257,7 +257,7 @@ impl Shared {
             past = leader.search;
             tracing::debug!("{}: {}", leader.address, end.why);
             if let Some(hint) = &end.hint {
-                self.finder.learn(hint);
+                self.leader_discovery.learn(hint);
             }
             self.end_stream(&end.why);
             if end.useful {
@@ -278,7 +278,7 @@ impl Shared {
                         self.wanted.notified().await;
                     }
                 };
-                let _ = timeout(FAREWELL, over).await;
+                let _ = timeout(CLOSE_WITHIN, over).await;
                 return;
             }
             self.wanted.notified().await;
@@ -287,20 +287,20 @@ impl Shared {
 
     /// Nobody lets this client in.
     fn turn_away(&self, error: &Error) {
-        let mut told = Told::new();
-        self.lock().pipeline.turn_away(error, &mut told);
-        tell(told);
+        let mut outcomes = Outcomes::new();
+        self.lock().pipeline.turn_away(error, &mut outcomes);
+        tell(outcomes);
     }
 
     fn end_stream(&self, why: &str) {
-        let mut told = Told::new();
-        let mut desk = self.lock();
+        let mut outcomes = Outcomes::new();
+        let mut state = self.lock();
         // Whatever the old stream still holds, it writes no more.
-        desk.stream += 1;
-        desk.writer = None;
-        desk.pipeline.disconnected(why, &mut told);
-        drop(desk);
-        tell(told);
+        state.stream += 1;
+        state.writer = None;
+        state.pipeline.disconnected(why, &mut outcomes);
+        drop(state);
+        tell(outcomes);
     }
 
     async fn exchange(self: &Arc<Self>, leader: &mut Leader) -> End {
@@ -316,17 +316,19 @@ impl Shared {
         self: &Arc<Self>,
         leader: &Leader,
     ) -> Result<tonic::Streaming<v1::Answers>, (String, Option<String>)> {
-        let connecting = self.finder.dialer().connect(&leader.address);
+        let connecting = self.leader_discovery.dialer().connect(&leader.address);
         let channel = connecting.await.map_err(|why| (why, None))?;
         let mut client = PipelineClient::new(channel).max_decoding_message_size(ANSWER_BYTES_MAX);
         let stream = {
-            let mut desk = self.lock();
-            desk.stream += 1;
-            desk.pipeline.connected(clock::boot());
-            desk.pipeline.is_as_far_as(self.finder.distance());
-            desk.stream
+            let mut state = self.lock();
+            state.stream += 1;
+            state.pipeline.connected(clock::boot());
+            state
+                .pipeline
+                .is_as_far_as(self.leader_discovery.distance());
+            state.stream
         };
-        let within = self.finder.distance().patience(ACCEPT_WITHIN);
+        let within = self.leader_discovery.distance().patience(ACCEPT_WITHIN);
         let outgoing = Outgoing {
             shared: Arc::clone(self),
             stream,
@@ -344,25 +346,25 @@ impl Shared {
         mut answers: tonic::Streaming<v1::Answers>,
         useful: &mut bool,
     ) -> (String, Option<String>) {
-        let mut told = Told::new();
-        let mut doubts = 0;
+        let mut outcomes = Outcomes::new();
+        let mut checks = 0;
         let mut looking = None;
         loop {
             let message = tokio::select! {
                 message = answers.message() => message,
-                () = self.doubt.notified(), if looking.is_none() => {
+                () = self.no_answers.notified(), if looking.is_none() => {
                     let search = leader.search;
-                    looking = Some(Box::pin(self.finder.leader(search)));
+                    looking = Some(Box::pin(self.leader_discovery.leader(search)));
                     continue;
                 }
-                found = until_found(&mut looking) => {
+                found = found_leader(&mut looking) => {
                     looking = None;
-                    doubts += 1;
+                    checks += 1;
                     let found = match found {
                         Ok(found) => found,
                         Err(error) => return (error.to_string(), None),
                     };
-                    if found.address != leader.address || doubts > DOUBTS_MAX {
+                    if found.address != leader.address || checks > CHECKS_MAX {
                         return (format!("no answers, and {} leads", found.address), None);
                     }
                     // It is slow, and leads.
@@ -375,9 +377,9 @@ impl Shared {
                 Ok(None) => return ("the server has ended the stream".into(), None),
                 Err(status) => return refused(&status),
             };
-            (doubts, looking) = (0, None);
-            let verdict = self.take(message, &mut told);
-            tell(told.drain(..));
+            (checks, looking) = (0, None);
+            let verdict = self.take(message, &mut outcomes);
+            tell(outcomes.drain(..));
             match verdict {
                 Verdict::Stay => *useful = true,
                 Verdict::Leave { why, hint } => return (why, hint),
@@ -387,23 +389,23 @@ impl Shared {
 
     /// Hands answers to the pipeline, and lets the stream write what they
     /// make room for.
-    fn take(&self, message: v1::Answers, told: &mut Told) -> Verdict {
+    fn take(&self, message: v1::Answers, outcomes: &mut Outcomes) -> Verdict {
         let mut verdict = Verdict::Stay;
         let now = clock::boot();
-        let mut desk = self.lock();
+        let mut state = self.lock();
         for answer in message.answers {
-            match desk.pipeline.answered(now, answer, told) {
+            match state.pipeline.answered(now, answer, outcomes) {
                 Verdict::Stay => {}
                 leave @ Verdict::Leave { .. } => verdict = leave,
             }
         }
-        let writer = if desk.pipeline.has_unsent() {
-            desk.writer.take()
+        let writer = if state.pipeline.has_unsent() {
+            state.writer.take()
         } else {
             None
         };
-        let (closed, late) = (desk.closed, desk.is_late());
-        drop(desk);
+        let (closed, late) = (state.closed, state.is_late());
+        drop(state);
         if let Some(writer) = writer {
             writer.wake();
         }
@@ -411,44 +413,44 @@ impl Shared {
             self.wanted.notify_one();
         }
         if late {
-            self.hurry.notify_one();
+            self.timer_changed.notify_one();
         }
         verdict
     }
 
     /// Does what time asks for.
     async fn keep_time(self: Arc<Self>) {
-        let mut told = Told::new();
+        let mut outcomes = Outcomes::new();
         loop {
             let wake_at = {
-                let mut desk = self.lock();
-                if desk.ended {
+                let mut state = self.lock();
+                if state.ended {
                     return;
                 }
-                desk.wake_at = desk.pipeline.wake_at();
-                desk.wake_at
+                state.wake_at = state.pipeline.wake_at();
+                state.wake_at
             };
             tokio::select! {
-                () = self.hurry.notified() => {}
+                () = self.timer_changed.notified() => {}
                 () = drive::until(wake_at) => {}
             }
             let writer = {
-                let mut desk = self.lock();
-                if !desk.pipeline.is_connected() {
-                    desk.pipeline.trouble(&self.finder.trouble());
+                let mut state = self.lock();
+                if !state.pipeline.is_connected() {
+                    state.pipeline.trouble(&self.leader_discovery.trouble());
                 }
-                let due = desk.pipeline.tick(clock::boot(), &mut told);
-                if due.doubt {
-                    self.doubt.notify_one();
+                let due = state.pipeline.tick(clock::boot(), &mut outcomes);
+                if due.no_answers {
+                    self.no_answers.notify_one();
                 }
                 if due.send {
                     self.wanted.notify_one();
-                    desk.writer.take()
+                    state.writer.take()
                 } else {
                     None
                 }
             };
-            tell(told.drain(..));
+            tell(outcomes.drain(..));
             if let Some(writer) = writer {
                 writer.wake();
             }
@@ -456,15 +458,15 @@ impl Shared {
     }
 }
 
-async fn until_found<F: Future + Unpin>(looking: &mut Option<F>) -> F::Output {
+async fn found_leader<F: Future + Unpin>(looking: &mut Option<F>) -> F::Output {
     match looking {
         Some(looking) => looking.await,
         None => std::future::pending().await,
     }
 }
 
-fn tell(told: impl IntoIterator<Item = (Reply, super::pipeline::Outcome)>) {
-    for (reply, outcome) in told {
+fn tell(outcomes: impl IntoIterator<Item = (Reply, super::pipeline::Outcome)>) {
+    for (reply, outcome) in outcomes {
         reply.tell(outcome);
     }
 }
@@ -487,22 +489,22 @@ impl Stream for Outgoing {
     type Item = v1::Requests;
 
     fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<v1::Requests>> {
-        let mut desk = self.shared.lock();
-        if desk.stream != self.stream {
+        let mut state = self.shared.lock();
+        if state.stream != self.stream {
             return Poll::Ready(None);
         }
-        match desk.pipeline.message(clock::boot()) {
+        match state.pipeline.message(clock::boot()) {
             Some(message) => {
-                let late = desk.is_late();
-                drop(desk);
+                let late = state.is_late();
+                drop(state);
                 if late {
                     // From now on an answer is waited for.
-                    self.shared.hurry.notify_one();
+                    self.shared.timer_changed.notify_one();
                 }
                 Poll::Ready(Some(message))
             }
             None => {
-                desk.writer = Some(context.waker().clone());
+                state.writer = Some(context.waker().clone());
                 Poll::Pending
             }
         }

@@ -63,10 +63,10 @@ pub(super) struct Leader {
 }
 
 #[derive(Debug)]
-pub(super) struct Finder {
+pub(super) struct LeaderDiscovery {
     dialer: Dialer,
     servers: Mutex<Servers>,
-    seat: tokio::sync::Mutex<Seat>,
+    discovered: tokio::sync::Mutex<Discovered>,
     /// The cluster that was found last; empty before the first search.
     cluster: Mutex<String>,
     /// Why the last search has not ended yet.
@@ -85,7 +85,7 @@ struct Servers {
 }
 
 #[derive(Debug, Default)]
-struct Seat {
+struct Discovered {
     leader: Option<Leader>,
     searches: u64,
     cluster: String,
@@ -100,13 +100,13 @@ enum Round {
 }
 
 /// What came of asking one.
-enum Heard {
+enum AskOutcome {
     Status(Arc<str>, Box<v1::StatusResponse>),
     Refused(Error),
     Nothing,
 }
 
-impl Finder {
+impl LeaderDiscovery {
     pub(super) fn new(servers: Vec<Arc<str>>, dialer: Dialer) -> Self {
         Self {
             dialer,
@@ -116,7 +116,7 @@ impl Finder {
                 channels: BTreeMap::new(),
                 watches: BTreeMap::new(),
             }),
-            seat: tokio::sync::Mutex::new(Seat::default()),
+            discovered: tokio::sync::Mutex::new(Discovered::default()),
             cluster: Mutex::default(),
             trouble: Mutex::new("no server has been asked yet".into()),
         }
@@ -213,23 +213,27 @@ impl Finder {
     /// [`Error::Refused`] if all that answer refuse to: they do not know this
     /// client's token.
     pub(super) async fn leader(&self, past: u64) -> Result<Leader, Error> {
-        let mut seat = self.seat.lock().await;
-        if let Some(leader) = seat.leader.as_ref().filter(|leader| leader.search > past) {
+        let mut discovered = self.discovered.lock().await;
+        if let Some(leader) = discovered
+            .leader
+            .as_ref()
+            .filter(|leader| leader.search > past)
+        {
             return Ok(leader.clone());
         }
-        let (mut rounds, mut asking) = (0, Asking::default());
+        let (mut rounds, mut questions) = (0, OpenQuestions::default());
         loop {
-            match self.round(&seat, rounds, &mut asking).await {
+            match self.round(&discovered, rounds, &mut questions).await {
                 Round::Led(address, status) => {
                     lock(&self.cluster).clone_from(&status.cluster);
-                    seat.cluster = status.cluster;
-                    seat.term = status.term;
-                    seat.searches = seat.searches.max(past) + 1;
+                    discovered.cluster = status.cluster;
+                    discovered.term = status.term;
+                    discovered.searches = discovered.searches.max(past) + 1;
                     let leader = Leader {
                         address,
-                        search: seat.searches,
+                        search: discovered.searches,
                     };
-                    seat.leader = Some(leader.clone());
+                    discovered.leader = Some(leader.clone());
                     return Ok(leader);
                 }
                 Round::Refused(error) => return Err(error),
@@ -246,7 +250,7 @@ impl Finder {
         if cluster.is_empty() || is_ours(&lock(&self.cluster)) {
             return true;
         }
-        let past = self.seat.lock().await.searches;
+        let past = self.discovered.lock().await.searches;
         // Nothing else waits for this search.
         let _ = timeout(PATIENCE_MAX, self.leader(past)).await;
         is_ours(&lock(&self.cluster))
@@ -256,48 +260,54 @@ impl Finder {
     /// The next round begins a pause after the first answer of this one, and
     /// not when all have answered: a leader that has fallen silent would make
     /// everybody wait for its answer before they hear of the next leader.
-    async fn round(&self, seat: &Seat, rounds: u32, asking: &mut Asking) -> Round {
-        self.ask_everybody(asking);
+    async fn round(
+        &self,
+        discovered: &Discovered,
+        rounds: u32,
+        questions: &mut OpenQuestions,
+    ) -> Round {
+        self.ask_everybody(questions);
         let (mut refused, mut answered) = (None, false);
         let (mut over, mut claim) = (None, None);
         loop {
             if claim.is_some() {
                 // The others are heard first, as far as they are near.
-                if asking.all_have_had_time() {
+                if questions.all_have_had_time() {
                     break;
                 }
                 over = None;
-            } else if answered || asking.owing.is_empty() {
+            } else if answered || questions.unanswered.is_empty() {
                 // Nobody is left who could answer, or somebody has.
                 over.get_or_insert_with(|| clock::boot().after(pause(rounds)));
             }
             let answer = tokio::select! {
                 biased;
-                Some(answer) = asking.next(self) => answer,
+                Some(answer) = questions.next(self) => answer,
                 () = drive::until(over) => break,
             };
             if answer.answer.is_ok() && claim.is_none() {
                 over.get_or_insert_with(|| clock::boot().after(pause(rounds)));
             }
-            let (address, status) = match self.heard(asking, answer) {
-                Heard::Status(address, status) => (address, status),
-                Heard::Refused(error) => {
+            let (address, status) = match self.outcome_of(questions, answer) {
+                AskOutcome::Status(address, status) => (address, status),
+                AskOutcome::Refused(error) => {
                     refused = Some(error);
                     continue;
                 }
-                Heard::Nothing => continue,
+                AskOutcome::Nothing => continue,
             };
             answered = true;
-            if self.is_foreign(seat, rounds, asking, &status) {
+            if self.is_foreign(discovered, rounds, questions, &status) {
                 continue;
             }
             // After a while a lower term is no straggler's: the cluster was
             // made anew, or restored.
-            let stale =
-                status.cluster == seat.cluster && status.term < seat.term && rounds < ROUNDS_EARLY;
+            let stale = status.cluster == discovered.cluster
+                && status.term < discovered.term
+                && rounds < ROUNDS_EARLY;
             if status.role() == v1::Role::Leader && !stale {
                 claim = Some((address, status));
-                if !seat.cluster.is_empty() {
+                if !discovered.cluster.is_empty() {
                     break;
                 }
             } else {
@@ -305,7 +315,7 @@ impl Finder {
             }
         }
         if let Some((address, status)) = claim {
-            if self.are_one_cluster(seat, asking) {
+            if self.is_one_cluster(discovered, questions) {
                 return Round::Led(address, status);
             }
             tokio::time::sleep(pause(rounds)).await;
@@ -313,26 +323,26 @@ impl Finder {
         }
         match refused {
             // A token that some know already is on its way to the others.
-            Some(error) if !answered && asking.all_have_had_time() => Round::Refused(error),
+            Some(error) if !answered && questions.all_have_had_time() => Round::Refused(error),
             _ => Round::Nobody,
         }
     }
 
     /// Takes note of what a server has said, or has not.
-    fn heard(&self, asking: &mut Asking, answered: Answered) -> Heard {
-        let Answered {
+    fn outcome_of(&self, questions: &mut OpenQuestions, answered: AnswerOf) -> AskOutcome {
+        let AnswerOf {
             address,
             within,
             answer,
         } = answered;
-        asking.clusters.remove(&address);
+        questions.clusters.remove(&address);
         match answer {
             Ok(Ok(status)) => {
                 if !status.cluster.is_empty() {
                     let cluster = status.cluster.clone();
-                    asking.clusters.insert(Arc::clone(&address), cluster);
+                    questions.clusters.insert(Arc::clone(&address), cluster);
                 }
-                Heard::Status(address, Box::new(status))
+                AskOutcome::Status(address, Box::new(status))
             }
             Ok(Err(status)) => {
                 let message = format!("{address}: {}", sentence(&status));
@@ -340,44 +350,44 @@ impl Finder {
                 let error = carried(&status);
                 let cause = error.is_some_and(|it| it.cause() == v1::Cause::Unauthenticated);
                 if !cause {
-                    return Heard::Nothing;
+                    return AskOutcome::Nothing;
                 }
-                Heard::Refused(Error::Refused {
+                AskOutcome::Refused(Error::Refused {
                     cause: v1::Cause::Unauthenticated,
                     message,
                 })
             }
             Err(_) => {
                 self.note(format!("{address}: no answer within {}", about(within)));
-                Heard::Nothing
+                AskOutcome::Nothing
             }
         }
     }
 
     /// Asks everybody who does not owe an answer yet, and those who have been
     /// mute with patience too.
-    fn ask_everybody(&self, asking: &mut Asking) {
+    fn ask_everybody(&self, questions: &mut OpenQuestions) {
         for address in self.addresses() {
-            if asking.owing.insert(Arc::clone(&address)) {
+            if questions.unanswered.insert(Arc::clone(&address)) {
                 match self.channel(&address) {
                     Ok(channel) => {
-                        asking.spawn(self, Arc::clone(&address), channel, Asked::Briskly);
+                        questions.spawn(self, Arc::clone(&address), channel, Patience::Short);
                     }
                     Err(why) => {
-                        asking.owing.remove(&address);
+                        questions.unanswered.remove(&address);
                         self.note(why);
                     }
                 }
             }
-            let mute = asking.mute.contains(&address);
-            if mute && asking.patient.insert(Arc::clone(&address)) {
+            let silent = questions.silent.contains(&address);
+            if silent && questions.patient.insert(Arc::clone(&address)) {
                 match self.dialer.lazy_within(&address, PATIENCE_MAX) {
                     Ok(channel) => {
-                        let asked = Asked::Patiently(channel.clone());
-                        asking.spawn(self, address, channel, asked);
+                        let asked = Patience::Long(channel.clone());
+                        questions.spawn(self, address, channel, asked);
                     }
                     Err(why) => {
-                        asking.patient.remove(&address);
+                        questions.patient.remove(&address);
                         self.note(why);
                     }
                 }
@@ -389,16 +399,16 @@ impl Finder {
     /// answers.
     fn is_foreign(
         &self,
-        seat: &Seat,
+        discovered: &Discovered,
         rounds: u32,
-        asking: &Asking,
+        questions: &OpenQuestions,
         status: &v1::StatusResponse,
     ) -> bool {
-        let (ours, theirs) = (&seat.cluster, &status.cluster);
+        let (ours, theirs) = (&discovered.cluster, &status.cluster);
         if ours.is_empty() || theirs.is_empty() || ours == theirs {
             return false;
         }
-        let ours_is_there = asking.clusters.values().any(|it| it == ours);
+        let ours_is_there = questions.clusters.values().any(|it| it == ours);
         let foreign = ours_is_there || rounds < ROUNDS_EARLY;
         if foreign {
             self.note(format!(
@@ -410,13 +420,13 @@ impl Finder {
     }
 
     /// Whether all that answered a new client are of one cluster.
-    fn are_one_cluster(&self, seat: &Seat, asking: &Asking) -> bool {
-        let mut clusters = asking.clusters.iter();
+    fn is_one_cluster(&self, discovered: &Discovered, questions: &OpenQuestions) -> bool {
+        let mut clusters = questions.clusters.iter();
         let Some((one, first)) = clusters.next() else {
             return true;
         };
         match clusters.find(|(_, cluster)| *cluster != first) {
-            Some((two, second)) if seat.cluster.is_empty() => {
+            Some((two, second)) if discovered.cluster.is_empty() => {
                 self.note(format!(
                     "expected servers of one cluster, found {one} of cluster {first} and {two} of \
                      cluster {second}: stop the servers of the one that should not be, or take \
@@ -457,20 +467,20 @@ fn lock(text: &Mutex<String>) -> MutexGuard<'_, String> {
 
 /// Questions that are not answered yet, over the rounds of a search.
 #[derive(Default)]
-struct Asking {
-    calls: JoinSet<(Answered, Asked)>,
+struct OpenQuestions {
+    calls: JoinSet<(AnswerOf, Patience)>,
     /// Who owes an answer.
-    owing: BTreeSet<Arc<str>>,
+    unanswered: BTreeSet<Arc<str>>,
     /// Who owes one to a question that is asked with patience.
     patient: BTreeSet<Arc<str>>,
     /// Who has let the time for one pass in this search.
-    mute: BTreeSet<Arc<str>>,
+    silent: BTreeSet<Arc<str>>,
     /// Of which cluster those are who answered last.
     clusters: BTreeMap<Arc<str>, String>,
 }
 
 /// What came of a question.
-struct Answered {
+struct AnswerOf {
     address: Arc<str>,
     /// How long it was waited for.
     within: Duration,
@@ -478,25 +488,31 @@ struct Answered {
 }
 
 /// How it was asked.
-enum Asked {
-    Briskly,
+enum Patience {
+    Short,
     /// Over a connection of its own.
-    Patiently(Channel),
+    Long(Channel),
 }
 
 /// What a server says of itself.
 type Status = Result<v1::StatusResponse, tonic::Status>;
 
-impl Asking {
-    fn spawn(&mut self, finder: &Finder, address: Arc<str>, channel: Channel, asked: Asked) {
-        let distance = finder.distance().clone();
+impl OpenQuestions {
+    fn spawn(
+        &mut self,
+        leader_discovery: &LeaderDiscovery,
+        address: Arc<str>,
+        channel: Channel,
+        asked: Patience,
+    ) {
+        let distance = leader_discovery.distance().clone();
         let within = match asked {
-            Asked::Briskly => distance.patience(ASK_WITHIN),
-            Asked::Patiently(_) => PATIENCE_MAX,
+            Patience::Short => distance.patience(ASK_WITHIN),
+            Patience::Long(_) => PATIENCE_MAX,
         };
         self.calls.spawn(async move {
             let answer = timeout(within, timed(channel, distance)).await;
-            let answered = Answered {
+            let answered = AnswerOf {
                 address,
                 within,
                 answer,
@@ -507,31 +523,33 @@ impl Asking {
 
     /// The next answer; `None` if nobody owes any. Cancelling it loses
     /// nothing.
-    async fn next(&mut self, finder: &Finder) -> Option<Answered> {
+    async fn next(&mut self, leader_discovery: &LeaderDiscovery) -> Option<AnswerOf> {
         // What panics here is a bug of ours, and goes on as one.
         let joined = self.calls.join_next().await?;
         let (it, asked) = joined.unwrap_or_else(|error| {
             std::panic::resume_unwind(error.into_panic());
         });
         match asked {
-            Asked::Briskly => self.owing.remove(&it.address),
-            Asked::Patiently(_) => self.patient.remove(&it.address),
+            Patience::Short => self.unanswered.remove(&it.address),
+            Patience::Long(_) => self.patient.remove(&it.address),
         };
         match (&it.answer, asked) {
-            (Ok(Ok(_)), Asked::Patiently(channel)) => finder.keep(Arc::clone(&it.address), channel),
-            (Err(_), Asked::Briskly) => finder.forget(&it.address),
-            (Ok(_), _) | (Err(_), Asked::Patiently(_)) => {}
+            (Ok(Ok(_)), Patience::Long(channel)) => {
+                leader_discovery.keep(Arc::clone(&it.address), channel)
+            }
+            (Err(_), Patience::Short) => leader_discovery.forget(&it.address),
+            (Ok(_), _) | (Err(_), Patience::Long(_)) => {}
         }
         match it.answer {
-            Ok(_) => self.mute.remove(&it.address),
-            Err(_) => self.mute.insert(Arc::clone(&it.address)),
+            Ok(_) => self.silent.remove(&it.address),
+            Err(_) => self.silent.insert(Arc::clone(&it.address)),
         };
         Some(it)
     }
 
     /// Nobody owes an answer but those who have not given one before.
     fn all_have_had_time(&self) -> bool {
-        self.owing.is_subset(&self.mute)
+        self.unanswered.is_subset(&self.silent)
     }
 }
 
