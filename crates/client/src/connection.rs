@@ -4,7 +4,7 @@
 //! be answered; there is no task and no timer for any of them. The stream
 //! takes what has piled up whenever it can write, so that requests share
 //! messages as soon as there are many. Two tasks on the background thread
-//! serve each line: one finds the leader, connects, and takes answers; the
+//! serve each connection: one finds the leader, connects, and takes answers; the
 //! other does what time asks for.
 
 use std::pin::Pin;
@@ -28,7 +28,7 @@ use super::pipeline::{Outcomes, PendingRequest, Pipeline, Reply, RequestKind, Ve
 
 /// How long a server that is near may take to accept a stream.
 const ACCEPT_WITHIN: Duration = Duration::from_millis(500);
-/// How long a closed line still tries to end its session.
+/// How long a closed connection still tries to end its session.
 const CLOSE_WITHIN: Duration = Duration::from_secs(1);
 /// The largest message of answers: a page of registers, or of the log.
 const ANSWER_BYTES_MAX: usize = 16 * 1024 * 1024;
@@ -269,7 +269,7 @@ impl Shared {
         }
     }
 
-    /// Waits until the line is closed and has had time to say so.
+    /// Waits until the connection is closed and has had time to say so.
     async fn closing(&self) {
         loop {
             if self.lock().closed {

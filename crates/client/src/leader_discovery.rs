@@ -365,7 +365,7 @@ impl LeaderDiscovery {
     }
 
     /// Asks everybody who does not owe an answer yet, and those who have been
-    /// mute with patience too.
+    /// silent with more time too.
     fn ask_everybody(&self, questions: &mut OpenQuestions) {
         for address in self.addresses() {
             if questions.unanswered.insert(Arc::clone(&address)) {
@@ -471,7 +471,7 @@ struct OpenQuestions {
     calls: JoinSet<(AnswerOf, Patience)>,
     /// Who owes an answer.
     unanswered: BTreeSet<Arc<str>>,
-    /// Who owes one to a question that is asked with patience.
+    /// Who owes one to a question that has more time.
     patient: BTreeSet<Arc<str>>,
     /// Who has let the time for one pass in this search.
     silent: BTreeSet<Arc<str>>,
@@ -535,7 +535,7 @@ impl OpenQuestions {
         };
         match (&it.answer, asked) {
             (Ok(Ok(_)), Patience::Long(channel)) => {
-                leader_discovery.keep(Arc::clone(&it.address), channel)
+                leader_discovery.keep(Arc::clone(&it.address), channel);
             }
             (Err(_), Patience::Short) => leader_discovery.forget(&it.address),
             (Ok(_), _) | (Err(_), Patience::Long(_)) => {}

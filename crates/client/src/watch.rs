@@ -1,6 +1,6 @@
-//! Following the log and the registers, from any server.
+//! Watches of registers and tails of the log, from any server.
 //!
-//! What is followed has numbers (of entries, of revisions), so whoever loses
+//! What is watched has numbers (of entries, of revisions), so a subscription that loses
 //! a server goes on at another from the number after the last one heard, and
 //! nothing is told twice or left out. A server that has fallen silent is
 //! asked now and then whether it is still part of a cluster that is led; one
@@ -34,7 +34,7 @@ const AHEAD: usize = 16;
 const WITHIN: Duration = Duration::from_secs(1);
 /// How long a silent server is not asked whether it is alive.
 const SILENCE: Duration = Duration::from_secs(3);
-/// The pauses between servers that could not be followed.
+/// The pauses between servers that did not serve a subscription.
 const PAUSE_MIN: Duration = Duration::from_millis(5);
 const PAUSE_MAX: Duration = Duration::from_millis(500);
 /// The largest message: a page of registers, or of the log.
@@ -69,7 +69,7 @@ impl Tail {
     }
 }
 
-/// Which registers to follow.
+/// Which registers to watch.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum WatchTarget {
     /// One.
@@ -78,7 +78,7 @@ pub enum WatchTarget {
     Prefix(String),
 }
 
-/// What becomes of registers that are followed.
+/// What a watch tells.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum WatchEvent {
     /// All of them as they were at some moment not before an earlier news'.
@@ -86,13 +86,13 @@ pub enum WatchEvent {
     Began(Vec<(Key, Register)>),
     /// One has changed; `None`: it was deleted.
     Changed(Key, Option<Register>),
-    /// No server can be followed at the moment, and why.
+    /// No server serves the watch at the moment, and why.
     Down(String),
     /// One can be, again.
     Live,
 }
 
-/// The registers that are followed. Dropping it ends it.
+/// A watch of registers. Dropping it ends it.
 #[derive(Debug)]
 pub struct Watch {
     news: mpsc::Receiver<WatchEvent>,
@@ -192,7 +192,7 @@ async fn until_unread<T>(sender: mpsc::Sender<T>, work: impl Future<Output = ()>
     }
 }
 
-/// Something that can be followed at any server.
+/// A subscription that any server can serve.
 trait Subscription: Send {
     type Message: Send;
 
@@ -205,7 +205,7 @@ trait Subscription: Send {
     /// The server has agreed.
     fn accepted(&mut self) -> impl Future<Output = ()> + Send;
 
-    /// Takes a message. Breaks if this server cannot be followed any more.
+    /// Takes a message. Breaks if this server cannot serve it any more.
     fn take(&mut self, message: Self::Message) -> impl Future<Output = ControlFlow<String>> + Send;
 
     /// A server has refused. Breaks if all would.
@@ -220,7 +220,7 @@ trait Subscription: Send {
     fn lost(&mut self, why: &str) -> impl Future<Output = ()> + Send;
 }
 
-/// Follows one server after the other, until all refuse.
+/// Has it served by one server after the other, until all refuse.
 async fn serve<F: Subscription>(
     leader_discovery: &LeaderDiscovery,
     connect: impl Fn(&Arc<str>) -> Result<Channel, String>,
@@ -258,7 +258,7 @@ async fn serve<F: Subscription>(
     }
 }
 
-/// Follows one server for as long as that goes, and says why it ended.
+/// Has it served by one server for as long as that goes, and says why it ended.
 async fn serve_by_one<F: Subscription>(
     leader_discovery: &LeaderDiscovery,
     channel: Channel,

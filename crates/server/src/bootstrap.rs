@@ -98,7 +98,7 @@ impl BlankServer<'_> {
                 self.hear(&greeting.hello)?;
             }
             Event::Connected(peer_connection) => {
-                self.peers.connected(peer_connection, &self.wanted)
+                self.peers.connected(peer_connection, &self.wanted);
             }
             Event::Closed(peer_connection, _) => {
                 self.peers.closed(peer_connection);

@@ -2,13 +2,13 @@
 //!
 //! Anybody who reaches a port can open connections, and say nothing or little
 //! over them. If all of them counted alike, some thousands would keep everybody
-//! out. So each has a rank: a *newcomer* has said nothing that makes sense yet,
+//! out. So each has a class: a *newcomer* has said nothing that makes sense yet,
 //! a *stranger* nothing that proves who it is, and so on ([`ConnectionClass`]). Of
 //! newcomers there may be so many, and of all others together; and of these
-//! some places are kept for the higher ranks.
+//! some places are kept for the higher classes.
 //!
 //! When there is no place for one more, another one makes room: one of a lower
-//! rank, and of one rank one of whoever has most connections
+//! class, and of one class one of the caller that has most connections
 //! ([`CallerId`]: a token, or an address). Of these the one goes that has been
 //! without a call for longest. But nobody has to go, idle or not, for one who
 //! has more connections than it; and nobody with a call under way for one who
@@ -60,7 +60,7 @@ pub(super) struct ConnectionCapacity {
 }
 
 impl ConnectionCapacity {
-    /// How many of this rank and of those below it there may be, without
+    /// How many of this class and of those below it there may be, without
     /// newcomers.
     const fn upto(&self, class: ConnectionClass) -> usize {
         let [known, admins] = self.kept;
@@ -86,9 +86,9 @@ pub(super) struct ConnectionLimit {
 struct Inner {
     next: u64,
     held: BTreeMap<u64, LimitEntry>,
-    /// How many connections each holder has, by rank.
+    /// How many connections each caller has, by class.
     groups: HashMap<(ConnectionClass, CallerId), Arc<AtomicUsize>>,
-    /// How many there are of each rank.
+    /// How many there are of each class.
     counts: [usize; CLASSES.len()],
 }
 
@@ -97,7 +97,7 @@ struct Inner {
 struct LimitEntry {
     class: ConnectionClass,
     caller_id: CallerId,
-    /// How many its holder has.
+    /// How many its caller has.
     group: Arc<AtomicUsize>,
     state: Arc<State>,
 }
@@ -112,7 +112,7 @@ struct State {
     gone: Notify,
 }
 
-/// Who makes room first: the lowest rank, of that the largest holder, of that
+/// Which connection makes room first: the lowest class, of that the caller with most, of that
 /// one without calls, of those the one that was used longest ago.
 type EvictionOrder = (ConnectionClass, std::cmp::Reverse<usize>, bool, u64);
 
@@ -155,7 +155,7 @@ impl Inner {
         Some(held.state)
     }
 
-    /// Whether one more of this rank has a place.
+    /// Whether one more of this class has a place.
     fn has_room(&self, class: ConnectionClass, capacity: &ConnectionCapacity) -> bool {
         if class == ConnectionClass::Newcomer {
             return self.counts[0] < capacity.newcomers;
@@ -167,7 +167,7 @@ impl Inner {
         })
     }
 
-    /// Who makes room for one more of this rank and this holder, if anybody
+    /// Which connection makes room for one more of this class and this caller, if any
     /// does.
     fn eviction_candidate(&self, class: ConnectionClass, caller_id: &CallerId) -> Option<u64> {
         let group = self.groups.get(&(class, caller_id.clone()));
@@ -255,7 +255,7 @@ pub(super) struct ConnectionPermit {
 
 impl ConnectionPermit {
     /// It has proven this. Whether it may stay: its place was not taken
-    /// meanwhile, and there is one of this rank.
+    /// meanwhile, and there is one of this class.
     pub(super) fn prove(
         &self,
         class: ConnectionClass,

@@ -1,4 +1,5 @@
-//! What becomes of the connections that this server makes to another one.
+//! Reports what becomes of the connections that this server dials: to its log,
+//! its metrics and the event loop.
 
 use std::sync::Arc;
 

@@ -1,20 +1,20 @@
-//! The task that owns the machine: one round after the other.
+//! The task that drives the replicated log: one round after the other.
 //!
 //! A round takes everything that has happened since the last one, tells the
 //! machine, and carries out what it asks for. Nothing here waits: the disk
 //! has a thread (small batches are written by the thread of the event loop,
-//! which is relieved if that takes long: `turns`), each peer a queue, each
+//! which is relieved if that takes long: `loop_threads`), each peer a queue, each
 //! client a stream. And nothing here decides: whether an answer may leave, and
 //! when, is the machine's business.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_alpo::{
     Answer, Batch, ClientRequest, Command, Event as NodeEvent, Input, LogId, Membership, Node,
-    Operation, Outcome, Output, Refusal, ServerId, Status,
+    Operation, Outcome, Output, Refusal, Status,
 };
 use tenure_core::Machine as _;
 use tenure_core::time::Instant;
@@ -40,7 +40,7 @@ use crate::wal::{Ended as LogEnded, InlineWrite, Writer};
 /// Entries of a batch that a server may write on its own thread.
 const INLINE_ENTRIES_MAX: usize = 16;
 
-/// How many timeouts a leader that is to end looks for an heir: each of them
+/// How many timeouts a leader that is to end looks for a transferee: each of them
 /// has one, and after that the others notice by themselves.
 const TRANSFER_TIMEOUTS: u32 = 4;
 
@@ -235,7 +235,7 @@ impl EventLoop {
                 self.hear(&greeting);
             }
             Event::Connected(peer_connection) => {
-                self.peers.connected(peer_connection, &self.members)
+                self.peers.connected(peer_connection, &self.members);
             }
             Event::Closed(peer_connection, ending) => {
                 // What this side closed is no sign of a crash of the other.
@@ -400,7 +400,7 @@ impl EventLoop {
 
     fn answer(&mut self, token: u64, answer: Answer) {
         if token == STOP_TOKEN {
-            // The heir was too slow; perhaps another one is not.
+            // The transferee was too slow; perhaps another one is not.
             self.transfer_pending = answer == Answer::Refused(Refusal::NotHandedOver);
             return;
         }
@@ -595,14 +595,4 @@ impl EventLoop {
 fn log_failed(failed: LogEnded) -> Option<InlineWrite> {
     tracing::debug!("{failed}");
     None
-}
-
-/// The servers that `members` and `heard` name, without `own`.
-pub(super) fn others(
-    members: &Membership,
-    heard: impl Iterator<Item = ServerId>,
-    own: ServerId,
-) -> BTreeSet<ServerId> {
-    let members = members.iter().map(|(id, _)| id);
-    members.chain(heard).filter(|id| *id != own).collect()
 }

@@ -45,7 +45,7 @@ pub(super) struct ServerHandle {
     pub(super) backups: Arc<Semaphore>,
     /// How long a message may take from its first byte to its last.
     pub(super) message_within: Duration,
-    /// Looks that wait for their turn.
+    /// Reads of the state that wait for their turn.
     in_turn: mpsc::UnboundedSender<Inspection>,
     under_way: Arc<AtomicUsize>,
     most: usize,
@@ -185,7 +185,7 @@ impl ServerHandle {
         answer.ok().and_then(Result::ok).unwrap_or(interrupted)
     }
 
-    /// Looks at the machine.
+    /// Reads the machine's state.
     ///
     /// # Errors
     /// [`v1::Cause::NotReady`] while there is none.
@@ -198,7 +198,7 @@ impl ServerHandle {
         self.seen(seen).await
     }
 
-    /// Looks at the machine when others that ask in this way, and ask for as
+    /// Reads the machine's state when others that ask in this way, and ask for as
     /// much, have had their turn.
     ///
     /// # Errors
@@ -222,7 +222,7 @@ impl ServerHandle {
     }
 }
 
-/// A look, and where what it sees is found. If nobody waits for that any more,
+/// A read, and where its result is found. If nobody waits for that any more,
 /// it is not taken.
 fn noted<T: Send + 'static>(
     inspect: impl FnOnce(&Node) -> T + Send + 'static,

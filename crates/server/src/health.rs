@@ -1,11 +1,11 @@
-//! How a server stands, for questions about its health.
+//! The health of a server, as probes and operators see it.
 
 use super::event_loop::EventLoop;
 use super::removal::by_own_log;
 use super::shared::HealthStatus;
 
 impl EventLoop {
-    /// Says how the server stands.
+    /// Makes the health status anew, and announces it if it has changed.
     pub(super) fn update_health(&mut self) {
         let leader = self.node.leader();
         let removed = self.removal.text(self.node.identity());

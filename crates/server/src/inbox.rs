@@ -1,7 +1,7 @@
 //! What happens to a server, in the order in which it happens.
 //!
-//! One task owns the machine; everybody else, the disk's thread included,
-//! leaves word here. What piled up while the owner was busy is taken in one
+//! One task drives the machine, the event loop. All others, the disk's thread
+//! included, put events here. What piled up while the event loop was busy is taken in one
 //! piece, so that under load many requests share one write, one sync and one
 //! message to each peer.
 
@@ -89,7 +89,7 @@ pub(super) enum ClosedBy {
     There,
 }
 
-/// A look at the machine.
+/// A read of the machine's state.
 pub(super) type Inspection = Box<dyn FnOnce(Option<&Node>) + Send>;
 
 /// What is known of a request of a stream when its answer comes.
@@ -106,7 +106,7 @@ pub(super) struct StreamRequest {
     pub(super) entry: Option<Entry>,
 }
 
-/// An answer with what only the owner can add.
+/// An answer with what only the event loop can add.
 #[derive(Debug)]
 pub(super) struct TimedAnswer {
     /// The answer.
@@ -190,7 +190,7 @@ impl AnswerQueue {
     }
 }
 
-/// What waits for the owner.
+/// The events that wait for the event loop.
 #[derive(Default)]
 pub(super) struct Inbox {
     waiting: Mutex<Vec<Event>>,
@@ -203,7 +203,7 @@ impl Inbox {
     }
 
     /// Leaves word. What may come in any number is bounded by whoever sends
-    /// it: peers by their windows, clients by [`ServerHandle`](super::door::Door).
+    /// it: peers by their windows, clients by [`ServerHandle`](super::handle::ServerHandle).
     pub(super) fn put(&self, event: Event) {
         let mut waiting = self.lock();
         waiting.push(event);

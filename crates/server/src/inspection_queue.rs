@@ -1,4 +1,4 @@
-//! Looks at the machine that wait for their turn.
+//! Reads of the machine's state that wait for their turn.
 //!
 //! A page of what a watch begins with costs little, and a thousand watches ask
 //! for one at the same time. If all of them were taken in one round of the
@@ -14,12 +14,12 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::inbox::{Event, Inbox, Inspection};
 
-/// For how long looks are taken in one round; one page takes less.
+/// For how long reads are taken in one round; one page takes less.
 const SLICE: Duration = Duration::from_micros(500);
 /// How many wait for a round, at most.
 const TOGETHER_MAX: usize = 1_024;
 
-/// Passes looks on to the machine, in the order in which they come. Each who
+/// Passes reads on to the machine, in the order in which they come. Each who
 /// asks has one at a time, so that there are at most as many as calls.
 pub(super) async fn in_turn(
     mut inspections: mpsc::UnboundedReceiver<Inspection>,

@@ -2,11 +2,11 @@
 //! and a real disk. Internal to Tenure.
 //!
 //! ```text
-//!    servers ──▶ peers ─┐                           ┌─▶ links ──▶ servers
-//!                       ├─▶ inbox ──▶ owner ────────┤
-//!    clients ──▶ door ──┘      ▲    (the machine)   ├─▶ streams ─▶ clients
-//!                              │                    │
-//!                              └──── persisted ◀────┴─▶ log (a thread)
+//!    servers ──▶ peers ───┐                            ┌─▶ links ──▶ servers
+//!                         ├─▶ inbox ──▶ event loop ────┤
+//!    clients ──▶ handle ──┘      ▲      (the machine)  ├─▶ streams ─▶ clients
+//!                                │                     │
+//!                                └───── persisted ◀────┴─▶ log (a thread)
 //! ```
 //!
 //! Everything but the disk runs on one thread: sockets, machine, answers. A
@@ -22,29 +22,31 @@
 //! | `data` | the data directory |
 //! | `silence` | what it owes to leaders of before |
 //! | `bootstrap` | a blank server on its way into a cluster |
-//! | `event_loop` | the task that owns the machine |
+//! | `event_loop`, `loop_threads` | the task that drives the replicated log, and the threads that run it |
 //! | `peers` | links to the other servers, and their connections to this one |
 //! | `copies` | directories that were set back, or copied |
 //! | `health` | what is said of the server's health |
 //! | `removal` | learning that one is no member any more |
 //! | `connection_limit` | how many connections, and who goes when there are too many |
-//! | `log_rate_limit` | what is wrong with whoever connects, said once |
-//! | `inbox`, `handle` | how things get to the owner, and who may bring how much |
+//! | `log_rate_limit` | what is wrong with those that connect is logged once |
+//! | `inbox`, `handle` | how events reach the event loop, and how many requests may be under way |
 //! | `keep_alive_batch` | keep-alives that are proposed together |
 //! | `quota_usage` | how much room registers may take |
 //! | `internal_session` | a session of the server's own, for clients without one |
-//! | `watchers`, `watch_dispatch`, `watch_queue` | those who follow registers, who tells them, and what waits for each |
-//! | `watching`, `watch_start`, `inspection_queue` | a watch as a client sees it; what it tells first; pages that wait for their turn |
+//! | `watchers`, `watch_dispatch`, `watch_queue` | the watchers of registers, the task that sends them changes, and the queue of each |
+//! | `watching`, `watch_start`, `inspection_queue` | a watch as a client sees it; the pages that it begins with; reads of the state that wait for their turn |
 //! | `backup` | everything in one file, and back |
 //! | `ended` | how a server ended |
 //! | `metrics` | what is counted |
-//! | `trust`, `peer_messages` | who is taken for a server, and what is heeded of it |
+//! | `trust`, `peer_messages` | who is taken for a server, and which of its messages are taken |
+//! | `dial_report`, `incompatibility` | why another server is not connected |
 //! | `tokens` | who may do what |
 //! | `audit` | who changed what |
 //! | `services`, `streams`, `steps`, `http`, `listen`, `protocol_detection` | what clients see: gRPC and HTTP on one port |
 //! | [`transport`] | how servers reach each other |
 //! | [`wal`] | the files of the log |
 //! | `calls` | the calls of one connection, which have their turns together |
+//! | `body_limit`, `account`, `counted_body` | what clients make the server hold |
 
 mod account;
 mod audit;

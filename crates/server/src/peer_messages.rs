@@ -1,4 +1,4 @@
-//! What the owner of the machine heeds of what others say.
+//! Which messages of other servers the event loop takes.
 //!
 //! Who may say anything at all is judged when it connects (`trust`). Here is
 //! what is judged of each message, by what the machine knows at that moment:

@@ -4,7 +4,7 @@
 //! server and of the same cluster: one that has just been admitted must be
 //! able to answer a leader that its own log does not tell it of yet.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::pin::pin;
 use std::sync::Arc;
@@ -24,7 +24,6 @@ use super::connection_limit::{
 };
 use super::copies;
 use super::dial_report::DialReporter;
-use super::event_loop::others;
 use super::inbox::{ClosedBy, Event, Inbox, PeerConnection};
 use super::incompatibility::incompatibility;
 use super::log_rate_limit::{DialLogLimit, LogRateLimit};
@@ -554,3 +553,13 @@ async fn dismissed(
 /// How long a blank server is kept on the line before it has to ask again
 /// whether it has been admitted.
 const BLANK_WAITS: Duration = Duration::from_millis(500);
+
+/// The servers that `members` and `heard` name, without `own`.
+fn others(
+    members: &Membership,
+    heard: impl Iterator<Item = ServerId>,
+    own: ServerId,
+) -> BTreeSet<ServerId> {
+    let members = members.iter().map(|(id, _)| id);
+    members.chain(heard).filter(|id| *id != own).collect()
+}

@@ -1,6 +1,6 @@
 //! What the parts of a server know of it in common.
 //!
-//! The owner of the machine writes here, after each round, what others need
+//! The event loop writes here, after each round, what others need
 //! to answer at once: what to say in a greeting, who leads, whether the
 //! server is ready, and how far the plain log has come.
 
@@ -26,7 +26,7 @@ use crate::transport::{
     AddressBook, CommittedMembers, Contact, Details, Greeting, PeerSecret, Prover, Settings,
 };
 
-/// How a server stands, for whoever asks about its health.
+/// The health of a server, for those that ask.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct HealthStatus {
     /// Whether it does its work: it is part of a cluster and its disk takes
@@ -55,7 +55,7 @@ pub struct HealthStatus {
     pub full: String,
 }
 
-/// What was written to the plain log and to registers, for those who follow.
+/// What was written to the plain log and to registers, for watches and tails.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(super) struct Progress {
     /// The number that the next entry of the plain log will get.

@@ -1,6 +1,6 @@
 //! Tails of the plain log, and what they have in common with watches.
 //!
-//! Any server tells them what it has applied. A follower that comes without a
+//! Any server tells them what it has applied. A client that comes without a
 //! place is told nothing before a server that has just started has caught up:
 //! it must not be older than what this very server told before.
 

@@ -593,9 +593,7 @@ mod tests {
         assert!(address_book.learn_first_hand(id(2), &contact(7, "h:2")));
         assert!(!address_book.learn_first_hand(id(2), &contact(7, "h:2")));
         assert!(!address_book.learn_one(id(2), &contact(MAX_NUMBER, "h:1")));
-        assert_eq!(
-            address_book.get(id(2)).map(|it| it.peer.as_str()),
-            Some("h:2")
-        );
+        let peer = address_book.get(id(2)).map(|it| it.peer.as_str());
+        assert_eq!(peer, Some("h:2"));
     }
 }

@@ -1,9 +1,9 @@
-//! The task that tells followers what has changed.
+//! The task that sends watchers what has changed.
 //!
-//! It runs beside the owner of the machine, on the same thread, and lets
+//! It runs beside the event loop, on the same thread, and lets
 //! others have their turn after each slice of its work: what a commit costs
-//! the machine does not grow with those who follow. While it tells of some
-//! changes others pile up, and it tells of these together: many followers
+//! the machine does not grow with the watchers. While it tells of some
+//! changes others pile up, and it tells of these together: many watchers
 //! are told in larger pieces, not ever later.
 
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ use super::watchers::{Selector, Watchers};
 
 /// Changes that are told together, at most.
 const TOGETHER_MAX: usize = 1_000;
-/// After so much work, in followers that are told and in changes that are
+/// After so much work, in watchers that are told and in changes that are
 /// looked at, others have their turn.
 const SLICE: usize = 128;
 
@@ -36,7 +36,7 @@ impl Slice {
 }
 
 impl Watchers {
-    /// Tells all followers of what changes, for as long as the server runs.
+    /// Tells all watchers of what changes, for as long as the server runs.
     /// Counts those that are cut off because they do not read.
     pub(super) async fn dispatch(self: Arc<Self>, cut_off: Counter) {
         let mut slice = Slice(0);

@@ -1,8 +1,8 @@
-//! What waits for one follower of registers, and the end of its patience.
+//! The queue of one watcher of registers, of a bounded length.
 //!
-//! Who tells puts news in and never waits; the follower's stream takes them
+//! The task that dispatches puts changes in and never waits; the watcher's stream takes them
 //! out when its connection has room. When too much waits,
-//! all of it is thrown away at once, whether the follower reads or not, and
+//! all of it is thrown away at once, whether the watcher reads or not, and
 //! what it reads next is that it was cut off: one that never reads must cost
 //! no more than one that does.
 
@@ -17,7 +17,7 @@ use tokio_stream::Stream;
 use super::account::{CallerAccount, Reserved};
 use super::watchers::WatchMessage;
 
-/// Changes that are told in one message; all who follow the same share it.
+/// Changes that are told in one message; all who watch the same share it.
 #[derive(Debug)]
 pub(super) struct ChangeBatch {
     pub(super) changes: Vec<Arc<Change>>,
@@ -56,15 +56,15 @@ const WAITING_BYTES: usize = 32 * 1024 * 1024;
 /// How many may wait in any case; then there has to be room for more.
 const WAITING_FREE: usize = 16;
 /// What a change that waits counts for. Its value does not: it is shared with
-/// the state, and by all who follow it.
+/// the state, and by all who watch it.
 const CHANGE_BYTES: usize = 128;
 
 /// Why nothing could be put into a queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum SendError {
-    /// Its follower has gone.
+    /// Its watcher has gone.
     Gone,
-    /// Its follower does not read, and was cut off.
+    /// Its watcher does not read, and was cut off.
     CutOff,
 }
 
@@ -133,7 +133,7 @@ pub(super) struct WatchSender(Arc<Mutex<Queue>>);
 #[derive(Debug)]
 pub(super) struct WatchReceiver(Arc<Mutex<Queue>>);
 
-/// A follower was cut off because it did not read.
+/// A watcher was cut off because it did not read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct CutOff;
 
@@ -227,7 +227,7 @@ pub(super) mod tests {
     use super::super::account::Account;
     use super::*;
 
-    /// Where a follower is counted.
+    /// Where a watcher is counted.
     pub(in super::super) fn counted() -> Arc<CallerAccount> {
         let here = std::net::Ipv4Addr::LOCALHOST.into();
         Account::new(Family::default(), false)

@@ -1,15 +1,15 @@
-//! What a watch tells before it follows, a page at a time.
+//! What a watch sends before it sends changes, a page at a time.
 //!
 //! To make it all at once would hold up the machine for as long as the
-//! registers are many, for each watch. So each page is a look of its own
-//! ([`ServerHandle::inspect_in_turn`](super::door::Door::look_in_turn)), for which the
-//! stream asks when it has told the page before; nothing is held meanwhile.
+//! registers are many, for each watch. So each page is a read of the state of its own
+//! ([`ServerHandle::inspect_in_turn`](super::handle::ServerHandle::inspect_in_turn)).
+//! The stream asks for it when it has sent the page before; nothing is held meanwhile.
 //!
-//! Registers change between two looks. So a page begins with what has changed
+//! Registers change between two reads. So a page begins with what has changed
 //! since the one before among the registers that were told already: after
 //! each page these are as they were at its revision. After the last one all
-//! are, and the follower takes its seat in the same look. Whoever reads so
-//! slowly that the machine forgets changes between two looks begins again.
+//! are, and the watcher is added in the same read. A client that reads so
+//! slowly that the machine forgets changes between two reads begins again.
 //!
 //! A watch from a place is the same where everything was told already.
 
@@ -26,7 +26,7 @@ use super::watchers::{Selector, WatcherGuard, Watchers};
 
 /// Registers of one page, at most.
 const REGISTERS_MAX: usize = 250;
-/// Changes that one look goes through, at most.
+/// Changes that one read goes through, at most.
 const CHANGES_MAX: usize = 500;
 /// After how many bytes of values a page takes nothing more; the first always
 /// fits.
@@ -34,7 +34,7 @@ const PAGE_BYTES: usize = 64 * 1024;
 /// Registers that were told, and deleted before the last page, at most.
 const DELETED_MAX: usize = 4_096;
 
-/// After what to follow.
+/// After what a watch begins.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum StartAfter {
     /// So many changes. One from the future is waited for: this server lags
@@ -44,10 +44,10 @@ pub(super) enum StartAfter {
     Id(LogId),
 }
 
-/// Why nobody can follow from there.
+/// Why no watch can begin there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum WatchError {
-    /// There are too many followers.
+    /// There are too many watchers.
     Full,
     /// Changes after that are not kept; here it begins now.
     TooOld(u64),
@@ -75,7 +75,7 @@ pub(super) struct InitialPage {
     pub(super) began: bool,
 }
 
-/// What comes of a look.
+/// What comes of a read.
 #[derive(Debug)]
 pub(super) struct PageRead {
     pub(super) page: InitialPage,
@@ -85,16 +85,16 @@ pub(super) struct PageRead {
     pub(super) watch_queue: Option<(WatchReceiver, WatcherGuard)>,
 }
 
-/// How far a watch has come that does not follow yet.
+/// How far a watch has come that does not get changes yet.
 #[derive(Debug)]
 pub(super) struct WatchStart {
     selector: Selector,
-    /// The revision of the first look; `None` if everything was told already.
+    /// The revision of the first read; `None` if everything was told already.
     first: Option<u64>,
     /// Up to which key the registers were told.
     upto: Option<Key>,
     /// At which revision these were as they were told; `None` before the
-    /// first look.
+    /// first read.
     told: Option<u64>,
     /// Those that were told and are not there any more.
     deleted: BTreeSet<Key>,
@@ -147,7 +147,7 @@ impl WatchStart {
         })
     }
 
-    /// Takes what comes next, and a seat if that is all.
+    /// Takes what comes next, and adds the watcher if that is all.
     ///
     /// # Errors
     /// [`WatchError::TooOld`] or [`WatchError::Full`].
@@ -279,7 +279,7 @@ impl WatchStart {
     }
 }
 
-/// The revision after which to follow.
+/// The revision after which the watch begins.
 fn place(node: &Node, after: StartAfter, foreign: bool) -> Result<u64, WatchError> {
     let state = node.state();
     let revision = state.registers().revision();

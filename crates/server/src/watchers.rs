@@ -1,14 +1,14 @@
-//! Those who follow registers on this server.
+//! The watchers of registers on this server.
 //!
-//! Every server tells what it has applied, so followers need not burden the
-//! leader. The owner of the machine only leaves the changes here
-//! ([`Watchers::applied`]), however many follow. A task of its own tells the
-//! followers (`watch_dispatch`), a few at a time, and each has a queue of a bounded
+//! Every server tells what it has applied, so watchers need not burden the
+//! leader. The event loop only leaves the changes here
+//! ([`Watchers::applied`]), however many watch. A task of its own tells the
+//! watchers (`watch_dispatch`), a few at a time, and each has a queue of a bounded
 //! length (`watch_queue`); one that does not read what it is sent is cut off
 //! with TOO_SLOW and may come again from the last revision it has seen.
 //!
-//! Who has to be told of a change is found by its key: the followers of that
-//! key, and those of each prefix of it that anybody follows. Others cost
+//! Who has to be told of a change is found by its key: the watchers of that
+//! key, and those of each prefix of it that is watched. Others cost
 //! nothing.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
@@ -28,7 +28,7 @@ use super::watch_queue::{ChangeBatch, SendError, WatchReceiver, WatchSender, que
 const BACKLOG_MAX: usize = 4_096;
 const BACKLOG_BYTES: usize = 32 * 1024 * 1024;
 
-/// What to follow.
+/// What is watched.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Selector {
     Key(Key),
@@ -44,7 +44,7 @@ impl Selector {
     }
 }
 
-/// What a follower is told.
+/// What a watcher is sent.
 #[derive(Clone, Debug)]
 pub(super) enum WatchMessage {
     /// Changes in the order of effect.
@@ -92,7 +92,7 @@ pub(super) struct PendingChanges {
     pub(super) changes: Vec<Arc<Change>>,
 }
 
-/// All followers of one server.
+/// All watchers of one server.
 #[derive(Debug)]
 pub(super) struct Watchers {
     inner: Mutex<Inner>,
@@ -100,7 +100,7 @@ pub(super) struct Watchers {
     more: Notify,
 }
 
-/// A follower's place, until it goes.
+/// Removes a watcher when it is dropped.
 #[derive(Debug)]
 pub(super) struct WatcherGuard {
     watchers: Weak<Watchers>,
@@ -190,7 +190,7 @@ impl Watchers {
         (pending.lost.is_some() || !pending.changes.is_empty()).then_some(pending)
     }
 
-    /// A new follower, which knows all that has changed up to `since`; `None`
+    /// A new watcher, which knows all that has changed up to `since`; `None`
     /// if there are as many as there may be.
     pub(super) fn subscribe(
         self: &Arc<Self>,
@@ -212,7 +212,7 @@ impl Watchers {
         Some((news, WatcherGuard { watchers, id }))
     }
 
-    /// What of all that is followed has this key.
+    /// Which of all that is watched has this key.
     pub(super) fn selecting(&self, key: &Key) -> Vec<Selector> {
         let inner = self.lock();
         let exact = inner.by_key.contains_key(key);
@@ -220,7 +220,7 @@ impl Watchers {
         exact.into_iter().chain(inner.prefixes(key)).collect()
     }
 
-    /// Those who follow this.
+    /// Those who watch this.
     pub(super) fn watchers(&self, selector: &Selector) -> Vec<u64> {
         let inner = self.lock();
         let ids = match selector {
@@ -250,7 +250,7 @@ impl Watchers {
         cut_off
     }
 
-    /// Changes up to `lost` cannot be told any more. Looks at `most` followers,
+    /// Changes up to `lost` cannot be told any more. Looks at `most` watchers,
     /// from number `from` on, for those who were not told of them: they are to
     /// begin again. Where to go on, if there are more.
     pub(super) fn forget_before(&self, lost: u64, from: u64, most: usize) -> Option<u64> {

@@ -167,7 +167,7 @@ fn members() -> Membership {
     Membership::founded([(server(), identity().storage)])
 }
 
-/// A door, and all routes to it.
+/// A handle, and all routes to it.
 fn port() -> (ServerHandle, Router) {
     let peers = BTreeMap::from([(server(), "127.0.0.1:7500".to_owned())]);
     let config = Config::new(server(), peers, "/nowhere", "127.0.0.1:7400");

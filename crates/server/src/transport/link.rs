@@ -1,6 +1,6 @@
 //! The connection to one other server: dialled, greeted, written, made again.
 //!
-//! The owner of the machine encodes frames straight into the link's queue and
+//! The event loop encodes frames straight into the link's queue and
 //! goes on; a task writes whatever has piled up in one piece. While there is
 //! no connection nothing is queued: what could not be said then is out of
 //! date by the time it could.

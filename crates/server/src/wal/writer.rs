@@ -6,7 +6,7 @@
 //! and the least delay; under load it is many and the most throughput.
 //!
 //! Waking a thread and being woken by it takes as long as a quick disk takes
-//! to sync. The owner of the machine may therefore write on its own thread, as
+//! to sync. The event loop may therefore write on its own thread, as
 //! long as nothing waits and the disk has been quick: see [`Writer::here`].
 
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -28,8 +28,8 @@ const WEIGHT_MAX: usize = 8 * 1024 * 1024;
 
 /// A sync that takes no longer was quick.
 const QUICK: Duration = Duration::from_millis(2);
-/// So many must have been, one after the other, before the owner of the
-/// machine waits for the next one itself.
+/// So many must have been, one after the other, before the event loop
+/// waits for the next one itself.
 const QUICK_BEFORE: u32 = 64;
 
 /// A handle to the thread. Dropping it lets the thread finish what waits and
@@ -46,11 +46,11 @@ pub struct Writer {
 struct Log {
     wal: Wal,
     /// After one failure nothing is written, whichever thread had it: what
-    /// comes later would make the owner count what failed as durable.
+    /// comes later would make the event loop count what failed as durable.
     failed: Option<String>,
 }
 
-/// What the thread and its owner share.
+/// What the thread and the event loop share.
 #[derive(Debug)]
 struct Shared {
     log: Mutex<Log>,
@@ -60,7 +60,7 @@ struct Shared {
     quick: AtomicU32,
 }
 
-/// A batch that is to be written on the thread of its owner.
+/// A batch that is to be written on the thread of the event loop.
 #[derive(Debug)]
 #[must_use = "the disk counts as busy until it is written"]
 pub struct InlineWrite {
@@ -125,7 +125,7 @@ impl Writer {
     /// take no longer than to have it done: nothing else waits, and the last
     /// 64 syncs took at most 2 ms each. Otherwise the log's thread has it, like
     /// by [`submit`](Self::submit). After one slow sync the thread has the next
-    /// 64, so that a disk which has become slow holds its owner up once.
+    /// 64, so that a disk which has become slow holds the event loop up once.
     ///
     /// # Errors
     /// [`Ended`] if the log has failed.
@@ -212,7 +212,7 @@ fn serve(shared: &Shared, queue: Receiver<Batch>, mut report: impl FnMut(Result<
         }
         let number = batches.last().map_or(0, |batch| batch.number);
         if let Err(error) = shared.write(&batches, || ()) {
-            // Whoever hears of the failure must find the door closed.
+            // Whoever hears of the failure must find the queue closed.
             drop(queue);
             return report(Err(error));
         }

@@ -1,6 +1,6 @@
-//! Following registers of a cluster.
+//! Watches of registers of a cluster.
 //!
-//! A few followed registers are watched one by one, so that a cluster with a
+//! A few registers are watched one by one, so that a cluster with a
 //! hundred thousand elections tells each process of its own only; many share
 //! one watch of what their names have in common.
 //!
