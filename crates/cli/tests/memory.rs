@@ -8,7 +8,7 @@ mod common;
 
 use std::convert::Infallible;
 use std::future::poll_fn;
-use std::io::{Read as _, Write as _};
+use std::io::{Read as _, Write as _, sink};
 use std::net::TcpStream;
 use std::process::Stdio;
 use std::task::{Context, Poll};
@@ -522,4 +522,63 @@ fn a_leader_that_is_attacked_leads_on() {
     assert_eq!(cluster.leader() - 1, leader);
     assert_eq!(cluster.term(), term);
     drop(held);
+}
+
+/// The beginning of a connection over HTTP/2, and no settings.
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+
+/// A header of so many bytes goes with each call. A client that sends more
+/// calls at once than this leaves room for is told to calm down.
+const HEADER_BYTES: u8 = 90;
+
+/// `GET /` on the stream of this number, and its reset.
+fn reset_at_once(stream: u32, into: &mut Vec<u8>) {
+    let stream = stream.to_be_bytes();
+    // HEADERS with END_HEADERS and END_STREAM: method, scheme and path by
+    // their numbers in the static table, and a literal header.
+    into.extend([0, 0, 7 + HEADER_BYTES, 1, 5]);
+    into.extend(stream);
+    into.extend([0x82, 0x86, 0x84, 0, 1, b'x', HEADER_BYTES]);
+    into.extend([b'a'; HEADER_BYTES as usize]);
+    // RST_STREAM, CANCEL.
+    into.extend([0, 0, 4, 3, 0]);
+    into.extend(stream);
+    into.extend([0, 0, 0, 8]);
+}
+
+/// Calls that are begun and reset, until the server closes the connection or
+/// so many were sent.
+fn reset_calls(address: &str, calls: u32) {
+    let mut stream = TcpStream::connect(address).expect("it listens");
+    let mut answers = stream.try_clone().expect("a second handle");
+    let reading = std::thread::spawn(move || drop(std::io::copy(&mut answers, &mut sink())));
+    let mut sent = stream.write_all(PREFACE);
+    let mut batch = Vec::new();
+    for call in 0..calls {
+        reset_at_once(2 * call + 1, &mut batch);
+        if batch.len() > 16_000 && sent.is_ok() {
+            sent = stream.write_all(&batch);
+            batch.clear();
+        }
+    }
+    // It has come to all of them when it ends the connection, too.
+    let _ = stream.shutdown(std::net::Shutdown::Write);
+    reading.join().expect("no panic");
+}
+
+#[test]
+fn calls_that_are_reset_as_they_begin_hold_little() {
+    // Nobody needs a token for it.
+    let alone = Alone::start(Some(&format!("[tokens.a]\nsha256 = \"{:064}\"\n", 7)));
+    let before = resident(alone.server.id());
+    let probes = Probes::start(&alone.address, alone.server.id());
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| reset_calls(&alone.address, 30_000));
+        }
+    });
+    let slowest = probes.end();
+    let grew = growth(alone.server.id(), before);
+    assert!(grew < 128 * MIB, "{} MiB", grew / MIB);
+    assert!(slowest < PROMPT, "{slowest:?}");
 }

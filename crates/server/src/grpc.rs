@@ -404,7 +404,11 @@ impl Exchange {
         let (mut events, mut refused) = (Vec::new(), Vec::new());
         for request in message.requests {
             let number = request.number;
-            match self.judge(request, &granted, taken < most) {
+            let may_be = match taken < most {
+                true => self.may_hold(&request, &granted).await,
+                false => Err(self.busy()),
+            };
+            match self.judge(request, &granted, may_be) {
                 Ok(event) => {
                     events.push(event);
                     (taken, work) = (taken + 1, work + 1);
@@ -442,22 +446,39 @@ impl Exchange {
         sent.map_err(|_| Closed)
     }
 
+    fn busy(&self) -> v1::Error {
+        self.handle.shared.metrics.refused();
+        busy()
+    }
+
+    async fn may_hold(
+        &self,
+        request: &v1::Request,
+        granted: &Result<Granted, v1::Error>,
+    ) -> Result<(), v1::Error> {
+        match (&request.what, granted) {
+            (Some(v1::request::What::Command(command)), Ok(granted))
+                if !matches!(command.operation, Some(v1::command::Operation::Close(_))) =>
+            {
+                self.handle.may_hold(granted, command.session).await
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// What is handed on for this request, or why it is refused.
     fn judge(
         &mut self,
         request: v1::Request,
         granted: &Result<Granted, v1::Error>,
-        has_place: bool,
+        may_be: Result<(), v1::Error>,
     ) -> Result<Event, v1::Error> {
         // Whatever becomes of the request itself.
         let proof = self.proven.by(&request, self.handle.proof(&self.caller));
         let entry = audited(&self.handle, &self.caller, request.what.as_ref());
         let ask = match request.what {
-            _ if !has_place => {
-                self.handle.shared.metrics.refused();
-                Err(busy())
-            }
             Some(what) => granted.as_ref().map_err(Clone::clone).and_then(|granted| {
+                may_be?;
                 granted.may_ask(&what)?;
                 let ask = translate::pipelined(what, &proof?)?;
                 Ok((has_room(&self.place, &self.caller, ask)?, granted.quota()))

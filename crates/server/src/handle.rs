@@ -18,6 +18,7 @@ use super::inspection_queue;
 use super::internal_session::InternalSession;
 use super::pages::Pages;
 use super::quota_usage::{Quota, Size};
+use super::session_rights::SessionRights;
 use super::shared::Shared;
 use super::tokens::{Caller, Tokens};
 use super::watchers::Watchers;
@@ -31,6 +32,7 @@ pub(super) struct ServerHandle {
     pub(super) watchers: Arc<Watchers>,
     pub(super) internal_session: Arc<InternalSession>,
     pub(super) tokens: Tokens,
+    pub(super) session_rights: Arc<SessionRights>,
     /// What keeps web pages out; with tokens there is no need.
     pub(super) pages: Option<Arc<Pages>>,
     pub(super) started: tenure_core::time::Instant,
@@ -91,6 +93,7 @@ impl ServerHandle {
             watchers: Arc::clone(watchers),
             internal_session: Arc::default(),
             tokens,
+            session_rights: Arc::default(),
             pages: Pages::new(config).map(Arc::new),
             started: tenure_runtime::clock::boot(),
             protection: config.protection(),

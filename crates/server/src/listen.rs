@@ -48,6 +48,7 @@ use super::handle::ServerHandle;
 use super::log_rate_limit::LogRateLimit;
 use super::metrics::Closed;
 use super::protocol_detection::{ConnectionInfoService, begin};
+use super::stream_rights::StreamRights;
 use super::tokens::Caller;
 use super::{grpc, http};
 use crate::transport::{Arrival, Demand, Line, Tls};
@@ -375,7 +376,8 @@ async fn note(State(handle): State<ServerHandle>, mut request: Request, next: Ne
             return answer;
         }
     };
-    request.extensions_mut().insert(caller);
+    request.extensions_mut().insert(caller.clone());
+    let grpc = is_grpc(&request);
     let keeps = request.uri().path() != EXCHANGE;
     let (parts, body) = request.into_parts();
     let within = handle.message_within;
@@ -393,7 +395,14 @@ async fn note(State(handle): State<ServerHandle>, mut request: Request, next: Ne
     if let Some(call) = call {
         call.answered();
     }
-    Response::from_parts(parts, Body::new(body))
+    let body = match streams {
+        Some(_) => {
+            let known = move || caller.granted().map(drop);
+            Body::new(StreamRights::new(Body::new(body), known, grpc))
+        }
+        None => Body::new(body),
+    };
+    Response::from_parts(parts, body)
 }
 
 /// The one call that sends more than one message.

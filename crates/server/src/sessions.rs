@@ -190,6 +190,10 @@ impl ServerHandle {
     ) -> Result<(Outcome, Option<LogTime>), v1::Error> {
         let told = match numbered {
             Some(numbered) => {
+                // To close it gives up what it holds.
+                if operation != Operation::Close {
+                    self.may_hold(&caller.granted()?, numbered.session).await?;
+                }
                 let claim = self.claim(caller, &numbered.secret)?;
                 let ask = translate::numbered(numbered, operation, claim)?;
                 self.ask_within(ask, caller.quota()).await

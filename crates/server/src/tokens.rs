@@ -67,9 +67,9 @@ use crate::transport::{Arrival, Renewed, Unread};
 
 mod rights;
 
-use rights::{Rights, denied};
+use rights::denied;
 
-pub(super) use rights::Need;
+pub(super) use rights::{Need, Rights};
 
 /// The most tokens a file may name.
 const TOKENS_MAX: usize = 1_024;
@@ -550,19 +550,28 @@ pub(super) struct Granted(Option<(Arc<Rights>, Arc<Shared>)>);
 impl Granted {
     /// See [`Caller::quota`].
     pub(super) fn quota(&self) -> Option<Arc<Quota>> {
-        let (rights, _) = self.0.as_ref()?;
-        rights.quota.clone()
+        self.0.as_ref()?.0.quota.clone()
     }
 
     /// See [`Caller::may`].
     pub(super) fn may(&self, need: Need<'_>) -> Result<(), v1::Error> {
         match &self.0 {
-            Some((rights, shared)) if !rights.allow(need) => {
-                shared.metrics.bar(DeniedReason::Denied);
-                Err(denied(&rights.name, need))
-            }
+            Some((rights, _)) if !rights.allow(need) => Err(self.denied(need)),
             _ => Ok(()),
         }
+    }
+
+    /// What it may do, if that is not everything.
+    pub(super) fn limited(&self) -> Option<&Arc<Rights>> {
+        self.0.as_ref().map(|it| &it.0).filter(|it| !it.admin)
+    }
+
+    /// Why it is refused, which is counted.
+    pub(super) fn denied(&self, need: Need<'_>) -> v1::Error {
+        if let Some((_, shared)) = &self.0 {
+            shared.metrics.bar(DeniedReason::Denied);
+        }
+        denied(self.0.as_ref().map_or("", |(it, _)| &it.name), need)
     }
 
     /// Whether it may ask this on a stream.

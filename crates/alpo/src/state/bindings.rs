@@ -67,6 +67,11 @@ impl Bindings {
         self.by_session.get(&session).map_or(0, BTreeSet::len)
     }
 
+    /// Which are bound to this session, in order.
+    pub(super) fn keys(&self, session: SessionId) -> impl Iterator<Item = &Key> {
+        self.by_session.get(&session).into_iter().flatten()
+    }
+
     /// To which session, if to any.
     pub(super) fn session(&self, key: &Key) -> Option<SessionId> {
         self.by_key.get(key).map(|binding| binding.session)

@@ -273,6 +273,11 @@ impl State {
         self.bindings.held(session)
     }
 
+    /// The registers that are bound to this session, in order.
+    pub fn bound_to(&self, session: SessionId) -> impl Iterator<Item = &Key> {
+        self.bindings.keys(session)
+    }
+
     /// The plain log.
     pub const fn user_log(&self) -> &UserLog {
         &self.user_log

@@ -94,7 +94,7 @@ fn steal(thief: &Caller<'_>, session: u64) {
     for number in 1..=session {
         let guessed = Some("MDEyMzQ1Njc4OWFiY2RlZg==");
         // The release before knows no secrets.
-        let guesses = if attacked() == TENURE { 4 } else { 2 };
+        let guesses = if knows_owners() { 4 } else { 2 };
         let all = [(1, None), (1 << 40, None), (2, guessed), (1 << 40, guessed)];
         for (serial, secret) in all.into_iter().take(guesses) {
             for (path, body) in thefts(number, serial, secret) {
@@ -110,6 +110,13 @@ fn steal(thief: &Caller<'_>, session: u64) {
             }
         }
     }
+}
+
+/// Whether sessions have owners, for the binary that is attacked.
+fn knows_owners() -> bool {
+    let help = Command::new(attacked()).args(["serve", "--help"]).output();
+    let help = help.expect("it runs").stdout;
+    String::from_utf8_lossy(&help).contains("--sessions-each")
 }
 
 fn attacked_with(tokens: bool) {
@@ -148,7 +155,7 @@ fn attacked_with(tokens: bool) {
         }
     };
     led(&url("boss"));
-    if attacked() == TENURE {
+    if knows_owners() {
         risen(&url("boss"));
     }
     let [holder, thief] = made.map(|token| Caller {

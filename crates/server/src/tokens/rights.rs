@@ -28,7 +28,7 @@ enum LogRight {
 /// What the file says of one token.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Rights {
+pub(crate) struct Rights {
     pub(super) sha256: String,
     #[serde(default)]
     read: Vec<String>,
@@ -70,6 +70,8 @@ pub(crate) enum Need<'a> {
     Delete(&'a str),
     /// To have a session: whoever may change anything.
     Session,
+    /// To keep the register of this key bound to a session.
+    Hold(&'a str),
     /// To read the plain log.
     ReadLog,
     /// To append to it.
@@ -80,7 +82,7 @@ pub(crate) enum Need<'a> {
 
 impl Rights {
     /// Those of a token that is in no file and may do everything.
-    pub(super) fn everything(name: &str) -> Self {
+    pub(crate) fn everything(name: &str) -> Self {
         Self {
             sha256: String::new(),
             read: Vec::new(),
@@ -205,10 +207,18 @@ impl Rights {
                 let all = [&self.write, &self.campaign, operate];
                 self.log == LogRight::Append || all.iter().any(|it| !it.is_empty())
             }
+            Need::Hold(key) => self.may_hold(key),
             Need::ReadLog => self.log >= LogRight::Read,
             Need::Append => self.log == LogRight::Append,
             Need::Admin => false,
         }
+    }
+
+    /// Whether the register of this key may stay bound to a session of its.
+    pub(crate) fn may_hold(&self, key: &str) -> bool {
+        self.admin
+            || self.writes(key)
+            || election(key).is_some_and(|name| begins(&self.campaign, name))
     }
 
     /// Whether it may write and delete the register of this key, whatever is
@@ -288,6 +298,14 @@ pub(super) fn denied(name: &str, need: Need<'_>) -> v1::Error {
         },
         Need::Delete(key) => write(key),
         Need::Session => "the right to change anything".to_owned(),
+        Need::Hold(key) => match election(key) {
+            Some(name) => format!(
+                "the right to write {:?}, or to campaign in {:?}, which is bound to the session",
+                cut(key),
+                cut(name)
+            ),
+            None => format!("{}, which is bound to the session", write(key)),
+        },
         Need::ReadLog => "the right to read the log".to_owned(),
         Need::Append => "the right to append to the log".to_owned(),
         Need::Admin => "the right admin".to_owned(),

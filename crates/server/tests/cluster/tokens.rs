@@ -411,3 +411,38 @@ async fn a_stream_is_asked_about_each_of_its_requests() {
     }
     assert_eq!(denied, count);
 }
+
+/// A leader whose election is held by a session leads as long as the session
+/// lives, and whatever the session does keeps it alive: so all of it is refused
+/// once its caller may not write the register any more.
+#[tokio::test]
+async fn who_may_not_campaign_any_more_holds_no_election_by_its_session() {
+    let rights = "campaign = [\"pay\"]\nlog = \"append\"";
+    let (servers, file) = guarded(1, &[("pay", rights), ("other", rights)]).await;
+    let holder = named(&servers, "pay");
+    let session = |client: Client| -> std::sync::Arc<dyn tenure::store::Store> {
+        std::sync::Arc::new(Tenure::with(client))
+    };
+    let listen: Vec<&str> = servers.configs.values().map(|it| &*it.listen).collect();
+    let config = Config::default().token(Token::Text("pay".into()));
+    let config = config.within(PATIENCE).hold_by_session(true);
+    let by_session = Client::new(&listen.join(","), &config).expect("a client");
+    let stand = |store, name: &str| {
+        let election = Election::builder(store, "payroll").name(name);
+        let election = election.lease(Duration::from_secs(2));
+        election.start().expect("it stands")
+    };
+    let mut first = stand(session(by_session), "first");
+    let leadership = tokio::time::timeout(PATIENCE, first.elected()).await;
+    let leadership = leadership.expect("in time").expect("elected");
+    let mut second = stand(session(named(&servers, "other")), "second");
+
+    write(&file, &[("pay", "log = \"append\""), ("other", rights)]);
+    let why = tokio::time::timeout(PATIENCE, leadership.cancelled()).await;
+    why.expect("it is told to stop");
+    drop(leadership);
+    let next = tokio::time::timeout(PATIENCE, second.elected()).await;
+    assert!(next.expect("in time").expect("elected").is_valid());
+    // The token itself is as good as it was for what it is for.
+    assert_eq!(holder.append("one").await, Ok(1));
+}
