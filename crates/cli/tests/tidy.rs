@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The longest a source file may be.
-const LINES_MAX: usize = 600;
+const LINES_MAX: usize = 1_000;
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))

@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use prost::Message as _;
-use tenure_alpo::{ClientRequest, Operation, Query};
+use tenure_alpo::{ClientRequest, Operation, Query, SessionId};
 use tenure_api::ERROR_TRAILER;
 use tenure_api::v1::cluster_server::Cluster;
 use tenure_api::v1::log_server::Log;
@@ -404,9 +404,10 @@ impl Exchange {
         let (mut events, mut refused) = (Vec::new(), Vec::new());
         for request in message.requests {
             let number = request.number;
-            let may_be = match taken < most {
-                true => self.may_hold(&request, &granted).await,
-                false => Err(self.busy()),
+            let may_be = match asks_as(&request, &granted) {
+                _ if taken >= most => Err(self.busy()),
+                Some((granted, session)) => self.handle.may_hold(granted, session).await,
+                None => Ok(()),
             };
             match self.judge(request, &granted, may_be) {
                 Ok(event) => {
@@ -451,21 +452,6 @@ impl Exchange {
         busy()
     }
 
-    async fn may_hold(
-        &self,
-        request: &v1::Request,
-        granted: &Result<Granted, v1::Error>,
-    ) -> Result<(), v1::Error> {
-        match (&request.what, granted) {
-            (Some(v1::request::What::Command(command)), Ok(granted))
-                if !matches!(command.operation, Some(v1::command::Operation::Close(_))) =>
-            {
-                self.handle.may_hold(granted, command.session).await
-            }
-            _ => Ok(()),
-        }
-    }
-
     /// What is handed on for this request, or why it is refused.
     fn judge(
         &mut self,
@@ -507,6 +493,22 @@ impl Exchange {
                 Err(error)
             }
         }
+    }
+}
+
+/// The session of whose registers it must be asked whether this caller may hold
+/// them, which may not do everything. To close a session gives them up.
+fn asks_as<'a>(
+    request: &v1::Request,
+    granted: &'a Result<Granted, v1::Error>,
+) -> Option<(&'a Granted, SessionId)> {
+    let granted = granted.as_ref().ok().filter(|it| it.limited().is_some())?;
+    match &request.what {
+        Some(v1::request::What::Command(command)) => match command.operation {
+            Some(v1::command::Operation::Close(_)) => None,
+            _ => Some((granted, command.session)),
+        },
+        _ => None,
     }
 }
 

@@ -75,16 +75,18 @@ where
         if self.over {
             return Poll::Ready(None);
         }
-        if let Poll::Ready(unknown) = self.poll_unknown(context) {
-            self.over = true;
-            // What was under way is dropped with it.
-            self.body = Body::empty();
-            let (mut end, _) = grpc::status(unknown).into_http::<Body>().into_parts();
-            end.headers.remove(CONTENT_TYPE);
-            let trailers = self.grpc.then(|| Ok(Frame::trailers(end.headers)));
-            return Poll::Ready(trailers);
+        // A message was made for a caller who was known then.
+        if let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(context) {
+            return Poll::Ready(frame);
         }
-        Pin::new(&mut self.body).poll_frame(context)
+        let unknown = ready!(self.poll_unknown(context));
+        self.over = true;
+        // What was under way is dropped with it.
+        self.body = Body::empty();
+        let (mut end, _) = grpc::status(unknown).into_http::<Body>().into_parts();
+        end.headers.remove(CONTENT_TYPE);
+        let trailers = self.grpc.then(|| Ok(Frame::trailers(end.headers)));
+        Poll::Ready(trailers)
     }
 
     fn is_end_stream(&self) -> bool {
