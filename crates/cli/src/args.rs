@@ -122,7 +122,7 @@ pub(crate) enum LogFormat {
 pub(crate) enum Command {
     /// Run a command only while this process leads the election.
     ///
-    /// CMD is started when the office is won and stopped (TERM, then KILL,
+    /// CMD is started when the election is won and stopped (TERM, then KILL,
     /// both inside the lease) when it is lost; then this process stands again.
     /// CMD sees TENURE_ELECTION, TENURE_TERM (the fence: attach it to whatever
     /// CMD does outside, and refuse lower ones there), TENURE_LEADER_ID and

@@ -81,7 +81,7 @@ pub(crate) fn start(common: &Common, format: LogFormat) {
             LogFormat::Json => Lines::Json,
         })
         .with_target(false)
-        // A reader that has gone away must not end an office: the complaint
+        // A reader that has gone away must not end an election: the complaint
         // would go to the same place, and panic there.
         .log_internal_errors(false)
         .with_timer(Calendar);

@@ -1,4 +1,4 @@
-//! Looking for CMD before anybody stands for office, so that a typing error
+//! Looking for CMD before anybody stands, so that a typing error
 //! is told at once and not at the first election.
 
 use std::ffi::OsStr;
@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 /// Finds the program as the system would, so that a typing error is told
-/// before anybody stands for office.
+/// before anybody stands.
 pub(crate) fn find(program: &OsStr) -> Result<PathBuf, String> {
     let shown = program.to_string_lossy().into_owned();
     let direct = Path::new(program);

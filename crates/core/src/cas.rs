@@ -112,10 +112,10 @@ impl Expect {
 /// Whether a write moves the register's stamp.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Stamp {
-    /// Stamp it with the store's time: the writer renews or takes an office.
+    /// Stamp it with the store's time: the writer renews or takes an election.
     Now,
     /// Leave the stamp as it is: the writer only adds a request, which must
-    /// not make an office look younger than its last renewal.
+    /// not make an election look younger than its last renewal.
     Keep,
 }
 

@@ -95,7 +95,7 @@ impl fmt::Debug for Version {
 }
 
 /// Who leads: the unique id of one *incarnation* of a candidate, 128 random
-/// bits drawn anew for every stand for office. Never a host name: two
+/// bits drawn anew for every stand. Never a host name: two
 /// processes with one name must never be taken for one leader.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LeaderId(u128);
@@ -135,7 +135,7 @@ impl fmt::Debug for LeaderId {
 /// resources compare: refuse a lower term, and an equal term of another id.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Fence {
-    /// The term of the reign.
+    /// The term of the leadership.
     pub term: Term,
     /// The incarnation that holds it.
     pub leader: LeaderId,

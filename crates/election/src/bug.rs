@@ -38,21 +38,21 @@ pub enum Bug {
     SequenceKept,
     /// The version swapped is the latest seen, not the one that was judged.
     SwapUnjudged,
-    /// The office is vacated before the work has ended.
+    /// The election is vacated before the work has ended.
     VacateUndrained,
     /// A grant by session is counted from the answer to a keep-alive, not
     /// from before it was sent.
     ConfirmedFromAnswer,
     /// A keep-alive of unknown outcome is taken for confirmed.
     UnknownIsConfirmed,
-    /// The session by which an office is held lives no longer than its lease,
+    /// The session by which an election is held lives no longer than its lease,
     /// though the store's clock may be fast while the holder's is slow.
     SessionUnstretched,
     /// Whoever holds by a session never looks at the register, and trusts a
     /// watch that may have died.
     NeverLooks,
     /// What an abandoned id may have bound is not released: whatever keeps
-    /// the session alive keeps nobody in office.
+    /// the session alive keeps nobody leading.
     NeverReleased,
     /// A boot id that differs is taken for the proof of a reboot.
     BootTrusted,

@@ -35,7 +35,7 @@ pub enum Expiry {
     BoundedSkew(Duration),
 }
 
-/// How soon a candidate races when an office falls free. Ten races at once;
+/// How soon a candidate races when an election becomes vacant. Ten races at once;
 /// each step below waits another 2 % of the lease.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Priority(u8);
@@ -99,7 +99,7 @@ pub struct Config {
     /// Stand only while this other election is led by a candidate of the
     /// same name.
     pub affinity: Option<Name>,
-    /// Hold the office by a session of the store (§4.12) instead of renewing
+    /// Hold the election by a session of the store (§4.12) instead of renewing
     /// it: the store binds the register to a session that lives for at least
     /// a lease after each sign of life, and empties it when that ends.
     pub by_session: bool,

@@ -5,7 +5,7 @@
 //! there is to judge by, but two things hold for all of them:
 //!
 //! * silence restarts only when the *holder* wrote (its `renewal` moved), so
-//!   a stranger's requests cannot keep a dead holder in office;
+//!   a stranger's requests cannot keep a dead holder leading;
 //! * the verdict falls only on a fresh read, asked when the time had passed.
 //!   A watch may have died without saying so; its silence proves nothing.
 //!
@@ -30,7 +30,7 @@ pub enum LeaseState {
     Unknown,
     /// It holds something that is not a record; nobody may write it.
     Corrupt,
-    /// Nobody holds the office.
+    /// Nobody holds the election.
     Vacant {
         /// To whom it was handed, if to anyone.
         successor: Option<Name>,

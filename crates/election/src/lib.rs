@@ -1,6 +1,6 @@
 //! Lease election on any store of compare-and-swap registers.
 //!
-//! One register per election says who holds office, in which term, and for
+//! One register per election says who leads, in which term, and for
 //! how long a grant lasts without renewal ([`Record`]). Candidates race for
 //! it by compare-and-swap; the winner renews; everybody else judges from the
 //! outside whether the grant is over ([`LeaseJudge`]) and races again when it is.
@@ -23,7 +23,7 @@
 //!
 //! No metrics (events are counted outside), no retries hidden in a store, no
 //! time test inside a write (the version proves it), no clean-up of dead
-//! registers (an office is vacated, never deleted: deleting restarts the
+//! registers (an election is vacated, never deleted: deleting restarts the
 //! fence).
 #![no_std]
 

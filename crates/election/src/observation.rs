@@ -39,7 +39,7 @@ pub struct Observation {
     /// How sure this is.
     pub certainty: Certainty,
     /// When the grant may be over if it is not renewed, on this process's
-    /// boot-time clock; `None` if nobody leads, or a session holds the office.
+    /// boot-time clock; `None` if nobody leads, or a session holds the election.
     pub expires_at: Option<Instant>,
 }
 

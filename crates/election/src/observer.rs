@@ -6,7 +6,7 @@
 //! gives answers as good as a rival's.
 //!
 //! Where the store has no watch it reads about twice per renewal, timed from
-//! the renewals it sees, and backs off while the office is vacant.
+//! the renewals it sees, and backs off while the election is vacant.
 
 use alloc::collections::VecDeque;
 use core::time::Duration;
@@ -22,7 +22,7 @@ use super::{Config, Expiry, Leader, LeaseJudge, LeaseState, News, TermRegression
 
 /// How long to wait for a read.
 const READ_TIMEOUT: Duration = Duration::from_secs(5);
-/// The longest pause between two reads of a vacant office or after failures.
+/// The longest pause between two reads of a vacant election or after failures.
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 /// The shortest pause between two reads.
 const PAUSE_MIN: Duration = Duration::from_millis(50);

@@ -20,7 +20,7 @@
 //! crc32c 1a2b3c4d
 //! ```
 //!
-//! A vacant office has no `leader` to `request` lines, and after a transfer
+//! A vacant election has no `leader` to `request` lines, and after a transfer
 //! one `successor` line. The first line names the format; anything that this
 //! version does not know is refused, never guessed at and never overwritten,
 //! so an old binary cannot damage what a newer one wrote.
@@ -57,7 +57,7 @@ pub struct Record {
     /// How long a grant lasts without renewal. Judges use this value, not
     /// their own setting.
     pub lease: Duration,
-    /// When the office was taken, by the writer's calendar (information).
+    /// When the election was won, by the writer's calendar (information).
     pub acquired_at: WallTime,
     /// When it was last renewed, by the writer's calendar (information,
     /// except under [`Expiry::BoundedSkew`](super::Expiry::BoundedSkew)).
@@ -66,7 +66,7 @@ pub struct Record {
     pub occupancy: Occupancy,
 }
 
-/// Whether an office is held.
+/// Whether an election is held.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Occupancy {
     /// Nobody holds it: it was resigned.
@@ -78,7 +78,7 @@ pub enum Occupancy {
     Held(Holder),
 }
 
-/// Who holds an office.
+/// Who holds an election.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Holder {
     /// The incarnation.
@@ -96,7 +96,7 @@ pub struct Holder {
 /// What somebody asked of a leader, written into its register.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Request {
-    /// Give up the office.
+    /// Give up the leadership.
     Resign,
     /// Give it up in favour of the candidate of this name.
     Transfer(Name),

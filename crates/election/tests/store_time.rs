@@ -23,7 +23,7 @@ const CLOCK: ClockId = ClockId {
 
 /// A log's time, as leaders tell it one after the other.
 struct Log {
-    /// What it said when this reign began, and the true time of that.
+    /// What it said when this leadership began, and the true time of that.
     began: (u64, u64),
     /// The newest that a leader has written down.
     stamped: u64,

@@ -3,7 +3,7 @@
 //! Which library raised an error is of no use to a campaign; what it may
 //! conclude about its write is everything. So the classes are four, and the
 //! one most libraries lack is [`StoreError::Unknown`]: the write may have
-//! happened and may not. Reading it as "no" loses offices, reading it as
+//! happened and may not. Reading it as "no" loses elections, reading it as
 //! "yes" makes two leaders.
 
 use std::error::Error as StdError;

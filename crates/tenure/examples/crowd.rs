@@ -1,12 +1,12 @@
 //! Many candidates for many elections in one process: do they hold their
-//! offices, and at what cost?
+//! elections, and at what cost?
 //!
 //! ```sh
 //! cargo run --release -p tenure --example crowd -- sqlite:///tmp/crowd.db 50 10 60
 //! ```
 //!
 //! Arguments: the store's URL, elections, candidates for each, seconds. Prints
-//! the processor time of this process, the changes of leader after all offices
+//! the processor time of this process, the changes of leader after all elections
 //! were first held, and the statements per second where the server counts
 //! them.
 

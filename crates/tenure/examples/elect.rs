@@ -1,4 +1,4 @@
-//! The whole of it on one screen: stand, work while in office, leave in good
+//! The whole of it on one screen: stand, work while leading, leave in good
 //! order. Run it twice, and stop the one that works.
 //!
 //! ```sh
@@ -13,7 +13,7 @@ use std::time::Duration;
 use tenure::{Election, Leadership};
 
 /// What only the leader may do. It asks for the fence with everything that
-/// leaves the process, and would stop by itself if the office were lost.
+/// leaves the process, and would stop by itself if the election were lost.
 async fn work(leadership: &Leadership) {
     while leadership.is_valid() {
         println!(

@@ -1,4 +1,4 @@
-//! Who holds office now, until when, and how does everybody else find out?
+//! Who leads now, until when, and how does everybody else find out?
 //!
 //! Tenure elects leaders over any highly available store. A process stands in
 //! an [`Election`]; whenever it leads it holds a [`Leadership`], whose validity is
@@ -9,9 +9,9 @@
 //! # async fn demo() -> Result<(), Box<dyn std::error::Error>> {
 //! let store = tenure::store::open("sqlite:///var/lib/payroll.db").await?;
 //! let mut election = tenure::Election::builder(store, "payroll").start()?;
-//! while let Some(reign) = election.elected().await {
-//!     // Dropped at the deadline if the office cannot be held.
-//!     if let Err(deposed) = reign.guard(pay_everyone(reign.fence())).await {
+//! while let Some(leadership) = election.elected().await {
+//!     // Dropped at the deadline if the election cannot be held.
+//!     if let Err(deposed) = leadership.guard(pay_everyone(leadership.fence())).await {
 //!         eprintln!("{deposed}");
 //!     }
 //! }
@@ -21,7 +21,7 @@
 //! | module | what it holds |
 //! |---|---|
 //! | [`store`] | the waist: compare-and-swap registers, and the stores |
-//! | [`election`] | standing, holding office, observing, asking to go |
+//! | [`election`] | standing, leading, observing, asking to go |
 //! | [`ha`] | groups of nodes whose workloads move off the dead ones |
 //! | [`error`], [`clock`], [`small`], [`drive`] | `tenure-runtime`: errors by what to do next; the only reader of time; the reader of small files; what runs the pure machines of [`core`] on a thread of its own |
 //!

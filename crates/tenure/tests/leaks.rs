@@ -1,4 +1,4 @@
-//! A clone of a reign that is never dropped is warned about, with the place
+//! A clone of a leadership that is never dropped is warned about, with the place
 //! where it was taken.
 
 use std::fmt;

@@ -201,7 +201,7 @@ async fn a_request_gives_each_call_its_own_time() {
     let (within, patience) = (Duration::from_millis(700), Duration::from_millis(100));
     let resigned =
         election::ask_to_resign(Arc::new(store), &name("payroll"), None, within, patience).await;
-    // The reign is never dropped, so nobody goes.
+    // The leadership is never dropped, so nobody goes.
     let waited = resigned.expect_err("it cannot go");
     assert!(
         matches!(&waited, election::AskError::Unheard { waited } if *waited == patience),

@@ -29,7 +29,7 @@ pub(crate) struct Forget {
     /// Which election.
     #[arg(value_name = "ELECTION")]
     pub(crate) election: String,
-    /// Assert that no process holds the office, though its lease is not over: what the register
+    /// Assert that no process holds the election, though its lease is not over: what the register
     /// names has ended, or never was, and every candidate is stopped. If that is false, two may
     /// lead. Saves the rest of the lease.
     #[arg(long)]

@@ -1,4 +1,4 @@
-//! One reign of `tenure run`: what becomes of the command, and why.
+//! One leadership of `tenure run`: what becomes of the command, and why.
 //!
 //! The guardian reports, people ask and the campaign decides, all at the same
 //! time; a [`Leading`] takes each as it comes and knows in the end how the
@@ -13,7 +13,7 @@ use tenure::{Election, Leadership, clock};
 
 use crate::guard::{Ask, Event, Guardian, Refusal, Start};
 
-/// How a reign ended.
+/// How a leadership ended.
 pub(super) struct Ended {
     pub(super) outcome: Outcome,
     pub(super) ran_for: Duration,
@@ -24,7 +24,7 @@ pub(super) struct Ended {
 pub(super) enum Outcome {
     /// It ended by itself, or could not be started, with this code.
     ByItself(u8),
-    /// It was ended, because the office was lost or we were asked to stop,
+    /// It was ended, because the leadership was lost or we were asked to stop,
     /// with this code if it is known.
     Ended(Option<u8>),
     /// It was never started: the go-ahead came too late.
@@ -42,7 +42,7 @@ impl Outcome {
     }
 }
 
-/// A reign on its way.
+/// A leadership on its way.
 pub(super) struct Leading<'a> {
     name: &'a str,
     election: &'a Election,
@@ -76,7 +76,7 @@ impl<'a> Leading<'a> {
         }
     }
 
-    /// Gives the go-ahead; false if the reign is over already.
+    /// Gives the go-ahead; false if the leadership is over already.
     pub(super) fn begin(&mut self, guardian: &Guardian, start: Start) -> bool {
         // Lost while it was being handed over; of a loss before drain_at the
         // guardian knows nothing.
@@ -166,8 +166,8 @@ impl<'a> Leading<'a> {
     }
 }
 
-/// How long the command gets when the office drains: what was configured, and
-/// all the time there is if that is because renewals fail. The office cannot
+/// How long the command gets when the election drains: what was configured, and
+/// all the time there is if that is because renewals fail. The election cannot
 /// be handed over earlier then, so nobody is served by haste.
 fn grace(why: &Why, grant: Grant, election: &Election) -> Duration {
     match why {
@@ -182,8 +182,8 @@ fn grace(why: &Why, grant: Grant, election: &Election) -> Duration {
 }
 
 /// The guardian may have ended the command at `drain_at` before the campaign
-/// has looked at its clock. To drop the reign now would be told as a
-/// resignation, so the campaign speaks first. If the office was renewed in the
+/// has looked at its clock. To drop the leadership now would be told as a
+/// resignation, so the campaign speaks first. If the election was renewed in the
 /// last moment there is nothing to hear: then it is one.
 pub(super) async fn hear_why(leadership: &Leadership) {
     if clock::boot() >= leadership.grant().drain_at {
@@ -191,7 +191,7 @@ pub(super) async fn hear_why(leadership: &Leadership) {
     }
 }
 
-/// Lets a reign run out. The guardian ends the command by itself before that.
+/// Lets a leadership run out. The guardian ends the command by itself before that.
 async fn outlast(election: &Election, leadership: &Leadership) {
     // No more renewals: the deadlines stand from here on.
     election.resign();

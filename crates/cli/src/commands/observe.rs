@@ -11,7 +11,7 @@ use super::trouble::{self, Trouble};
 use crate::failure::{Failure, store_failure, usage};
 use crate::{Context, args};
 
-/// The exit code of the contract for an office that nobody holds.
+/// The exit code of the contract for an election that nobody holds.
 const VACANT: u8 = 3;
 
 pub(crate) fn name(election: &str) -> Result<Name, Failure> {

@@ -2,7 +2,7 @@
 //!
 //! One loop waits for the election, the guardian and the signals, and keeps
 //! one order: stop the command, see that nothing of it is left, drop the
-//! reign. Dropping the reign is what vacates the office, so nobody else is
+//! leadership. Dropping the leadership is what vacates the election, so nobody else is
 //! elected before the command is gone.
 //!
 //! The loop runs on the library's background thread, beside the renewals. So
@@ -191,7 +191,7 @@ impl Runner {
             if matches!(ended.outcome, Outcome::Ended(_)) {
                 hear_why(&leadership).await;
             }
-            // Nothing of the command is left: now the office may go.
+            // Nothing of the command is left: now the election may go.
             drop(leadership);
             let ran_once = plan.once && ended.outcome != Outcome::Late;
             if matches!(ended.outcome, Outcome::ByItself(_)) || self.stopping || ran_once {
@@ -210,7 +210,7 @@ impl Runner {
         Ok(ended)
     }
 
-    /// Waits for the office; `None` if it was asked to stop before.
+    /// Waits for the election; `None` if it was asked to stop before.
     async fn elected(
         &mut self,
         election: &mut Election,
@@ -243,7 +243,7 @@ impl Runner {
         }
     }
 
-    /// Runs the command for one reign, and returns when nothing of it is left.
+    /// Runs the command for one leadership, and returns when nothing of it is left.
     async fn leadership(
         &mut self,
         election: &Election,

@@ -128,7 +128,7 @@ impl Context {
         pending
     }
 
-    /// Asks for a confirmation of the session that holds the office. One that
+    /// Asks for a confirmation of the session that holds the election. One that
     /// others have asked for within half an interval will do.
     pub(super) fn confirm(&mut self, within: Duration) -> Pending {
         let pending = Pending::new(self.call(), self.now.boot, within);
@@ -141,7 +141,7 @@ impl Context {
     }
 
     /// Disowns whatever has been bound, or may yet be by a late write: the
-    /// session may be kept alive for other offices, and would keep this one
+    /// session may be kept alive for other elections, and would keep this one
     /// for an id that nobody goes by.
     pub(super) fn release(&mut self) {
         if self.config.by_session && !self.config.planted(Bug::NeverReleased) {
@@ -277,9 +277,9 @@ impl Context {
     /// When to look again if nothing else calls for it: after an interval, a
     /// little more or less so that candidates spread out. Where a watch
     /// reports changes, after a lease; and not at all while somebody holds the
-    /// office, for then the end of the grant calls for a look anyway. So a
+    /// election, for then the end of the grant calls for a look anyway. So a
     /// crowd of watchers costs the store nothing while its leaders renew. An
-    /// office that a session holds has no such end: there the net under the
+    /// election that a session holds has no such end: there the net under the
     /// watch is a look every ten leases.
     pub(super) fn next_look(&mut self, held: bool) -> Instant {
         let by_session = self.judge.lease_state()
@@ -301,7 +301,7 @@ impl Context {
         matches!(self.judge.lease_state(), LeaseState::Held { expires_at } if expires_at < Instant::MAX)
     }
 
-    /// How long a transferred office is left to the one named: without a
+    /// How long a transferred election is left to the one named: without a
     /// watch its next look comes within 1.1 intervals.
     pub(super) fn turn_of_successor(&self) -> Duration {
         self.config.interval * 3 / 2
@@ -318,13 +318,13 @@ impl Context {
 }
 
 /// How far above its own write a holder's last will counts: more than the
-/// notes that strangers leave in one reign.
+/// notes that strangers leave in one leadership.
 const ON_EXPIRY_AHEAD: u64 = 1 << 20;
 
-/// What the register is to hold when the session ends: the office vacant, the
+/// What the register is to hold when the session ends: the election vacant, the
 /// term kept (§1.8), the sequence above that of every note left meanwhile.
 fn on_expiry_value(record: &Record) -> Bytes {
-    // What nobody can read would hold the office for ever.
+    // What nobody can read would hold the election for ever.
     let sequence = record.sequence.saturating_add(ON_EXPIRY_AHEAD);
     let sequence = sequence.min(Record::SEQUENCE_MAX);
     let vacant = Record {

@@ -1,8 +1,8 @@
-//! Leaving office, always in one order (§4.6): tell the application, let its
+//! Leaving the election, always in one order (§4.6): tell the application, let its
 //! work end, make the grant invalid, vacate the register, stand again under
 //! a new id.
 //!
-//! The office is vacated by compare-and-swap on our own version, so it can
+//! The election is vacated by compare-and-swap on our own version, so it can
 //! never empty somebody else's. If the store does not let us vacate before
 //! the grant would have run out anyway, we leave it at that: judges find out
 //! by themselves.
@@ -38,14 +38,14 @@ enum Stage {
     Idle { next_at: Instant },
     /// A read is under way, to learn the version.
     Reading(Pending),
-    /// The compare-and-swap that empties the office is under way.
+    /// The compare-and-swap that empties the election is under way.
     Vacating(Pending, Record),
-    /// The office is not ours any more, or there is no more time.
+    /// The election is not ours any more, or there is no more time.
     Done,
 }
 
 impl Draining {
-    /// Begins to give up a valid office.
+    /// Begins to give up a valid leadership.
     pub(super) fn begin(
         context: &mut Context,
         record: Record,
@@ -75,7 +75,7 @@ impl Draining {
         draining.advance(context)
     }
 
-    /// The register shows that the office is lost already.
+    /// The register shows that the leadership is lost already.
     pub(super) fn replaced(context: &mut Context, record: Record) -> State {
         let term = record.term;
         context.event(Event::Ousted {
@@ -96,7 +96,7 @@ impl Draining {
         })
     }
 
-    /// The office was won too late to be used; the application never knew.
+    /// The election was won too late to be used; the application never knew.
     pub(super) fn unused(
         context: &mut Context,
         record: Record,
@@ -250,7 +250,7 @@ impl Draining {
             return;
         };
         let Some(sequence) = context.next_sequence(self.record.sequence) else {
-            // Nobody could read it: the office is left to run out.
+            // Nobody could read it: the election is left to run out.
             context.exhausted(&self.record);
             self.stage = Stage::Done;
             return;

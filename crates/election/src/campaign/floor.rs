@@ -5,10 +5,10 @@
 //! restored backup. Then somebody is elected in a term that was used before,
 //! and outside resources refuse the new leader, or do not refuse the old one.
 //! The highest term that a process has seen is its *floor*. A candidate races
-//! above its floor (`racing.rs`), and that is enough where the office is free.
+//! above its floor (`racing.rs`), and that is enough where the election is vacant.
 //! Where somebody leads below the floor, it asks that leader to hand over to
 //! itself, by the request that exists already (§4.7.4), and races above its
-//! floor when the office has been vacated.
+//! floor when the election has been vacated.
 //!
 //! # Why is that safe?
 //!

@@ -1,9 +1,9 @@
-//! Holding office: renew, and be told to stop (§4.5).
+//! Leading: renew, and be told to stop (§4.5).
 //!
 //! A renewal is a compare-and-swap on the version of the last write. It is
 //! sent once an interval and retried until `drain_at`, so that one failure
-//! never costs the office. A conflict or an unknown outcome is settled by
-//! reading: as long as the register shows this id in this term, the office is
+//! never costs the leadership. A conflict or an unknown outcome is settled by
+//! reading: as long as the register shows this id in this term, the election is
 //! held, whoever wrote last (a late write of our own, or a stranger's
 //! request), and the version found is the one to go on from.
 //!
@@ -11,7 +11,7 @@
 //!
 //! Then nothing is written: the race has bound the register to a session of
 //! this process, and what extends the grant is a *confirmation*, the answer
-//! to a sign of life of that session, which any number of offices share. Why
+//! to a sign of life of that session, which any number of elections share. Why
 //! is that safe? Let the sign of life be sent at `s` on this process's clock;
 //! the store takes it at some `a >= s`, and from then on the session lives
 //! for `lease x (1 + drift)` on the store's clock. All that time the store
@@ -63,7 +63,7 @@ pub(super) struct Leading {
     work: Option<Instant>,
 }
 
-/// How many leases an office that is held by a session goes without a look at
+/// How many leases an election that is held by a session goes without a look at
 /// its register while a watch is up.
 const UNSEEN_LEASES: u32 = 10;
 
@@ -104,7 +104,7 @@ impl Leading {
     }
 
     /// The work goes by the grant of this start. A word that is older than
-    /// what is known, or one of another reign, is below the grant's start and
+    /// what is known, or one of another leadership, is below the grant's start and
     /// opens nothing: the boot-time clock only grows.
     pub(super) const fn work_confirmed(&mut self, start: Instant) {
         match self.work {
@@ -189,7 +189,7 @@ impl Leading {
         self
     }
 
-    /// The session lived after `start`, and so it holds the office for a
+    /// The session lived after `start`, and so it holds the election for a
     /// lease from then.
     fn confirmed(mut self, context: &mut Context, start: Instant) -> Self {
         let now = context.now.boot;
@@ -328,7 +328,7 @@ impl Leading {
         Draining::replaced(context, self.record)
     }
 
-    /// Begins to give up the office.
+    /// Begins to give up the leadership.
     pub(super) fn drain(self, context: &mut Context, why: Why) -> State {
         let certain = self.attempts.is_empty();
         Draining::begin(context, self.record, self.version, certain, self.grant, why)

@@ -6,7 +6,7 @@
 //!    ^  ^                        |                 |  resign, request, unconfirmed
 //!    |  |  lost, or unresolved   |                 v  until drain_at, other leader
 //!    |  +------------------------+              draining
-//!    +-------------------------------------------+   work ended, office vacated,
+//!    +-------------------------------------------+   work ended, election vacated,
 //!                    under a new id                   or over
 //! ```
 //!
@@ -18,9 +18,9 @@
 //! # What the application owes
 //!
 //! After [`Event::Draining`] or [`Event::Ousted`] it ends its work and says
-//! [`Input::Drained`]. Until then the campaign neither vacates the office nor
+//! [`Input::Drained`]. Until then the campaign neither vacates the election nor
 //! stands again. That order (stop, then flip, then release) is the whole
-//! point: an office released while its work still runs is two leaders.
+//! point: an election released while its work still runs is two leaders.
 
 mod affinity;
 mod context;

@@ -1,4 +1,4 @@
-//! One compare-and-swap for the office (§4.4).
+//! One compare-and-swap for the election (§4.4).
 //!
 //! Won, lost, or *unknown*. Unknown is settled by reading: if the register
 //! shows this attempt (its id and its sequence), it was won, and the grant
@@ -228,7 +228,7 @@ impl Racing {
         }
     }
 
-    /// Whoever wants to stop settles for as long as there may be an office
+    /// Whoever wants to stop settles for as long as there may be an election
     /// to vacate, and no longer: the store may be gone for good.
     fn settle_until(&self, context: &Context) -> Instant {
         Grant::new(self.start, &context.config).valid_until

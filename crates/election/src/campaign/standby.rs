@@ -1,8 +1,8 @@
-//! Waiting for the office to fall free (§4.3).
+//! Waiting for the election to become vacant (§4.3).
 //!
 //! A watcher keeps its [`LeaseJudge`](super::super::Sight) fresh (by the store's
 //! watch, or by polling once an interval), and when the grant may be over it
-//! reads. Only what a read says ends a grant. An office that *ran out* is raced
+//! reads. Only what a read says ends a grant. An election that *ran out* is raced
 //! for after a jitter; one that was *resigned* at once, on the word of the watch
 //! alone: there the compare-and-swap picks the winner, and a stampede lasts one
 //! round trip.
@@ -58,7 +58,7 @@ impl Standby {
         }
     }
 
-    /// After leaving office of its own accord: others go first.
+    /// After resigning of its own accord: others go first.
     pub(super) fn holding_back(now: Instant, hold_until: Instant) -> Self {
         Self {
             hold_until,
@@ -246,7 +246,7 @@ impl Standby {
                 successor: Some(name),
             } if name != context.config.name => context.turn_of_successor(),
             LeaseState::Vacant { successor: Some(_) } => {
-                // The office was handed to this candidate.
+                // The election was handed to this candidate.
                 self.hold_until = now;
                 return self.race_at = Some(now);
             }
@@ -258,7 +258,7 @@ impl Standby {
 
     /// When to ask a leader below the floor to go: not while a call is under
     /// way, not on what is known to be out of date, and not while this
-    /// candidate holds itself back, for it could not take the office.
+    /// candidate holds itself back, for it could not win the election.
     fn petition_at(&self, context: &Context) -> Option<Instant> {
         if self.outdated || self.pending.is_some() || self.petition.is_some() {
             return None;

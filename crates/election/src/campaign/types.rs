@@ -13,12 +13,12 @@ use super::super::{Grant, Observation, TermRegression};
 /// What the application may ask of its campaign.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Command {
-    /// Give up the office if it is held, and stand again a little later.
+    /// Give up the leadership if it is held, and stand again a little later.
     Resign,
-    /// Give up the office if it is held, in favour of the candidate of this
+    /// Give up the leadership if it is held, in favour of the candidate of this
     /// name.
     Transfer(Name),
-    /// Give up the office if it is held, and end the campaign.
+    /// Give up the leadership if it is held, and end the campaign.
     Stop,
 }
 
@@ -121,10 +121,10 @@ pub enum Output {
     Event(Event),
 }
 
-/// Why a reign ends.
+/// Why a leadership ends.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Why {
-    /// The application gave up the office, or its work ended.
+    /// The application gave up the election, or its work ended.
     Resigned,
     /// The application or a request handed it to the candidate of this name.
     Transferred(Name),
@@ -173,14 +173,14 @@ impl fmt::Display for Why {
 /// What the application is told, in order.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Event {
-    /// It holds office. Work may begin.
+    /// It leads. Work may begin.
     Elected {
         /// What to attach to every effect.
         fence: Fence,
         /// Until when.
         grant: Grant,
     },
-    /// It holds office for longer.
+    /// It leads for longer.
     Renewed {
         /// In which term.
         term: Term,
@@ -202,7 +202,7 @@ pub enum Event {
         /// In which term.
         term: Term,
     },
-    /// The office is lost: nothing more may be done in this term.
+    /// The leadership is lost: nothing more may be done in this term.
     Ousted {
         /// In which term.
         term: Term,

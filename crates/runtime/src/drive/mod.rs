@@ -2,7 +2,7 @@
 //! loop that fits them all.
 //!
 //! Renewals must not depend on the application's executor: an application
-//! that blocks its own threads would otherwise lose its office by accident.
+//! that blocks its own threads would otherwise lose its election by accident.
 //! So every election of a process, and every connection that elections
 //! depend on, lives on one background thread started at first use. It does
 //! little (a few wake-ups per election and interval), so one is enough for

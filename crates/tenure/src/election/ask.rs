@@ -2,7 +2,7 @@
 //!
 //! The request is written by compare-and-swap beside what the leader wrote,
 //! without touching leader, term or renewal: only the holder empties the
-//! office, after its work has ended. Then we wait to see it happen.
+//! election, after its work has ended. Then we wait to see it happen.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -129,7 +129,7 @@ pub async fn ask_to_resign(
 /// than that, or than 16 round trips. Returns who was asked, and who leads then. If the
 /// leader has that name already, nothing is written and it is what is returned:
 /// it would resign, and since it is also the one that all others hold back for,
-/// take the office again. If the one named does not come within one and a half
+/// win the election again. If the one named does not come within one and a half
 /// intervals, anybody may lead, and mostly the leader that was asked leads
 /// again, in a new term. Where the store knows who stands
 /// ([`Store::candidates`]) nobody is asked for the sake of one who does not.

@@ -126,7 +126,7 @@ impl Builder {
         self
     }
 
-    /// How soon to race when the office falls free.
+    /// How soon to race when the election becomes vacant.
     pub fn priority(mut self, priority: Priority) -> Self {
         self.priority = priority;
         self
@@ -148,7 +148,7 @@ impl Builder {
     }
 
     /// Renew only grants by which the work is known to go: each one waits for
-    /// [`Leadership::confirm_work`](super::Reign::confirm_work). For work that runs
+    /// [`Leadership::confirm_work`](super::Leadership::confirm_work). For work that runs
     /// in another process, whose deadlines have to be told to it: a candidate
     /// that cannot reach it then loses the leadership to one that can.
     pub fn work_confirms(mut self) -> Self {

@@ -1,4 +1,4 @@
-//! The proof that this process holds office, and the leash on its work.
+//! The proof that this process leads, and the leash on its work.
 
 #[cfg(debug_assertions)]
 use std::collections::BTreeMap;
@@ -22,8 +22,8 @@ use tokio::sync::watch;
 use super::world::Mailbox;
 use crate::clock;
 
-/// The proof that this process holds office. Clones are the same reign; when
-/// the last one is dropped, the work counts as ended and the office is given
+/// The proof that this process leads. Clones are the same leadership; when
+/// the last one is dropped, the work counts as ended and the election is given
 /// up (or, if it was being taken away, may be). One that is kept, in a task
 /// that never ends or in a list that nobody empties, keeps the candidate from
 /// standing again: a lease after its end that is warned about, in debug builds
@@ -52,7 +52,7 @@ impl Drop for Leadership {
 #[cfg(debug_assertions)]
 const PLACES_SHOWN: usize = 8;
 
-/// Work was stopped because the office could not be held.
+/// Work was stopped because the election could not be held.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("the office was lost while the work was under way: {0}")]
 pub struct Deposed(pub Why);
@@ -62,7 +62,7 @@ pub struct Deposed(pub Why);
 struct WorkGuard {
     facts: Arc<Granted>,
     mailbox: Arc<Mailbox>,
-    /// Where the reign and its clones were taken that are still there, by the
+    /// Where the leadership and its clones were taken that are still there, by the
     /// order in which they were.
     #[cfg(debug_assertions)]
     places: Mutex<BTreeMap<u64, &'static Location<'static>>>,
@@ -82,7 +82,7 @@ impl WorkGuard {
     }
 }
 
-/// The driver's side of a reign.
+/// The driver's side of a leadership.
 #[derive(Clone, Debug)]
 pub(super) struct Handle {
     facts: Arc<Granted>,
@@ -130,7 +130,7 @@ impl Leadership {
         }
     }
 
-    /// Whether the office is held *now*: an atomic load and a look at the
+    /// Whether the election is held *now*: an atomic load and a look at the
     /// boot-time clock, no lock, no await. True means that no rival can have
     /// been elected yet; it may turn false right after, so attach the
     /// [`fence`](Self::fence) to whatever leaves the process.
@@ -141,7 +141,7 @@ impl Leadership {
         clock::boot().as_nanos() < self.hold.facts.valid_until.load(Ordering::Acquire)
     }
 
-    /// The term of this reign.
+    /// The term of this leadership.
     pub fn term(&self) -> Term {
         self.hold.facts.fence.term
     }
@@ -153,7 +153,7 @@ impl Leadership {
 
     /// Until when [`is_valid`](Self::is_valid) stays true if nothing more is
     /// confirmed, on the boot-time clock ([`clock::boot`]);
-    /// [`Instant::ZERO`] once the office is lost.
+    /// [`Instant::ZERO`] once the leadership is lost.
     pub fn valid_until(&self) -> Instant {
         Instant::from_nanos(self.hold.facts.valid_until.load(Ordering::Acquire))
     }
@@ -169,7 +169,7 @@ impl Leadership {
         *self.hold.facts.grant.borrow()
     }
 
-    /// Says that the work runs and goes by `grant`, one of this reign: that
+    /// Says that the work runs and goes by `grant`, one of this leadership: that
     /// whatever ends it at its deadlines knows these. Where the candidate was
     /// told that its [work confirms](super::Builder::work_confirms) the next
     /// renewal waits for this; elsewhere it means nothing.
@@ -178,7 +178,7 @@ impl Leadership {
     }
 
     /// Waits for the next grant that is confirmed from now on; `None` once the
-    /// reign is ending. One that is confirmed between two calls is not
+    /// leadership is ending. One that is confirmed between two calls is not
     /// returned by the second: whoever wants to know how things stand looks
     /// at [`grant`](Self::grant), which is always the latest.
     pub async fn extended(&self) -> Option<Grant> {
@@ -189,7 +189,7 @@ impl Leadership {
         extended.then(|| self.grant())
     }
 
-    /// Waits until the work must begin to stop, and says why. Drop the reign
+    /// Waits until the work must begin to stop, and says why. Drop the leadership
     /// when it has.
     pub async fn cancelled(&self) -> Why {
         let mut ending = self.hold.facts.ending.subscribe();
@@ -275,7 +275,7 @@ impl Handle {
         self.facts.fence.term
     }
 
-    /// What to warn of if the reign, which is over, is still held.
+    /// What to warn of if the leadership, which is over, is still held.
     pub(super) fn leak(&self) -> Option<String> {
         let hold = self.hold.upgrade()?;
         let term = self.term();
@@ -316,7 +316,7 @@ impl Handle {
         });
     }
 
-    /// Takes the office away: invalid first, told second.
+    /// Takes the leadership away: invalid first, told second.
     pub(super) fn revoke(&self, why: Why) {
         self.facts.valid_until.store(0, Ordering::Release);
         self.cancel(why);

@@ -1,13 +1,13 @@
-//! Standing for office, holding it, and seeing who does.
+//! Standing in an election, leading, and seeing who leads.
 //!
 //! An [`Election`] is this process's stand in one election. It campaigns for
-//! as long as it lives; whenever it holds office, [`Election::elected`]
-//! yields a [`Leadership`]. The reign is the proof and the leash:
+//! as long as it lives; whenever it leads, [`Election::elected`]
+//! yields a [`Leadership`]. The leadership is the proof and the leash:
 //! [`Leadership::is_valid`] compares a clock, so it tells the truth even if the
 //! runtime was starved or the machine slept; [`Leadership::cancelled`] says when
 //! to stop; **dropping it says that the work has ended**. Only then is the
-//! office vacated, and only then does the candidate stand again. So the order
-//! (stop the work, make the grant invalid, release the office) is kept by
+//! election vacated, and only then does the candidate stand again. So the order
+//! (stop the work, make the grant invalid, release the election) is kept by
 //! ownership, not by discipline.
 //!
 //! Everything here runs on a thread of its own ([`crate::drive`]) and can be
@@ -56,7 +56,7 @@ pub struct Election {
     /// The stream of events that was there from the start, until it is taken.
     first: Mutex<Option<Events>>,
     stage: state::Receiver<Stage>,
-    /// The term of the reign handed out last.
+    /// The term of the leadership handed out last.
     handed_out: Option<Fence>,
 }
 
@@ -67,7 +67,7 @@ struct Shared {
     mailbox: Arc<Mailbox>,
     stage: state::Sender<Stage>,
     events: events::Fan,
-    /// The reign that waits to be handed out.
+    /// The leadership that waits to be handed out.
     waiting: Mutex<Option<Leadership>>,
     current: Mutex<Option<leadership::Handle>>,
     leader: state::Sender<Option<Observation>>,
@@ -133,10 +133,10 @@ impl Election {
         &self.shared.config
     }
 
-    /// Waits until this candidate holds office and yields the proof; `None`
+    /// Waits until this candidate leads and yields the proof; `None`
     /// once the election has been stopped (or, by a mistake in a store or in
-    /// here, has panicked). A reign is yielded once: the next
-    /// call waits for the next reign. Cancelling this loses nothing.
+    /// here, has panicked). A leadership is yielded once: the next
+    /// call waits for the next leadership. Cancelling this loses nothing.
     pub async fn elected(&mut self) -> Option<Leadership> {
         loop {
             match *self.stage.borrow_and_update() {
@@ -169,12 +169,12 @@ impl Election {
         self.shared.leader.borrow().clone()
     }
 
-    /// Gives up the office, if it is held, and stands again a little later.
+    /// Gives up the leadership, if it is held, and stands again a little later.
     pub fn resign(&self) {
         self.shared.mailbox.command(Command::Resign);
     }
 
-    /// Gives up the office, if it is held, in favour of the candidate of this
+    /// Gives up the leadership, if it is held, in favour of the candidate of this
     /// name: the others hold back for one and a half intervals, and so does
     /// this one. If nobody of that name comes, anybody may lead then, this
     /// candidate among them, in a new term.
@@ -182,7 +182,7 @@ impl Election {
         self.shared.mailbox.command(Command::Transfer(to));
     }
 
-    /// Gives up the office, if it is held, and ends. Returns when the
+    /// Gives up the leadership, if it is held, and ends. Returns when the
     /// register has been vacated (or its lease can no longer be saved), which
     /// needs the [`Leadership`] to be dropped: drop it before, or elsewhere.
     pub async fn stop(mut self) {
@@ -219,13 +219,13 @@ impl Drop for EndGuard {
 }
 
 impl Shared {
-    /// The term in which the office is held.
+    /// The term in which the election is held.
     fn held(&self) -> Option<Term> {
         let current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         current.as_ref().map(leadership::Handle::term)
     }
 
-    /// Warns, a lease after a reign is over, if somebody still holds it. Until
+    /// Warns, a lease after a leadership is over, if somebody still holds it. Until
     /// it is dropped the candidate may not stand again: its work may go on.
     fn warn_of_leak(&self, leadership: leadership::Handle) {
         let (election, lease) = (self.config.election.clone(), self.config.lease);
@@ -283,7 +283,7 @@ impl Shared {
         }
         drop(current);
         let ends = matches!(event, Event::Stopped);
-        // A reign that nobody has picked up has no work to wait for.
+        // A leadership that nobody has picked up has no work to wait for.
         if matches!(event, Event::Draining { .. } | Event::Ousted { .. }) {
             drop(self.take_waiting());
         }

@@ -4,12 +4,12 @@
 //! *Raising* is done by standing: a candidate with a floor asks whoever leads
 //! below it to hand over, is elected above it, and leaves at once. So it keeps
 //! every rule that a candidate keeps, and there is no second way to write a
-//! term. *Deleting* is a comparison with the version of an office that is
+//! term. *Deleting* is a comparison with the version of an election that is
 //! vacant, or whose grant was seen to be over: nobody may hold it any more.
 //!
 //! A register that was written by hand, or whose holder took a lease of days
 //! and died, is judged over only when that lease has passed. A person who knows
-//! that no process holds the office may have it deleted before
+//! that no process holds the election may have it deleted before
 //! ([`forget_abandoned`]). That is the one place where a person's word stands
 //! for the lease.
 
@@ -58,7 +58,7 @@ pub enum RepairError {
     /// Somebody leads below the term, and could not even be asked to go.
     #[error(transparent)]
     Unasked(AskError),
-    /// The office is held.
+    /// The election is held.
     #[error(
         "expected an office that nobody holds, found {leader} in term {term}: have it resign, and \
          stop every candidate, before the election is forgotten"
@@ -69,7 +69,7 @@ pub enum RepairError {
         /// In which term.
         term: u64,
     },
-    /// The office is held by a process that lives.
+    /// The election is held by a process that lives.
     #[error(
         "expected an office whose holder is gone, found that {leader} in term {term} {sign}: it \
          lives; have it resign, and stop every candidate, before the election is forgotten"
@@ -124,7 +124,7 @@ pub async fn repair(
     on_background(async move {
         let (_, record) = look(store.as_ref(), &election, within).await?;
         if let Some(record) = record {
-            // From a vacant office the next leader takes the next term.
+            // From a vacant election the next leader takes the next term.
             let vacant = record.holder().is_none();
             if record.term > above || (vacant && record.term == above) {
                 return Ok(record.term);
@@ -142,7 +142,7 @@ pub async fn repair(
             }
             error = unasked(store.as_ref(), &election, above, within) => Err(error),
         };
-        // It hands out no reign, so the office is vacated at once.
+        // It hands out no leadership, so the election is vacated at once.
         stand.stop().await;
         raised
     })
@@ -221,7 +221,7 @@ async fn risen(
     }
 }
 
-/// Deletes the register of `election`, if nobody holds the office; waits for
+/// Deletes the register of `election`, if nobody holds the election; waits for
 /// up to a lease where it takes that to know. Returns the term that was
 /// forgotten. Whoever is elected next leads in term 1, unless a candidate
 /// lives that remembers.
@@ -283,7 +283,7 @@ pub async fn forget(
     .await
 }
 
-/// The same at once, on the word of a person that no process holds the office:
+/// The same at once, on the word of a person that no process holds the election:
 /// the process that the register names has ended, with all of its work, and so
 /// has every candidate. What that saves is the rest of the lease. Where the word
 /// is false two may lead, until the one that the register named has noticed.

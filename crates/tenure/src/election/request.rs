@@ -247,7 +247,7 @@ impl<'a> Asking<'a> {
     }
 }
 
-/// A request that nobody could read would hold the office for ever.
+/// A request that nobody could read would hold the election for ever.
 fn no_room(record: &Record) -> AskError {
     let error = StoreError::broken(format!(
         "expected a sequence below 2^62 in the record of {}, found {}: it was written by hand; \

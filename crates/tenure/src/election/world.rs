@@ -91,7 +91,7 @@ impl Mailbox {
 /// application.
 pub(super) struct Environment<F> {
     store: Arc<dyn Store>,
-    /// By which the office is held, if a session is to hold it.
+    /// By which the election is held, if a session is to hold it.
     hold: Option<Arc<dyn Hold>>,
     lines: Lines,
     caller: Caller,
@@ -125,7 +125,7 @@ where
         }
     }
 
-    /// The same with an office that a session holds.
+    /// The same with an election that a session holds.
     pub(super) fn holding(self, hold: Option<Arc<dyn Hold>>) -> Self {
         Self { hold, ..self }
     }

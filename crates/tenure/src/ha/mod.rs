@@ -245,7 +245,7 @@ impl Manager {
         self.stopped().await;
     }
 
-    /// Whether the node has ended. What [`group_state`](Self::sight) shows then is
+    /// Whether the node has ended. What [`group_state`](Self::group_state) shows then is
     /// the last that it saw.
     pub fn has_stopped(&self) -> bool {
         *self.shared.stopped.borrow()

@@ -10,7 +10,7 @@
 //! The file has a rollback journal and `synchronous = FULL`: an acknowledged
 //! write is in the file itself and survives a power cut. Its clock is the
 //! machine's boot-time clock, which all processes share and which cannot
-//! step, so a fresh candidate takes a long-dead office at once. Which file
+//! step, so a fresh candidate takes a long-dead election at once. Which file
 //! that is, and what happens when it is not any more, is the matter of
 //! `link.rs`.
 //!

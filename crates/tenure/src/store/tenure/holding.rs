@@ -1,4 +1,4 @@
-//! Offices held by sessions: which session holds which register, one
+//! Elections held by sessions: which session holds which register, one
 //! confirmation for all that share it, and what becomes of what nobody claims.
 //!
 //! A [`Pool`] has as many sessions as it takes, each with up to
@@ -48,7 +48,7 @@ const TTL_MIN: Duration = Duration::from_secs(1);
 const CLEAR_WITHIN: Duration = Duration::from_secs(10);
 const CLEAR_PAUSE: Duration = Duration::from_millis(200);
 
-/// All sessions of a store that hold offices.
+/// All sessions of a store that hold elections.
 #[derive(Debug)]
 pub(super) struct Pool {
     client: Client,

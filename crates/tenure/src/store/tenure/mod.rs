@@ -9,7 +9,7 @@
 //! next leader, and never faster than the clocks of the leaders. Stamps never
 //! go back; the time of an answer may, when another leads, and then a grant
 //! looks younger than it is. So a grant is judged over by that clock alone, and a fresh
-//! candidate takes a long-dead office at once.
+//! candidate takes a long-dead election at once.
 //!
 //! Versions are the ids of the log entries that wrote.
 //!
@@ -41,7 +41,7 @@ pub struct Tenure {
     client: Client,
     hub: Arc<Hub>,
     watcher: Arc<Watcher>,
-    /// The sessions that hold offices, if they are to.
+    /// The sessions that hold elections, if they are to.
     pool: Option<Arc<Pool>>,
 }
 
