@@ -59,16 +59,21 @@ impl<U: Message + Default> Decoder for Bounded<U> {
     type Error = Status;
 
     fn decode(&mut self, from: &mut DecodeBuf<'_>) -> Result<Option<U>, Status> {
-        let bytes = from.copy_to_bytes(from.remaining());
-        let parts = parts(&bytes);
-        if parts > PARTS_MAX {
-            return Err(too_many());
-        }
-        let message = U::decode(bytes);
-        message
-            .map(Some)
-            .map_err(|error| Status::internal(error.to_string()))
+        decode(from.copy_to_bytes(from.remaining())).map(Some)
     }
+}
+
+/// Reads a message if it has few enough parts.
+///
+/// # Errors
+/// What its sender is to be told.
+pub fn decode<U: Message + Default>(message: Bytes) -> Result<U, Status> {
+    let parts = parts(&message);
+    if parts > PARTS_MAX {
+        return Err(too_many());
+    }
+    let message = U::decode(message);
+    message.map_err(|error| Status::internal(error.to_string()))
 }
 
 /// How many fields it has, up to one more than it may have. What is no message

@@ -23,6 +23,8 @@ mod codec;
 #[path = "generated/tenure.v1.rs"]
 pub mod v1;
 
+pub use codec::decode;
+
 /// The interface as data, for reflection.
 pub const DESCRIPTOR: &[u8] = include_bytes!("generated/descriptor.bin");
 

@@ -20,10 +20,12 @@ use attacked::{
 use common::servers::{Cluster, answer, call, call_with, led, metric};
 use hyper::body::{Body, Frame};
 use tenure_api::v1::log_client::LogClient;
+use tenure_api::v1::pipeline_client::PipelineClient;
 use tenure_api::v1::registers_client::RegistersClient;
 use tenure_api::v1::{self};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
+use tokio_stream::StreamExt as _;
 use tonic::Code;
 use tonic::body::Body as Content;
 use tonic::codegen::{Bytes, http};
@@ -475,6 +477,39 @@ fn a_message_of_millions_of_parts_is_refused_before_it_is_decoded() {
     });
     let slowest = probes.end();
     assert!(slowest < PROMPT, "{slowest:?}");
+}
+
+#[test]
+fn exchanges_that_wait_hold_nothing_of_what_was_asked() {
+    let alone = Alone::start(None);
+    runtime().block_on(async {
+        let before = resident(alone.server.id());
+        // It asks for nothing, in seven megabytes.
+        let request = v1::Request {
+            number: 1,
+            secret: vec![7; 7_000_000].into(),
+            ..v1::Request::default()
+        };
+        let message = v1::Requests {
+            requests: vec![request],
+        };
+        let channel = connect(&alone.address, 1).await;
+        let mut held = Vec::new();
+        for _ in 0..40 {
+            let first = tokio_stream::once(message.clone());
+            let requests = first.chain(tokio_stream::pending());
+            let mut pipeline = PipelineClient::new(channel.clone());
+            let answers = timeout(SOON, pipeline.exchange(requests)).await;
+            let mut answers = answers.expect("in time").expect("it is let in");
+            let answer = timeout(SOON, answers.get_mut().message()).await;
+            let answer = answer.expect("in time").expect("no error");
+            assert_eq!(answer.expect("no end").answers[0].number, 1);
+            held.push(answers);
+        }
+        let grew = growth(alone.server.id(), before);
+        assert!(grew < 128 * MIB, "{} MiB", grew / MIB);
+        drop(held);
+    });
 }
 
 /// All of it at once, against the leader of three.

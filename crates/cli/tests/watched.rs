@@ -209,6 +209,45 @@ fn a_leader_with_a_thousand_watches_that_are_not_read_answers_and_leads_on() {
     drop(held);
 }
 
+/// Each began with a page of 80 kB, which has been read.
+#[test]
+fn watches_that_wait_hold_nothing_of_what_they_were_told() {
+    let alone = Alone::start(None);
+    let runtime = runtime();
+    runtime.block_on(async {
+        let channel = connect(&alone.address, 1).await;
+        for number in 0..4 {
+            let swap = v1::Swap {
+                key: key(number),
+                value: vec![7; 20_000].into(),
+                ..v1::Swap::default()
+            };
+            let request = v1::CompareAndSwapRequest {
+                swap: Some(swap),
+                numbered: None,
+            };
+            let mut registers = RegistersClient::new(channel.clone());
+            registers.compare_and_swap(request).await.expect("done");
+        }
+        let before = resident(alone.server.id());
+        let mut held = Vec::new();
+        for _ in 0..4 {
+            let channel = connect(&alone.address, 1).await;
+            for _ in 0..10 {
+                let mut begun = JoinSet::new();
+                for _ in 0..50 {
+                    let channel = channel.clone();
+                    begun.spawn(async move { Watch::begin(&channel).await });
+                }
+                held.extend(all(begun).await);
+            }
+        }
+        let grew = growth(alone.server.id(), before);
+        assert!(grew < 128 * MIB, "{} MiB", grew / MIB);
+        drop(held);
+    });
+}
+
 #[test]
 fn watches_that_begin_while_registers_change_come_to_what_is_there() {
     let alone = Alone::start(None);

@@ -23,8 +23,10 @@ use tonic::{Code, Request, Response, Status, Streaming};
 use super::account::{CallerAccount, Charge, FlowControl, Reserved, StreamKind};
 use super::audit::Entry;
 use super::errors::{busy, invalid};
+use super::grpc_body::{DecodedMessages, GrpcBody};
 use super::handle::ServerHandle;
 use super::inbox::{AnswerQueue, Event, ReplyTo, StreamRequest, TimedAnswer};
+use super::listen::MESSAGE_BYTES;
 use super::sessions::ProvenSessions;
 use super::tokens::{Caller, Granted};
 use super::translate::{self, answer};
@@ -88,13 +90,14 @@ fn taken<T>(request: Request<T>) -> Result<(Caller, T), Status> {
     Ok((caller, request.into_inner()))
 }
 
-fn stream<T: Send + 'static>(
+/// `listen` finds the messages there, and not in the stream.
+fn stream<T: prost::Message + 'static>(
     streams: StreamKind,
     messages: impl Stream<Item = Result<T, Status>> + Send + 'static,
 ) -> Response<Stream_<T>> {
-    let mut response: Response<Stream_<T>> = Response::new(Box::pin(messages));
-    // `listen` finds it there.
+    let mut response: Response<Stream_<T>> = Response::new(Box::pin(tokio_stream::empty()));
     response.extensions_mut().insert(streams);
+    response.extensions_mut().insert(GrpcBody::of(messages));
     response
 }
 
@@ -303,9 +306,13 @@ impl Pipeline for ServerHandle {
 
     async fn exchange(
         &self,
-        requests: Request<Streaming<v1::Requests>>,
+        request: Request<Streaming<v1::Requests>>,
     ) -> Result<Response<Self::ExchangeStream>, Status> {
-        let (caller, requests) = taken(requests)?;
+        // `listen` has put the body there.
+        let body = request.extensions().get().and_then(GrpcBody::take);
+        let body = body.ok_or_else(|| Status::internal("nobody noted what comes"))?;
+        let requests = DecodedMessages::new(body, MESSAGE_BYTES);
+        let (caller, _) = taken(request)?;
         // Whoever is not known at all is turned away; what each request needs
         // is asked when it comes.
         caller.granted().map_err(status)?;
@@ -347,7 +354,7 @@ struct Exchange {
 }
 
 impl Exchange {
-    async fn run(mut self, mut requests: Streaming<v1::Requests>) {
+    async fn run(mut self, mut requests: DecodedMessages) {
         let (mut open, mut ended) = (true, None);
         while open || self.under_way > 0 {
             tokio::select! {
@@ -369,7 +376,7 @@ impl Exchange {
                         place.send(Ok((message, self.place.charge(bytes, None))));
                     }
                 }
-                message = requests.message(), if open && self.under_way < STREAM_MAX => {
+                message = requests.message::<v1::Requests>(), if open && self.under_way < STREAM_MAX => {
                     match message {
                         Ok(Some(message)) => {
                             if self.ask(message).await.is_err() {

@@ -70,6 +70,7 @@ mod event_loop;
 pub mod fuzzed;
 mod given_up;
 mod grpc;
+mod grpc_body;
 mod handle;
 mod health;
 mod http;

@@ -44,6 +44,7 @@ use super::connection_limit::{ConnectionCapacity, ConnectionLimit, ConnectionPer
 use super::counted_body::CountedBody;
 use super::errors::error;
 use super::given_up::{GivenUp, UNSEEN_MAX};
+use super::grpc_body::GrpcBody;
 use super::handle::ServerHandle;
 use super::log_rate_limit::LogRateLimit;
 use super::metrics::Closed;
@@ -83,7 +84,7 @@ const NEWCOMERS_MAX: usize = 1_024;
 /// those with the right admin.
 const KEPT_OF: [usize; 2] = [8, 64];
 /// The largest message that is read from a client.
-const MESSAGE_BYTES: usize = 8 * 1024 * 1024;
+pub(super) const MESSAGE_BYTES: usize = 8 * 1024 * 1024;
 
 /// What gRPC's health service knows: the server as a whole, and each service,
 /// since some who ask do so by name. All of them stand as the server does.
@@ -379,13 +380,20 @@ async fn note(State(handle): State<ServerHandle>, mut request: Request, next: Ne
     request.extensions_mut().insert(caller.clone());
     let grpc = is_grpc(&request);
     let keeps = request.uri().path() != EXCHANGE;
-    let (parts, body) = request.into_parts();
+    let (mut parts, body) = request.into_parts();
     let within = handle.message_within;
     let body = MeteredBody::new(body, &parts.headers, Arc::clone(&asked), within, keeps);
-    let request = Request::from_parts(parts, Body::new(body));
+    let mut body = Body::new(body);
+    if !keeps {
+        let body = std::mem::take(&mut body);
+        parts.extensions.insert(GrpcBody::new(body));
+    }
+    let request = Request::from_parts(parts, body);
     let mut response = next.run(request).await;
     let streams = response.extensions_mut().remove::<StreamKind>();
+    let written = response.extensions_mut().remove::<GrpcBody>();
     let (parts, body) = response.into_parts();
+    let body = written.and_then(|it| it.take()).unwrap_or(body);
     let mut body = CountedBody::new(body, (asked, under_way), streams);
     poll_fn(|context| {
         body.take(context);
