@@ -1,7 +1,10 @@
 //! A disk that is full or hangs, and files that have grown long enough.
 
+use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
 
+use super::sink::{FILE_BYTES, OLDER_FILES};
 use super::*;
 
 fn lines(path: &Path) -> Vec<Value> {
@@ -82,6 +85,33 @@ fn a_full_disk_is_counted_and_said_once_there_is_room_again() {
         ]
     );
     assert_eq!(trail.lock().lost, 0);
+}
+
+#[test]
+fn a_file_with_other_content_is_refused_and_stays_as_it_is() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("audit");
+    let begin = || Audit::start(Some(AuditTo::File(path.clone())), 7);
+    for other in [
+        "[tokens.op]\nadmin = true\n",
+        "tenure data 1",
+        "\0",
+        "{}\n",
+        "{\"at_ms\": 1, \"event\": \"leads\"}\n",
+    ] {
+        fs::write(&path, other).expect("written");
+        let why = begin().expect_err(other);
+        assert!(why.contains("expected a new file"), "{why}");
+        let found = fs::read_to_string(&path).expect("text");
+        assert_eq!(found, other);
+    }
+    // What another program has collected, and a line that was cut.
+    let sorted = r#"{"at_ms":1,"server":7,"event":"leads","by":null,"about":{},"result":"done"}"#;
+    let long = format!(r#"{{"about":{{"added":"{}"#, "x".repeat(1 << 17));
+    for audit in ["", "\n", &format!("{sorted}\n"), "{\"ab", &long] {
+        fs::write(&path, audit).expect("written");
+        begin().expect(audit);
+    }
 }
 
 #[test]
