@@ -92,8 +92,15 @@ struct Trail {
     lost: Counter,
 }
 
+/// One line that waits to be written.
+struct Line {
+    text: String,
+    /// How many are lost with it: `repeated` stands for others.
+    count: u64,
+}
+
 struct State {
-    lines: VecDeque<String>,
+    lines: VecDeque<Line>,
     /// Of the lines above, and of the one that is being written.
     bytes: usize,
     writing: bool,
@@ -397,29 +404,29 @@ impl Trail {
                 let by = json!({ "token": (!token.is_empty()).then_some(token) });
                 let mut line = self.line("repeated", by, json!({ "lines": more }));
                 line.insert("result".into(), "done".into());
-                self.queue(state, written(line));
+                self.queue(state, written(line), more);
             }
         }
     }
 
     fn put(&self, line: Map<String, Value>) {
         let text = written(line);
-        self.queue(&mut self.lock(), text);
+        self.queue(&mut self.lock(), text, 1);
         self.news.notify_one();
     }
 
-    fn queue(&self, state: &mut State, text: String) {
+    fn queue(&self, state: &mut State, text: String, count: u64) {
         if state.shut {
             return;
         }
         // One that is longer by itself goes alone.
         if state.bytes > 0 && state.bytes + text.len() > QUEUE_BYTES {
-            state.lost += 1;
-            self.lost.inc();
+            state.lost += count;
+            self.lost.inc_by(count);
             return;
         }
         state.bytes += text.len();
-        state.lines.push_back(text);
+        state.lines.push_back(Line { text, count });
     }
 
     /// Waits for something to write, or until it is time to say what was
@@ -439,7 +446,7 @@ impl Trail {
     fn write_all_to(&self, sink: &mut Sink) {
         let mut state = self.lock();
         loop {
-            let Some(text) = state.lines.pop_front() else {
+            let Some(Line { text, count }) = state.lines.pop_front() else {
                 self.done.notify_all();
                 if state.shut {
                     return;
@@ -464,8 +471,8 @@ impl Trail {
             match written {
                 Ok(()) => state.lost -= before,
                 Err(error) => {
-                    state.lost += 1;
-                    self.lost.inc();
+                    state.lost += count;
+                    self.lost.inc_by(count);
                     sink.complain(&error);
                 }
             }

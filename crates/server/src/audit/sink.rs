@@ -1,7 +1,8 @@
 //! The file that an audit is written to, or standard error.
 //!
 //! A file that is there already is written only if it begins as an audit does:
-//! who names the wrong file must not lose what is in it.
+//! who names the wrong file must not lose what is in it. A line that a full
+//! disk or a crash has cut stays as it is, and the next one begins anew.
 //!
 //! A file that has [`FILE_BYTES`] is renamed to `FILE.1`, that one to `FILE.2`
 //! and so on; of these there are [`OLDER_FILES`]. Lines are not synced: the
@@ -9,7 +10,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -69,6 +70,7 @@ impl Sink {
                            written as an audit, found a file with other content; name another one";
                 return Err(io::Error::new(io::ErrorKind::InvalidData, why));
             }
+            self.torn = is_torn(&file, bytes)?;
             self.file = Some((file, bytes));
         }
         Ok(())
@@ -96,7 +98,7 @@ impl Sink {
             return Ok(());
         };
         let written = file.write_all(format!("{torn}{text}").as_bytes());
-        *bytes += more;
+        *bytes += more + torn.len() as u64;
         self.torn = written.is_err();
         if self.torn {
             self.file = None;
@@ -136,6 +138,16 @@ fn is_audit(file: &File) -> io::Result<bool> {
     let line: Option<Map<String, Value>> = serde_json::from_slice(line).ok();
     let fields = ["at_ms", "server", "event", "by", "about", "result"];
     Ok(line.is_some_and(|line| fields.iter().all(|field| line.contains_key(*field))))
+}
+
+/// Whether the last line of a file is not whole.
+fn is_torn(file: &File, bytes: u64) -> io::Result<bool> {
+    let Some(last) = bytes.checked_sub(1) else {
+        return Ok(false);
+    };
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, last)?;
+    Ok(byte != *b"\n")
 }
 
 /// Makes room for a new file; the oldest goes.
