@@ -1,6 +1,8 @@
 //! The only place that prints: text for people, JSON for programs.
 
 use std::fmt::Write as _;
+#[cfg(feature = "tenure")]
+use std::io::IsTerminal as _;
 use std::io::{self, Write as _};
 
 #[cfg(feature = "tenure")]
@@ -57,7 +59,8 @@ impl Output {
         let _ = thread.spawn(print);
     }
 
-    /// Prints an entry of a log: its data as they are, and a newline.
+    /// Prints an entry of a log and a newline: its data as they are, but to a
+    /// terminal as [`shown`].
     #[cfg(feature = "tenure")]
     pub(crate) fn entry(self, number: u64, data: &[u8]) -> io::Result<()> {
         let mut out = io::stdout().lock();
@@ -67,6 +70,8 @@ impl Output {
                 Err(_) => json!({ "number": number, "data_base64": STANDARD.encode(data) }),
             };
             writeln!(out, "{}", plain_json(&object.to_string()))?;
+        } else if out.is_terminal() {
+            writeln!(out, "{}", shown(data))?;
         } else {
             out.write_all(data)?;
             out.write_all(b"\n")?;
@@ -158,6 +163,18 @@ fn plain_lines(text: &str) -> String {
     text.split('\n').map(plain).collect::<Vec<_>>().join("\n")
 }
 
+/// What others have appended, on one line of a terminal: it neither moves the
+/// cursor nor passes for another entry. Bytes that are no text are escaped, too.
+#[cfg(feature = "tenure")]
+fn shown(data: &[u8]) -> String {
+    let mut shown = String::with_capacity(data.len());
+    for chunk in data.utf8_chunks() {
+        shown += &plain(chunk.valid());
+        shown.extend(chunk.invalid().escape_ascii().map(char::from));
+    }
+    shown
+}
+
 /// Who leads, in a sentence.
 pub(crate) fn describe(election: &str, seen: &Observation) -> String {
     let Some(leader) = &seen.leader else {
@@ -211,6 +228,15 @@ fn observed(election: &str, seen: &Observation, record: Option<&Record>) -> Valu
 #[cfg(test)]
 mod tests {
     use super::{plain, plain_json};
+
+    #[test]
+    #[cfg(feature = "tenure")]
+    fn an_entry_stays_on_its_line_of_a_terminal() {
+        let data = b"a\n2 b\x1b[2J\r\x9b31m\xff\xc2\x9b\xe2\x80\xae\\";
+        let wanted = r"a\n2 b\u{1b}[2J\r\x9b31m\xff\u{9b}\u{202e}\";
+        assert_eq!(super::shown(data), wanted);
+        assert_eq!(super::shown("é ü".as_bytes()), "é ü");
+    }
 
     #[test]
     fn what_others_say_stays_on_its_line() {

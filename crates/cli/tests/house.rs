@@ -503,4 +503,12 @@ fn a_file_of_changes_that_cannot_be_written_is_refused_at_the_start() {
     let server = place.start(1, &["--audit", &place.path("none/audit")]);
     let words = ["--audit", "expected a file that can be written", "No such"];
     server.says(1, &words);
+    // A slip that would cost everybody's rights.
+    token(&place, "boss", &["--admin"]);
+    let tokens = place.path("tokens.toml");
+    let before = fs::read(&tokens).expect("rights");
+    let mut server = place.start(1, &["--tokens", &tokens, "--audit", &tokens]);
+    server.says(1, &["--audit", "expected a new file", "name another one"]);
+    assert_eq!(server.ended().code(), Some(2));
+    assert_eq!(fs::read(&tokens).expect("rights"), before);
 }

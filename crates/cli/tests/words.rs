@@ -5,10 +5,10 @@ mod common;
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use common::TENURE;
-use common::servers::tenure;
+use common::servers::{Cluster, tenure};
 
 /// What a server says that takes itself for the program: colours, a title, a
 /// line of the log, controls of C1, and a turned direction.
@@ -141,7 +141,7 @@ fn a_server_is_quoted_in_plain_text() {
 
 /// The log of a candidate up to the line with the words of the server.
 fn until_refused(mut candidate: Command) -> String {
-    let stderr = std::process::Stdio::piped();
+    let stderr = Stdio::piped();
     let mut candidate = candidate.stderr(stderr).spawn().expect("tenure runs");
     let mut log = candidate.stderr.take().expect("a pipe");
     let mut heard = Vec::new();
@@ -172,4 +172,25 @@ fn a_candidate_is_named_in_plain_text() {
     let told = format!("{}{}", shown(&ran), shown(&listed));
     is_plain(&told);
     assert!(told.contains(r"a\u{202e}b\u{2066}c leads"), "{told}");
+}
+
+/// `script` reads it in a terminal of its own.
+#[test]
+fn an_entry_is_plain_text_to_a_terminal_and_as_it_is_to_a_pipe() {
+    let cluster = Cluster::start();
+    let url = cluster.url();
+    let entry = "one\ntwo\u{1b}[2J";
+    let appended = tenure(&["log", "append", "--store", &url, entry]);
+    assert!(appended.status.success(), "{appended:?}");
+    let piped = tenure(&["log", "read", "--store", &url]);
+    assert_eq!(piped.stdout, format!("{entry}\n").as_bytes());
+    let line = "exec \"$TENURE\" log read --store \"$URL\"";
+    let terminal = Command::new("script")
+        .args(["--quiet", "--return", "--command", line, "/dev/null"])
+        .env("TENURE", TENURE)
+        .env("URL", &url)
+        .stdin(Stdio::null())
+        .output()
+        .expect("script, of util-linux");
+    assert_eq!(shown(&terminal), "one\\ntwo\\u{1b}[2J\r\n");
 }

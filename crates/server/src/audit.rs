@@ -18,20 +18,17 @@
 //! has [`IDLE_LINES`] such lines in [`FOLD_EVERY`]; more are counted, and said
 //! in one line (`repeated`).
 //!
-//! A file that has [`FILE_BYTES`] is renamed to `FILE.1`, that one to `FILE.2`
-//! and so on; of these there are [`OLDER_FILES`]. Lines are not synced: the
-//! last ones may be missing when the machine has lost its power.
+//! What is done with the file itself: `audit/sink.rs`.
+
+mod sink;
 
 use std::collections::{BTreeMap, VecDeque};
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::{Path, PathBuf};
+use std::io;
+use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
 
 use prometheus_client::metrics::counter::Counter;
-use rustix::fs::OFlags;
 use serde_json::{Map, Value, json};
 use tenure_api::v1::{self, Cause};
 use tenure_core::ids::Key;
@@ -40,6 +37,7 @@ use tenure_election::{Occupancy, Record, Request};
 use tenure_runtime::clock;
 use tenure_runtime::error::plain_json;
 
+use self::sink::Sink;
 use super::tokens::Caller;
 
 /// Characters of one text in a line, longer than any name, and values of one
@@ -48,17 +46,11 @@ const TEXT_MAX: usize = 1_024;
 const VALUES_MAX: usize = 64;
 /// Lines that wait to be written, in bytes.
 const QUEUE_BYTES: usize = 1 << 20;
-/// The largest file, in bytes.
-const FILE_BYTES: u64 = 16 << 20;
-/// How many older ones are kept.
-const OLDER_FILES: u32 = 7;
 /// How long a start waits until the file is open.
 const OPENED_WITHIN: Duration = Duration::from_secs(2);
 /// Lines of one token about what changed nothing, in so long.
 const IDLE_LINES: u64 = 100;
 const FOLD_EVERY: Duration = Duration::from_secs(10);
-/// How often it is said that lines are lost, at most.
-const COMPLAIN_EVERY: Duration = Duration::from_secs(60);
 
 /// Where to write who changed what.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -100,8 +92,15 @@ struct Trail {
     lost: Counter,
 }
 
+/// One line that waits to be written.
+struct Line {
+    text: String,
+    /// How many are lost with it: `repeated` stands for others.
+    count: u64,
+}
+
 struct State {
-    lines: VecDeque<String>,
+    lines: VecDeque<Line>,
     /// Of the lines above, and of the one that is being written.
     bytes: usize,
     writing: bool,
@@ -119,7 +118,7 @@ impl Audit {
     /// opened when it answers.
     ///
     /// # Errors
-    /// If the file cannot be opened.
+    /// If the file cannot be opened, or has something else in it.
     pub(super) fn start(to: Option<AuditTo>, server: u64) -> Result<Self, String> {
         let Some(to) = to else {
             return Ok(Self(None));
@@ -139,10 +138,11 @@ impl Audit {
         let handle = Arc::new(Handle(trail));
         match (opened.recv_timeout(OPENED_WITHIN), named) {
             (Ok(Err(error)), AuditTo::File(file)) => {
-                return Err(format!(
-                    "--audit {}: expected a file that can be written, found: {error}",
-                    file.display()
-                ));
+                let why = match error.kind() {
+                    io::ErrorKind::InvalidData => error.to_string(),
+                    _ => format!("expected a file that can be written, found: {error}"),
+                };
+                return Err(format!("--audit {}: {why}", file.display()));
             }
             (Err(mpsc::RecvTimeoutError::Timeout), AuditTo::File(file)) => tracing::warn!(
                 "--audit {}: the file system has not answered for {OPENED_WITHIN:?}; what is to be \
@@ -404,29 +404,29 @@ impl Trail {
                 let by = json!({ "token": (!token.is_empty()).then_some(token) });
                 let mut line = self.line("repeated", by, json!({ "lines": more }));
                 line.insert("result".into(), "done".into());
-                self.queue(state, written(line));
+                self.queue(state, written(line), more);
             }
         }
     }
 
     fn put(&self, line: Map<String, Value>) {
         let text = written(line);
-        self.queue(&mut self.lock(), text);
+        self.queue(&mut self.lock(), text, 1);
         self.news.notify_one();
     }
 
-    fn queue(&self, state: &mut State, text: String) {
+    fn queue(&self, state: &mut State, text: String, count: u64) {
         if state.shut {
             return;
         }
         // One that is longer by itself goes alone.
         if state.bytes > 0 && state.bytes + text.len() > QUEUE_BYTES {
-            state.lost += 1;
-            self.lost.inc();
+            state.lost += count;
+            self.lost.inc_by(count);
             return;
         }
         state.bytes += text.len();
-        state.lines.push_back(text);
+        state.lines.push_back(Line { text, count });
     }
 
     /// Waits for something to write, or until it is time to say what was
@@ -446,7 +446,7 @@ impl Trail {
     fn write_all_to(&self, sink: &mut Sink) {
         let mut state = self.lock();
         loop {
-            let Some(line) = state.lines.pop_front() else {
+            let Some(Line { text, count }) = state.lines.pop_front() else {
                 self.done.notify_all();
                 if state.shut {
                     return;
@@ -464,121 +464,20 @@ impl Trail {
                 format!("{}\n", Value::Object(line))
             });
             let missing = missing.unwrap_or_default();
-            let written = sink.write(&format!("{missing}{line}"));
+            let written = sink.write(&format!("{missing}{text}"));
             state = self.lock();
             state.writing = false;
-            state.bytes -= line.len();
+            state.bytes -= text.len();
             match written {
                 Ok(()) => state.lost -= before,
                 Err(error) => {
-                    state.lost += 1;
-                    self.lost.inc();
+                    state.lost += count;
+                    self.lost.inc_by(count);
                     sink.complain(&error);
                 }
             }
         }
     }
-}
-
-/// Where the lines go.
-struct Sink {
-    to: AuditTo,
-    file: Option<(File, u64)>,
-    /// The last line may not be whole.
-    torn: bool,
-    complained: Option<Instant>,
-}
-
-impl Sink {
-    const fn new(to: AuditTo) -> Self {
-        Self {
-            to,
-            file: None,
-            torn: false,
-            complained: None,
-        }
-    }
-
-    fn open(&mut self) -> io::Result<()> {
-        if let AuditTo::File(path) = &self.to {
-            let mut options = OpenOptions::new();
-            // A pipe would wait for its reader.
-            let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits();
-            let flags = i32::try_from(flags).map_err(io::Error::other)?;
-            options.create(true).append(true).mode(0o600);
-            let file = options.custom_flags(flags).open(path)?;
-            let found = file.metadata()?;
-            if !found.is_file() {
-                let why = "expected a plain file, found a directory, a device or a pipe";
-                return Err(io::Error::other(why));
-            }
-            self.file = Some((file, found.len()));
-        }
-        Ok(())
-    }
-
-    fn write(&mut self, text: &str) -> io::Result<()> {
-        let AuditTo::File(path) = &self.to else {
-            return io::stderr().lock().write_all(text.as_bytes());
-        };
-        let path = path.clone();
-        if self.file.is_none() {
-            self.open()?;
-        }
-        let more = text.len() as u64;
-        if let Some((_, bytes)) = &self.file
-            && *bytes > 0
-            && *bytes + more > FILE_BYTES
-        {
-            // Otherwise one that cannot be renamed would grow without a bound.
-            rotate(&path)?;
-            self.open()?;
-        }
-        let torn = if self.torn { "\n" } else { "" };
-        let Some((file, bytes)) = &mut self.file else {
-            return Ok(());
-        };
-        let written = file.write_all(format!("{torn}{text}").as_bytes());
-        *bytes += more;
-        self.torn = written.is_err();
-        if self.torn {
-            self.file = None;
-        }
-        written
-    }
-
-    fn complain(&mut self, error: &io::Error) {
-        let now = clock::boot();
-        let recently = self
-            .complained
-            .is_some_and(|at| now.since(at) < COMPLAIN_EVERY);
-        if !recently {
-            self.complained = Some(now);
-            let to = match &self.to {
-                AuditTo::Stderr => "stderr".to_owned(),
-                AuditTo::File(path) => path.display().to_string(),
-            };
-            tracing::warn!("--audit {to}: what was done is not noted, only counted: {error}");
-        }
-    }
-}
-
-/// Makes room for a new file; the oldest goes.
-fn rotate(path: &Path) -> io::Result<()> {
-    let older = |age: u32| {
-        let mut name = path.as_os_str().to_owned();
-        if age > 0 {
-            name.push(format!(".{age}"));
-        }
-        PathBuf::from(name)
-    };
-    for age in (0..OLDER_FILES).rev() {
-        match fs::rename(older(age), older(age + 1)) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]

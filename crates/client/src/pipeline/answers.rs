@@ -5,7 +5,7 @@ use std::time::Duration;
 use tenure_api::v1::{self, answer, command, request};
 use tenure_core::time::Instant;
 
-use super::in_flight::InFlight;
+use super::in_flight::{InFlight, Sent};
 use super::message::{command_weight, query_weight};
 use super::{Outcome, Outcomes, PendingRequest, Pipeline, Reply, Session, Verdict, session_over};
 use crate::Error;
@@ -33,6 +33,8 @@ impl Pipeline {
             self.open_answered(now, what, outcomes)
         } else {
             // To an earlier sending of the same.
+            let refused = matches!(&what, Ok(answer::What::Error(error)) if was_not_taken(error));
+            self.in_flight.earlier_answered(number, refused);
             return Verdict::Stay;
         };
         if verdict == Verdict::Stay {
@@ -79,18 +81,16 @@ impl Pipeline {
         outcomes: &mut Outcomes,
     ) -> Verdict {
         let over = matches!(self.session, Session::Over);
+        if was_not_taken(error) {
+            self.in_flight.refused(at);
+        }
         match error.cause() {
+            // The next stream carries the token that is in the file by then.
             v1::Cause::NotLeader
             | v1::Cause::Interrupted
             | v1::Cause::NotReady
+            | v1::Cause::Unauthenticated
             | v1::Cause::TooSlow => leave(error),
-            v1::Cause::Unauthenticated => {
-                // This sending was certainly not taken. The next stream
-                // carries the token that is in the file by then.
-                let sent = self.in_flight.get_mut(at);
-                sent.times = sent.times.saturating_sub(1);
-                leave(error)
-            }
             // Nothing is sent again under a session that is over.
             v1::Cause::Busy | v1::Cause::Window | v1::Cause::OutOfOrder if over => {
                 self.session_over(at, outcomes);
@@ -157,36 +157,54 @@ impl Pipeline {
         }
     }
 
-    /// It was not done and never will be; its serial has to be used all the
-    /// same, by something that is always done.
+    /// It was not done by what was sent last, and would not be if sent again;
+    /// its serial has to be used all the same, by something that is always
+    /// done.
     fn never(&mut self, at: usize, error: &v1::Error, outcomes: &mut Outcomes) -> Verdict {
         let sent = self.in_flight.get_mut(at);
-        let reply = std::mem::replace(&mut sent.op.reply, Reply::Nobody);
-        let stuck = std::mem::replace(&mut sent.filler, true);
-        sent.op.what = command::Operation::KeepAlive(true);
-        outcomes.push((reply, Err(Error::from_wire(error))));
-        self.in_flight.resend_from(at);
-        if stuck {
+        let refused = Error::from_wire(error);
+        // What would have been refused the first time as well.
+        let always = match error.cause() {
+            v1::Cause::Invalid => true,
+            v1::Cause::TooLarge => !error.quota,
+            _ => false,
+        };
+        let outcome = if sent.doubts == 0 || always {
+            refused
+        } else {
+            Error::Unknown(format!(
+                "it was sent before without an answer, and when it was sent again it was refused: \
+                 {refused}"
+            ))
+        };
+        if sent.filler || matches!(self.session, Session::Over) {
             // Not even that: this session is of no use any more.
-            self.session = Session::Over;
-            self.end_session(outcomes);
+            self.leave_session(outcomes);
+            self.settle(at, Err(outcome), outcomes);
+            return Verdict::Stay;
         }
+        sent.filler = true;
+        sent.op.what = command::Operation::KeepAlive(true);
+        let reply = std::mem::replace(&mut sent.op.reply, Reply::Nobody);
+        outcomes.push((reply, Err(outcome)));
+        self.in_flight.resend_from(at);
         Verdict::Stay
+    }
+
+    /// Nothing more is sent under this session; answers may come yet.
+    fn leave_session(&mut self, outcomes: &mut Outcomes) {
+        self.session = Session::Over;
+        "the session is over".clone_into(&mut self.trouble);
+        // What was to be sent again has no answer to wait for.
+        outcomes.extend(self.in_flight.drain_unsent().map(given_up));
     }
 
     /// The one at `at` was not done by what was sent last, and its session is
     /// over.
     fn session_over(&mut self, at: usize, outcomes: &mut Outcomes) {
-        self.session = Session::Over;
-        "the session is over".clone_into(&mut self.trouble);
-        // What was to be sent again has no answer to wait for.
-        outcomes.extend(
-            self.in_flight
-                .drain_unsent()
-                .map(|sent| (sent.op.reply, Err(expired()))),
-        );
+        self.leave_session(outcomes);
         let sent = self.in_flight.get_mut(at);
-        if sent.times == 1 {
+        if sent.doubts == 0 {
             let what = std::mem::replace(&mut sent.op.what, command::Operation::KeepAlive(true));
             let reply = std::mem::replace(&mut sent.op.reply, Reply::Nobody);
             let deadline = sent.op.deadline;
@@ -202,13 +220,10 @@ impl Pipeline {
         self.settle(at, Err(expired()), outcomes);
     }
 
-    /// What is still in flight under a session that is over is unknown.
+    /// What is still in flight under a session that is over is unknown, unless
+    /// each sending of it was refused.
     pub(super) fn end_session(&mut self, outcomes: &mut Outcomes) {
-        outcomes.extend(
-            self.in_flight
-                .drain()
-                .map(|sent| (sent.op.reply, Err(expired()))),
-        );
+        outcomes.extend(self.in_flight.drain().map(given_up));
         self.in_flight = InFlight::new();
         self.session = Session::None;
         if self.once {
@@ -291,6 +306,36 @@ impl Pipeline {
     }
 }
 
+/// Whether an answer says that the sending that it answers took no effect and
+/// will take none. It says nothing about earlier ones.
+fn was_not_taken(error: &v1::Error) -> bool {
+    match error.cause() {
+        v1::Cause::Unspecified
+        | v1::Cause::Interrupted
+        | v1::Cause::TooOld
+        // It is the stream that was too slow.
+        | v1::Cause::TooSlow => false,
+        v1::Cause::NotLeader
+        | v1::Cause::NotReady
+        | v1::Cause::Busy
+        | v1::Cause::Window
+        | v1::Cause::TooManySessions
+        | v1::Cause::OutOfOrder
+        | v1::Cause::OtherContent
+        | v1::Cause::NotOwner
+        | v1::Cause::SessionExpired
+        | v1::Cause::Held
+        | v1::Cause::Members
+        | v1::Cause::NotHandedOver
+        | v1::Cause::Compacted
+        | v1::Cause::Restored
+        | v1::Cause::TooLarge
+        | v1::Cause::Invalid
+        | v1::Cause::Denied
+        | v1::Cause::Unauthenticated => true,
+    }
+}
+
 fn leave(error: &v1::Error) -> Verdict {
     let hint = Some(error.leader_address.clone()).filter(|address| !address.is_empty());
     Verdict::Leave {
@@ -301,6 +346,16 @@ fn leave(error: &v1::Error) -> Verdict {
         },
         hint,
     }
+}
+
+/// Whom to tell what of a command whose session is over.
+fn given_up(sent: Sent) -> (Reply, Outcome) {
+    let error = if sent.doubts == 0 {
+        session_over()
+    } else {
+        expired()
+    };
+    (sent.op.reply, Err(error))
 }
 
 fn expired() -> Error {

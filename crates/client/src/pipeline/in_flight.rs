@@ -3,24 +3,31 @@
 //! They leave in the order of their serials, and may leave again: after a
 //! reconnect, or because a leader missed one before them. The name under
 //! which one was last sent grows with its serial among all that are sent, so
-//! an answer finds its command by bisection, and an answer to an earlier
-//! sending finds none.
+//! an answer finds its command by bisection. An answer to an earlier sending
+//! finds none; if it says that this sending was not taken, it leaves one
+//! sending less in doubt.
 
 use std::cmp::Ordering;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use tenure_alpo::MAX_WINDOW;
 use tenure_api::v1::{Command, command};
 
 use super::types::{PendingRequest, Reply};
 
+/// Earlier sendings whose answers may come yet, at most. Beyond that they stay
+/// in doubt: a server that does not answer must not make them many.
+const EARLIER_MAX: usize = 4_096;
+
 /// One command that has its number.
 #[derive(Debug)]
 pub(super) struct Sent {
     /// Under which name it was last sent.
     name: u64,
-    /// How often, without the times that it certainly was not taken.
-    pub(super) times: u32,
+    /// The sendings of which it is not known that they were not taken.
+    pub(super) doubts: u32,
+    /// Whether the answer to the last sending may come by this stream.
+    awaits: bool,
     /// Whether it is answered and only waits for those before it.
     done: bool,
     /// Whether it stands for one that was refused, so that its serial is used.
@@ -35,6 +42,9 @@ pub(super) struct InFlight {
     sent: VecDeque<Sent>,
     /// From here on they are to be sent (again).
     unsent: usize,
+    /// Serials by the names of their earlier sendings on this stream that are
+    /// not answered.
+    earlier: BTreeMap<u64, u64>,
 }
 
 impl InFlight {
@@ -44,6 +54,7 @@ impl InFlight {
             first: 1,
             sent: VecDeque::new(),
             unsent: 0,
+            earlier: BTreeMap::new(),
         }
     }
 
@@ -70,7 +81,8 @@ impl InFlight {
     pub(super) fn push(&mut self, op: PendingRequest<command::Operation>) {
         self.sent.push_back(Sent {
             name: 0,
-            times: 0,
+            doubts: 0,
+            awaits: false,
             done: false,
             filler: false,
             op,
@@ -83,14 +95,19 @@ impl InFlight {
         let at = self.unsent;
         let sent = self.sent.get_mut(at)?;
         self.unsent += 1;
-        sent.name = name;
+        let before = std::mem::replace(&mut sent.name, name);
         if sent.done {
             return Some(None);
         }
-        sent.times = sent.times.saturating_add(1);
+        let serial = self.first + at as u64;
+        if sent.awaits && self.earlier.len() < EARLIER_MAX {
+            self.earlier.insert(before, serial);
+        }
+        sent.awaits = true;
+        sent.doubts = sent.doubts.saturating_add(1);
         Some(Some(Command {
             session,
-            serial: self.first + at as u64,
+            serial,
             outstanding: self.first,
             operation: Some(sent.op.what.clone()),
         }))
@@ -108,6 +125,42 @@ impl InFlight {
             }
         }
         None
+    }
+
+    /// What was sent last was certainly not taken.
+    pub(super) fn refused(&mut self, at: usize) {
+        let sent = &mut self.sent[at];
+        sent.awaits = false;
+        sent.doubts = sent.doubts.saturating_sub(1);
+    }
+
+    /// An answer to what may be an earlier sending, and whether it says that
+    /// this one was certainly not taken.
+    pub(super) fn earlier_answered(&mut self, name: u64, refused: bool) {
+        // It may be one that is to be sent again and was not yet.
+        let waiting = self.sent.iter().skip(self.unsent);
+        let mut waiting = waiting.take_while(|sent| sent.name != 0);
+        let again = waiting.position(|sent| sent.awaits && sent.name == name);
+        if let Some(at) = again.map(|at| self.unsent + at) {
+            self.sent[at].awaits = false;
+            if refused {
+                self.refused(at);
+            }
+        } else if let Some(serial) = self.earlier.remove(&name)
+            && let Some(at) = self.place(serial)
+            && refused
+        {
+            let sent = &mut self.sent[at];
+            sent.doubts = sent.doubts.saturating_sub(1);
+        }
+    }
+
+    /// A new stream: no answer to an earlier sending comes by it, and all are
+    /// sent again.
+    pub(super) fn begin_stream(&mut self) {
+        self.earlier.clear();
+        self.sent.iter_mut().for_each(|sent| sent.awaits = false);
+        self.resend_from(0);
     }
 
     pub(super) fn get_mut(&mut self, at: usize) -> &mut Sent {

@@ -6,14 +6,17 @@
 //! the same order, and take effect once. What only looks has no number and is
 //! asked again freely.
 //!
-//! Three rules keep "perhaps" apart from "no":
+//! Four rules keep "perhaps" apart from "no":
 //!
 //! * what was never sent and ran out of time certainly did not happen; what
 //!   was sent and ran out of time is unknown, and *stays in flight* without
 //!   anybody waiting for it: a gap in the serials would stop the session;
 //! * a session that is over takes what was in flight under it along, as
-//!   unknown. Only what was sent once, and was told that it was not done
-//!   because the session is over, goes on under a new session;
+//!   unknown. Only what was told at each sending that it was not taken, at
+//!   last because the session is over, goes on under a new session;
+//! * a refusal speaks of the sending that it answers. Servers judge who asks
+//!   before they see that something is asked again, so a right that was taken
+//!   away since proves nothing about a sending whose answer was lost;
 //! * a leader that lacks what was answered already is none that counts.
 //!
 //! Sessions are opened with a secret, and each stream shows it with the first
@@ -274,7 +277,7 @@ impl Pipeline {
         self.proven = false;
         self.paused_until = None;
         self.unanswered_since = now;
-        self.in_flight.resend_from(0);
+        self.in_flight.begin_stream();
     }
 
     /// The stream has ended, and why.
@@ -296,7 +299,7 @@ impl Pipeline {
     /// something that no server has taken. The rest is left to its deadline.
     pub(super) fn turn_away(&mut self, error: &Error, outcomes: &mut Outcomes) {
         self.turn_away_commands(error, outcomes);
-        for sent in self.in_flight.iter_mut().filter(|sent| sent.times == 0) {
+        for sent in self.in_flight.iter_mut().filter(|sent| sent.doubts == 0) {
             let reply = std::mem::replace(&mut sent.op.reply, Reply::Nobody);
             // Its serial has to be used all the same.
             sent.op.what = command::Operation::KeepAlive(true);

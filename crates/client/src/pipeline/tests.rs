@@ -38,6 +38,15 @@ struct Server {
     state: State,
     /// Under which sessions something was done.
     used: BTreeSet<u64>,
+    /// What the client's token may not do. That is judged first.
+    denied: Denied,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Denied {
+    Nothing,
+    Appending,
+    Everything,
 }
 
 impl Server {
@@ -45,6 +54,7 @@ impl Server {
         Self {
             state: State::new(Limits::default(), ClockId::default()),
             used: BTreeSet::new(),
+            denied: Denied::Nothing,
         }
     }
 
@@ -85,6 +95,10 @@ impl Server {
     }
 
     fn command(&mut self, command: &v1::Command) -> answer::What {
+        let appends = matches!(command.operation, Some(command::Operation::Append(_)));
+        if self.denied == Denied::Everything || self.denied == Denied::Appending && appends {
+            return failed(v1::Cause::Denied, 0);
+        }
         let operation = match command.operation.as_ref().expect("an operation") {
             command::Operation::Append(bytes) if bytes.is_empty() => {
                 return self.refuse_empty(command);
@@ -272,7 +286,14 @@ impl World {
             25..50 => self.write(),
             50..70 => (0..self.rng.below(8)).for_each(|_| self.serve()),
             70..90 => (0..self.rng.below(8)).for_each(|_| self.read()),
-            90..94 => {
+            90 => {
+                self.server.denied = match self.rng.below(8) {
+                    0 => Denied::Everything,
+                    1 => Denied::Appending,
+                    _ => Denied::Nothing,
+                }
+            }
+            91..94 => {
                 let millis = self.rng.below(20);
                 self.pass(millis);
             }
@@ -337,7 +358,7 @@ fn check(world: &mut World) -> (usize, usize, usize) {
                 assert!(number > last, "caller {caller} overtook another");
                 (done, last) = (done + 1, number);
             }
-            Err(Error::Unavailable(_)) => {
+            Err(Error::Unavailable(_) | Error::Refused { .. }) => {
                 assert_eq!(place, None, "caller {caller} was told: not done");
                 not_done += 1;
             }
@@ -495,6 +516,40 @@ fn what_is_refused_for_good_uses_its_serial_up() {
     world.ask_next(60_000);
     world.settle();
     assert_eq!(check(&mut world), (1, 0, 0));
+}
+
+#[test]
+fn a_right_that_was_taken_away_since_proves_nothing() {
+    for denied in [Denied::Appending, Denied::Everything] {
+        let mut world = World::new(1);
+        world.pipeline.connected(at(0));
+        world.ask_next(60_000);
+        world.settle();
+        (0..3).for_each(|_| world.ask_next(60_000));
+        world.write();
+        // The first is done; the answers are lost.
+        world.serve();
+        world.up.clear();
+        world.cut(false);
+        world.server.denied = denied;
+        world.settle();
+        assert_eq!(world.server.log(), [0, 1]);
+        assert_eq!(check(&mut world), (1, 0, 3));
+    }
+}
+
+#[test]
+fn what_was_denied_each_time_that_it_was_sent_was_not_done() {
+    for denied in [Denied::Appending, Denied::Everything] {
+        let mut world = World::new(1);
+        world.pipeline.connected(at(0));
+        world.ask_next(60_000);
+        world.settle();
+        world.server.denied = denied;
+        (0..20).for_each(|_| world.ask_next(60_000));
+        world.settle();
+        assert_eq!(check(&mut world), (1, 20, 0));
+    }
 }
 
 #[test]

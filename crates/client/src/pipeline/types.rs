@@ -109,9 +109,8 @@ impl Gather {
             }
             // One that is in doubt says more than one that is not.
             Err(error) => match (&inner.error, &error) {
-                (None, _) | (Some(Error::Unavailable(_)), Error::Unknown(_)) => {
-                    inner.error = Some(error);
-                }
+                (Some(Error::Unknown(_)), _) => {}
+                (None, _) | (_, Error::Unknown(_)) => inner.error = Some(error),
                 _ => {}
             },
         }
@@ -156,6 +155,7 @@ mod tests {
         let done = |number| Ok(answer::What::Appended(number));
         let no = || Err(Error::Unavailable("no".into()));
         let perhaps = || Err(Error::Unknown("perhaps".into()));
+        let refused = || Err(Error::invalid("never"));
         assert_eq!(told(vec![done(4), done(5)]), Ok(vec![4, 5]));
         assert_eq!(told(vec![no(), no()]), Err(Error::Unavailable("no".into())));
         for in_doubt in [
@@ -163,6 +163,7 @@ mod tests {
             vec![perhaps(), no()],
             vec![done(4), no()],
             vec![no(), done(4)],
+            vec![refused(), perhaps()],
         ] {
             let found = told(in_doubt);
             assert!(matches!(found, Err(Error::Unknown(_))), "{found:?}");

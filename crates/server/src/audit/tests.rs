@@ -1,7 +1,11 @@
 //! A disk that is full or hangs, and files that have grown long enough.
 
+use std::fs::{self, File};
+use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
 
+use super::sink::{FILE_BYTES, OLDER_FILES};
 use super::*;
 
 fn lines(path: &Path) -> Vec<Value> {
@@ -82,6 +86,82 @@ fn a_full_disk_is_counted_and_said_once_there_is_room_again() {
         ]
     );
     assert_eq!(trail.lock().lost, 0);
+}
+
+#[test]
+fn a_file_with_other_content_is_refused_and_stays_as_it_is() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("audit");
+    let begin = || Audit::start(Some(AuditTo::File(path.clone())), 7);
+    for other in [
+        "[tokens.op]\nadmin = true\n",
+        "tenure data 1",
+        "\0",
+        "{}\n",
+        "{\"at_ms\": 1, \"event\": \"leads\"}\n",
+    ] {
+        fs::write(&path, other).expect("written");
+        let why = begin().expect_err(other);
+        assert!(why.contains("expected a new file"), "{why}");
+        let found = fs::read_to_string(&path).expect("text");
+        assert_eq!(found, other);
+    }
+    // What another program has collected, and a line that was cut.
+    let sorted = r#"{"at_ms":1,"server":7,"event":"leads","by":null,"about":{},"result":"done"}"#;
+    let long = format!(r#"{{"about":{{"added":"{}"#, "x".repeat(1 << 17));
+    for audit in ["", "\n", &format!("{sorted}\n"), "{\"ab", &long] {
+        fs::write(&path, audit).expect("written");
+        begin().expect(audit);
+    }
+}
+
+#[test]
+fn a_line_that_was_cut_costs_no_other() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("audit");
+    let trail = Trail::new(7);
+    let whole = written(trail.line("leads", Value::Null, json!({ "term": 1 })));
+    let (cut, _) = whole.split_at(whole.len() / 2);
+    // By a crash.
+    fs::write(&path, format!("{whole}{cut}")).expect("written");
+    let mut sink = Sink::new(AuditTo::File(path.clone()));
+    sink.write(&whole).expect("written");
+    sink.write(&whole).expect("written");
+    let wanted = format!("{whole}{cut}\n{whole}{whole}");
+    assert_eq!(fs::read_to_string(&path).expect("text"), wanted);
+    // By a disk that was full: the file is opened again for the next line.
+    let file = sink.file.take().expect("open").0;
+    (&file).write_all(cut.as_bytes()).expect("written");
+    sink.write(&whole).expect("written");
+    let wanted = format!("{wanted}{cut}\n{whole}");
+    assert_eq!(fs::read_to_string(&path).expect("text"), wanted);
+    // The first of its file.
+    fs::write(&path, cut).expect("written");
+    to(&path).finish(SOON);
+    let mut sink = Sink::new(AuditTo::File(path.clone()));
+    sink.write(&whole).expect("written");
+    let wanted = format!("{cut}\n{whole}");
+    assert_eq!(fs::read_to_string(&path).expect("text"), wanted);
+}
+
+#[test]
+fn what_is_lost_counts_for_all_that_it_stands_for() {
+    let trail = Trail::new(7);
+    let mut full = Sink::new(AuditTo::File("/dev/full".into()));
+    let mut state = trail.lock();
+    state.idle.insert("greedy".into(), IDLE_LINES + 200);
+    trail.fold(&mut state);
+    state.shut = true;
+    drop(state);
+    trail.write_all_to(&mut full);
+    assert_eq!((trail.lost.get(), trail.lock().lost), (200, 200));
+    // And where there is no room to wait.
+    let mut state = trail.lock();
+    (state.shut, state.bytes) = (false, QUEUE_BYTES);
+    state.idle.insert("greedy".into(), IDLE_LINES + 50);
+    trail.fold(&mut state);
+    drop(state);
+    assert_eq!((trail.lost.get(), trail.lock().lost), (250, 250));
 }
 
 #[test]

@@ -1,0 +1,169 @@
+//! The file that an audit is written to, or standard error.
+//!
+//! A file that is there already is written only if it begins as an audit does:
+//! who names the wrong file must not lose what is in it. A line that a full
+//! disk or a crash has cut stays as it is, and the next one begins anew.
+//!
+//! A file that has [`FILE_BYTES`] is renamed to `FILE.1`, that one to `FILE.2`
+//! and so on; of these there are [`OLDER_FILES`]. Lines are not synced: the
+//! last ones may be missing when the machine has lost its power.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::fs::OFlags;
+use serde_json::{Map, Value};
+use tenure_core::time::Instant;
+use tenure_runtime::clock;
+
+use super::AuditTo;
+
+/// The largest file, in bytes.
+pub(super) const FILE_BYTES: u64 = 16 << 20;
+/// How many older ones are kept.
+pub(super) const OLDER_FILES: u32 = 7;
+/// How much of a file that is there is looked at.
+const BEGINNING_BYTES: u64 = 64 << 10;
+/// With what each line begins: its fields are sorted.
+const BEGINNING: &[u8] = br#"{"about":"#;
+/// How often it is said that lines are lost, at most.
+const COMPLAIN_EVERY: Duration = Duration::from_secs(60);
+
+/// Where the lines go.
+pub(super) struct Sink {
+    to: AuditTo,
+    pub(super) file: Option<(File, u64)>,
+    /// The last line may not be whole.
+    pub(super) torn: bool,
+    pub(super) complained: Option<Instant>,
+}
+
+impl Sink {
+    pub(super) const fn new(to: AuditTo) -> Self {
+        Self {
+            to,
+            file: None,
+            torn: false,
+            complained: None,
+        }
+    }
+
+    pub(super) fn open(&mut self) -> io::Result<()> {
+        if let AuditTo::File(path) = &self.to {
+            let mut options = OpenOptions::new();
+            // A pipe would wait for its reader.
+            let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits();
+            let flags = i32::try_from(flags).map_err(io::Error::other)?;
+            options.create(true).read(true).append(true).mode(0o600);
+            let file = options.custom_flags(flags).open(path)?;
+            let found = file.metadata()?;
+            if !found.is_file() {
+                let why = "expected a plain file, found a directory, a device or a pipe";
+                return Err(io::Error::other(why));
+            }
+            let bytes = found.len();
+            if !is_audit(&file)? {
+                let why = "expected a new file, an empty one, or one that an earlier start has \
+                           written as an audit, found a file with other content; name another one";
+                return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+            }
+            self.torn = is_torn(&file, bytes)?;
+            self.file = Some((file, bytes));
+        }
+        Ok(())
+    }
+
+    pub(super) fn write(&mut self, text: &str) -> io::Result<()> {
+        let AuditTo::File(path) = &self.to else {
+            return io::stderr().lock().write_all(text.as_bytes());
+        };
+        let path = path.clone();
+        if self.file.is_none() {
+            self.open()?;
+        }
+        let more = text.len() as u64;
+        if let Some((_, bytes)) = &self.file
+            && *bytes > 0
+            && *bytes + more > FILE_BYTES
+        {
+            // Otherwise one that cannot be renamed would grow without a bound.
+            rotate(&path)?;
+            self.open()?;
+        }
+        let torn = if self.torn { "\n" } else { "" };
+        let Some((file, bytes)) = &mut self.file else {
+            return Ok(());
+        };
+        let written = file.write_all(format!("{torn}{text}").as_bytes());
+        *bytes += more + torn.len() as u64;
+        self.torn = written.is_err();
+        if self.torn {
+            self.file = None;
+        }
+        written
+    }
+
+    pub(super) fn complain(&mut self, error: &io::Error) {
+        let now = clock::boot();
+        let recently = self
+            .complained
+            .is_some_and(|at| now.since(at) < COMPLAIN_EVERY);
+        if !recently {
+            self.complained = Some(now);
+            let to = match &self.to {
+                AuditTo::Stderr => "stderr".to_owned(),
+                AuditTo::File(path) => path.display().to_string(),
+            };
+            tracing::warn!("--audit {to}: what was done is not noted, only counted: {error}");
+        }
+    }
+}
+
+/// Whether a file has nothing in it, or begins as an audit does. Its first line
+/// may have been cut.
+fn is_audit(file: &File) -> io::Result<bool> {
+    let mut found = Vec::new();
+    file.take(BEGINNING_BYTES).read_to_end(&mut found)?;
+    let line = found.split(|byte| *byte == b'\n').find(|it| !it.is_empty());
+    let Some(line) = line else {
+        return Ok(true);
+    };
+    if line.starts_with(BEGINNING) || BEGINNING.starts_with(line) {
+        return Ok(true);
+    }
+    // Whoever has put it there may have sorted the fields otherwise.
+    let line: Option<Map<String, Value>> = serde_json::from_slice(line).ok();
+    let fields = ["at_ms", "server", "event", "by", "about", "result"];
+    Ok(line.is_some_and(|line| fields.iter().all(|field| line.contains_key(*field))))
+}
+
+/// Whether the last line of a file is not whole.
+fn is_torn(file: &File, bytes: u64) -> io::Result<bool> {
+    let Some(last) = bytes.checked_sub(1) else {
+        return Ok(false);
+    };
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, last)?;
+    Ok(byte != *b"\n")
+}
+
+/// Makes room for a new file; the oldest goes.
+fn rotate(path: &Path) -> io::Result<()> {
+    let older = |age: u32| {
+        let mut name = path.as_os_str().to_owned();
+        if age > 0 {
+            name.push(format!(".{age}"));
+        }
+        PathBuf::from(name)
+    };
+    for age in (0..OLDER_FILES).rev() {
+        match fs::rename(older(age), older(age + 1)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(())
+}
