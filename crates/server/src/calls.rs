@@ -27,8 +27,10 @@ const IN_A_ROW: u32 = 16;
 type Future = Pin<Box<dyn std::future::Future<Output = ()> + Send>>;
 
 /// How many calls of one connection may wait for their first turn before the
-/// connection is read no further.
-const WAITING_MAX: u32 = 64;
+/// connection is read no further. As many as it may have under way: an honest
+/// client gives up hundreds at once, and what is not read cannot be seen to be
+/// given up.
+const WAITING_MAX: u32 = 1_024;
 /// The same of all connections together. A call takes 20 KiB or so before its
 /// first turn. A connection of which no call waits is read all the same, a
 /// little at a time.

@@ -27,7 +27,7 @@ use super::grpc_body::{DecodedMessages, GrpcBody};
 use super::handle::ServerHandle;
 use super::inbox::{AnswerQueue, Event, ReplyTo, StreamRequest, TimedAnswer};
 use super::listen::MESSAGE_BYTES;
-use super::sessions::ProvenSessions;
+use super::sessions::{CallerProof, ProvenSessions};
 use super::tokens::{Caller, Granted};
 use super::translate::{self, answer};
 
@@ -411,12 +411,17 @@ impl Exchange {
         let (mut events, mut refused) = (Vec::new(), Vec::new());
         for request in message.requests {
             let number = request.number;
-            let may_be = match asks_as(&request, &granted) {
+            // Whatever becomes of the request itself.
+            let proof = self.proven.by(&request, self.handle.proof(&self.caller));
+            let may_be = match (asks_as(&request, &granted), &proof) {
                 _ if taken >= most => Err(self.busy()),
-                Some((granted, session)) => self.handle.may_hold(granted, session).await,
-                None => Ok(()),
+                (Some((granted, session)), Ok(proof)) => {
+                    self.handle.may_hold(granted, session, proof.claim).await
+                }
+                _ => Ok(()),
             };
-            match self.judge(request, &granted, may_be) {
+            let proof = may_be.and(proof);
+            match self.judge(request, &granted, proof) {
                 Ok(event) => {
                     events.push(event);
                     (taken, work) = (taken + 1, work + 1);
@@ -464,14 +469,11 @@ impl Exchange {
         &mut self,
         request: v1::Request,
         granted: &Result<Granted, v1::Error>,
-        may_be: Result<(), v1::Error>,
+        proof: Result<CallerProof, v1::Error>,
     ) -> Result<Event, v1::Error> {
-        // Whatever becomes of the request itself.
-        let proof = self.proven.by(&request, self.handle.proof(&self.caller));
         let entry = audited(&self.handle, &self.caller, request.what.as_ref());
         let ask = match request.what {
             Some(what) => granted.as_ref().map_err(Clone::clone).and_then(|granted| {
-                may_be?;
                 granted.may_ask(&what)?;
                 let ask = translate::pipelined(what, &proof?)?;
                 Ok((has_room(&self.place, &self.caller, ask)?, granted.quota()))

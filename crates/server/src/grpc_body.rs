@@ -233,7 +233,6 @@ mod tests {
         };
         v1::ReadLogResponse {
             entries: vec![entry],
-            ..v1::ReadLogResponse::default()
         }
     }
 

@@ -28,8 +28,7 @@ pub(super) struct PeekedConnection {
     from: usize,
     to: usize,
     line: Take<Line>,
-    /// How much is read in one turn, and how much more in this one.
-    turn: usize,
+    /// How much more is read before others have their turn.
     left: usize,
     /// Its calls that wait for their first turn.
     waiting: Waiting,
@@ -49,20 +48,20 @@ pub(super) async fn begin(mut line: Line, waiting: Waiting) -> io::Result<Peeked
                 from: 0,
                 to,
                 line: line.take(0),
-                turn: TURN_BYTES[0],
-                left: TURN_BYTES[0],
+                left: TURN_BYTES,
                 waiting,
             });
         }
     }
 }
 
-/// How much of one connection is read in a row, at least and at most. The
-/// calls in it are let in or refused before more is read, and those of other
-/// connections as well. It is less after calls had to wait for their first
-/// turn, and more after none had to: a call that is begun and reset takes 25
-/// bytes, and the memory of a whole call.
-const TURN_BYTES: [usize; 2] = [1024, 64 * 1024];
+/// How much of one connection is read in a row. The calls in it are let in or
+/// refused before more is read, and those of other connections as well.
+const TURN_BYTES: usize = 32 * 1024;
+/// The same while very many calls of all connections wait for their first
+/// turn. A call that is begun and reset takes 25 bytes of a connection, and the
+/// memory of a whole call.
+const TURN_BYTES_LEAST: usize = 1024;
 
 impl PeekedConnection {
     fn poll_rest(
@@ -70,24 +69,21 @@ impl PeekedConnection {
         context: &mut Context<'_>,
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let full = self.waiting.is_full();
-        if self.left == 0 || full {
-            self.turn = if full || self.waiting.is_full_of_all() {
-                TURN_BYTES[0]
-            } else {
-                TURN_BYTES[1].min(self.turn * 2)
-            };
-            self.left = self.turn;
+        if self.left == 0 || self.waiting.is_full() {
+            self.left = TURN_BYTES;
             // Calls that wait have their turn in this task, so it comes back.
             context.waker().wake_by_ref();
             return Poll::Pending;
+        }
+        if self.waiting.is_full_of_all() {
+            self.left = self.left.min(TURN_BYTES_LEAST);
         }
         let before = into.filled().len();
         self.line.set_limit(self.left as u64);
         let read = Pin::new(&mut self.line).poll_read(context, into);
         self.left = match read {
             Poll::Ready(_) => self.left.saturating_sub(into.filled().len() - before),
-            Poll::Pending => self.turn,
+            Poll::Pending => TURN_BYTES,
         };
         read
     }

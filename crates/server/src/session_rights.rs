@@ -21,7 +21,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use tenure_alpo::{Node, SessionId};
+use tenure_alpo::{Node, OwnershipProof, SessionId};
 use tenure_api::v1;
 use tenure_core::time::Instant;
 use tenure_runtime::clock;
@@ -61,8 +61,8 @@ impl SessionRights {
 }
 
 impl ServerHandle {
-    /// Refuses a command under this session to a caller who may not write what
-    /// is bound to it.
+    /// Refuses a command under this session to its owner, if that may not write
+    /// what is bound to it.
     ///
     /// # Errors
     /// [`v1::Cause::Denied`], with the register.
@@ -70,6 +70,7 @@ impl ServerHandle {
         &self,
         granted: &Granted,
         session: SessionId,
+        claim: OwnershipProof,
     ) -> Result<(), v1::Error> {
         let Some(rights) = granted.limited() else {
             return Ok(());
@@ -80,16 +81,18 @@ impl ServerHandle {
         }
         let of = Arc::clone(rights);
         let lacks = move |node: &Node| {
+            let open = node.state().sessions().get(session)?;
+            // What others hold is not told: the machine refuses them.
             let mut bound = node.state().bound_to(session);
-            bound.find(|key| !of.may_hold(key.as_str())).cloned()
+            let lacks = bound.find(|key| !of.may_hold(key.as_str())).cloned();
+            open.owner().admits(&claim).then_some(lacks)
         };
         match self.inspect(lacks).await? {
-            Some(key) => Err(granted.denied(Need::Hold(key.as_str()))),
-            None => {
-                self.session_rights.note(session, rights, now);
-                Ok(())
-            }
+            Some(Some(key)) => return Err(granted.denied(Need::Hold(key.as_str()))),
+            Some(None) => self.session_rights.note(session, rights, now),
+            None => {}
         }
+        Ok(())
     }
 }
 

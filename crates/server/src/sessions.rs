@@ -190,11 +190,12 @@ impl ServerHandle {
     ) -> Result<(Outcome, Option<LogTime>), v1::Error> {
         let told = match numbered {
             Some(numbered) => {
+                let claim = self.claim(caller, &numbered.secret)?;
                 // To close it gives up what it holds.
                 if operation != Operation::Close {
-                    self.may_hold(&caller.granted()?, numbered.session).await?;
+                    let session = numbered.session;
+                    self.may_hold(&caller.granted()?, session, claim).await?;
                 }
-                let claim = self.claim(caller, &numbered.secret)?;
                 let ask = translate::numbered(numbered, operation, claim)?;
                 self.ask_within(ask, caller.quota()).await
             }
